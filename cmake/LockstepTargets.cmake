@@ -1,0 +1,28 @@
+# The one library target. Folders add their sources to it; headers are seen as lockstep/<folder>/<header>.h in the
+# tree as after installation, through links in the build folder.
+add_library(lockstep)
+add_library(lockstep::lockstep ALIAS lockstep)
+
+set(LOCKSTEP_INCLUDE_VIEW ${PROJECT_BINARY_DIR}/include)
+file(MAKE_DIRECTORY ${LOCKSTEP_INCLUDE_VIEW}/lockstep)
+foreach(folder runtime ops parallel samples tests)
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${LOCKSTEP_INCLUDE_VIEW}/lockstep/${folder} SYMBOLIC)
+endforeach()
+file(CREATE_LINK ${PROJECT_SOURCE_DIR}/parallel/lockstep.h ${LOCKSTEP_INCLUDE_VIEW}/lockstep/lockstep.h SYMBOLIC)
+
+target_include_directories(lockstep PUBLIC $<BUILD_INTERFACE:${LOCKSTEP_INCLUDE_VIEW}> $<INSTALL_INTERFACE:include>)
+target_compile_features(lockstep PUBLIC cxx_std_20)
+target_link_libraries(lockstep PUBLIC Threads::Threads
+  PRIVATE OpenMP::OpenMP_CXX fmt::fmt ZLIB::ZLIB nlohmann_json::nlohmann_json ${DNNL_LIBRARY})
+target_include_directories(lockstep SYSTEM PRIVATE ${DNNL_INCLUDE_DIR})
+
+# Warnings for Lockstep's own C++ sources; a project that embeds Lockstep is left alone.
+function(lockstep_warnings target)
+  if(LOCKSTEP_STRICT)
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow -Werror>)
+  endif()
+endfunction()
+lockstep_warnings(lockstep)
+# The arithmetic is fixed by the source: no call to sqrt checks errno, no trap is observed.
+target_compile_options(lockstep PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno -fno-trapping-math>)

@@ -1,0 +1,58 @@
+// Exceptions of the library. Every message is one line: what was wrong, where, and what to do about it.
+// Nothing in Lockstep aborts or exits; destructors never throw.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace lockstep {
+
+/// Base of everything the library throws on purpose.
+class Error : public std::runtime_error {
+public:
+    using std::runtime_error::runtime_error;
+};
+
+/// The caller's mistake: a shape, a flag, a device that does not exist. Nothing has changed.
+class InvalidArgument : public Error {
+public:
+    using Error::Error;
+};
+
+/// A device or its library failed: the message names call, status, device, file and line.
+class DeviceError : public Error {
+public:
+    using Error::Error;
+};
+
+/// No memory left on a device: the message names the device, what was asked, what is free and what holds it.
+class OutOfMemory : public DeviceError {
+public:
+    using DeviceError::DeviceError;
+};
+
+/// Processes could not talk to each other: the message names rank, operation and sequence number.
+class CommunicationError : public Error {
+public:
+    using Error::Error;
+};
+
+/// A file is not what it should be: the message names the file and the byte offset.
+class DataError : public Error {
+public:
+    using Error::Error;
+};
+
+/// A training step met a value it must not use (a NaN loss, a target out of range). The model is as before that step.
+class StepError : public Error {
+public:
+    StepError(const std::string& message, std::int64_t step) : Error(message), step_(step) {}
+    /// Number of the step that was refused, counted from 0.
+    std::int64_t step() const { return step_; }
+
+private:
+    std::int64_t step_;
+};
+
+}  // namespace lockstep
