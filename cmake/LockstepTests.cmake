@@ -1,0 +1,14 @@
+# Catch2 2 and 3 differ in their targets and their main; this is the one place that knows.
+find_package(Catch2 REQUIRED)
+add_library(lockstep_catch_main STATIC ${PROJECT_SOURCE_DIR}/tests/catch_main.cpp)
+target_include_directories(lockstep_catch_main PUBLIC ${LOCKSTEP_INCLUDE_VIEW})
+target_link_libraries(lockstep_catch_main PUBLIC Catch2::Catch2)
+
+# lockstep_test(name sources... ): one test program, one ctest entry of the same name.
+function(lockstep_test name)
+  add_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE lockstep lockstep_catch_main fmt::fmt)
+  lockstep_warnings(${name})
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600)
+endfunction()
