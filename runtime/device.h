@@ -1,0 +1,86 @@
+// Devices: CUDA devices, virtual CPU devices, and the host itself.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+
+enum class DeviceKind : std::uint8_t { cpu, cuda };
+
+/// Names one device. `cuda:i` and `cpu:i` obey one contract (in-order streams, events, stream-ordered memory, copies
+/// between devices). The host is where tensors are born: its work runs at once, on the calling thread.
+class Device {
+public:
+    /// The host.
+    constexpr Device() = default;
+    static constexpr Device host() { return {}; }
+    static constexpr Device cpu(int index) { return Device(DeviceKind::cpu, index); }
+    static constexpr Device cuda(int index) { return Device(DeviceKind::cuda, index); }
+    /// "cuda:0", "cpu:3", "host"; "cuda" and "cpu" mean index 0. Throws InvalidArgument for anything else. Whether
+    /// the device exists is not looked at: `require_visible` does that.
+    static Device parse(std::string_view text);
+
+    constexpr DeviceKind kind() const { return kind_; }
+    /// Position among the visible devices of its kind; -1 for the host.
+    constexpr int index() const { return index_; }
+    constexpr bool is_host() const { return index_ < 0; }
+    std::string str() const;
+
+    friend constexpr auto operator<=>(const Device&, const Device&) = default;
+
+private:
+    constexpr Device(DeviceKind kind, int index) : kind_(kind), index_(index) {}
+    DeviceKind kind_ = DeviceKind::cpu;
+    int index_ = -1;
+};
+
+struct DeviceInfo {
+    std::string name;             ///< e.g. "NVIDIA H200", or the CPU's model name
+    std::size_t total_memory = 0;  ///< bytes; of a logical device its share of the GPU
+    std::size_t free_memory = 0;   ///< bytes free now
+    int units = 0;                ///< streaming multiprocessors, or cores that this virtual device may use
+    int physical_index = 0;       ///< index that the driver knows; logical devices of one GPU share it
+    int compute_capability = 0;   ///< e.g. 90; 0 on the CPU
+};
+
+/// Devices of a kind that this process may use: GPUs as CUDA_VISIBLE_DEVICES and LOCKSTEP_DEVICES_PER_GPU leave them;
+/// virtual CPU devices as LOCKSTEP_CPU_DEVICES (default 2) and, on machines without a CUDA driver, a
+/// CUDA_VISIBLE_DEVICES with numbers say. A driver that is absent or too old means 0 GPUs, never an exception.
+/// Malformed environment variables throw InvalidArgument.
+int device_count(DeviceKind kind);
+DeviceInfo device_info(Device device);
+/// Why there are no CUDA devices ("no driver", "toolkit not built in", ...); empty when there are some.
+std::string cuda_absence_reason();
+/// Whether kernels on `reader` may read memory of `owner` directly.
+bool peer_access(Device reader, Device owner);
+/// Throws InvalidArgument when the device does not exist or is not visible, listing those that are.
+void require_visible(Device device);
+
+/// An ordered list of distinct devices of one kind.
+class Devices {
+public:
+    /// All GPUs, or all virtual CPU devices where there is no GPU.
+    static Devices visible();
+    /// "all", or a list as in "cuda:0,cuda:1". Throws InvalidArgument: unknown, invisible, duplicate, empty, mixed.
+    static Devices parse(std::string_view text);
+    /// Throws InvalidArgument: empty list, duplicates, invisible devices, kinds mixed, the host.
+    Devices(std::vector<Device> devices);  // NOLINT(google-explicit-constructor): {Device::cpu(0), Device::cpu(1)}
+    Devices(std::initializer_list<Device> devices) : Devices(std::vector<Device>(devices)) {}
+
+    int size() const { return static_cast<int>(devices_.size()); }
+    Device operator[](int i) const { return devices_[static_cast<std::size_t>(i)]; }
+    auto begin() const { return devices_.begin(); }
+    auto end() const { return devices_.end(); }
+    DeviceKind kind() const { return devices_.front().kind(); }
+    std::string str() const;
+
+private:
+    std::vector<Device> devices_;
+};
+
+}  // namespace lockstep

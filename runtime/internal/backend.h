@@ -1,0 +1,67 @@
+// What a kind of device must offer. One implementation per kind (runtime/cpu, runtime/cuda); nothing above this file
+// knows which one it talks to.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "lockstep/runtime/device.h"
+#include "lockstep/runtime/stream.h"
+
+namespace lockstep {
+
+/// Backend side of an Event; see Event for the contract.
+class EventImpl {
+public:
+    virtual ~EventImpl() = default;
+    virtual bool done() const = 0;
+    virtual void synchronize() const = 0;
+    /// Milliseconds since `from` was reached; both have been reached.
+    virtual double elapsed_ms_since(const EventImpl& from) const = 0;
+    virtual bool recorded() const = 0;
+};
+
+/// Backend side of a Stream; see Stream for the contract.
+class StreamImpl {
+public:
+    virtual ~StreamImpl() = default;
+    virtual void run(Work work, int threads) = 0;
+    virtual void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) = 0;
+    virtual void copy_2d(void* to, std::size_t to_pitch, Device to_device, const void* from, std::size_t from_pitch,
+                         Device from_device, std::size_t row_bytes, std::size_t rows) = 0;
+    virtual void fill(void* to, std::uint8_t value, std::size_t bytes) = 0;
+    virtual void callback(std::function<void()> function) = 0;
+    virtual void record(EventImpl& event) = 0;
+    /// `event` may belong to another device of the same kind, or to another kind's (then the host waits).
+    virtual void wait(const EventImpl& event) = 0;
+    virtual void synchronize() = 0;
+    virtual bool idle() const = 0;
+};
+
+class Backend {
+public:
+    virtual ~Backend() = default;
+    virtual int device_count() = 0;
+    virtual DeviceInfo info(int index) = 0;
+    virtual bool peer_access(int reader, int owner) = 0;
+    virtual std::unique_ptr<StreamImpl> make_stream(int index, StreamRole role) = 0;
+    virtual std::unique_ptr<EventImpl> make_event(int index) = 0;
+    /// Memory of the device, aligned to at least 256 bytes; null when there is none left.
+    virtual void* allocate(int index, std::size_t bytes) = 0;
+    virtual void release(int index, void* memory, std::size_t bytes) noexcept = 0;
+    virtual void* allocate_pinned(std::size_t bytes) = 0;
+    virtual void release_pinned(void* memory, std::size_t bytes) noexcept = 0;
+    /// Why there is no device; empty when there are some.
+    virtual std::string absence_reason() = 0;
+};
+
+Backend& cpu_backend();
+/// The CUDA backend, or the one without devices where the toolkit is absent.
+Backend& cuda_backend();
+inline Backend& backend_of(Device device) {
+    return device.kind() == DeviceKind::cuda ? cuda_backend() : cpu_backend();
+}
+
+}  // namespace lockstep

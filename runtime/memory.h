@@ -1,0 +1,82 @@
+// Device memory: cached, freed in stream order, counted per device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/runtime/device.h"
+#include "lockstep/runtime/stream.h"
+
+namespace lockstep {
+
+class Trace;
+
+struct MemoryStats {
+    std::size_t current = 0;   ///< bytes in use now
+    std::size_t peak = 0;      ///< most bytes in use since `reset_peak_memory`
+    std::size_t reserved = 0;  ///< bytes held from the system, in use or cached
+    std::size_t limit = 0;     ///< 0: none
+};
+
+MemoryStats memory_stats(Device device);
+void reset_peak_memory(Device device);
+/// Bytes in use may not exceed `bytes` from now on (0 lifts the limit); beyond it allocations throw OutOfMemory.
+void set_memory_limit(Device device, std::size_t bytes);
+/// Gives cached blocks back to the system.
+void release_cached_memory(Device device);
+
+/// A range of device memory, or a place in a trace that has no memory yet. Shared: the last owner frees it, in the
+/// order of its home stream, after all streams that were named to `used_on`.
+class Buffer {
+public:
+    /// Takes `bytes` bytes (aligned to 256) for use on `home`; `tag` names them in OutOfMemory messages, which say
+    /// device, asked, free and what holds the rest. Contents are undefined.
+    static std::shared_ptr<Buffer> allocate(Stream& home, std::size_t bytes, std::string_view tag);
+    /// Host memory that devices copy from and to without staging (pinned where there is CUDA).
+    static std::shared_ptr<Buffer> allocate_pinned(std::size_t bytes);
+    /// A place in `trace`, of `bytes` bytes.
+    static std::shared_ptr<Buffer> symbolic(Trace& trace, int id, std::size_t bytes);
+    ~Buffer();
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+
+    /// A part of `whole` that keeps it alive.
+    static std::shared_ptr<Buffer> part(std::shared_ptr<Buffer> whole, std::size_t offset, std::size_t bytes);
+
+    Device device() const { return device_; }
+    std::size_t bytes() const { return bytes_; }
+    bool is_symbolic() const { return trace_ != nullptr; }
+    bool is_pinned() const { return pinned_; }
+    /// First byte. Throws InvalidArgument for a place in a trace: its value does not exist while `forward` is traced.
+    void* data() const;
+    /// Trace that a symbolic buffer belongs to, or null.
+    Trace* trace() const { return trace_; }
+    /// Number of a symbolic buffer in its trace.
+    int trace_id() const { return trace_id_; }
+    /// Buffer that this one is a part of, or null; `offset_in_whole` in bytes.
+    const std::shared_ptr<Buffer>& whole() const { return whole_; }
+    std::size_t offset_in_whole() const { return offset_; }
+    Stream& home() const { return *home_; }
+    /// Work on `stream` reads or writes this buffer: it is not reused before that work is done.
+    void used_on(Stream& stream);
+
+private:
+    Buffer() = default;
+
+    void* data_ = nullptr;
+    std::size_t bytes_ = 0;
+    Device device_;
+    Stream* home_ = nullptr;
+    std::shared_ptr<Buffer> whole_;
+    std::size_t offset_ = 0;
+    Trace* trace_ = nullptr;
+    int trace_id_ = -1;
+    bool pinned_ = false;
+    std::vector<Stream*> others_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,199 @@
+// Records: every operation becomes one. An Operation says what is done and with which attributes, a Record adds the
+// buffers it reads and writes and the kernel that does it. Used directly, a record is executed at once; while a model
+// is traced, a Trace takes it instead.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <typeindex>
+#include <utility>
+#include <vector>
+
+#include "lockstep/runtime/random.h"
+#include "lockstep/runtime/status.h"
+#include "lockstep/runtime/stream.h"
+#include "lockstep/runtime/tensor.h"
+
+namespace lockstep {
+
+/// Collects the attributes of an operation as bytes: the key under which kernels and programs are kept.
+class Signature {
+public:
+    template <class T>
+    Signature& add(const T& value) {
+        static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
+        bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
+        return *this;
+    }
+    Signature& add(std::string_view text);
+    Signature& add(const Shape& shape);
+    Signature& add(const TensorMeta& meta);
+    const std::string& bytes() const { return bytes_; }
+
+private:
+    std::string bytes_;
+};
+
+/// How far an operation reaches.
+enum class Span : std::uint8_t {
+    shard,       ///< one shard
+    all_shards,  ///< reads the inputs of all shards; its outputs are the same on all of them
+};
+
+/// What an operation does and its attributes, by value. Immutable; one struct per operation.
+class Operation {
+public:
+    virtual ~Operation() = default;
+    /// For messages, traces and the operation count: "conv2d_forward".
+    virtual std::string_view name() const = 0;
+    /// Appends every attribute that changes the kernel or the result.
+    virtual void describe(Signature&) const {}
+    virtual Span span() const { return Span::shard; }
+    /// Changes state that outlives the step (running statistics, counters): runs only when the step is good.
+    virtual bool commits() const { return false; }
+    /// Draws random numbers: gets an ordinal of its own in `forward`.
+    virtual bool is_random() const { return false; }
+};
+
+/// A tensor as a record sees it.
+struct Operand {
+    std::shared_ptr<Buffer> buffer;
+    TensorMeta meta;
+};
+
+/// Where a kernel runs and on what. Valid during the call only.
+struct Invocation {
+    const Launch& launch;
+    void* const* in;      ///< first element of each input (offset applied); all_shards: inputs of shard 0, then 1, ...
+    void* const* out;     ///< first element of each output
+    void* scratch;        ///< at least scratch_bytes(), aligned to 256, or null when that is 0
+    const StepState* step;  ///< device memory: seed, step, micro-step
+    StatusWord* status;     ///< device memory: this shard's status word; forward kernels report here
+    const StatusWord* agreed;  ///< device memory: what the devices agreed on; committing kernels look here first
+    std::uint32_t ordinal;     ///< of a random operation in `forward`
+    int shard;                 ///< number of the shard, 0 for eager work
+    std::int64_t first_row;    ///< global row that this shard's row 0 is
+    int shards;                ///< present shards; 1 for eager work
+
+    template <class T>
+    const T* input(int i) const { return static_cast<const T*>(in[i]); }
+    template <class T>
+    T* output(int i) const { return static_cast<T*>(out[i]); }
+};
+
+/// Executable form of an operation for one kind of device and given layouts. Immutable once made: one kernel is run by
+/// all devices and shards of its kind, possibly at the same time.
+class Kernel {
+public:
+    virtual ~Kernel() = default;
+    virtual std::size_t scratch_bytes() const { return 0; }
+    /// CPU: does the work. CUDA: enqueues it on `launch.native`.
+    virtual void run(const Invocation& invocation) const = 0;
+    /// CPU threads it was made for.
+    int threads = 1;
+};
+
+/// What a kernel is made for. A factory may ask for other input layouts by changing `in[i]` (make it contiguous, or
+/// opaque): the input is then converted first, by a reorder record. It may choose the layouts of fresh outputs by
+/// changing `out[i]`. dtype and shape stay.
+struct KernelRequest {
+    DeviceKind kind = DeviceKind::cpu;
+    int threads = 1;
+    bool deterministic = false;
+    int shards = 1;  ///< upper bound of Invocation::shards
+    std::vector<TensorMeta> in, out;
+
+    /// Asks for a strided, row-major input.
+    void want_contiguous(std::size_t input);
+    void want_all_contiguous();
+};
+
+/// Makes kernels for operations on one kind of device. Backends fill theirs in `register_cpu_kernels` and
+/// `register_cuda_kernels` (ops/cpu/kernels.cpp, ops/cuda/kernels.cpp).
+class KernelTable {
+public:
+    using Factory = std::unique_ptr<Kernel> (*)(const Operation&, KernelRequest&);
+    static KernelTable& of(DeviceKind kind);
+
+    /// table.add<Relu, make_relu>() with std::unique_ptr<Kernel> make_relu(const Relu&, KernelRequest&)
+    template <class Op, std::unique_ptr<Kernel> (*make)(const Op&, KernelRequest&)>
+    void add() {
+        add(typeid(Op), [](const Operation& op, KernelRequest& request) {
+            return make(static_cast<const Op&>(op), request);
+        });
+    }
+    /// The kernel for `request`, made or remembered. Throws DeviceError for an operation this kind lacks.
+    std::shared_ptr<const Kernel> make(const Operation& operation, KernelRequest& request);
+
+private:
+    void add(std::type_index operation, Factory factory);
+    struct Impl;
+    explicit KernelTable(DeviceKind kind);
+    std::shared_ptr<Impl> impl_;
+};
+
+/// A kernel from a callable `void(const Invocation&)`.
+template <class F>
+std::unique_ptr<Kernel> make_kernel(F function, std::size_t scratch_bytes = 0) {
+    class FunctionKernel final : public Kernel {
+    public:
+        FunctionKernel(F f, std::size_t bytes) : function_(std::move(f)), bytes_(bytes) {}
+        std::size_t scratch_bytes() const override { return bytes_; }
+        void run(const Invocation& invocation) const override { function_(invocation); }
+
+    private:
+        F function_;
+        std::size_t bytes_;
+    };
+    return std::make_unique<FunctionKernel>(std::move(function), scratch_bytes);
+}
+
+/// One operation with everything it touches.
+struct Record {
+    std::shared_ptr<const Operation> operation;
+    std::shared_ptr<const Kernel> kernel;
+    std::vector<Operand> in, out;
+    std::uint32_t ordinal = 0;  ///< of a random operation
+};
+
+/// An output of `apply`: a fresh tensor, or one that exists and is written (its version grows).
+struct Output {
+    Output(TensorMeta fresh) : meta(std::move(fresh)) {}  // NOLINT(google-explicit-constructor)
+    Output(Tensor existing) : target(std::move(existing)) {}  // NOLINT(google-explicit-constructor)
+    TensorMeta meta;
+    Tensor target;
+};
+
+/// Performs `operation` on `inputs`: executes it at once on the inputs' device, or, under a Trace, appends its record.
+/// Inputs may be undefined only where the operation says so (they reach the kernel as a null pointer and an empty
+/// meta). Throws InvalidArgument when defined inputs lie on different devices. Does not touch the tape.
+std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std::vector<Tensor>& inputs,
+                          const std::vector<Output>& outputs);
+
+/// `apply` for one output.
+template <class Op>
+Tensor apply_one(Op operation, const std::vector<Tensor>& inputs, const Output& output) {
+    return apply(std::make_shared<const Op>(std::move(operation)), inputs, {output})[0];
+}
+
+/// Scope in which eager work on CPU devices uses `threads` threads and deterministic algorithms where asked.
+class ComputeScope {
+public:
+    ComputeScope(int threads, bool deterministic);
+    ~ComputeScope();
+    ComputeScope(const ComputeScope&) = delete;
+    ComputeScope& operator=(const ComputeScope&) = delete;
+    /// Threads for work on `device` in the current scope: those set, or the device's cores.
+    static int threads_for(Device device);
+    static bool deterministic();
+
+private:
+    int previous_threads_;
+    bool previous_deterministic_;
+};
+
+}  // namespace lockstep

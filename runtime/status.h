@@ -1,0 +1,19 @@
+// The status word: how a device says that a step must not count.
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep {
+
+enum class StatusCode : std::int32_t { good = 0, target_out_of_range = 1, loss_not_finite = 2 };
+
+/// Lives in device memory; the first report stays (it is sticky) until the host has thrown it.
+struct StatusWord {
+    std::int32_t code = 0;   ///< StatusCode
+    std::int32_t shard = 0;  ///< lowest shard that reported
+    std::int64_t step = 0;   ///< step it happened in
+    std::int64_t row = 0;    ///< global row, for target_out_of_range
+    std::int64_t value = 0;  ///< the target found
+};
+
+}  // namespace lockstep

@@ -1,0 +1,115 @@
+// Streams and events: how work is ordered on a device and between devices.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "lockstep/runtime/device.h"
+
+namespace lockstep {
+
+class EventImpl;
+class StreamImpl;
+
+/// Memory that a piece of work reads or writes. Every enqueue declares all of it: that is what the ordering checker
+/// and the ownership check work on.
+struct Access {
+    enum class Mode : std::uint8_t { read, write, peer_read };
+    const void* address = nullptr;
+    std::size_t bytes = 0;
+    Device owner;            ///< device that the memory belongs to
+    Mode mode = Mode::read;  ///< peer_read: a declared read of another device's memory
+};
+
+/// What a piece of work is told when it runs.
+struct Launch {
+    Device device;
+    void* native = nullptr;  ///< cudaStream_t on CUDA, otherwise null
+};
+
+/// On CPU devices the work itself, run by the stream's worker; on CUDA a function that enqueues on `native` and
+/// returns, run at once on the calling thread.
+using Work = std::function<void(const Launch&)>;
+
+/// A point in a stream. Reusable: a wait means the latest record before it.
+class Event {
+public:
+    explicit Event(Device device);
+    ~Event();
+    Event(Event&&) noexcept;
+    Event& operator=(Event&&) noexcept;
+
+    /// True when the latest record has been reached; true when never recorded.
+    bool done() const;
+    /// Blocks the host until the latest record has been reached.
+    void synchronize() const;
+    /// Milliseconds between two reached events. Throws InvalidArgument when one was never recorded or not reached.
+    static double elapsed_ms(const Event& from, const Event& to);
+
+    EventImpl& impl() const { return *impl_; }
+    std::uint64_t id() const { return id_; }
+
+private:
+    std::unique_ptr<EventImpl> impl_;
+    std::uint64_t id_;
+};
+
+/// What a stream is for. Each device has one stream of each role and index; they live as long as the process.
+enum class StreamRole : std::uint8_t { compute, communicate, load };
+
+/// An in-order queue of work on one device.
+class Stream {
+public:
+    /// The stream of this device, role and index; made on first use. compute 0 is where eager tensors run.
+    static Stream& of(Device device, StreamRole role = StreamRole::compute, int index = 0);
+
+    Stream(const Stream&) = delete;
+    Stream& operator=(const Stream&) = delete;
+
+    Device device() const { return device_; }
+    const std::string& name() const { return name_; }  ///< "cpu:1/compute0"
+    int id() const { return id_; }
+
+    /// Enqueues `work` to run with `threads` CPU threads. Throws InvalidArgument when an access belongs to another
+    /// device and is no declared peer read. A Work that throws makes the stream fail: `synchronize` rethrows.
+    void run(std::string_view what, std::span<const Access> accesses, Work work, int threads = 1);
+    /// Enqueues a copy. One side must belong to this stream's device or be host memory.
+    void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes);
+    /// Enqueues a copy of `rows` rows of `row_bytes` bytes between pitched memories.
+    void copy_2d(void* to, std::size_t to_pitch, Device to_device, const void* from, std::size_t from_pitch,
+                 Device from_device, std::size_t row_bytes, std::size_t rows);
+    /// Sets `bytes` bytes of this device's memory to `value`.
+    void fill(void* to, std::uint8_t value, std::size_t bytes);
+    /// Runs `function` on a thread of the backend when the stream gets there; it must not enqueue or block.
+    void callback(std::function<void()> function);
+
+    void record(Event& event);
+    void wait(const Event& event);
+    /// Waits for everything that `other` has been given so far.
+    void wait(Stream& other);
+
+    /// Blocks the host until the stream is empty; throws DeviceError when work in it has failed.
+    void synchronize();
+    bool idle() const;
+
+private:
+    Stream(Device device, StreamRole role, int index, int id);
+    void account_copy(const void* to, Device to_device, const void* from, Device from_device, std::size_t bytes);
+
+    Device device_;
+    std::string name_;
+    int id_;
+    std::unique_ptr<StreamImpl> impl_;
+    Event handoff_;  // for wait(Stream&): recorded on this stream
+    friend class StreamTable;
+};
+
+/// Blocks the host until every stream of every device is empty; throws the first DeviceError found.
+void synchronize_all();
+
+}  // namespace lockstep

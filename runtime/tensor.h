@@ -1,0 +1,188 @@
+// Tensors: a view of storage on one device, with the gradient tape attached.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iosfwd>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/runtime/device.h"
+#include "lockstep/runtime/dtype.h"
+#include "lockstep/runtime/memory.h"
+#include "lockstep/runtime/shape.h"
+
+namespace lockstep {
+
+class Tensor;
+struct TapeNode;
+
+/// A backend's own arrangement of a whole tensor (oneDNN's blocked formats). Immutable.
+class OpaqueLayout {
+public:
+    virtual ~OpaqueLayout() = default;
+    virtual std::size_t bytes() const = 0;
+    virtual bool equals(const OpaqueLayout& other) const = 0;
+    virtual std::string str() const = 0;
+};
+
+/// How a tensor lies in its buffer.
+struct TensorMeta {
+    DType dtype = DType::f32;
+    Shape shape;
+    Shape strides;             ///< in elements; meaningless when opaque
+    std::int64_t offset = 0;   ///< first element, in elements; 0 when opaque
+    std::shared_ptr<const OpaqueLayout> opaque;  ///< null: strided
+    bool batch = false;        ///< dimension 0 is the batch; operations pass this on
+
+    static TensorMeta contiguous(DType dtype, const Shape& shape, bool batch = false);
+    std::int64_t numel() const { return shape.numel(); }
+    bool is_contiguous() const;
+    /// Bytes of a buffer that holds the tensor from its offset on.
+    std::size_t bytes() const;
+    /// Same dtype, shape, arrangement; the batch tag does not count.
+    bool same_layout(const TensorMeta& other) const;
+    std::string str() const;
+};
+
+/// Memory that tensors share, with its arrangement and version.
+struct Storage {
+    std::shared_ptr<Buffer> buffer;
+    std::shared_ptr<const OpaqueLayout> opaque;  ///< null: strided
+    std::uint64_t version = 0;                   ///< grows with every write
+};
+
+/// Shared by all handles of one tensor.
+struct TensorImpl {
+    std::shared_ptr<Storage> storage;
+    TensorMeta meta;                      ///< meta.opaque is unused: the storage knows
+    bool requires_grad = false;
+    std::shared_ptr<TapeNode> node;       ///< operation that made it, or null
+    int output_index = 0;                 ///< which of the node's outputs
+    std::shared_ptr<TensorImpl> grad;     ///< of a leaf, after backward
+    std::shared_ptr<TensorImpl> view_of;  ///< keeps the tape of a view's base
+};
+
+/// A handle: copying shares the tensor. Operations enqueue on the device's compute stream and return at once.
+class Tensor {
+public:
+    /// An undefined tensor: "no gradient", "no bias".
+    Tensor() = default;
+    explicit Tensor(std::shared_ptr<TensorImpl> impl) : impl_(std::move(impl)) {}
+
+    static Tensor empty(const Shape& shape, DType dtype = DType::f32, Device device = {});
+    static Tensor zeros(const Shape& shape, DType dtype = DType::f32, Device device = {});
+    static Tensor full(const Shape& shape, double value, DType dtype = DType::f32, Device device = {});
+    /// Copies `values` (row-major). Throws InvalidArgument when their number is not the shape's.
+    template <class T>
+    static Tensor from(std::span<const T> values, const Shape& shape, Device device = {}) {
+        return from_bytes(values.data(), values.size(), dtype_of<T>, shape, device);
+    }
+    template <class T>
+    static Tensor from(const std::vector<T>& values, const Shape& shape, Device device = {}) {
+        return from(std::span<const T>(values), shape, device);
+    }
+    /// A 0-dimensional tensor.
+    static Tensor scalar(double value, DType dtype = DType::f32, Device device = {});
+    /// Uniform in [0, 1) and standard normal numbers on the host, from `manual_seed`'s generator.
+    static Tensor rand(const Shape& shape);
+    static Tensor randn(const Shape& shape);
+    static Tensor arange(std::int64_t count, DType dtype = DType::f32);
+
+    bool defined() const { return impl_ != nullptr; }
+    const Shape& shape() const;
+    std::int64_t size(int dim) const;
+    int dims() const { return shape().dims(); }
+    std::int64_t numel() const { return shape().numel(); }
+    DType dtype() const;
+    Device device() const;
+    /// Strides in elements (those of the strided form where the storage is opaque).
+    Shape strides() const;
+    bool is_contiguous() const;
+    /// True while `forward` is traced: the tensor has a shape but no value.
+    bool is_symbolic() const;
+    /// Dimension 0 is the batch.
+    bool is_batch() const;
+    /// The same tensor, tagged (or not) as having the batch in dimension 0.
+    Tensor tag_batch(bool batch = true) const;
+
+    /// A tensor on `device`; this one when it is there already. Differentiable.
+    Tensor to(Device device) const;
+    /// A tensor of `dtype`; this one when it has it already. Differentiable between floating types.
+    Tensor to(DType dtype) const;
+    /// A copy with its own storage. Differentiable.
+    Tensor clone() const;
+    /// This tensor if it is row-major, else a row-major copy. Differentiable.
+    Tensor contiguous() const;
+
+    // Views: they share storage. All are differentiable and throw InvalidArgument on bad arguments.
+    /// A view of another shape, or a copy where strides do not allow a view; one size may be -1.
+    Tensor reshape(const Shape& shape) const;
+    Tensor flatten(int start_dim = 0, int end_dim = -1) const;
+    Tensor transpose(int dim0, int dim1) const;
+    /// Elements [start, end) of `dim`, every `step`th.
+    Tensor slice(int dim, std::int64_t start, std::int64_t end, std::int64_t step = 1) const;
+    /// Row `index` of `dim`, without that dimension.
+    Tensor select(int dim, std::int64_t index) const;
+    Tensor expand(const Shape& shape) const;
+    Tensor squeeze(int dim) const;
+    Tensor unsqueeze(int dim) const;
+
+    /// The only element, converted. Waits for it. Throws InvalidArgument when there are several, or in a trace.
+    double item() const;
+    /// All elements in row-major order. Waits for them. T must be the dtype's C++ type.
+    template <class T>
+    std::vector<T> to_vector() const {
+        std::vector<T> values(static_cast<std::size_t>(numel()));
+        copy_out(values.data(), dtype_of<T>);
+        return values;
+    }
+    std::vector<bool> to_vector_bool() const;
+    /// First element of a host tensor's strided memory, for reading and writing; counts as a write when `T` is not
+    /// const. Throws InvalidArgument for another device, dtype, or non-contiguous tensors.
+    template <class T>
+    T* data() const {
+        return static_cast<T*>(raw_data(dtype_of<std::remove_const_t<T>>, !std::is_const_v<T>));
+    }
+    /// Overwrites this tensor's elements with `source` (broadcast, converted, from any device). Not recorded on the
+    /// tape; a parameter that is trained may be written inside `NoGrad`.
+    const Tensor& copy_(const Tensor& source) const;
+    const Tensor& fill_(double value) const;
+    const Tensor& zero_() const { return fill_(0); }
+
+    // The tape.
+    bool requires_grad() const;
+    const Tensor& requires_grad_(bool on = true) const;
+    bool is_leaf() const;
+    /// Gradient of a leaf, undefined when there is none.
+    Tensor grad() const;
+    void set_grad(const Tensor& grad) const;
+    /// The same storage without history.
+    Tensor detach() const;
+    /// Gradients of this tensor with respect to the leaves are added to their `grad`. `gradient` defaults to 1 for a
+    /// tensor of one element. The tape is freed unless `retain_graph`; a second pass through a freed tape throws.
+    void backward(const Tensor& gradient = Tensor(), bool retain_graph = false) const;
+    /// Calls `hook` with the gradient once it is complete. For a leaf that is right before it is stored.
+    void register_hook(std::function<void(const Tensor& gradient)> hook) const;
+    /// Counts writes to the storage.
+    std::uint64_t version() const;
+
+    /// "tensor([[1.0000, 2.0000], ...], shape=(2, 2), dtype=f32, device=cpu:0)"; shortened beyond 1000 elements.
+    std::string str() const;
+
+    const std::shared_ptr<TensorImpl>& impl() const { return impl_; }
+
+private:
+    static Tensor from_bytes(const void* values, std::size_t count, DType dtype, const Shape& shape, Device device);
+    void copy_out(void* values, DType dtype) const;
+    void* raw_data(DType dtype, bool writes) const;
+
+    std::shared_ptr<TensorImpl> impl_;
+};
+
+std::ostream& operator<<(std::ostream& out, const Tensor& tensor);
+
+}  // namespace lockstep

@@ -1,0 +1,60 @@
+// A trace: the records of `forward`, loss and backward for one shard, taken instead of executed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lockstep/runtime/record.h"
+
+namespace lockstep {
+
+/// Takes the records of this thread while a TraceScope names it.
+class Trace {
+public:
+    /// `prototype` is the device whose kernels and layouts are used (all devices of a program are of one kind).
+    Trace(Device prototype, int threads, bool deterministic, int shards);
+
+    Device prototype() const { return prototype_; }
+    int threads() const { return threads_; }
+    bool deterministic() const { return deterministic_; }
+    int shards() const { return shards_; }
+
+    /// A tensor without value that stands for an input of the program.
+    Tensor input(const TensorMeta& meta, bool requires_grad = false);
+    std::shared_ptr<Buffer> place(std::size_t bytes);
+    void append(Record record);
+    /// The trace that takes this thread's records, or null.
+    static Trace* current();
+
+    std::vector<Record>& records() { return records_; }
+    const std::vector<Record>& records() const { return records_; }
+    /// Records that change lasting state; they run after the shards have agreed that the step is good.
+    std::vector<Record>& commits() { return commits_; }
+    int places() const { return places_; }
+    std::uint32_t next_ordinal() { return ordinals_++; }
+
+private:
+    Device prototype_;
+    int threads_;
+    bool deterministic_;
+    int shards_;
+    std::vector<Record> records_;
+    std::vector<Record> commits_;
+    int places_ = 0;
+    std::uint32_t ordinals_ = 0;
+    friend class TraceScope;
+};
+
+class TraceScope {
+public:
+    explicit TraceScope(Trace& trace);
+    ~TraceScope();
+    TraceScope(const TraceScope&) = delete;
+    TraceScope& operator=(const TraceScope&) = delete;
+
+private:
+    Trace* previous_;
+};
+
+}  // namespace lockstep
