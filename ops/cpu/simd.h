@@ -1,0 +1,86 @@
+// One vector register of floats, for the kernels that are compiled once per instruction set. Included only by
+// kernels_avx2.cpp and kernels_avx512.cpp, which set LOCKSTEP_SIMD_WIDTH and LOCKSTEP_SIMD_NAMESPACE.
+//
+// Whatever these files define lies in the namespace of the instruction set and they call no inline function of the
+// standard library: the linker keeps one copy of such a function, and it might keep the one that old processors
+// cannot run.
+#pragma once
+
+#include <cstddef>
+
+#ifndef LOCKSTEP_SIMD_WIDTH
+#error "included only by the sources that are compiled for one instruction set"
+#endif
+
+#define LOCKSTEP_INLINE static inline __attribute__((always_inline))
+#define LOCKSTEP_INLINE_LAMBDA __attribute__((always_inline))
+
+namespace lockstep::LOCKSTEP_SIMD_NAMESPACE {
+
+using Index = std::ptrdiff_t;
+
+constexpr int V = LOCKSTEP_SIMD_WIDTH;
+constexpr Index cache_line_floats = 16;
+
+typedef float Vec __attribute__((vector_size(4 * V)));
+typedef float UnalignedVec __attribute__((vector_size(4 * V), aligned(4)));
+typedef int VecIndex __attribute__((vector_size(4 * V)));
+
+/// Activations and scratch are aligned to the vector, weights and gradients (segments of an arena) to one float.
+LOCKSTEP_INLINE Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
+LOCKSTEP_INLINE void store(float* p, Vec v) { *reinterpret_cast<Vec*>(p) = v; }
+LOCKSTEP_INLINE Vec load_unaligned(const float* p) { return *reinterpret_cast<const UnalignedVec*>(p); }
+LOCKSTEP_INLINE void store_unaligned(float* p, Vec v) { *reinterpret_cast<UnalignedVec*>(p) = v; }
+LOCKSTEP_INLINE Vec broadcast(float x) { return x - Vec{}; }
+
+/// Writes past the caches: for outputs that no cache could keep until they are read.
+LOCKSTEP_INLINE void store_past_cache(float* p, Vec v) {
+#if LOCKSTEP_SIMD_WIDTH == 16
+    __builtin_ia32_movntps512(p, v);
+#else
+    __builtin_ia32_movntps256(p, v);
+#endif
+}
+/// Orders what store_past_cache wrote before whatever this thread does next.
+LOCKSTEP_INLINE void fence_past_cache() { __builtin_ia32_sfence(); }
+
+template <class T>
+constexpr T smaller(T a, T b) {
+    return a < b ? a : b;
+}
+template <class T>
+constexpr T larger(T a, T b) {
+    return a < b ? b : a;
+}
+constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
+
+/// Floats rounded up to whole cache lines.
+constexpr Index whole_lines(Index floats) { return ceil_div(floats, cache_line_floats) * cache_line_floats; }
+
+/// V x V floats: rows at `source` (row stride in floats) become columns at `target`.
+LOCKSTEP_INLINE void transpose(const float* source, Index source_stride, float* target, Index target_stride) {
+    Vec row[V];
+#pragma GCC unroll 16
+    for (int i = 0; i < V; ++i) row[i] = load_unaligned(source + i * source_stride);
+    // Exchange the off-diagonal blocks of size 1, 2, 4, ...
+#pragma GCC unroll 4
+    for (int block = 1; block < V; block *= 2) {
+        VecIndex low = {}, high = {};
+#pragma GCC unroll 16
+        for (int lane = 0; lane < V; ++lane) {
+            low[lane] = (lane & block) != 0 ? V + lane - block : lane;
+            high[lane] = (lane & block) != 0 ? V + lane : lane + block;
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < V; ++i) {
+            if ((i & block) != 0) continue;
+            const Vec a = row[i], b = row[i + block];
+            row[i] = __builtin_shuffle(a, b, low);
+            row[i + block] = __builtin_shuffle(a, b, high);
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < V; ++i) store_unaligned(target + i * target_stride, row[i]);
+}
+
+}  // namespace lockstep::LOCKSTEP_SIMD_NAMESPACE

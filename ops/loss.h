@@ -1,0 +1,70 @@
+// Losses: sums of terms, each a numerator over a weight, so that they come out on shards as on the whole batch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "lockstep/runtime/tensor.h"
+
+namespace lockstep {
+
+/// A sum of terms `factor * numerator / weight`. Numerators and weights are scalars that add up over shards; the
+/// division happens after that sum. Terms with reduction "sum" have no weight.
+class Loss {
+public:
+    struct Term {
+        Tensor numerator;  ///< scalar; sum over the rows of this shard
+        Tensor weight;     ///< scalar, no gradient; rows or class weights that count; undefined: divide by 1
+        double factor = 1;
+    };
+
+    Loss() = default;
+    explicit Loss(Term term) : terms_{std::move(term)} {}
+
+    const std::vector<Term>& terms() const { return terms_; }
+    /// The loss as a tensor, for use outside `step`: sum of factor * numerator / weight.
+    Tensor value() const;
+    operator Tensor() const { return value(); }  // NOLINT(google-explicit-constructor): losses are used as tensors
+    double item() const { return value().item(); }
+    void backward() const { value().backward(); }
+
+    friend Loss operator+(Loss a, const Loss& b);
+    friend Loss operator*(double factor, Loss loss);
+    friend Loss operator*(Loss loss, double factor) { return factor * std::move(loss); }
+
+private:
+    std::vector<Term> terms_;
+};
+
+enum class Reduction : std::uint8_t { mean, sum };
+
+struct NllOptions {
+    Tensor weight;                     ///< (C) class weights, or undefined
+    std::int64_t ignore_index = -100;  ///< rows with this target count nothing
+    Reduction reduction = Reduction::mean;
+};
+
+/// Negative log likelihood (torch.nn.NLLLoss). input: (N, C) log-probabilities; target: (N) i64 in 0..C-1. A function
+/// object: `nll_loss(output, target)`, or `NllLoss{{.weight = w}}` as the loss of a step.
+struct NllLoss {
+    NllOptions options;
+    Loss operator()(const Tensor& input, const Tensor& target) const;
+};
+inline const NllLoss nll_loss{};
+
+/// Cross entropy of logits (torch.nn.CrossEntropyLoss): log-softmax over dimension 1, then NllLoss.
+struct CrossEntropyLoss {
+    NllOptions options;
+    Loss operator()(const Tensor& input, const Tensor& target) const;
+};
+inline const CrossEntropyLoss cross_entropy{};
+
+/// Squared error (torch.nn.MSELoss): mean over elements, or sum. input and target of one shape.
+struct MseLoss {
+    Reduction reduction = Reduction::mean;
+    Loss operator()(const Tensor& input, const Tensor& target) const;
+};
+inline const MseLoss mse_loss{};
+
+}  // namespace lockstep

@@ -1,0 +1,181 @@
+// Models are values: plain structs that list their members once.
+//
+//     struct Net {
+//         ls::Linear fc1{784, 128}, fc2{128, 10};
+//         LOCKSTEP_MEMBERS(fc1, fc2)
+//         ls::Tensor forward(ls::Tensor x) { return fc2(ls::relu(fc1(x))); }
+//     };
+//
+// Parameters are found by walking that list, under PyTorch's names ("fc1.weight"). Copying a model deep-copies its
+// parameters; parameters that were tied stay tied in the copy.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/runtime/tensor.h"
+
+namespace lockstep {
+
+namespace detail {
+struct TieGroup;
+}
+
+/// A tensor that belongs to a module. Copying copies the values; `tie` makes two of them one.
+class ModuleTensor {
+public:
+    /// Shares `value` (no copy): a value born inside the module.
+    explicit ModuleTensor(Tensor value);
+    ModuleTensor(const ModuleTensor& other);
+    ModuleTensor& operator=(const ModuleTensor& other);
+    ModuleTensor(ModuleTensor&& other) noexcept;
+    ModuleTensor& operator=(ModuleTensor&& other) noexcept;
+    ~ModuleTensor();
+
+    const Tensor& tensor() const;
+    operator const Tensor&() const { return tensor(); }  // NOLINT(google-explicit-constructor): it is used as one
+    const Tensor* operator->() const { return &tensor(); }
+    /// Makes the module use `value` from now on (wrappers and optimizers move values into arenas with this). Tied
+    /// tensors follow.
+    void rebind(Tensor value) const;
+    /// Identity of the value: equal for tied tensors.
+    const void* identity() const { return group_.get(); }
+
+private:
+    friend void tie(ModuleTensor& a, ModuleTensor& b);
+    std::shared_ptr<detail::TieGroup> group_;
+    int member_ = 0;
+};
+
+/// A trained tensor: requires a gradient unless frozen with requires_grad_(false).
+class Parameter : public ModuleTensor {
+public:
+    explicit Parameter(Tensor value);
+};
+
+/// State that is saved but not trained (running statistics): PyTorch's register_buffer.
+class ModuleBuffer : public ModuleTensor {
+public:
+    using ModuleTensor::ModuleTensor;
+};
+
+/// Makes `b` the same value as `a` from now on, in copies of their model too. Throws InvalidArgument when shape or
+/// dtype differ.
+void tie(ModuleTensor& a, ModuleTensor& b);
+
+/// One parameter or buffer found in a model.
+struct NamedTensor {
+    std::string name;  ///< "conv1.weight"
+    ModuleTensor* member;
+    bool is_parameter;
+};
+
+/// Sees every member of a model: tensors, and modules with a training mode.
+class ModuleVisitor {
+public:
+    virtual ~ModuleVisitor() = default;
+    virtual void tensor(const std::string& name, ModuleTensor& member, bool is_parameter) = 0;
+    virtual void training_flag(const std::string&, bool&) {}
+};
+
+template <class T>
+concept HasMembers = requires(T& module) { module.lockstep_members([](std::string_view, auto&) {}); };
+
+namespace detail {
+
+/// Splits "a, b, c" as the macro's arguments were written.
+std::string_view next_member_name(std::string_view& names);
+
+template <class Visit, class... Members>
+void visit_named(std::string_view names, Visit&& visit, Members&... members) {
+    (visit(next_member_name(names), members), ...);
+}
+
+inline std::string join(const std::string& prefix, std::string_view name) {
+    return prefix.empty() ? std::string(name) : prefix + "." + std::string(name);
+}
+
+template <class T>
+inline constexpr bool always_false = false;
+
+template <class M>
+void visit_module(const std::string& name, M& member, ModuleVisitor& visitor) {
+    if constexpr (std::is_base_of_v<Parameter, M>) {
+        visitor.tensor(name, member, true);
+    } else if constexpr (std::is_base_of_v<ModuleTensor, M>) {
+        visitor.tensor(name, member, false);
+    } else if constexpr (HasMembers<M>) {
+        if constexpr (requires { { member.training } -> std::same_as<bool&>; }) visitor.training_flag(name, member.training);
+        member.lockstep_members([&](std::string_view child, auto& value) { visit_module(join(name, child), value, visitor); });
+    } else if constexpr (requires { member.has_value(); *member; }) {
+        if (member.has_value()) visit_module(name, *member, visitor);
+    } else if constexpr (requires { member.begin()->first; }) {
+        for (auto& [key, value] : member) visit_module(join(name, key), value, visitor);
+    } else if constexpr (requires { member.begin(); member.end(); }) {
+        std::size_t index = 0;
+        for (auto& value : member) visit_module(join(name, std::to_string(index++)), value, visitor);
+    } else if constexpr (requires { member.training; }) {
+        visitor.training_flag(name, member.training);
+    } else {
+        static_assert(always_false<M>, "a member listed in LOCKSTEP_MEMBERS must be a Parameter, a ModuleBuffer, a "
+                                       "module, or a container of them");
+    }
+}
+
+}  // namespace detail
+
+/// Lists the members of a module: parameters, buffers, modules and containers of them (vector, array, optional, map).
+#define LOCKSTEP_MEMBERS(...)                                                             \
+    template <class LockstepVisit>                                                        \
+    void lockstep_members(LockstepVisit&& lockstep_visit) {                               \
+        ::lockstep::detail::visit_named(#__VA_ARGS__, lockstep_visit, __VA_ARGS__);       \
+    }
+
+/// All tensors of `model` in member order, tied ones under each of their names.
+template <class Model>
+std::vector<NamedTensor> named_tensors(Model& model) {
+    struct Collect final : ModuleVisitor {
+        std::vector<NamedTensor> found;
+        void tensor(const std::string& name, ModuleTensor& member, bool is_parameter) override {
+            found.push_back({name, &member, is_parameter});
+        }
+    } collect;
+    detail::visit_module("", model, collect);
+    return std::move(collect.found);
+}
+
+/// Puts every module of `model` in training (true) or evaluation mode.
+template <class Model>
+void set_training(Model& model, bool training) {
+    struct Set final : ModuleVisitor {
+        bool value = true;
+        void tensor(const std::string&, ModuleTensor&, bool) override {}
+        void training_flag(const std::string&, bool& flag) override { flag = value; }
+    } set;
+    set.value = training;
+    detail::visit_module("", model, set);
+}
+
+/// The training flags of all modules in member order, as a part of program keys.
+template <class Model>
+std::string training_modes(Model& model) {
+    struct Read final : ModuleVisitor {
+        std::string modes;
+        void tensor(const std::string&, ModuleTensor&, bool) override {}
+        void training_flag(const std::string&, bool& flag) override { modes += flag ? 't' : 'e'; }
+    } read;
+    detail::visit_module("", model, read);
+    return std::move(read.modes);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,27 @@
+// Operations that tensors themselves need. Their kernels lie with all others (ops/cpu, ops/cuda).
+#pragma once
+
+#include "lockstep/runtime/record.h"
+
+namespace lockstep {
+
+/// out = in, converted between dtypes and between layouts (strided with any strides, 0 included, and opaque).
+struct Reorder final : Operation {
+    std::string_view name() const override { return "reorder"; }
+};
+
+/// out = value, in any strided layout.
+struct Fill final : Operation {
+    explicit Fill(double v) : value(v) {}
+    double value;
+    std::string_view name() const override { return "fill"; }
+    void describe(Signature& s) const override { s.add(value); }
+};
+
+/// out = a + b, same shape and dtype; the tape adds gradients with it. Takes a strided or an opaque layout that both
+/// share without conversion.
+struct Accumulate final : Operation {
+    std::string_view name() const override { return "accumulate"; }
+};
+
+}  // namespace lockstep
