@@ -10,11 +10,20 @@ foreach(folder runtime ops parallel samples tests)
 endforeach()
 file(CREATE_LINK ${PROJECT_SOURCE_DIR}/parallel/lockstep.h ${LOCKSTEP_INCLUDE_VIEW}/lockstep/lockstep.h SYMBOLIC)
 
+# Headers that lie directly in a folder are public; those in its subfolders are not installed.
+foreach(folder runtime ops parallel)
+  file(GLOB headers RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h)
+  list(APPEND LOCKSTEP_PUBLIC_HEADERS ${headers})
+endforeach()
+
 target_include_directories(lockstep PUBLIC $<BUILD_INTERFACE:${LOCKSTEP_INCLUDE_VIEW}> $<INSTALL_INTERFACE:include>)
 target_compile_features(lockstep PUBLIC cxx_std_20)
+set_target_properties(lockstep PROPERTIES POSITION_INDEPENDENT_CODE ON)
 target_link_libraries(lockstep PUBLIC Threads::Threads
-  PRIVATE OpenMP::OpenMP_CXX fmt::fmt ZLIB::ZLIB nlohmann_json::nlohmann_json ${DNNL_LIBRARY})
-target_include_directories(lockstep SYSTEM PRIVATE ${DNNL_INCLUDE_DIR})
+  PRIVATE OpenMP::OpenMP_CXX fmt::fmt ZLIB::ZLIB oneDNN::dnnl $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+if(LOCKSTEP_HAS_CUDA)
+  target_link_libraries(lockstep PRIVATE CUDA::cudart CUDA::cublasLt cuDNN::cudnn)
+endif()
 
 # Warnings for Lockstep's own C++ sources; a project that embeds Lockstep is left alone.
 function(lockstep_warnings target)
@@ -26,3 +35,10 @@ endfunction()
 lockstep_warnings(lockstep)
 # The arithmetic is fixed by the source: no call to sqrt checks errno, no trap is observed.
 target_compile_options(lockstep PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno -fno-trapping-math>)
+
+# Sanitizers go into every target here: a program is watched only if all of it was built for it.
+if(LOCKSTEP_SANITIZE)
+  target_compile_options(lockstep PUBLIC $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${LOCKSTEP_SANITIZE}
+    -fno-sanitize-recover=all -fno-omit-frame-pointer>)
+  target_link_options(lockstep PUBLIC -fsanitize=${LOCKSTEP_SANITIZE})
+endif()

@@ -4,11 +4,13 @@ add_library(lockstep_catch_main STATIC ${PROJECT_SOURCE_DIR}/tests/catch_main.cp
 target_include_directories(lockstep_catch_main PUBLIC ${LOCKSTEP_INCLUDE_VIEW})
 target_link_libraries(lockstep_catch_main PUBLIC Catch2::Catch2)
 
-# lockstep_test(name sources... ): one test program, one ctest entry of the same name.
+# lockstep_test(name sources... ): one test program, one ctest entry of the same name. Its label is the name of the
+# folder it lies in, so that `ctest -L parallel` runs the tests of one layer.
 function(lockstep_test name)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE lockstep lockstep_catch_main fmt::fmt)
   lockstep_warnings(${name})
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 600)
+  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS ${folder})
 endfunction()

@@ -1,0 +1,2 @@
+// What planted_private.h includes.
+#pragma once
