@@ -1,0 +1,30 @@
+#include "lockstep/runtime/copy_count.h"
+
+#include <mutex>
+
+namespace lockstep::copy_count {
+
+namespace {
+std::mutex mutex;
+std::map<std::pair<Device, Device>, Count> counts;
+}  // namespace
+
+void add(Device from, Device to, std::size_t bytes) {
+    if (from == to) return;
+    const std::scoped_lock lock(mutex);
+    Count& count = counts[{from, to}];
+    ++count.copies;
+    count.bytes += bytes;
+}
+
+void reset() {
+    const std::scoped_lock lock(mutex);
+    counts.clear();
+}
+
+std::map<std::pair<Device, Device>, Count> between_devices() {
+    const std::scoped_lock lock(mutex);
+    return counts;
+}
+
+}  // namespace lockstep::copy_count

@@ -1,0 +1,46 @@
+// Events of CPU streams: a counter that the worker raises when it gets there.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "lockstep/runtime/internal/backend.h"
+
+namespace lockstep {
+
+/// Shared with the work items in the queues, which may outlive the event.
+class CpuEventState {
+public:
+    /// A new record; the ticket names it.
+    std::uint64_t issue();
+    std::uint64_t issued() const;
+    /// The worker got to record `ticket`.
+    void reach(std::uint64_t ticket);
+    void await(std::uint64_t ticket) const;
+    bool reached(std::uint64_t ticket) const;
+    std::chrono::steady_clock::time_point reached_at() const;
+
+private:
+    mutable std::mutex mutex_;
+    mutable std::condition_variable changed_;
+    std::uint64_t issued_ = 0;
+    std::uint64_t reached_ = 0;
+    std::chrono::steady_clock::time_point reached_at_;
+};
+
+class CpuEvent final : public EventImpl {
+public:
+    bool done() const override { return state_->reached(state_->issued()); }
+    void synchronize() const override { state_->await(state_->issued()); }
+    double elapsed_ms_since(const EventImpl& from) const override;
+    bool recorded() const override { return state_->issued() > 0; }
+    const std::shared_ptr<CpuEventState>& state() const { return state_; }
+
+private:
+    std::shared_ptr<CpuEventState> state_ = std::make_shared<CpuEventState>();
+};
+
+}  // namespace lockstep

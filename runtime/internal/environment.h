@@ -1,0 +1,14 @@
+// Environment variables, read strictly: a malformed value is an error, never a default.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace lockstep::environment {
+
+/// True for "1", false when unset, empty or "0". Throws InvalidArgument for anything else.
+bool flag(const char* name);
+/// The integer, or nothing when unset or empty. Throws InvalidArgument when it is no integer in [low, high].
+std::optional<std::int64_t> integer(const char* name, std::int64_t low, std::int64_t high);
+
+}  // namespace lockstep::environment

@@ -1,0 +1,70 @@
+#include "lockstep/runtime/random.h"
+
+#include <cmath>
+#include <mutex>
+#include <numbers>
+
+#include "lockstep/runtime/internal/eager_state.h"
+
+namespace lockstep {
+
+namespace {
+
+/// Ordinal of the host generator: no operation of a `forward` reaches it.
+constexpr std::uint32_t host_ordinal = 0xFFFFFFFFu;
+
+struct HostGenerator {
+    std::mutex mutex;
+    std::uint64_t seed = 0;
+    std::uint64_t position = 0;
+};
+
+HostGenerator& generator() {
+    static HostGenerator instance;
+    return instance;
+}
+
+/// Starts of `count` fresh elements; rounded so that calls never share a Philox block.
+std::uint64_t advance(std::int64_t count, StepState& state) {
+    const std::scoped_lock lock(generator().mutex);
+    state.seed = generator().seed;
+    const std::uint64_t start = generator().position;
+    generator().position += (static_cast<std::uint64_t>(count) + 3) / 4 * 4;
+    return start;
+}
+
+}  // namespace
+
+void manual_seed(std::uint64_t seed) {
+    {
+        const std::scoped_lock lock(generator().mutex);
+        generator().seed = seed;
+        generator().position = 0;
+    }
+    eager_state::reseed(seed);
+}
+
+std::uint64_t current_seed() {
+    const std::scoped_lock lock(generator().mutex);
+    return generator().seed;
+}
+
+void host_uniform(float* out, std::int64_t count, float low, float high) {
+    StepState state;
+    const std::uint64_t start = advance(count, state);
+    for (std::int64_t i = 0; i < count; ++i)
+        out[i] = low + (high - low) * to_uniform(random_bits(state, host_ordinal, start + static_cast<std::uint64_t>(i)));
+}
+
+void host_normal(float* out, std::int64_t count) {
+    StepState state;
+    const std::uint64_t start = advance(2 * count, state);
+    for (std::int64_t i = 0; i < count; ++i) {  // Box-Muller
+        const std::uint64_t at = start + 2 * static_cast<std::uint64_t>(i);
+        const double u = (static_cast<double>(random_bits(state, host_ordinal, at)) + 1.0) / 4294967296.0;
+        const double v = static_cast<double>(random_bits(state, host_ordinal, at + 1)) / 4294967296.0;
+        out[i] = static_cast<float>(std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v));
+    }
+}
+
+}  // namespace lockstep

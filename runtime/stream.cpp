@@ -1,0 +1,187 @@
+#include "lockstep/runtime/stream.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+#include "lockstep/runtime/copy_count.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/backend.h"
+#include "lockstep/runtime/internal/serial_mode.h"
+#include "lockstep/runtime/order_checker.h"
+
+namespace lockstep {
+
+namespace {
+
+std::atomic<std::uint64_t> next_event_id{1};
+
+std::string_view role_name(StreamRole role) {
+    switch (role) {
+        case StreamRole::communicate: return "communicate";
+        case StreamRole::load: return "load";
+        case StreamRole::compute: break;
+    }
+    return "compute";
+}
+
+void check_ownership(const Stream& stream, std::string_view what, std::span<const Access> accesses) {
+    for (const Access& access : accesses) {
+        if (access.owner == stream.device() || access.owner.is_host() || access.mode == Access::Mode::peer_read) continue;
+        throw InvalidArgument(fmt::format("{} on stream {}: memory of {} is neither the stream's nor a declared read of a peer's",
+                                          what, stream.name(), access.owner.str()));
+    }
+}
+
+}  // namespace
+
+Event::Event(Device device) : impl_(backend_of(device).make_event(device.index())), id_(next_event_id++) {}
+Event::~Event() = default;
+Event::Event(Event&&) noexcept = default;
+Event& Event::operator=(Event&&) noexcept = default;
+
+bool Event::done() const { return impl_->done(); }
+
+void Event::synchronize() const {
+    impl_->synchronize();
+    if (order_check::enabled()) order_check::on_host_wait_event(id_);
+}
+
+double Event::elapsed_ms(const Event& from, const Event& to) {
+    if (!from.impl_->recorded() || !to.impl_->recorded())
+        throw InvalidArgument("elapsed_ms: an event was never recorded; record both on a stream first");
+    if (!from.done() || !to.done()) throw InvalidArgument("elapsed_ms: an event has not been reached; synchronize first");
+    return to.impl_->elapsed_ms_since(*from.impl_);
+}
+
+/// All streams of the process. They are never destroyed: memory may be freed in their order until the very end.
+class StreamTable {
+public:
+    static StreamTable& instance() {
+        static StreamTable* table = [] {
+            auto* made = new StreamTable;
+            std::atexit([] {
+                try {
+                    synchronize_all();
+                } catch (...) {  // the process is ending; there is nobody left to tell
+                }
+            });
+            return made;
+        }();
+        return *table;
+    }
+
+    Stream& of(Device device, StreamRole role, int index) {
+        const std::scoped_lock lock(mutex_);
+        auto& stream = streams_[{device, role, index}];
+        if (!stream) {
+            if (!device.is_host()) require_visible(device);
+            stream.reset(new Stream(device, role, index, static_cast<int>(streams_.size()) - 1));
+        }
+        return *stream;
+    }
+
+    std::vector<Stream*> all() {
+        const std::scoped_lock lock(mutex_);
+        std::vector<Stream*> result;
+        for (auto& [key, stream] : streams_)
+            if (stream) result.push_back(stream.get());
+        return result;
+    }
+
+private:
+    std::mutex mutex_;
+    std::map<std::tuple<Device, StreamRole, int>, std::unique_ptr<Stream>> streams_;
+};
+
+Stream& Stream::of(Device device, StreamRole role, int index) { return StreamTable::instance().of(device, role, index); }
+
+Stream::Stream(Device device, StreamRole role, int index, int id)
+    : device_(device),
+      name_(fmt::format("{}/{}{}", device.str(), role_name(role), index)),
+      id_(id),
+      impl_(backend_of(device).make_stream(device.index(), role)),
+      handoff_(device) {}
+
+void Stream::run(std::string_view what, std::span<const Access> accesses, Work work, int threads) {
+    check_ownership(*this, what, accesses);
+    if (order_check::enabled()) order_check::on_work(id_, name_, what, accesses);
+    if (serial_mode::enabled()) work = serial_mode::guard(std::move(work), accesses);
+    impl_->run(std::move(work), threads);
+}
+
+void Stream::account_copy(const void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) {
+    const Access accesses[] = {{from, bytes, from_device, from_device == device_ ? Access::Mode::read : Access::Mode::peer_read},
+                               {to, bytes, to_device, Access::Mode::write}};
+    if (to_device != device_ && from_device != device_)
+        throw InvalidArgument(fmt::format("copy from {} to {} on stream {}: neither side is the stream's device",
+                                          from_device.str(), to_device.str(), name_));
+    if (order_check::enabled()) order_check::on_work(id_, name_, "copy", accesses);
+    copy_count::add(from_device, to_device, bytes);
+}
+
+void Stream::copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) {
+    if (bytes == 0) return;
+    account_copy(to, to_device, from, from_device, bytes);
+    impl_->copy(to, to_device, from, from_device, bytes);
+}
+
+void Stream::copy_2d(void* to, std::size_t to_pitch, Device to_device, const void* from, std::size_t from_pitch,
+                     Device from_device, std::size_t row_bytes, std::size_t rows) {
+    if (row_bytes == 0 || rows == 0) return;
+    if (row_bytes > to_pitch || row_bytes > from_pitch)
+        throw InvalidArgument(fmt::format("copy_2d: rows of {} bytes do not fit pitches {} and {}", row_bytes, from_pitch, to_pitch));
+    account_copy(to, to_device, from, from_device, to_pitch * (rows - 1) + row_bytes);
+    impl_->copy_2d(to, to_pitch, to_device, from, from_pitch, from_device, row_bytes, rows);
+}
+
+void Stream::fill(void* to, std::uint8_t value, std::size_t bytes) {
+    if (bytes == 0) return;
+    const Access access[] = {{to, bytes, device_, Access::Mode::write}};
+    if (order_check::enabled()) order_check::on_work(id_, name_, "fill", access);
+    impl_->fill(to, value, bytes);
+}
+
+void Stream::callback(std::function<void()> function) { impl_->callback(std::move(function)); }
+
+void Stream::record(Event& event) {
+    if (order_check::enabled()) order_check::on_record(id_, name_, event.id());
+    impl_->record(event.impl());
+}
+
+void Stream::wait(const Event& event) {
+    if (order_check::enabled()) order_check::on_wait(id_, name_, event.id());
+    impl_->wait(event.impl());
+}
+
+void Stream::wait(Stream& other) {
+    if (&other == this) return;
+    other.record(other.handoff_);
+    wait(other.handoff_);
+}
+
+void Stream::synchronize() {
+    impl_->synchronize();
+    if (order_check::enabled()) order_check::on_host_wait_stream(id_);
+}
+
+bool Stream::idle() const { return impl_->idle(); }
+
+void synchronize_all() {
+    std::exception_ptr first;
+    for (Stream* stream : StreamTable::instance().all()) {
+        try {
+            stream->synchronize();
+        } catch (...) {
+            if (!first) first = std::current_exception();
+        }
+    }
+    if (first) std::rethrow_exception(first);
+}
+
+}  // namespace lockstep
