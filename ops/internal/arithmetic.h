@@ -1,0 +1,121 @@
+// What happens to one element: the arithmetic that CPU loops and CUDA kernels share. Inlined always, so that a file
+// compiled for a newer instruction set leaves no copy of it for the linker to pick.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "lockstep/ops/internal/operations.h"
+#include "lockstep/runtime/random.h"
+
+#if defined(__CUDACC__)
+#define LOCKSTEP_ELEMENT __host__ __device__ __forceinline__
+#else
+#define LOCKSTEP_ELEMENT inline __attribute__((always_inline))
+#endif
+
+namespace lockstep::element {
+
+template <BinaryKind kind, class T>
+LOCKSTEP_ELEMENT T binary(T a, T b) {
+    if constexpr (kind == BinaryKind::add) return static_cast<T>(a + b);
+    if constexpr (kind == BinaryKind::sub) return static_cast<T>(a - b);
+    if constexpr (kind == BinaryKind::mul) return static_cast<T>(a * b);
+    if constexpr (kind == BinaryKind::div) return static_cast<T>(a / b);
+}
+
+/// relu keeps NaN, as PyTorch does.
+template <UnaryKind kind, class T>
+LOCKSTEP_ELEMENT T unary(T x) {
+    if constexpr (kind == UnaryKind::relu) return x < T(0) ? T(0) : x;
+    if constexpr (kind == UnaryKind::neg) return -x;
+    if constexpr (kind == UnaryKind::exp) return std::exp(x);
+    if constexpr (kind == UnaryKind::log) return std::log(x);
+    if constexpr (kind == UnaryKind::sqrt) return std::sqrt(x);
+    if constexpr (kind == UnaryKind::square) return x * x;
+}
+
+template <class T>
+LOCKSTEP_ELEMENT T relu_backward(T dy, T y) {
+    return y > T(0) ? dy : T(0);
+}
+
+template <class T>
+LOCKSTEP_ELEMENT T affine(T x, T scale, T shift) {
+    return scale * x + shift;
+}
+
+/// Whether max pooling moves on from `best` to `x`; NaN wins, as in PyTorch.
+template <class T>
+LOCKSTEP_ELEMENT bool pool_takes(T x, T best) {
+    return x > best || x != x;
+}
+
+/// Counter of element 0 of a shard's mask. row_size: elements of one row.
+LOCKSTEP_ELEMENT std::uint64_t mask_counter(bool batch, std::int64_t first_row, std::int64_t row_size, int shard) {
+    return batch ? static_cast<std::uint64_t>(first_row * row_size) : static_cast<std::uint64_t>(shard) << 40;
+}
+/// One element of a dropout mask from its random bits; `keep` is 1 / (1 - p), or 0 when p is 1.
+template <class T>
+LOCKSTEP_ELEMENT T mask_value(std::uint32_t bits, float p, T keep) {
+    return to_uniform(bits) < p ? T(0) : keep;
+}
+template <class T>
+LOCKSTEP_ELEMENT T mask_keep(double p) {
+    return p < 1 ? static_cast<T>(1 / (1 - p)) : T(0);
+}
+
+/// torch.optim.SGD for one parameter. Without momentum `buffer` is neither read nor written; where the segment has
+/// none yet, it becomes the gradient.
+template <class T>
+LOCKSTEP_ELEMENT void sgd(const Segment& segment, T gradient, T& parameter, T& buffer) {
+    T d = segment.maximize != 0 ? -gradient : gradient;
+    if (segment.weight_decay != 0) d += static_cast<T>(segment.weight_decay) * parameter;
+    if (segment.momentum != 0) {
+        const T momentum = static_cast<T>(segment.momentum);
+        buffer = segment.has_momentum != 0 ? momentum * buffer + (T(1) - static_cast<T>(segment.dampening)) * d : d;
+        d = segment.nesterov != 0 ? d + momentum * buffer : buffer;
+    }
+    parameter -= static_cast<T>(segment.lr) * d;
+}
+
+/// Count, mean and sum of squared deviations of some values of one channel.
+template <class T>
+struct Moments {
+    T count = 0, mean = 0, m2 = 0;
+};
+/// Of both groups of values together (Chan, Golub, LeVeque 1979).
+template <class T>
+LOCKSTEP_ELEMENT Moments<T> pool(const Moments<T>& a, const Moments<T>& b) {
+    const T count = a.count + b.count;
+    if (count == T(0)) return {};
+    const T delta = b.mean - a.mean;
+    const T share = b.count / count;
+    return {count, a.mean + delta * share, a.m2 + b.m2 + delta * delta * a.count * share};
+}
+
+/// 1 / sqrt(variance + eps) of a channel; biased variance.
+template <class T>
+LOCKSTEP_ELEMENT T inverse_deviation(T m2, T count, double eps) {
+    return T(1) / std::sqrt(m2 / count + static_cast<T>(eps));
+}
+
+/// batch_norm_normalize; scale = weight * inverse_deviation.
+template <class T>
+LOCKSTEP_ELEMENT T normalize(T x, T mean, T scale, T bias) {
+    return (x - mean) * scale + bias;
+}
+/// batch_norm_backward_data: scale as above, mean_dy = sum(dy) / count,
+/// slope = inverse_deviation * sum(dy * xhat) / count.
+template <class T>
+LOCKSTEP_ELEMENT T normalize_backward(T x, T dy, T mean, T scale, T mean_dy, T slope) {
+    return scale * (dy - mean_dy - (x - mean) * slope);
+}
+
+/// One step of the running mean or variance.
+template <class T>
+LOCKSTEP_ELEMENT T update_running(T running, T value, double momentum) {
+    return static_cast<T>((1 - momentum) * static_cast<double>(running) + momentum * static_cast<double>(value));
+}
+
+}  // namespace lockstep::element
