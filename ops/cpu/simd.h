@@ -62,7 +62,7 @@ LOCKSTEP_INLINE void transpose(const float* source, Index source_stride, float* 
     Vec row[V];
 #pragma GCC unroll 16
     for (int i = 0; i < V; ++i) row[i] = load_unaligned(source + i * source_stride);
-    // Exchange the off-diagonal blocks of size 1, 2, 4, ...
+        // Exchange the off-diagonal blocks of size 1, 2, 4, ...
 #pragma GCC unroll 4
     for (int block = 1; block < V; block *= 2) {
         VecIndex low = {}, high = {};

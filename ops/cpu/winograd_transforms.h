@@ -135,10 +135,7 @@ struct TileCursor {
     const Tiles& tiles;
     Index image, y, x;
     TileCursor(const Tiles& all, Index tile)
-        : tiles(all),
-          image(tile / all.across / all.down),
-          y(tile / all.across % all.down),
-          x(tile % all.across) {}
+        : tiles(all), image(tile / all.across / all.down), y(tile / all.across % all.down), x(tile % all.across) {}
     void next() {
         if (++x < tiles.across) return;
         x = 0;
@@ -167,9 +164,9 @@ static Vec transform_windows(const float* source, const Image& image, const Tile
             return v;
         };
         if (y0 >= 0 && x0 >= 0 && y0 + size <= image.h && x0 + size <= image.w) {
-            transform_2d<T>([&](int i, int j) LOCKSTEP_INLINE_LAMBDA {
-                return sum(j, load(corner + i * image.row() + j * V));
-            }, put);
+            transform_2d<T>([&](int i, int j)
+                                LOCKSTEP_INLINE_LAMBDA { return sum(j, load(corner + i * image.row() + j * V)); },
+                            put);
         } else {
             Vec window[size][size];
             for (int i = 0; i < size; ++i)

@@ -1,0 +1,94 @@
+#include "lockstep/ops/cpu/conv_engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+namespace {
+
+using Tag = dnnl::memory::format_tag;
+
+const ConvShape& checked(const ConvShape& s, int threads) {
+    const bool sizes = s.n > 0 && s.c > 0 && s.h > 0 && s.w > 0 && s.k > 0 && s.kh > 0 && s.kw > 0;
+    if (!sizes || s.stride < 1 || s.pad < 0 || s.h + 2 * s.pad < s.kh || s.w + 2 * s.pad < s.kw)
+        throw InvalidArgument(fmt::format(
+            "convolution of ({}, {}, {}, {}) with weights ({}, {}, {}, {}), stride {}, padding {}: the output is empty",
+            s.n, s.c, s.h, s.w, s.k, s.c, s.kh, s.kw, s.stride, s.pad));
+    if (threads < 1) throw InvalidArgument(fmt::format("convolution on {} threads: at least 1 is needed", threads));
+    return s;
+}
+
+WinogradShape winograd_shape(const ConvShape& s) { return {s.n, s.c, s.h, s.w, s.k, s.pad}; }
+FirstLayerShape first_layer_shape(const ConvShape& s) { return {s.n, s.c, s.h, s.w, s.k, s.kh, s.stride, s.pad}; }
+
+Tag blocked(Isa isa) { return isa_vector_width(isa) == 16 ? Tag::nChw16c : Tag::nChw8c; }
+
+onednn::Desc activation(std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w, Tag tag) {
+    return {{n, c, h, w}, dnnl::memory::data_type::f32, tag};
+}
+
+}  // namespace
+
+ConvEngine::ConvEngine(const ConvShape& shape, int threads, Isa isa)
+    : shape_(checked(shape, threads)), threads_(threads), path_(ConvPath::direct) {
+    const ConvShape& s = shape_;
+    if (s.kh == 3 && s.kw == 3 && s.stride == 1) {
+        // The widest vectors that divide both numbers of channels.
+        for (const Isa with : {Isa::avx512, Isa::avx2}) {
+            if (with > isa || winograd_ || !WinogradConv::supported(with, winograd_shape(s))) continue;
+            winograd_.emplace(with, winograd_shape(s));
+            path_ = ConvPath::winograd;
+            src_ = activation(s.n, s.c, s.h, s.w, blocked(with));
+            dst_ = activation(s.n, s.k, s.out_h(), s.out_w(), blocked(with));
+        }
+        if (winograd_) return;
+    }
+    if (s.kh == s.kw && FirstLayerConv::supported(isa, first_layer_shape(s))) {
+        first_layer_.emplace(isa, first_layer_shape(s));
+        path_ = ConvPath::first_layer;
+        src_ = activation(s.n, s.c, s.h, s.w, Tag::nchw);
+        dst_ = activation(s.n, s.k, s.out_h(), s.out_w(), blocked(isa));
+        direct_.emplace(shape_, threads, src_, dst_);
+        return;
+    }
+    direct_.emplace(shape_, threads);
+    src_ = direct_->src_layout();
+    dst_ = direct_->dst_layout();
+}
+
+std::size_t ConvEngine::scratch_bytes() const {
+    if (winograd_) return winograd_->scratch_bytes(threads_);
+    return std::max(direct_->scratch_bytes(), first_layer_ ? first_layer_->scratch_bytes() : 0);
+}
+
+void ConvEngine::forward(const float* x, const float* w, const float* bias, float* y, void* scratch) const {
+    if (!shape_.bias) bias = nullptr;
+    if (winograd_)
+        winograd_->forward(x, w, bias, y, scratch, threads_);
+    else if (first_layer_)
+        first_layer_->forward(x, w, bias, y, scratch, threads_);
+    else
+        direct_->forward(x, w, bias, y, scratch);
+}
+
+void ConvEngine::backward_data(const float* dy, const float* w, float* dx, void* scratch) const {
+    if (winograd_)
+        winograd_->backward_data(dy, w, dx, scratch, threads_);
+    else
+        direct_->backward_data(dy, w, dx, scratch);
+}
+
+void ConvEngine::backward_weights(const float* x, const float* dy, float* dw, float* db, void* scratch) const {
+    if (!shape_.bias) db = nullptr;
+    if (winograd_)
+        winograd_->backward_weights(x, dy, dw, db, scratch, threads_);
+    else if (first_layer_)
+        first_layer_->backward_weights(x, dy, dw, db, scratch, threads_);
+    else
+        direct_->backward_weights(x, dy, dw, db, scratch);
+}
+
+}  // namespace lockstep

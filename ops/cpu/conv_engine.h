@@ -1,0 +1,59 @@
+// Two-dimensional convolution on the CPU: one object per shape, which chooses the kernels.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "lockstep/ops/cpu/conv_shape.h"
+#include "lockstep/ops/cpu/direct_conv.h"
+#include "lockstep/ops/cpu/first_layer.h"
+#include "lockstep/ops/cpu/isa.h"
+#include "lockstep/ops/cpu/winograd.h"
+
+namespace lockstep {
+
+/// Which kernels run a shape; a rule of shape and instruction set, never a timing.
+enum class ConvPath {
+    winograd,     // 3x3, stride 1, padding up to 2, channels in whole blocks
+    first_layer,  // 3x3 or 5x5 of 1 to 4 channels: own kernels forward and for weights, oneDNN's for the input's
+                  // gradient
+    direct        // all others: oneDNN
+};
+
+/// Activations lie in the layouts the object asks for: plain, or blocked with channels padded by zeros, which every
+/// kernel keeps zero. All pointers to activations and scratch are aligned to 64 bytes; weights, bias and their
+/// gradients are plain and at any address. The object is constant once made: it may be made in one thread and run in
+/// another, and in several at once if each brings its own scratch. Own kernels allocate nothing; oneDNN makes some
+/// small objects on the host at each call.
+/// Winograd's and the first layer's bits don't depend on the number of threads, those of oneDNN's weight gradient do.
+class ConvEngine {
+public:
+    /// Kernels for `threads` OpenMP threads and at most `isa`. Throws InvalidArgument for an impossible shape and
+    /// DeviceError where oneDNN has only reference kernels.
+    ConvEngine(const ConvShape& shape, int threads, Isa isa = allowed_isa());
+
+    const ConvShape& shape() const { return shape_; }
+    ConvPath path() const { return path_; }
+    /// Layout of x and dx, and that of y and dy.
+    const onednn::Desc& src_layout() const { return src_; }
+    const onednn::Desc& dst_layout() const { return dst_; }
+    /// Enough for each of the passes.
+    std::size_t scratch_bytes() const;
+
+    /// y = x * w + bias; bias is read only when shape().bias.
+    void forward(const float* x, const float* w, const float* bias, float* y, void* scratch) const;
+    void backward_data(const float* dy, const float* w, float* dx, void* scratch) const;
+    /// Overwrites dw and, when shape().bias, db.
+    void backward_weights(const float* x, const float* dy, float* dw, float* db, void* scratch) const;
+
+private:
+    ConvShape shape_;
+    int threads_;
+    ConvPath path_;
+    onednn::Desc src_, dst_;
+    std::optional<WinogradConv> winograd_;
+    std::optional<FirstLayerConv> first_layer_;
+    std::optional<DirectConv> direct_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,65 @@
+#include "lockstep/ops/cpu/onednn.h"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include "lockstep/ops/cpu/isa.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep::onednn {
+
+const dnnl::engine& cpu_engine() {
+    static const dnnl::engine engine = [] {
+        const Isa isa = allowed_isa();
+        // Refused once oneDNN has been used, which is then the program's own decision.
+        if (isa < machine_isa())
+            static_cast<void>(dnnl::set_max_cpu_isa(isa == Isa::avx2 ? dnnl::cpu_isa::avx2 : dnnl::cpu_isa::sse41));
+        return dnnl::engine(dnnl::engine::kind::cpu, 0);
+    }();
+    return engine;
+}
+
+dnnl::stream& cpu_stream() {
+    thread_local dnnl::stream stream(cpu_engine());
+    return stream;
+}
+
+dnnl::primitive_attr user_scratchpad() {
+    dnnl::primitive_attr attributes;
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    return attributes;
+}
+
+ThreadScope::ThreadScope(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
+ThreadScope::~ThreadScope() { omp_set_num_threads(before_); }
+
+bool is_reference(std::string_view implementation) {
+    // "ref:any", "ref_...", "gemm:ref"; a jit kernel's name may hold the letters "ref" elsewhere.
+    return implementation.substr(0, 3) == "ref" || implementation.find(":ref") != std::string_view::npos;
+}
+
+std::string describe(const Desc& desc) {
+    const char* type = "?";
+    switch (data_type(desc)) {
+        case dnnl::memory::data_type::f32: type = "f32"; break;
+        case dnnl::memory::data_type::bf16: type = "bf16"; break;
+        case dnnl::memory::data_type::f16: type = "f16"; break;
+        case dnnl::memory::data_type::s32: type = "s32"; break;
+        case dnnl::memory::data_type::s8: type = "s8"; break;
+        case dnnl::memory::data_type::u8: type = "u8"; break;
+        default: break;
+    }
+    std::string text = type;
+    const char* before = " (";
+    for (const dnnl::memory::dim size : dims(desc)) {
+        text += before + std::to_string(size);
+        before = ", ";
+    }
+    return text + ")";
+}
+
+void throw_no_kernel(const std::string& what, const std::string& tried) {
+    throw DeviceError(fmt::format("{}: oneDNN has no fast kernel on this processor (offered: {})", what, tried));
+}
+
+}  // namespace lockstep::onednn

@@ -1,0 +1,286 @@
+// CPU convolutions: every path against loops in double, on every instruction set of this machine.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/ops/cpu/conv_engine.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/reference/conv.h"
+
+using namespace lockstep;
+
+namespace {
+
+/// Floats aligned to 64 bytes, filled with NaN so that what nobody writes is noticed.
+class Aligned {
+public:
+    explicit Aligned(std::size_t bytes)
+        : size_(bytes / sizeof(float)), data_(static_cast<float*>(std::aligned_alloc(64, (bytes + 64) / 64 * 64))) {
+        if (data_ == nullptr) throw std::bad_alloc();
+        std::fill(data_.get(), data_.get() + size_, NAN);
+    }
+    float* data() const { return data_.get(); }
+    std::vector<float> values() const { return {data_.get(), data_.get() + size_}; }
+
+private:
+    struct Free {
+        void operator()(float* p) const { std::free(p); }
+    };
+    std::size_t size_;
+    std::unique_ptr<float, Free> data_;
+};
+
+void reorder(const onednn::Desc& from, float* source, const onednn::Desc& to, float* target) {
+    dnnl::memory a(from, onednn::cpu_engine(), source), b(to, onednn::cpu_engine(), target);
+    dnnl::reorder(a, b).execute(onednn::cpu_stream(), a, b);
+    onednn::cpu_stream().wait();
+}
+
+onednn::Desc plain_like(const onednn::Desc& desc) {
+    return {onednn::dims(desc), dnnl::memory::data_type::f32, dnnl::memory::format_tag::nchw};
+}
+
+Aligned in_layout(std::vector<float> plain, const onednn::Desc& layout) {
+    Aligned result(layout.get_size());
+    reorder(plain_like(layout), plain.data(), layout, result.data());
+    return result;
+}
+
+std::vector<float> as_plain(const Aligned& data, const onednn::Desc& layout) {
+    const onednn::Desc plain = plain_like(layout);
+    std::vector<float> result(plain.get_size() / sizeof(float));
+    reorder(layout, data.data(), plain, result.data());
+    return result;
+}
+
+std::vector<float> normal(std::ptrdiff_t size, unsigned seed, float scale = 1.0F) {
+    std::mt19937 generator(seed);
+    std::normal_distribution<float> distribution(0.0F, scale);
+    std::vector<float> values(static_cast<std::size_t>(size));
+    for (float& value : values) value = distribution(generator);
+    return values;
+}
+
+double relative_error(const std::vector<float>& got, const std::vector<double>& expected) {
+    REQUIRE(got.size() == expected.size());
+    double difference = 0, norm = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+        const double d = static_cast<double>(got[i]) - expected[i];
+        difference += d * d;
+        norm += expected[i] * expected[i];
+    }
+    return std::sqrt(difference / norm);
+}
+
+/// What the three passes of one engine give, plain.
+struct Results {
+    std::vector<float> y, dx, dw, db;
+    std::array<std::vector<float>, 2> blocked;  // y and dx as the engine wrote them, padding included
+};
+
+struct Data {
+    std::vector<float> x, w, bias, dy;
+    explicit Data(const reference::ConvShape& s)
+        : x(normal(s.x_size(), 1)),
+          w(normal(s.w_size(), 2, 1.0F / std::sqrt(static_cast<float>(s.c * s.kh * s.kw)))),
+          bias(normal(s.k, 3)),
+          dy(normal(s.y_size(), 4)) {}
+};
+
+Results run(const ConvEngine& engine, const Data& data) {
+    const onednn::Desc& src = engine.src_layout();
+    const onednn::Desc& dst = engine.dst_layout();
+    const Aligned x = in_layout(data.x, src), dy = in_layout(data.dy, dst);
+    const Aligned y(dst.get_size()), dx(src.get_size());
+    // One float off: parameters lie anywhere in their arena.
+    std::vector<float> w(data.w.size() + 1), dw(data.w.size() + 1, NAN), db(data.bias.size() + 1, NAN);
+    std::copy(data.w.begin(), data.w.end(), w.begin() + 1);
+    const auto with_scratch = [&](auto pass) {
+        const Aligned scratch(engine.scratch_bytes());
+        pass(scratch.data());
+    };
+    with_scratch([&](void* s) { engine.forward(x.data(), w.data() + 1, data.bias.data(), y.data(), s); });
+    with_scratch([&](void* s) { engine.backward_data(dy.data(), w.data() + 1, dx.data(), s); });
+    with_scratch([&](void* s) { engine.backward_weights(x.data(), dy.data(), dw.data() + 1, db.data() + 1, s); });
+    return {as_plain(y, dst),
+            as_plain(dx, src),
+            {dw.begin() + 1, dw.end()},
+            {db.begin() + 1, db.end()},
+            {y.values(), dx.values()}};
+}
+
+std::vector<Isa> isas() {
+    std::vector<Isa> result;
+    for (const Isa isa : {Isa::generic, Isa::avx2, Isa::avx512})
+        if (isa <= allowed_isa()) result.push_back(isa);
+    return result;
+}
+
+ConvShape engine_shape(const reference::ConvShape& s) {
+    return {s.n, s.c, s.h, s.w, s.k, s.kh, s.kw, s.stride, s.pad, true};
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+void check_shape(const reference::ConvShape& s) {
+    const Data data(s);
+    const auto y = reference::conv_forward(s, data.x, data.w, data.bias);
+    const auto dx = reference::conv_backward_data(s, data.dy, data.w);
+    const auto dw = reference::conv_backward_weights(s, data.x, data.dy);
+    const auto db = reference::conv_backward_bias(s, data.dy);
+    for (const Isa isa : isas()) {
+        const ConvEngine engine(engine_shape(s), 1, isa);
+        const bool winograd = engine.path() == ConvPath::winograd;
+        INFO(isa_name(isa) << ", path " << static_cast<int>(engine.path()) << ", x " << s.n << " " << s.c << " " << s.h
+                           << " " << s.w << ", weights " << s.k << " " << s.kh << " " << s.kw << ", stride " << s.stride
+                           << ", padding " << s.pad);
+        const double bound = winograd ? 3e-6 : 1e-6;
+        // oneDNN sums a weight's products one by one in float: the error of n such sums of random terms is about
+        // 2^-24 sqrt(n / 6).
+        const double terms = static_cast<double>(s.n * s.out_h() * s.out_w());
+        const double sums_bound = engine.path() == ConvPath::direct ? std::max(bound, 3e-8 * std::sqrt(terms)) : bound;
+        const Results got = run(engine, data);
+        CHECK(relative_error(got.y, y) < bound);
+        CHECK(relative_error(got.dx, dx) < bound);
+        CHECK(relative_error(got.dw, dw) < sums_bound);
+        CHECK(relative_error(got.db, db) < (winograd ? 1e-6 : sums_bound));
+        // Own kernels give the same bits on any number of threads; the first layer's dx is oneDNN's.
+        if (engine.path() == ConvPath::direct) continue;
+        for (const int threads : {2, 3}) {
+            const Results other = run(ConvEngine(engine_shape(s), threads, isa), data);
+            CHECK(same_bits(other.blocked[0], got.blocked[0]));
+            CHECK(same_bits(other.dw, got.dw));
+            CHECK(same_bits(other.db, got.db));
+            if (winograd) CHECK(same_bits(other.blocked[1], got.blocked[1]));
+        }
+    }
+}
+
+}  // namespace
+
+TEST_CASE("Winograd convolutions", "[conv]") {
+    check_shape({8, 32, 26, 26, 64, 3, 3, 1, 0});  // a shard of MNIST's second convolution
+    check_shape({1, 32, 26, 26, 64, 3, 3, 1, 0});
+    check_shape({2, 48, 7, 9, 80, 3, 3, 1, 1});  // a panel of one vector; sizes that are no multiple of 4
+    check_shape({3, 16, 5, 3, 16, 3, 3, 1, 2});
+    check_shape({1, 8, 3, 3, 24, 3, 3, 1, 0});      // one output, one tile, 8-wide vectors only
+    check_shape({1, 16, 1, 1, 16, 3, 3, 1, 1});     // windows that are padding but for one sample
+    check_shape({24, 16, 20, 23, 32, 3, 3, 1, 1});  // enough tiles for slices
+    check_shape({2, 64, 21, 18, 160, 3, 3, 1, 1});  // chunks
+}
+
+TEST_CASE("Winograd convolutions with large filters go by panels", "[conv]") {
+    check_shape({1, 352, 6, 5, 352, 3, 3, 1, 1});
+}
+
+TEST_CASE("Convolutions of few input channels", "[conv]") {
+    check_shape({64, 1, 28, 28, 32, 3, 3, 1, 0});  // MNIST's first convolution
+    check_shape({1, 1, 28, 28, 32, 3, 3, 1, 0});
+    check_shape({5, 1, 28, 28, 10, 5, 5, 1, 0});  // the small network's: channels padded to a block
+    check_shape({2, 3, 16, 24, 64, 3, 3, 1, 1});  // U-Net's
+    check_shape({17, 4, 11, 13, 72, 3, 3, 2, 1});
+    check_shape({3, 2, 9, 5, 20, 5, 5, 2, 2});
+    check_shape({1, 1, 3, 3, 1, 3, 3, 1, 0});
+}
+
+TEST_CASE("Direct convolutions", "[conv]") {
+    check_shape({4, 10, 12, 12, 20, 5, 5, 1, 0});  // the small network's second convolution
+    check_shape({1, 10, 12, 12, 20, 5, 5, 1, 0});
+    check_shape({2, 64, 9, 11, 10, 1, 1, 1, 0});  // U-Net's last layer
+    check_shape({2, 32, 9, 11, 64, 3, 3, 2, 1});
+    check_shape({3, 20, 8, 7, 32, 3, 3, 1, 1});
+    check_shape({2, 48, 8, 8, 64, 1, 1, 2, 0});
+    check_shape({1, 1, 9, 9, 4, 1, 1, 1, 0});
+    check_shape({2, 1, 12, 10, 6, 7, 7, 2, 2});
+    check_shape({2, 16, 9, 8, 16, 5, 5, 1, 2});
+}
+
+TEST_CASE("The rule that chooses a path", "[conv]") {
+    const auto path = [](std::int64_t c, std::int64_t k, std::int64_t kernel, std::int64_t stride, Isa isa) {
+        return ConvEngine({2, c, 12, 12, k, kernel, kernel, stride, 0, true}, 1, isa).path();
+    };
+    CHECK(path(32, 64, 3, 1, Isa::generic) == ConvPath::direct);
+    CHECK(path(1, 32, 3, 1, Isa::generic) == ConvPath::direct);
+    if (allowed_isa() < Isa::avx2) return;
+    CHECK(path(32, 64, 3, 1, Isa::avx2) == ConvPath::winograd);
+    CHECK(path(32, 64, 3, 2, Isa::avx2) == ConvPath::direct);
+    CHECK(path(32, 64, 5, 1, Isa::avx2) == ConvPath::direct);
+    CHECK(path(1, 10, 5, 1, Isa::avx2) == ConvPath::first_layer);
+    CHECK(path(10, 20, 5, 1, Isa::avx2) == ConvPath::direct);
+}
+
+TEST_CASE("An engine may run in other threads than the one that made it, in several at once", "[conv]") {
+    const auto shape = GENERATE(reference::ConvShape{2, 32, 10, 10, 64, 3, 3, 1, 0},
+                                reference::ConvShape{2, 10, 12, 12, 20, 5, 5, 1, 0});
+    const Data data(shape);
+    const ConvEngine engine(engine_shape(shape), 1);
+    const Results expected = run(engine, data);
+    std::array<Results, 2> got;
+    {
+        std::jthread first([&] { got[0] = run(engine, data); });
+        std::jthread second([&] { got[1] = run(engine, data); });
+    }
+    for (const Results& result : got) {
+        CHECK(same_bits(result.y, expected.y));
+        CHECK(same_bits(result.dx, expected.dx));
+        CHECK(same_bits(result.dw, expected.dw));
+        CHECK(same_bits(result.db, expected.db));
+    }
+}
+
+TEST_CASE("Impossible convolutions are refused", "[conv]") {
+    CHECK_THROWS_AS(ConvEngine({1, 1, 2, 2, 1, 3, 3, 1, 0, true}, 1), InvalidArgument);
+    CHECK_THROWS_AS(ConvEngine({0, 1, 4, 4, 1, 3, 3, 1, 0, true}, 1), InvalidArgument);
+    CHECK_THROWS_AS(ConvEngine({1, 1, 4, 4, 1, 3, 3, 0, 0, true}, 1), InvalidArgument);
+    CHECK_THROWS_AS(ConvEngine({1, 1, 4, 4, 1, 3, 3, 1, 0, true}, 0), InvalidArgument);
+    CHECK_THROWS_AS(WinogradConv(Isa::generic, {1, 16, 8, 8, 16, 1}), InvalidArgument);
+    CHECK_THROWS_AS(WinogradConv(Isa::avx2, {1, 12, 8, 8, 16, 1}), InvalidArgument);
+    CHECK_FALSE(WinogradConv::supported(Isa::avx2, {1, 16, 8, 8, 16, 3}));
+}
+
+TEST_CASE("Instruction sets are limited by the environment", "[conv]") {
+    const char* before = std::getenv("LOCKSTEP_CPU_ISA");
+    const std::string kept = before != nullptr ? before : "";
+    setenv("LOCKSTEP_CPU_ISA", "generic", 1);
+    CHECK(allowed_isa() == Isa::generic);
+    setenv("LOCKSTEP_CPU_ISA", "avx512", 1);
+    CHECK(allowed_isa() == machine_isa());
+    setenv("LOCKSTEP_CPU_ISA", "sse9", 1);
+    CHECK_THROWS_AS(allowed_isa(), InvalidArgument);
+    if (before != nullptr)
+        setenv("LOCKSTEP_CPU_ISA", kept.c_str(), 1);
+    else
+        unsetenv("LOCKSTEP_CPU_ISA");
+}
+
+TEST_CASE("Reference kernels are told by their names and refused", "[conv]") {
+    CHECK(onednn::is_reference("ref:any"));
+    CHECK(onednn::is_reference("gemm:ref"));
+    CHECK_FALSE(onednn::is_reference("jit:avx512_core"));
+    CHECK_FALSE(onednn::is_reference("brgconv:avx512_core"));
+    using Forward = dnnl::convolution_forward::primitive_desc;
+    const auto unimplemented = []() -> Forward { throw dnnl::error(dnnl_unimplemented, "could not create"); };
+    // oneDNN has no fast kernel that reads one plain layout and writes the other.
+    const auto slow = [] {
+        const auto f32 = dnnl::memory::data_type::f32;
+        return onednn::convolution_forward(
+            {{2, 8, 6, 6}, f32, dnnl::memory::format_tag::nchw}, {{8, 8, 3, 3}, f32, dnnl::memory::format_tag::oihw},
+            {}, {{2, 8, 4, 4}, f32, dnnl::memory::format_tag::nhwc}, {{1, 1}, {0, 0}, {0, 0}});
+    };
+    REQUIRE(onednn::is_reference(slow().impl_info_str()));
+    CHECK_THROWS_AS(onednn::first_fast<Forward>("the forward pass of a test", {slow, unimplemented}), DeviceError);
+    CHECK(onednn::first_fast<Forward>("a test", {unimplemented, slow}, onednn::Reference::accept));
+    CHECK_THROWS_AS(onednn::first_fast<Forward>("the forward pass of a test", {unimplemented}), DeviceError);
+}
