@@ -1,0 +1,101 @@
+// A directory that goes away, files of given bytes, and damage that is the same in every run.
+#pragma once
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+namespace lockstep::test {
+
+class TemporaryDirectory {
+public:
+    TemporaryDirectory() {
+        static std::atomic<int> count{0};
+        path_ = std::filesystem::temp_directory_path() /
+                ("lockstep-test-" + std::to_string(::getpid()) + "-" + std::to_string(count++));
+        std::filesystem::create_directories(path_);
+    }
+    ~TemporaryDirectory() {
+        std::error_code ignored;
+        std::filesystem::remove_all(path_, ignored);
+    }
+    TemporaryDirectory(const TemporaryDirectory&) = delete;
+    TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+
+    std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+    const std::filesystem::path& path() const { return path_; }
+    std::ptrdiff_t file_count() const {
+        return std::distance(std::filesystem::directory_iterator(path_), std::filesystem::directory_iterator());
+    }
+
+private:
+    std::filesystem::path path_;
+};
+
+inline void put_bytes(const std::filesystem::path& path, const std::string& bytes) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc).write(bytes.data(), std::ssize(bytes));
+}
+
+inline std::string get_bytes(const std::filesystem::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+/// While it lives this process can write no file longer than `bytes`, as on a full disk.
+class FileSizeLimit {
+public:
+    explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+        ::getrlimit(RLIMIT_FSIZE, &before_);
+        rlimit limit = before_;
+        limit.rlim_cur = bytes;
+        ::setrlimit(RLIMIT_FSIZE, &limit);
+    }
+    ~FileSizeLimit() {
+        ::setrlimit(RLIMIT_FSIZE, &before_);
+        std::signal(SIGXFSZ, handler_);
+    }
+    FileSizeLimit(const FileSizeLimit&) = delete;
+    FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+private:
+    rlimit before_{};
+    void (*handler_)(int);
+};
+
+/// Damages files: flips, inserts, deletes, repeats and cuts bytes.
+class Vandal {
+public:
+    explicit Vandal(std::uint32_t seed) : state_(seed * 2654435761u + 1) {}
+
+    std::size_t below(std::size_t count) {
+        state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+        return static_cast<std::size_t>((state_ >> 33) % count);
+    }
+
+    std::string damage(std::string bytes) {
+        for (std::size_t left = 1 + below(4); left > 0 && !bytes.empty(); --left) {
+            const std::size_t at = below(bytes.size());
+            switch (below(6)) {
+                case 0: bytes[at] = static_cast<char>(below(256)); break;
+                case 1: bytes[at] = static_cast<char>(bytes[at] ^ (1 << below(8))); break;
+                case 2: bytes.insert(at, 1, "{}[]\",:0123456789-e\\\xff"[below(21)]); break;
+                case 3: bytes.erase(at, 1 + below(8)); break;
+                case 4: bytes.insert(at, bytes.substr(below(bytes.size()), 1 + below(16))); break;
+                default: bytes.resize(at); break;
+            }
+        }
+        return bytes;
+    }
+
+private:
+    std::uint64_t state_;
+};
+
+}  // namespace lockstep::test

@@ -1,0 +1,245 @@
+// The safetensors reader and writer against files put together here by hand, and against damaged ones.
+#include "lockstep/parallel/safetensors.h"
+
+#include <array>
+#include <cstring>
+
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/file_fixture.h"
+
+using namespace lockstep;
+using namespace lockstep::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+std::string file_of(std::string header, const std::string& data, std::uint64_t length) {
+    std::string bytes;
+    for (int i = 0; i < 8; ++i) bytes += static_cast<char>(length >> (8 * i) & 0xff);
+    return bytes + header + data;
+}
+
+std::string file_of(const std::string& header, const std::string& data) { return file_of(header, data, header.size()); }
+
+/// What opening a file of these bytes throws; fails the test where it throws nothing or something else.
+std::string refusal(const std::string& bytes) {
+    const TemporaryDirectory directory;
+    put_bytes(directory / "file", bytes);
+    try {
+        const SafetensorsFile file(directory / "file");
+    } catch (const DataError& error) {
+        const std::string message = error.what();
+        CHECK(message.find("file: offset ") != std::string::npos);
+        CHECK(message.find('\n') == std::string::npos);
+        return message;
+    }
+    FAIL("a bad file was accepted");
+    return {};
+}
+
+const std::string two_tensors =
+    R"({"__metadata__":{"format":"pt"},"b":{"dtype":"I32","shape":[2],"data_offsets":[8,16]},)"
+    R"("a":{"dtype":"F16","shape":[2,2],"data_offsets":[0,8]}})";
+
+}  // namespace
+
+TEST_CASE("safetensors: a file made by hand is read") {
+    const TemporaryDirectory directory;
+    put_bytes(directory / "file", file_of(two_tensors + "   ", "abcdefghABCDEFGH"));
+    const SafetensorsFile file(directory / "file");
+    REQUIRE(file.entries().size() == 2);
+    CHECK(file.entries()[0].name == "a");
+    CHECK(file.entries()[1].name == "b");
+    CHECK(file.metadata() == SafetensorsMetadata{{"format", "pt"}});
+
+    const SafetensorsEntry* b = file.find("b");
+    REQUIRE(b != nullptr);
+    CHECK(b->dtype == DType::i32);
+    CHECK(b->shape == std::vector<std::int64_t>{2});
+    CHECK(b->bytes == 8);
+    CHECK(b->offset == 8 + two_tensors.size() + 3 + 8);
+    std::array<char, 8> text{};
+    file.read("b", std::as_writable_bytes(std::span(text)));
+    CHECK(std::string(text.begin(), text.end()) == "ABCDEFGH");
+
+    CHECK(file.find("c") == nullptr);
+    CHECK_THROWS_AS(file.read("c", std::as_writable_bytes(std::span(text))), InvalidArgument);
+    CHECK_THROWS_AS(file.read("b", std::as_writable_bytes(std::span(text).first(7))), InvalidArgument);
+}
+
+TEST_CASE("safetensors: the bytes written are the format's") {
+    const TemporaryDirectory directory;
+    const std::array<std::uint8_t, 3> bytes = {1, 2, 3};
+    const std::array<std::int64_t, 1> count = {0x0102030405060708};
+    const float scalar = 1.0f;
+    write_safetensors(directory / "file",
+                      {{"u", DType::u8, {3}, bytes.data()},
+                       {"n\"\n", DType::i64, {1}, count.data()},
+                       {"s", DType::f32, {}, &scalar},
+                       {"none", DType::f32, {0, 4}, nullptr}},
+                      {{"format", "pt"}});
+    std::string header = R"({"__metadata__":{"format":"pt"},"n\"\n":{"dtype":"I64","shape":[1],"data_offsets":[0,8]},)"
+                         R"("s":{"dtype":"F32","shape":[],"data_offsets":[8,12]},)"
+                         R"("none":{"dtype":"F32","shape":[0,4],"data_offsets":[12,12]},)"
+                         R"("u":{"dtype":"U8","shape":[3],"data_offsets":[12,15]}})";
+    while (header.size() % 8 != 0) header += ' ';
+    const std::string data("\x08\x07\x06\x05\x04\x03\x02\x01\x00\x00\x80\x3f\x01\x02\x03", 15);
+    CHECK(get_bytes(directory / "file") == file_of(header, data));
+    CHECK(directory.file_count() == 1);
+
+    const SafetensorsFile file(directory / "file");
+    CHECK(file.entries().size() == 4);
+    float read_back = 0;
+    file.read("s", std::as_writable_bytes(std::span(&read_back, 1)));
+    CHECK(read_back == 1.0f);
+    file.read("none", {});
+}
+
+TEST_CASE("safetensors: every dtype and an empty file survive a round trip") {
+    const TemporaryDirectory directory;
+    const std::array<std::uint8_t, 16> ones = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    for (const DType dtype :
+         {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8, DType::boolean}) {
+        write_safetensors(directory / "file", {{"x", dtype, {2, 1}, ones.data()}});
+        const SafetensorsFile file(directory / "file");
+        REQUIRE(file.entries().size() == 1);
+        CHECK(file.entries()[0].dtype == dtype);
+        CHECK(file.entries()[0].shape == std::vector<std::int64_t>{2, 1});
+        CHECK(file.entries()[0].bytes == 2 * size_of(dtype));
+        std::array<std::uint8_t, 16> back{};
+        file.read("x", std::as_writable_bytes(std::span(back)).first(2 * size_of(dtype)));
+        CHECK(std::memcmp(back.data(), ones.data(), 2 * size_of(dtype)) == 0);
+    }
+    write_safetensors(directory / "empty", {});
+    CHECK(get_bytes(directory / "empty") == file_of("{}      ", ""));
+    CHECK(SafetensorsFile(directory / "empty").entries().empty());
+}
+
+TEST_CASE("safetensors: bad files are refused with the reason") {
+    const std::string data = "abcdefghABCDEFGH";
+    const auto one = [](const std::string& description) { return file_of("{\"x\":" + description + "}", "abcd"); };
+    CHECK_THAT(refusal(""), Contains("within the 8 bytes"));
+    CHECK_THAT(refusal("1234567"), Contains("within the 8 bytes"));
+    CHECK_THAT(refusal(file_of("{}", "", 100'000'001)), Contains("more than 100000000"));
+    CHECK_THAT(refusal(file_of("{}", "", ~std::uint64_t{0})), Contains("more than 100000000"));
+    CHECK_THAT(refusal(file_of("{}", "", 3)), Contains("only 2 bytes follow"));
+    CHECK_THAT(refusal(file_of("", "")), Contains("does not begin with '{'"));
+    CHECK_THAT(refusal(file_of("[]", "")), Contains("does not begin with '{'"));
+    CHECK_THAT(refusal(file_of("{\"x\":", "")), Contains("not valid JSON"));
+    CHECK_THAT(refusal(file_of("{}{", "")), Contains("not valid JSON"));
+    CHECK_THAT(refusal(file_of("{\"\xff\":{}}", "")), Contains("not valid JSON"));
+    CHECK_THAT(refusal(file_of(std::string("{}\0{", 4), "")), Contains("zero byte"));
+    CHECK_THAT(refusal(file_of("{\"x\":" + std::string(100000, '['), "")), Contains("nested too deeply"));
+    CHECK_THAT(refusal(file_of(two_tensors, data.substr(1))), Contains("lie outside of the file's 15 bytes"));
+    CHECK_THAT(refusal(file_of(two_tensors, data + "x")), Contains("1 bytes follow the last tensor"));
+    CHECK_THAT(refusal(one("3")), Contains("dtype, shape and data_offsets"));
+    CHECK_THAT(refusal(one(R"({"dtype":"U8","shape":[4]})")), Contains("dtype, shape and data_offsets"));
+    CHECK_THAT(refusal(one(R"({"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]})")),
+               Contains("dtype 'F8_E4M3' is not supported"));
+    CHECK_THAT(refusal(one(R"({"dtype":"U8","shape":[-4],"data_offsets":[0,4]})")), Contains("whole number"));
+    CHECK_THAT(refusal(one(R"({"dtype":"U8","shape":[4.0],"data_offsets":[0,4]})")), Contains("whole number"));
+    CHECK_THAT(refusal(one(R"({"dtype":"U8","shape":[4],"data_offsets":[0,18446744073709551615]})")),
+               Contains("whole number"));
+    CHECK_THAT(refusal(one(R"({"dtype":"U8","shape":[4],"data_offsets":[4,0]})")), Contains("lie outside"));
+    CHECK_THAT(refusal(one(R"({"dtype":"U8","shape":[4],"data_offsets":[0,4,8]})")), Contains("not two numbers"));
+    CHECK_THAT(refusal(one(R"({"dtype":"U8","shape":4,"data_offsets":[0,4]})")), Contains("not a list"));
+    CHECK_THAT(refusal(one(R"({"dtype":"U8","shape":[3],"data_offsets":[0,4]})")), Contains("do not take the 4 bytes"));
+    CHECK_THAT(refusal(one(R"({"dtype":"F64","shape":[4294967296,4294967296],"data_offsets":[0,4]})")),
+               Contains("do not take the 4 bytes"));
+    const auto two = [&](const std::string& second_name, const std::string& offsets) {
+        return file_of(R"({"x":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},")" + second_name +
+                           R"(":{"dtype":"U8","shape":[2],"data_offsets":)" + offsets + "}}",
+                       "abcd");
+    };
+    CHECK_THAT(refusal(two("y", "[1,3]")), Contains("overlap"));
+    CHECK_THAT(refusal(two("x", "[2,4]")), Contains("'x' is there twice"));
+    CHECK_THAT(refusal(file_of(R"({"x":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})", "abcd")), Contains("gap"));
+    CHECK_THAT(refusal(file_of(R"({"x":{"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]}})", "abcd")),
+               Contains("'dtype' is there twice"));
+    CHECK_THAT(refusal(file_of(R"({"__metadata__":{"a":1}})", "")), Contains("is not a string"));
+    CHECK_THAT(refusal(file_of(R"({"__metadata__":"a"})", "")), Contains("not a JSON object"));
+    CHECK_THAT(refusal(file_of("{\"x\\ny\":3}", "")), Contains("'x?y'"));
+}
+
+TEST_CASE("safetensors: missing files, directories and bad bools") {
+    const TemporaryDirectory directory;
+    CHECK_THROWS_AS(SafetensorsFile(directory / "missing"), DataError);
+    CHECK_THROWS_AS(SafetensorsFile(directory.path()), DataError);
+    put_bytes(directory / "file", file_of(R"({"x":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]}})", "\x01\x02"));
+    const SafetensorsFile file(directory / "file");
+    std::array<std::byte, 2> bools{};
+    CHECK_THROWS_AS(file.read("x", bools), DataError);
+}
+
+TEST_CASE("safetensors: a file that shrinks while it is open is an error") {
+    const TemporaryDirectory directory;
+    put_bytes(directory / "file", file_of(two_tensors, "abcdefghABCDEFGH"));
+    const SafetensorsFile file(directory / "file");
+    std::filesystem::resize_file(directory / "file", 100);
+    std::array<std::byte, 8> to{};
+    CHECK_THROWS_AS(file.read("b", to), DataError);
+}
+
+TEST_CASE("safetensors: what cannot be written is refused before anything is touched") {
+    const TemporaryDirectory directory;
+    const std::array<std::uint8_t, 4> data = {};
+    const auto write = [&](const std::vector<SafetensorsTensor>& tensors) {
+        write_safetensors(directory / "file", tensors);
+    };
+    CHECK_THROWS_AS(write({{"", DType::u8, {4}, data.data()}}), InvalidArgument);
+    CHECK_THROWS_AS(write({{"__metadata__", DType::u8, {4}, data.data()}}), InvalidArgument);
+    CHECK_THROWS_AS(write({{"\xff", DType::u8, {4}, data.data()}}), InvalidArgument);
+    CHECK_THROWS_AS(write({{"x", DType::u8, {-1}, data.data()}}), InvalidArgument);
+    CHECK_THROWS_AS(write({{"x", DType::u8, {1LL << 62, 4}, data.data()}}), InvalidArgument);
+    CHECK_THROWS_AS(write({{"x", DType::u8, {4}, nullptr}}), InvalidArgument);
+    CHECK_THROWS_AS(write({{"x", DType::u8, {4}, data.data()}, {"x", DType::u8, {4}, data.data()}}), InvalidArgument);
+    CHECK(directory.file_count() == 0);
+    CHECK_THROWS_AS(write_safetensors(directory / "no" / "file", {}), InvalidArgument);
+    CHECK_THROWS_AS(write_safetensors(directory.path(), {}), InvalidArgument);
+    CHECK_THROWS_AS(write_safetensors("", {}), InvalidArgument);
+}
+
+TEST_CASE("safetensors: a full disk leaves the old file and nothing else") {
+    const TemporaryDirectory directory;
+    const std::vector<float> data(100'000, 1.0f);
+    write_safetensors(directory / "file", {{"x", DType::f32, {10}, data.data()}});
+    const std::string before = get_bytes(directory / "file");
+    {
+        const FileSizeLimit full(100'000);
+        CHECK_THROWS_AS(write_safetensors(directory / "file", {{"x", DType::f32, {100'000}, data.data()}}), DataError);
+    }
+    CHECK(get_bytes(directory / "file") == before);
+    CHECK(directory.file_count() == 1);
+    write_safetensors(directory / "file", {{"x", DType::f32, {100'000}, data.data()}});
+    CHECK(SafetensorsFile(directory / "file").find("x")->bytes == 400'000);
+}
+
+TEST_CASE("safetensors: damaged files are refused or read, never worse") {
+    const TemporaryDirectory directory;
+    const std::string whole = file_of(two_tensors, "abcdefghABCDEFGH");
+    int refused = 0, accepted = 0;
+    const auto attempt = [&](const std::string& bytes) {
+        put_bytes(directory / "file", bytes);
+        try {
+            const SafetensorsFile file(directory / "file");
+            std::uint64_t end = 0, total = 0;
+            for (const SafetensorsEntry& entry : file.entries()) {
+                std::vector<std::byte> to(entry.bytes);
+                file.read(entry.name, to);
+                end = entry.offset + entry.bytes;
+                total += entry.bytes;
+            }
+            CHECK((file.entries().empty() || end == bytes.size()));
+            CHECK(total < bytes.size());
+            ++accepted;
+        } catch (const DataError&) {
+            ++refused;
+        }
+    };
+    for (std::size_t length = 0; length < whole.size(); ++length) attempt(whole.substr(0, length));
+    CHECK(accepted == 0);
+    for (std::uint32_t seed = 0; seed < 4000; ++seed) attempt(Vandal(seed).damage(whole));
+    CHECK(refused > 3000);
+    CHECK(accepted > 10);  // damage to the data or a name alone makes another good file
+}
