@@ -89,7 +89,9 @@ public:
 };
 
 template <class T>
-concept HasMembers = requires(T& module) { module.lockstep_members([](std::string_view, auto&) {}); };
+concept HasMembers = requires(T& module) {
+    module.lockstep_members([](std::string_view, auto&) {});
+};
 
 namespace detail {
 
@@ -115,30 +117,41 @@ void visit_module(const std::string& name, M& member, ModuleVisitor& visitor) {
     } else if constexpr (std::is_base_of_v<ModuleTensor, M>) {
         visitor.tensor(name, member, false);
     } else if constexpr (HasMembers<M>) {
-        if constexpr (requires { { member.training } -> std::same_as<bool&>; }) visitor.training_flag(name, member.training);
-        member.lockstep_members([&](std::string_view child, auto& value) { visit_module(join(name, child), value, visitor); });
-    } else if constexpr (requires { member.has_value(); *member; }) {
+        if constexpr (requires {
+                          { member.training } -> std::same_as<bool&>;
+                      })
+            visitor.training_flag(name, member.training);
+        member.lockstep_members(
+            [&](std::string_view child, auto& value) { visit_module(join(name, child), value, visitor); });
+    } else if constexpr (requires {
+                             member.has_value();
+                             *member;
+                         }) {
         if (member.has_value()) visit_module(name, *member, visitor);
     } else if constexpr (requires { member.begin()->first; }) {
         for (auto& [key, value] : member) visit_module(join(name, key), value, visitor);
-    } else if constexpr (requires { member.begin(); member.end(); }) {
+    } else if constexpr (requires {
+                             member.begin();
+                             member.end();
+                         }) {
         std::size_t index = 0;
         for (auto& value : member) visit_module(join(name, std::to_string(index++)), value, visitor);
     } else if constexpr (requires { member.training; }) {
         visitor.training_flag(name, member.training);
     } else {
-        static_assert(always_false<M>, "a member listed in LOCKSTEP_MEMBERS must be a Parameter, a ModuleBuffer, a "
-                                       "module, or a container of them");
+        static_assert(always_false<M>,
+                      "a member listed in LOCKSTEP_MEMBERS must be a Parameter, a ModuleBuffer, a "
+                      "module, or a container of them");
     }
 }
 
 }  // namespace detail
 
 /// Lists the members of a module: parameters, buffers, modules and containers of them (vector, array, optional, map).
-#define LOCKSTEP_MEMBERS(...)                                                             \
-    template <class LockstepVisit>                                                        \
-    void lockstep_members(LockstepVisit&& lockstep_visit) {                               \
-        ::lockstep::detail::visit_named(#__VA_ARGS__, lockstep_visit, __VA_ARGS__);       \
+#define LOCKSTEP_MEMBERS(...)                                                       \
+    template <class LockstepVisit>                                                  \
+    void lockstep_members(LockstepVisit&& lockstep_visit) {                         \
+        ::lockstep::detail::visit_named(#__VA_ARGS__, lockstep_visit, __VA_ARGS__); \
     }
 
 /// All tensors of `model` in member order, tied ones under each of their names.

@@ -40,12 +40,12 @@ private:
 };
 
 struct DeviceInfo {
-    std::string name;             ///< e.g. "NVIDIA H200", or the CPU's model name
+    std::string name;              ///< e.g. "NVIDIA H200", or the CPU's model name
     std::size_t total_memory = 0;  ///< bytes; of a logical device its share of the GPU
     std::size_t free_memory = 0;   ///< bytes free now
-    int units = 0;                ///< streaming multiprocessors, or cores that this virtual device may use
-    int physical_index = 0;       ///< index that the driver knows; logical devices of one GPU share it
-    int compute_capability = 0;   ///< e.g. 90; 0 on the CPU
+    int units = 0;                 ///< streaming multiprocessors, or cores that this virtual device may use
+    int physical_index = 0;        ///< index that the driver knows; logical devices of one GPU share it
+    int compute_capability = 0;    ///< e.g. 90; 0 on the CPU
 };
 
 /// Devices of a kind that this process may use: GPUs as CUDA_VISIBLE_DEVICES and LOCKSTEP_DEVICES_PER_GPU leave them;

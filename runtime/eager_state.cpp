@@ -78,7 +78,8 @@ void check(Stream& stream) {
     if (found.code == 0) return;
     eager.fill(word, 0, sizeof found);
     if (found.code == static_cast<std::int32_t>(StatusCode::target_out_of_range))
-        throw InvalidArgument(fmt::format("loss: target {} in row {} is out of range; classes count from 0", found.value, found.row));
+        throw InvalidArgument(
+            fmt::format("loss: target {} in row {} is out of range; classes count from 0", found.value, found.row));
     throw InvalidArgument("loss: the value is not finite");
 }
 

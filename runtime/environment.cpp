@@ -19,7 +19,8 @@ std::optional<std::int64_t> integer(const char* name, std::int64_t low, std::int
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), value);
     if (error != std::errc() || end != view.data() + view.size() || value < low || value > high)
-        throw InvalidArgument(fmt::format("environment variable {}={}: wants an integer from {} to {}", name, view, low, high));
+        throw InvalidArgument(
+            fmt::format("environment variable {}={}: wants an integer from {} to {}", name, view, low, high));
     return value;
 }
 

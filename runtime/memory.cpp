@@ -31,7 +31,8 @@ public:
     void* take(Stream& home, std::size_t bytes, std::string_view tag) {
         const std::size_t size = rounded(bytes);
         const std::scoped_lock lock(mutex_);
-        if (stats_.limit != 0 && stats_.current + size > stats_.limit) throw_out_of_memory(bytes, stats_.limit - stats_.current);
+        if (stats_.limit != 0 && stats_.current + size > stats_.limit)
+            throw_out_of_memory(bytes, stats_.limit - stats_.current);
         void* memory = nullptr;
         auto& free = free_[&home];
         if (const auto found = free.find(size); found != free.end()) {
@@ -105,10 +106,10 @@ private:
         std::sort(holders.rbegin(), holders.rend());
         std::string text;
         for (const auto& [bytes, tag] : holders) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", bytes, tag);
-        throw OutOfMemory(fmt::format("out of memory on {}: asked for {} bytes, {} free{}; held: {}; use a smaller batch or more devices",
-                                      device_.str(), asked, free,
-                                      stats_.limit ? fmt::format(" of a limit of {}", stats_.limit) : std::string(),
-                                      text.empty() ? "nothing" : text));
+        throw OutOfMemory(fmt::format(
+            "out of memory on {}: asked for {} bytes, {} free{}; held: {}; use a smaller batch or more devices",
+            device_.str(), asked, free, stats_.limit ? fmt::format(" of a limit of {}", stats_.limit) : std::string(),
+            text.empty() ? "nothing" : text));
     }
 
     Device device_;
@@ -165,7 +166,8 @@ std::shared_ptr<Buffer> Buffer::symbolic(Trace& trace, int id, std::size_t bytes
 
 std::shared_ptr<Buffer> Buffer::part(std::shared_ptr<Buffer> whole, std::size_t offset, std::size_t bytes) {
     if (offset + bytes > whole->bytes_)
-        throw InvalidArgument(fmt::format("part of a buffer: bytes {} to {} of {}", offset, offset + bytes, whole->bytes_));
+        throw InvalidArgument(
+            fmt::format("part of a buffer: bytes {} to {} of {}", offset, offset + bytes, whole->bytes_));
     std::shared_ptr<Buffer> buffer(new Buffer);
     buffer->device_ = whole->device_;
     buffer->home_ = whole->home_;
@@ -195,8 +197,9 @@ Buffer::~Buffer() {
 
 void* Buffer::data() const {
     if (trace_)
-        throw InvalidArgument("a value is read inside forward: while forward is traced its tensors have shapes but no values; "
-                              "return the tensor and read it outside");
+        throw InvalidArgument(
+            "a value is read inside forward: while forward is traced its tensors have shapes but no values; "
+            "return the tensor and read it outside");
     return data_;
 }
 

@@ -53,7 +53,8 @@ void host_uniform(float* out, std::int64_t count, float low, float high) {
     StepState state;
     const std::uint64_t start = advance(count, state);
     for (std::int64_t i = 0; i < count; ++i)
-        out[i] = low + (high - low) * to_uniform(random_bits(state, host_ordinal, start + static_cast<std::uint64_t>(i)));
+        out[i] =
+            low + (high - low) * to_uniform(random_bits(state, host_ordinal, start + static_cast<std::uint64_t>(i)));
 }
 
 void host_normal(float* out, std::int64_t count) {

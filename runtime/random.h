@@ -1,5 +1,5 @@
-// Counter-based random numbers (Philox 4x32-10, Salmon et al., SC'11): any element of any mask can be computed alone, so
-// results do not depend on how a batch is cut or where a shard runs.
+// Counter-based random numbers (Philox 4x32-10, Salmon et al., SC'11): any element of any mask can be computed alone,
+// so results do not depend on how a batch is cut or where a shard runs.
 #pragma once
 
 #include <array>
@@ -22,10 +22,11 @@ struct StepState {
 
 /// 128 random bits for key (seed, step, micro, ordinal) and counter `index`.
 LOCKSTEP_HOST_DEVICE inline std::array<std::uint32_t, 4> philox(const StepState& state, std::uint32_t ordinal,
-                                                               std::uint64_t index) {
+                                                                std::uint64_t index) {
     // The 64-bit key takes the seed and what names the call; the counter takes the element and the step.
     std::uint32_t key0 = static_cast<std::uint32_t>(state.seed) ^ (ordinal * 0x9E3779B9u);
-    std::uint32_t key1 = static_cast<std::uint32_t>(state.seed >> 32) ^ static_cast<std::uint32_t>(state.micro) * 0x85EBCA6Bu;
+    std::uint32_t key1 =
+        static_cast<std::uint32_t>(state.seed >> 32) ^ static_cast<std::uint32_t>(state.micro) * 0x85EBCA6Bu;
     std::uint32_t c0 = static_cast<std::uint32_t>(index);
     std::uint32_t c1 = static_cast<std::uint32_t>(index >> 32);
     std::uint32_t c2 = static_cast<std::uint32_t>(state.step);
@@ -47,7 +48,7 @@ LOCKSTEP_HOST_DEVICE inline std::array<std::uint32_t, 4> philox(const StepState&
 
 /// One 32-bit number for element `index` (4 neighbours share a Philox block).
 LOCKSTEP_HOST_DEVICE inline std::uint32_t random_bits(const StepState& state, std::uint32_t ordinal,
-                                                     std::uint64_t index) {
+                                                      std::uint64_t index) {
     return philox(state, ordinal, index >> 2)[index & 3];
 }
 

@@ -68,11 +68,11 @@ struct Operand {
 /// Where a kernel runs and on what. Valid during the call only.
 struct Invocation {
     const Launch& launch;
-    void* const* in;      ///< first element of each input (offset applied); all_shards: inputs of shard 0, then 1, ...
-    void* const* out;     ///< first element of each output
-    void* scratch;        ///< at least scratch_bytes(), aligned to 256, or null when that is 0
-    const StepState* step;  ///< device memory: seed, step, micro-step
-    StatusWord* status;     ///< device memory: this shard's status word; forward kernels report here
+    void* const* in;   ///< first element of each input (offset applied); all_shards: inputs of shard 0, then 1, ...
+    void* const* out;  ///< first element of each output
+    void* scratch;     ///< at least scratch_bytes(), aligned to 256, or null when that is 0
+    const StepState* step;     ///< device memory: seed, step, micro-step
+    StatusWord* status;        ///< device memory: this shard's status word; forward kernels report here
     const StatusWord* agreed;  ///< device memory: what the devices agreed on; committing kernels look here first
     std::uint32_t ordinal;     ///< of a random operation in `forward`
     int shard;                 ///< number of the shard, 0 for eager work
@@ -80,9 +80,13 @@ struct Invocation {
     int shards;                ///< present shards; 1 for eager work
 
     template <class T>
-    const T* input(int i) const { return static_cast<const T*>(in[i]); }
+    const T* input(int i) const {
+        return static_cast<const T*>(in[i]);
+    }
     template <class T>
-    T* output(int i) const { return static_cast<T*>(out[i]); }
+    T* output(int i) const {
+        return static_cast<T*>(out[i]);
+    }
 };
 
 /// Executable form of an operation for one kind of device and given layouts. Immutable once made: one kernel is run by
@@ -122,9 +126,8 @@ public:
     /// table.add<Relu, make_relu>() with std::unique_ptr<Kernel> make_relu(const Relu&, KernelRequest&)
     template <class Op, std::unique_ptr<Kernel> (*make)(const Op&, KernelRequest&)>
     void add() {
-        add(typeid(Op), [](const Operation& op, KernelRequest& request) {
-            return make(static_cast<const Op&>(op), request);
-        });
+        add(typeid(Op),
+            [](const Operation& op, KernelRequest& request) { return make(static_cast<const Op&>(op), request); });
     }
     /// The kernel for `request`, made or remembered. Throws DeviceError for an operation this kind lacks.
     std::shared_ptr<const Kernel> make(const Operation& operation, KernelRequest& request);
@@ -162,7 +165,7 @@ struct Record {
 
 /// An output of `apply`: a fresh tensor, or one that exists and is written (its version grows).
 struct Output {
-    Output(TensorMeta fresh) : meta(std::move(fresh)) {}  // NOLINT(google-explicit-constructor)
+    Output(TensorMeta fresh) : meta(std::move(fresh)) {}      // NOLINT(google-explicit-constructor)
     Output(Tensor existing) : target(std::move(existing)) {}  // NOLINT(google-explicit-constructor)
     TensorMeta meta;
     Tensor target;

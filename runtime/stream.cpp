@@ -32,9 +32,11 @@ std::string_view role_name(StreamRole role) {
 
 void check_ownership(const Stream& stream, std::string_view what, std::span<const Access> accesses) {
     for (const Access& access : accesses) {
-        if (access.owner == stream.device() || access.owner.is_host() || access.mode == Access::Mode::peer_read) continue;
-        throw InvalidArgument(fmt::format("{} on stream {}: memory of {} is neither the stream's nor a declared read of a peer's",
-                                          what, stream.name(), access.owner.str()));
+        if (access.owner == stream.device() || access.owner.is_host() || access.mode == Access::Mode::peer_read)
+            continue;
+        throw InvalidArgument(
+            fmt::format("{} on stream {}: memory of {} is neither the stream's nor a declared read of a peer's", what,
+                        stream.name(), access.owner.str()));
     }
 }
 
@@ -55,7 +57,8 @@ void Event::synchronize() const {
 double Event::elapsed_ms(const Event& from, const Event& to) {
     if (!from.impl_->recorded() || !to.impl_->recorded())
         throw InvalidArgument("elapsed_ms: an event was never recorded; record both on a stream first");
-    if (!from.done() || !to.done()) throw InvalidArgument("elapsed_ms: an event has not been reached; synchronize first");
+    if (!from.done() || !to.done())
+        throw InvalidArgument("elapsed_ms: an event has not been reached; synchronize first");
     return to.impl_->elapsed_ms_since(*from.impl_);
 }
 
@@ -99,7 +102,9 @@ private:
     std::map<std::tuple<Device, StreamRole, int>, std::unique_ptr<Stream>> streams_;
 };
 
-Stream& Stream::of(Device device, StreamRole role, int index) { return StreamTable::instance().of(device, role, index); }
+Stream& Stream::of(Device device, StreamRole role, int index) {
+    return StreamTable::instance().of(device, role, index);
+}
 
 Stream::Stream(Device device, StreamRole role, int index, int id)
     : device_(device),
@@ -116,8 +121,9 @@ void Stream::run(std::string_view what, std::span<const Access> accesses, Work w
 }
 
 void Stream::account_copy(const void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) {
-    const Access accesses[] = {{from, bytes, from_device, from_device == device_ ? Access::Mode::read : Access::Mode::peer_read},
-                               {to, bytes, to_device, Access::Mode::write}};
+    const Access accesses[] = {
+        {from, bytes, from_device, from_device == device_ ? Access::Mode::read : Access::Mode::peer_read},
+        {to, bytes, to_device, Access::Mode::write}};
     if (to_device != device_ && from_device != device_)
         throw InvalidArgument(fmt::format("copy from {} to {} on stream {}: neither side is the stream's device",
                                           from_device.str(), to_device.str(), name_));
@@ -135,7 +141,8 @@ void Stream::copy_2d(void* to, std::size_t to_pitch, Device to_device, const voi
                      Device from_device, std::size_t row_bytes, std::size_t rows) {
     if (row_bytes == 0 || rows == 0) return;
     if (row_bytes > to_pitch || row_bytes > from_pitch)
-        throw InvalidArgument(fmt::format("copy_2d: rows of {} bytes do not fit pitches {} and {}", row_bytes, from_pitch, to_pitch));
+        throw InvalidArgument(
+            fmt::format("copy_2d: rows of {} bytes do not fit pitches {} and {}", row_bytes, from_pitch, to_pitch));
     account_copy(to, to_device, from, from_device, to_pitch * (rows - 1) + row_bytes);
     impl_->copy_2d(to, to_pitch, to_device, from, from_pitch, from_device, row_bytes, rows);
 }

@@ -50,11 +50,10 @@ struct TapeNode {
     struct Edge {
         std::shared_ptr<TapeNode> node;  ///< maker of the input; null for leaves and inputs that need no gradient
         int output = 0;
-        Tensor leaf;                     ///< the input itself where it is a leaf that requires a gradient
+        Tensor leaf;  ///< the input itself where it is a leaf that requires a gradient
     };
     std::vector<Edge> inputs;
-    std::vector<Tensor> output_samples;  ///< shape and dtype of outputs, without history
-    BackwardFunction backward;           ///< empty once freed
+    BackwardFunction backward;                                           ///< empty once freed
     std::vector<std::vector<std::function<void(const Tensor&)>>> hooks;  ///< per output
 };
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <memory>
 #include <optional>
@@ -33,10 +34,10 @@ public:
 struct TensorMeta {
     DType dtype = DType::f32;
     Shape shape;
-    Shape strides;             ///< in elements; meaningless when opaque
-    std::int64_t offset = 0;   ///< first element, in elements; 0 when opaque
+    Shape strides;                               ///< in elements; meaningless when opaque
+    std::int64_t offset = 0;                     ///< first element, in elements; 0 when opaque
     std::shared_ptr<const OpaqueLayout> opaque;  ///< null: strided
-    bool batch = false;        ///< dimension 0 is the batch; operations pass this on
+    bool batch = false;                          ///< dimension 0 is the batch; operations pass this on
 
     static TensorMeta contiguous(DType dtype, const Shape& shape, bool batch = false);
     std::int64_t numel() const { return shape.numel(); }
@@ -58,12 +59,12 @@ struct Storage {
 /// Shared by all handles of one tensor.
 struct TensorImpl {
     std::shared_ptr<Storage> storage;
-    TensorMeta meta;                      ///< meta.opaque is unused: the storage knows
+    TensorMeta meta;  ///< meta.opaque is unused: the storage knows
     bool requires_grad = false;
-    std::shared_ptr<TapeNode> node;       ///< operation that made it, or null
-    int output_index = 0;                 ///< which of the node's outputs
-    std::shared_ptr<TensorImpl> grad;     ///< of a leaf, after backward
-    std::shared_ptr<TensorImpl> view_of;  ///< keeps the tape of a view's base
+    std::shared_ptr<TapeNode> node;                              ///< operation that made it, or null
+    int output_index = 0;                                        ///< which of the node's outputs
+    std::shared_ptr<TensorImpl> grad;                            ///< of a leaf, after backward
+    std::vector<std::function<void(const Tensor&)>> leaf_hooks;  ///< see Tensor::register_hook
 };
 
 /// A handle: copying shares the tensor. Operations enqueue on the device's compute stream and return at once.
@@ -140,7 +141,6 @@ public:
         copy_out(values.data(), dtype_of<T>);
         return values;
     }
-    std::vector<bool> to_vector_bool() const;
     /// First element of a host tensor's strided memory, for reading and writing; counts as a write when `T` is not
     /// const. Throws InvalidArgument for another device, dtype, or non-contiguous tensors.
     template <class T>
@@ -176,6 +176,7 @@ public:
     const std::shared_ptr<TensorImpl>& impl() const { return impl_; }
 
 private:
+    const TensorImpl& defined_impl(const char* what) const;
     static Tensor from_bytes(const void* values, std::size_t count, DType dtype, const Shape& shape, Device device);
     void copy_out(void* values, DType dtype) const;
     void* raw_data(DType dtype, bool writes) const;

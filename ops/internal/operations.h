@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep {
@@ -45,16 +46,8 @@ struct Affine final : Operation {
     void describe(Signature& s) const override { s.add(scale).add(shift); }
 };
 
-// ---- reductions and indexing ----------------------------------------------------------------------------------
-
-/// in: x; out: y, summed over the dims whose bit is set in `dims`, which are kept with size 1. Summation order depends
-/// on the shape only.
-struct Sum final : Operation {
-    explicit Sum(std::uint32_t d) : dims(d) {}
-    std::uint32_t dims;
-    std::string_view name() const override { return "sum"; }
-    void describe(Signature& s) const override { s.add(dims); }
-};
+// ---- reductions and indexing (Sum: core_operations.h)
+// ----------------------------------------------------------------------------------
 
 /// in: x; out: i64, index of the first largest element of dimension `dim`, kept with size 1
 struct ArgMax final : Operation {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "lockstep/runtime/cpu/cpu_event.h"
 #include "lockstep/runtime/error.h"

@@ -46,7 +46,8 @@ bool enabled() {
 }
 
 Work guard(Work work, std::span<const Access> accesses) {
-    return [work = std::move(work), declared = std::vector<Access>(accesses.begin(), accesses.end())](const Launch& launch) {
+    return [work = std::move(work),
+            declared = std::vector<Access>(accesses.begin(), accesses.end())](const Launch& launch) {
         const poison::Scope scope(live_memory::blocks(), declared);
         work(launch);
     };

@@ -60,8 +60,6 @@ public:
 Backend& cpu_backend();
 /// The CUDA backend, or the one without devices where the toolkit is absent.
 Backend& cuda_backend();
-inline Backend& backend_of(Device device) {
-    return device.kind() == DeviceKind::cuda ? cuda_backend() : cpu_backend();
-}
+inline Backend& backend_of(Device device) { return device.kind() == DeviceKind::cuda ? cuda_backend() : cpu_backend(); }
 
 }  // namespace lockstep

@@ -24,4 +24,13 @@ struct Accumulate final : Operation {
     std::string_view name() const override { return "accumulate"; }
 };
 
+/// in: x; out: y, summed over the dims whose bit is set in `dims`, which are kept with size 1. Summation order depends
+/// on the shape only.
+struct Sum final : Operation {
+    explicit Sum(std::uint32_t d) : dims(d) {}
+    std::uint32_t dims;
+    std::string_view name() const override { return "sum"; }
+    void describe(Signature& s) const override { s.add(dims); }
+};
+
 }  // namespace lockstep

@@ -1,0 +1,267 @@
+#include "lockstep/runtime/record.h"
+
+#include <fmt/format.h>
+
+#include <mutex>
+#include <unordered_map>
+
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/core_operations.h"
+#include "lockstep/runtime/internal/eager_state.h"
+#include "lockstep/runtime/internal/kernel_registration.h"
+#include "lockstep/runtime/internal/operand.h"
+#include "lockstep/runtime/trace.h"
+
+namespace lockstep {
+
+// ---- signatures -------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// A number for every distinct opaque layout, so that signatures need not know what is inside.
+std::uint64_t layout_number(const std::shared_ptr<const OpaqueLayout>& layout) {
+    static std::mutex mutex;
+    static auto* known = new std::vector<std::shared_ptr<const OpaqueLayout>>;
+    if (!layout) return 0;
+    const std::scoped_lock lock(mutex);
+    for (std::size_t i = 0; i < known->size(); ++i)
+        if ((*known)[i] == layout || (*known)[i]->equals(*layout)) return i + 1;
+    known->push_back(layout);
+    return known->size();
+}
+
+}  // namespace
+
+Signature& Signature::add(std::string_view text) {
+    add(text.size());
+    bytes_.append(text);
+    return *this;
+}
+
+Signature& Signature::add(const Shape& shape) {
+    add(shape.dims());
+    for (const std::int64_t size : shape) add(size);
+    return *this;
+}
+
+Signature& Signature::add(const TensorMeta& meta) {
+    add(meta.dtype).add(meta.shape).add(meta.batch).add(layout_number(meta.opaque));
+    if (!meta.opaque) add(meta.strides);
+    return *this;
+}
+
+// ---- kernels ----------------------------------------------------------------------------------------------------
+
+void KernelRequest::want_contiguous(std::size_t input) {
+    if (in[input].shape.dims() == 0 && in[input].numel() == 0) return;
+    const bool batch = in[input].batch;
+    if (in[input].opaque || !in[input].is_contiguous())
+        in[input] = TensorMeta::contiguous(in[input].dtype, in[input].shape, batch);
+}
+
+void KernelRequest::want_all_contiguous() {
+    for (std::size_t i = 0; i < in.size(); ++i) want_contiguous(i);
+}
+
+struct KernelTable::Impl {
+    struct Made {
+        std::shared_ptr<const Kernel> kernel;
+        std::vector<TensorMeta> in, out;
+    };
+    DeviceKind kind;
+    std::unordered_map<std::type_index, Factory> factories;
+    std::mutex mutex;
+    std::unordered_map<std::string, Made> made;
+};
+
+KernelTable::KernelTable(DeviceKind kind) : impl_(std::make_shared<Impl>()) {
+    impl_->kind = kind;
+    if (kind == DeviceKind::cuda)
+        register_cuda_kernels(*this);
+    else
+        register_cpu_kernels(*this);
+}
+
+KernelTable& KernelTable::of(DeviceKind kind) {
+    static auto* cpu = new KernelTable(DeviceKind::cpu);
+    if (kind == DeviceKind::cpu) return *cpu;
+    static auto* cuda = new KernelTable(DeviceKind::cuda);
+    return *cuda;
+}
+
+void KernelTable::add(std::type_index operation, Factory factory) { impl_->factories[operation] = factory; }
+
+std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, KernelRequest& request) {
+    Signature key;
+    key.add(std::string_view(typeid(operation).name()));
+    operation.describe(key);
+    key.add(request.threads).add(request.deterministic).add(request.shards).add(request.in.size());
+    for (const TensorMeta& meta : request.in) key.add(meta);
+    for (const TensorMeta& meta : request.out) key.add(meta);
+
+    const std::scoped_lock lock(impl_->mutex);
+    if (const auto found = impl_->made.find(key.bytes()); found != impl_->made.end()) {
+        for (std::size_t i = 0; i < request.in.size(); ++i) {
+            const std::int64_t offset = request.in[i].offset;
+            const bool converted = !request.in[i].same_layout(found->second.in[i]);
+            request.in[i] = found->second.in[i];
+            if (!converted) request.in[i].offset = offset;
+        }
+        for (std::size_t i = 0; i < request.out.size(); ++i) {
+            const std::int64_t offset = request.out[i].offset;
+            request.out[i] = found->second.out[i];
+            request.out[i].offset = offset;
+        }
+        return found->second.kernel;
+    }
+    const auto factory = impl_->factories.find(typeid(operation));
+    if (factory == impl_->factories.end())
+        throw DeviceError(fmt::format("operation {} has no kernel for {} devices", operation.name(),
+                                      impl_->kind == DeviceKind::cuda ? "cuda" : "cpu"));
+    std::unique_ptr<Kernel> kernel = factory->second(operation, request);
+    kernel->threads = request.threads;
+    std::shared_ptr<const Kernel> shared = std::move(kernel);
+    impl_->made[key.bytes()] = {shared, request.in, request.out};
+    return shared;
+}
+
+// ---- scope ------------------------------------------------------------------------------------------------------
+
+namespace {
+thread_local int scope_threads = 0;
+thread_local bool scope_deterministic = false;
+}  // namespace
+
+ComputeScope::ComputeScope(int threads, bool deterministic)
+    : previous_threads_(std::exchange(scope_threads, threads)),
+      previous_deterministic_(std::exchange(scope_deterministic, deterministic)) {}
+
+ComputeScope::~ComputeScope() {
+    scope_threads = previous_threads_;
+    scope_deterministic = previous_deterministic_;
+}
+
+int ComputeScope::threads_for(Device device) {
+    if (scope_threads > 0) return scope_threads;
+    return device.kind() == DeviceKind::cuda ? 1 : device_info(device).units;
+}
+
+bool ComputeScope::deterministic() { return scope_deterministic; }
+
+// ---- apply ------------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// Device of the defined inputs and written outputs; the host where there are none.
+Device common_device(const Operation& operation, const std::vector<Tensor>& inputs,
+                     const std::vector<Output>& outputs) {
+    std::optional<Device> device;
+    const auto look = [&](const Tensor& tensor) {
+        if (!tensor.defined()) return;
+        if (!device) device = tensor.device();
+        if (*device != tensor.device())
+            throw InvalidArgument(fmt::format("{}: tensors on different devices, {} and {}; move one with .to(device)",
+                                              operation.name(), device->str(), tensor.device().str()));
+    };
+    for (const Tensor& input : inputs) look(input);
+    for (const Output& output : outputs) look(output.target);
+    return device.value_or(Device::host());
+}
+
+void execute(Record& record, Device device) {
+    Stream& stream = Stream::of(device);
+    std::vector<Access> accesses;
+    std::vector<void*> pointers;
+    for (const auto* side : {&record.in, &record.out})
+        for (const Operand& operand : *side) {
+            pointers.push_back(operand.buffer ? first_element(operand) : nullptr);
+            if (operand.buffer)
+                accesses.push_back({operand.buffer->data(), operand.buffer->bytes(), operand.buffer->device(),
+                                    side == &record.in ? Access::Mode::read : Access::Mode::write});
+        }
+    std::shared_ptr<Buffer> scratch;
+    if (const std::size_t bytes = record.kernel->scratch_bytes()) {
+        scratch = Buffer::allocate(stream, bytes, "scratch");
+        accesses.push_back({scratch->data(), bytes, device, Access::Mode::write});
+    }
+    const StepState* step = eager_state::step(device);
+    StatusWord* status = eager_state::status(device);
+    stream.run(
+        record.operation->name(), accesses,
+        [kernel = record.kernel, pointers = std::move(pointers), inputs = record.in.size(), step, status,
+         memory = scratch ? scratch->data() : nullptr, ordinal = record.ordinal](const Launch& launch) {
+            kernel->run(
+                {launch, pointers.data(), pointers.data() + inputs, memory, step, status, status, ordinal, 0, 0, 1});
+        },
+        record.kernel->threads);
+}
+
+TensorMeta meta_of(const Tensor& tensor) {
+    if (!tensor.defined()) return {};
+    TensorMeta meta = tensor.impl()->meta;
+    meta.opaque = tensor.impl()->storage->opaque;
+    return meta;
+}
+
+/// `tensor` in the layout `wanted`, by a reorder where it lies differently.
+Tensor converted(const Tensor& tensor, const TensorMeta& wanted) {
+    if (!tensor.defined() || wanted.same_layout(meta_of(tensor))) return tensor;
+    return apply(std::make_shared<const Reorder>(), {tensor}, {wanted})[0];
+}
+
+}  // namespace
+
+std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std::vector<Tensor>& inputs,
+                          const std::vector<Output>& outputs) {
+    Trace* trace = Trace::current();
+    const Device device = trace ? trace->prototype() : common_device(*operation, inputs, outputs);
+    KernelRequest request;
+    request.kind = device.kind();
+    request.threads = trace ? trace->threads() : ComputeScope::threads_for(device);
+    request.deterministic = trace ? trace->deterministic() : ComputeScope::deterministic();
+    request.shards = trace && operation->span() == Span::all_shards ? trace->shards() : 1;
+    for (const Tensor& input : inputs) request.in.push_back(meta_of(input));
+    for (const Output& output : outputs)
+        request.out.push_back(output.target.defined() ? meta_of(output.target) : output.meta);
+
+    Record record;
+    record.kernel = KernelTable::of(device.kind()).make(*operation, request);
+    if (operation->is_random()) record.ordinal = trace ? trace->next_ordinal() : eager_state::next_ordinal();
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        const Tensor input = converted(inputs[i], request.in[i]);
+        record.in.push_back({input.defined() ? input.impl()->storage->buffer : nullptr, meta_of(input)});
+    }
+    std::vector<Tensor> results;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+        TensorMeta meta = request.out[i];
+        meta.batch = outputs[i].target.defined() ? meta.batch : outputs[i].meta.batch;
+        if (outputs[i].target.defined()) {
+            if (trace && !outputs[i].target.is_symbolic() && !operation->commits())
+                throw InvalidArgument(
+                    fmt::format("{} inside forward writes a tensor that lives outside it (a parameter, a buffer or a "
+                                "constant); forward may only compute",
+                                operation->name()));
+            results.push_back(outputs[i].target);
+            ++outputs[i].target.impl()->storage->version;
+        } else {
+            auto impl = std::make_shared<TensorImpl>();
+            impl->storage = std::make_shared<Storage>();
+            impl->storage->opaque = meta.opaque;
+            impl->storage->buffer =
+                trace ? trace->place(meta.bytes()) : Buffer::allocate(Stream::of(device), meta.bytes(), "tensors");
+            impl->meta = meta;
+            if (meta.opaque) impl->meta.strides = meta.shape.contiguous_strides();  // should it become strided
+            impl->meta.opaque = nullptr;
+            results.emplace_back(std::move(impl));
+        }
+        record.out.push_back({results.back().impl()->storage->buffer, meta});
+    }
+    record.operation = std::move(operation);
+    if (trace)
+        trace->append(std::move(record));
+    else
+        execute(record, device);
+    return results;
+}
+
+}  // namespace lockstep

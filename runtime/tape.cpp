@@ -1,0 +1,186 @@
+#include "lockstep/runtime/tape.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/core_operations.h"
+
+namespace lockstep {
+
+namespace {
+thread_local bool taping = true;
+std::atomic<std::uint64_t> next_sequence{1};
+}  // namespace
+
+NoGrad::NoGrad() : previous_(std::exchange(taping, false)) {}
+NoGrad::~NoGrad() { taping = previous_; }
+bool grad_enabled() { return taping; }
+
+SavedTensor::SavedTensor(const Tensor& tensor, const char* operation)
+    : tensor_(tensor.defined() ? tensor.detach() : tensor),
+      version_(tensor.defined() ? tensor.version() : 0),
+      operation_(operation) {}
+
+Tensor SavedTensor::get() const {
+    if (tensor_.defined() && tensor_.version() != version_)
+        throw InvalidArgument(
+            fmt::format("backward of {}: a tensor of shape {} that it needs was written by an in-place "
+                        "operation after forward (version {}, saved at {}); clone it first",
+                        operation_, tensor_.shape().str(), tensor_.version(), version_));
+    return tensor_;
+}
+
+void SavedTensor::release() { tensor_ = Tensor(); }
+
+bool needs_tape(const std::vector<Tensor>& inputs) {
+    if (!taping) return false;
+    for (const Tensor& input : inputs)
+        if (input.defined() && input.requires_grad()) return true;
+    return false;
+}
+
+void put_on_tape(const char* name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
+                 BackwardFunction backward) {
+    auto node = std::make_shared<TapeNode>();
+    node->name = name;
+    node->sequence = next_sequence++;
+    node->backward = std::move(backward);
+    node->hooks.resize(outputs.size());
+    for (const Tensor& input : inputs) {
+        TapeNode::Edge edge;
+        if (input.defined() && input.requires_grad()) {
+            edge.node = input.impl()->node;
+            edge.output = input.impl()->output_index;
+            if (!edge.node) edge.leaf = input;
+        }
+        node->inputs.push_back(std::move(edge));
+    }
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+        TensorImpl& impl = *outputs[i].impl();
+        impl.node = node;
+        impl.output_index = static_cast<int>(i);
+        impl.requires_grad = true;
+    }
+}
+
+namespace {
+
+Tensor accumulate(const Tensor& a, const Tensor& b) {
+    if (!a.defined()) return b;
+    TensorMeta meta = TensorMeta::contiguous(a.dtype(), a.shape(), a.is_batch());
+    return apply_one(Accumulate(), {a, b}, meta);
+}
+
+void store(const Tensor& leaf, const Tensor& gradient) {
+    const Tensor present = leaf.grad();
+    leaf.set_grad(present.defined() ? accumulate(present, gradient) : gradient.detach());
+}
+
+struct Pending {
+    std::shared_ptr<TapeNode> node;
+    std::vector<Tensor> gradients;
+};
+
+}  // namespace
+
+void run_backward(const std::vector<Tensor>& roots, const std::vector<Tensor>& gradients, bool retain_graph,
+                  const LeafSink& leaf_sink) {
+    const NoGrad no_tape;
+    // Nodes by decreasing sequence number: a node runs after all that were made later, hence after all its users.
+    std::map<std::uint64_t, Pending, std::greater<>> pending;
+    // Leaf gradients in the order in which they become complete: when the last node that uses the leaf has run.
+    struct Leaf {
+        Tensor tensor, gradient;
+        int uses = 0;
+    };
+    std::unordered_map<TensorImpl*, Leaf> leaves;
+    std::vector<TensorImpl*> leaf_order;  // as found, so that what is left at the end comes in a fixed order
+    std::unordered_map<TapeNode*, bool> seen;
+
+    const auto count_uses = [&](const std::shared_ptr<TapeNode>& start) {
+        std::vector<TapeNode*> stack{start.get()};
+        while (!stack.empty()) {
+            TapeNode* node = stack.back();
+            stack.pop_back();
+            if (std::exchange(seen[node], true)) continue;
+            for (const TapeNode::Edge& edge : node->inputs) {
+                if (edge.node) stack.push_back(edge.node.get());
+                if (edge.leaf.defined()) {
+                    Leaf& leaf = leaves[edge.leaf.impl().get()];
+                    if (!leaf.tensor.defined()) leaf_order.push_back(edge.leaf.impl().get());
+                    leaf.tensor = edge.leaf;
+                    ++leaf.uses;
+                }
+            }
+        }
+    };
+    const auto finish_leaf = [&](Leaf& leaf) {
+        if (!leaf.gradient.defined()) return;
+        for (const auto& hook : leaf.tensor.impl()->leaf_hooks) hook(leaf.gradient);
+        if (leaf_sink)
+            leaf_sink(leaf.tensor, leaf.gradient);
+        else
+            store(leaf.tensor, leaf.gradient);
+    };
+
+    for (std::size_t i = 0; i < roots.size(); ++i) {
+        const auto& impl = roots[i].impl();
+        if (!impl->node) {
+            if (!impl->requires_grad)
+                throw InvalidArgument(
+                    "backward: this tensor does not require a gradient and no operation on the tape made it");
+            Leaf leaf{roots[i], gradients[i], 0};
+            finish_leaf(leaf);
+            continue;
+        }
+        count_uses(impl->node);
+        Pending& entry = pending[impl->node->sequence];
+        entry.node = impl->node;
+        entry.gradients.resize(impl->node->hooks.size());
+        Tensor& gradient = entry.gradients[static_cast<std::size_t>(impl->output_index)];
+        gradient = accumulate(gradient, gradients[i]);
+    }
+
+    while (!pending.empty()) {
+        Pending entry = std::move(pending.begin()->second);
+        pending.erase(pending.begin());
+        TapeNode& node = *entry.node;
+        if (!node.backward)
+            throw InvalidArgument(
+                fmt::format("backward: the tape of {} was freed by an earlier backward; pass retain_graph = true "
+                            "to the first one to go through it twice",
+                            node.name));
+        for (std::size_t i = 0; i < node.hooks.size(); ++i)
+            for (const auto& hook : node.hooks[i])
+                if (entry.gradients[i].defined()) hook(entry.gradients[i]);
+        const std::vector<Tensor> input_gradients = node.backward(entry.gradients);
+        if (!retain_graph) node.backward = nullptr;
+        for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+            const TapeNode::Edge& edge = node.inputs[i];
+            const Tensor gradient = i < input_gradients.size() ? input_gradients[i] : Tensor();
+            if (edge.node) {
+                if (gradient.defined()) {
+                    Pending& next = pending[edge.node->sequence];
+                    next.node = edge.node;
+                    next.gradients.resize(edge.node->hooks.size());
+                    Tensor& sum = next.gradients[static_cast<std::size_t>(edge.output)];
+                    sum = accumulate(sum, gradient);
+                }
+            } else if (edge.leaf.defined()) {
+                Leaf& leaf = leaves[edge.leaf.impl().get()];
+                if (gradient.defined()) leaf.gradient = accumulate(leaf.gradient, gradient);
+                if (--leaf.uses == 0) finish_leaf(leaf);
+            }
+        }
+    }
+    // Leaves used by nodes that no gradient reached are complete now.
+    for (TensorImpl* impl : leaf_order)
+        if (leaves[impl].uses > 0) finish_leaf(leaves[impl]);
+}
+
+}  // namespace lockstep

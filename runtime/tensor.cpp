@@ -1,0 +1,368 @@
+#include "lockstep/runtime/tensor.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <ostream>
+
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/core_operations.h"
+#include "lockstep/runtime/internal/eager_state.h"
+#include "lockstep/runtime/internal/strided.h"
+#include "lockstep/runtime/random.h"
+#include "lockstep/runtime/tape.h"
+#include "lockstep/runtime/trace.h"
+
+namespace lockstep {
+
+// ---- how a tensor lies in memory --------------------------------------------------------------------------------
+
+TensorMeta TensorMeta::contiguous(DType dtype, const Shape& shape, bool batch) {
+    TensorMeta meta;
+    meta.dtype = dtype;
+    meta.shape = shape;
+    meta.strides = shape.contiguous_strides();
+    meta.batch = batch;
+    return meta;
+}
+
+bool TensorMeta::is_contiguous() const {
+    if (opaque) return false;
+    std::int64_t expected = 1;
+    for (int i = shape.dims() - 1; i >= 0; --i) {
+        if (shape[i] != 1 && strides[i] != expected) return false;
+        expected *= shape[i] == 0 ? 1 : shape[i];
+    }
+    return true;
+}
+
+std::size_t TensorMeta::bytes() const {
+    if (opaque) return opaque->bytes();
+    std::int64_t last = offset;
+    for (int i = 0; i < shape.dims(); ++i) {
+        if (shape[i] == 0) return 0;
+        last += (shape[i] - 1) * strides[i];
+    }
+    return static_cast<std::size_t>(last + 1) * size_of(dtype);
+}
+
+bool TensorMeta::same_layout(const TensorMeta& other) const {
+    if (dtype != other.dtype || !(shape == other.shape) || !opaque != !other.opaque) return false;
+    if (opaque) return opaque == other.opaque || opaque->equals(*other.opaque);
+    for (int i = 0; i < shape.dims(); ++i)
+        if (shape[i] != 1 && strides[i] != other.strides[i]) return false;
+    return true;
+}
+
+std::string TensorMeta::str() const {
+    return fmt::format("{} {}{}", name_of(dtype), shape.str(), opaque ? " as " + opaque->str() : std::string());
+}
+
+// ---- births -----------------------------------------------------------------------------------------------------
+
+namespace {
+
+void check_shape(const Shape& shape) {
+    for (const std::int64_t size : shape)
+        if (size < 0)
+            throw InvalidArgument(fmt::format("a tensor of shape {}: sizes must not be negative", shape.str()));
+}
+
+/// Refuses writes that the tape would not see.
+void check_writable(const Tensor& tensor, const char* what) {
+    if (grad_enabled() && tensor.requires_grad())
+        throw InvalidArgument(
+            fmt::format("{}: writes a tensor that the tape follows; write it inside a NoGrad scope", what));
+}
+
+}  // namespace
+
+Tensor Tensor::empty(const Shape& shape, DType dtype, Device device) {
+    check_shape(shape);
+    const TensorMeta meta = TensorMeta::contiguous(dtype, shape);
+    if (Trace* trace = Trace::current()) return trace->input(meta);
+    auto impl = std::make_shared<TensorImpl>();
+    impl->storage = std::make_shared<Storage>();
+    impl->storage->buffer = Buffer::allocate(Stream::of(device), meta.bytes(), "tensors");
+    impl->meta = meta;
+    return Tensor(std::move(impl));
+}
+
+Tensor Tensor::full(const Shape& shape, double value, DType dtype, Device device) {
+    const Tensor tensor = empty(shape, dtype, device);
+    tensor.fill_(value);
+    return tensor;
+}
+
+Tensor Tensor::zeros(const Shape& shape, DType dtype, Device device) { return full(shape, 0, dtype, device); }
+Tensor Tensor::scalar(double value, DType dtype, Device device) { return full({}, value, dtype, device); }
+
+Tensor Tensor::from_bytes(const void* values, std::size_t count, DType dtype, const Shape& shape, Device device) {
+    check_shape(shape);
+    if (count != static_cast<std::size_t>(shape.numel()))
+        throw InvalidArgument(
+            fmt::format("a tensor of shape {} wants {} values, not {}", shape.str(), shape.numel(), count));
+    auto impl = std::make_shared<TensorImpl>();
+    impl->storage = std::make_shared<Storage>();
+    impl->meta = TensorMeta::contiguous(dtype, shape);
+    impl->storage->buffer = Buffer::allocate(Stream::of(Device::host()), impl->meta.bytes(), "tensors");
+    if (count > 0) std::memcpy(impl->storage->buffer->data(), values, impl->meta.bytes());
+    return Tensor(std::move(impl)).to(device);
+}
+
+Tensor Tensor::rand(const Shape& shape) {
+    check_shape(shape);
+    std::vector<float> values(static_cast<std::size_t>(shape.numel()));
+    host_uniform(values.data(), shape.numel(), 0, 1);
+    return from(values, shape);
+}
+
+Tensor Tensor::randn(const Shape& shape) {
+    check_shape(shape);
+    std::vector<float> values(static_cast<std::size_t>(shape.numel()));
+    host_normal(values.data(), shape.numel());
+    return from(values, shape);
+}
+
+Tensor Tensor::arange(std::int64_t count, DType dtype) {
+    std::vector<std::int64_t> values(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i);
+    return from(values, Shape{count}).to(dtype);
+}
+
+// ---- properties -------------------------------------------------------------------------------------------------
+
+const Shape& Tensor::shape() const { return defined_impl("shape").meta.shape; }
+std::int64_t Tensor::size(int dim) const { return shape()[wrap_dim(dim, dims(), "size")]; }
+DType Tensor::dtype() const { return defined_impl("dtype").meta.dtype; }
+Shape Tensor::strides() const { return defined_impl("strides").meta.strides; }
+bool Tensor::is_symbolic() const { return defined_impl("is_symbolic").storage->buffer->is_symbolic(); }
+bool Tensor::is_batch() const { return defined_impl("is_batch").meta.batch; }
+std::uint64_t Tensor::version() const { return defined_impl("version").storage->version; }
+
+const TensorImpl& Tensor::defined_impl(const char* what) const {
+    if (!impl_) throw InvalidArgument(fmt::format("{}: the tensor is undefined", what));
+    return *impl_;
+}
+
+Device Tensor::device() const {
+    const Buffer& buffer = *defined_impl("device").storage->buffer;
+    return buffer.is_symbolic() ? buffer.trace()->prototype() : buffer.device();
+}
+
+bool Tensor::is_contiguous() const {
+    const TensorImpl& impl = defined_impl("is_contiguous");
+    return !impl.storage->opaque && impl.meta.is_contiguous();
+}
+
+Tensor Tensor::tag_batch(bool batch) const {
+    if (batch && dims() == 0) throw InvalidArgument("tag_batch: a scalar has no batch dimension");
+    auto impl = std::make_shared<TensorImpl>(defined_impl("tag_batch"));
+    impl->meta.batch = batch;
+    return Tensor(std::move(impl));
+}
+
+// ---- moving and converting --------------------------------------------------------------------------------------
+
+namespace {
+
+/// A contiguous copy of contiguous `source` on `device`, ordered after the source's stream.
+Tensor moved(const Tensor& source, Device device) {
+    const auto& from = source.impl()->storage->buffer;
+    const std::size_t bytes =
+        source.impl()->meta.bytes() - static_cast<std::size_t>(source.impl()->meta.offset) * size_of(source.dtype());
+    const void* start = static_cast<const char*>(from->data()) +
+                        static_cast<std::size_t>(source.impl()->meta.offset) * size_of(source.dtype());
+    auto impl = std::make_shared<TensorImpl>();
+    impl->storage = std::make_shared<Storage>();
+    impl->meta = TensorMeta::contiguous(source.dtype(), source.shape(), source.is_batch());
+    impl->storage->buffer = Buffer::allocate(Stream::of(device), bytes, "tensors");
+    void* target = impl->storage->buffer->data();
+    Stream& from_stream = Stream::of(source.device());
+    if (device.is_host()) {
+        from_stream.copy(target, device, start, source.device(), bytes);
+        from_stream.synchronize();
+        eager_state::check(from_stream);
+    } else {
+        Stream& to_stream = Stream::of(device);
+        to_stream.wait(from_stream);
+        to_stream.copy(target, device, start, source.device(), bytes);
+        from->used_on(to_stream);
+        // The caller may write pageable host memory as soon as this returns.
+        if (source.device().is_host()) to_stream.synchronize();
+    }
+    return Tensor(std::move(impl));
+}
+
+}  // namespace
+
+Tensor Tensor::to(Device target) const {
+    if (device() == target) return *this;
+    if (Trace::current()) {
+        if (is_symbolic())
+            throw InvalidArgument("to(device) inside forward: tensors of forward stay on their shard's device");
+        return *this;  // constants are copied to every device by the program
+    }
+    if (!target.is_host()) require_visible(target);
+    const Tensor result = moved(contiguous().detach(), target);
+    if (needs_tape({*this}))
+        put_on_tape("to(device)", {*this}, {result}, [origin = device()](const std::vector<Tensor>& gradients) {
+            return std::vector<Tensor>{gradients[0].to(origin)};
+        });
+    return result;
+}
+
+Tensor Tensor::to(DType target) const {
+    if (dtype() == target) return *this;
+    const Tensor result = apply_one(Reorder(), {*this}, TensorMeta::contiguous(target, shape(), is_batch()));
+    if (is_floating(target) && is_floating(dtype()) && needs_tape({*this}))
+        put_on_tape("to(dtype)", {*this}, {result}, [origin = dtype()](const std::vector<Tensor>& gradients) {
+            return std::vector<Tensor>{gradients[0].to(origin)};
+        });
+    return result;
+}
+
+Tensor Tensor::clone() const {
+    const Tensor result = apply_one(Reorder(), {*this}, TensorMeta::contiguous(dtype(), shape(), is_batch()));
+    if (needs_tape({*this}))
+        put_on_tape("clone", {*this}, {result}, [](const std::vector<Tensor>& gradients) { return gradients; });
+    return result;
+}
+
+Tensor Tensor::contiguous() const {
+    if (!is_contiguous() && defined_impl("contiguous").storage->opaque) make_strided(*this);
+    return is_contiguous() ? *this : clone();
+}
+
+void make_strided(const Tensor& tensor) {
+    Storage& storage = *tensor.impl()->storage;
+    if (!storage.opaque) return;
+    const NoGrad no_tape;
+    const TensorMeta meta = TensorMeta::contiguous(tensor.dtype(), tensor.shape(), tensor.is_batch());
+    const Tensor strided = apply_one(Reorder(), {tensor}, meta);
+    storage.buffer = strided.impl()->storage->buffer;
+    storage.opaque = nullptr;
+}
+
+// ---- values -----------------------------------------------------------------------------------------------------
+
+void Tensor::copy_out(void* values, DType wanted) const {
+    if (Trace::current())
+        throw InvalidArgument(
+            "a value is read inside forward: while forward is traced its tensors have shapes but no values; "
+            "return the tensor and read it outside");
+    if (dtype() != wanted)
+        throw InvalidArgument(fmt::format("reading a tensor of {} as {}: convert it with .to(dtype) first",
+                                          name_of(dtype()), name_of(wanted)));
+    if (numel() == 0) return;
+    const Tensor source = contiguous().detach();
+    const TensorMeta& meta = source.impl()->meta;
+    const auto* start = static_cast<const char*>(source.impl()->storage->buffer->data()) +
+                        static_cast<std::size_t>(meta.offset) * size_of(wanted);
+    Stream& stream = Stream::of(source.device());
+    stream.copy(values, Device::host(), start, source.device(), static_cast<std::size_t>(numel()) * size_of(wanted));
+    stream.synchronize();
+    eager_state::check(stream);
+}
+
+double Tensor::item() const {
+    if (numel() != 1)
+        throw InvalidArgument(
+            fmt::format("item: a tensor of shape {} has {} elements, not one", shape().str(), numel()));
+    double value = 0;
+    const Tensor wide = detach().to(DType::f64);
+    wide.copy_out(&value, DType::f64);
+    return value;
+}
+
+void* Tensor::raw_data(DType wanted, bool writes) const {
+    const TensorImpl& impl = defined_impl("data");
+    if (!device().is_host() || is_symbolic())
+        throw InvalidArgument(
+            fmt::format("data: the tensor is on {}; use to_vector() or .to(Device::host())", device().str()));
+    if (impl.meta.dtype != wanted)
+        throw InvalidArgument(
+            fmt::format("data: the tensor holds {}, not {}", name_of(impl.meta.dtype), name_of(wanted)));
+    make_strided(*this);
+    if (!is_contiguous()) throw InvalidArgument("data: the tensor is not contiguous; take .contiguous() first");
+    if (writes) ++impl_->storage->version;
+    return static_cast<char*>(impl.storage->buffer->data()) +
+           static_cast<std::size_t>(impl.meta.offset) * size_of(wanted);
+}
+
+const Tensor& Tensor::copy_(const Tensor& source) const {
+    check_writable(*this, "copy_");
+    const NoGrad no_tape;
+    make_strided(*this);
+    Tensor values = source.detach();
+    if (!Trace::current()) values = values.to(device());
+    if (!(values.shape() == shape())) values = values.expand(shape());
+    apply_one(Reorder(), {values}, *this);
+    return *this;
+}
+
+const Tensor& Tensor::fill_(double value) const {
+    check_writable(*this, "fill_");
+    make_strided(*this);
+    apply_one(Fill(value), {}, *this);
+    return *this;
+}
+
+// ---- tape -------------------------------------------------------------------------------------------------------
+
+bool Tensor::requires_grad() const { return defined_impl("requires_grad").requires_grad; }
+
+const Tensor& Tensor::requires_grad_(bool on) const {
+    if (on && !is_floating(dtype()))
+        throw InvalidArgument(
+            fmt::format("requires_grad_: only floating tensors can require gradients, not {}", name_of(dtype())));
+    if (!is_leaf()) throw InvalidArgument("requires_grad_: only leaves can change; detach() gives one");
+    impl_->requires_grad = on;
+    return *this;
+}
+
+bool Tensor::is_leaf() const { return defined_impl("is_leaf").node == nullptr; }
+
+Tensor Tensor::grad() const { return Tensor(defined_impl("grad").grad); }
+
+void Tensor::set_grad(const Tensor& gradient) const {
+    defined_impl("set_grad");
+    if (gradient.defined() && !(gradient.shape() == shape()))
+        throw InvalidArgument(fmt::format("set_grad: a gradient of shape {} for a tensor of shape {}",
+                                          gradient.shape().str(), shape().str()));
+    impl_->grad = gradient.impl();
+}
+
+Tensor Tensor::detach() const {
+    auto impl = std::make_shared<TensorImpl>();
+    impl->storage = defined_impl("detach").storage;
+    impl->meta = impl_->meta;
+    return Tensor(std::move(impl));
+}
+
+void Tensor::backward(const Tensor& gradient, bool retain_graph) const {
+    defined_impl("backward");
+    Tensor start = gradient;
+    if (!start.defined()) {
+        if (numel() != 1)
+            throw InvalidArgument(
+                fmt::format("backward: a tensor of shape {} has several elements; pass the gradient", shape().str()));
+        start = full(shape(), 1.0, dtype(), device());
+    }
+    if (!(start.shape() == shape()))
+        throw InvalidArgument(fmt::format("backward: a gradient of shape {} for a tensor of shape {}",
+                                          start.shape().str(), shape().str()));
+    run_backward({*this}, {start}, retain_graph);
+}
+
+void Tensor::register_hook(std::function<void(const Tensor& gradient)> hook) const {
+    if (!requires_grad()) throw InvalidArgument("register_hook: the tensor does not require a gradient");
+    if (impl_->node)
+        impl_->node->hooks[static_cast<std::size_t>(impl_->output_index)].push_back(std::move(hook));
+    else
+        impl_->leaf_hooks.push_back(std::move(hook));
+}
+
+std::ostream& operator<<(std::ostream& out, const Tensor& tensor) { return out << tensor.str(); }
+
+}  // namespace lockstep

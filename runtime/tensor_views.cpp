@@ -1,0 +1,200 @@
+// Views: tensors that share storage.
+#include <fmt/format.h>
+
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/core_operations.h"
+#include "lockstep/runtime/internal/strided.h"
+#include "lockstep/runtime/tape.h"
+
+namespace lockstep {
+
+namespace {
+
+/// A tensor on the storage of `base` (made strided) with another arrangement.
+Tensor view(const Tensor& base, const Shape& shape, const Shape& strides, std::int64_t offset, bool batch) {
+    make_strided(base);
+    auto impl = std::make_shared<TensorImpl>();
+    impl->storage = base.impl()->storage;
+    impl->meta = base.impl()->meta;
+    impl->meta.shape = shape;
+    impl->meta.strides = strides;
+    impl->meta.offset = offset;
+    impl->meta.batch = batch;
+    return Tensor(std::move(impl));
+}
+
+std::int64_t offset_of(const Tensor& tensor) { return tensor.impl()->meta.offset; }
+
+/// Strides that let `shape` see the elements of (`from`, `strides`) in row-major order; nothing when a copy is needed.
+std::optional<Shape> reshaped_strides(const Shape& from, const Shape& strides, const Shape& shape) {
+    Shape result = shape;
+    int j = shape.dims() - 1;
+    int i = from.dims() - 1;
+    while (i >= 0) {
+        // A run of old dimensions that is row-major in itself ...
+        const std::int64_t inner = strides[i];
+        std::int64_t count = from[i];
+        while (i > 0 && (from[i - 1] == 1 || count == 1 || strides[i - 1] == inner * count)) {
+            if (count == 1 && from[i - 1] != 1 && strides[i - 1] != inner * count) break;
+            count *= from[--i];
+        }
+        // ... must be covered exactly by new dimensions.
+        std::int64_t covered = 1;
+        while (j >= 0 && (covered < count || shape[j] == 1)) {
+            result[j] = inner * covered;
+            covered *= shape[j--];
+        }
+        if (covered != count) return std::nullopt;
+        --i;
+    }
+    while (j >= 0) {
+        if (shape[j] != 1) return std::nullopt;
+        result[j--] = 1;
+    }
+    return result;
+}
+
+}  // namespace
+
+Tensor Tensor::reshape(const Shape& wanted) const {
+    Shape target = wanted;
+    int open = -1;
+    std::int64_t known = 1;
+    for (int i = 0; i < target.dims(); ++i) {
+        if (target[i] == -1) {
+            if (open >= 0) throw InvalidArgument(fmt::format("reshape to {}: only one size may be -1", wanted.str()));
+            open = i;
+        } else {
+            known *= target[i];
+        }
+    }
+    if (open >= 0) {
+        if (known == 0 || numel() % known != 0)
+            throw InvalidArgument(fmt::format("reshape of {} to {}: {} elements are no multiple of {}", shape().str(),
+                                              wanted.str(), numel(), known));
+        target[open] = numel() / known;
+    }
+    if (target.numel() != numel())
+        throw InvalidArgument(fmt::format("reshape of {} to {}: {} elements, not {}", shape().str(), wanted.str(),
+                                          numel(), target.numel()));
+    if (target == shape()) return *this;
+    make_strided(*this);
+    const bool batch = is_batch() && target.dims() > 0 && target[0] == size(0);
+    const std::optional<Shape> strides =
+        numel() == 0 ? target.contiguous_strides() : reshaped_strides(shape(), impl_->meta.strides, target);
+    if (!strides) return contiguous().reshape(target);
+    const Tensor result = view(*this, target, *strides, offset_of(*this), batch);
+    if (needs_tape({*this}))
+        put_on_tape("reshape", {*this}, {result},
+                    [origin = shape(), tag = is_batch()](const std::vector<Tensor>& gradients) {
+                        return std::vector<Tensor>{gradients[0].reshape(origin).tag_batch(tag)};
+                    });
+    return result;
+}
+
+Tensor Tensor::flatten(int start_dim, int end_dim) const {
+    if (dims() == 0) return reshape({1});
+    const int first = wrap_dim(start_dim, dims(), "flatten");
+    const int last = wrap_dim(end_dim, dims(), "flatten");
+    if (first > last)
+        throw InvalidArgument(
+            fmt::format("flatten: start dimension {} lies behind end dimension {}", start_dim, end_dim));
+    Shape target;
+    for (int i = 0; i < first; ++i) target.push_back(size(i));
+    std::int64_t product = 1;
+    for (int i = first; i <= last; ++i) product *= size(i);
+    target.push_back(product);
+    for (int i = last + 1; i < dims(); ++i) target.push_back(size(i));
+    return reshape(target);
+}
+
+Tensor Tensor::transpose(int dim0, int dim1) const {
+    const int a = wrap_dim(dim0, dims(), "transpose");
+    const int b = wrap_dim(dim1, dims(), "transpose");
+    if (a == b) return *this;
+    make_strided(*this);
+    Shape sizes = shape();
+    Shape steps = impl_->meta.strides;
+    std::swap(sizes[a], sizes[b]);
+    std::swap(steps[a], steps[b]);
+    const Tensor result = view(*this, sizes, steps, offset_of(*this), is_batch() && a != 0 && b != 0);
+    if (needs_tape({*this}))
+        put_on_tape("transpose", {*this}, {result}, [a, b](const std::vector<Tensor>& gradients) {
+            return std::vector<Tensor>{gradients[0].transpose(a, b)};
+        });
+    return result;
+}
+
+Tensor Tensor::slice(int dim, std::int64_t start, std::int64_t end, std::int64_t step) const {
+    const int d = wrap_dim(dim, dims(), "slice");
+    if (start < 0 || end < start || end > size(d) || step < 1)
+        throw InvalidArgument(fmt::format("slice of dimension {} of {}: [{}, {}) by {} does not lie inside", dim,
+                                          shape().str(), start, end, step));
+    make_strided(*this);
+    Shape sizes = shape();
+    Shape steps = impl_->meta.strides;
+    sizes[d] = (end - start + step - 1) / step;
+    const std::int64_t offset = offset_of(*this) + start * steps[d];
+    steps[d] *= step;
+    const Tensor result = view(*this, sizes, steps, offset, is_batch() && d != 0);
+    if (needs_tape({*this}))
+        put_on_tape("slice", {*this}, {result},
+                    [origin = shape(), tag = is_batch(), d, start, end, step](const std::vector<Tensor>& gradients) {
+                        const Tensor whole = zeros(origin, gradients[0].dtype(), gradients[0].device()).tag_batch(tag);
+                        whole.slice(d, start, end, step).copy_(gradients[0]);
+                        return std::vector<Tensor>{whole};
+                    });
+    return result;
+}
+
+Tensor Tensor::select(int dim, std::int64_t index) const {
+    const int d = wrap_dim(dim, dims(), "select");
+    if (index < 0 || index >= size(d))
+        throw InvalidArgument(
+            fmt::format("select: index {} of dimension {} of {} is out of range", index, dim, shape().str()));
+    return slice(d, index, index + 1).squeeze(d);
+}
+
+Tensor Tensor::expand(const Shape& target) const {
+    const int shift = target.dims() - dims();
+    if (shift < 0)
+        throw InvalidArgument(fmt::format("expand of {} to {}: fewer dimensions", shape().str(), target.str()));
+    make_strided(*this);
+    Shape steps = target;
+    std::uint32_t summed = 0;
+    for (int i = 0; i < target.dims(); ++i) {
+        const std::int64_t own = i < shift ? 1 : size(i - shift);
+        if (own != target[i] && own != 1)
+            throw InvalidArgument(
+                fmt::format("expand of {} to {}: sizes differ in dimension {}", shape().str(), target.str(), i));
+        steps[i] = i < shift || own != target[i] ? 0 : impl_->meta.strides[i - shift];
+        if (i < shift || own != target[i]) summed |= 1u << i;
+    }
+    const Tensor result = view(*this, target, steps, offset_of(*this), is_batch() && shift == 0);
+    if (needs_tape({*this}))
+        put_on_tape("expand", {*this}, {result}, [origin = shape(), summed](const std::vector<Tensor>& gradients) {
+            Shape kept = gradients[0].shape();
+            for (int i = 0; i < kept.dims(); ++i)
+                if (summed >> i & 1u) kept[i] = 1;
+            const TensorMeta meta = TensorMeta::contiguous(gradients[0].dtype(), kept);
+            return std::vector<Tensor>{apply_one(Sum(summed), {gradients[0]}, meta).reshape(origin)};
+        });
+    return result;
+}
+
+Tensor Tensor::squeeze(int dim) const {
+    const int d = wrap_dim(dim, dims(), "squeeze");
+    if (size(d) != 1) return *this;
+    Shape target = shape();
+    target.erase(d);
+    return reshape(target);
+}
+
+Tensor Tensor::unsqueeze(int dim) const {
+    const int d = wrap_dim(dim, dims() + 1, "unsqueeze");
+    Shape target = shape();
+    target.insert(d, 1);
+    return reshape(target);
+}
+
+}  // namespace lockstep

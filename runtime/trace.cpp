@@ -1,0 +1,34 @@
+#include "lockstep/runtime/trace.h"
+
+#include <utility>
+
+namespace lockstep {
+
+namespace {
+thread_local Trace* current_trace = nullptr;
+}  // namespace
+
+Trace::Trace(Device prototype, int threads, bool deterministic, int shards)
+    : prototype_(prototype), threads_(threads), deterministic_(deterministic), shards_(shards) {}
+
+Tensor Trace::input(const TensorMeta& meta, bool requires_grad) {
+    auto impl = std::make_shared<TensorImpl>();
+    impl->storage = std::make_shared<Storage>();
+    impl->storage->opaque = meta.opaque;
+    impl->storage->buffer = place(meta.bytes());
+    impl->meta = meta;
+    impl->meta.opaque = nullptr;
+    impl->requires_grad = requires_grad;
+    return Tensor(std::move(impl));
+}
+
+std::shared_ptr<Buffer> Trace::place(std::size_t bytes) { return Buffer::symbolic(*this, places_++, bytes); }
+
+void Trace::append(Record record) { (record.operation->commits() ? commits_ : records_).push_back(std::move(record)); }
+
+Trace* Trace::current() { return current_trace; }
+
+TraceScope::TraceScope(Trace& trace) : previous_(std::exchange(current_trace, &trace)) {}
+TraceScope::~TraceScope() { current_trace = previous_; }
+
+}  // namespace lockstep
