@@ -1,0 +1,127 @@
+#include "lockstep/runtime/internal/cpu_topology.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <fstream>
+#include <numeric>
+#include <optional>
+#include <string_view>
+
+#include "lockstep/runtime/device.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/environment.h"
+
+namespace lockstep {
+
+namespace {
+
+/// Whether this machine has a CUDA driver, with or without a GPU that may be used.
+bool cuda_driver_present() {
+    if (device_count(DeviceKind::cuda) > 0) return true;
+    void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    if (driver) dlclose(driver);
+    return driver != nullptr;
+}
+
+int virtual_devices() {
+    static const auto count = static_cast<int>(environment::integer("LOCKSTEP_CPU_DEVICES", 1, 64).value_or(2));
+    return count;
+}
+
+/// The environment is read once: devices do not come and go while a process runs.
+const std::vector<int>& visible() {
+    static const auto devices =
+        visible_cpu_devices(virtual_devices(), std::getenv("CUDA_VISIBLE_DEVICES"), cuda_driver_present());
+    return devices;
+}
+
+std::optional<int> number(std::string_view text) {
+    const auto first = text.find_first_not_of(' ');
+    if (first == std::string_view::npos) return std::nullopt;
+    text = text.substr(first, text.find_last_not_of(' ') + 1 - first);
+    int value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+    return value;
+}
+
+/// Value of a line "name : value" of a file under /proc.
+std::string proc_value(const char* file, std::string_view name) {
+    std::ifstream in(file);
+    for (std::string line; std::getline(in, line);) {
+        if (!line.starts_with(name)) continue;
+        const auto colon = line.find(':');
+        const auto value = line.find_first_not_of(" \t", colon == std::string::npos ? colon : colon + 1);
+        return value == std::string::npos ? std::string() : line.substr(value);
+    }
+    return {};
+}
+
+}  // namespace
+
+int usable_cores() {
+    for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {  // the kernel refuses a mask smaller than its own
+        cpu_set_t* set = CPU_ALLOC(cpus);
+        if (!set) break;
+        const bool known = sched_getaffinity(0, CPU_ALLOC_SIZE(cpus), set) == 0;
+        const int cores = known ? CPU_COUNT_S(CPU_ALLOC_SIZE(cpus), set) : 0;
+        CPU_FREE(set);
+        if (known) return std::max(cores, 1);
+    }
+    return static_cast<int>(std::max(sysconf(_SC_NPROCESSORS_ONLN), 1L));
+}
+
+int cpu_device_count() { return static_cast<int>(visible().size()); }
+
+int cores_of_cpu_device(int) {
+    // One number for all: shards are cut evenly, so a larger device would only wait for the others.
+    return std::max(usable_cores() / virtual_devices(), 1);
+}
+
+int physical_cpu_device(int index) { return visible().at(static_cast<std::size_t>(index)); }
+
+std::string cpu_model_name() {
+    const std::string name = proc_value("/proc/cpuinfo", "model name");
+    return name.empty() ? "CPU" : name;
+}
+
+std::size_t total_memory() {
+    return static_cast<std::size_t>(std::max(sysconf(_SC_PHYS_PAGES), 0L)) *
+           static_cast<std::size_t>(std::max(sysconf(_SC_PAGESIZE), 0L));
+}
+
+std::size_t free_memory() {
+    const std::string kilobytes = proc_value("/proc/meminfo", "MemAvailable");
+    return static_cast<std::size_t>(std::strtoull(kilobytes.c_str(), nullptr, 10)) * 1024;
+}
+
+std::vector<int> visible_cpu_devices(int count, const char* cuda_visible_devices, bool cuda_driver) {
+    std::vector<int> all(static_cast<std::size_t>(count));
+    std::iota(all.begin(), all.end(), 0);
+    if (cuda_driver || !cuda_visible_devices) return all;
+
+    std::vector<int> chosen;
+    const std::string_view list(cuda_visible_devices);
+    bool ended = false;
+    for (std::size_t at = 0; at <= list.size();) {
+        const auto comma = std::min(list.find(',', at), list.size());
+        const auto device = number(list.substr(at, comma - at));
+        if (!device || (at == 0 && *device == -1)) return all;
+        at = comma + 1;
+        ended = ended || *device < 0 || *device >= count;
+        if (ended) continue;
+        if (std::find(chosen.begin(), chosen.end(), *device) != chosen.end())
+            throw InvalidArgument(
+                fmt::format("CUDA_VISIBLE_DEVICES={} lists device {} twice: list every device once", list, *device));
+        chosen.push_back(*device);
+    }
+    return chosen;
+}
+
+}  // namespace lockstep

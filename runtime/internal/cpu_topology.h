@@ -1,0 +1,29 @@
+// What the processor offers, and how it is divided among the virtual CPU devices.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+/// Cores that this process may run on (its affinity mask).
+int usable_cores();
+/// Virtual CPU devices that are visible.
+int cpu_device_count();
+/// Cores of visible virtual device `index`: all have the same number, at least one.
+int cores_of_cpu_device(int index);
+/// Number of visible virtual device `index` before CUDA_VISIBLE_DEVICES renumbered it.
+int physical_cpu_device(int index);
+/// "AMD EPYC 9654 96-Core Processor"; "CPU" where the kernel does not tell.
+std::string cpu_model_name();
+/// Bytes of the machine's memory, and of that what a process could take now.
+std::size_t total_memory();
+std::size_t free_memory();
+
+/// The rule for virtual devices: the numbers, below `count`, that `cuda_visible_devices` (null: unset) leaves, in its
+/// order. As the driver does it, the list ends at the first number that does not exist. A value that is empty, starts
+/// with -1 or is no list of numbers speaks of GPUs only. Throws InvalidArgument when a number is listed twice.
+std::vector<int> visible_cpu_devices(int count, const char* cuda_visible_devices, bool cuda_driver);
+
+}  // namespace lockstep
