@@ -36,8 +36,10 @@ int virtual_devices() {
 
 /// The environment is read once: devices do not come and go while a process runs.
 const std::vector<int>& visible() {
-    static const auto devices =
-        visible_cpu_devices(virtual_devices(), std::getenv("CUDA_VISIBLE_DEVICES"), cuda_driver_present());
+    static const auto devices = [] {
+        const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
+        return visible_cpu_devices(virtual_devices(), list, list && cuda_driver_present());
+    }();
     return devices;
 }
 

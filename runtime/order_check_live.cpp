@@ -1,0 +1,161 @@
+// The ordering checker of a running process, recordings, and the names of memory.
+#include <fmt/format.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <unordered_set>
+#include <utility>
+
+#include "lockstep/runtime/internal/environment.h"
+#include "lockstep/runtime/order_checker.h"
+
+namespace lockstep::order_check {
+
+namespace {
+
+struct NamedRange {
+    std::uintptr_t end;
+    std::string text;
+};
+
+struct Live {
+    std::mutex mutex;
+    bool checking = environment::flag("LOCKSTEP_CHECK_ORDER");
+    bool recording = false;
+    std::atomic<bool> enabled{checking};
+    OrderChecker checker;
+    std::vector<OrderEntry> log;
+    std::unordered_set<int> host_streams;         ///< ids of streams whose work the host does itself
+    std::map<std::uintptr_t, NamedRange> memory;  ///< disjoint, by first byte
+
+    OrderEntry entry(OrderEntry::Kind kind, int stream, std::string_view name) {
+        OrderEntry made;
+        made.kind = kind;
+        made.stream_name = name;
+        made.stream = stream;
+        if (name.starts_with("host/")) {
+            host_streams.insert(stream);
+            made.stream = OrderEntry::host;
+        }
+        return made;
+    }
+
+    void report(OrderEntry entry) {
+        if (checking) {
+            if (const auto violation = checker.append(entry)) throw OrderError(violation->text);
+        }
+        if (recording) log.push_back(std::move(entry));
+    }
+};
+
+Live& live() {
+    static auto* state = new Live;  // streams may work until the very end
+    return *state;
+}
+
+std::mutex& names_mutex() {
+    static auto* mutex = new std::mutex;  // of its own: messages are made while the checker is locked
+    return *mutex;
+}
+
+}  // namespace
+
+bool enabled() { return live().enabled.load(std::memory_order_relaxed); }
+
+void set_checking(bool on) {
+    Live& state = live();
+    const std::scoped_lock lock(state.mutex);
+    state.checker = OrderChecker();
+    state.checking = on;
+    state.enabled = on || state.recording;
+}
+
+void start_recording() {
+    Live& state = live();
+    const std::scoped_lock lock(state.mutex);
+    if (state.recording)
+        throw InvalidArgument("start_recording: a recording of the order is under way; take_recording ends it");
+    state.recording = true;
+    state.enabled = true;
+}
+
+std::vector<OrderEntry> take_recording() {
+    Live& state = live();
+    const std::scoped_lock lock(state.mutex);
+    if (!state.recording)
+        throw InvalidArgument("take_recording: nothing is being recorded; call start_recording first");
+    state.recording = false;
+    state.enabled = state.checking;
+    return std::exchange(state.log, {});
+}
+
+void name_memory(const void* address, std::size_t bytes, std::string_view text) {
+    if (bytes == 0 || !enabled()) return;
+    const std::scoped_lock lock(names_mutex());
+    auto& memory = live().memory;
+    const auto begin = reinterpret_cast<std::uintptr_t>(address);
+    const std::uintptr_t end = begin + bytes;
+    auto range = memory.upper_bound(begin);
+    if (range != memory.begin() && std::prev(range)->second.end > begin) --range;
+    while (range != memory.end() && range->first < end) {  // older names keep what lies outside
+        const auto [old_begin, old] = *range;
+        range = memory.erase(range);
+        if (old_begin < begin) memory[old_begin] = {begin, old.text};
+        if (old.end > end) memory[end] = old;
+    }
+    memory[begin] = {end, std::string(text)};
+}
+
+std::string memory_name(const void* address) {
+    const std::scoped_lock lock(names_mutex());
+    const auto& memory = live().memory;
+    const auto at = reinterpret_cast<std::uintptr_t>(address);
+    auto range = memory.upper_bound(at);
+    if (range == memory.begin() || (--range)->second.end <= at) return {};
+    return range->second.text;
+}
+
+void on_work(int stream, std::string_view name, std::string_view what, std::span<const Access> accesses) {
+    Live& state = live();
+    const std::scoped_lock lock(state.mutex);
+    OrderEntry entry = state.entry(OrderEntry::Kind::work, stream, name);
+    entry.what = what;
+    entry.accesses.assign(accesses.begin(), accesses.end());
+    state.report(std::move(entry));
+}
+
+void on_record(int stream, std::string_view name, std::uint64_t event) {
+    Live& state = live();
+    const std::scoped_lock lock(state.mutex);
+    OrderEntry entry = state.entry(OrderEntry::Kind::record, stream, name);
+    entry.event = event;
+    state.report(std::move(entry));
+}
+
+void on_wait(int stream, std::string_view name, std::uint64_t event) {
+    Live& state = live();
+    const std::scoped_lock lock(state.mutex);
+    OrderEntry entry = state.entry(OrderEntry::Kind::wait, stream, name);
+    entry.event = event;
+    state.report(std::move(entry));
+}
+
+void on_host_wait_stream(int stream) {
+    Live& state = live();
+    const std::scoped_lock lock(state.mutex);
+    if (state.host_streams.count(stream) > 0) return;  // the host has done all of that itself
+    OrderEntry entry = state.entry(OrderEntry::Kind::wait_stream, OrderEntry::host, "the host");
+    entry.other = stream;
+    state.report(std::move(entry));
+}
+
+void on_host_wait_event(std::uint64_t event) {
+    Live& state = live();
+    const std::scoped_lock lock(state.mutex);
+    OrderEntry entry = state.entry(OrderEntry::Kind::wait, OrderEntry::host, "the host");
+    entry.event = event;
+    state.report(std::move(entry));
+}
+
+}  // namespace lockstep::order_check
