@@ -203,6 +203,12 @@ TensorMeta meta_of(const Tensor& tensor) {
     return meta;
 }
 
+Operand operand_of(const Tensor& tensor, const TensorMeta& meta, bool traced) {
+    if (!tensor.defined()) return {nullptr, meta, nullptr};
+    const auto& storage = tensor.impl()->storage;
+    return {storage->buffer, meta, traced && !storage->buffer->is_symbolic() ? storage : nullptr};
+}
+
 /// `tensor` in the layout `wanted`, by a reorder where it lies differently.
 Tensor converted(const Tensor& tensor, const TensorMeta& wanted) {
     if (!tensor.defined() || wanted.same_layout(meta_of(tensor))) return tensor;
@@ -229,7 +235,7 @@ std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std:
     if (operation->is_random()) record.ordinal = trace ? trace->next_ordinal() : eager_state::next_ordinal();
     for (std::size_t i = 0; i < inputs.size(); ++i) {
         const Tensor input = converted(inputs[i], request.in[i]);
-        record.in.push_back({input.defined() ? input.impl()->storage->buffer : nullptr, meta_of(input)});
+        record.in.push_back(operand_of(input, meta_of(input), trace != nullptr));
     }
     std::vector<Tensor> results;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -254,7 +260,7 @@ std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std:
             impl->meta.opaque = nullptr;
             results.emplace_back(std::move(impl));
         }
-        record.out.push_back({results.back().impl()->storage->buffer, meta});
+        record.out.push_back(operand_of(results.back(), meta, trace != nullptr));
     }
     record.operation = std::move(operation);
     if (trace)

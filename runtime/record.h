@@ -63,6 +63,7 @@ public:
 struct Operand {
     std::shared_ptr<Buffer> buffer;
     TensorMeta meta;
+    std::shared_ptr<Storage> storage;  ///< in a trace, of operands that live outside it (parameters, constants)
 };
 
 /// Where a kernel runs and on what. Valid during the call only.

@@ -115,6 +115,8 @@ Stream::Stream(Device device, StreamRole role, int index, int id)
 
 void Stream::run(std::string_view what, std::span<const Access> accesses, Work work, int threads) {
     check_ownership(*this, what, accesses);
+    for (const Access& access : accesses)
+        if (access.mode == Access::Mode::peer_read) copy_count::add(access.owner, device_, access.bytes);
     if (order_check::enabled()) order_check::on_work(id_, name_, what, accesses);
     if (serial_mode::enabled()) work = serial_mode::guard(std::move(work), accesses);
     impl_->run(std::move(work), threads);

@@ -1,0 +1,47 @@
+// Shared by the CPU backend's kernels: their groups, and the checks that they begin with.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/record.h"
+
+namespace lockstep {
+
+/// One per source file; kernels.cpp calls them all.
+void add_copy_kernels(KernelTable& table);
+void add_elementwise_kernels(KernelTable& table);
+void add_reduction_kernels(KernelTable& table);
+void add_linear_kernels(KernelTable& table);
+void add_convolution_kernels(KernelTable& table);
+void add_pooling_kernels(KernelTable& table);
+void add_batch_norm_kernels(KernelTable& table);
+void add_loss_kernels(KernelTable& table);
+void add_update_kernels(KernelTable& table);
+void add_step_kernels(KernelTable& table);
+
+[[noreturn]] inline void unsupported_dtype(const Operation& operation, DType dtype) {
+    throw InvalidArgument(std::string(operation.name()) + " is not there for " + std::string(name_of(dtype)) +
+                          " on the CPU: convert the tensor with to() first");
+}
+
+/// Calls make(float{}) or make(double{}) and returns its result; throws InvalidArgument for any other dtype.
+template <class Make>
+auto for_floating(const Operation& operation, DType dtype, const Make& make) {
+    if (dtype == DType::f32) return make(float{});
+    if (dtype == DType::f64) return make(double{});
+    unsupported_dtype(operation, dtype);
+}
+
+/// A view of the elements that an output written in place has: kernels that are not made for strides say so.
+inline void require_contiguous_output(const Operation& operation, const KernelRequest& request, std::size_t output) {
+    const TensorMeta& meta = request.out[output];
+    if (meta.opaque == nullptr && meta.is_contiguous()) return;
+    throw InvalidArgument(std::string(operation.name()) + " writes a contiguous tensor, not " + meta.str());
+}
+
+/// Whether an input that may be missing is there (all of them have dimensions when they are).
+inline bool is_given(const TensorMeta& meta) { return !meta.shape.empty(); }
+
+}  // namespace lockstep

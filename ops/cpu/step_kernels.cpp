@@ -1,0 +1,118 @@
+// Kernels of ops/internal/step_operations.h.
+#include "lockstep/ops/internal/step_operations.h"
+
+#include <algorithm>
+#include <array>
+
+#include "lockstep/ops/cpu/kernels.h"
+#include "lockstep/ops/cpu/loops.h"
+#include "lockstep/runtime/internal/shard_tree.h"
+
+namespace lockstep {
+
+namespace {
+
+using Index = std::ptrdiff_t;
+constexpr Index chunk = 4096;  // elements summed at a time: the partial sums of all tree levels stay in the L1 cache
+
+/// Adds parts along the tree, a chunk at a time.
+template <class T>
+class TreeAdder {
+public:
+    TreeAdder(const std::vector<std::pair<int, int>>& ranges, void* const* parts) : ranges_(ranges), parts_(parts) {}
+
+    /// The sum of shards [lo, hi), elements [first, first + count); in `memory` or in place of a part.
+    const T* sum(std::size_t part, int lo, int hi, Index first, Index count, T* memory, std::size_t* next) {
+        if (ranges_[part].first == lo && ranges_[part].second == hi) {
+            *next = part + 1;
+            return static_cast<const T*>(parts_[part]) + first;
+        }
+        const int middle = lo + shard_split(hi - lo);
+        std::size_t right_part = 0;
+        const T* left = sum(part, lo, middle, first, count, memory, &right_part);
+        const T* right = sum(right_part, middle, hi, first, count, memory + chunk, next);
+        loops<T>().binary[static_cast<std::size_t>(BinaryKind::add)][0](left, right, memory, count);
+        return memory;
+    }
+
+private:
+    const std::vector<std::pair<int, int>>& ranges_;
+    void* const* parts_;
+};
+
+template <class T>
+std::unique_ptr<Kernel> tree_sum(const TreeSum& op, const KernelRequest& request) {
+    const Index elements = request.in[0].numel();
+    // One chunk for every level of the tree; shards are numbered below 2^16.
+    constexpr std::size_t levels = 17;
+    return make_kernel(
+        [ranges = op.ranges, accumulate = op.accumulate, elements](const Invocation& run) {
+            TreeAdder<T> adder(ranges, run.in);
+            T* partial = static_cast<T*>(run.scratch);
+            for (Index first = 0; first < elements; first += chunk) {
+                const Index count = std::min(chunk, elements - first);
+                std::size_t next = 0;
+                const T* sum = adder.sum(0, ranges.front().first, ranges.back().second, first, count, partial, &next);
+                T* out = run.output<T>(0) + first;
+                if (accumulate)
+                    loops<T>().binary[static_cast<std::size_t>(BinaryKind::add)][0](out, sum, out, count);
+                else if (sum != out)
+                    std::copy_n(sum, count, out);
+            }
+        },
+        levels * chunk * sizeof(T));
+}
+
+std::unique_ptr<Kernel> make_tree_sum(const TreeSum& op, KernelRequest& request) {
+    request.want_all_contiguous();
+    require_contiguous_output(op, request, 0);
+    return for_floating(op, request.in[0].dtype, [&](auto zero) { return tree_sum<decltype(zero)>(op, request); });
+}
+
+std::unique_ptr<Kernel> make_agree_status(const AgreeStatus&, KernelRequest& request) {
+    return make_kernel([shards = request.in.size()](const Invocation& run) {
+        auto& agreed = *run.output<StatusWord>(0);
+        for (std::size_t shard = 0; shard < shards && agreed.code == 0; ++shard) agreed = *run.input<StatusWord>(static_cast<int>(shard));
+    });
+}
+
+std::unique_ptr<Kernel> make_advance_step(const AdvanceStep& op, KernelRequest&) {
+    return make_kernel([whole = op.whole_step](const Invocation& run) {
+        if (run.agreed->code != 0) return;
+        auto& state = *run.output<StepState>(0);
+        state.micro = whole ? 0 : state.micro + 1;
+        state.step += whole ? 1 : 0;
+    });
+}
+
+std::unique_ptr<Kernel> make_store_segments(const StoreSegments&, KernelRequest& request) {
+    const auto count = static_cast<std::size_t>(request.in[0].numel()) / sizeof(Segment);
+    return make_kernel([count](const Invocation& run) {
+        auto* segments = run.output<Segment>(0);
+        const auto* fresh = run.input<Segment>(0);
+        for (std::size_t i = 0; i < count; ++i) {
+            const std::int32_t has_momentum = segments[i].has_momentum;
+            segments[i] = fresh[i];
+            segments[i].has_momentum = has_momentum;
+        }
+    });
+}
+
+std::unique_ptr<Kernel> make_mark_updated(const MarkUpdated& op, KernelRequest&) {
+    return make_kernel([marked = op.segments](const Invocation& run) {
+        if (run.agreed->code != 0) return;
+        for (const int segment : marked) run.output<Segment>(0)[segment].has_momentum = 1;
+    });
+}
+
+}  // namespace
+
+void add_step_kernels(KernelTable& table) {
+    table.add<TreeSum, make_tree_sum>();
+    table.add<AgreeStatus, make_agree_status>();
+    table.add<AdvanceStep, make_advance_step>();
+    table.add<StoreSegments, make_store_segments>();
+    table.add<MarkUpdated, make_mark_updated>();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,64 @@
+// Operations that steps are made of besides the model's own: sums along the tree of shards, agreement on the status,
+// counters. All are small but the sums. Kernels: ops/cpu/step_kernels.cpp and its twin in ops/cuda.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "lockstep/ops/internal/operations.h"
+
+namespace lockstep {
+
+/// A sum over shards of which parts are there already. Part i is the sum over shards [ranges[i].first,
+/// ranges[i].second); parts come in order, without gaps, and each is a node of the tree (or all shards present). They
+/// are added as the tree over [0, last) would: the result has the bits of adding all shards at once.
+/// in: n parts, contiguous, alike (f32 or f64); out: the sum, which may be the memory of part 0; with `accumulate` the
+/// sum is added to what `out` holds.
+struct TreeSum final : Operation {
+    TreeSum(std::vector<std::pair<int, int>> r, bool a) : ranges(std::move(r)), accumulate(a) {}
+    std::vector<std::pair<int, int>> ranges;
+    bool accumulate;
+    std::string_view name() const override { return "tree_sum"; }
+    void describe(Signature& s) const override {
+        for (const auto& [lo, hi] : ranges) s.add(lo).add(hi);
+        s.add(accumulate);
+    }
+};
+
+/// Brings the status words of all shards together: the agreed word keeps what it has (it is sticky), else takes the
+/// report of the lowest shard that has one.
+/// in: status words of shards 0, 1, ... (u8 bytes); out: the agreed word of the first device, in place
+struct AgreeStatus final : Operation {
+    std::string_view name() const override { return "agree_status"; }
+};
+
+/// Counts a finished step in a device's StepState (u8 bytes), when the step is good: the micro-step, or the step (the
+/// micro-step then starts at 0).
+/// out: StepState, in place
+struct AdvanceStep final : Operation {
+    explicit AdvanceStep(bool whole) : whole_step(whole) {}
+    bool whole_step;
+    std::string_view name() const override { return "advance_step"; }
+    void describe(Signature& s) const override { s.add(whole_step); }
+    bool commits() const override { return true; }
+};
+
+/// Takes over what the host wrote for every segment, all fields but has_momentum, which devices keep themselves.
+/// in: segments as the host wants them (bytes); out: segments, in place
+struct StoreSegments final : Operation {
+    std::string_view name() const override { return "store_segments"; }
+};
+
+/// Sets has_momentum of the segments named, when the step is good.
+/// out: segments, in place
+struct MarkUpdated final : Operation {
+    explicit MarkUpdated(std::vector<int> s) : segments(std::move(s)) {}
+    std::vector<int> segments;
+    std::string_view name() const override { return "mark_updated"; }
+    void describe(Signature& s) const override {
+        for (const int segment : segments) s.add(segment);
+    }
+    bool commits() const override { return true; }
+};
+
+}  // namespace lockstep
