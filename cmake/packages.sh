@@ -1,0 +1,54 @@
+# Sourced by quickstart, check and .ci/run: the packages that building needs, listed once, and their installation.
+build_packages=(g++ cmake ninja-build libdnnl-dev libfmt-dev zlib1g-dev nlohmann-json3-dev libcli11-dev catch2)
+
+# install_packages NAME...: installs those that are missing; asks for nothing when none is.
+install_packages() {
+  local missing=() package as_root=()
+  if ! command -v apt-get > /dev/null; then
+    echo "$0: no apt-get here; on other systems install the equivalents of: $*" >&2
+    return 0
+  fi
+  for package in "$@"; do
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2> /dev/null)" = installed ] || missing+=("$package")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+
+  if [ "$(id -u)" != 0 ]; then
+    if ! command -v sudo > /dev/null; then
+      echo "$0: packages are missing and there is no sudo; as root, run: apt-get install ${missing[*]}" >&2
+      return 1
+    fi
+    as_root=(sudo)
+    [ -t 0 ] || as_root+=(-n) # nobody there to type a password
+  fi
+  echo "Installing ${missing[*]}"
+  local log
+  log=$(mktemp)
+  if ! { "${as_root[@]}" apt-get update -q &&
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -yq --no-install-recommends "${missing[@]}"; } \
+    < /dev/null > "$log" 2>&1; then
+    tail -n 15 "$log" >&2
+    echo "$0: apt-get could not install ${missing[*]} (the whole log: $log)" >&2
+    return 1
+  fi
+  rm -f "$log"
+}
+
+# build PRESET [TARGET...]: configures and builds; on a terminal with a line of progress, else quietly.
+build() {
+  local preset=$1 targets=()
+  shift
+  [ $# -eq 0 ] || targets=(--target "$@")
+  mkdir -p "build/$preset"
+  local log=build/$preset/configure.log
+  if ! cmake --preset "$preset" > "$log" 2>&1; then
+    cat "$log" >&2
+    return 1
+  fi
+  grep -o 'Lockstep: .*' "$log" || true
+  if [ -t 1 ]; then
+    cmake --build --preset "$preset" "${targets[@]}"
+  else
+    cmake --build --preset "$preset" "${targets[@]}" -- --quiet
+  fi
+}
