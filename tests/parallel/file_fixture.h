@@ -1,4 +1,4 @@
-// A directory that goes away, files of given bytes, and damage that is the same in every run.
+// For tests of files: a directory that goes away, files of given bytes, and damage that is the same in every run.
 #pragma once
 
 #include <sys/resource.h>
@@ -12,7 +12,18 @@
 #include <iterator>
 #include <string>
 
+#include "lockstep/tests/catch.h"
+
 namespace lockstep::test {
+
+/// Matches texts that contain `part`; Catch2 3 renamed its matcher.
+inline auto contains(const std::string& part) {
+#if CATCH_VERSION_MAJOR >= 3
+    return Catch::Matchers::ContainsSubstring(part);
+#else
+    return Catch::Matchers::Contains(part);
+#endif
+}
 
 class TemporaryDirectory {
 public:

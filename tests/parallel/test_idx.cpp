@@ -12,7 +12,6 @@
 
 using namespace lockstep;
 using namespace lockstep::test;
-using Catch::Matchers::Contains;
 
 namespace {
 
@@ -97,28 +96,28 @@ TEST_CASE("idx: plain and gzip files are read, in the machine's byte order") {
 
 TEST_CASE("idx: bad files are refused with the reason") {
     const std::string good = idx_of(0x08, {2, 3}, "abcdef");
-    CHECK_THAT(refusal(""), Contains("ends before its header"));
-    CHECK_THAT(refusal(good.substr(0, 3)), Contains("truncated"));
-    CHECK_THAT(refusal(good.substr(0, 10)), Contains("truncated"));
-    CHECK_THAT(refusal(good.substr(0, good.size() - 1)), Contains("larger than the file can hold"));
-    CHECK_THAT(refusal(good + "x"), Contains("1 bytes follow the last element"));
-    CHECK_THAT(refusal("\x89PNG"), Contains("no IDX file"));
-    CHECK_THAT(refusal(idx_of(0x09, {1}, "a")), Contains("0x09 (i8) is not one of"));
-    CHECK_THAT(refusal(idx_of(0x0b, {1}, "ab")), Contains("0x0b (i16) is not one of"));
-    CHECK_THAT(refusal(idx_of(0x7f, {1}, "ab")), Contains("0x7f is not one of"));
-    CHECK_THAT(refusal(idx_of(0x08, {}, "")), Contains("no dimensions"));
-    CHECK_THAT(refusal(idx_of(0x0e, {0xffffffff, 0xffffffff, 0xffffffff}, "a")), Contains("larger than the file"));
-    CHECK_THAT(refusal(gzip_of(idx_of(0x08, {0xffffffff}, "a"))), Contains("larger than the file can hold"));
+    CHECK_THAT(refusal(""), contains("ends before its header"));
+    CHECK_THAT(refusal(good.substr(0, 3)), contains("truncated"));
+    CHECK_THAT(refusal(good.substr(0, 10)), contains("truncated"));
+    CHECK_THAT(refusal(good.substr(0, good.size() - 1)), contains("larger than the file can hold"));
+    CHECK_THAT(refusal(good + "x"), contains("1 bytes follow the last element"));
+    CHECK_THAT(refusal("\x89PNG"), contains("no IDX file"));
+    CHECK_THAT(refusal(idx_of(0x09, {1}, "a")), contains("0x09 (i8) is not one of"));
+    CHECK_THAT(refusal(idx_of(0x0b, {1}, "ab")), contains("0x0b (i16) is not one of"));
+    CHECK_THAT(refusal(idx_of(0x7f, {1}, "ab")), contains("0x7f is not one of"));
+    CHECK_THAT(refusal(idx_of(0x08, {}, "")), contains("no dimensions"));
+    CHECK_THAT(refusal(idx_of(0x0e, {0xffffffff, 0xffffffff, 0xffffffff}, "a")), contains("larger than the file"));
+    CHECK_THAT(refusal(gzip_of(idx_of(0x08, {0xffffffff}, "a"))), contains("larger than the file can hold"));
 
     const std::string packed = gzip_of(good);
-    CHECK_THAT(refusal(packed.substr(0, packed.size() - 1)), Contains("cut off"));
-    CHECK_THAT(refusal(packed.substr(0, 12)), Contains("cut off"));
-    CHECK_THAT(refusal(packed + "x"), Contains("gzip stream"));
-    CHECK_THAT(refusal(gzip_of(good + "x")), Contains("follow the last element"));
-    CHECK_THAT(refusal(gzip_of(good.substr(0, good.size() - 1))), Contains("1 bytes too early"));
+    CHECK_THAT(refusal(packed.substr(0, packed.size() - 1)), contains("cut off"));
+    CHECK_THAT(refusal(packed.substr(0, 12)), contains("cut off"));
+    CHECK_THAT(refusal(packed + "x"), contains("gzip stream"));
+    CHECK_THAT(refusal(gzip_of(good + "x")), contains("follow the last element"));
+    CHECK_THAT(refusal(gzip_of(good.substr(0, good.size() - 1))), contains("1 bytes too early"));
     std::string wrong_sum = packed;
     wrong_sum[packed.size() - 8] = static_cast<char>(wrong_sum[packed.size() - 8] ^ 1);
-    CHECK_THAT(refusal(wrong_sum), Contains("corrupt (incorrect data check)"));
+    CHECK_THAT(refusal(wrong_sum), contains("corrupt (incorrect data check)"));
 
     const TemporaryDirectory directory;
     CHECK_THROWS_AS(read_idx(directory / "missing"), DataError);
@@ -174,13 +173,13 @@ TEST_CASE("idx: what cannot be written is refused") {
 
 TEST_CASE("idx: MNIST's files are found under all their names") {
     const TemporaryDirectory directory;
-    CHECK_THROWS_WITH(find_mnist(directory / "missing"), Contains("no such directory"));
-    CHECK_THROWS_WITH(find_mnist(directory.path()), Contains("neither train-images-idx3-ubyte nor"));
+    CHECK_THROWS_WITH(find_mnist(directory / "missing"), contains("no such directory"));
+    CHECK_THROWS_WITH(find_mnist(directory.path()), contains("neither train-images-idx3-ubyte nor"));
     std::filesystem::create_directories(directory / "MNIST/raw");
     put_bytes(directory / "MNIST/raw/train-images-idx3-ubyte", "");
     put_bytes(directory / "train-labels.idx1-ubyte", "");
     put_bytes(directory / "t10k-images-idx3-ubyte.gz", "");
-    CHECK_THROWS_WITH(find_mnist(directory.path()), Contains("neither t10k-labels-idx1-ubyte nor"));
+    CHECK_THROWS_WITH(find_mnist(directory.path()), contains("neither t10k-labels-idx1-ubyte nor"));
     put_bytes(directory / "t10k-labels.idx1-ubyte.gz", "");
     put_bytes(directory / "t10k-labels-idx1-ubyte", "");
     const MnistFiles files = find_mnist(directory.path());
