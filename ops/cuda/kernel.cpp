@@ -1,0 +1,45 @@
+#include "lockstep/ops/cuda/kernel.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/runtime/error.h"
+
+namespace lockstep::cuda {
+
+namespace {
+
+std::size_t extent(const TensorMeta& meta) {
+    TensorMeta from_first = meta;
+    from_first.offset = 0;
+    return from_first.bytes();
+}
+
+}  // namespace
+
+Extents::Extents(const KernelRequest& request, std::size_t scratch_bytes, bool spans_shards)
+    : scratch_(scratch_bytes), spans_shards_(spans_shards) {
+    for (const TensorMeta& meta : request.in) in_.push_back(extent(meta));
+    for (const TensorMeta& meta : request.out) out_.push_back(extent(meta));
+}
+
+std::span<const Touched> Extents::touched(const Invocation& invocation) const {
+    thread_local std::vector<Touched> all;  // keeps its memory from call to call
+    all.clear();
+    const std::size_t inputs = in_.size() * static_cast<std::size_t>(spans_shards_ ? invocation.shards : 1);
+    for (std::size_t i = 0; i < inputs; ++i)
+        if (invocation.in[i] != nullptr) all.push_back({invocation.in[i], in_[i % in_.size()], false});
+    for (std::size_t i = 0; i < out_.size(); ++i)
+        if (invocation.out[i] != nullptr) all.push_back({invocation.out[i], out_[i], true});
+    if (invocation.scratch != nullptr) all.push_back({invocation.scratch, scratch_, true});
+    if (invocation.step != nullptr) all.push_back({invocation.step, sizeof(StepState), false});
+    if (invocation.status != nullptr) all.push_back({invocation.status, sizeof(StatusWord), true});
+    if (invocation.agreed != nullptr) all.push_back({invocation.agreed, sizeof(StatusWord), false});
+    return all;
+}
+
+void refuse_dtype(std::string_view operation, DType dtype) {
+    throw InvalidArgument(fmt::format("{} on a CUDA device does not compute {}; convert with .to(DType::f32) first",
+                                      operation, name_of(dtype)));
+}
+
+}  // namespace lockstep::cuda

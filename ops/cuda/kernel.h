@@ -1,0 +1,59 @@
+// Kernel objects of the CUDA backend: a function that enqueues on a queue, and what it may touch.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lockstep/runtime/cuda/launch.h"
+#include "lockstep/runtime/record.h"
+
+namespace lockstep::cuda {
+
+/// Bytes of every operand of a kernel, from its first element on.
+class Extents {
+public:
+    /// `spans_shards`: an invocation brings the inputs of every shard.
+    Extents(const KernelRequest& request, std::size_t scratch_bytes, bool spans_shards);
+    /// What an invocation touches; valid until the next call on this thread.
+    std::span<const Touched> touched(const Invocation& invocation) const;
+
+private:
+    std::vector<std::size_t> in_, out_;
+    std::size_t scratch_;
+    bool spans_shards_;
+};
+
+/// A kernel from a callable `void(const Queue&, const Invocation&)`. Call it when `request` is final.
+template <class F>
+std::unique_ptr<Kernel> make_cuda_kernel(const KernelRequest& request, F enqueue, std::size_t scratch_bytes = 0,
+                                         Span span = Span::shard) {
+    class CudaKernel final : public Kernel {
+    public:
+        CudaKernel(const KernelRequest& made_for, F function, std::size_t bytes, Span reach)
+            : extents_(made_for, bytes, reach == Span::all_shards), enqueue_(std::move(function)), scratch_(bytes) {}
+        std::size_t scratch_bytes() const override { return scratch_; }
+        void run(const Invocation& invocation) const override {
+            enqueue_(Queue{static_cast<cudaStream_t>(invocation.launch.native), extents_.touched(invocation)},
+                     invocation);
+        }
+
+    private:
+        Extents extents_;
+        F enqueue_;
+        std::size_t scratch_;
+    };
+    return std::make_unique<CudaKernel>(request, std::move(enqueue), scratch_bytes, span);
+}
+
+/// Throws InvalidArgument: `dtype` is not among those that `operation` computes on CUDA devices.
+[[noreturn]] void refuse_dtype(std::string_view operation, DType dtype);
+/// Calls visit(float{}) or visit(double{}); throws InvalidArgument for other dtypes.
+template <class Visit>
+auto visit_float(std::string_view operation, DType dtype, Visit visit) {
+    if (dtype == DType::f64) return visit(double{});
+    if (dtype != DType::f32) refuse_dtype(operation, dtype);
+    return visit(float{});
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,135 @@
+#include "lockstep/runtime/cuda/cuda_backend.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lockstep/runtime/cuda/check.h"
+#include "lockstep/runtime/cuda/cuda_stream.h"
+#include "lockstep/runtime/cuda/devices.h"
+
+namespace lockstep {
+
+namespace cuda {
+
+cudaMemcpyKind copy_kind(int to_gpu, int from_gpu) {
+    if (to_gpu < 0) return from_gpu < 0 ? cudaMemcpyHostToHost : cudaMemcpyDeviceToHost;
+    return from_gpu < 0 ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToDevice;
+}
+
+CudaBackend::Layout& CudaBackend::layout() {
+    const std::scoped_lock lock(mutex_);
+    if (!layout_) {
+        auto made = std::make_unique<Layout>();
+        made->per_gpu = devices_per_gpu();
+        Inventory found = look_for_gpus();
+        made->gpus = found.gpus;
+        made->absence = std::move(found.absence);
+        const auto devices = static_cast<std::size_t>(made->gpus * made->per_gpu);
+        made->in_use.resize(devices);
+        made->share.resize(devices);
+        layout_ = std::move(made);
+    }
+    return *layout_;
+}
+
+int CudaBackend::device_count() {
+    const Layout& all = layout();
+    return all.gpus * all.per_gpu;
+}
+
+std::string CudaBackend::absence_reason() { return layout().absence; }
+
+int CudaBackend::gpu_of(Device device) { return device.kind() == DeviceKind::cuda ? gpu_of(device.index()) : -1; }
+
+int CudaBackend::any_device() { return std::max(0, layout().first_used); }
+
+DeviceInfo CudaBackend::info(int index) {
+    const Layout& all = layout();
+    DeviceInfo info = gpu_info(gpu_of(index));
+    if (all.per_gpu == 1) return info;
+    info.name += fmt::format(" ({} of {})", index % all.per_gpu + 1, all.per_gpu);
+    info.total_memory /= static_cast<std::size_t>(all.per_gpu);
+    const std::size_t used = all.in_use[static_cast<std::size_t>(index)];
+    info.free_memory = std::min(info.free_memory, info.total_memory - std::min(used, info.total_memory));
+    return info;
+}
+
+bool CudaBackend::peer_access(int reader, int owner) {
+    require_healthy();
+    const std::pair pair(gpu_of(reader), gpu_of(owner));
+    if (pair.first == pair.second) return true;
+    {
+        const std::scoped_lock lock(mutex_);
+        if (const auto known = peers_.find(pair); known != peers_.end()) return known->second;
+    }
+    const bool open = open_peer(pair.first, pair.second);
+    const std::scoped_lock lock(mutex_);
+    return peers_[pair] = open;
+}
+
+std::unique_ptr<StreamImpl> CudaBackend::make_stream(int index, StreamRole /*role*/) {
+    Layout& all = layout();
+    auto stream = std::make_unique<CudaStream>(*this, index, gpu_of(index));
+    if (all.first_used < 0) all.first_used = index;
+    return stream;
+}
+
+std::unique_ptr<EventImpl> CudaBackend::make_event(int index) { return std::make_unique<CudaEvent>(gpu_of(index)); }
+
+void* CudaBackend::allocate(int index, std::size_t bytes) {
+    Layout& all = layout();
+    const auto slot = static_cast<std::size_t>(index);
+    const ScopedDevice scope(gpu_of(index));
+    if (all.per_gpu > 1) {
+        if (all.share[slot] == 0) all.share[slot] = info(index).total_memory;
+        if (bytes > all.share[slot] - std::min(all.in_use[slot], all.share[slot])) return nullptr;
+    }
+    void* memory = nullptr;
+    const cudaError_t status = cudaMalloc(&memory, bytes);
+    if (status == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        return nullptr;
+    }
+    check(status, "cudaMalloc");
+    all.in_use[slot] += bytes;
+    return memory;
+}
+
+void CudaBackend::release(int index, void* memory, std::size_t bytes) noexcept {
+    if (memory == nullptr || !is_healthy()) return;
+    layout_->in_use[static_cast<std::size_t>(index)] -= bytes;
+    int previous = 0;
+    check_quietly(cudaGetDevice(&previous));
+    check_quietly(cudaSetDevice(index / layout_->per_gpu));
+    check_quietly(cudaFree(memory));
+    check_quietly(cudaSetDevice(previous));
+}
+
+void* CudaBackend::allocate_pinned(std::size_t bytes) {
+    require_healthy();
+    void* memory = nullptr;
+    // Portable: pinned for every device, whichever is current.
+    const cudaError_t status = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
+    if (status == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        return nullptr;
+    }
+    check(status, "cudaHostAlloc");
+    return memory;
+}
+
+void CudaBackend::release_pinned(void* memory, std::size_t /*bytes*/) noexcept {
+    if (memory != nullptr && is_healthy()) check_quietly(cudaFreeHost(memory));
+}
+
+CudaBackend& backend() {
+    static auto* instance = new CudaBackend;  // streams and memory are given back to it until the very end
+    return *instance;
+}
+
+}  // namespace cuda
+
+Backend& cuda_backend() { return cuda::backend(); }
+
+}  // namespace lockstep

@@ -1,0 +1,59 @@
+#include "lockstep/runtime/cuda/devices.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/runtime/cuda/check.h"
+#include "lockstep/runtime/internal/environment.h"
+
+namespace lockstep::cuda {
+
+Inventory look_for_gpus() {
+    int count = 0;
+    const cudaError_t status = cudaGetDeviceCount(&count);
+    if (status == cudaSuccess && count > 0) return {count, {}};
+    if (status == cudaSuccess) return {0, "the CUDA driver shows no GPU"};
+    cudaGetLastError();
+    if (status == cudaErrorNoDevice)
+        return {0, "the CUDA driver shows no GPU (none is there, or CUDA_VISIBLE_DEVICES hides it)"};
+    if (status == cudaErrorInsufficientDriver) {
+        // The same code for a driver that is too old and for none; the version tells them apart.
+        int driver = 0;
+        const cudaError_t asked = cudaDriverGetVersion(&driver);
+        check_quietly(asked);
+        if (asked != cudaSuccess || driver == 0) return {0, "no CUDA driver"};
+        return {0, fmt::format("the CUDA driver is too old: it supports CUDA {}.{}, this build needs {}.{}",
+                               driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10)};
+    }
+    return {0, fmt::format("{} ({})", cudaGetErrorString(status), cudaGetErrorName(status))};
+}
+
+int devices_per_gpu() { return static_cast<int>(environment::integer("LOCKSTEP_DEVICES_PER_GPU", 1, 64).value_or(1)); }
+
+DeviceInfo gpu_info(int gpu) {
+    const ScopedDevice scope(gpu);
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, gpu), "cudaGetDeviceProperties");
+    DeviceInfo info;
+    info.name = properties.name;
+    check(cudaMemGetInfo(&info.free_memory, &info.total_memory), "cudaMemGetInfo");
+    info.units = properties.multiProcessorCount;
+    info.physical_index = gpu;
+    info.compute_capability = properties.major * 10 + properties.minor;
+    return info;
+}
+
+bool open_peer(int reader, int owner) {
+    int possible = 0;
+    check(cudaDeviceCanAccessPeer(&possible, reader, owner), "cudaDeviceCanAccessPeer");
+    if (possible == 0) return false;
+    const ScopedDevice scope(reader);
+    const cudaError_t status = cudaDeviceEnablePeerAccess(owner, 0);
+    if (status == cudaSuccess) return true;
+    if (status != cudaErrorPeerAccessAlreadyEnabled && status != cudaErrorTooManyPeers &&
+        status != cudaErrorPeerAccessUnsupported)
+        check(status, "cudaDeviceEnablePeerAccess");
+    cudaGetLastError();
+    return status == cudaErrorPeerAccessAlreadyEnabled;
+}
+
+}  // namespace lockstep::cuda
