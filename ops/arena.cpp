@@ -1,0 +1,172 @@
+#include "lockstep/ops/arena.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/tape.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr std::int64_t alignment = 64;  // elements; 256 bytes of f32: what vector units and copies like
+
+/// Stores by the home of their first arena, so that a second optimizer finds the one that is there.
+struct Registry {
+    std::mutex mutex;
+    std::map<const Buffer*, std::weak_ptr<ParameterStore>> stores;
+};
+Registry& registry() {
+    static auto* instance = new Registry;
+    return *instance;
+}
+
+std::shared_ptr<ParameterStore> registered_store(const std::vector<NamedTensor>& tensors) {
+    const std::scoped_lock lock(registry().mutex);
+    for (const NamedTensor& named : tensors) {
+        const auto& whole = named.member->tensor().impl()->storage->buffer->whole();
+        if (!whole) continue;
+        const auto found = registry().stores.find(whole.get());
+        if (found != registry().stores.end())
+            if (auto store = found->second.lock()) return store;
+    }
+    return nullptr;
+}
+
+Device device_of(const std::vector<NamedTensor>& tensors) {
+    if (tensors.empty()) return Device::host();
+    const Device first = tensors.front().member->tensor().device();
+    for (const NamedTensor& named : tensors)
+        if (named.member->tensor().device() != first)
+            throw InvalidArgument(fmt::format("module must have its parameters and buffers on one device, but {} is on {} and {} on {}",
+                                              tensors.front().name, first.str(), named.name, named.member->tensor().device().str()));
+    return first;
+}
+
+}  // namespace
+
+std::vector<ArenaLayout> lay_out(const std::vector<NamedTensor>& tensors, bool parameters) {
+    std::vector<ArenaSegment> segments;
+    for (const NamedTensor& named : tensors) {
+        if (named.is_parameter != parameters) continue;
+        const auto same = std::find_if(segments.begin(), segments.end(), [&](const ArenaSegment& segment) {
+            return segment.members.front()->identity() == named.member->identity();
+        });
+        ArenaSegment& segment = same == segments.end() ? segments.emplace_back() : *same;
+        if (segment.members.empty()) {
+            segment.name = named.name;
+            segment.shape = named.member->tensor().shape();
+        }
+        segment.members.push_back(named.member);
+        segment.names.push_back(named.name);
+    }
+    std::vector<ArenaLayout> arenas;
+    for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment) {
+        const DType dtype = segment->members.front()->tensor().dtype();
+        auto arena = std::find_if(arenas.begin(), arenas.end(), [&](const ArenaLayout& layout) { return layout.dtype == dtype; });
+        if (arena == arenas.end()) {
+            arenas.emplace_back().dtype = dtype;
+            arena = arenas.end() - 1;
+        }
+        segment->begin = arena->elements;
+        segment->end = segment->begin + segment->shape.numel();
+        arena->elements = (segment->end + alignment - 1) / alignment * alignment;
+        arena->segments.push_back(std::move(*segment));
+    }
+    return arenas;
+}
+
+ParameterStore::ParameterStore(std::vector<NamedTensor> tensors, std::vector<Device> devices)
+    : tensors_(std::move(tensors)), parameters_(lay_out(tensors_, true)), buffers_(lay_out(tensors_, false)) {
+    device_of(tensors_);
+    if (registered_store(tensors_))
+        throw InvalidArgument(fmt::format("the parameter {} belongs to another wrapper or optimizer already; copy the model to wrap it again",
+                                          tensors_.front().name));
+    for (const Device device : devices) {
+        Replica replica;
+        replica.device = device;
+        for (const ArenaLayout& layout : parameters_)
+            replica.parameters.push_back(Buffer::allocate(Stream::of(device), layout.bytes(), "parameters"));
+        for (const ArenaLayout& layout : buffers_)
+            replica.buffers.push_back(Buffer::allocate(Stream::of(device), layout.bytes(), "buffers"));
+        for (const auto* arenas : {&replica.parameters, &replica.buffers})
+            for (const auto& arena : *arenas) Stream::of(device).fill(arena->data(), 0, arena->bytes());
+        replica.gradients.resize(parameters_.size());
+        replicas_.push_back(std::move(replica));
+    }
+    move_in(parameters_, replicas_.front().parameters);
+    move_in(buffers_, replicas_.front().buffers);
+}
+
+void ParameterStore::move_in(const std::vector<ArenaLayout>& layouts, std::vector<std::shared_ptr<Buffer>>& home) {
+    const NoGrad no_tape;
+    for (std::size_t a = 0; a < layouts.size(); ++a) {
+        const ArenaLayout& layout = layouts[a];
+        for (const ArenaSegment& segment : layout.segments) {
+            auto impl = std::make_shared<TensorImpl>();
+            impl->storage = std::make_shared<Storage>();
+            impl->storage->buffer = Buffer::part(home[a], static_cast<std::size_t>(segment.begin) * size_of(layout.dtype),
+                                                 static_cast<std::size_t>(segment.end - segment.begin) * size_of(layout.dtype));
+            impl->meta = TensorMeta::contiguous(layout.dtype, segment.shape);
+            const Tensor inside(std::move(impl));
+            const Tensor& outside = segment.members.front()->tensor();
+            inside.copy_(outside);
+            inside.requires_grad_(outside.requires_grad());
+            segment.members.front()->rebind(inside);
+        }
+    }
+}
+
+ParameterStore::~ParameterStore() {
+    const std::scoped_lock lock(registry().mutex);
+    std::erase_if(registry().stores, [](const auto& entry) { return entry.second.expired(); });
+}
+
+std::shared_ptr<ParameterStore> ParameterStore::of(std::vector<NamedTensor> tensors) {
+    if (tensors.empty()) throw InvalidArgument("the model has no parameters: list its members with LOCKSTEP_MEMBERS");
+    if (auto store = registered_store(tensors)) return store;
+    const Device home = device_of(tensors);
+    auto store = std::make_shared<ParameterStore>(std::move(tensors), std::vector<Device>{home});
+    store->enlist(store);
+    return store;
+}
+
+void ParameterStore::enlist(const std::shared_ptr<ParameterStore>& self) {
+    const std::scoped_lock lock(registry().mutex);
+    for (const auto* arenas : {&replicas_.front().parameters, &replicas_.front().buffers})
+        for (const auto& arena : *arenas) registry().stores[arena.get()] = self;
+}
+
+void ParameterStore::need_gradients(int index) {
+    Replica& replica = replicas_[static_cast<std::size_t>(index)];
+    for (std::size_t a = 0; a < parameters_.size(); ++a)
+        if (!replica.gradients[a]) {
+            Stream& stream = Stream::of(replica.device);
+            replica.gradients[a] = Buffer::allocate(stream, parameters_[a].bytes(), "gradients");
+            stream.fill(replica.gradients[a]->data(), 0, parameters_[a].bytes());
+        }
+}
+
+std::uint64_t ParameterStore::version() const {
+    std::uint64_t sum = 0;
+    for (const NamedTensor& named : tensors_) sum += named.member->tensor().version();
+    return sum;
+}
+
+void ParameterStore::touch_parameters() {
+    for (const ArenaLayout& layout : parameters_)
+        for (const ArenaSegment& segment : layout.segments) ++tensor(segment).impl()->storage->version;
+}
+
+std::string ParameterStore::trainable_flags() const {
+    std::string flags;
+    for (const ArenaLayout& layout : parameters_)
+        for (const ArenaSegment& segment : layout.segments) flags += tensor(segment).requires_grad() ? '1' : '0';
+    return flags;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,90 @@
+#include "lockstep/ops/optimizer.h"
+
+#include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/runtime/tape.h"
+
+namespace lockstep {
+
+namespace {
+
+/// Memory as a tensor, for apply().
+Tensor over(const std::shared_ptr<Buffer>& buffer, DType dtype, std::int64_t elements) {
+    if (!buffer) return Tensor();
+    auto impl = std::make_shared<TensorImpl>();
+    impl->storage = std::make_shared<Storage>();
+    impl->storage->buffer = buffer;
+    impl->meta = TensorMeta::contiguous(dtype, {elements});
+    return Tensor(std::move(impl));
+}
+
+}  // namespace
+
+OptimizerState& Optimizer::state_on(Device device) {
+    OptimizerState* state = nullptr;
+    for (auto& [known, found] : states_)
+        if (known == device) state = &found;
+    if (!state) {
+        state = &states_.emplace_back(device, OptimizerState{}).second;
+        state->momentum.resize(store_->parameters().size());
+        for (const ArenaLayout& arena : store_->parameters()) {
+            Stream& stream = Stream::of(device);
+            state->segments.push_back(Buffer::allocate(stream, arena.segments.size() * sizeof(Segment), "optimizer state"));
+            stream.fill(state->segments.back()->data(), 0, state->segments.back()->bytes());
+        }
+    }
+    for (std::size_t a = 0; a < state->momentum.size(); ++a)
+        if (has_momentum() && !state->momentum[a]) {
+            Stream& stream = Stream::of(device);
+            state->momentum[a] = Buffer::allocate(stream, store_->parameters()[a].bytes(), "optimizer state");
+            stream.fill(state->momentum[a]->data(), 0, state->momentum[a]->bytes());
+        }
+    return *state;
+}
+
+void Optimizer::step() {
+    if (store_->update_hook)
+        store_->update_hook(*this);
+    else
+        step_plain();
+}
+
+void Optimizer::zero_grad() {
+    for (const NamedTensor& named : store_->tensors()) named.member->tensor().set_grad(Tensor());
+    if (store_->zero_grad_hook) store_->zero_grad_hook();
+}
+
+void Optimizer::step_plain() {
+    const NoGrad no_tape;
+    const Device device = store_->home();
+    Replica& replica = store_->replicas().front();
+    store_->need_gradients(0);
+    OptimizerState& state = state_on(device);
+    for (std::size_t a = 0; a < store_->parameters().size(); ++a) {
+        const ArenaLayout& arena = store_->parameters()[a];
+        const auto bytes = static_cast<std::int64_t>(arena.segments.size() * sizeof(Segment));
+        const Tensor table = over(state.segments[a], DType::u8, bytes);
+        if (state.settings_version != settings_version()) {
+            const std::vector<Segment> fresh = segments(static_cast<int>(a));
+            const auto* raw = reinterpret_cast<const std::uint8_t*>(fresh.data());
+            const Tensor wanted = Tensor::from(std::span(raw, static_cast<std::size_t>(bytes)), {bytes}, device);
+            apply_one(StoreSegments(), {wanted}, table);
+        }
+        const Tensor gradients = over(replica.gradients[a], arena.dtype, arena.elements);
+        std::vector<int> updated;
+        for (std::size_t i = 0; i < arena.segments.size(); ++i) {
+            const ArenaSegment& segment = arena.segments[i];
+            const Tensor gradient = store_->tensor(segment).grad();
+            if (!gradient.defined() || segment.begin == segment.end) continue;
+            gradients.slice(0, segment.begin, segment.end).copy_(gradient.reshape({segment.end - segment.begin}));
+            const int index = static_cast<int>(i);
+            apply(update(segment.begin, segment.end, index, index + 1), {gradients, table},
+                  {over(replica.parameters[a], arena.dtype, arena.elements), over(state.momentum[a], arena.dtype, arena.elements)});
+            ++store_->tensor(segment).impl()->storage->version;
+            updated.push_back(index);
+        }
+        apply_one(MarkUpdated(updated), {}, table);
+    }
+    state.settings_version = settings_version();
+}
+
+}  // namespace lockstep
