@@ -142,10 +142,13 @@ struct MaxPool2dBackward final : Operation {
 struct BatchNormStats final : Operation {
     std::string_view name() const override { return "batch_norm_stats"; }
 };
-/// Stats of all shards pooled along the tree of shards (Chan et al.).
+/// Stats of all shards pooled along the tree of shards (Chan et al.), or those of shard 0 alone where `first_only`.
 /// in: stats (2C + 1); out: stats (2C + 1)
 struct BatchNormPoolStats final : Operation {
+    explicit BatchNormPoolStats(bool first = false) : first_only(first) {}
+    bool first_only;
     std::string_view name() const override { return "batch_norm_pool_stats"; }
+    void describe(Signature& s) const override { s.add(first_only); }
     Span span() const override { return Span::all_shards; }
 };
 /// in: x, stats (2C + 1), weight (C), bias (C); out: y = (x - mean) / sqrt(M2 / count + eps) * weight + bias, laid out

@@ -1,0 +1,94 @@
+// Convolution and pooling.
+#include <fmt/format.h>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/internal/checks.h"
+#include "lockstep/ops/internal/operations.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/tape.h"
+
+namespace lockstep {
+
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Pair stride, Pair padding) {
+    checks::floating("conv2d", "input", x);
+    checks::floating("conv2d", "weight", weight);
+    checks::same_dtype("conv2d", "weight", weight, x);
+    checks::same_dtype("conv2d", "bias", bias, x);
+    checks::dims("conv2d", "input", x, 4, "(N, C, H, W)");
+    checks::dims("conv2d", "weight", weight, 4, "(out channels, in channels, kernel height, kernel width)");
+    if (x.size(1) != weight.size(1))
+        throw InvalidArgument(fmt::format("conv2d: input {} has {} channels, weight {} wants {}", x.shape().str(),
+                                          x.size(1), weight.shape().str(), weight.size(1)));
+    checks::vector_of("conv2d", "bias", bias, weight.size(0), "output channel");
+    if (stride.h < 1 || stride.w < 1 || padding.h < 0 || padding.w < 0)
+        throw InvalidArgument(fmt::format("conv2d: stride ({}, {}) must be positive and padding ({}, {}) not negative",
+                                          stride.h, stride.w, padding.h, padding.w));
+    const std::int64_t room_h = x.size(2) + 2 * padding.h - weight.size(2);
+    const std::int64_t room_w = x.size(3) + 2 * padding.w - weight.size(3);
+    if (room_h < 0 || room_w < 0 || weight.numel() == 0)
+        throw InvalidArgument(fmt::format("conv2d: weight {} does not fit in input {} with padding ({}, {})",
+                                          weight.shape().str(), x.shape().str(), padding.h, padding.w));
+
+    const ConvGeometry geometry{stride.h, stride.w, padding.h, padding.w};
+    const Shape shape{x.size(0), weight.size(0), room_h / stride.h + 1, room_w / stride.w + 1};
+    const Tensor y = apply_one(Conv2dForward(geometry), {x, weight, bias}, shaped(x, shape, x.is_batch()));
+    if (!needs_tape({x, weight, bias})) return y;
+    const bool x_wanted = x.requires_grad();
+    const bool bias_wanted = bias.defined() && bias.requires_grad();
+    const bool weights_wanted = weight.requires_grad() || bias_wanted;
+    SavedTensor input, weights;
+    if (weights_wanted) input = SavedTensor(x, "conv2d");
+    if (x_wanted) weights = SavedTensor(weight, "conv2d");
+    put_on_tape("conv2d", {x, weight, bias}, {y},
+                [=, dx = like(x), dw = like(weight)](const std::vector<Tensor>& gradients) {
+                    std::vector<Tensor> result(3);
+                    if (x_wanted)
+                        result[0] = apply_one(Conv2dBackwardData(geometry), {gradients[0], weights.get()}, dx);
+                    if (weights_wanted) {
+                        std::vector<Output> outputs{dw};
+                        if (bias_wanted) outputs.emplace_back(TensorMeta::contiguous(dw.dtype, {dw.shape[0]}));
+                        const auto made = apply(std::make_shared<const Conv2dBackwardWeights>(geometry),
+                                                {input.get(), gradients[0]}, outputs);
+                        result[1] = made[0];
+                        if (bias_wanted) result[2] = made[1];
+                    }
+                    return result;
+                });
+    return y;
+}
+
+Tensor max_pool2d(const Tensor& x, Pair kernel_size, std::optional<Pair> stride, Pair padding) {
+    checks::floating("max_pool2d", "input", x);
+    checks::dims("max_pool2d", "input", x, 4, "(N, C, H, W)");
+    const Pair step = stride.value_or(kernel_size);
+    if (kernel_size.h < 1 || kernel_size.w < 1 || step.h < 1 || step.w < 1)
+        throw InvalidArgument(fmt::format("max_pool2d: window ({}, {}) and stride ({}, {}) must be positive",
+                                          kernel_size.h, kernel_size.w, step.h, step.w));
+    if (static_cast<std::int64_t>(kernel_size.h) * kernel_size.w > 255)
+        throw InvalidArgument(
+            fmt::format("max_pool2d: a window of ({}, {}) has more than 255 elements", kernel_size.h, kernel_size.w));
+    if (padding.h < 0 || padding.w < 0 || 2 * padding.h > kernel_size.h || 2 * padding.w > kernel_size.w)
+        throw InvalidArgument(
+            fmt::format("max_pool2d: padding ({}, {}) must be between 0 and half of the window ({}, {})", padding.h,
+                        padding.w, kernel_size.h, kernel_size.w));
+    const std::int64_t room_h = x.size(2) + 2 * padding.h - kernel_size.h;
+    const std::int64_t room_w = x.size(3) + 2 * padding.w - kernel_size.w;
+    if (room_h < 0 || room_w < 0)
+        throw InvalidArgument(
+            fmt::format("max_pool2d: a window of ({}, {}) does not fit in input {} with padding ({}, {})",
+                        kernel_size.h, kernel_size.w, x.shape().str(), padding.h, padding.w));
+
+    const PoolGeometry geometry{kernel_size.h, kernel_size.w, step.h, step.w, padding.h, padding.w};
+    const Shape shape{x.size(0), x.size(1), room_h / step.h + 1, room_w / step.w + 1};
+    const auto made = apply(std::make_shared<const MaxPool2dForward>(geometry), {x},
+                            {shaped(x, shape, x.is_batch()), TensorMeta::contiguous(DType::u8, shape, x.is_batch())});
+    if (needs_tape({x}))
+        put_on_tape(
+            "max_pool2d", {x}, {made[0]},
+            [geometry, where = SavedTensor(made[1], "max_pool2d"), dx = like(x)](const std::vector<Tensor>& gradients) {
+                return std::vector<Tensor>{apply_one(MaxPool2dBackward(geometry), {gradients[0], where.get()}, dx)};
+            });
+    return made[0];
+}
+
+}  // namespace lockstep

@@ -1,0 +1,41 @@
+#include <fmt/format.h>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/internal/checks.h"
+#include "lockstep/ops/internal/operations.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+namespace {
+
+Tensor masked(const char* name, const Tensor& x, const Shape& mask_shape, double p) {
+    checks::floating(name, "input", x);
+    // The mask is made where x lies; it has no input that would say so.
+    const Tensor mask = Tensor::empty(mask_shape, x.dtype(), x.device());
+    apply_one(DropoutMask(p, x.is_batch()), {}, mask);
+    return mul(x, mask);
+}
+
+/// False where x is passed through.
+bool active(const char* name, const Tensor& x, double p, bool training) {
+    checks::defined(name, "input", x);
+    if (!(p >= 0 && p <= 1)) throw InvalidArgument(fmt::format("{}: the probability {} must lie in [0, 1]", name, p));
+    return training && p > 0;
+}
+
+}  // namespace
+
+Tensor dropout(const Tensor& x, double p, bool training) {
+    return active("dropout", x, p, training) ? masked("dropout", x, x.shape(), p) : x;
+}
+
+Tensor dropout2d(const Tensor& x, double p, bool training) {
+    if (!active("dropout2d", x, p, training)) return x;
+    if (x.dims() < 2) throw InvalidArgument(fmt::format("dropout2d: input {} must be (N, C, ...)", x.shape().str()));
+    Shape mask_shape{x.size(0), x.size(1)};
+    for (int i = 2; i < x.dims(); ++i) mask_shape.push_back(1);
+    return masked("dropout2d", x, mask_shape, p);
+}
+
+}  // namespace lockstep

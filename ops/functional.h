@@ -1,0 +1,134 @@
+// The functions of a model, with gradients. Names, arguments and defaults are those of torch and
+// torch.nn.functional. Inputs are f32 or f64, all of one dtype and on one device; results are fresh tensors there.
+// Each enqueues its work and returns at once. Wrong shapes, dtypes and attributes throw InvalidArgument.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <vector>
+
+#include "lockstep/runtime/tensor.h"
+
+namespace lockstep {
+
+// ---- elementwise ------------------------------------------------------------------------------------------------
+
+/// Of tensors broadcast together (numpy's rule). Integers may be added, subtracted, multiplied and divided (truncated)
+/// too.
+Tensor add(const Tensor& a, const Tensor& b);
+Tensor sub(const Tensor& a, const Tensor& b);
+Tensor mul(const Tensor& a, const Tensor& b);
+Tensor div(const Tensor& a, const Tensor& b);
+
+inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
+inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
+inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
+inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
+
+// With a number, which becomes part of the program while `forward` is traced.
+Tensor operator+(const Tensor& a, double b);
+Tensor operator-(const Tensor& a, double b);
+Tensor operator*(const Tensor& a, double b);
+/// A product with 1 / b.
+Tensor operator/(const Tensor& a, double b);
+Tensor operator-(double a, const Tensor& b);
+Tensor operator/(double a, const Tensor& b);
+inline Tensor operator+(double a, const Tensor& b) { return b + a; }
+inline Tensor operator*(double a, const Tensor& b) { return b * a; }
+
+Tensor neg(const Tensor& x);
+Tensor exp(const Tensor& x);
+Tensor log(const Tensor& x);
+Tensor sqrt(const Tensor& x);
+Tensor square(const Tensor& x);
+inline Tensor operator-(const Tensor& x) { return neg(x); }
+Tensor relu(const Tensor& x);
+
+// ---- reductions and pieces --------------------------------------------------------------------------------------
+
+/// Dimensions of a reduction: `1`, `{0, -1}`, or none for all of them.
+class Dims {
+public:
+    Dims() = default;
+    Dims(int dim) : list_{dim} {}  // NOLINT(google-explicit-constructor)
+    Dims(std::initializer_list<int> dims) : list_(dims) {}
+    Dims(std::vector<int> dims) : list_(std::move(dims)) {}  // NOLINT(google-explicit-constructor)
+    const std::vector<int>& list() const { return list_; }
+
+private:
+    std::vector<int> list_;
+};
+
+/// Sum over `dims`. Of a batch it is that of the shard; `sum_over_shards` adds those up.
+Tensor sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+Tensor mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
+/// Index (i64) of the first largest element along `dim`, or of the flattened tensor. Not differentiable.
+Tensor argmax(const Tensor& x, std::optional<int> dim = std::nullopt, bool keepdim = false);
+/// Tensors alike in all dimensions but `dim`, one after another along it.
+Tensor cat(const std::vector<Tensor>& tensors, int dim = 0);
+/// Dimensions start_dim..end_dim as one.
+Tensor flatten(const Tensor& x, int start_dim = 0, int end_dim = -1);
+
+// ---- linear algebra, convolution, pooling -----------------------------------------------------------------------
+
+/// (M, K) x (K, N), or (B, M, K) x (B, K, N); a matrix beside a batch of them is used for each. Out: ((B,) M, N).
+Tensor matmul(const Tensor& a, const Tensor& b);
+/// x (..., in) weight^T + bias; weight (out, in), bias (out) or undefined. Out: (..., out).
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
+
+/// Height and width: `3` for both, or `{3, 5}`.
+struct Pair {
+    int h, w;
+    constexpr Pair(int both) : h(both), w(both) {}  // NOLINT(google-explicit-constructor)
+    constexpr Pair(int height, int width) : h(height), w(width) {}
+};
+
+/// Cross-correlation of x (N, C, H, W) with weight (K, C, kh, kw), zero padding, plus bias (K) or undefined.
+/// Out: (N, K, (H + 2 padding - kh) / stride + 1, ...).
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Pair stride = 1, Pair padding = 0);
+/// Largest element of every window of x (N, C, H, W); stride defaults to the window, which has at most 255 elements.
+/// Where several are largest, the first one takes the gradient.
+Tensor max_pool2d(const Tensor& x, Pair kernel_size, std::optional<Pair> stride = std::nullopt, Pair padding = 0);
+
+// ---- normalisation and softmax ----------------------------------------------------------------------------------
+
+/// Whose rows the running statistics are made of; the batch itself is normalised with its own shard's statistics.
+enum class BatchNormStatistics : std::uint8_t {
+    all_shards,  ///< count, mean and squared deviations of all shards pooled
+    shard0,      ///< those of shard 0, as torch.nn.DataParallel does
+};
+
+struct BatchNormOptions {
+    bool training = false;
+    double momentum = 0.1;
+    double eps = 1e-5;
+    BatchNormStatistics statistics = BatchNormStatistics::all_shards;
+};
+/// Normalises x (N, C, H, W) per channel, times weight (C), plus bias (C) (undefined: 1 and 0). In training, or without
+/// running statistics, with the mean and biased variance of x; the running statistics (C), where given, move by
+/// `momentum` towards the mean and the unbiased variance, when the step commits. Otherwise with the running
+/// statistics. Throws InvalidArgument when training with one value per channel, before anything has changed.
+Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var, const Tensor& weight = {},
+                  const Tensor& bias = {}, const BatchNormOptions& options = {});
+
+/// x - log(sum(exp(x))) along `dim`.
+Tensor log_softmax(const Tensor& x, int dim);
+
+// ---- random masks -----------------------------------------------------------------------------------------------
+
+/// Elements become 0 with probability p, the others are divided by 1 - p. Which ones depends on the seed, the step, the
+/// ordinal of the call and the global row, not on the shards. Without `training` x itself.
+Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
+/// The same with one draw for every (n, c) of x (N, C, ...): whole channels.
+Tensor dropout2d(const Tensor& x, double p = 0.5, bool training = true);
+
+// ---- across shards ----------------------------------------------------------------------------------------------
+
+/// Sum of x over all shards of the batch, equal on all of them; x must have one shape on all shards. The gradient is
+/// the sum of the gradients of all shards. Eager use has one shard.
+Tensor sum_over_shards(const Tensor& x);
+/// Several at once, in one exchange.
+std::vector<Tensor> sum_over_shards(const std::vector<Tensor>& tensors);
+
+}  // namespace lockstep

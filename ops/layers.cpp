@@ -1,0 +1,113 @@
+#include "lockstep/ops/layers.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "lockstep/ops/internal/operations.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/random.h"
+#include "lockstep/runtime/record.h"
+#include "lockstep/runtime/tape.h"
+
+namespace lockstep {
+
+namespace {
+
+void require_positive(const char* layer, const char* argument, std::int64_t value) {
+    if (value < 1) throw InvalidArgument(fmt::format("{}: {} is {} and must be positive", layer, argument, value));
+}
+
+void require_pair(const char* layer, const char* argument, Pair value, int least) {
+    if (value.h < least || value.w < least)
+        throw InvalidArgument(
+            fmt::format("{}: {} ({}, {}) must be at least {}", layer, argument, value.h, value.w, least));
+}
+
+double require_probability(const char* layer, double p) {
+    if (!(p >= 0 && p <= 1)) throw InvalidArgument(fmt::format("{}: the probability {} must lie in [0, 1]", layer, p));
+    return p;
+}
+
+/// PyTorch's initial values for weights and biases, kaiming_uniform(a = sqrt(5)): U(-1/sqrt(fan_in), 1/sqrt(fan_in)).
+Tensor uniform(const Shape& shape, std::int64_t fan_in) {
+    std::vector<float> values(static_cast<std::size_t>(shape.numel()));
+    const float bound = static_cast<float>(1 / std::sqrt(static_cast<double>(fan_in)));
+    host_uniform(values.data(), shape.numel(), -bound, bound);
+    return Tensor::from(values, shape);
+}
+
+Tensor linear_weight(std::int64_t in, std::int64_t out) {
+    require_positive("Linear", "in_features", in);
+    require_positive("Linear", "out_features", out);
+    return uniform({out, in}, in);
+}
+
+Tensor conv_weight(std::int64_t in, std::int64_t out, Pair kernel, const Conv2dOptions& options) {
+    require_positive("Conv2d", "in_channels", in);
+    require_positive("Conv2d", "out_channels", out);
+    require_pair("Conv2d", "kernel_size", kernel, 1);
+    require_pair("Conv2d", "stride", options.stride, 1);
+    require_pair("Conv2d", "padding", options.padding, 0);
+    return uniform({out, in, kernel.h, kernel.w}, in * kernel.h * kernel.w);
+}
+
+template <class T>
+Tensor value_or_none(const std::optional<T>& member) {
+    return member ? member->tensor() : Tensor();
+}
+
+}  // namespace
+
+Linear::Linear(std::int64_t in_features, std::int64_t out_features, bool with_bias)
+    : weight(linear_weight(in_features, out_features)) {
+    if (with_bias) bias.emplace(uniform({out_features}, in_features));
+}
+
+Tensor Linear::forward(const Tensor& x) const { return linear(x, weight, value_or_none(bias)); }
+
+Conv2d::Conv2d(std::int64_t in_channels, std::int64_t out_channels, Pair kernel_size, const Conv2dOptions& options)
+    : weight(conv_weight(in_channels, out_channels, kernel_size, options)),
+      stride(options.stride),
+      padding(options.padding) {
+    if (options.bias) bias.emplace(uniform({out_channels}, in_channels * kernel_size.h * kernel_size.w));
+}
+
+Tensor Conv2d::forward(const Tensor& x) const { return conv2d(x, weight, value_or_none(bias), stride, padding); }
+
+BatchNorm2d::BatchNorm2d(std::int64_t num_features, const BatchNorm2dOptions& o) : options(o) {
+    require_positive("BatchNorm2d", "num_features", num_features);
+    if (!(options.eps > 0)) throw InvalidArgument(fmt::format("BatchNorm2d: eps {} must be positive", options.eps));
+    if (!(options.momentum >= 0 && options.momentum <= 1))
+        throw InvalidArgument(fmt::format("BatchNorm2d: momentum {} must lie in [0, 1]", options.momentum));
+    if (options.affine) {
+        weight.emplace(Tensor::full({num_features}, 1));
+        bias.emplace(Tensor::zeros({num_features}));
+    }
+    if (options.track_running_stats) {
+        running_mean.emplace(Tensor::zeros({num_features}));
+        running_var.emplace(Tensor::full({num_features}, 1));
+        num_batches_tracked.emplace(Tensor::zeros({}, DType::i64));
+    }
+}
+
+Tensor BatchNorm2d::forward(const Tensor& x) const {
+    const Tensor y = batch_norm(x, value_or_none(running_mean), value_or_none(running_var), value_or_none(weight),
+                                value_or_none(bias), {training, options.momentum, options.eps, options.statistics});
+    if (training && num_batches_tracked)
+        apply(std::make_shared<const IncrementCounter>(), {}, {num_batches_tracked->tensor()});
+    return y;
+}
+
+Dropout::Dropout(double probability) : p(require_probability("Dropout", probability)) {}
+
+Dropout2d::Dropout2d(double probability) : p(require_probability("Dropout2d", probability)) {}
+
+MaxPool2d::MaxPool2d(Pair window, std::optional<Pair> step, Pair pad)
+    : kernel_size(window), stride(step.value_or(window)), padding(pad) {
+    require_pair("MaxPool2d", "kernel_size", kernel_size, 1);
+    require_pair("MaxPool2d", "stride", stride, 1);
+    require_pair("MaxPool2d", "padding", padding, 0);
+}
+
+}  // namespace lockstep

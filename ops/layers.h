@@ -1,0 +1,164 @@
+// Layers: modules with parameters, or functions with their attributes. Parameters have PyTorch's names, shapes, order
+// and initial distributions; they are drawn on the host from `manual_seed`'s generator, in the order of construction,
+// and born there. Constructors throw InvalidArgument. Shapes and formulas: the functions of the same name in
+// functional.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/module.h"
+
+namespace lockstep {
+
+/// y = x weight^T + bias. torch.nn.Linear. weight (out, in) and bias (out) ~ U(-1/sqrt(in), 1/sqrt(in)).
+struct Linear {
+    Linear(std::int64_t in_features, std::int64_t out_features, bool with_bias = true);
+
+    Parameter weight;
+    std::optional<Parameter> bias;
+    LOCKSTEP_MEMBERS(weight, bias)
+
+    Tensor forward(const Tensor& x) const;
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
+struct Conv2dOptions {
+    Pair stride = 1;
+    Pair padding = 0;
+    bool bias = true;
+};
+
+/// torch.nn.Conv2d. weight (out, in, kh, kw) and bias (out) ~ U(-1/sqrt(in kh kw), 1/sqrt(in kh kw)).
+struct Conv2d {
+    Conv2d(std::int64_t in_channels, std::int64_t out_channels, Pair kernel_size, const Conv2dOptions& options = {});
+
+    Parameter weight;
+    std::optional<Parameter> bias;
+    Pair stride, padding;
+    LOCKSTEP_MEMBERS(weight, bias)
+
+    Tensor forward(const Tensor& x) const;
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
+struct BatchNorm2dOptions {
+    double eps = 1e-5;
+    double momentum = 0.1;
+    bool affine = true;               ///< weight and bias are there
+    bool track_running_stats = true;  ///< otherwise the batch's own statistics are used in evaluation too
+    BatchNormStatistics statistics = BatchNormStatistics::all_shards;
+};
+
+/// torch.nn.BatchNorm2d over x (N, features, H, W). weight 1, bias 0, running_mean 0, running_var 1,
+/// num_batches_tracked 0 (i64). In training every call moves the running statistics, when the step commits.
+struct BatchNorm2d {
+    explicit BatchNorm2d(std::int64_t num_features, const BatchNorm2dOptions& options = {});
+
+    std::optional<Parameter> weight, bias;
+    std::optional<ModuleBuffer> running_mean, running_var, num_batches_tracked;
+    BatchNorm2dOptions options;
+    bool training = true;
+    LOCKSTEP_MEMBERS(weight, bias, running_mean, running_var, num_batches_tracked)
+
+    Tensor forward(const Tensor& x) const;
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
+/// torch.nn.Dropout.
+struct Dropout {
+    explicit Dropout(double probability = 0.5);
+
+    double p;
+    bool training = true;
+
+    Tensor forward(const Tensor& x) const { return dropout(x, p, training); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
+/// torch.nn.Dropout2d: whole channels.
+struct Dropout2d {
+    explicit Dropout2d(double probability = 0.5);
+
+    double p;
+    bool training = true;
+
+    Tensor forward(const Tensor& x) const { return dropout2d(x, p, training); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
+/// A layer without parameters or modes.
+struct PlainLayer {
+    template <class Visit>
+    void lockstep_members(Visit&&) {}
+};
+
+/// torch.nn.MaxPool2d; the stride is that of the window unless given.
+struct MaxPool2d : PlainLayer {
+    explicit MaxPool2d(Pair window, std::optional<Pair> step = std::nullopt, Pair pad = 0);
+
+    Pair kernel_size, stride, padding;
+
+    Tensor forward(const Tensor& x) const { return max_pool2d(x, kernel_size, stride, padding); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
+struct ReLU : PlainLayer {
+    Tensor forward(const Tensor& x) const { return relu(x); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
+/// torch.nn.Flatten: all dimensions behind the batch, unless said otherwise.
+struct Flatten : PlainLayer {
+    explicit Flatten(int start = 1, int end = -1) : start_dim(start), end_dim(end) {}
+
+    int start_dim, end_dim;
+
+    Tensor forward(const Tensor& x) const { return flatten(x, start_dim, end_dim); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
+struct LogSoftmax : PlainLayer {
+    explicit LogSoftmax(int along) : dim(along) {}
+
+    int dim;
+
+    Tensor forward(const Tensor& x) const { return log_softmax(x, dim); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
+/// Layers one after another, named "0", "1", ... torch.nn.Sequential.
+template <class... Layers>
+struct Sequential {
+    explicit Sequential(Layers... list) : layers(std::move(list)...) {}
+
+    std::tuple<Layers...> layers;
+
+    template <class Visit>
+    void lockstep_members(Visit&& visit) {
+        std::apply(
+            [&visit](Layers&... layer) {
+                std::size_t index = 0;
+                (visit(std::to_string(index++), layer), ...);
+            },
+            layers);
+    }
+
+    Tensor forward(const Tensor& x) {
+        return std::apply(
+            [&x](Layers&... layer) {
+                Tensor y = x;
+                ((y = layer.forward(y)), ...);
+                return y;
+            },
+            layers);
+    }
+    Tensor operator()(const Tensor& x) { return forward(x); }
+};
+
+}  // namespace lockstep

@@ -1,0 +1,102 @@
+// Matrix products.
+#include <fmt/format.h>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/internal/checks.h"
+#include "lockstep/ops/internal/operations.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/tape.h"
+
+namespace lockstep {
+
+namespace {
+
+Tensor transposed(const Tensor& x) { return x.transpose(-2, -1); }
+
+/// Of two matrices, or two batches of as many.
+Tensor product(const Tensor& a, const Tensor& b) {
+    Shape shape = a.shape();
+    shape[shape.dims() - 1] = b.size(-1);
+    const bool batch = a.is_batch() || (b.dims() == 3 && b.is_batch());
+    const Tensor y = apply_one(MatMul(), {a, b}, shaped(a, shape, batch));
+    if (!needs_tape({a, b})) return y;
+    SavedTensor first, second;
+    if (b.requires_grad()) first = SavedTensor(a, "matmul");
+    if (a.requires_grad()) second = SavedTensor(b, "matmul");
+    put_on_tape("matmul", {a, b}, {y},
+                [first, second, a_wanted = a.requires_grad(), b_wanted = b.requires_grad(), tag_a = a.is_batch(),
+                 tag_b = b.is_batch()](const std::vector<Tensor>& gradients) {
+                    std::vector<Tensor> result(2);
+                    if (a_wanted) result[0] = tagged(product(gradients[0], transposed(second.get())), tag_a);
+                    if (b_wanted) result[1] = tagged(product(transposed(first.get()), gradients[0]), tag_b);
+                    return result;
+                });
+    return y;
+}
+
+}  // namespace
+
+Tensor matmul(const Tensor& a, const Tensor& b) {
+    checks::floating("matmul", "the first tensor", a);
+    checks::floating("matmul", "the second tensor", b);
+    checks::same_dtype("matmul", "the second tensor", b, a);
+    const auto refuse = [&](const char* why) {
+        throw InvalidArgument(fmt::format("matmul: {} x {}: {}", a.shape().str(), b.shape().str(), why));
+    };
+    if (a.dims() < 2 || a.dims() > 3 || b.dims() < 2 || b.dims() > 3)
+        refuse("each must be a matrix or a batch of matrices, (M, K) or (B, M, K)");
+    if (a.size(-1) != b.size(-2)) refuse("the columns of the first must be as many as the rows of the second");
+    if (a.dims() == 3 && b.dims() == 3 && a.size(0) != b.size(0)) refuse("the batches must be of one size");
+    if (a.dims() == 3 && b.dims() == 2) {
+        const Tensor rows = product(a.reshape({a.size(0) * a.size(1), a.size(2)}), b);
+        return tagged(rows.reshape({a.size(0), a.size(1), b.size(1)}), a.is_batch());
+    }
+    if (a.dims() == 2 && b.dims() == 3) return product(a.expand({b.size(0), a.size(0), a.size(1)}), b);
+    return product(a, b);
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+    checks::floating("linear", "input", x);
+    checks::floating("linear", "weight", weight);
+    checks::same_dtype("linear", "weight", weight, x);
+    checks::same_dtype("linear", "bias", bias, x);
+    checks::dims("linear", "weight", weight, 2, "(out, in)");
+    if (x.dims() < 1 || x.size(-1) != weight.size(1))
+        throw InvalidArgument(fmt::format("linear: input {} has {} features, weight {} wants {}", x.shape().str(),
+                                          x.dims() < 1 ? 0 : x.size(-1), weight.shape().str(), weight.size(1)));
+    checks::vector_of("linear", "bias", bias, weight.size(0), "output");
+    if (x.dims() != 2) {
+        Shape shape = x.shape();
+        shape[shape.dims() - 1] = weight.size(0);
+        const std::int64_t features = weight.size(1);
+        const Tensor rows = x.reshape({features == 0 ? 0 : x.numel() / features, features});
+        return tagged(linear(rows, weight, bias).reshape(shape), x.is_batch() && x.dims() > 1);
+    }
+
+    const Tensor y =
+        apply_one(LinearForward(), {x, weight, bias}, shaped(x, {x.size(0), weight.size(0)}, x.is_batch()));
+    if (!needs_tape({x, weight, bias})) return y;
+    const bool x_wanted = x.requires_grad();
+    const bool bias_wanted = bias.defined() && bias.requires_grad();
+    const bool weights_wanted = weight.requires_grad() || bias_wanted;
+    SavedTensor input, weights;
+    if (weights_wanted) input = SavedTensor(x, "linear");
+    if (x_wanted) weights = SavedTensor(weight, "linear");
+    put_on_tape(
+        "linear", {x, weight, bias}, {y}, [=, dx = like(x), dw = like(weight)](const std::vector<Tensor>& gradients) {
+            std::vector<Tensor> result(3);
+            if (x_wanted) result[0] = apply_one(LinearBackwardData(), {gradients[0], weights.get()}, dx);
+            if (weights_wanted) {
+                std::vector<Output> outputs{dw};
+                if (bias_wanted) outputs.emplace_back(TensorMeta::contiguous(dw.dtype, {dw.shape[0]}));
+                const auto made =
+                    apply(std::make_shared<const LinearBackwardWeights>(), {input.get(), gradients[0]}, outputs);
+                result[1] = made[0];
+                if (bias_wanted) result[2] = made[1];
+            }
+            return result;
+        });
+    return y;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,127 @@
+#include "lockstep/ops/module.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/tape.h"
+
+namespace lockstep {
+
+namespace detail {
+
+/// One value and the module tensors that share it: one, unless some were tied.
+///
+/// A model is copied member by member, and nothing tells a member that its model is being copied. So a group of tied
+/// tensors remembers the copy that it is being given: the first member to be copied starts it, the others join it. It
+/// is complete when all have joined; a member that is copied a second time starts the next one; and it is closed by
+/// any use of a module tensor, which does not happen in the middle of copying a model.
+struct TieGroup {
+    explicit TieGroup(Tensor v) : value(std::move(v)) {}
+
+    Tensor value;
+    int next_member = 1;  ///< number for the next tensor tied to these
+
+    std::weak_ptr<TieGroup> copy;  ///< the copy that is being made
+    std::vector<int> joined;       ///< members whose copies belong to it
+    std::uint64_t started = 0;     ///< value of `uses` then
+};
+
+namespace {
+/// Grows with everything done to module tensors but copying. Models are copied by one thread at a time.
+thread_local std::uint64_t uses = 1;
+}  // namespace
+
+}  // namespace detail
+
+using detail::TieGroup;
+
+namespace {
+
+Tensor copy_of(const Tensor& value) {
+    const NoGrad no_tape;
+    return value.clone().requires_grad_(value.requires_grad());
+}
+
+/// The group that the copy of `member` of `group` belongs to.
+std::shared_ptr<TieGroup> copied(const std::shared_ptr<TieGroup>& group, int member) {
+    // Only module tensors hold groups, so the count is that of the members.
+    const long members = group.use_count();
+    if (members == 1) return std::make_shared<TieGroup>(copy_of(group->value));
+    std::shared_ptr<TieGroup> copy = group->copy.lock();
+    const bool open = copy && group->started == detail::uses && static_cast<long>(group->joined.size()) < members &&
+                      std::find(group->joined.begin(), group->joined.end(), member) == group->joined.end();
+    if (!open) {
+        copy = std::make_shared<TieGroup>(copy_of(group->value));
+        copy->next_member = group->next_member;
+        group->copy = copy;
+        group->joined.clear();
+        group->started = detail::uses;
+    }
+    group->joined.push_back(member);
+    return copy;
+}
+
+}  // namespace
+
+ModuleTensor::ModuleTensor(Tensor value) {
+    if (!value.defined()) throw InvalidArgument("a parameter or buffer of a module must be a defined tensor");
+    ++detail::uses;
+    group_ = std::make_shared<TieGroup>(std::move(value));
+}
+
+ModuleTensor::ModuleTensor(const ModuleTensor& other) : member_(other.member_) {
+    if (other.group_) group_ = copied(other.group_, other.member_);
+}
+
+ModuleTensor& ModuleTensor::operator=(const ModuleTensor& other) {
+    if (group_ == other.group_) return *this;  // itself, or tied to it
+    member_ = other.member_;
+    group_ = other.group_ ? copied(other.group_, other.member_) : nullptr;
+    return *this;
+}
+
+ModuleTensor::ModuleTensor(ModuleTensor&& other) noexcept = default;
+ModuleTensor& ModuleTensor::operator=(ModuleTensor&& other) noexcept = default;
+ModuleTensor::~ModuleTensor() = default;
+
+const Tensor& ModuleTensor::tensor() const {
+    if (!group_) throw InvalidArgument("a parameter or buffer is used after its module was moved from");
+    ++detail::uses;
+    return group_->value;
+}
+
+void ModuleTensor::rebind(Tensor value) const {
+    const Tensor& present = tensor();
+    if (!value.defined() || !(value.shape() == present.shape()))
+        throw InvalidArgument(fmt::format("rebind: a module tensor of shape {} cannot become one of shape {}",
+                                          present.shape().str(), value.defined() ? value.shape().str() : "undefined"));
+    group_->value = std::move(value);
+}
+
+Parameter::Parameter(Tensor value) : ModuleTensor(std::move(value)) { tensor().requires_grad_(); }
+
+void tie(ModuleTensor& a, ModuleTensor& b) {
+    const Tensor& first = a.tensor();
+    const Tensor& second = b.tensor();
+    if (a.group_ == b.group_) return;
+    if (!(first.shape() == second.shape()) || first.dtype() != second.dtype())
+        throw InvalidArgument(fmt::format("tie: {} {} and {} {} cannot be one value; shapes and dtypes must agree",
+                                          name_of(first.dtype()), first.shape().str(), name_of(second.dtype()),
+                                          second.shape().str()));
+    b.group_ = a.group_;
+    b.member_ = a.group_->next_member++;
+}
+
+std::string_view detail::next_member_name(std::string_view& names) {
+    constexpr std::string_view blanks = " \t\r\n";
+    const std::size_t comma = std::min(names.find(','), names.size());
+    std::string_view name = names.substr(0, comma);
+    names.remove_prefix(std::min(comma + 1, names.size()));
+    const std::size_t first = std::min(name.find_first_not_of(blanks), name.size());
+    name.remove_prefix(first);
+    return name.substr(0, name.find_last_not_of(blanks) + 1);
+}
+
+}  // namespace lockstep

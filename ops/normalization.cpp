@@ -1,0 +1,93 @@
+#include <fmt/format.h>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/internal/checks.h"
+#include "lockstep/ops/internal/operations.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/tape.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr const char* op = "batch_norm";
+
+/// What running statistics say, in the form of BatchNormStats: a sample of one with mean and M2 = variance.
+Tensor stats_of(const Tensor& mean, const Tensor& variance) {
+    const Tensor one = Tensor::full({1}, 1, mean.dtype(), mean.device());
+    const NoGrad no_tape;
+    return cat({mean, variance, one});
+}
+
+/// Moves the running statistics towards `stats` of this shard, pooled over the shards as asked.
+void update_running(const Tensor& stats, const Tensor& mean, const Tensor& variance, const BatchNormOptions& options) {
+    const NoGrad no_tape;
+    const bool first_only = options.statistics == BatchNormStatistics::shard0;
+    const Tensor pooled = apply_one(BatchNormPoolStats(first_only), {stats}, like(stats));
+    apply(std::make_shared<const BatchNormUpdateRunning>(options.momentum), {pooled}, {mean, variance});
+}
+
+void check(const Tensor& x, const Tensor& mean, const Tensor& variance, const Tensor& weight, const Tensor& bias,
+           const BatchNormOptions& options) {
+    checks::floating(op, "input", x);
+    checks::dims(op, "input", x, 4, "(N, C, H, W)");
+    const struct {
+        const char* name;
+        const Tensor& tensor;
+    } vectors[] = {{"running_mean", mean}, {"running_var", variance}, {"weight", weight}, {"bias", bias}};
+    for (const auto& [name, tensor] : vectors) {
+        checks::same_dtype(op, name, tensor, x);
+        checks::vector_of(op, name, tensor, x.size(1), "channel");
+    }
+    if (mean.defined() != variance.defined())
+        throw InvalidArgument("batch_norm: running_mean and running_var must be given both or neither");
+    if (!(options.eps > 0)) throw InvalidArgument(fmt::format("batch_norm: eps {} must be positive", options.eps));
+    if (!(options.momentum >= 0 && options.momentum <= 1))
+        throw InvalidArgument(fmt::format("batch_norm: momentum {} must lie in [0, 1]", options.momentum));
+    if ((options.training || !mean.defined()) && x.size(0) * x.size(2) * x.size(3) <= 1)
+        throw InvalidArgument(
+            fmt::format("Expected more than 1 value per channel when training, got input size {}", x.shape().str()));
+}
+
+}  // namespace
+
+Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var, const Tensor& weight,
+                  const Tensor& bias, const BatchNormOptions& options) {
+    check(x, running_mean, running_var, weight, bias, options);
+    const std::int64_t channels = x.size(1);
+    const bool own_stats = options.training || !running_mean.defined();
+    const TensorMeta stats_meta = shaped(x, {2 * channels + 1});
+    const Tensor stats =
+        own_stats ? apply_one(BatchNormStats(), {x.detach()}, stats_meta) : stats_of(running_mean, running_var);
+    const Tensor gamma = weight.defined() ? weight : Tensor::full({channels}, 1, x.dtype(), x.device());
+    const Tensor beta = bias.defined() ? bias : Tensor::zeros({channels}, x.dtype(), x.device());
+    const Tensor y = apply_one(BatchNormNormalize(options.eps), {x, stats, gamma, beta}, like(x));
+    if (options.training && running_mean.defined()) update_running(stats, running_mean, running_var, options);
+    if (!needs_tape({x, weight, bias})) return y;
+
+    const bool x_wanted = x.requires_grad();
+    const bool weight_wanted = weight.defined() && weight.requires_grad();
+    const bool bias_wanted = bias.defined() && bias.requires_grad();
+    put_on_tape(op, {x, weight, bias}, {y},
+                [=, input = SavedTensor(x, op), scale = SavedTensor(gamma, op), saved_stats = SavedTensor(stats, op),
+                 eps = options.eps, dx = like(x)](const std::vector<Tensor>& gradients) {
+                    const Tensor& dy = gradients[0];
+                    std::vector<Tensor> result(3);
+                    Tensor sums;
+                    if (own_stats || weight_wanted || bias_wanted)
+                        sums = apply_one(BatchNormBackwardSums(eps), {input.get(), dy, saved_stats.get()},
+                                         TensorMeta::contiguous(dx.dtype, {2 * channels}));
+                    if (bias_wanted) result[2] = sums.slice(0, 0, channels);
+                    if (weight_wanted) result[1] = sums.slice(0, channels, 2 * channels);
+                    if (x_wanted) {
+                        // Running statistics do not depend on x: nothing flows through mean and variance.
+                        const Tensor through = own_stats ? sums : Tensor::zeros({2 * channels}, dx.dtype, dy.device());
+                        result[0] = apply_one(BatchNormBackwardData(eps),
+                                              {input.get(), dy, saved_stats.get(), scale.get(), through}, dx);
+                    }
+                    return result;
+                });
+    return y;
+}
+
+}  // namespace lockstep

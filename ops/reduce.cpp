@@ -1,0 +1,151 @@
+#include <fmt/format.h>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/internal/checks.h"
+#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/reduce_to.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/tape.h"
+
+namespace lockstep {
+
+namespace {
+
+/// One bit for every dimension in `dims`; all of them when the list is empty.
+std::uint32_t dim_bits(const char* name, const Tensor& x, const Dims& dims) {
+    if (dims.list().empty()) return (1u << x.dims()) - 1;
+    std::uint32_t bits = 0;
+    for (const int dim : dims.list()) {
+        const std::uint32_t bit = 1u << wrap_dim(dim, x.dims(), name);
+        if (bits & bit)
+            throw InvalidArgument(fmt::format("{}: dimension {} of {} is named twice", name, dim, x.shape().str()));
+        bits |= bit;
+    }
+    return bits;
+}
+
+/// `shape` with the marked dimensions 1, or without them.
+Shape reduced_shape(const Shape& shape, std::uint32_t bits, bool keep) {
+    Shape result;
+    for (int i = 0; i < shape.dims(); ++i) {
+        const bool reduced = (bits >> i & 1u) != 0;
+        if (!reduced)
+            result.push_back(shape[i]);
+        else if (keep)
+            result.push_back(1);
+    }
+    return result;
+}
+
+/// Sum with the dimensions kept, without tape.
+Tensor kept_sum(const Tensor& x, std::uint32_t bits) {
+    const bool batch = x.is_batch() && (bits & 1u) == 0;
+    return apply_one(Sum(bits), {x}, shaped(x, reduced_shape(x.shape(), bits, true), batch));
+}
+
+Tensor sum_bits(const Tensor& x, std::uint32_t bits, bool keepdim) {
+    if (bits == 0) return x;
+    const Tensor sums = kept_sum(x, bits);
+    if (needs_tape({x}))
+        put_on_tape("sum", {x}, {sums},
+                    [origin = x.shape(), batch = x.is_batch()](const std::vector<Tensor>& gradients) {
+                        return std::vector<Tensor>{tagged(gradients[0].expand(origin), batch)};
+                    });
+    if (keepdim) return sums;
+    const Tensor y = sums.reshape(reduced_shape(x.shape(), bits, false));
+    const bool batch = x.is_batch() && (bits & 1u) == 0;
+    return tagged(y, batch);
+}
+
+}  // namespace
+
+Tensor reduce_to(const Tensor& x, const Shape& shape) {
+    if (x.shape() == shape) return x;
+    const int shift = x.dims() - shape.dims();
+    std::uint32_t bits = 0;
+    for (int i = 0; i < x.dims(); ++i)
+        if (i < shift || (shape[i - shift] == 1 && x.size(i) != 1)) bits |= 1u << i;
+    const Tensor sums = bits == 0 ? x : kept_sum(x, bits);
+    return sums.reshape(shape);
+}
+
+Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) {
+    checks::floating("sum", "the tensor", x);
+    return sum_bits(x, dim_bits("sum", x, dims), keepdim);
+}
+
+Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
+    checks::floating("mean", "the tensor", x);
+    const std::uint32_t bits = dim_bits("mean", x, dims);
+    std::int64_t count = 1;
+    for (int i = 0; i < x.dims(); ++i)
+        if (bits >> i & 1u) count *= x.size(i);
+    return sum_bits(x, bits, keepdim) * (1.0 / static_cast<double>(count));
+}
+
+Tensor argmax(const Tensor& x, std::optional<int> dim, bool keepdim) {
+    checks::floating("argmax", "the tensor", x);
+    const Tensor source = dim ? x.detach() : x.detach().reshape({x.numel()});
+    const int along = dim ? wrap_dim(*dim, x.dims(), "argmax") : 0;
+    if (source.dims() == 0) return Tensor::zeros({}, DType::i64, x.device());
+    if (source.size(along) == 0)
+        throw InvalidArgument(fmt::format("argmax: dimension {} of {} is empty", along, x.shape().str()));
+    const std::uint32_t bit = 1u << along;
+    const bool batch = dim && x.is_batch() && along != 0;
+    const TensorMeta meta = TensorMeta::contiguous(DType::i64, reduced_shape(source.shape(), bit, true), batch);
+    const Tensor kept = apply_one(ArgMax(along), {source}, meta);
+    if (!dim) {
+        Shape shape;
+        if (keepdim)
+            for (int i = 0; i < x.dims(); ++i) shape.push_back(1);
+        return kept.reshape(shape);
+    }
+    if (keepdim) return kept;
+    const Tensor y = kept.reshape(reduced_shape(source.shape(), bit, false));
+    return tagged(y, batch);
+}
+
+Tensor cat(const std::vector<Tensor>& tensors, int dim) {
+    if (tensors.empty()) throw InvalidArgument("cat: an empty list of tensors");
+    for (const Tensor& tensor : tensors) {
+        checks::floating("cat", "a tensor", tensor);
+        checks::same_dtype("cat", "a tensor", tensor, tensors[0]);
+    }
+    Shape shape = tensors[0].shape();
+    if (shape.dims() == 0) throw InvalidArgument("cat: scalars cannot be put one after another; reshape them to (1)");
+    const int along = wrap_dim(dim, shape.dims(), "cat");
+    shape[along] = 0;
+    // Along dimension 0 rows of several batches stand behind each other: no batch of the program any more.
+    bool batch = false;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+        Shape expected = tensors[i].shape();
+        if (expected.dims() == shape.dims()) expected[along] = shape[along];
+        if (!(expected == shape))
+            throw InvalidArgument(fmt::format("cat: tensor {} is {} and the first {}; all dimensions but {} must agree",
+                                              i, tensors[i].shape().str(), tensors[0].shape().str(), along));
+        shape[along] += tensors[i].size(along);
+        batch = batch || (along != 0 && tensors[i].is_batch());
+    }
+    const Tensor y = apply_one(Cat(along), tensors, shaped(tensors[0], shape, batch));
+    if (!needs_tape(tensors)) return y;
+    struct Part {
+        std::int64_t size;
+        bool wanted;
+    };
+    std::vector<Part> parts;
+    for (const Tensor& tensor : tensors) parts.push_back({tensor.size(along), tensor.requires_grad()});
+    put_on_tape("cat", tensors, {y}, [along, parts](const std::vector<Tensor>& gradients) {
+        std::vector<Tensor> result;
+        std::int64_t start = 0;
+        for (const Part& part : parts) {
+            result.push_back(part.wanted ? gradients[0].slice(along, start, start + part.size) : Tensor());
+            start += part.size;
+        }
+        return result;
+    });
+    return y;
+}
+
+Tensor flatten(const Tensor& x, int start_dim, int end_dim) { return x.flatten(start_dim, end_dim); }
+
+}  // namespace lockstep

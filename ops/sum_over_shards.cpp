@@ -1,0 +1,38 @@
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/internal/checks.h"
+#include "lockstep/ops/internal/operations.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/tape.h"
+
+namespace lockstep {
+
+std::vector<Tensor> sum_over_shards(const std::vector<Tensor>& tensors) {
+    if (tensors.empty()) throw InvalidArgument("sum_over_shards: an empty list of tensors");
+    std::vector<Output> outputs;
+    std::vector<bool> wanted;
+    for (const Tensor& tensor : tensors) {
+        checks::floating("sum_over_shards", "a tensor", tensor);
+        outputs.emplace_back(shaped(tensor, tensor.shape()));
+        wanted.push_back(tensor.requires_grad());
+    }
+    const std::vector<Tensor> sums = apply(std::make_shared<const SumOverShards>(), tensors, outputs);
+    if (needs_tape(tensors))
+        put_on_tape("sum_over_shards", tensors, sums, [wanted](const std::vector<Tensor>& gradients) {
+            // All shards hold the same tape, so the same gradients come on each of them.
+            std::vector<Tensor> result(gradients.size());
+            std::vector<Tensor> come;
+            for (std::size_t i = 0; i < gradients.size(); ++i)
+                if (wanted[i] && gradients[i].defined()) come.push_back(gradients[i]);
+            if (come.empty()) return result;
+            const std::vector<Tensor> added = sum_over_shards(come);
+            std::size_t next = 0;
+            for (std::size_t i = 0; i < gradients.size(); ++i)
+                if (wanted[i] && gradients[i].defined()) result[i] = added[next++];
+            return result;
+        });
+    return sums;
+}
+
+Tensor sum_over_shards(const Tensor& x) { return sum_over_shards(std::vector<Tensor>{x})[0]; }
+
+}  // namespace lockstep
