@@ -30,6 +30,14 @@ onednn::Desc activation(std::int64_t n, std::int64_t c, std::int64_t h, std::int
     return {{n, c, h, w}, dnnl::memory::data_type::f32, tag};
 }
 
+/// Inputs of so few channels stay plain: there oneDNN's choice is the best.
+constexpr std::int64_t max_plain_channels = 4;
+
+bool whole_blocks(const ConvShape& s, Isa isa) {
+    const int width = isa_vector_width(isa);
+    return s.c % width == 0 && s.k % width == 0;
+}
+
 }  // namespace
 
 ConvEngine::ConvEngine(const ConvShape& shape, int threads, Isa isa)
@@ -46,30 +54,31 @@ ConvEngine::ConvEngine(const ConvShape& shape, int threads, Isa isa)
         }
         if (winograd_) return;
     }
-    if (s.kh == s.kw && FirstLayerConv::supported(isa, first_layer_shape(s))) {
-        first_layer_.emplace(isa, first_layer_shape(s));
+    if (s.kh == s.kw && FirstLayerGradient::supported(isa, first_layer_shape(s))) {
+        first_layer_.emplace(first_layer_shape(s));
         path_ = ConvPath::first_layer;
-        src_ = activation(s.n, s.c, s.h, s.w, Tag::nchw);
-        dst_ = activation(s.n, s.k, s.out_h(), s.out_w(), blocked(isa));
-        direct_.emplace(shape_, threads, src_, dst_);
-        return;
+        direct_.emplace(shape_, threads, activation(s.n, s.c, s.h, s.w, Tag::nchw),
+                        activation(s.n, s.k, s.out_h(), s.out_w(), Tag::nChw8c));
+    } else if (s.c > max_plain_channels && s.kh * s.kw > 1 && !whole_blocks(s, isa)) {
+        // Padded blocks would multiply zeros; oneDNN's kernels for channels-last waste less.
+        direct_.emplace(shape_, threads, activation(s.n, s.c, s.h, s.w, Tag::nhwc),
+                        activation(s.n, s.k, s.out_h(), s.out_w(), Tag::nhwc));
+    } else {
+        direct_.emplace(shape_, threads);
     }
-    direct_.emplace(shape_, threads);
     src_ = direct_->src_layout();
     dst_ = direct_->dst_layout();
 }
 
 std::size_t ConvEngine::scratch_bytes() const {
     if (winograd_) return winograd_->scratch_bytes(threads_);
-    return std::max(direct_->scratch_bytes(), first_layer_ ? first_layer_->scratch_bytes() : 0);
+    return std::max(direct_->scratch_bytes(), first_layer_ ? first_layer_->scratch_bytes() : std::size_t{0});
 }
 
 void ConvEngine::forward(const float* x, const float* w, const float* bias, float* y, void* scratch) const {
     if (!shape_.bias) bias = nullptr;
     if (winograd_)
         winograd_->forward(x, w, bias, y, scratch, threads_);
-    else if (first_layer_)
-        first_layer_->forward(x, w, bias, y, scratch, threads_);
     else
         direct_->forward(x, w, bias, y, scratch);
 }

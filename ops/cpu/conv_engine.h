@@ -15,8 +15,7 @@ namespace lockstep {
 /// Which kernels run a shape; a rule of shape and instruction set, never a timing.
 enum class ConvPath {
     winograd,     // 3x3, stride 1, padding up to 2, channels in whole blocks
-    first_layer,  // 3x3 or 5x5 of 1 to 4 channels: own kernels forward and for weights, oneDNN's for the input's
-                  // gradient
+    first_layer,  // AVX2, 3x3 or 5x5 of 1 to 4 channels: own weight gradient, the rest oneDNN's
     direct        // all others: oneDNN
 };
 
@@ -25,7 +24,7 @@ enum class ConvPath {
 /// gradients are plain and at any address. The object is constant once made: it may be made in one thread and run in
 /// another, and in several at once if each brings its own scratch. Own kernels allocate nothing; oneDNN makes some
 /// small objects on the host at each call.
-/// Winograd's and the first layer's bits don't depend on the number of threads, those of oneDNN's weight gradient do.
+/// Winograd's bits don't depend on the number of threads, those of oneDNN's weight gradient do.
 class ConvEngine {
 public:
     /// Kernels for `threads` OpenMP threads and at most `isa`. Throws InvalidArgument for an impossible shape and
@@ -52,7 +51,7 @@ private:
     ConvPath path_;
     onednn::Desc src_, dst_;
     std::optional<WinogradConv> winograd_;
-    std::optional<FirstLayerConv> first_layer_;
+    std::optional<FirstLayerGradient> first_layer_;
     std::optional<DirectConv> direct_;
 };
 

@@ -39,14 +39,15 @@ DirectConv::DirectConv(const ConvShape& s, int threads, const Desc* src, const D
     const Desc any_w = described(w, Tag::any), plain_w = described(w, Tag::oihw);
     const Desc bias = s.bias ? described({s.k}, Tag::x) : Desc();
 
-    const auto forward_from = [&](Tag x_tag, Tag y_tag) {
-        return [&, x_tag, y_tag] {
-            return onednn::convolution_forward(described(x, x_tag), any_w, bias, described(y, y_tag), window);
-        };
+    const auto forward_from = [&](const Desc& from, const Desc& to) {
+        return [&, from, to] { return onednn::convolution_forward(from, any_w, bias, to, window); };
     };
+    const Desc any_x = described(x, Tag::any), any_y = described(y, Tag::any);
     const auto forward = onednn::first_fast<ForwardDesc>(
-        name("the forward pass", s), {forward_from(Tag::any, Tag::any), forward_from(Tag::nchw, Tag::any),
-                                      forward_from(Tag::nchw, Tag::nchw), forward_from(Tag::nhwc, Tag::nhwc)});
+        name("the forward pass", s),
+        {forward_from(src != nullptr ? *src : any_x, dst != nullptr ? *dst : any_y), forward_from(any_x, any_y),
+         forward_from(described(x, Tag::nchw), any_y), forward_from(described(x, Tag::nchw), described(y, Tag::nchw)),
+         forward_from(described(x, Tag::nhwc), described(y, Tag::nhwc))});
     src_ = src != nullptr ? *src : forward.src_desc();
     dst_ = dst != nullptr ? *dst : forward.dst_desc();
 
@@ -55,18 +56,16 @@ DirectConv::DirectConv(const ConvShape& s, int threads, const Desc* src, const D
         return [&, dx, dy] { return onednn::convolution_backward_data(forward, dx, any_w, dy, window); };
     };
     const auto data = onednn::first_fast<BackwardDataDesc>(
-        name("the gradient of the input", s), {data_from(src_, dst_), data_from(described(x, Tag::any), dst_),
-                                               data_from(described(x, Tag::any), described(y, Tag::any)),
+        name("the gradient of the input", s), {data_from(src_, dst_), data_from(any_x, dst_), data_from(any_x, any_y),
                                                data_from(described(x, Tag::nchw), described(y, Tag::nchw)),
                                                data_from(described(x, Tag::nhwc), described(y, Tag::nhwc))});
     const auto weights_from = [&](const Desc& from, const Desc& dy) {
         return [&, from, dy] { return onednn::convolution_backward_weights(forward, from, any_w, bias, dy, window); };
     };
     const auto weights = onednn::first_fast<BackwardWeightsDesc>(
-        name("the gradient of the weights", s),
-        {weights_from(src_, dst_), weights_from(described(x, Tag::any), described(y, Tag::any)),
-         weights_from(described(x, Tag::nchw), described(y, Tag::nchw)),
-         weights_from(described(x, Tag::nhwc), described(y, Tag::nhwc))});
+        name("the gradient of the weights", s), {weights_from(src_, dst_), weights_from(any_x, any_y),
+                                                 weights_from(described(x, Tag::nchw), described(y, Tag::nchw)),
+                                                 weights_from(described(x, Tag::nhwc), described(y, Tag::nhwc))});
 
     forward_.begin(dnnl::convolution_forward(forward), forward.scratchpad_desc());
     forward_.add(DNNL_ARG_SRC, false, src_, forward.src_desc());

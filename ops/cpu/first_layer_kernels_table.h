@@ -1,4 +1,4 @@
-// The table through which first_layer.cpp reaches the kernels of one instruction set.
+// The table through which first_layer.cpp reaches its kernels.
 #pragma once
 
 #include <cstddef>
@@ -16,16 +16,11 @@ struct FirstLayerShape {
 
 struct FirstLayerKernels {
     std::ptrdiff_t (*scratch_floats)(const FirstLayerShape&);
-    void (*forward)(const FirstLayerShape&, const float* x, const float* w, const float* bias, float* y, float* scratch,
-                    int threads);
     void (*backward_weights)(const FirstLayerShape&, const float* x, const float* dy, float* dw, float* db,
                              float* scratch, int threads);
 };
 
 namespace avx2 {
-extern const FirstLayerKernels first_layer_kernels;
-}
-namespace avx512 {
 extern const FirstLayerKernels first_layer_kernels;
 }
 

@@ -203,7 +203,8 @@ inline dnnl::eltwise_backward::primitive_desc relu_backward(const dnnl::eltwise_
 #endif
 }
 
-/// Softmax, or its logarithm, along one axis; backward reads DNNL_ARG_DST.
+/// Softmax, or its logarithm, along one axis; backward reads DNNL_ARG_DST. Below AVX-512 oneDNN has only a reference
+/// kernel for the gradient: Reference::accept fits the few classes of a classifier.
 inline SoftmaxForward::primitive_desc softmax_forward(const Desc& src, const Desc& dst, int axis, bool logarithm) {
     return make_forward<SoftmaxForward>(dnnl::prop_kind::forward_training,
                                         logarithm ? dnnl::algorithm::softmax_log : dnnl::algorithm::softmax_accurate,

@@ -18,7 +18,7 @@ constexpr Index point_bytes = points * static_cast<Index>(sizeof(float));  // tr
 constexpr Index odd_lines(Index floats) { return (ceil_div(floats, cache_line_floats) | 1) * cache_line_floats; }
 
 /// Outputs of this many bytes will not be in a cache when they are read again.
-constexpr Index past_cache_bytes = 4 << 20;
+constexpr Index past_cache_bytes = 16 << 20;
 
 /// One convolution: input, output (channels, size), filters as they are stored (k, c).
 struct Convolution {
