@@ -5,7 +5,7 @@
 
 namespace lockstep {
 
-enum class StatusCode : std::int32_t { good = 0, target_out_of_range = 1, loss_not_finite = 2 };
+enum class StatusCode : std::int32_t { good = 0, target_out_of_range = 1, loss_not_finite = 2, operation_failed = 3 };
 
 /// Lives in device memory; the first report stays (it is sticky) until the host has thrown it.
 struct StatusWord {

@@ -1,0 +1,77 @@
+// What all programs of one engine share: devices, lanes, replicas and the control words of every device.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "lockstep/ops/arena.h"
+#include "lockstep/parallel/placement.h"
+#include "lockstep/runtime/memory.h"
+#include "lockstep/runtime/random.h"
+#include "lockstep/runtime/status.h"
+
+namespace lockstep {
+
+/// How gradients are brought together.
+enum class ReductionMode : std::uint8_t {
+    root,       ///< summed on device 0, updated there, weights broadcast (PyTorch's DataParallel)
+    slice_wise  ///< every device sums and updates its slice, weights are gathered by all
+};
+
+/// Control words of one device: StepState, the agreed status, and one status word a shard.
+class ControlBlock {
+public:
+    ControlBlock(Device device, int shards);
+    StepState* step() const { return static_cast<StepState*>(memory_->data()); }
+    StatusWord* agreed() const { return reinterpret_cast<StatusWord*>(at(1)); }
+    StatusWord* shard(int shard) const { return reinterpret_cast<StatusWord*>(at(2 + shard)); }
+    const std::shared_ptr<Buffer>& memory() const { return memory_; }
+
+private:
+    static constexpr std::size_t spacing = 64;  // a cache line each: shards of one device report at the same time
+    char* at(int slot) const { return static_cast<char*>(memory_->data()) + spacing * static_cast<std::size_t>(slot); }
+    std::shared_ptr<Buffer> memory_;
+};
+
+struct EngineContext {
+    Devices devices;
+    int shards = 1;
+    int threads = 1;  ///< CPU threads a shard is computed with
+    bool deterministic = false;
+    ReductionMode reduction = ReductionMode::root;
+    std::size_t bucket_bytes = std::size_t{1} << 20;
+    std::vector<Lane> lanes;
+    std::shared_ptr<ParameterStore> store;
+    std::vector<ControlBlock> control;  ///< one a device
+    /// Gradient arenas for partial sums beyond the first of a device: [device][index][arena].
+    std::vector<std::vector<std::vector<std::shared_ptr<Buffer>>>> partials;
+
+    EngineContext(Devices d) : devices(std::move(d)) {}  // NOLINT(google-explicit-constructor)
+    Stream& compute(int lane) const {
+        const Lane& place = lanes[static_cast<std::size_t>(lane)];
+        return Stream::of(devices[place.device], StreamRole::compute, place.stream);
+    }
+    Stream& communicate(int device) const { return Stream::of(devices[device], StreamRole::communicate); }
+    int lane_of(int shard) const;
+    /// Partial-sum arenas `index` of `device`, made on first use.
+    const std::vector<std::shared_ptr<Buffer>>& partial(int device, int index);
+};
+
+/// Copies of constants (tensors that a model or a loss captured) on every device, refreshed when they change.
+class ConstantCache {
+public:
+    /// Copies `storage` to all devices unless that version is there already. Waits for the copies.
+    void refresh(const EngineContext& context, const std::shared_ptr<Storage>& storage);
+    const std::shared_ptr<Buffer>& on(const std::shared_ptr<Storage>& storage, int device) const;
+
+private:
+    struct Copies {
+        std::shared_ptr<Storage> storage;  // kept, so that its address stays its own
+        std::uint64_t version = 0;
+        std::vector<std::shared_ptr<Buffer>> buffers;
+    };
+    std::map<const Storage*, Copies> copies_;
+};
+
+}  // namespace lockstep

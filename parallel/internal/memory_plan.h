@@ -1,0 +1,21 @@
+// Where a shard program's temporaries lie: one workspace a shard, offsets fixed once, memory reused between buffers
+// whose lifetimes do not meet.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace lockstep {
+
+/// A temporary with the records [first, last] during which it must stay.
+struct PlannedBuffer {
+    std::size_t bytes = 0;
+    long first = 0, last = -1;  ///< last < first: never used
+    std::size_t offset = 0;     ///< result
+};
+
+/// Sets the offsets (multiples of 256) and returns the bytes of the workspace. Greedy by size, as in Pisarchyk and Lee
+/// (2020), "Efficient Memory Management for Deep Neural Net Inference".
+std::size_t plan_memory(std::vector<PlannedBuffer>& buffers);
+
+}  // namespace lockstep

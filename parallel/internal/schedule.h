@@ -1,0 +1,99 @@
+// A placed program as a list of commands: which stream runs which task, where events are recorded and awaited. Made
+// once, replayed every step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lockstep/runtime/record.h"
+#include "lockstep/runtime/stream.h"
+
+namespace lockstep {
+
+/// A place that a task's pointer is taken from: a workspace (whose address an instance decides), or fixed memory.
+struct PlaceRef {
+    int workspace = -1;                ///< shard whose workspace it is, or -1
+    std::size_t offset = 0;            ///< bytes into the workspace, or into `memory`
+    std::shared_ptr<Buffer> memory;    ///< fixed memory; null with workspace -1: a null pointer
+    std::size_t bytes = 0;             ///< for the ordering checker
+    std::size_t first = 0;             ///< bytes from `offset` to the first element
+    Device owner;
+};
+
+/// A kernel with everything it needs but the addresses of workspaces.
+struct TaskSpec {
+    std::shared_ptr<const Operation> operation;
+    std::shared_ptr<const Kernel> kernel;
+    std::vector<PlaceRef> in, out;
+    PlaceRef scratch;
+    const StepState* step = nullptr;
+    StatusWord* status = nullptr;
+    const StatusWord* agreed = nullptr;
+    std::uint32_t ordinal = 0;
+    int shard = 0;
+    std::int64_t first_row = 0;
+    int shards = 1;
+    int replica = 0;
+};
+
+struct CopySpec {
+    PlaceRef from, to;
+    std::size_t bytes = 0;
+};
+
+struct Command {
+    enum class Kind : std::uint8_t { run, copy, record, wait };
+    Kind kind = Kind::run;
+    Stream* stream = nullptr;
+    int index = 0;  ///< of the task, copy or event
+};
+
+/// Commands in the order in which the host enqueues them.
+class Schedule {
+public:
+    int add_task(TaskSpec task);
+    void run(Stream& stream, int task);
+    void run(Stream& stream, TaskSpec task) { run(stream, add_task(std::move(task))); }
+    void copy(Stream& stream, CopySpec copy);
+    /// A new event, recorded here.
+    int record(Stream& stream);
+    void wait(Stream& stream, int event);
+
+    const std::vector<Command>& commands() const { return commands_; }
+    const std::vector<TaskSpec>& tasks() const { return tasks_; }
+    const std::vector<CopySpec>& copies() const { return copies_; }
+    std::vector<Event>& events() { return events_; }
+    std::size_t size() const { return commands_.size(); }
+
+private:
+    std::vector<Command> commands_;
+    std::vector<TaskSpec> tasks_;
+    std::vector<CopySpec> copies_;
+    std::vector<Event> events_;
+};
+
+/// A schedule with memory: addresses of one set of workspaces. Two forwards before one backward are two instances.
+class Instance {
+public:
+    /// `workspaces`: one a shard, on the device of the shard.
+    Instance(const Schedule& schedule, std::vector<std::shared_ptr<Buffer>> workspaces);
+    /// Enqueues commands [first, last).
+    void enqueue(Schedule& schedule, std::size_t first, std::size_t last);
+    void* address(const PlaceRef& place) const;
+    const std::shared_ptr<Buffer>& workspace(int shard) const { return workspaces_[static_cast<std::size_t>(shard)]; }
+
+private:
+    struct Task {
+        const TaskSpec* spec;
+        std::vector<void*> pointers;
+        void* scratch;
+        std::vector<Access> accesses;
+    };
+    static void perform(const Task& task, const Launch& launch);
+    Access access(const PlaceRef& place, Device runner, bool write) const;
+    std::vector<std::shared_ptr<Buffer>> workspaces_;
+    std::vector<Task> tasks_;
+};
+
+}  // namespace lockstep

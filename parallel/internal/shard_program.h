@@ -1,0 +1,72 @@
+// The program of one shard: what tracing forward, loss and backward left, brought into the order in which it runs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/ops/arena.h"
+#include "lockstep/ops/loss.h"
+#include "lockstep/runtime/record.h"
+#include "lockstep/runtime/trace.h"
+
+namespace lockstep {
+
+/// What a user's `forward` gives back, as tensors.
+struct TracedForward {
+    std::vector<Tensor> outputs;  ///< of forward; empty when a loss is given
+    std::vector<Loss::Term> loss;  ///< terms of the loss, for `step`
+};
+/// Calls the model on symbolic inputs.
+using ForwardFunction = std::function<TracedForward(const std::vector<Tensor>& inputs)>;
+
+/// A parameter's gradient: complete once record `ready` has run.
+struct Delivery {
+    int arena = 0, segment = 0;
+    Operand gradient;
+    std::size_t ready = 0;
+};
+
+/// What kind of program is traced.
+enum class Pass : std::uint8_t {
+    inference,     ///< forward without tape, changes nothing
+    forward_only,  ///< training mode without gradients: running statistics change
+    training,      ///< forward, and backward from given gradients of the outputs
+    step           ///< forward, loss, backward
+};
+
+struct ShardProgram {
+    std::unique_ptr<Trace> trace;
+    std::vector<Operand> inputs;            ///< places of the scattered inputs
+    std::vector<Operand> outputs;           ///< places of forward's outputs
+    std::vector<Operand> output_gradients;  ///< places of their gradients (training)
+    std::vector<Operand> input_gradients;   ///< gradients of inputs that want one; no buffer where none (training)
+    Operand loss;                           ///< value of the loss, f32 scalar (step)
+    std::vector<Record> records;            ///< forward [0, commit_begin), commits, backward [backward_begin, end)
+    std::size_t commit_begin = 0;           ///< agreement on the status comes right before this record
+    std::size_t backward_begin = 0;
+    std::vector<Delivery> deliveries;
+    std::vector<std::shared_ptr<Storage>> outside;  ///< storages outside the trace that records read
+};
+
+struct ShardProgramRequest {
+    Device prototype;
+    int threads = 1;
+    bool deterministic = false;
+    int shards = 1;
+    Pass pass = Pass::inference;
+    std::vector<TensorMeta> inputs;
+    std::vector<bool> input_wants_gradient;
+    const ParameterStore* store = nullptr;
+};
+
+/// Traces `forward` (and loss and backward) for shards of the given input shapes.
+ShardProgram trace_shard(const ShardProgramRequest& request, const ForwardFunction& forward);
+
+/// Throws InvalidArgument unless the records that span shards agree in number, order, operation and shapes: `a` and `b`
+/// were traced for shards of different lengths of one batch.
+void require_matching_spans(const ShardProgram& a, const ShardProgram& b);
+
+}  // namespace lockstep

@@ -1,0 +1,70 @@
+#include "lockstep/parallel/placement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/shard_tree.h"
+
+namespace lockstep {
+
+std::int64_t BatchCut::rows_of(int shard) const {
+    return std::clamp<std::int64_t>(rows - first_row(shard), 0, chunk);
+}
+
+BatchCut cut_batch(std::int64_t rows, int shards) {
+    if (rows < 1) throw InvalidArgument("a batch of 0 rows cannot be cut in shards; give it at least one row");
+    if (shards < 1) throw InvalidArgument(fmt::format("{} shards: there must be at least one", shards));
+    BatchCut cut;
+    cut.rows = rows;
+    cut.shards = shards;
+    cut.chunk = (rows + shards - 1) / shards;
+    cut.present = static_cast<int>((rows + cut.chunk - 1) / cut.chunk);
+    return cut;
+}
+
+ShardRange run_of(int index, int count, int shards) {
+    const int length = shards / count;
+    const int longer = shards % count;
+    const int first = index * length + std::min(index, longer);
+    return {first, first + length + (index < longer ? 1 : 0)};
+}
+
+namespace {
+
+void collect(ShardRange node, ShardRange run, std::vector<ShardRange>& found) {
+    if (node.last <= run.first || node.first >= run.last) return;
+    if (node.first >= run.first && node.last <= run.last) {
+        found.push_back(node);
+        return;
+    }
+    const int middle = node.first + shard_split(node.size());
+    collect({node.first, middle}, run, found);
+    collect({middle, node.last}, run, found);
+}
+
+}  // namespace
+
+std::vector<ShardRange> tree_nodes(ShardRange run, int present) {
+    std::vector<ShardRange> nodes;
+    run.last = std::min(run.last, present);
+    if (!run.empty()) collect({0, present}, run, nodes);
+    return nodes;
+}
+
+std::vector<Lane> place_shards(const Devices& devices, int shards, int threads_per_shard) {
+    std::vector<Lane> lanes;
+    for (int d = 0; d < devices.size(); ++d) {
+        const ShardRange run = run_of(d, devices.size(), shards);
+        const int cores = devices.kind() == DeviceKind::cpu ? device_info(devices[d]).units : 1;
+        const int count = std::max(1, std::min(cores / std::max(1, threads_per_shard), run.size()));
+        for (int lane = 0; lane < count; ++lane) {
+            const ShardRange part = run_of(lane, count, run.size());
+            lanes.push_back({d, lane, {run.first + part.first, run.first + part.last}});
+        }
+    }
+    return lanes;
+}
+
+}  // namespace lockstep

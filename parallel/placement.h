@@ -1,0 +1,52 @@
+// Where shards go. A global batch is cut in shards, shards go to devices in contiguous runs, and every sum over shards
+// follows one tree: that is what makes results independent of the number of devices.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "lockstep/runtime/device.h"
+
+namespace lockstep {
+
+/// A half-open range of shards.
+struct ShardRange {
+    int first = 0, last = 0;
+    int size() const { return last - first; }
+    bool empty() const { return last <= first; }
+    friend bool operator==(const ShardRange&, const ShardRange&) = default;
+};
+
+/// How a batch is cut: like torch.chunk, ceil(rows / shards) rows each, the last one shorter, absent ones when rows run
+/// out.
+struct BatchCut {
+    std::int64_t rows = 0;
+    int shards = 0;         ///< S
+    std::int64_t chunk = 0;  ///< rows of a full shard
+    int present = 0;        ///< shards that have rows
+    std::int64_t first_row(int shard) const { return shard * chunk; }
+    std::int64_t rows_of(int shard) const;
+};
+/// Throws InvalidArgument for no rows or fewer than one shard.
+BatchCut cut_batch(std::int64_t rows, int shards);
+
+/// The run of shards of participant `index` of `count`: contiguous, lengths differ by at most one, longer ones first.
+ShardRange run_of(int index, int count, int shards);
+
+/// The nodes of the tree over shards [0, present) that cover exactly `run`, in order: what a participant that holds
+/// this run has to keep and send. At most 2 * log2(present) (1 for aligned runs).
+std::vector<ShardRange> tree_nodes(ShardRange run, int present);
+
+/// A stream that computes a run of shards, one after another in each record.
+struct Lane {
+    int device = 0;  ///< index in the list of devices
+    int stream = 0;  ///< index of its compute stream
+    ShardRange shards;
+};
+
+/// Lanes for `shards` shards on `devices` devices: one a device, or as many as the device has cores (and shards) when
+/// each shard is computed by one thread.
+std::vector<Lane> place_shards(const Devices& devices, int shards, int threads_per_shard);
+
+}  // namespace lockstep
