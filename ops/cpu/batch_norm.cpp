@@ -1,0 +1,256 @@
+// Batch normalisation over (N, H, W), on plain and on blocked activations. A block of channels is worked on at once:
+// lane j of the loops holds channel j % width of it.
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/ops/cpu/kernels.h"
+#include "lockstep/ops/cpu/layout.h"
+#include "lockstep/ops/cpu/loops.h"
+#include "lockstep/ops/cpu/parallel.h"
+#include "lockstep/ops/internal/arithmetic.h"
+#include "lockstep/runtime/internal/shard_tree.h"
+
+namespace lockstep {
+namespace {
+
+/// Sums of one plane are floats, those over all planes doubles: one per lane.
+template <class T>
+struct LaneSums {
+    double total[lanes] = {};
+
+    /// add(sums): adds one plane's values to `lanes` zeros.
+    template <class Add>
+    void plane(const Add& add) {
+        T sums[lanes] = {};
+        add(sums);
+        for (int j = 0; j < lanes; ++j) total[j] += static_cast<double>(sums[j]);
+    }
+    /// The sum of channel `c` of the block.
+    double channel(int c, int width) const {
+        double sum = 0;
+        for (int j = c; j < lanes; j += width) sum += total[j];
+        return sum;
+    }
+};
+
+/// One value per lane; missing channels get 0, which keeps their padding 0.
+template <class T>
+struct Lanes {
+    T value[lanes];
+
+    template <class Value>
+    Lanes(const Planes& planes, std::int64_t block, const Value& value_of) {
+        for (int j = 0; j < lanes; ++j) {
+            const std::int64_t channel = block * planes.width + j % planes.width;
+            value[j] = channel < planes.channels ? static_cast<T>(value_of(channel)) : T(0);
+        }
+    }
+};
+
+/// work(block) for every block of channels, block by block in parallel.
+template <class Work>
+void for_blocks(const Planes& planes, int threads, const Work& work) {
+    for_parts(threads, planes.blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t block = begin; block < end; ++block) work(block);
+    });
+}
+
+/// work(first element of the plane) for all planes of a block.
+template <class Work>
+void for_planes(const Planes& planes, std::int64_t block, const Work& work) {
+    for (std::int64_t n = 0; n < planes.n; ++n) work((n * planes.blocks + block) * planes.plane());
+}
+
+// ---- statistics -------------------------------------------------------------------------------------------------
+
+std::unique_ptr<Kernel> make_stats(const BatchNormStats& operation, KernelRequest& request) {
+    const Planes planes = want_planes(request, 0);
+    require_contiguous_output(operation, request, 0);
+    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_kernel([planes, threads = request.threads](const Invocation& call) {
+            const T* x = call.input<T>(0);
+            T* stats = call.output<T>(0);
+            const auto count = static_cast<double>(planes.n * planes.spatial());
+            stats[2 * planes.channels] = static_cast<T>(count);
+            for_blocks(planes, threads, [&](std::int64_t block) {
+                const std::int64_t first = block * planes.width;
+                const int channels = static_cast<int>(std::min<std::int64_t>(planes.width, planes.channels - first));
+                LaneSums<T> sum, deviation;
+                for_planes(planes, block, [&](std::int64_t at) {
+                    sum.plane([&](T* sums) { loops<T>().lane_sum(x + at, planes.plane(), sums); });
+                });
+                for (int c = 0; c < channels; ++c)
+                    stats[first + c] = static_cast<T>(count > 0 ? sum.channel(c, planes.width) / count : 0);
+                const Lanes<T> mean(planes, block, [&](std::int64_t channel) { return stats[channel]; });
+                for_planes(planes, block, [&](std::int64_t at) {
+                    deviation.plane(
+                        [&](T* sums) { loops<T>().lane_deviation(x + at, mean.value, planes.plane(), sums); });
+                });
+                for (int c = 0; c < channels; ++c)
+                    stats[planes.channels + first + c] = static_cast<T>(deviation.channel(c, planes.width));
+            });
+        });
+    });
+}
+
+std::unique_ptr<Kernel> make_pool_stats(const BatchNormPoolStats& operation, KernelRequest& request) {
+    request.want_all_contiguous();
+    require_contiguous_output(operation, request, 0);
+    const std::int64_t channels = request.in[0].numel() / 2;
+    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        using Moments = element::Moments<T>;
+        return make_kernel([channels](const Invocation& call) {
+            T* pooled = call.output<T>(0);
+            Moments all;
+            for (std::int64_t c = 0; c < channels; ++c) {
+                all = combine_shards<Moments>(
+                    call.shards,
+                    [&](int shard) {
+                        const T* stats = call.input<T>(shard);
+                        return Moments{stats[2 * channels], stats[c], stats[channels + c]};
+                    },
+                    [](const Moments& a, const Moments& b) { return element::pool(a, b); });
+                pooled[c] = all.mean;
+                pooled[channels + c] = all.m2;
+            }
+            pooled[2 * channels] = all.count;
+        });
+    });
+}
+
+// ---- forward ----------------------------------------------------------------------------------------------------
+
+/// What the elementwise passes need of a channel's statistics (2C + 1).
+template <class T>
+struct ChannelStats {
+    const T* stats;
+    std::int64_t channels;
+    double eps;
+
+    T count() const { return stats[2 * channels]; }
+    T mean(std::int64_t c) const { return stats[c]; }
+    T inverse_deviation(std::int64_t c) const { return element::inverse_deviation(stats[channels + c], count(), eps); }
+};
+
+std::unique_ptr<Kernel> make_normalize(const BatchNormNormalize& operation, KernelRequest& request) {
+    const Planes planes = want_planes(request, 0);
+    for (std::size_t i = 1; i < request.in.size(); ++i) request.want_contiguous(i);
+    arrange_like(request.out[0], request.in[0]);
+    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_kernel([planes, eps = operation.eps, threads = request.threads](const Invocation& call) {
+            const ChannelStats<T> stats{call.input<T>(1), planes.channels, eps};
+            const T *x = call.input<T>(0), *weight = call.input<T>(2), *bias = call.input<T>(3);
+            T* y = call.output<T>(0);
+            for_blocks(planes, threads, [&](std::int64_t block) {
+                const Lanes<T> mean(planes, block, [&](std::int64_t c) { return stats.mean(c); });
+                const Lanes<T> scale(planes, block,
+                                     [&](std::int64_t c) { return weight[c] * stats.inverse_deviation(c); });
+                const Lanes<T> shift(planes, block, [&](std::int64_t c) { return bias[c]; });
+                for_planes(planes, block, [&](std::int64_t at) {
+                    loops<T>().lane_normalize(x + at, mean.value, scale.value, shift.value, y + at, planes.plane());
+                });
+            });
+        });
+    });
+}
+
+// ---- backward ---------------------------------------------------------------------------------------------------
+
+std::unique_ptr<Kernel> make_backward_sums(const BatchNormBackwardSums& operation, KernelRequest& request) {
+    const Planes planes = want_planes(request, 0);
+    arrange_like(request.in[1], request.in[0]);
+    request.want_contiguous(2);
+    require_contiguous_output(operation, request, 0);
+    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_kernel([planes, eps = operation.eps, threads = request.threads](const Invocation& call) {
+            const ChannelStats<T> stats{call.input<T>(2), planes.channels, eps};
+            const T *x = call.input<T>(0), *dy = call.input<T>(1);
+            T* out = call.output<T>(0);
+            for_blocks(planes, threads, [&](std::int64_t block) {
+                const Lanes<T> mean(planes, block, [&](std::int64_t c) { return stats.mean(c); });
+                LaneSums<T> gradient, product;
+                for_planes(planes, block, [&](std::int64_t at) {
+                    gradient.plane([&](T* sums) {
+                        product.plane([&](T* products) {
+                            loops<T>().lane_backward_sums(x + at, dy + at, mean.value, planes.plane(), sums, products);
+                        });
+                    });
+                });
+                const std::int64_t first = block * planes.width;
+                const int channels = static_cast<int>(std::min<std::int64_t>(planes.width, planes.channels - first));
+                for (int c = 0; c < channels; ++c) {
+                    out[first + c] = static_cast<T>(gradient.channel(c, planes.width));
+                    out[planes.channels + first + c] = static_cast<T>(
+                        product.channel(c, planes.width) * static_cast<double>(stats.inverse_deviation(first + c)));
+                }
+            });
+        });
+    });
+}
+
+std::unique_ptr<Kernel> make_backward_data(const BatchNormBackwardData& operation, KernelRequest& request) {
+    const Planes planes = want_planes(request, 0);
+    arrange_like(request.in[1], request.in[0]);
+    for (std::size_t i = 2; i < request.in.size(); ++i) request.want_contiguous(i);
+    arrange_like(request.out[0], request.in[0]);
+    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_kernel([planes, eps = operation.eps, threads = request.threads](const Invocation& call) {
+            const ChannelStats<T> stats{call.input<T>(2), planes.channels, eps};
+            const T *x = call.input<T>(0), *dy = call.input<T>(1), *weight = call.input<T>(3), *sums = call.input<T>(4);
+            T* dx = call.output<T>(0);
+            for_blocks(planes, threads, [&](std::int64_t block) {
+                const Lanes<T> mean(planes, block, [&](std::int64_t c) { return stats.mean(c); });
+                const Lanes<T> scale(planes, block,
+                                     [&](std::int64_t c) { return weight[c] * stats.inverse_deviation(c); });
+                const Lanes<T> mean_dy(planes, block, [&](std::int64_t c) { return sums[c] / stats.count(); });
+                const Lanes<T> slope(planes, block, [&](std::int64_t c) {
+                    return stats.inverse_deviation(c) * sums[planes.channels + c] / stats.count();
+                });
+                for_planes(planes, block, [&](std::int64_t at) {
+                    loops<T>().lane_backward_data(x + at, dy + at, mean.value, scale.value, mean_dy.value, slope.value,
+                                                  dx + at, planes.plane());
+                });
+            });
+        });
+    });
+}
+
+// ---- running statistics -----------------------------------------------------------------------------------------
+
+std::unique_ptr<Kernel> make_update_running(const BatchNormUpdateRunning& operation, KernelRequest& request) {
+    request.want_contiguous(0);
+    require_contiguous_output(operation, request, 0);
+    require_contiguous_output(operation, request, 1);
+    const std::int64_t channels = request.in[0].numel() / 2;
+    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_kernel([channels, momentum = operation.momentum](const Invocation& call) {
+            if (call.agreed->code != 0) return;
+            const T* stats = call.input<T>(0);
+            T *mean = call.output<T>(0), *variance = call.output<T>(1);
+            for (std::int64_t c = 0; c < channels; ++c) {
+                mean[c] = element::update_running(mean[c], stats[c], momentum);
+                const T unbiased = stats[channels + c] / (stats[2 * channels] - T(1));
+                variance[c] = element::update_running(variance[c], unbiased, momentum);
+            }
+        });
+    });
+}
+
+}  // namespace
+
+void add_batch_norm_kernels(KernelTable& table) {
+    table.add<BatchNormStats, make_stats>();
+    table.add<BatchNormPoolStats, make_pool_stats>();
+    table.add<BatchNormNormalize, make_normalize>();
+    table.add<BatchNormBackwardSums, make_backward_sums>();
+    table.add<BatchNormBackwardData, make_backward_data>();
+    table.add<BatchNormUpdateRunning, make_update_running>();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,228 @@
+// Binary, Unary, ReluBackward, Affine and Accumulate.
+#include "lockstep/ops/cpu/kernels.h"
+#include "lockstep/ops/cpu/layout.h"
+#include "lockstep/ops/cpu/loops.h"
+#include "lockstep/ops/cpu/parallel.h"
+#include "lockstep/ops/cpu/strided.h"
+#include "lockstep/ops/internal/arithmetic.h"
+
+namespace lockstep {
+namespace {
+
+// ---- binary -----------------------------------------------------------------------------------------------------
+
+template <class T>
+using BinaryLoop = void (*)(const T*, const T*, T*, std::ptrdiff_t);
+
+template <class T, BinaryKind kind>
+void integer_loop(const T* a, const T* b, T* y, std::ptrdiff_t n, std::ptrdiff_t a_step, std::ptrdiff_t b_step) {
+    for (std::ptrdiff_t i = 0; i < n; ++i) {
+        // Unsigned, so that what does not fit wraps around. Dividing by zero gives 0 on every device, not a trap.
+        using U = std::make_unsigned_t<T>;
+        const T left = a[i * a_step], right = b[i * b_step];
+        if constexpr (kind == BinaryKind::div) {
+            y[i] = right == 0                              ? T(0)
+                   : right == T(-1) && std::is_signed_v<T> ? static_cast<T>(U(0) - static_cast<U>(left))
+                                                           : static_cast<T>(left / right);
+        } else {
+            y[i] = static_cast<T>(element::binary<kind, std::uint64_t>(static_cast<std::uint64_t>(left),
+                                                                       static_cast<std::uint64_t>(right)));
+        }
+    }
+}
+
+/// One row of a broadcast operation: a_step, b_step are any strides.
+template <class T>
+class BinaryRow {
+public:
+    BinaryRow(BinaryKind kind, std::int64_t a_step, std::int64_t b_step)
+        : kind_(kind), a_step_(a_step), b_step_(b_step) {}
+
+    void operator()(const T* a, const T* b, T* y, std::int64_t n) const {
+        if constexpr (std::is_floating_point_v<T>) {
+            const auto& kinds = loops<T>().binary[static_cast<std::size_t>(kind_)];
+            if (a_step_ == 1 && b_step_ == 1) return kinds[0](a, b, y, n);
+            if (a_step_ == 1 && b_step_ == 0) return kinds[1](a, b, y, n);
+            if (a_step_ == 0 && b_step_ == 1) return kinds[2](a, b, y, n);
+            for (std::int64_t i = 0; i < n; ++i) kinds[0](a + i * a_step_, b + i * b_step_, y + i, 1);
+        } else {
+            switch (kind_) {
+                case BinaryKind::add: return integer_loop<T, BinaryKind::add>(a, b, y, n, a_step_, b_step_);
+                case BinaryKind::sub: return integer_loop<T, BinaryKind::sub>(a, b, y, n, a_step_, b_step_);
+                case BinaryKind::mul: return integer_loop<T, BinaryKind::mul>(a, b, y, n, a_step_, b_step_);
+                case BinaryKind::div: return integer_loop<T, BinaryKind::div>(a, b, y, n, a_step_, b_step_);
+            }
+        }
+    }
+
+private:
+    BinaryKind kind_;
+    std::int64_t a_step_, b_step_;
+};
+
+/// Both operands and the output lie alike, end to end.
+template <class T>
+std::unique_ptr<Kernel> make_dense_binary(BinaryKind kind, std::int64_t elements, int threads) {
+    return make_kernel([row = BinaryRow<T>(kind, 1, 1), elements, threads](const Invocation& call) {
+        for_parts(threads, elements, element_grain, [&](std::int64_t begin, std::int64_t end) {
+            row(call.input<T>(0) + begin, call.input<T>(1) + begin, call.output<T>(0) + begin, end - begin);
+        });
+    });
+}
+
+template <class T>
+std::unique_ptr<Kernel> make_strided_binary(BinaryKind kind, const KernelRequest& request) {
+    const Shape& shape = request.out[0].shape;
+    const StridedWalk<3> walk(shape, {broadcast_strides(request.in[0], shape), broadcast_strides(request.in[1], shape),
+                                      request.out[0].strides});
+    const BinaryRow<T> row(kind, walk.steps()[0], walk.steps()[1]);
+    return make_kernel([walk, row, threads = request.threads](const Invocation& call) {
+        const auto *a = call.input<T>(0), *b = call.input<T>(1);
+        auto* y = call.output<T>(0);
+        if (walk.rows() == 1) {
+            for_parts(threads, walk.run(), element_grain, [&](std::int64_t begin, std::int64_t end) {
+                row(a + begin * walk.steps()[0], b + begin * walk.steps()[1], y + begin, end - begin);
+            });
+            return;
+        }
+        const std::int64_t grain = std::max<std::int64_t>(1, element_grain / walk.run());
+        for_parts(threads, walk.rows(), grain, [&](std::int64_t begin, std::int64_t end) {
+            walk.for_rows(begin, end, [&](const auto& at) { row(a + at[0], b + at[1], y + at[2], walk.run()); });
+        });
+    });
+}
+
+bool is_channel_factor(const TensorMeta& factor, const Shape& shape) {
+    return shape.dims() == 4 && factor.shape == Shape{shape[0], shape[1], 1, 1};
+}
+
+/// y = x * factor with factor (N, C, 1, 1), on blocked x.
+template <class T>
+std::unique_ptr<Kernel> make_channel_scale(const Planes& planes, int threads) {
+    return make_kernel([planes, threads](const Invocation& call) {
+        const Loops<T>& loop = loops<T>();
+        const auto *x = call.input<T>(0), *factor = call.input<T>(1);
+        auto* y = call.output<T>(0);
+        for_parts(threads, planes.count(), 1, [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t p = begin; p < end; ++p) {
+                const std::int64_t first = p % planes.blocks * planes.width;
+                T lane[lanes];
+                for (int j = 0; j < lanes; ++j) {
+                    const std::int64_t channel = first + j % planes.width;
+                    lane[j] = channel < planes.channels ? factor[p / planes.blocks * planes.channels + channel] : T(0);
+                }
+                loop.lane_scale(x + p * planes.plane(), lane, y + p * planes.plane(), planes.plane());
+            }
+        });
+    });
+}
+
+std::unique_ptr<Kernel> make_binary(const Binary& operation, KernelRequest& request) {
+    const DType dtype = request.in[0].dtype;
+    TensorMeta &a = request.in[0], &b = request.in[1], &y = request.out[0];
+    if (b.dtype != dtype || y.dtype != dtype)
+        throw InvalidArgument(std::string(operation.name()) + " of " + std::string(name_of(dtype)) + " and " +
+                              std::string(name_of(b.dtype)) + ": convert one with to() first");
+    const bool alike = a.shape == b.shape && a.same_layout(b);
+    // 0 / 0 would spoil the padding of a blocked tensor.
+    if (alike && a.opaque != nullptr && is_dense(a, operation.kind != BinaryKind::div)) {
+        arrange_like(y, a);
+        return for_floating(operation, dtype, [&](auto zero) {
+            return make_dense_binary<decltype(zero)>(operation.kind, dense_elements(a), request.threads);
+        });
+    }
+    if (operation.kind == BinaryKind::mul && a.opaque != nullptr && is_dense(a) && is_channel_factor(b, a.shape)) {
+        request.want_contiguous(1);
+        arrange_like(y, a);
+        return for_floating(operation, dtype, [&](auto zero) {
+            return make_channel_scale<decltype(zero)>(planes_of(a).value(), request.threads);
+        });
+    }
+    for (std::size_t i = 0; i < 2; ++i)
+        if (request.in[i].opaque != nullptr) request.want_contiguous(i);
+    require_contiguous_output(operation, request, 0);
+    switch (dtype) {
+        case DType::f32: return make_strided_binary<float>(operation.kind, request);
+        case DType::f64: return make_strided_binary<double>(operation.kind, request);
+        case DType::i32: return make_strided_binary<std::int32_t>(operation.kind, request);
+        case DType::i64: return make_strided_binary<std::int64_t>(operation.kind, request);
+        case DType::u8: return make_strided_binary<std::uint8_t>(operation.kind, request);
+        default: unsupported_dtype(operation, dtype);
+    }
+}
+
+std::unique_ptr<Kernel> make_accumulate(const Accumulate& operation, KernelRequest& request) {
+    const DType dtype = request.in[0].dtype;
+    if (!(is_dense(request.in[0]) && request.in[0].same_layout(request.in[1]))) {
+        request.want_contiguous(0);
+        request.want_contiguous(1);
+    }
+    arrange_like(request.out[0], request.in[0]);
+    return for_floating(operation, dtype, [&](auto zero) {
+        return make_dense_binary<decltype(zero)>(BinaryKind::add, dense_elements(request.in[0]), request.threads);
+    });
+}
+
+// ---- unary ------------------------------------------------------------------------------------------------------
+
+/// f(zero) == zero, so that padding survives.
+bool keeps_zero(UnaryKind kind) { return kind != UnaryKind::exp && kind != UnaryKind::log; }
+
+/// apply(x, y, n) over dense x, the output laid out alike.
+template <class T, class Apply>
+std::unique_ptr<Kernel> make_dense_map(KernelRequest& request, bool zero_stays, Apply apply) {
+    if (!is_dense(request.in[0], zero_stays)) request.want_contiguous(0);
+    arrange_like(request.out[0], request.in[0]);
+    return make_kernel(
+        [elements = dense_elements(request.in[0]), threads = request.threads, apply](const Invocation& call) {
+            for_parts(threads, elements, element_grain, [&](std::int64_t begin, std::int64_t end) {
+                apply(call.input<T>(0) + begin, call.output<T>(0) + begin, end - begin);
+            });
+        });
+}
+
+std::unique_ptr<Kernel> make_unary(const Unary& operation, KernelRequest& request) {
+    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_dense_map<T>(request, keeps_zero(operation.kind),
+                                 loops<T>().unary[static_cast<std::size_t>(operation.kind)]);
+    });
+}
+
+std::unique_ptr<Kernel> make_affine(const Affine& operation, KernelRequest& request) {
+    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        const auto scale = static_cast<T>(operation.scale), shift = static_cast<T>(operation.shift);
+        return make_dense_map<T>(request, shift == T(0), [scale, shift](const T* x, T* y, std::int64_t n) {
+            loops<T>().affine(x, y, n, scale, shift);
+        });
+    });
+}
+
+std::unique_ptr<Kernel> make_relu_backward(const ReluBackward& operation, KernelRequest& request) {
+    if (!is_dense(request.in[1])) request.want_contiguous(1);
+    arrange_like(request.in[0], request.in[1]);
+    arrange_like(request.out[0], request.in[1]);
+    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_kernel(
+            [elements = dense_elements(request.in[1]), threads = request.threads](const Invocation& call) {
+                for_parts(threads, elements, element_grain, [&](std::int64_t begin, std::int64_t end) {
+                    loops<T>().relu_backward(call.input<T>(0) + begin, call.input<T>(1) + begin,
+                                             call.output<T>(0) + begin, end - begin);
+                });
+            });
+    });
+}
+
+}  // namespace
+
+void add_elementwise_kernels(KernelTable& table) {
+    table.add<Binary, make_binary>();
+    table.add<Accumulate, make_accumulate>();
+    table.add<Unary, make_unary>();
+    table.add<Affine, make_affine>();
+    table.add<ReluBackward, make_relu_backward>();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,57 @@
+#include "lockstep/ops/cpu/gemm.h"
+
+#include <algorithm>
+
+#include "lockstep/ops/cpu/onednn.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+namespace {
+
+struct Operand {
+    char transposed;
+    std::int64_t stride;  // between what is contiguous
+};
+
+Operand operand(std::int64_t rows, std::int64_t columns, const Matrix<float>& matrix) {
+    // The stride of a dimension of size 1 means nothing.
+    if (matrix.column == 1 || columns == 1) {
+        if (rows == 1 || matrix.row >= columns) return {'N', std::max(rows == 1 ? columns : matrix.row, columns)};
+    }
+    return {'T', std::max(columns == 1 ? rows : matrix.column, rows)};
+}
+
+}  // namespace
+
+bool is_gemm_operand(std::int64_t rows, std::int64_t columns, std::int64_t row, std::int64_t column) {
+    const bool by_rows = (column == 1 || columns == 1) && (rows == 1 || row >= columns);
+    const bool by_columns = (row == 1 || rows == 1) && (columns == 1 || column >= rows);
+    return by_rows || by_columns;
+}
+
+void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix<float>& a, const Matrix<float>& b, float* c,
+          bool add) {
+    if (m == 0 || n == 0) return;
+    if (k == 0) {
+        if (!add) std::fill_n(c, m * n, 0.0F);
+        return;
+    }
+    static_cast<void>(onednn::cpu_engine());  // limits oneDNN's instruction set where that is asked for
+    const Operand left = operand(m, k, a), right = operand(k, n, b);
+    const dnnl::status status = dnnl::sgemm(left.transposed, right.transposed, m, n, k, 1.0F, a.data, left.stride,
+                                            b.data, right.stride, add ? 1.0F : 0.0F, c, n);
+    if (status != dnnl::status::success)
+        throw DeviceError("oneDNN's sgemm failed with status " + std::to_string(static_cast<int>(status)));
+}
+
+void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix<double>& a, const Matrix<double>& b, double* c,
+          bool add) {
+    if (!add) std::fill_n(c, m * n, 0.0);
+    for (std::int64_t i = 0; i < m; ++i)
+        for (std::int64_t l = 0; l < k; ++l) {
+            const double factor = a.data[i * a.row + l * a.column];
+            for (std::int64_t j = 0; j < n; ++j) c[i * n + j] += factor * b.data[l * b.row + j * b.column];
+        }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,116 @@
+#include "lockstep/ops/cpu/layout.h"
+
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+namespace {
+
+using Tag = dnnl::memory::format_tag;
+
+onednn::Dims dims_of(const Shape& shape) { return {shape.begin(), shape.end()}; }
+
+dnnl::memory::data_type type_of(DType dtype) {
+    switch (dtype) {
+        case DType::f32: return dnnl::memory::data_type::f32;
+        case DType::i32: return dnnl::memory::data_type::s32;
+        case DType::u8: return dnnl::memory::data_type::u8;
+        default: break;
+    }
+    throw InvalidArgument("a oneDNN layout holds f32, i32 or u8, not " + std::string(name_of(dtype)) +
+                          ": make the tensor contiguous first");
+}
+
+/// Channels in a block of `desc`: 8, 16, or 0 for any other layout.
+int block_width(const onednn::Desc& desc) {
+    const onednn::Dims sizes = onednn::dims(desc);
+    if (sizes.size() != 4) return 0;
+    const auto type = onednn::data_type(desc);
+    if (desc == onednn::Desc(sizes, type, Tag::nChw16c)) return 16;
+    return desc == onednn::Desc(sizes, type, Tag::nChw8c) ? 8 : 0;
+}
+
+int block_width(const TensorMeta& meta) {
+    const auto* layout = dynamic_cast<const OneDnnLayout*>(meta.opaque.get());
+    return layout != nullptr ? block_width(layout->desc) : 0;
+}
+
+onednn::Desc blocked(const TensorMeta& meta, int width) {
+    return {dims_of(meta.shape), type_of(meta.dtype), width == 16 ? Tag::nChw16c : Tag::nChw8c};
+}
+
+}  // namespace
+
+bool OneDnnLayout::equals(const OpaqueLayout& other) const {
+    const auto* layout = dynamic_cast<const OneDnnLayout*>(&other);
+    return layout != nullptr && layout->desc == desc;
+}
+
+std::string OneDnnLayout::str() const {
+    const int width = block_width(desc);
+    return width != 0 ? "nChw" + std::to_string(width) + "c" : "oneDNN " + onednn::describe(desc);
+}
+
+std::optional<Planes> planes_of(const TensorMeta& meta) {
+    if (meta.shape.dims() != 4) return std::nullopt;
+    Planes planes{meta.shape[0], meta.shape[1], meta.shape[2], meta.shape[3], meta.shape[1], 1};
+    if (meta.opaque != nullptr) {
+        planes.width = block_width(meta);
+        if (planes.width == 0) return std::nullopt;
+        planes.blocks = (planes.channels + planes.width - 1) / planes.width;
+    } else if (!meta.is_contiguous()) {
+        return std::nullopt;
+    }
+    return planes;
+}
+
+Planes want_planes(KernelRequest& request, std::size_t input) {
+    if (!planes_of(request.in[input])) request.want_contiguous(input);
+    return planes_of(request.in[input]).value();
+}
+
+std::int64_t dense_elements(const TensorMeta& meta) {
+    const auto planes = meta.opaque != nullptr ? planes_of(meta) : std::nullopt;
+    return planes ? planes->elements() : meta.numel();
+}
+
+bool is_dense(const TensorMeta& meta, bool keeps_zero) {
+    if (meta.opaque == nullptr) return meta.is_contiguous();
+    const auto planes = planes_of(meta);
+    return planes && (keeps_zero || !planes->padded());
+}
+
+void arrange_like(TensorMeta& meta, const TensorMeta& like) {
+    if (like.opaque == nullptr) {
+        if (!meta.is_contiguous() || meta.opaque != nullptr)
+            meta = TensorMeta::contiguous(meta.dtype, meta.shape, meta.batch);
+        return;
+    }
+    auto layout = std::make_shared<const OneDnnLayout>(blocked(meta, block_width(like)));
+    if (meta.opaque != nullptr && meta.opaque->equals(*layout)) return;
+    meta = TensorMeta::contiguous(meta.dtype, meta.shape, meta.batch);
+    meta.opaque = std::move(layout);
+}
+
+void arrange(TensorMeta& meta, const onednn::Desc& desc) {
+    TensorMeta wanted = TensorMeta::contiguous(meta.dtype, meta.shape, meta.batch);
+    if (desc == desc_of(wanted)) {
+        if (meta.opaque != nullptr || !meta.is_contiguous()) meta = std::move(wanted);
+        return;
+    }
+    auto layout = std::make_shared<const OneDnnLayout>(desc);
+    if (meta.opaque != nullptr && meta.opaque->equals(*layout)) return;
+    wanted.opaque = std::move(layout);
+    meta = std::move(wanted);
+}
+
+onednn::Desc desc_of(const TensorMeta& meta) {
+    if (meta.opaque != nullptr) {
+        const auto* layout = dynamic_cast<const OneDnnLayout*>(meta.opaque.get());
+        if (layout == nullptr) throw InvalidArgument("a layout of another backend reached the CPU: " + meta.str());
+        return layout->desc;
+    }
+    if (meta.shape.empty()) return {{1}, type_of(meta.dtype), onednn::Dims{1}};
+    return {dims_of(meta.shape), type_of(meta.dtype), dims_of(meta.strides)};
+}
+
+}  // namespace lockstep

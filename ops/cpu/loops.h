@@ -1,0 +1,77 @@
+// The plain loops of the CPU backend, compiled once per instruction set and chosen at run time. All work on contiguous
+// runs, in one thread, in an order that depends on the length alone; callers cut work into fixed parts (parallel.h).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "lockstep/ops/internal/operations.h"
+
+namespace lockstep {
+
+/// Reductions keep this many accumulators, element i in accumulator i % lanes: that is what lets floats be added
+/// several at a time. It is a multiple of every channel block (1, 8, 16), so in a blocked tensor a lane always holds
+/// the same channel of its block.
+constexpr int lanes = 32;
+
+/// Max pooling of `planes` planes: (h, w, V) -> (out_h, out_w, V), V channels beside each other (1: plain).
+struct PoolPlanes {
+    std::ptrdiff_t h, w, out_h, out_w;
+    PoolGeometry window;
+};
+
+template <class T>
+struct Loops {
+    using Index = std::ptrdiff_t;
+    template <class... Args>
+    using Function = void (*)(Args...);
+
+    /// y[i] = a[i] op b[i]; y may be a or b. [kind][which: both vary, b is one element, a is one element]
+    std::array<std::array<Function<const T*, const T*, T*, Index>, 3>, 4> binary;
+    std::array<Function<const T*, T*, Index>, 6> unary;     // [kind](x, y, n)
+    Function<const T*, const T*, T*, Index> relu_backward;  // (dy, y, dx, n)
+    Function<const T*, T*, Index, T, T> affine;             // (x, y, n, scale, shift)
+    Function<T*, Index, T> fill;                            // (y, n, value)
+    T (*sum)(const T*, Index);
+    T (*squared_error)(const T*, const T*, Index);                      // sum of (a - b)^2
+    Function<const T*, const T*, T, T*, Index> squared_error_backward;  // (a, b, factor, y, n): factor * (a - b)
+
+    // Per lane: factors and sums are arrays of `lanes` elements, element i of a run belongs to lane i % lanes.
+    Function<const T*, const T*, T*, Index> lane_scale;      // (x, factor, y, n)
+    Function<const T*, Index, T*> lane_sum;                  // (x, n, sums): added to sums
+    Function<const T*, const T*, Index, T*> lane_deviation;  // (x, mean, n, sums): squared deviations
+    Function<const T*, const T*, const T*, const T*, T*, Index> lane_normalize;  // (x, mean, scale, bias, y, n)
+    /// (x, dy, mean, n, sums of dy, sums of dy * (x - mean))
+    Function<const T*, const T*, const T*, Index, T*, T*> lane_backward_sums;
+    /// (x, dy, mean, scale, mean_dy, slope, dx, n): see element::normalize_backward
+    Function<const T*, const T*, const T*, const T*, const T*, const T*, T*, Index> lane_backward_data;
+
+    /// [V = 1, 8, 16](geometry, x, y, where): one plane
+    std::array<Function<const PoolPlanes&, const T*, T*, std::uint8_t*>, 3> pool;
+    /// [V](geometry, dy, where, dx): one plane, written whole
+    std::array<Function<const PoolPlanes&, const T*, const std::uint8_t*, T*>, 3> pool_backward;
+
+    /// Elements [begin, end) of a mask, element e drawn with counter first + e. (out of element begin, begin, end, ...)
+    Function<T*, Index, Index, const StepState&, std::uint32_t, std::uint64_t, float, T> dropout_mask;
+    /// (segment, gradients, parameters, momentum or null, n)
+    Function<const Segment&, const T*, T*, T*, Index> sgd;
+    /// (inputs of all shards, distance of a shard's pointers, shards, first element, n, sums)
+    Function<void* const*, Index, int, Index, Index, T*> sum_over_shards;
+};
+
+/// Conversions of contiguous runs between f32 and the 16-bit floats.
+struct Conversions {
+    using Index = std::ptrdiff_t;
+    void (*from_half)(const Half*, float*, Index);
+    void (*to_half)(const float*, Half*, Index);
+    void (*from_bfloat16)(const BFloat16*, float*, Index);
+    void (*to_bfloat16)(const float*, BFloat16*, Index);
+};
+
+/// Those for allowed_isa(). T: float or double.
+template <class T>
+const Loops<T>& loops();
+const Conversions& conversions();
+
+}  // namespace lockstep

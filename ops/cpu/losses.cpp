@@ -1,0 +1,209 @@
+// Log-softmax and the losses. What a loss sums is summed in double, in one order whatever the threads.
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/ops/cpu/chunks.h"
+#include "lockstep/ops/cpu/kernels.h"
+#include "lockstep/ops/cpu/layout.h"
+#include "lockstep/ops/cpu/loops.h"
+#include "lockstep/ops/cpu/parallel.h"
+#include "lockstep/ops/internal/operations.h"
+
+namespace lockstep {
+namespace {
+
+// ---- log-softmax ------------------------------------------------------------------------------------------------
+
+/// A row-major tensor as (outer, size, inner), the softmax running over `size`.
+struct Lines {
+    std::int64_t outer = 1, size = 1, inner = 1;
+
+    Lines(const Shape& shape, int dim) {
+        for (int i = 0; i < shape.dims(); ++i) (i < dim ? outer : i == dim ? size : inner) *= shape[i];
+    }
+    std::int64_t count() const { return outer * inner; }
+    std::int64_t first(std::int64_t line) const { return line / inner * size * inner + line % inner; }
+};
+
+/// work(first element) for every line, in parallel.
+template <class Work>
+void for_lines(const Lines& lines, int threads, const Work& work) {
+    if (lines.size == 0) return;
+    const std::int64_t grain = std::max<std::int64_t>(1, 256 / lines.size);
+    for_parts(threads, lines.count(), grain, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t line = begin; line < end; ++line) work(lines.first(line));
+    });
+}
+
+std::unique_ptr<Kernel> make_log_softmax_forward(const LogSoftmaxForward& operation, KernelRequest& request) {
+    request.want_contiguous(0);
+    require_contiguous_output(operation, request, 0);
+    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_kernel(
+            [lines = Lines(request.in[0].shape, operation.dim), threads = request.threads](const Invocation& call) {
+                for_lines(lines, threads, [&](std::int64_t first) {
+                    const T* x = call.input<T>(0) + first;
+                    T* y = call.output<T>(0) + first;
+                    T largest = x[0];
+                    for (std::int64_t i = 1; i < lines.size; ++i) largest = std::max(largest, x[i * lines.inner]);
+                    T sum = 0;
+                    for (std::int64_t i = 0; i < lines.size; ++i) sum += std::exp(x[i * lines.inner] - largest);
+                    const T logarithm = std::log(sum);
+                    for (std::int64_t i = 0; i < lines.size; ++i)
+                        y[i * lines.inner] = x[i * lines.inner] - largest - logarithm;
+                });
+            });
+    });
+}
+
+std::unique_ptr<Kernel> make_log_softmax_backward(const LogSoftmaxBackward& operation, KernelRequest& request) {
+    request.want_all_contiguous();
+    require_contiguous_output(operation, request, 0);
+    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_kernel(
+            [lines = Lines(request.in[0].shape, operation.dim), threads = request.threads](const Invocation& call) {
+                for_lines(lines, threads, [&](std::int64_t first) {
+                    const T *dy = call.input<T>(0) + first, *y = call.input<T>(1) + first;
+                    T* dx = call.output<T>(0) + first;
+                    T sum = 0;
+                    for (std::int64_t i = 0; i < lines.size; ++i) sum += dy[i * lines.inner];
+                    for (std::int64_t i = 0; i < lines.size; ++i)
+                        dx[i * lines.inner] = dy[i * lines.inner] - std::exp(y[i * lines.inner]) * sum;
+                });
+            });
+    });
+}
+
+// ---- negative log likelihood ------------------------------------------------------------------------------------
+
+/// The first report stays.
+void report(const Invocation& call, StatusCode code, std::int64_t row, std::int64_t value) {
+    StatusWord& status = *call.status;
+    if (status.code != 0) return;
+    status = {static_cast<std::int32_t>(code), call.shard, static_cast<std::int64_t>(call.step->step), row, value};
+}
+
+void require_targets(const Operation& operation, const TensorMeta& target) {
+    if (target.dtype != DType::i64)
+        throw InvalidArgument(std::string(operation.name()) + ": targets are i64, not " +
+                              std::string(name_of(target.dtype)));
+}
+
+std::unique_ptr<Kernel> make_nll_forward(const NllForward& operation, KernelRequest& request) {
+    require_targets(operation, request.in[1]);
+    request.want_all_contiguous();
+    const std::int64_t rows = request.in[0].shape[0], classes = request.in[0].shape[1];
+    const bool weighted = is_given(request.in[2]);
+    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_kernel([=, ignore = operation.ignore_index](const Invocation& call) {
+            const T *logp = call.input<T>(0), *weights = call.input<T>(2);
+            const auto* target = call.input<std::int64_t>(1);
+            double numerator = 0, weight = 0;
+            for (std::int64_t row = 0; row < rows; ++row) {
+                const std::int64_t t = target[row];
+                if (t == ignore) continue;
+                if (t < 0 || t >= classes) {
+                    report(call, StatusCode::target_out_of_range, call.first_row + row, t);
+                    continue;
+                }
+                const double w = weighted ? static_cast<double>(weights[t]) : 1.0;
+                numerator -= w * static_cast<double>(logp[row * classes + t]);
+                weight += w;
+            }
+            *call.output<T>(0) = static_cast<T>(numerator);
+            *call.output<T>(1) = static_cast<T>(weight);
+        });
+    });
+}
+
+std::unique_ptr<Kernel> make_nll_backward(const NllBackward& operation, KernelRequest& request) {
+    require_targets(operation, request.in[1]);
+    request.want_all_contiguous();
+    require_contiguous_output(operation, request, 0);
+    const std::int64_t rows = request.out[0].shape[0], classes = request.out[0].shape[1];
+    const bool weighted = is_given(request.in[2]);
+    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_kernel([=, ignore = operation.ignore_index](const Invocation& call) {
+            const T gradient = *call.input<T>(0), *weights = call.input<T>(2);
+            const auto* target = call.input<std::int64_t>(1);
+            T* dlogp = call.output<T>(0);
+            std::fill_n(dlogp, rows * classes, T(0));
+            for (std::int64_t row = 0; row < rows; ++row) {
+                const std::int64_t t = target[row];
+                if (t == ignore || t < 0 || t >= classes) continue;
+                dlogp[row * classes + t] = weighted ? -gradient * weights[t] : -gradient;
+            }
+        });
+    });
+}
+
+// ---- squared error ----------------------------------------------------------------------------------------------
+
+/// Brings both inputs to one arrangement that runs from end to end.
+void want_alike(KernelRequest& request, std::size_t a, std::size_t b) {
+    if (!is_dense(request.in[a])) request.want_contiguous(a);
+    arrange_like(request.in[b], request.in[a]);
+}
+
+std::unique_ptr<Kernel> make_squared_error_forward(const SquaredErrorForward& operation, KernelRequest& request) {
+    want_alike(request, 0, 1);
+    const std::int64_t elements = dense_elements(request.in[0]);
+    const std::size_t scratch = static_cast<std::size_t>(chunk_count(elements)) * sizeof(double);
+    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_kernel(
+            [elements, threads = request.threads](const Invocation& call) {
+                const T *a = call.input<T>(0), *b = call.input<T>(1);
+                *call.output<T>(0) = static_cast<T>(sum_chunks(
+                    threads, elements, static_cast<double*>(call.scratch), [&](std::int64_t begin, std::int64_t end) {
+                        return loops<T>().squared_error(a + begin, b + begin, end - begin);
+                    }));
+            },
+            scratch);
+    });
+}
+
+std::unique_ptr<Kernel> make_squared_error_backward(const SquaredErrorBackward& operation, KernelRequest& request) {
+    want_alike(request, 1, 2);
+    arrange_like(request.out[0], request.in[1]);
+    const std::int64_t elements = dense_elements(request.in[1]);
+    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_kernel([elements, threads = request.threads](const Invocation& call) {
+            const T factor = T(2) * *call.input<T>(0);
+            for_parts(threads, elements, element_grain, [&](std::int64_t begin, std::int64_t end) {
+                loops<T>().squared_error_backward(call.input<T>(1) + begin, call.input<T>(2) + begin, factor,
+                                                  call.output<T>(0) + begin, end - begin);
+            });
+        });
+    });
+}
+
+std::unique_ptr<Kernel> make_check_finite(const CheckFinite& operation, KernelRequest& request) {
+    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_kernel([](const Invocation& call) {
+            const T value = *call.input<T>(0);
+            if (!std::isfinite(value)) report(call, StatusCode::loss_not_finite, 0, 0);
+            *call.output<T>(0) = value;
+        });
+    });
+}
+
+}  // namespace
+
+void add_loss_kernels(KernelTable& table) {
+    table.add<LogSoftmaxForward, make_log_softmax_forward>();
+    table.add<LogSoftmaxBackward, make_log_softmax_backward>();
+    table.add<NllForward, make_nll_forward>();
+    table.add<NllBackward, make_nll_backward>();
+    table.add<SquaredErrorForward, make_squared_error_forward>();
+    table.add<SquaredErrorBackward, make_squared_error_backward>();
+    table.add<CheckFinite, make_check_finite>();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,224 @@
+// Sum and ArgMax.
+#include <algorithm>
+#include <type_traits>
+
+#include "lockstep/ops/cpu/chunks.h"
+#include "lockstep/ops/cpu/kernels.h"
+#include "lockstep/ops/cpu/loops.h"
+#include "lockstep/ops/cpu/parallel.h"
+#include "lockstep/ops/cpu/strided.h"
+#include "lockstep/ops/internal/operations.h"
+
+namespace lockstep {
+namespace {
+
+// ---- sum --------------------------------------------------------------------------------------------------------
+
+/// `shape` with size 1 in the dims whose bit in `dims` is `bit`.
+Shape without(Shape shape, std::uint32_t dims, bool bit) {
+    for (int i = 0; i < shape.dims(); ++i)
+        if (((dims >> i & 1u) != 0) == bit) shape[i] = 1;
+    return shape;
+}
+
+bool innermost_is_summed(const Shape& shape, std::uint32_t dims) {
+    for (int i = shape.dims() - 1; i >= 0; --i)
+        if (shape[i] != 1) return (dims >> i & 1u) != 0;
+    return true;
+}
+
+template <class In>
+using Accumulator = std::conditional_t<std::is_floating_point_v<In>, double, std::int64_t>;
+
+template <class In>
+Accumulator<In> sum_run(const In* x, std::int64_t n) {
+    if constexpr (std::is_floating_point_v<In>) {
+        return static_cast<double>(loops<In>().sum(x, n));
+    } else {
+        std::int64_t sum = 0;
+        for (std::int64_t i = 0; i < n; ++i) sum += static_cast<std::int64_t>(x[i]);
+        return sum;
+    }
+}
+
+template <class In, class Out>
+void add_row(const In* x, Out* y, std::int64_t n) {
+    if constexpr (std::is_floating_point_v<In>) {
+        loops<In>().binary[static_cast<std::size_t>(BinaryKind::add)][0](y, x, y, n);
+    } else {
+        for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<Out>(y[i] + static_cast<Out>(x[i]));
+    }
+}
+
+/// Row-major x (In) to row-major y (Out).
+template <class In, class Out>
+class SumKernel final : public Kernel {
+public:
+    SumKernel(const TensorMeta& x, const TensorMeta& y, std::uint32_t dims)
+        : kept_(without(x.shape, dims, true), {x.strides, y.strides}),
+          summed_(without(x.shape, dims, false), {x.strides}),
+          along_runs_(innermost_is_summed(x.shape, dims)),
+          outputs_(y.numel()),
+          empty_(x.numel() == 0),
+          whole_(x.numel()) {}
+
+    std::size_t scratch_bytes() const override {
+        return is_total() ? static_cast<std::size_t>(chunk_count(whole_)) * sizeof(double) : 0;
+    }
+
+    void run(const Invocation& call) const override {
+        const In* x = call.input<In>(0);
+        Out* y = call.output<Out>(0);
+        if (empty_) {
+            std::fill_n(y, outputs_, Out(0));
+        } else if (is_total()) {
+            sum_total(x, y, static_cast<double*>(call.scratch));
+        } else if (along_runs_) {
+            sum_runs(x, y);
+        } else {
+            sum_rows(x, y);
+        }
+    }
+
+private:
+    /// One sum over everything, of floats: cut in chunks.
+    bool is_total() const { return std::is_floating_point_v<In> && outputs_ == 1 && whole_ > chunk_elements; }
+
+    void sum_total(const In* x, Out* y, double* partial) const {
+        *y = static_cast<Out>(sum_chunks(threads, whole_, partial, [&](std::int64_t begin, std::int64_t end) {
+            return sum_run(x + begin, end - begin);
+        }));
+    }
+
+    /// Neighbours are added up: every output is the sum of some runs.
+    void sum_runs(const In* x, Out* y) const {
+        const std::int64_t work = summed_.rows() * summed_.run();
+        const std::int64_t grain = std::max<std::int64_t>(1, element_grain / std::max<std::int64_t>(1, work));
+        const auto element = [&](std::int64_t from, std::int64_t to) {
+            Accumulator<In> sum = 0;
+            summed_.for_rows(0, summed_.rows(),
+                             [&](const auto& at) { sum += sum_run(x + from + at[0], summed_.run()); });
+            y[to] = static_cast<Out>(sum);
+        };
+        for_parts(threads, kept_.rows() * kept_.run(), grain,
+                  [&](std::int64_t begin, std::int64_t end) { for_elements(begin, end, element); });
+    }
+
+    /// Rows of kept elements are added to each other.
+    void sum_rows(const In* x, Out* y) const {
+        constexpr std::int64_t columns = 2048;
+        const std::int64_t blocks = (kept_.run() + columns - 1) / columns;
+        for_parts(threads, kept_.rows() * blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t part = begin; part < end; ++part) {
+                const std::int64_t column = part % blocks * columns;
+                const std::int64_t count = std::min(columns, kept_.run() - column);
+                kept_.for_rows(part / blocks, part / blocks + 1, [&](const auto& kept) {
+                    Out* const to = y + kept[1] + column;
+                    std::fill_n(to, count, Out(0));
+                    summed_.for_rows(0, summed_.rows(), [&](const auto& at) {
+                        for (std::int64_t i = 0; i < summed_.run(); ++i)
+                            add_row(x + kept[0] + column + at[0] + i * summed_.steps()[0], to, count);
+                    });
+                });
+            }
+        });
+    }
+
+    /// element(offset in x, offset in y) for kept elements [begin, end).
+    template <class Element>
+    void for_elements(std::int64_t begin, std::int64_t end, const Element& element) const {
+        const std::int64_t run = kept_.run();
+        std::int64_t at = begin;
+        while (at < end) {
+            const std::int64_t row = at / run, from = at % run, to = std::min(run, from + end - at);
+            kept_.for_rows(row, row + 1, [&](const auto& offset) {
+                for (std::int64_t i = from; i < to; ++i)
+                    element(offset[0] + i * kept_.steps()[0], offset[1] + i * kept_.steps()[1]);
+            });
+            at += to - from;
+        }
+    }
+
+    StridedWalk<2> kept_;
+    StridedWalk<1> summed_;
+    bool along_runs_;
+    std::int64_t outputs_;
+    bool empty_;
+    std::int64_t whole_;
+};
+
+template <class In>
+std::unique_ptr<Kernel> make_integer_sum(const Sum& operation, const KernelRequest& request) {
+    const TensorMeta &x = request.in[0], &y = request.out[0];
+    switch (y.dtype) {
+        case DType::i64: return std::make_unique<SumKernel<In, std::int64_t>>(x, y, operation.dims);
+        case DType::i32: return std::make_unique<SumKernel<In, std::int32_t>>(x, y, operation.dims);
+        case DType::u8: return std::make_unique<SumKernel<In, std::uint8_t>>(x, y, operation.dims);
+        default: unsupported_dtype(operation, y.dtype);
+    }
+}
+
+std::unique_ptr<Kernel> make_sum(const Sum& operation, KernelRequest& request) {
+    request.want_contiguous(0);
+    require_contiguous_output(operation, request, 0);
+    const DType dtype = request.in[0].dtype;
+    if (is_floating(dtype) && request.out[0].dtype != dtype) unsupported_dtype(operation, request.out[0].dtype);
+    const TensorMeta &x = request.in[0], &y = request.out[0];
+    switch (dtype) {
+        case DType::f32: return std::make_unique<SumKernel<float, float>>(x, y, operation.dims);
+        case DType::f64: return std::make_unique<SumKernel<double, double>>(x, y, operation.dims);
+        case DType::i32: return make_integer_sum<std::int32_t>(operation, request);
+        case DType::i64: return make_integer_sum<std::int64_t>(operation, request);
+        case DType::u8: return make_integer_sum<std::uint8_t>(operation, request);
+        case DType::boolean: return make_integer_sum<bool>(operation, request);
+        default: unsupported_dtype(operation, dtype);
+    }
+}
+
+// ---- argmax -----------------------------------------------------------------------------------------------------
+
+/// x (outer, size, inner); NaN is the largest, as in PyTorch.
+template <class T>
+std::unique_ptr<Kernel> make_argmax_of(int dim, const KernelRequest& request) {
+    const Shape& shape = request.in[0].shape;
+    std::int64_t inner = 1;
+    for (int i = dim + 1; i < shape.dims(); ++i) inner *= shape[i];
+    const std::int64_t size = shape[dim], outputs = request.out[0].numel();
+    return make_kernel([inner, size, outputs, threads = request.threads](const Invocation& call) {
+        const T* x = call.input<T>(0);
+        auto* y = call.output<std::int64_t>(0);
+        for_parts(threads, outputs, 256, [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t o = begin; o < end; ++o) {
+                const T* const from = x + o / inner * size * inner + o % inner;
+                std::int64_t best = 0;
+                for (std::int64_t i = 1; i < size; ++i) {
+                    const T value = from[i * inner], largest = from[best * inner];
+                    if (value > largest || (value != value && largest == largest)) best = i;
+                }
+                y[o] = best;
+            }
+        });
+    });
+}
+
+std::unique_ptr<Kernel> make_argmax(const ArgMax& operation, KernelRequest& request) {
+    request.want_contiguous(0);
+    require_contiguous_output(operation, request, 0);
+    switch (request.in[0].dtype) {
+        case DType::f32: return make_argmax_of<float>(operation.dim, request);
+        case DType::f64: return make_argmax_of<double>(operation.dim, request);
+        case DType::i32: return make_argmax_of<std::int32_t>(operation.dim, request);
+        case DType::i64: return make_argmax_of<std::int64_t>(operation.dim, request);
+        case DType::u8: return make_argmax_of<std::uint8_t>(operation.dim, request);
+        default: unsupported_dtype(operation, request.in[0].dtype);
+    }
+}
+
+}  // namespace
+
+void add_reduction_kernels(KernelTable& table) {
+    table.add<Sum, make_sum>();
+    table.add<ArgMax, make_argmax>();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,27 @@
+// Copies between strided tensors, with conversion of the element type.
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/ops/cpu/strided.h"
+
+namespace lockstep {
+
+/// One shape's copy. Floats become integers by truncation, limited to what the integer can hold (NaN: 0); bool is
+/// "not zero". Constant once made.
+class StridedCopy {
+public:
+    /// Both of `shape`; strides in elements.
+    StridedCopy(DType from_dtype, const Shape& from_strides, DType to_dtype, const Shape& to_strides,
+                const Shape& shape);
+    void run(const void* from, void* to, int threads) const;
+
+private:
+    using Row = void (*)(const void* from, std::int64_t from_step, void* to, std::int64_t to_step, std::int64_t count);
+
+    StridedWalk<2> walk_;
+    std::int64_t from_size_, to_size_;
+    Row row_;
+};
+
+}  // namespace lockstep
