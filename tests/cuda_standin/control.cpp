@@ -48,11 +48,13 @@ void stop(State& shared) {
     std::vector<MarkerPtr> ends;
     for (auto& [handle, each] : shared.streams) ends.push_back(Stream::finish(each));
     for (auto& each : shared.devices) ends.push_back(Stream::finish(each.default_stream));
+    for (const auto& [device, end] : shared.ending) ends.push_back(end);
     for (const auto& each : ends) each->wait();
 }
 
 void forget(State& shared) {
     shared.streams.clear();
+    shared.ending.clear();
     shared.events.clear();
     shared.objects.clear();
     shared.devices.clear();

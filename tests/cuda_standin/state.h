@@ -131,6 +131,7 @@ struct State {
     std::uint64_t epoch = 0;
     std::uint64_t next_handle = 0;
     std::map<std::uintptr_t, std::shared_ptr<Stream>> streams;
+    std::vector<std::pair<int, MarkerPtr>> ending;  // ends of destroyed streams that may still work, by device
     std::map<std::uintptr_t, Event> events;
     std::map<std::uintptr_t, std::any> objects;  // library handles and descriptors
     std::map<std::uintptr_t, Block> blocks;      // by address

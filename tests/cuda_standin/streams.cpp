@@ -125,6 +125,8 @@ std::vector<MarkerPtr> Call::mark_device(int device_index) {
     for (auto& [handle, each] : state_.streams)
         if (each->device() == device_index) ends.push_back(each->enqueue_marker());
     ends.push_back(device(device_index).default_stream->enqueue_marker());
+    for (const auto& [owner, end] : state_.ending)
+        if (owner == device_index) ends.push_back(end);
     return ends;
 }
 
@@ -182,7 +184,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
         if (stream == nullptr || stream == cudaStreamLegacy)
             refuse(cudaErrorInvalidResourceHandle, Kind::invalid_argument, "the default stream cannot be destroyed");
         call.state().streams.erase(reinterpret_cast<std::uintptr_t>(stream));
-        Stream::finish(found);
+        auto& ending = call.state().ending;
+        std::erase_if(ending, [](const auto& each) { return each.second->done(); });
+        ending.emplace_back(found->device(), Stream::finish(found));
     });
 }
 

@@ -184,13 +184,15 @@ TEST_CASE("arguments that CUDA refuses") {
 TEST_CASE("CUDA called from a host function") {
     const Fresh fresh;
     const cudaStream_t stream = new_stream();
+    cudaError_t status = cudaSuccess;
     ok(cudaLaunchHostFunc(
         stream,
-        [](void*) {
+        [](void* result) {
             int device = 0;
-            CHECK(cudaGetDevice(&device) == cudaErrorNotPermitted);
+            *static_cast<cudaError_t*>(result) = cudaGetDevice(&device);
         },
-        nullptr));
+        &status));
     ok(cudaStreamSynchronize(stream));
+    CHECK(status == cudaErrorNotPermitted);
     CHECK(only_mistake() == Kind::called_from_callback);
 }

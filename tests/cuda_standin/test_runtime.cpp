@@ -217,6 +217,22 @@ TEST_CASE("elapsed time spans what lies between the records") {
     CHECK(milliseconds >= 20);
 }
 
+TEST_CASE("a wait that is missing is a race, not hidden by the stand-in's own locks", "[.race]") {
+    const Fresh fresh;
+    int shared = 0;
+    const cudaStream_t first = new_stream(), second = new_stream();
+    ok(enqueue_host_kernel(first, "write", [&] { shared = 1; }, {}));
+    ok(cudaEventRecord(new_event(), first));
+    ok(enqueue_host_kernel(second, "write", [&] { shared = 2; }, {}));
+    ok(cudaDeviceSynchronize());
+    CHECK(shared != 0);
+}
+
+TEST_CASE("mistakes that nobody took end the process with status 97", "[.exit]") {
+    reset();
+    ok(cudaStreamWaitEvent(new_stream(), new_event(), 0));
+}
+
 TEST_CASE("the default stream and blocking streams wait for each other, others do not") {
     const Fresh fresh;
     std::vector<int> order;
@@ -246,6 +262,15 @@ TEST_CASE("a destroyed stream still does its work, and host functions run in ord
     ok(cudaStreamDestroy(stream));
     ok(cudaEventSynchronize(event));
     CHECK(value == 7);
+    const cudaStream_t other = new_stream();
+    const auto late = [&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        value = 8;
+    };
+    ok(enqueue_host_kernel(other, "late", late, {}));
+    ok(cudaStreamDestroy(other));
+    ok(cudaDeviceSynchronize());
+    CHECK(value == 8);
     CHECK(counters().devices[0].host_functions == 1);
     CHECK(counters().live_streams == 0);
 }
