@@ -136,6 +136,7 @@ struct OrderChecker::State {
 
 void OrderChecker::State::find_conflict(const Access& access, const VectorClock& clock,
                                         std::optional<Conflict>& worst) const {
+    if (access.bytes == 0) return;
     const auto begin = reinterpret_cast<std::uintptr_t>(access.address);
     const std::uintptr_t end = begin + access.bytes;
     const auto consider = [&](const Epoch& epoch, bool writes, std::uintptr_t from, std::uintptr_t to) {
