@@ -55,6 +55,8 @@ public:
     virtual Span span() const { return Span::shard; }
     /// Changes state that outlives the step (running statistics, counters): runs only when the step is good.
     virtual bool commits() const { return false; }
+    /// May write the shard's status word.
+    virtual bool reports_status() const { return false; }
     /// Draws random numbers: gets an ordinal of its own in `forward`.
     virtual bool is_random() const { return false; }
 };

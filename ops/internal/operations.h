@@ -226,6 +226,7 @@ struct NllForward final : Operation {
     explicit NllForward(std::int64_t ignore) : ignore_index(ignore) {}
     std::int64_t ignore_index;
     std::string_view name() const override { return "nll_forward"; }
+    bool reports_status() const override { return true; }
     void describe(Signature& s) const override { s.add(ignore_index); }
 };
 /// in: gradient of the numerator (scalar), target, class weights or undefined; out: dlogp (N, C)
@@ -246,6 +247,7 @@ struct SquaredErrorBackward final : Operation {
 /// in: value (scalar); reports StatusCode::loss_not_finite in the status word; out: value
 struct CheckFinite final : Operation {
     std::string_view name() const override { return "check_finite"; }
+    bool reports_status() const override { return true; }
 };
 
 // ---- across shards --------------------------------------------------------------------------------------------

@@ -49,21 +49,24 @@ Instance::Instance(const Schedule& schedule, std::vector<std::shared_ptr<Buffer>
         // Control words are read and written by the kernel beside its operands.
         if (spec.operation->is_random()) task.accesses.push_back({spec.step, sizeof(StepState), runner[i], Access::Mode::read});
         if (spec.operation->commits()) task.accesses.push_back({spec.agreed, sizeof(StatusWord), runner[i], Access::Mode::read});
-        else if (spec.status) task.accesses.push_back({spec.status, sizeof(StatusWord), runner[i], Access::Mode::write});
+        if (spec.operation->reports_status()) task.accesses.push_back({spec.status, sizeof(StatusWord), runner[i], Access::Mode::write});
         tasks_.push_back(std::move(task));
     }
 }
 
+char* Instance::start(const PlaceRef& place) const {
+    if (place.workspace >= 0) return static_cast<char*>(workspaces_[static_cast<std::size_t>(place.workspace)]->data()) + place.offset;
+    return place.memory ? static_cast<char*>(place.memory->data()) + place.offset : nullptr;
+}
+
 void* Instance::address(const PlaceRef& place) const {
-    if (place.workspace >= 0)
-        return static_cast<char*>(workspaces_[static_cast<std::size_t>(place.workspace)]->data()) + place.offset + place.first;
-    return place.memory ? static_cast<char*>(place.memory->data()) + place.offset + place.first : nullptr;
+    char* begin = start(place);
+    return begin ? begin + place.first : nullptr;
 }
 
 Access Instance::access(const PlaceRef& place, Device runner, bool write) const {
-    const char* start = static_cast<const char*>(address(place)) - place.first;
     const Access::Mode mode = write ? Access::Mode::write : place.owner == runner ? Access::Mode::read : Access::Mode::peer_read;
-    return {start, place.bytes, place.owner, mode};
+    return {start(place), place.bytes, place.owner, mode};
 }
 
 void Instance::perform(const Task& task, const Launch& launch) {

@@ -17,7 +17,7 @@ struct PlaceRef {
     std::size_t offset = 0;            ///< bytes into the workspace, or into `memory`
     std::shared_ptr<Buffer> memory;    ///< fixed memory; null with workspace -1: a null pointer
     std::size_t bytes = 0;             ///< for the ordering checker
-    std::size_t first = 0;             ///< bytes from `offset` to the first element
+    std::ptrdiff_t first = 0;          ///< bytes from `offset` to the first element; may be negative
     Device owner;
 };
 
@@ -91,6 +91,7 @@ private:
         std::vector<Access> accesses;
     };
     static void perform(const Task& task, const Launch& launch);
+    char* start(const PlaceRef& place) const;
     Access access(const PlaceRef& place, Device runner, bool write) const;
     std::vector<std::shared_ptr<Buffer>> workspaces_;
     std::vector<Task> tasks_;

@@ -1,0 +1,48 @@
+// A batch program placed on devices: one copy a shard, run record by record across all of them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "lockstep/parallel/internal/reducer.h"
+#include "lockstep/parallel/internal/shard_memory.h"
+
+namespace lockstep {
+
+/// The schedule of a batch program with the workspaces that it needs. Commands [0, forward_end) are forward and loss,
+/// the rest backward, reduction and update.
+class PlacedProgram {
+public:
+    PlacedProgram(EngineContext& context, const ConstantCache& constants, std::shared_ptr<const BatchProgram> batch, UpdatePlan update);
+
+    const BatchProgram& batch() const { return *batch_; }
+    const ShardMemory& memory() const { return memory_; }
+    std::size_t forward_end() const { return forward_end_; }
+    /// An instance with free workspaces, made on first use. Give it back with `release`.
+    std::shared_ptr<Instance> acquire();
+    void release(std::shared_ptr<Instance> instance) { free_.push_back(std::move(instance)); }
+    void run_forward(Instance& instance) { instance.enqueue(schedule_, 0, forward_end_); }
+    void run_backward(Instance& instance) { instance.enqueue(schedule_, forward_end_, schedule_.size()); }
+    const std::vector<Bucket>& buckets() const { return buckets_; }
+    /// Programs keep the optimizer's memory in their tasks: stale once it has more of it.
+    bool has_momentum() const { return has_momentum_; }
+
+private:
+    friend class ProgramPlacer;
+    std::shared_ptr<const BatchProgram> batch_;
+    std::vector<GradientNode> nodes_;
+    ShardMemory memory_;
+    EngineContext& context_;
+    Schedule schedule_;
+    std::vector<Bucket> buckets_;
+    std::size_t forward_end_ = 0;
+    bool has_momentum_ = false;
+    std::vector<std::shared_ptr<Instance>> free_;
+};
+
+/// Buckets over the parameters that `program` delivers gradients for: contiguous ranges of at least `bytes` bytes, in
+/// the order of the arena.
+std::vector<Bucket> make_buckets(const ParameterStore& store, const ShardProgram& program, std::size_t bytes);
+
+}  // namespace lockstep

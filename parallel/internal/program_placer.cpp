@@ -1,0 +1,281 @@
+#include "lockstep/parallel/internal/program_placer.h"
+
+#include <algorithm>
+#include <set>
+
+#include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+namespace {
+
+const Delivery* find_delivery(const ShardProgram& program, int arena, int segment) {
+    for (const Delivery& delivery : program.deliveries)
+        if (delivery.arena == arena && delivery.segment == segment) return &delivery;
+    return nullptr;
+}
+
+/// The record after which the bucket's gradients are complete and its parameters are read no more.
+long ready_after(const EngineContext& context, const ShardProgram& program, const Bucket& bucket) {
+    long ready = -1;
+    for (int segment = bucket.first_segment; segment < bucket.last_segment; ++segment)
+        if (const Delivery* delivery = find_delivery(program, bucket.arena, segment))
+            ready = std::max(ready, static_cast<long>(delivery->ready));
+    const auto& arena = context.store->replicas()[0].parameters[static_cast<std::size_t>(bucket.arena)];
+    const std::size_t size = size_of(context.store->parameters()[static_cast<std::size_t>(bucket.arena)].dtype);
+    for (std::size_t i = 0; i < program.records.size(); ++i)
+        for (const Operand& operand : program.records[i].in) {
+            if (!operand.buffer || operand.buffer->is_symbolic() || operand.buffer->whole() != arena) continue;
+            const std::size_t begin = operand.buffer->offset_in_whole();
+            if (begin < static_cast<std::size_t>(bucket.end) * size && begin + operand.buffer->bytes() > static_cast<std::size_t>(bucket.begin) * size)
+                ready = std::max(ready, static_cast<long>(i));
+        }
+    return ready;
+}
+
+std::vector<std::size_t> spans_in(const ShardProgram& program, std::size_t first, std::size_t last) {
+    std::vector<std::size_t> found;
+    for (std::size_t i = first; i < last; ++i)
+        if (program.records[i].operation->span() == Span::all_shards) found.push_back(i);
+    return found;
+}
+
+}  // namespace
+
+ProgramPlacer::ProgramPlacer(PlacedProgram& placed, EngineContext& context, UpdatePlan update)
+    : placed_(placed),
+      context_(context),
+      batch_(placed.batch()),
+      schedule_(placed.schedule_),
+      update_(update),
+      reducer_(context, placed.nodes_, update, placed.schedule_),
+      next_fold_(placed.nodes_.size(), 0) {
+    for (const Bucket& bucket : placed_.buckets_)
+        bucket_ready_.push_back({ready_after(context, *batch_.full, bucket), ready_after(context, *batch_.last, bucket)});
+    commits_ = batch_.full->backward_begin > batch_.full->commit_begin;
+}
+
+std::vector<ProgramPlacer::Turn> ProgramPlacer::turns(std::size_t full_first, std::size_t full_last, std::size_t last_first,
+                                                      std::size_t last_last) const {
+    std::vector<std::size_t> full_spans = spans_in(*batch_.full, full_first, full_last);
+    std::vector<std::size_t> last_spans = spans_in(*batch_.last, last_first, last_last);
+    full_spans.push_back(full_last);
+    last_spans.push_back(last_last);
+    std::vector<Turn> result;
+    for (std::size_t i = 0; i < full_spans.size(); ++i) {
+        while (full_first < full_spans[i] || last_first < last_spans[i]) {
+            Turn turn;
+            if (full_first < full_spans[i]) turn.full = static_cast<long>(full_first++);
+            if (last_first < last_spans[i]) turn.last = static_cast<long>(last_first++);
+            result.push_back(turn);
+        }
+        if (i + 1 < full_spans.size()) result.push_back({static_cast<long>(full_first++), static_cast<long>(last_first++)});
+    }
+    return result;
+}
+
+long ProgramPlacer::index_of(const Turn& turn, int shard) const { return shard + 1 == batch_.cut.present ? turn.last : turn.full; }
+
+std::vector<int> ProgramPlacer::lanes_with_shards() const {
+    std::vector<int> lanes;
+    for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane)
+        if (context_.lanes[lane].shards.first < batch_.cut.present && !context_.lanes[lane].shards.empty())
+            lanes.push_back(static_cast<int>(lane));
+    return lanes;
+}
+
+std::vector<int> ProgramPlacer::record_lanes() {
+    std::vector<int> events;
+    for (const int lane : lanes_with_shards()) events.push_back(schedule_.record(context_.compute(lane)));
+    return events;
+}
+
+TaskSpec ProgramPlacer::task_of(int shard, const Record& record, bool forward) const {
+    TaskSpec task;
+    task.operation = record.operation;
+    task.kernel = record.kernel;
+    for (const Operand& operand : record.in) task.in.push_back(placed_.memory_.place(shard, operand));
+    for (const Operand& operand : record.out) task.out.push_back(placed_.memory_.place(shard, operand));
+    task.scratch = placed_.memory_.scratch(shard, record.kernel->scratch_bytes());
+    task.replica = placed_.memory_.replica_of(shard);
+    const ControlBlock& control = context_.control[static_cast<std::size_t>(task.replica)];
+    task.step = control.step();
+    task.agreed = control.agreed();
+    task.status = forward ? control.shard(shard) : nullptr;
+    task.ordinal = record.ordinal;
+    task.shard = shard;
+    task.first_row = batch_.cut.first_row(shard);
+    task.shards = 1;
+    return task;
+}
+
+void ProgramPlacer::place_record(int shard, const Record& record, bool forward) {
+    schedule_.run(context_.compute(context_.lane_of(shard)), task_of(shard, record, forward));
+}
+
+void ProgramPlacer::place_span(const Turn& turn) {
+    const int root_lane = context_.lane_of(0);
+    Stream& root = context_.compute(root_lane);
+    for (const int lane : lanes_with_shards())
+        if (lane != root_lane) schedule_.wait(root, schedule_.record(context_.compute(lane)));
+    const auto record_of = [&](int shard) -> const Record& {
+        return batch_.of(shard).records[static_cast<std::size_t>(index_of(turn, shard))];
+    };
+    TaskSpec task = task_of(0, record_of(0), false);
+    task.shards = batch_.cut.present;
+    for (int shard = 1; shard < batch_.cut.present; ++shard)
+        for (const Operand& operand : record_of(shard).in)
+            task.in.push_back(readable_on(schedule_, root, placed_.memory_.place(shard, operand)));
+    const std::vector<PlaceRef> results = task.out;
+    schedule_.run(root, std::move(task));
+    const int done = schedule_.record(root);
+    for (const int lane : lanes_with_shards())
+        if (lane != root_lane) schedule_.wait(context_.compute(lane), done);
+    for (int shard = 1; shard < batch_.cut.present; ++shard)
+        for (std::size_t i = 0; i < results.size(); ++i)
+            schedule_.copy(context_.compute(context_.lane_of(shard)),
+                           {results[i], placed_.memory_.place(shard, record_of(shard).out[i]), results[i].bytes});
+}
+
+void ProgramPlacer::place_turn(const Turn& turn) {
+    if (turn.full >= 0 && batch_.full->records[static_cast<std::size_t>(turn.full)].operation->span() == Span::all_shards) {
+        place_span(turn);
+    } else {
+        for (int shard = 0; shard < batch_.cut.present; ++shard)
+            if (const long index = index_of(turn, shard); index >= 0)
+                place_record(shard, batch_.of(shard).records[static_cast<std::size_t>(index)],
+                             static_cast<std::size_t>(index) < batch_.of(shard).commit_begin);
+    }
+    done_.full = std::max(done_.full, turn.full);
+    done_.last = std::max(done_.last, turn.last);
+}
+
+void ProgramPlacer::place_agreement() {
+    Stream& root = context_.communicate(0);
+    for (const int event : record_lanes()) schedule_.wait(root, event);
+    const TensorMeta word = TensorMeta::contiguous(DType::u8, {sizeof(StatusWord)});
+    const auto word_place = [&](int device, const StatusWord* address) {
+        const auto& memory = context_.control[static_cast<std::size_t>(device)].memory();
+        const auto offset = reinterpret_cast<const char*>(address) - static_cast<const char*>(memory->data());
+        return fixed(memory, static_cast<std::size_t>(offset), sizeof(StatusWord));
+    };
+    std::vector<PlaceRef> words;
+    for (int shard = 0; shard < batch_.cut.present; ++shard) {
+        const int device = placed_.memory_.replica_of(shard);
+        words.push_back(readable_on(schedule_, root, word_place(device, context_.control[static_cast<std::size_t>(device)].shard(shard))));
+    }
+    const PlaceRef agreed = word_place(0, context_.control[0].agreed());
+    schedule_.run(root, flat_task(context_, 0, std::make_shared<const AgreeStatus>(), std::vector<TensorMeta>(words.size(), word),
+                                  std::move(words), {word}, {agreed}));
+    const int event = schedule_.record(root);
+    for (int d = 1; d < context_.devices.size(); ++d) {
+        Stream& stream = context_.communicate(d);
+        schedule_.wait(stream, event);
+        schedule_.copy(stream, {agreed, word_place(d, context_.control[static_cast<std::size_t>(d)].agreed()), sizeof(StatusWord)});
+    }
+}
+
+void ProgramPlacer::place_commits() {
+    const ShardProgram& program = batch_.of(0);
+    Stream& root = context_.communicate(0);
+    for (std::size_t i = program.commit_begin; i < program.backward_begin; ++i) {
+        TaskSpec task = task_of(0, program.records[i], false);
+        if (task.scratch.workspace >= 0)  // the shard's own scratch is in use on its lane
+            task.scratch = fixed(Buffer::allocate(root, task.scratch.bytes, "scratch"), 0, task.scratch.bytes);
+        schedule_.run(root, std::move(task));
+    }
+    const int event = schedule_.record(root);
+    const std::vector<Replica>& replicas = context_.store->replicas();
+    for (int d = 1; d < context_.devices.size(); ++d) {
+        Stream& stream = context_.communicate(d);
+        schedule_.wait(stream, event);
+        for (std::size_t a = 0; a < replicas[0].buffers.size(); ++a)
+            schedule_.copy(stream, {fixed(replicas[0].buffers[a], 0, replicas[0].buffers[a]->bytes()),
+                                    fixed(replicas[static_cast<std::size_t>(d)].buffers[a], 0, replicas[0].buffers[a]->bytes()),
+                                    replicas[0].buffers[a]->bytes()});
+    }
+}
+
+void ProgramPlacer::place_folds(const Turn& done) {
+    for (std::size_t n = 0; n < placed_.nodes_.size(); ++n) {
+        const GradientNode& node = placed_.nodes_[n];
+        if (node.range.size() == 1) continue;
+        const bool has_last = node.range.last == batch_.cut.present;
+        const auto& deliveries = batch_.full->deliveries;
+        for (; next_fold_[n] < deliveries.size(); ++next_fold_[n]) {
+            const Delivery& delivery = deliveries[next_fold_[n]];
+            const Delivery& of_last = *find_delivery(*batch_.last, delivery.arena, delivery.segment);
+            if (static_cast<long>(delivery.ready) > done.full || (has_last && static_cast<long>(of_last.ready) > done.last)) break;
+            const ArenaLayout& arena = context_.store->parameters()[static_cast<std::size_t>(delivery.arena)];
+            const ArenaSegment& segment = arena.segments[static_cast<std::size_t>(delivery.segment)];
+            const TensorMeta flat = TensorMeta::contiguous(arena.dtype, {segment.end - segment.begin});
+            std::vector<std::pair<int, int>> ranges;
+            std::vector<PlaceRef> parts;
+            for (int shard = node.range.first; shard < node.range.last; ++shard) {
+                ranges.emplace_back(shard, shard + 1);
+                parts.push_back(placed_.memory_.place(shard, find_delivery(batch_.of(shard), delivery.arena, delivery.segment)->gradient));
+            }
+            const std::size_t size = size_of(arena.dtype);
+            const PlaceRef sum = fixed(node.arenas[static_cast<std::size_t>(delivery.arena)], static_cast<std::size_t>(segment.begin) * size,
+                                       static_cast<std::size_t>(segment.end - segment.begin) * size);
+            schedule_.run(context_.compute(context_.lane_of(node.range.first)),
+                          flat_task(context_, node.device, std::make_shared<const TreeSum>(std::move(ranges), false),
+                                    std::vector<TensorMeta>(parts.size(), flat), std::move(parts), {flat}, {sum}));
+        }
+    }
+}
+
+void ProgramPlacer::place_buckets(const Turn& done) {
+    for (; next_bucket_ < placed_.buckets_.size(); ++next_bucket_) {
+        const Readiness& ready = bucket_ready_[next_bucket_];
+        if (ready.full > done.full || ready.last > done.last) return;
+        reducer_.reduce(placed_.buckets_[next_bucket_], record_lanes());
+    }
+}
+
+void ProgramPlacer::place_barrier(bool advances, bool whole_step) {
+    Stream& root = context_.communicate(0);
+    for (const int event : record_lanes()) schedule_.wait(root, event);
+    const int all = schedule_.record(root);
+    const TensorMeta state = TensorMeta::contiguous(DType::u8, {sizeof(StepState)});
+    for (int d = 0; d < context_.devices.size(); ++d) {
+        Stream& stream = context_.communicate(d);
+        if (d > 0) schedule_.wait(stream, all);
+        if (advances)
+            schedule_.run(stream, flat_task(context_, d, std::make_shared<const AdvanceStep>(whole_step), {}, {}, {state},
+                                            {fixed(context_.control[static_cast<std::size_t>(d)].memory(), 0, sizeof(StepState))}));
+        const int own = schedule_.record(stream);
+        if (d > 0) schedule_.wait(root, own);
+    }
+    const int end = schedule_.record(root);
+    for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane) schedule_.wait(context_.compute(static_cast<int>(lane)), end);
+    for (int d = 1; d < context_.devices.size(); ++d) schedule_.wait(context_.communicate(d), end);
+}
+
+void ProgramPlacer::place() {
+    const ShardProgram& full = *batch_.full;
+    const ShardProgram& last = *batch_.last;
+    for (const Turn& turn : turns(0, full.commit_begin, 0, last.commit_begin)) place_turn(turn);
+    if (batch_.pass != Pass::inference) place_agreement();
+    if (commits_ && batch_.pass != Pass::inference) place_commits();
+    const bool separate = batch_.pass != Pass::step;
+    if (separate) place_barrier(batch_.pass != Pass::inference, false);
+    placed_.forward_end_ = schedule_.size();
+    if (batch_.pass != Pass::training && batch_.pass != Pass::step) return;
+
+    done_ = {static_cast<long>(full.backward_begin) - 1, static_cast<long>(last.backward_begin) - 1};
+    for (const Turn& turn : turns(full.backward_begin, full.records.size(), last.backward_begin, last.records.size())) {
+        place_turn(turn);
+        place_folds(done_);
+        place_buckets(done_);
+    }
+    // Everything has been placed: what one program lacks the other does not wait for.
+    const Turn everything{static_cast<long>(full.records.size()), static_cast<long>(last.records.size())};
+    place_folds(everything);
+    place_buckets(everything);
+    reducer_.finish(placed_.buckets_);
+    place_barrier(batch_.pass == Pass::step && update_.optimizer, true);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,53 @@
+// Turns a batch program into commands.
+#pragma once
+
+#include <vector>
+
+#include "lockstep/parallel/internal/placed_program.h"
+
+namespace lockstep {
+
+class ProgramPlacer {
+public:
+    ProgramPlacer(PlacedProgram& placed, EngineContext& context, UpdatePlan update);
+    void place();
+
+private:
+    /// Records of one turn: number in the full shards' program and in the last shard's; -1 where it has ended.
+    struct Turn {
+        long full = -1, last = -1;
+    };
+    /// The turns that run records [first, last) of both programs side by side, spanning records on the same turn.
+    std::vector<Turn> turns(std::size_t full_first, std::size_t full_last, std::size_t last_first, std::size_t last_last) const;
+    long index_of(const Turn& turn, int shard) const;
+
+    void place_turn(const Turn& turn);
+    void place_record(int shard, const Record& record, bool forward);
+    void place_span(const Turn& turn);
+    void place_agreement();
+    void place_commits();
+    void place_folds(const Turn& done);
+    void place_buckets(const Turn& done);
+    /// Whoever comes next on any device waits for all of this program.
+    void place_barrier(bool advances, bool whole_step);
+    TaskSpec task_of(int shard, const Record& record, bool forward) const;
+    std::vector<int> record_lanes();
+    std::vector<int> lanes_with_shards() const;
+
+    PlacedProgram& placed_;
+    EngineContext& context_;
+    const BatchProgram& batch_;
+    Schedule& schedule_;
+    UpdatePlan update_;
+    Reducer reducer_;
+    Turn done_;                          ///< last records that were placed
+    std::vector<std::size_t> next_fold_;  ///< by node: deliveries folded so far
+    struct Readiness {
+        long full = -1, last = -1;
+    };
+    std::vector<Readiness> bucket_ready_;
+    std::size_t next_bucket_ = 0;
+    bool commits_ = false;
+};
+
+}  // namespace lockstep

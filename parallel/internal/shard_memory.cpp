@@ -1,0 +1,141 @@
+#include "lockstep/parallel/internal/shard_memory.h"
+
+#include <algorithm>
+
+#include "lockstep/parallel/internal/memory_plan.h"
+
+namespace lockstep {
+
+namespace {
+
+const GradientNode& node_of(const std::vector<GradientNode>& nodes, int shard) {
+    return *std::find_if(nodes.begin(), nodes.end(), [&](const GradientNode& node) {
+        return node.range.first <= shard && shard < node.range.last;
+    });
+}
+
+/// Notes when places are used; the records count from 0, -1 is before them and `end` after them.
+class Lifetimes {
+public:
+    explicit Lifetimes(std::size_t places) : buffers_(places), touched_(places, false) {}
+    void use(const Operand& operand, long first, long last) {
+        if (!operand.buffer || !operand.buffer->is_symbolic()) return;
+        const auto id = static_cast<std::size_t>(operand.buffer->trace_id());
+        PlannedBuffer& buffer = buffers_[id];
+        buffer.bytes = operand.buffer->bytes();
+        buffer.first = touched_[id] ? std::min(buffer.first, first) : first;
+        buffer.last = touched_[id] ? std::max(buffer.last, last) : last;
+        touched_[id] = true;
+    }
+    void remove(std::size_t id) { buffers_[id].last = buffers_[id].first - 1; }
+    std::vector<PlannedBuffer>& buffers() { return buffers_; }
+
+private:
+    std::vector<PlannedBuffer> buffers_;
+    std::vector<bool> touched_;
+};
+
+}  // namespace
+
+ShardMemory::ShardMemory(const EngineContext& context, const ConstantCache& constants, const BatchProgram& batch,
+                         const std::vector<GradientNode>& nodes)
+    : context_(context), constants_(constants), direct_(static_cast<std::size_t>(batch.cut.present)) {
+    for (int shard = 0; shard < batch.cut.present; ++shard) {
+        const ShardProgram& program = batch.of(shard);
+        std::vector<bool> outside(static_cast<std::size_t>(program.trace->places()), false);
+        if (!nodes.empty() && node_of(nodes, shard).range.size() == 1) {
+            const GradientNode& node = node_of(nodes, shard);
+            for (const Delivery& delivery : program.deliveries) {
+                const ArenaLayout& arena = context.store->parameters()[static_cast<std::size_t>(delivery.arena)];
+                const ArenaSegment& segment = arena.segments[static_cast<std::size_t>(delivery.segment)];
+                const int id = delivery.gradient.buffer->trace_id();
+                PlaceRef place;
+                place.memory = node.arenas[static_cast<std::size_t>(delivery.arena)];
+                place.offset = static_cast<std::size_t>(segment.begin) * size_of(arena.dtype);
+                place.bytes = delivery.gradient.buffer->bytes();
+                place.owner = device_of(shard);
+                direct_[static_cast<std::size_t>(shard)][id] = place;
+                outside[static_cast<std::size_t>(id)] = true;
+            }
+        }
+        plans_.push_back(plan(program, outside, batch.uneven()));
+    }
+}
+
+ShardMemory::Plan ShardMemory::plan(const ShardProgram& program, const std::vector<bool>& outside_workspace, bool keep_gradients) {
+    const long end = static_cast<long>(program.records.size());
+    Lifetimes lifetimes(outside_workspace.size());
+    std::size_t scratch_bytes = 0;
+    for (std::size_t i = 0; i < program.records.size(); ++i) {
+        const Record& record = program.records[i];
+        const long at = static_cast<long>(i);
+        // What other shards read, or another stream, is never given to anything else.
+        const bool shared = record.operation->span() == Span::all_shards;
+        const bool committed = i >= program.commit_begin && i < program.backward_begin;
+        for (const auto* side : {&record.in, &record.out})
+            for (const Operand& operand : *side) lifetimes.use(operand, shared ? -1 : at, shared || committed ? end : at);
+        scratch_bytes = std::max(scratch_bytes, record.kernel->scratch_bytes());
+    }
+    for (const Operand& operand : program.inputs) lifetimes.use(operand, -1, -1);
+    for (const auto* kept : {&program.outputs, &program.input_gradients})
+        for (const Operand& operand : *kept) lifetimes.use(operand, end, end);
+    lifetimes.use(program.loss, end, end);
+    for (const Operand& operand : program.output_gradients) {
+        const long before = static_cast<long>(program.commit_begin);
+        lifetimes.use(operand, before, before);
+    }
+    if (keep_gradients)  // a longer shard of the same sum may come later in the order of records
+        for (const Delivery& delivery : program.deliveries) lifetimes.use(delivery.gradient, end, end);
+    for (std::size_t id = 0; id < outside_workspace.size(); ++id)
+        if (outside_workspace[id]) lifetimes.remove(id);
+    Plan plan;
+    plan.scratch = plan_memory(lifetimes.buffers());
+    plan.total = plan.scratch + scratch_bytes;
+    for (const PlannedBuffer& buffer : lifetimes.buffers()) plan.offsets.push_back(buffer.offset);
+    return plan;
+}
+
+int ShardMemory::replica_of(int shard) const {
+    return context_.lanes[static_cast<std::size_t>(context_.lane_of(shard))].device;
+}
+
+Device ShardMemory::device_of(int shard) const { return context_.devices[replica_of(shard)]; }
+
+PlaceRef ShardMemory::place(int shard, const Operand& operand) const {
+    PlaceRef place;
+    if (!operand.buffer) return place;
+    place.owner = device_of(shard);
+    place.bytes = operand.buffer->bytes();
+    place.first = static_cast<std::ptrdiff_t>(operand.meta.offset) * static_cast<std::ptrdiff_t>(size_of(operand.meta.dtype));
+    if (operand.buffer->is_symbolic()) {
+        const auto& direct = direct_[static_cast<std::size_t>(shard)];
+        if (const auto found = direct.find(operand.buffer->trace_id()); found != direct.end()) return found->second;
+        place.workspace = shard;
+        place.offset = plan_of(shard).offsets[static_cast<std::size_t>(operand.buffer->trace_id())];
+        return place;
+    }
+    const auto replica = static_cast<std::size_t>(replica_of(shard));
+    const std::vector<Replica>& replicas = context_.store->replicas();
+    const auto& whole = operand.buffer->whole();
+    for (const auto member : {&Replica::parameters, &Replica::buffers})
+        for (std::size_t a = 0; a < (replicas[0].*member).size(); ++a)
+            if (whole && (replicas[0].*member)[a] == whole) {
+                place.memory = (replicas[replica].*member)[a];
+                place.offset = operand.buffer->offset_in_whole();
+                return place;
+            }
+    place.memory = constants_.on(operand.storage, replica_of(shard));
+    return place;
+}
+
+PlaceRef ShardMemory::scratch(int shard, std::size_t bytes) const {
+    PlaceRef place;
+    if (bytes == 0) return place;
+    place.workspace = shard;
+    place.offset = plan_of(shard).scratch;
+    place.bytes = bytes;
+    place.owner = device_of(shard);
+    return place;
+}
+
+}  // namespace lockstep
