@@ -1,0 +1,8 @@
+// CUDA kernels of a build without the toolkit: none.
+#include "lockstep/ops/internal/kernels.h"
+
+namespace lockstep {
+
+void register_cuda_kernels(KernelTable& /*table*/) {}
+
+}  // namespace lockstep

@@ -1,0 +1,127 @@
+#include "lockstep/ops/cuda/gemm.h"
+
+#include <numeric>
+
+namespace lockstep::cuda {
+
+namespace {
+
+constexpr std::size_t workspace_limit = std::size_t{32} << 20;
+constexpr std::int64_t widest_alignment = 16;  // bytes that vector loads want
+
+bool by_rows(const Matrix& m) {
+    return (m.columns == 1 || m.column_stride == 1) && (m.rows == 1 || m.row_stride >= m.columns);
+}
+
+cudaDataType_t data_type(DType dtype) { return dtype == DType::f64 ? CUDA_R_64F : CUDA_R_32F; }
+cublasComputeType_t compute_type(DType dtype) { return dtype == DType::f64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F; }
+
+/// Alignment that every shard's rows have, wherever the batch was cut: it follows from the shape alone, so that the
+/// algorithm does too.
+std::int64_t row_alignment(DType dtype, std::int64_t leading) {
+    return std::gcd(leading * static_cast<std::int64_t>(size_of(dtype)), widest_alignment);
+}
+
+bool is_aligned(const void* address, std::uint32_t alignment) {
+    return reinterpret_cast<std::uintptr_t>(address) % alignment == 0;
+}
+
+}  // namespace
+
+Matrix transposed(const Matrix& m) { return {m.columns, m.rows, m.column_stride, m.row_stride, m.batch_stride}; }
+
+bool is_usable(const Matrix& m) { return by_rows(m) || by_rows(transposed(m)); }
+
+// cuBLASLt counts columns first: what lies by rows is its transpose there. So it is given d^T = b^T a^T.
+Gemm::Side Gemm::stored(const Matrix& m) {
+    if (by_rows(m)) return {CUBLAS_OP_N, m.columns, m.rows, m.rows == 1 ? m.columns : m.row_stride, m.batch_stride};
+    return {CUBLAS_OP_T, m.rows, m.columns, m.columns == 1 ? m.rows : m.column_stride, m.batch_stride};
+}
+
+Gemm::Layout Gemm::layout(const Side& side, std::int64_t batch) const {
+    // An empty matrix has no layout; nothing is computed with this one.
+    const auto rows = static_cast<std::uint64_t>(std::max<std::int64_t>(1, side.rows));
+    const auto columns = static_cast<std::uint64_t>(std::max<std::int64_t>(1, side.columns));
+    Layout made("cublasLtMatrixLayoutCreate", data_type(dtype_), rows, columns,
+                std::max(static_cast<std::int64_t>(rows), side.leading));
+    if (batch > 1) {
+        const auto count = static_cast<std::int32_t>(batch);
+        check(cublasLtMatrixLayoutSetAttribute(made.get(), CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count),
+              "cublasLtMatrixLayoutSetAttribute");
+        check(cublasLtMatrixLayoutSetAttribute(made.get(), CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                               &side.batch_stride, sizeof side.batch_stride),
+              "cublasLtMatrixLayoutSetAttribute");
+    }
+    return made;
+}
+
+Gemm::Gemm(DType dtype, const Matrix& a, const Matrix& b, const Matrix& d, std::int64_t batch, bool bias)
+    : dtype_(dtype),
+      empty_(batch * d.rows * d.columns == 0),
+      zero_(a.columns == 0),
+      result_bytes_(static_cast<std::size_t>(batch * d.rows * d.columns) * size_of(dtype)),
+      alignment_(static_cast<std::uint32_t>(
+          std::min({row_alignment(dtype, stored(a).leading), row_alignment(dtype, stored(b).leading),
+                    row_alignment(dtype, stored(d).leading)}))),
+      operation_("cublasLtMatmulDescCreate", compute_type(dtype), data_type(dtype)),
+      left_(layout(stored(b), batch)),
+      right_(layout(stored(a), batch)),
+      result_(layout(stored(d), batch)) {
+    if (empty_ || zero_) return;
+    const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
+        check(cublasLtMatmulDescSetAttribute(operation_.get(), attribute, &value, sizeof value),
+              "cublasLtMatmulDescSetAttribute");
+    };
+    set(CUBLASLT_MATMUL_DESC_TRANSA, stored(b).operation);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, stored(a).operation);
+    if (bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    any_ = choose(static_cast<std::uint32_t>(size_of(dtype)));
+    aligned_ = alignment_ > size_of(dtype) ? choose(alignment_) : any_;
+}
+
+cublasLtMatmulAlgo_t Gemm::choose(std::uint32_t alignment) {
+    const Descriptor<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceCreate, cublasLtMatmulPreferenceDestroy>
+        wishes("cublasLtMatmulPreferenceCreate");
+    const auto wish = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+        check(cublasLtMatmulPreferenceSetAttribute(wishes.get(), attribute, &value, sizeof value),
+              "cublasLtMatmulPreferenceSetAttribute");
+    };
+    wish(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_limit);
+    for (const auto side : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+        wish(side, alignment);
+    AskingDevice device;
+    cublasLtMatmulHeuristicResult_t found{};
+    int count = 0;
+    check(cublasLtMatmulAlgoGetHeuristic(device.libraries().blas, operation_.get(), left_.get(), right_.get(),
+                                         result_.get(), result_.get(), wishes.get(), 1, &found, &count),
+          "cublasLtMatmulAlgoGetHeuristic");
+    if (count == 0) check(CUBLAS_STATUS_NOT_SUPPORTED, "cublasLtMatmulAlgoGetHeuristic");
+    check(found.state, "cublasLtMatmulAlgoGetHeuristic");
+    scratch_ = std::max(scratch_, found.workspaceSize);
+    return found.algo;
+}
+
+void Gemm::run(const Queue& queue, Device device, const void* a, const void* b, void* d, const void* bias,
+               void* scratch) const {
+    if (empty_) return;
+    if (zero_) {
+        check(cudaMemsetAsync(d, 0, result_bytes_, queue.stream), "cudaMemsetAsync");
+        return;
+    }
+    Libraries& libraries = libraries_of(device);
+    const std::scoped_lock lock(mutex_);
+    if (bias != nullptr)
+        check(cublasLtMatmulDescSetAttribute(operation_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias),
+              "cublasLtMatmulDescSetAttribute");
+    const double one = 1, zero = 0;
+    const float one_f32 = 1, zero_f32 = 0;
+    const bool wide = dtype_ == DType::f64;
+    const bool aligned = is_aligned(a, alignment_) && is_aligned(b, alignment_) && is_aligned(d, alignment_);
+    check(cublasLtMatmul(libraries.blas, operation_.get(), wide ? static_cast<const void*>(&one) : &one_f32, b,
+                         left_.get(), a, right_.get(), wide ? static_cast<const void*>(&zero) : &zero_f32, d,
+                         result_.get(), d, result_.get(), aligned ? &aligned_ : &any_, scratch, scratch_, queue.stream),
+          "cublasLtMatmul");
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,54 @@
+// One matrix product, or a batch of equal ones, by cuBLASLt with an algorithm chosen once from its shapes.
+#pragma once
+
+#include <mutex>
+
+#include "lockstep/ops/cuda/kernel.h"
+#include "lockstep/ops/cuda/libraries.h"
+
+namespace lockstep::cuda {
+
+struct Matrix {
+    std::int64_t rows, columns;
+    std::int64_t row_stride, column_stride;  // in elements
+    std::int64_t batch_stride;
+};
+Matrix transposed(const Matrix& m);
+/// Whether one of the strides is 1, so that cuBLASLt can read it without copy.
+bool is_usable(const Matrix& m);
+
+/// d = a b (+ bias added to every row of d). f32 is computed in f32: TF32 would lose half of its digits.
+class Gemm {
+public:
+    Gemm(DType dtype, const Matrix& a, const Matrix& b, const Matrix& d, std::int64_t batch, bool bias);
+
+    std::size_t scratch_bytes() const { return scratch_; }
+    void run(const Queue& queue, Device device, const void* a, const void* b, void* d, const void* bias,
+             void* scratch) const;
+
+private:
+    using Operation = Descriptor<cublasLtMatmulDesc_t, cublasLtMatmulDescCreate, cublasLtMatmulDescDestroy>;
+    using Layout = Descriptor<cublasLtMatrixLayout_t, cublasLtMatrixLayoutCreate, cublasLtMatrixLayoutDestroy>;
+
+    struct Side {
+        cublasOperation_t operation;
+        std::int64_t rows, columns, leading;  // as stored, column by column
+        std::int64_t batch_stride;
+    };
+    static Side stored(const Matrix& m);
+    Layout layout(const Side& side, std::int64_t batch) const;
+    cublasLtMatmulAlgo_t choose(std::uint32_t alignment);
+
+    DType dtype_;
+    bool empty_;  // nothing to compute
+    bool zero_;   // no inner elements: the result is zero
+    std::size_t result_bytes_;
+    std::uint32_t alignment_;
+    Operation operation_;
+    Layout left_, right_, result_;
+    cublasLtMatmulAlgo_t aligned_{}, any_{};
+    std::size_t scratch_ = 0;
+    mutable std::mutex mutex_;  // the bias is part of the descriptor
+};
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,167 @@
+// Negative log-likelihood, and what forward reports in the status word.
+#include "lockstep/ops/cuda/factories.h"
+#include "lockstep/ops/cuda/reduce.h"
+
+namespace lockstep::cuda {
+
+namespace {
+
+/// Writes the first report; called by one thread of a kernel.
+LOCKSTEP_ELEMENT void report(StatusWord* status, StatusCode code, int shard, const StepState* step, std::int64_t row,
+                             std::int64_t value) {
+    if (status == nullptr || status->code != 0) return;
+    status->shard = shard;
+    status->step = step != nullptr ? static_cast<std::int64_t>(step->step) : 0;
+    status->row = row;
+    status->value = value;
+    status->code = static_cast<std::int32_t>(code);
+}
+
+struct NllSums {
+    double numerator, weight;
+    std::int64_t bad_row;  // first row whose target is no class; -1: none
+};
+
+template <class T>
+struct NllRows {
+    using Value = NllSums;
+    const T* log_probabilities;
+    std::int64_t row_stride, class_stride, classes;
+    const std::int64_t* target;
+    std::int64_t target_stride;
+    const T* weights;  // or null
+    std::int64_t weight_stride;
+    std::int64_t ignore_index;
+    T* numerator;
+    T* weight;
+    StatusWord* status;
+    const StepState* step;
+    int shard;
+    std::int64_t first_row;
+
+    LOCKSTEP_ELEMENT Value zero() const { return {0, 0, -1}; }
+    LOCKSTEP_ELEMENT void add(Value& value, std::int64_t, std::int64_t row) const {
+        const std::int64_t t = target[row * target_stride];
+        if (t == ignore_index) return;
+        if (t < 0 || t >= classes) {
+            if (value.bad_row < 0 || row < value.bad_row) value.bad_row = row;
+            return;
+        }
+        const double w = weights != nullptr ? static_cast<double>(weights[t * weight_stride]) : 1.0;
+        value.numerator -= w * static_cast<double>(log_probabilities[row * row_stride + t * class_stride]);
+        value.weight += w;
+    }
+    LOCKSTEP_ELEMENT void join(Value& value, const Value& other) const {
+        value.numerator += other.numerator;
+        value.weight += other.weight;
+        if (other.bad_row >= 0 && (value.bad_row < 0 || other.bad_row < value.bad_row)) value.bad_row = other.bad_row;
+    }
+    LOCKSTEP_ELEMENT void finish(std::int64_t, const Value& value) const {
+        *numerator = static_cast<T>(value.numerator);
+        *weight = static_cast<T>(value.weight);
+        if (value.bad_row >= 0)
+            report(status, StatusCode::target_out_of_range, shard, step, first_row + value.bad_row,
+                   target[value.bad_row * target_stride]);
+    }
+};
+
+template <class T>
+struct NllBackwardElement {
+    T* d;  // (N, C) row-major
+    const T* gradient;
+    const std::int64_t* target;
+    std::int64_t target_stride;
+    const T* weights;
+    std::int64_t weight_stride;
+    std::int64_t ignore_index, classes;
+
+    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
+        const std::int64_t t = target[i / classes * target_stride];
+        const bool counts = t == i % classes && t != ignore_index;
+        d[i] = !counts ? T(0) : weights != nullptr ? -*gradient * weights[t * weight_stride] : -*gradient;
+    }
+};
+
+template <class T>
+struct CheckFiniteElement {
+    const T* x;
+    T* y;
+    StatusWord* status;
+    const StepState* step;
+    int shard;
+
+    LOCKSTEP_ELEMENT void operator()(std::int64_t) const {
+        const T value = *x;
+        if (value - value != T(0)) report(status, StatusCode::loss_not_finite, shard, step, 0, 0);
+        *y = value;
+    }
+};
+
+std::int64_t first_stride(const TensorMeta& meta) { return meta.shape.dims() > 0 ? meta.strides[0] : 0; }
+
+}  // namespace
+
+KernelPtr make_nll_forward(const NllForward& op, KernelRequest& request) {
+    const TensorMeta& x = request.in[0];
+    const ReducePlan plan = ReducePlan::make(1, x.shape[0], false);
+    return visit_float(op.name(), x.dtype, [&](auto zero) {
+        using T = decltype(zero);
+        NllRows<T> rows{};
+        rows.row_stride = x.strides[0];
+        rows.class_stride = x.strides[1];
+        rows.classes = x.shape[1];
+        rows.target_stride = request.in[1].strides[0];
+        rows.weight_stride = request.in.size() > 2 ? first_stride(request.in[2]) : 0;
+        rows.ignore_index = op.ignore_index;
+        const bool weighted = request.in.size() > 2;
+        return make_cuda_kernel(
+            request,
+            [rows, plan, weighted](const Queue& queue, const Invocation& v) {
+                NllRows<T> bound = rows;
+                bound.log_probabilities = v.input<T>(0);
+                bound.target = v.input<std::int64_t>(1);
+                bound.weights = weighted ? v.input<T>(2) : nullptr;
+                bound.numerator = v.output<T>(0);
+                bound.weight = v.output<T>(1);
+                bound.status = v.status;
+                bound.step = v.step;
+                bound.shard = v.shard;
+                bound.first_row = v.first_row;
+                reduce(queue, "nll_forward", plan, bound, v.scratch);
+            },
+            plan.scratch_bytes<NllRows<T>>());
+    });
+}
+
+KernelPtr make_nll_backward(const NllBackward& op, KernelRequest& request) {
+    const TensorMeta& d = request.out[0];
+    const bool weighted = request.in.size() > 2;
+    return visit_float(op.name(), d.dtype, [&](auto zero) {
+        using T = decltype(zero);
+        const NllBackwardElement<T> element{nullptr,         nullptr,
+                                            nullptr,         request.in[1].strides[0],
+                                            nullptr,         weighted ? first_stride(request.in[2]) : 0,
+                                            op.ignore_index, d.shape[1]};
+        return make_cuda_kernel(request,
+                                [element, weighted, count = d.numel()](const Queue& queue, const Invocation& v) {
+                                    NllBackwardElement<T> bound = element;
+                                    bound.d = v.output<T>(0);
+                                    bound.gradient = v.input<T>(0);
+                                    bound.target = v.input<std::int64_t>(1);
+                                    bound.weights = weighted ? v.input<T>(2) : nullptr;
+                                    launch(queue, "nll_backward", count, bound);
+                                });
+    });
+}
+
+KernelPtr make_check_finite(const CheckFinite& op, KernelRequest& request) {
+    return visit_float(op.name(), request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_cuda_kernel(request, [](const Queue& queue, const Invocation& v) {
+            launch(queue, "check_finite", 1,
+                   CheckFiniteElement<T>{v.input<T>(0), v.output<T>(0), v.status, v.step, v.shard});
+        });
+    });
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,93 @@
+// Matrix products by cuBLASLt.
+#include <fmt/format.h>
+
+#include "lockstep/ops/cuda/factories.h"
+#include "lockstep/ops/cuda/gemm.h"
+#include "lockstep/ops/cuda/sums.h"
+
+namespace lockstep::cuda {
+
+namespace {
+
+/// The last two dimensions of `meta`.
+Matrix matrix_of(const TensorMeta& meta) {
+    const int dims = meta.shape.dims();
+    Matrix m{meta.shape[dims - 2], meta.shape[dims - 1], meta.strides[dims - 2], meta.strides[dims - 1], 0};
+    if (dims == 3) m.batch_stride = meta.strides[0];
+    return m;
+}
+
+/// Asks for input `i` as cuBLASLt can take it; its matrix then.
+Matrix want_matrix(KernelRequest& request, std::size_t i) {
+    if (request.in[i].opaque || !is_usable(matrix_of(request.in[i]))) request.want_contiguous(i);
+    return matrix_of(request.in[i]);
+}
+
+std::shared_ptr<const Gemm> product(const Operation& op, const KernelRequest& request, const Matrix& a, const Matrix& b,
+                                    std::int64_t batch, bool bias) {
+    const DType dtype = request.out[0].dtype;
+    if (dtype != DType::f32 && dtype != DType::f64) refuse_dtype(op.name(), dtype);
+    return std::make_shared<const Gemm>(dtype, a, b, matrix_of(request.out[0]), batch, bias);
+}
+
+}  // namespace
+
+KernelPtr make_matmul(const MatMul& op, KernelRequest& request) {
+    const Matrix a = want_matrix(request, 0);
+    const Matrix b = want_matrix(request, 1);
+    const TensorMeta& y = request.out[0];
+    const auto gemm = product(op, request, a, b, y.shape.dims() == 3 ? y.shape[0] : 1, false);
+    return make_cuda_kernel(
+        request,
+        [gemm](const Queue& queue, const Invocation& v) {
+            gemm->run(queue, v.launch.device, v.in[0], v.in[1], v.out[0], nullptr, v.scratch);
+        },
+        gemm->scratch_bytes());
+}
+
+KernelPtr make_linear_forward(const LinearForward& op, KernelRequest& request) {
+    const Matrix x = want_matrix(request, 0);
+    const Matrix weight = want_matrix(request, 1);
+    const bool bias = request.in.size() > 2 && request.in[2].shape.dims() == 1;
+    if (bias) request.want_contiguous(2);
+    const auto gemm = product(op, request, x, transposed(weight), 1, bias);
+    return make_cuda_kernel(
+        request,
+        [gemm, bias](const Queue& queue, const Invocation& v) {
+            gemm->run(queue, v.launch.device, v.in[0], v.in[1], v.out[0], bias ? v.in[2] : nullptr, v.scratch);
+        },
+        gemm->scratch_bytes());
+}
+
+KernelPtr make_linear_backward_data(const LinearBackwardData& op, KernelRequest& request) {
+    const Matrix dy = want_matrix(request, 0);
+    const Matrix weight = want_matrix(request, 1);
+    const auto gemm = product(op, request, dy, weight, 1, false);
+    return make_cuda_kernel(
+        request,
+        [gemm](const Queue& queue, const Invocation& v) {
+            gemm->run(queue, v.launch.device, v.in[0], v.in[1], v.out[0], nullptr, v.scratch);
+        },
+        gemm->scratch_bytes());
+}
+
+KernelPtr make_linear_backward_weights(const LinearBackwardWeights& op, KernelRequest& request) {
+    const Matrix x = want_matrix(request, 0);
+    request.want_contiguous(1);
+    const Matrix dy = matrix_of(request.in[1]);
+    const auto gemm = product(op, request, transposed(dy), x, 1, false);
+    const bool bias = request.out.size() > 1;
+    const ChannelLayout rows{dy.rows, dy.columns, 1};
+    const DType dtype = request.out[0].dtype;
+    // The two run one after the other and share the scratch.
+    const std::size_t scratch = std::max(gemm->scratch_bytes(), bias ? channel_sums_scratch(rows) : 0);
+    return make_cuda_kernel(
+        request,
+        [gemm, bias, rows, dtype](const Queue& queue, const Invocation& v) {
+            gemm->run(queue, v.launch.device, v.in[1], v.in[0], v.out[0], nullptr, v.scratch);
+            if (bias) channel_sums(queue, dtype, rows, v.in[1], v.out[1], v.scratch);
+        },
+        scratch);
+}
+
+}  // namespace lockstep::cuda

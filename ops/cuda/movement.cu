@@ -1,0 +1,155 @@
+// Copies between layouts and dtypes.
+#include "lockstep/ops/cuda/movement.h"
+
+#include "lockstep/ops/cuda/factories.h"
+#include "lockstep/ops/cuda/index.h"
+#include "lockstep/ops/cuda/layout.h"
+#include "lockstep/ops/cuda/scalars.h"
+
+namespace lockstep::cuda {
+
+namespace {
+
+template <class T>
+struct CopyElement {
+    StridedIndex<2> index;  // to, from
+    T* to;
+    const T* from;
+
+    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
+        const auto at = index(i);
+        to[at.of[0]] = from[at.of[1]];
+    }
+};
+
+/// From any dtype: the switch is the same for all threads, and spares 56 kernels.
+template <class T>
+struct ConvertElement {
+    StridedIndex<2> index;  // to, from
+    T* to;
+    const void* from;
+    DType from_dtype;
+
+    template <class From>
+    LOCKSTEP_ELEMENT T load(std::int64_t at) const {
+        return Narrow<T>::from(widen(static_cast<const From*>(from)[at]));
+    }
+    LOCKSTEP_ELEMENT T convert(std::int64_t at) const {
+        switch (from_dtype) {
+            case DType::f64: return load<double>(at);
+            case DType::f16: return load<Half>(at);
+            case DType::bf16: return load<BFloat16>(at);
+            case DType::i32: return load<std::int32_t>(at);
+            case DType::i64: return load<std::int64_t>(at);
+            case DType::u8: return load<std::uint8_t>(at);
+            case DType::boolean: return load<bool>(at);
+            case DType::f32: break;
+        }
+        return load<float>(at);
+    }
+    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
+        const auto at = index(i);
+        to[at.of[0]] = convert(at.of[1]);
+    }
+};
+
+template <class T>
+struct FillElement {
+    StridedIndex<1> index;
+    T* to;
+    T value;
+
+    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const { to[index(i).of[0]] = value; }
+};
+
+struct AddBias {
+    float* y;
+    const float* bias;
+    std::int64_t channels, inner;
+
+    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const { y[i] += bias[i / inner % channels]; }
+};
+
+/// Calls visit with an unsigned integer of the dtype's size: a copy does not look inside.
+template <class Visit>
+auto visit_size(DType dtype, Visit visit) {
+    switch (size_of(dtype)) {
+        case 8: return visit(std::uint64_t{});
+        case 4: return visit(std::uint32_t{});
+        case 2: return visit(std::uint16_t{});
+        default: return visit(std::uint8_t{});
+    }
+}
+
+}  // namespace
+
+KernelPtr make_reorder(const Reorder& /*op*/, KernelRequest& request) {
+    const TensorMeta& to = request.out[0];
+    const Shape strides[] = {to.strides, broadcast_strides(request.in[0], to.shape)};
+    const StridedIndex<2> index = make_index(to.shape, strides, Order::memory);
+    const DType from_dtype = request.in[0].dtype;
+    if (from_dtype == to.dtype)
+        return visit_size(to.dtype, [&](auto zero) -> KernelPtr {
+            using T = decltype(zero);
+            return make_cuda_kernel(request, [index](const Queue& queue, const Invocation& v) {
+                launch(queue, "reorder", index.count, CopyElement<T>{index, v.output<T>(0), v.input<T>(0)});
+            });
+        });
+    return visit_dtype(to.dtype, [&](auto zero) -> KernelPtr {
+        using T = decltype(zero);
+        return make_cuda_kernel(request, [index, from_dtype](const Queue& queue, const Invocation& v) {
+            launch(queue, "reorder", index.count, ConvertElement<T>{index, v.output<T>(0), v.in[0], from_dtype});
+        });
+    });
+}
+
+KernelPtr make_fill(const Fill& op, KernelRequest& request) {
+    const TensorMeta& to = request.out[0];
+    const Shape strides[] = {to.strides};
+    const StridedIndex<1> index = make_index(to.shape, strides, Order::memory);
+    return visit_dtype(to.dtype, [&](auto zero) -> KernelPtr {
+        using T = decltype(zero);
+        const T value = Narrow<T>::from(op.value);
+        return make_cuda_kernel(request, [index, value](const Queue& queue, const Invocation& v) {
+            launch(queue, "fill", index.count, FillElement<T>{index, v.output<T>(0), value});
+        });
+    });
+}
+
+KernelPtr make_cat(const Cat& op, KernelRequest& request) {
+    const TensorMeta& to = request.out[0];
+    return visit_size(to.dtype, [&](auto zero) -> KernelPtr {
+        using T = decltype(zero);
+        struct Piece {
+            StridedIndex<2> index;
+            std::int64_t offset;  // of its first element in the output
+        };
+        std::vector<Piece> pieces;
+        std::int64_t offset = 0;
+        for (const TensorMeta& from : request.in) {
+            const Shape strides[] = {to.strides, from.strides};
+            pieces.push_back({make_index(from.shape, strides, Order::memory), offset});
+            offset += from.shape[op.dim] * to.strides[op.dim];
+        }
+        return make_cuda_kernel(request, [pieces = std::move(pieces)](const Queue& queue, const Invocation& v) {
+            for (std::size_t i = 0; i < pieces.size(); ++i)
+                launch(queue, "cat", pieces[i].index.count,
+                       CopyElement<T>{pieces[i].index, v.output<T>(0) + pieces[i].offset,
+                                      v.input<T>(static_cast<int>(i))});
+        });
+    });
+}
+
+void copy_strided(const Queue& queue, const char* name, const Shape& shape, float* to, const Shape& to_strides,
+                  const float* from, const Shape& from_strides) {
+    const Shape strides[] = {to_strides, from_strides};
+    const StridedIndex<2> index = make_index(shape, strides, Order::memory);
+    launch(queue, name, index.count, CopyElement<float>{index, to, from});
+}
+
+void add_bias(const Queue& queue, float* y, const float* bias, std::int64_t elements, std::int64_t channels,
+              std::int64_t inner) {
+    launch(queue, "add_bias", elements, AddBias{y, bias, channels, inner});
+}
+
+}  // namespace lockstep::cuda
