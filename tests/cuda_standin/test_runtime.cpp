@@ -333,8 +333,12 @@ TEST_CASE("failures on order") {
 
     const cudaStream_t stream = new_stream();
     int ran = 0;
+    std::atomic<bool> launched{false};  // the fault shows in the first call after it ran, which could be a launch
+    ok(enqueue_host_kernel(stream, "hold", [&] { launched.wait(false); }, {}));
     inject_fault("count", 2);
     for (int each = 0; each < 3; ++each) ok(enqueue_host_kernel(stream, "count", [&] { ++ran; }, {}));
+    launched = true;
+    launched.notify_all();
     CHECK(cudaStreamSynchronize(stream) == cudaErrorIllegalAddress);
     CHECK(ran == 1);
     CHECK(cudaGetLastError() == cudaErrorIllegalAddress);
