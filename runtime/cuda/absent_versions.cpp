@@ -1,0 +1,8 @@
+// The versions of a build without the CUDA toolkit.
+#include "lockstep/runtime/internal/cuda_versions.h"
+
+namespace lockstep {
+
+std::vector<std::pair<std::string, std::string>> cuda_library_versions() { return {}; }
+
+}  // namespace lockstep

@@ -1,0 +1,36 @@
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+#include <fmt/format.h>
+
+#include "lockstep/runtime/cuda/check.h"
+#include "lockstep/runtime/internal/cuda_versions.h"
+
+namespace lockstep {
+
+namespace {
+
+/// "13.0" from 13000: how the CUDA runtime and driver number themselves.
+std::string cuda_version(int number) {
+    return number == 0 ? "none" : fmt::format("{}.{}", number / 1000, number % 1000 / 10);
+}
+
+/// "9.5.1" from 90501 and "8.9.7" from 8907: cuDNN changed its digits with version 9; cuBLAS counts as cuDNN 9 does.
+std::string library_version(std::size_t number) {
+    const std::size_t unit = number >= 90000 ? 10000 : 1000;
+    return fmt::format("{}.{}.{}", number / unit, number % unit / 100, number % 100);
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> cuda_library_versions() {
+    int runtime = 0, driver = 0;
+    cuda::check_quietly(cudaRuntimeGetVersion(&runtime));
+    cuda::check_quietly(cudaDriverGetVersion(&driver));
+    return {{"cuda_runtime", cuda_version(runtime)},
+            {"cuda_driver", cuda_version(driver)},
+            {"cudnn", library_version(cudnnGetVersion())},
+            {"cublasLt", library_version(cublasLtGetVersion())}};
+}
+
+}  // namespace lockstep
