@@ -18,6 +18,12 @@ int EngineContext::lane_of(int shard) const {
     return static_cast<int>(lane - lanes.begin());
 }
 
+std::shared_ptr<Buffer> EngineContext::scratch(Stream& stream, std::size_t bytes) {
+    auto& memory = scratches[&stream];
+    if (!memory || memory->bytes() < bytes) memory = Buffer::allocate(stream, bytes, "scratch");
+    return memory;
+}
+
 const std::vector<std::shared_ptr<Buffer>>& EngineContext::partial(int device, int index) {
     auto& of_device = partials[static_cast<std::size_t>(device)];
     while (static_cast<int>(of_device.size()) <= index) {

@@ -54,6 +54,9 @@ struct EngineContext {
     }
     Stream& communicate(int device) const { return Stream::of(devices[device], StreamRole::communicate); }
     int lane_of(int shard) const;
+    /// Scratch memory of at least `bytes` bytes that all tasks of `stream` share.
+    std::shared_ptr<Buffer> scratch(Stream& stream, std::size_t bytes);
+    std::map<Stream*, std::shared_ptr<Buffer>> scratches;
     /// Partial-sum arenas `index` of `device`, made on first use.
     const std::vector<std::shared_ptr<Buffer>>& partial(int device, int index);
 };

@@ -34,23 +34,34 @@ void require_same_deliveries(const ParameterStore& store, const BatchProgram& ba
 
 }  // namespace
 
-std::vector<Bucket> make_buckets(const ParameterStore& store, const ShardProgram& program, std::size_t bytes) {
-    const auto places = delivered(program);
+std::vector<Bucket> make_buckets(const ParameterStore& store, std::size_t bytes, const SegmentFilter& taken) {
     std::vector<Bucket> buckets;
     for (std::size_t a = 0; a < store.parameters().size(); ++a) {
         const ArenaLayout& arena = store.parameters()[a];
-        bool open = false;
-        for (std::size_t i = 0; i < arena.segments.size(); ++i) {
-            const ArenaSegment& segment = arena.segments[i];
-            if (!places.contains({static_cast<int>(a), static_cast<int>(i)})) {
-                open = false;
-                continue;
+        std::size_t i = 0;
+        while (i < arena.segments.size()) {
+            Bucket whole;
+            whole.arena = static_cast<int>(a);
+            whole.whole_begin = arena.segments[i].begin;
+            std::size_t end = i;
+            do whole.whole_end = arena.segments[end++].end;
+            while (end < arena.segments.size() &&
+                   static_cast<std::size_t>(whole.whole_end - whole.whole_begin) * size_of(arena.dtype) < bytes);
+            bool open = false;
+            for (; i < end; ++i) {
+                const ArenaSegment& segment = arena.segments[i];
+                const bool wanted = taken(static_cast<int>(a), static_cast<int>(i));
+                if (wanted && !open) {
+                    buckets.push_back(whole);
+                    buckets.back().begin = segment.begin;
+                    buckets.back().first_segment = static_cast<int>(i);
+                }
+                if (wanted) {
+                    buckets.back().end = segment.end;
+                    buckets.back().last_segment = static_cast<int>(i) + 1;
+                }
+                open = wanted;
             }
-            if (!open) buckets.push_back({static_cast<int>(a), segment.begin, segment.end, static_cast<int>(i), static_cast<int>(i)});
-            Bucket& bucket = buckets.back();
-            bucket.end = segment.end;
-            bucket.last_segment = static_cast<int>(i) + 1;
-            open = static_cast<std::size_t>(bucket.end - bucket.begin) * size_of(arena.dtype) < bytes;
         }
     }
     return buckets;
@@ -65,7 +76,9 @@ PlacedProgram::PlacedProgram(EngineContext& context, const ConstantCache& consta
       has_momentum_(update.optimizer && update.optimizer->has_momentum()) {
     if (has_gradients(*batch_)) {
         require_same_deliveries(*context.store, *batch_);
-        buckets_ = make_buckets(*context.store, *batch_->full, context.bucket_bytes);
+        buckets_ = make_buckets(*context.store, context.bucket_bytes, [places = delivered(*batch_->full)](int arena, int segment) {
+            return places.contains({arena, segment});
+        });
     }
     ProgramPlacer(*this, context, update).place();
 }

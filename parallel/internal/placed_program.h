@@ -1,7 +1,7 @@
 // A batch program placed on devices: one copy a shard, run record by record across all of them.
 #pragma once
 
-#include <map>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -41,8 +41,10 @@ private:
     std::vector<std::shared_ptr<Instance>> free_;
 };
 
-/// Buckets over the parameters that `program` delivers gradients for: contiguous ranges of at least `bytes` bytes, in
-/// the order of the arena.
-std::vector<Bucket> make_buckets(const ParameterStore& store, const ShardProgram& program, std::size_t bytes);
+/// Whether a segment (arena, number) takes part.
+using SegmentFilter = std::function<bool(int arena, int segment)>;
+/// Buckets over the segments that take part. An arena is cut in fixed buckets of at least `bytes` bytes; where segments
+/// are left out, only the contiguous runs of the others in a bucket are taken.
+std::vector<Bucket> make_buckets(const ParameterStore& store, std::size_t bytes, const SegmentFilter& taken);
 
 }  // namespace lockstep

@@ -166,7 +166,7 @@ void ProgramPlacer::place_agreement() {
         words.push_back(readable_on(schedule_, root, word_place(device, context_.control[static_cast<std::size_t>(device)].shard(shard))));
     }
     const PlaceRef agreed = word_place(0, context_.control[0].agreed());
-    schedule_.run(root, flat_task(context_, 0, std::make_shared<const AgreeStatus>(), std::vector<TensorMeta>(words.size(), word),
+    schedule_.run(root, flat_task(context_, root, 0, std::make_shared<const AgreeStatus>(), std::vector<TensorMeta>(words.size(), word),
                                   std::move(words), {word}, {agreed}));
     const int event = schedule_.record(root);
     for (int d = 1; d < context_.devices.size(); ++d) {
@@ -182,7 +182,7 @@ void ProgramPlacer::place_commits() {
     for (std::size_t i = program.commit_begin; i < program.backward_begin; ++i) {
         TaskSpec task = task_of(0, program.records[i], false);
         if (task.scratch.workspace >= 0)  // the shard's own scratch is in use on its lane
-            task.scratch = fixed(Buffer::allocate(root, task.scratch.bytes, "scratch"), 0, task.scratch.bytes);
+            task.scratch = fixed(context_.scratch(root, task.scratch.bytes), 0, task.scratch.bytes);
         schedule_.run(root, std::move(task));
     }
     const int event = schedule_.record(root);
@@ -219,8 +219,9 @@ void ProgramPlacer::place_folds(const Turn& done) {
             const std::size_t size = size_of(arena.dtype);
             const PlaceRef sum = fixed(node.arenas[static_cast<std::size_t>(delivery.arena)], static_cast<std::size_t>(segment.begin) * size,
                                        static_cast<std::size_t>(segment.end - segment.begin) * size);
-            schedule_.run(context_.compute(context_.lane_of(node.range.first)),
-                          flat_task(context_, node.device, std::make_shared<const TreeSum>(std::move(ranges), false),
+            Stream& stream = context_.compute(context_.lane_of(node.range.first));
+            schedule_.run(stream,
+                          flat_task(context_, stream, node.device, std::make_shared<const TreeSum>(std::move(ranges), false),
                                     std::vector<TensorMeta>(parts.size(), flat), std::move(parts), {flat}, {sum}));
         }
     }
@@ -243,7 +244,7 @@ void ProgramPlacer::place_barrier(bool advances, bool whole_step) {
         Stream& stream = context_.communicate(d);
         if (d > 0) schedule_.wait(stream, all);
         if (advances)
-            schedule_.run(stream, flat_task(context_, d, std::make_shared<const AdvanceStep>(whole_step), {}, {}, {state},
+            schedule_.run(stream, flat_task(context_, stream, d, std::make_shared<const AdvanceStep>(whole_step), {}, {}, {state},
                                             {fixed(context_.control[static_cast<std::size_t>(d)].memory(), 0, sizeof(StepState))}));
         const int own = schedule_.record(stream);
         if (d > 0) schedule_.wait(root, own);

@@ -16,13 +16,16 @@ DType dtype_of_bucket(const EngineContext& context, const Bucket& bucket) {
     return context.store->parameters()[static_cast<std::size_t>(bucket.arena)].dtype;
 }
 
-/// The part of `bucket` that device `index` of `count` sums and updates; parts begin at multiples of 64 elements.
+/// The part of `bucket` that device `index` of `count` sums and updates. Parts begin at multiples of 64 elements.
 Bucket slice_of(const Bucket& bucket, int index, int count, const ArenaLayout& arena) {
     constexpr std::int64_t grain = 64;
-    const std::int64_t grains = (bucket.end - bucket.begin + grain - 1) / grain;
+    const std::int64_t grains = (bucket.whole_end - bucket.whole_begin + grain - 1) / grain;
+    const auto cut = [&](int i) {
+        return std::clamp(bucket.whole_begin + grains * i / count * grain, bucket.begin, bucket.end);
+    };
     Bucket part = bucket;
-    part.begin = bucket.begin + std::min(grains * index / count * grain, bucket.end - bucket.begin);
-    part.end = bucket.begin + std::min(grains * (index + 1) / count * grain, bucket.end - bucket.begin);
+    part.begin = cut(index);
+    part.end = index + 1 == count ? bucket.end : cut(index + 1);
     while (part.first_segment + 1 < bucket.last_segment &&
            arena.segments[static_cast<std::size_t>(part.first_segment)].end <= part.begin)
         ++part.first_segment;
@@ -68,7 +71,7 @@ PlaceRef readable_on(Schedule& schedule, Stream& reader, const PlaceRef& place) 
     return result;
 }
 
-TaskSpec flat_task(const EngineContext& context, int device, std::shared_ptr<const Operation> operation,
+TaskSpec flat_task(EngineContext& context, Stream& stream, int device, std::shared_ptr<const Operation> operation,
                    const std::vector<TensorMeta>& in_metas, std::vector<PlaceRef> in, const std::vector<TensorMeta>& out_metas,
                    std::vector<PlaceRef> out) {
     KernelRequest request;
@@ -81,10 +84,7 @@ TaskSpec flat_task(const EngineContext& context, int device, std::shared_ptr<con
     task.operation = std::move(operation);
     task.in = std::move(in);
     task.out = std::move(out);
-    if (const std::size_t bytes = task.kernel->scratch_bytes()) {
-        Stream& stream = context.communicate(device);
-        task.scratch = fixed(Buffer::allocate(stream, bytes, "scratch"), 0, bytes);
-    }
+    if (const std::size_t bytes = task.kernel->scratch_bytes()) task.scratch = fixed(context.scratch(stream, bytes), 0, bytes);
     const ControlBlock& control = context.control[static_cast<std::size_t>(device)];
     task.step = control.step();
     task.agreed = control.agreed();
@@ -92,8 +92,12 @@ TaskSpec flat_task(const EngineContext& context, int device, std::shared_ptr<con
     return task;
 }
 
+bool Reducer::by_slices() const {
+    return context_.reduction == ReductionMode::slice_wise && update_.optimizer && context_.devices.size() > 1;
+}
+
 void Reducer::reduce(const Bucket& bucket, const std::vector<int>& ready) {
-    if (context_.reduction == ReductionMode::slice_wise && update_.optimizer && context_.devices.size() > 1)
+    if (by_slices())
         reduce_by_slices(bucket, ready);
     else
         reduce_on_root(bucket, ready);
@@ -113,7 +117,7 @@ void Reducer::sum(int device, const Bucket& part) {
     }
     if (nodes_.size() == 1 && nodes_.front().arenas[arena] == target && !update_.accumulate) return;  // the sum is there
     const TensorMeta flat = TensorMeta::contiguous(dtype_of_bucket(context_, part), {part.end - part.begin});
-    schedule_.run(stream, flat_task(context_, device, std::make_shared<const TreeSum>(std::move(ranges), update_.accumulate),
+    schedule_.run(stream, flat_task(context_, stream, device, std::make_shared<const TreeSum>(std::move(ranges), update_.accumulate),
                                     std::vector<TensorMeta>(parts.size(), flat), std::move(parts), {flat},
                                     {range(context_, target, part)}));
 }
@@ -126,8 +130,9 @@ void Reducer::update(int device, const Bucket& part) {
     OptimizerState& state = update_.optimizer->state_on(context_.devices[device]);
     const TensorMeta whole = TensorMeta::contiguous(layout.dtype, {layout.elements});
     const TensorMeta table = TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(state.segments[arena]->bytes())});
-    schedule_.run(context_.communicate(device),
-                  flat_task(context_, device,
+    Stream& stream = context_.communicate(device);
+    schedule_.run(stream,
+                  flat_task(context_, stream, device,
                             update_.optimizer->update(part.begin, part.end, part.first_segment, part.last_segment), {whole, table},
                             {range_of_whole(context_, replica.gradients[arena], part),
                              fixed(state.segments[arena], 0, state.segments[arena]->bytes())},
@@ -157,24 +162,50 @@ void Reducer::reduce_on_root(const Bucket& bucket, const std::vector<int>& ready
 }
 
 void Reducer::update_from_root(const Bucket& bucket) {
-    update(0, bucket);
-    if (context_.devices.size() > 1) broadcast(bucket, schedule_.record(context_.communicate(0)));
+    if (!by_slices()) {
+        update(0, bucket);
+        if (context_.devices.size() > 1) broadcast(bucket, schedule_.record(context_.communicate(0)));
+        return;
+    }
+    const auto arena = static_cast<std::size_t>(bucket.arena);
+    const ArenaLayout& layout = context_.store->parameters()[arena];
+    const int gradients = schedule_.record(context_.communicate(0));
+    std::vector<int> updated;
+    for (int d = 0; d < context_.devices.size(); ++d) {
+        Stream& stream = context_.communicate(d);
+        const Bucket part = slice_of(bucket, d, context_.devices.size(), layout);
+        if (d > 0) {
+            schedule_.wait(stream, gradients);
+            context_.store->need_gradients(d);
+            const std::vector<Replica>& replicas = context_.store->replicas();
+            const PlaceRef from = range(context_, replicas[0].gradients[arena], part);
+            schedule_.copy(stream, {from, range(context_, replicas[static_cast<std::size_t>(d)].gradients[arena], part), from.bytes});
+        }
+        update(d, part);
+        updated.push_back(schedule_.record(stream));
+    }
+    gather_slices(bucket, updated);
 }
 
 void Reducer::reduce_by_slices(const Bucket& bucket, const std::vector<int>& ready) {
-    const int count = context_.devices.size();
-    const auto arena = static_cast<std::size_t>(bucket.arena);
-    const ArenaLayout& layout = context_.store->parameters()[arena];
-    const std::vector<Replica>& replicas = context_.store->replicas();
+    const ArenaLayout& layout = context_.store->parameters()[static_cast<std::size_t>(bucket.arena)];
     std::vector<int> updated;
-    for (int d = 0; d < count; ++d) {
+    for (int d = 0; d < context_.devices.size(); ++d) {
         Stream& stream = context_.communicate(d);
         for (const int event : ready) schedule_.wait(stream, event);
-        const Bucket part = slice_of(bucket, d, count, layout);
+        const Bucket part = slice_of(bucket, d, context_.devices.size(), layout);
         sum(d, part);
         update(d, part);
         updated.push_back(schedule_.record(stream));
     }
+    gather_slices(bucket, updated);
+}
+
+void Reducer::gather_slices(const Bucket& bucket, const std::vector<int>& updated) {
+    const int count = context_.devices.size();
+    const auto arena = static_cast<std::size_t>(bucket.arena);
+    const ArenaLayout& layout = context_.store->parameters()[arena];
+    const std::vector<Replica>& replicas = context_.store->replicas();
     for (int d = 0; d < count; ++d)
         for (int other = 0; other < count; ++other) {
             if (other == d) continue;
@@ -198,8 +229,9 @@ void Reducer::finish(const std::vector<Bucket>& buckets) {
                     for (int i = bucket.first_segment; i < bucket.last_segment; ++i) segments.push_back(i);
             if (segments.empty()) continue;
             const TensorMeta table = TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(state.segments[a]->bytes())});
-            schedule_.run(context_.communicate(d),
-                          flat_task(context_, d, std::make_shared<const MarkUpdated>(std::move(segments)), {}, {}, {table},
+            Stream& stream = context_.communicate(d);
+            schedule_.run(stream,
+                          flat_task(context_, stream, d, std::make_shared<const MarkUpdated>(std::move(segments)), {}, {}, {table},
                                     {fixed(state.segments[a], 0, state.segments[a]->bytes())}));
         }
     }

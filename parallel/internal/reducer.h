@@ -16,6 +16,8 @@ struct Bucket {
     int arena = 0;
     std::int64_t begin = 0, end = 0;  ///< elements of the arena
     int first_segment = 0, last_segment = 0;
+    /// The fixed bucket of the arena that this is (a part of): who owns which slice depends on it alone.
+    std::int64_t whole_begin = 0, whole_end = 0;
 };
 
 /// What happens to gradients once they are summed.
@@ -34,6 +36,7 @@ public:
     void reduce(const Bucket& bucket, const std::vector<int>& ready);
     /// Update and broadcast alone, for gradients that lie in the arena of device 0 (PyTorch's longer form).
     void update_from_root(const Bucket& bucket);
+    bool by_slices() const;
     /// After the last bucket: notes on every device which segments have been updated.
     void finish(const std::vector<Bucket>& buckets);
 
@@ -43,6 +46,7 @@ private:
     void sum(int device, const Bucket& part);
     void update(int device, const Bucket& part);
     void broadcast(const Bucket& bucket, int updated);
+    void gather_slices(const Bucket& bucket, const std::vector<int>& updated);
 
     EngineContext& context_;
     const std::vector<GradientNode>& nodes_;
@@ -50,8 +54,8 @@ private:
     Schedule& schedule_;
 };
 
-/// A task of an operation on memory given as flat ranges.
-TaskSpec flat_task(const EngineContext& context, int device, std::shared_ptr<const Operation> operation,
+/// A task of an operation on memory given as flat ranges, for `stream`, whose scratch memory it uses.
+TaskSpec flat_task(EngineContext& context, Stream& stream, int device, std::shared_ptr<const Operation> operation,
                    const std::vector<TensorMeta>& in_metas, std::vector<PlaceRef> in, const std::vector<TensorMeta>& out_metas,
                    std::vector<PlaceRef> out);
 /// Fixed memory: `bytes` from `offset` on.
