@@ -116,7 +116,10 @@ Devices::Devices(std::vector<Device> devices) : devices_(std::move(devices)) {
 
 std::string Devices::str() const {
     std::string text;
-    for (const Device& device : devices_) text += (text.empty() ? "" : ",") + device.str();
+    for (const Device& device : devices_) {
+        if (!text.empty()) text += ',';
+        text += device.str();
+    }
     return text;
 }
 
