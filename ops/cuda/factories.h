@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/step_operations.h"
 
 namespace lockstep::cuda {
 
@@ -51,6 +51,13 @@ KernelPtr make_sgd_update(const SgdUpdate&, KernelRequest&);
 KernelPtr make_increment_counter(const IncrementCounter&, KernelRequest&);
 KernelPtr make_sum_over_shards(const SumOverShards&, KernelRequest&);
 KernelPtr make_batch_norm_pool_stats(const BatchNormPoolStats&, KernelRequest&);
+
+// steps.cu
+KernelPtr make_tree_sum(const TreeSum&, KernelRequest&);
+KernelPtr make_agree_status(const AgreeStatus&, KernelRequest&);
+KernelPtr make_advance_step(const AdvanceStep&, KernelRequest&);
+KernelPtr make_store_segments(const StoreSegments&, KernelRequest&);
+KernelPtr make_mark_updated(const MarkUpdated&, KernelRequest&);
 
 // matmul.cpp
 KernelPtr make_matmul(const MatMul&, KernelRequest&);

@@ -1,5 +1,5 @@
 // Which factory makes the CUDA kernel of which operation. To add one: a line in factories.h, a line here.
-#include "lockstep/ops/internal/kernels.h"
+#include "lockstep/runtime/internal/kernel_registration.h"
 
 #include "lockstep/ops/cuda/factories.h"
 #include "lockstep/runtime/internal/core_operations.h"
@@ -50,6 +50,12 @@ void register_cuda_kernels(KernelTable& table) {
     table.add<SumOverShards, cuda::make_sum_over_shards>();
     table.add<SgdUpdate, cuda::make_sgd_update>();
     table.add<IncrementCounter, cuda::make_increment_counter>();
+
+    table.add<TreeSum, cuda::make_tree_sum>();
+    table.add<AgreeStatus, cuda::make_agree_status>();
+    table.add<AdvanceStep, cuda::make_advance_step>();
+    table.add<StoreSegments, cuda::make_store_segments>();
+    table.add<MarkUpdated, cuda::make_mark_updated>();
 }
 
 }  // namespace lockstep

@@ -1,0 +1,168 @@
+// What steps are made of besides the model's own operations: partial sums, agreement, counters.
+#include <fmt/format.h>
+
+#include "lockstep/ops/cuda/factories.h"
+#include "lockstep/ops/cuda/kernel.h"
+#include "lockstep/ops/internal/arithmetic.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/shard_tree.h"
+
+namespace lockstep::cuda {
+
+namespace {
+
+LOCKSTEP_ELEMENT bool is_good(const StatusWord* agreed) { return agreed == nullptr || agreed->code == 0; }
+
+/// Pointers and numbers travel as kernel arguments, of which there are 4 KiB.
+constexpr int most = 256;
+
+// ---- partial sums -----------------------------------------------------------------------------------------------
+
+/// The tree as a stack machine: part i is pushed, then the top two are added joins[i] times.
+struct Joins {
+    int parts = 0;
+    std::uint8_t of[most] = {};
+};
+
+/// Appends the node [lo, hi), whose parts begin with number `part`; returns the part after them.
+std::size_t plan_node(const std::vector<std::pair<int, int>>& ranges, std::size_t part, int lo, int hi, Joins& joins) {
+    if (ranges[part] == std::pair(lo, hi)) return part + 1;
+    if (hi - lo < 2)
+        throw InvalidArgument(fmt::format("tree_sum: [{}, {}) is no node of the tree of shards", ranges[part].first,
+                                          ranges[part].second));
+    const int middle = lo + shard_split(hi - lo);
+    const std::size_t next = plan_node(ranges, plan_node(ranges, part, lo, middle, joins), middle, hi, joins);
+    ++joins.of[next - 1];
+    return next;
+}
+
+template <class T>
+struct TreeSumElement {
+    const T* parts[most];
+    Joins joins;
+    bool accumulate;
+    T* out;
+
+    LOCKSTEP_ELEMENT void operator()(std::int64_t e) const {
+        T partial[32];
+        int held = 0;
+        for (int i = 0; i < joins.parts; ++i) {
+            T sum = parts[i][e];
+            for (int j = 0; j < joins.of[i]; ++j) sum = partial[--held] + sum;
+            partial[held++] = sum;
+        }
+        out[e] = accumulate ? out[e] + partial[0] : partial[0];
+    }
+};
+
+// ---- status and counters ----------------------------------------------------------------------------------------
+
+struct Agree {
+    const StatusWord* shards[most];
+    int count;
+    StatusWord* agreed;
+
+    LOCKSTEP_ELEMENT void operator()(std::int64_t) const {
+        for (int s = 0; s < count && agreed->code == 0; ++s)
+            if (shards[s]->code != 0) *agreed = *shards[s];
+    }
+};
+
+struct Advance {
+    const StatusWord* agreed;
+    StepState* state;
+    bool whole_step;
+
+    LOCKSTEP_ELEMENT void operator()(std::int64_t) const {
+        if (!is_good(agreed)) return;
+        state->micro = whole_step ? 0 : state->micro + 1;
+        state->step += whole_step ? 1 : 0;
+    }
+};
+
+struct StoreSegment {
+    const Segment* fresh;
+    Segment* segments;
+
+    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
+        const std::int32_t has_momentum = segments[i].has_momentum;
+        segments[i] = fresh[i];
+        segments[i].has_momentum = has_momentum;
+    }
+};
+
+struct MarkSegment {
+    int numbers[most];
+    const StatusWord* agreed;
+    Segment* segments;
+
+    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
+        if (is_good(agreed)) segments[numbers[i]].has_momentum = 1;
+    }
+};
+
+}  // namespace
+
+KernelPtr make_tree_sum(const TreeSum& op, KernelRequest& request) {
+    request.want_all_contiguous();
+    if (op.ranges.empty() || op.ranges.size() > most)
+        throw InvalidArgument(
+            fmt::format("tree_sum: {} partial sums; CUDA devices add 1 to {}", op.ranges.size(), most));
+    Joins joins;
+    joins.parts = static_cast<int>(op.ranges.size());
+    plan_node(op.ranges, 0, op.ranges.front().first, op.ranges.back().second, joins);
+    return visit_float(op.name(), request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_cuda_kernel(request, [joins, accumulate = op.accumulate, elements = request.in[0].numel()](
+                                             const Queue& queue, const Invocation& v) {
+            TreeSumElement<T> element{};
+            for (int i = 0; i < joins.parts; ++i) element.parts[i] = v.input<T>(i);
+            element.joins = joins;
+            element.accumulate = accumulate;
+            element.out = v.output<T>(0);
+            launch(queue, "tree_sum", elements, element);
+        });
+    });
+}
+
+KernelPtr make_agree_status(const AgreeStatus& /*op*/, KernelRequest& request) {
+    return make_cuda_kernel(request,
+                            [shards = static_cast<int>(request.in.size())](const Queue& queue, const Invocation& v) {
+                                for (int first = 0; first < shards; first += most) {
+                                    Agree agree{};
+                                    agree.count = std::min(most, shards - first);
+                                    for (int s = 0; s < agree.count; ++s)
+                                        agree.shards[s] = v.input<StatusWord>(first + s);
+                                    agree.agreed = v.output<StatusWord>(0);
+                                    launch(queue, "agree_status", 1, agree);
+                                }
+                            });
+}
+
+KernelPtr make_advance_step(const AdvanceStep& op, KernelRequest& request) {
+    return make_cuda_kernel(request, [whole = op.whole_step](const Queue& queue, const Invocation& v) {
+        launch(queue, "advance_step", 1, Advance{v.agreed, v.output<StepState>(0), whole});
+    });
+}
+
+KernelPtr make_store_segments(const StoreSegments& /*op*/, KernelRequest& request) {
+    const std::int64_t count = request.in[0].numel() / static_cast<std::int64_t>(sizeof(Segment));
+    return make_cuda_kernel(request, [count](const Queue& queue, const Invocation& v) {
+        launch(queue, "store_segments", count, StoreSegment{v.input<Segment>(0), v.output<Segment>(0)});
+    });
+}
+
+KernelPtr make_mark_updated(const MarkUpdated& op, KernelRequest& request) {
+    return make_cuda_kernel(request, [marked = op.segments](const Queue& queue, const Invocation& v) {
+        for (std::size_t first = 0; first < marked.size(); first += most) {
+            MarkSegment mark{};
+            const std::size_t count = std::min<std::size_t>(most, marked.size() - first);
+            for (std::size_t i = 0; i < count; ++i) mark.numbers[i] = marked[first + i];
+            mark.agreed = v.agreed;
+            mark.segments = v.output<Segment>(0);
+            launch(queue, "mark_updated", static_cast<std::int64_t>(count), mark);
+        }
+    });
+}
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,33 @@
+# lockstep_standin: Lockstep with its CUDA backend on the stand-in, for tests. Everything outside of the cuda folders is
+# the very object that lockstep is made of; the CUDA sources are compiled by the C++ compiler, which makes loops of our
+# kernels (runtime/cuda/launch.h). Needs the toolkit's headers, not nvcc.
+file(GLOB cuda_sources CONFIGURE_DEPENDS
+  ${PROJECT_SOURCE_DIR}/runtime/cuda/*.cpp
+  ${PROJECT_SOURCE_DIR}/ops/cuda/*.cpp
+  ${PROJECT_SOURCE_DIR}/ops/cuda/*.cu)
+list(FILTER cuda_sources EXCLUDE REGEX "/absent[^/]*$")  # the stubs of builds without CUDA
+foreach(source ${cuda_sources})
+  if(source MATCHES "\\.cu$")
+    set_source_files_properties(${source} PROPERTIES LANGUAGE CXX)
+  endif()
+endforeach()
+
+add_library(lockstep_standin STATIC
+  launch_twin.cpp
+  ${cuda_sources}
+  $<FILTER:$<TARGET_OBJECTS:lockstep>,EXCLUDE,lockstep\\.dir/[a-z]+/cuda/>)
+target_include_directories(lockstep_standin PUBLIC ${LOCKSTEP_INCLUDE_VIEW})
+target_link_libraries(lockstep_standin
+  PUBLIC cuda_standin Threads::Threads
+  PRIVATE OpenMP::OpenMP_CXX fmt::fmt ZLIB::ZLIB oneDNN::dnnl nlohmann_json::nlohmann_json)
+lockstep_warnings(lockstep_standin)
+
+# lockstep_standin_test(name sources...): as lockstep_test, on the stand-in.
+function(lockstep_standin_test name)
+  add_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE lockstep_standin lockstep_catch_main fmt::fmt)
+  lockstep_warnings(${name})
+  add_test(NAME ${name} COMMAND ${name})
+  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS ${folder})
+endfunction()
