@@ -238,6 +238,32 @@ TEST_CASE("live: enqueues are checked and recorded") {
     CHECK(reference::remove_every_wait(log).needed == 2);
 }
 
+TEST_CASE("live: streams report what they are given, and refuse what lacks a wait") {
+    order_check::set_checking(true);
+    Stream& first = Stream::of(Device::cpu(0));
+    Stream& second = Stream::of(Device::cpu(1));
+    std::vector<float> memory(16, 0.0f), copy(16, 0.0f);
+    const std::size_t bytes = memory.size() * sizeof(float);
+    const Access write[] = {{memory.data(), bytes, Device::cpu(0), Access::Mode::write}};
+    const auto copy_to_second = [&] { second.copy(copy.data(), Device::cpu(1), memory.data(), Device::cpu(0), bytes); };
+
+    first.run("ones", write, [&](const Launch&) { memory.assign(16, 1.0f); });
+    CHECK_THROWS_AS(copy_to_second(), OrderError);
+    second.wait(first);
+    CHECK_NOTHROW(copy_to_second());
+    CHECK_THROWS_AS(first.fill(memory.data(), 0, bytes), OrderError);
+    Event copied(Device::cpu(1));
+    second.record(copied);
+    SECTION("a wait of the stream") { first.wait(copied); }
+    SECTION("a wait of the host for the event") { copied.synchronize(); }
+    SECTION("a wait of the host for the stream") { second.synchronize(); }
+    CHECK_NOTHROW(first.fill(memory.data(), 0, bytes));
+    synchronize_all();
+    order_check::set_checking(false);
+    CHECK(memory[3] == 0.0f);
+    CHECK(copy[3] == 1.0f);
+}
+
 TEST_CASE("a recording can be made without checking") {
     const Access write[] = {writes(0, 8)};
     order_check::start_recording();
