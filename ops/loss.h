@@ -40,7 +40,7 @@ private:
 enum class Reduction : std::uint8_t { mean, sum };
 
 struct NllOptions {
-    Tensor weight;                     ///< (C) class weights, or undefined
+    Tensor weight = {};                ///< (C) class weights, or undefined
     std::int64_t ignore_index = -100;  ///< rows with this target count nothing
     Reduction reduction = Reduction::mean;
 };

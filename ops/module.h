@@ -128,7 +128,7 @@ void visit_module(const std::string& name, M& member, ModuleVisitor& visitor) {
                              *member;
                          }) {
         if (member.has_value()) visit_module(name, *member, visitor);
-    } else if constexpr (requires { member.begin()->first; }) {
+    } else if constexpr (requires { typename M::mapped_type; }) {
         for (auto& [key, value] : member) visit_module(join(name, key), value, visitor);
     } else if constexpr (requires {
                              member.begin();

@@ -1,0 +1,67 @@
+#include "lockstep/tests/ops/op_table.h"
+
+#include <algorithm>
+#include <random>
+
+namespace lockstep::op_table {
+
+bool Op::has_gradient() const {
+    const std::vector<Input> list = inputs();
+    return std::any_of(list.begin(), list.end(), [](const Input& input) { return input.gradient; });
+}
+
+std::vector<Array> Op::reference_gradients(const std::vector<Array>& in, const Array& dy) const {
+    std::vector<bool> wanted;
+    for (const Input& input : inputs()) wanted.push_back(input.gradient);
+    return reference::finite_differences([this](const std::vector<Array>& at) { return reference(at); }, in, wanted,
+                                         dy);
+}
+
+Table make_table() {
+    Table table;
+    add_elementwise(table);
+    add_reductions(table);
+    add_layers(table);
+    add_losses(table);
+    return table;
+}
+
+Array make_values(const Input& input, std::uint32_t salt) {
+    Array array(input.shape);
+    std::mt19937 generator(1234 + salt);
+    if (input.values == Values::classes) {
+        for (double& value : array.v)
+            value = static_cast<double>(generator() % static_cast<std::uint32_t>(input.classes));
+        return array;
+    }
+    // Evenly spaced numbers in random order: no two are equal and none is 0, so kinks are far away.
+    const double count = static_cast<double>(array.size());
+    const double low = input.values == Values::positive ? 0.5 : -2;
+    const double high = input.values == Values::positive ? 2.5 : 2;
+    for (std::ptrdiff_t i = 0; i < array.size(); ++i)
+        array[i] =
+            static_cast<double>(static_cast<float>(low + (high - low) * (static_cast<double>(i) + 0.37) / count));
+    std::shuffle(array.v.begin(), array.v.end(), generator);
+    return array;
+}
+
+Shape to_shape(const Sizes& sizes) {
+    Shape shape;
+    for (const std::ptrdiff_t size : sizes) shape.push_back(size);
+    return shape;
+}
+
+Tensor to_tensor(const Array& values, const Input& input, DType dtype, Device device) {
+    if (input.values != Values::classes) return Tensor::from(values.v, to_shape(values.shape)).to(dtype).to(device);
+    std::vector<std::int64_t> classes;
+    for (const double value : values.v) classes.push_back(static_cast<std::int64_t>(value));
+    return Tensor::from(classes, to_shape(values.shape), device);
+}
+
+Array to_array(const Tensor& tensor) {
+    Array array(Sizes(tensor.shape().begin(), tensor.shape().end()));
+    array.v = tensor.detach().to(DType::f64).to_vector<double>();
+    return array;
+}
+
+}  // namespace lockstep::op_table

@@ -1,0 +1,72 @@
+// The op table: one entry for every operation and set of attributes and shapes. test_ops.cpp runs each on every kind of
+// device against double-precision loops, values and gradients; dump_ops.cpp writes it out for PyTorch
+// (tests/pytorch/check_ops.py). To add an operation: a struct in one of the op_table_*.cpp and its entries at the end
+// of that file.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/runtime/tensor.h"
+#include "lockstep/tests/reference/ops.h"
+
+namespace lockstep::op_table {
+
+using reference::Array;
+using reference::Sizes;
+
+/// Where an input's values come from.
+enum class Values {
+    any,       ///< distinct, in (-2, 2), none closer to 0 or to each other than their spacing
+    positive,  ///< distinct, in (0.5, 2.5)
+    classes,   ///< i64 in [0, classes); no gradient
+};
+
+struct Input {
+    Sizes shape;
+    Values values = Values::any;
+    bool gradient = true;
+    int classes = 0;
+};
+
+/// Most that a result may be off, relative to the largest element of the reference (at least 1).
+constexpr double f32_bound = 1e-5;
+
+class Op {
+public:
+    virtual ~Op() = default;
+    /// With the attributes: "conv2d 3x3 stride 2".
+    virtual std::string name() const = 0;
+    virtual std::vector<Input> inputs() const = 0;
+    virtual Tensor run(const std::vector<Tensor>& in) const = 0;
+    virtual Array reference(const std::vector<Array>& in) const = 0;
+    /// The same in PyTorch, of tensors a, b, c, ...; empty: PyTorch cannot say it.
+    virtual std::string torch() const = 0;
+    virtual double bound() const { return f32_bound; }
+    /// Gradients of sum(dy * y); finite differences of the reference unless there is something quicker.
+    virtual std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const;
+    bool has_gradient() const;
+};
+
+using Table = std::vector<std::unique_ptr<Op>>;
+
+void add_elementwise(Table& table);
+void add_reductions(Table& table);
+void add_layers(Table& table);
+void add_losses(Table& table);
+/// All entries.
+Table make_table();
+
+/// Seed under which every entry is run: the first random operation has ordinal 0.
+constexpr std::uint64_t seed = 5;
+
+/// Values for an input, the same in every run; exact in f32.
+Array make_values(const Input& input, std::uint32_t salt);
+/// As a tensor of `dtype` (classes: i64) on `device`.
+Tensor to_tensor(const Array& values, const Input& input, DType dtype, Device device);
+/// Back, whatever the dtype.
+Array to_array(const Tensor& tensor);
+Shape to_shape(const Sizes& sizes);
+
+}  // namespace lockstep::op_table

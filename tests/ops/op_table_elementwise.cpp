@@ -1,0 +1,164 @@
+// Elementwise entries of the op table, and random masks.
+#include <cmath>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/runtime/random.h"
+#include "lockstep/tests/ops/op_table.h"
+
+namespace lockstep::op_table {
+
+namespace {
+
+enum class Arithmetic { add, sub, mul, div };
+
+struct BinaryOp final : Op {
+    BinaryOp(Arithmetic k, Sizes x, Sizes y) : kind(k), a(std::move(x)), b(std::move(y)) {}
+    Arithmetic kind;
+    Sizes a, b;
+
+    const char* symbol() const {
+        constexpr const char* symbols[] = {"+", "-", "*", "/"};
+        return symbols[static_cast<int>(kind)];
+    }
+    std::string name() const override {
+        return std::string("a ") + symbol() + " b of " + std::to_string(a.size()) + " and " + std::to_string(b.size()) +
+               " dimensions";
+    }
+    std::string torch() const override { return std::string("a ") + symbol() + " b"; }
+    std::vector<Input> inputs() const override {
+        return {{a}, {b, kind == Arithmetic::div ? Values::positive : Values::any}};
+    }
+    Tensor run(const std::vector<Tensor>& in) const override {
+        switch (kind) {
+            case Arithmetic::sub: return in[0] - in[1];
+            case Arithmetic::mul: return in[0] * in[1];
+            case Arithmetic::div: return in[0] / in[1];
+            case Arithmetic::add: break;
+        }
+        return in[0] + in[1];
+    }
+    Array reference(const std::vector<Array>& in) const override {
+        return reference::combine(in[0], in[1], [this](double x, double y) {
+            switch (kind) {
+                case Arithmetic::sub: return x - y;
+                case Arithmetic::mul: return x * y;
+                case Arithmetic::div: return x / y;
+                case Arithmetic::add: break;
+            }
+            return x + y;
+        });
+    }
+};
+
+/// A function of one tensor.
+struct UnaryOp final : Op {
+    UnaryOp(std::string t, Tensor (*f)(const Tensor&), double (*r)(double), Sizes s, Values v = Values::any)
+        : expression(std::move(t)), function(f), loop(r), shape(std::move(s)), values(v) {}
+    std::string expression;
+    Tensor (*function)(const Tensor&);
+    double (*loop)(double);
+    Sizes shape;
+    Values values;
+
+    std::string name() const override { return expression + " of " + std::to_string(shape.size()) + " dimensions"; }
+    std::string torch() const override { return expression; }
+    std::vector<Input> inputs() const override { return {{shape, values}}; }
+    Tensor run(const std::vector<Tensor>& in) const override { return function(in[0]); }
+    Array reference(const std::vector<Array>& in) const override { return reference::map(in[0], loop); }
+};
+
+/// Masks are drawn by counter, so the loop draws them again: element e of the mask has counter e where dimension 0 is
+/// the batch, and in eager use (shard 0) otherwise too.
+struct DropoutOp final : Op {
+    DropoutOp(Sizes s, double probability, bool whole_channels, bool is_batch)
+        : shape(std::move(s)), p(probability), channels(whole_channels), batch(is_batch) {}
+    Sizes shape;
+    double p;
+    bool channels, batch;
+
+    std::string name() const override {
+        return std::string(channels ? "dropout2d" : "dropout") + " p=" + std::to_string(p) + (batch ? " batch" : "");
+    }
+    std::string torch() const override { return ""; }
+    std::vector<Input> inputs() const override { return {{shape}}; }
+    Tensor run(const std::vector<Tensor>& in) const override {
+        const Tensor x = batch ? in[0].tag_batch() : in[0];
+        return channels ? dropout2d(x, p) : dropout(x, p);
+    }
+    Array reference(const std::vector<Array>& in) const override {
+        Array y = in[0];
+        const std::ptrdiff_t group = channels ? y.size() / (shape[0] * shape[1]) : 1;
+        StepState state;
+        state.seed = seed;
+        for (std::ptrdiff_t i = 0; i < y.size(); ++i) {
+            const float u = to_uniform(random_bits(state, 0, static_cast<std::uint64_t>(i / group)));
+            y[i] = static_cast<double>(u) < static_cast<double>(static_cast<float>(p)) ? 0 : y[i] / (1 - p);
+        }
+        return y;
+    }
+};
+
+}  // namespace
+
+void add_elementwise(Table& table) {
+    const struct {
+        Sizes a, b;
+    } pairs[] = {{{5, 7}, {5, 7}},
+                 {{3, 1, 5}, {4, 1}},
+                 {{}, {2, 3}},
+                 {{6}, {}},
+                 {{2, 16, 5, 3}, {2, 16, 5, 3}},
+                 {{3, 32, 4, 5}, {3, 32, 1, 1}},
+                 {{1, 10, 3, 3}, {10, 1, 1}},
+                 {{1, 1}, {7, 1}},
+                 {{67, 33}, {33}}};
+    for (const auto& [a, b] : pairs)
+        for (const Arithmetic kind : {Arithmetic::add, Arithmetic::sub, Arithmetic::mul, Arithmetic::div})
+            table.push_back(std::make_unique<BinaryOp>(kind, a, b));
+
+    const auto unary = [&](const char* torch, Tensor (*f)(const Tensor&), double (*r)(double),
+                           Values values = Values::any) {
+        for (const Sizes& shape : {Sizes{}, Sizes{1}, Sizes{33, 5}, Sizes{2, 16, 5, 3}, Sizes{1, 20, 3, 3}})
+            table.push_back(std::make_unique<UnaryOp>(torch, f, r, shape, values));
+    };
+    unary(
+        "-a", [](const Tensor& x) { return -x; }, [](double x) { return -x; });
+    unary("torch.exp(a)", exp, [](double x) { return std::exp(x); });
+    unary(
+        "torch.log(a)", log, [](double x) { return std::log(x); }, Values::positive);
+    unary(
+        "torch.sqrt(a)", sqrt, [](double x) { return std::sqrt(x); }, Values::positive);
+    unary("torch.square(a)", square, [](double x) { return x * x; });
+    unary("torch.relu(a)", relu, [](double x) { return x > 0 ? x : 0; });
+    unary(
+        "a + 1.5", [](const Tensor& x) { return x + 1.5; }, [](double x) { return x + 1.5; });
+    unary(
+        "1.5 + a", [](const Tensor& x) { return 1.5 + x; }, [](double x) { return x + 1.5; });
+    unary(
+        "a - 1.5", [](const Tensor& x) { return x - 1.5; }, [](double x) { return x - 1.5; });
+    unary(
+        "1.5 - a", [](const Tensor& x) { return 1.5 - x; }, [](double x) { return 1.5 - x; });
+    unary(
+        "a * -3", [](const Tensor& x) { return x * -3; }, [](double x) { return -3 * x; });
+    unary(
+        "-3 * a", [](const Tensor& x) { return -3 * x; }, [](double x) { return -3 * x; });
+    unary(
+        "a / 7", [](const Tensor& x) { return x / 7; }, [](double x) { return x / 7; });
+    unary(
+        "7 / a", [](const Tensor& x) { return 7 / x; }, [](double x) { return 7 / x; }, Values::positive);
+    // One tensor used several times: gradients are added.
+    unary(
+        "a * a + a", [](const Tensor& x) { return x * x + x; }, [](double x) { return x * x + x; });
+
+    for (const bool batch : {false, true}) {
+        table.push_back(std::make_unique<DropoutOp>(Sizes{13, 7}, 0.5, false, batch));
+        table.push_back(std::make_unique<DropoutOp>(Sizes{3, 32, 4, 5}, 0.25, false, batch));
+        table.push_back(std::make_unique<DropoutOp>(Sizes{3, 32, 4, 5}, 0.25, true, batch));
+        table.push_back(std::make_unique<DropoutOp>(Sizes{3, 10, 3, 3}, 0.5, true, batch));
+        table.push_back(std::make_unique<DropoutOp>(Sizes{9, 50}, 0.5, true, batch));
+    }
+    table.push_back(std::make_unique<DropoutOp>(Sizes{4, 5}, 0.0, false, false));
+    table.push_back(std::make_unique<DropoutOp>(Sizes{3, 5}, 0.999999, false, false));
+}
+
+}  // namespace lockstep::op_table

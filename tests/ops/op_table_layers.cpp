@@ -1,0 +1,191 @@
+// Linear, convolution, pooling, normalisation and softmax of the op table.
+#include <fmt/format.h>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/tests/ops/op_table.h"
+
+namespace lockstep::op_table {
+
+namespace {
+
+struct LinearOp final : Op {
+    LinearOp(Sizes x, std::ptrdiff_t o, bool b) : shape(std::move(x)), out(o), bias(b) {}
+    Sizes shape;
+    std::ptrdiff_t out;
+    bool bias;
+
+    std::string name() const override {
+        return fmt::format("linear {} to {}{}", shape.back(), out, bias ? " bias" : "");
+    }
+    std::string torch() const override { return bias ? "F.linear(a, b, c)" : "F.linear(a, b)"; }
+    std::vector<Input> inputs() const override {
+        std::vector<Input> list{{shape}, {{out, shape.back()}}};
+        if (bias) list.push_back({{out}});
+        return list;
+    }
+    Tensor run(const std::vector<Tensor>& in) const override { return linear(in[0], in[1], bias ? in[2] : Tensor()); }
+    Array reference(const std::vector<Array>& in) const override {
+        const std::ptrdiff_t features = shape.back(), rows = in[0].size() / features;
+        Sizes result = shape;
+        result.back() = out;
+        Array y(result);
+        for (std::ptrdiff_t r = 0; r < rows; ++r)
+            for (std::ptrdiff_t o = 0; o < out; ++o) {
+                double& value = y[r * out + o];
+                if (bias) value = in[2][o];
+                for (std::ptrdiff_t i = 0; i < features; ++i)
+                    value += in[0][r * features + i] * in[1][o * features + i];
+            }
+        return y;
+    }
+};
+
+struct ConvOp final : Op {
+    ConvOp(Sizes x, Sizes w, Pair s, Pair p, bool b, bool x_gradient = true)
+        : shape(std::move(x)), weight(std::move(w)), stride(s), padding(p), bias(b), input_gradient(x_gradient) {}
+    Sizes shape, weight;
+    Pair stride, padding;
+    bool bias, input_gradient;
+
+    std::string name() const override {
+        return fmt::format("conv2d {} channels to {}, {}x{}, stride ({}, {}), padding ({}, {}){}", shape[1], weight[0],
+                           weight[2], weight[3], stride.h, stride.w, padding.h, padding.w, bias ? ", bias" : "");
+    }
+    std::string torch() const override {
+        return fmt::format("F.conv2d(a, b, {}, stride=({}, {}), padding=({}, {}))", bias ? "c" : "None", stride.h,
+                           stride.w, padding.h, padding.w);
+    }
+    std::vector<Input> inputs() const override {
+        std::vector<Input> list{{shape, Values::any, input_gradient}, {weight}};
+        if (bias) list.push_back({{weight[0]}});
+        return list;
+    }
+    reference::Window window() const { return {stride.h, stride.w, padding.h, padding.w}; }
+    Tensor run(const std::vector<Tensor>& in) const override {
+        return conv2d(in[0], in[1], bias ? in[2] : Tensor(), stride, padding);
+    }
+    Array reference(const std::vector<Array>& in) const override {
+        return reference::conv2d(in[0], in[1], bias ? in[2] : Array(), window());
+    }
+    std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const override {
+        return reference::conv2d_gradients(in[0], in[1], bias, window(), dy);
+    }
+};
+
+struct MaxPoolOp final : Op {
+    MaxPoolOp(Sizes x, Pair k, Pair s, Pair p) : shape(std::move(x)), kernel(k), stride(s), padding(p) {}
+    Sizes shape;
+    Pair kernel, stride, padding;
+
+    std::string name() const override {
+        return fmt::format("max_pool2d of {} channels, {}x{}, stride ({}, {}), padding ({}, {})", shape[1], kernel.h,
+                           kernel.w, stride.h, stride.w, padding.h, padding.w);
+    }
+    std::string torch() const override {
+        return fmt::format("F.max_pool2d(a, ({}, {}), stride=({}, {}), padding=({}, {}))", kernel.h, kernel.w, stride.h,
+                           stride.w, padding.h, padding.w);
+    }
+    std::vector<Input> inputs() const override { return {{shape}}; }
+    Tensor run(const std::vector<Tensor>& in) const override { return max_pool2d(in[0], kernel, stride, padding); }
+    Array reference(const std::vector<Array>& in) const override {
+        return reference::max_pool2d(in[0], kernel.h, kernel.w, {stride.h, stride.w, padding.h, padding.w});
+    }
+};
+
+struct BatchNormOp final : Op {
+    BatchNormOp(Sizes x, bool train, bool with_affine) : shape(std::move(x)), training(train), affine(with_affine) {}
+    Sizes shape;
+    bool training, affine;
+    static constexpr double eps = 1e-5;
+
+    std::string name() const override {
+        return fmt::format("batch_norm of {} channels, {}{}", shape[1], training ? "training" : "evaluation",
+                           affine ? ", affine" : "");
+    }
+    std::string torch() const override {
+        return fmt::format("F.batch_norm(a, {}, {}, training={})", training ? "None, None" : "d, e",
+                           affine ? "b, c" : "None, None", training ? "True" : "False");
+    }
+    std::vector<Input> inputs() const override {
+        const Sizes channels{shape[1]};
+        return {{shape},
+                {channels, Values::any, affine},
+                {channels, Values::any, affine},
+                {channels, Values::any, false},
+                {channels, Values::positive, false}};
+    }
+    Tensor run(const std::vector<Tensor>& in) const override {
+        const Tensor none;
+        return batch_norm(in[0], training ? none : in[3], training ? none : in[4], affine ? in[1] : none,
+                          affine ? in[2] : none, {.training = training, .eps = eps});
+    }
+    Array reference(const std::vector<Array>& in) const override {
+        const Array one(Sizes{shape[1]}, 1), zero(Sizes{shape[1]});
+        const reference::ChannelStats stats =
+            training ? reference::channel_stats(in[0]) : reference::ChannelStats{in[3].v, in[4].v};
+        return reference::batch_norm(in[0], stats, affine ? in[1] : one, affine ? in[2] : zero, eps);
+    }
+    // Two values in a channel can lie close together: their distance divides.
+    double bound() const override { return 1e-4; }
+};
+
+struct LogSoftmaxOp final : Op {
+    LogSoftmaxOp(Sizes x, int d) : shape(std::move(x)), dim(d) {}
+    Sizes shape;
+    int dim;
+
+    std::string name() const override {
+        return fmt::format("log_softmax along {} of {} dimensions", dim, shape.size());
+    }
+    std::string torch() const override { return fmt::format("F.log_softmax(a, {})", dim); }
+    std::vector<Input> inputs() const override { return {{shape}}; }
+    Tensor run(const std::vector<Tensor>& in) const override { return log_softmax(in[0], dim); }
+    Array reference(const std::vector<Array>& in) const override {
+        return reference::log_softmax(in[0],
+                                      static_cast<std::size_t>(dim < 0 ? dim + static_cast<int>(shape.size()) : dim));
+    }
+};
+
+}  // namespace
+
+void add_layers(Table& table) {
+    for (const bool bias : {true, false}) {
+        table.push_back(std::make_unique<LinearOp>(Sizes{5, 7}, 3, bias));
+        table.push_back(std::make_unique<LinearOp>(Sizes{1, 20}, 10, bias));
+        table.push_back(std::make_unique<LinearOp>(Sizes{33, 1}, 1, bias));
+        table.push_back(std::make_unique<LinearOp>(Sizes{2, 3, 5}, 4, bias));
+        table.push_back(std::make_unique<LinearOp>(Sizes{6}, 4, bias));
+
+        table.push_back(std::make_unique<ConvOp>(Sizes{2, 1, 7, 9}, Sizes{10, 1, 5, 5}, 1, 0, bias));
+        table.push_back(std::make_unique<ConvOp>(Sizes{1, 10, 6, 7}, Sizes{20, 10, 5, 5}, 1, 0, bias));
+        table.push_back(std::make_unique<ConvOp>(Sizes{3, 1, 9, 8}, Sizes{32, 1, 3, 3}, 1, 0, bias, false));
+        table.push_back(std::make_unique<ConvOp>(Sizes{2, 32, 8, 9}, Sizes{64, 32, 3, 3}, 1, 0, bias));
+        table.push_back(std::make_unique<ConvOp>(Sizes{2, 16, 7, 5}, Sizes{16, 16, 3, 3}, 1, 1, bias));
+        table.push_back(std::make_unique<ConvOp>(Sizes{2, 16, 8, 7}, Sizes{32, 16, 3, 3}, 2, 1, bias));
+        table.push_back(std::make_unique<ConvOp>(Sizes{2, 16, 5, 4}, Sizes{16, 16, 1, 1}, 1, 0, bias));
+        table.push_back(std::make_unique<ConvOp>(Sizes{2, 3, 8, 11}, Sizes{5, 3, 2, 4}, Pair{2, 3}, Pair{1, 2}, bias));
+        table.push_back(std::make_unique<ConvOp>(Sizes{1, 1, 1, 1}, Sizes{1, 1, 1, 1}, 1, 0, bias));
+        table.push_back(std::make_unique<ConvOp>(Sizes{2, 7, 5, 5}, Sizes{9, 7, 3, 3}, 1, 1, bias));
+    }
+    table.push_back(std::make_unique<MaxPoolOp>(Sizes{2, 1, 6, 8}, 2, 2, 0));
+    table.push_back(std::make_unique<MaxPoolOp>(Sizes{1, 10, 7, 5}, 2, 2, 0));
+    table.push_back(std::make_unique<MaxPoolOp>(Sizes{2, 32, 6, 6}, 2, 2, 0));
+    table.push_back(std::make_unique<MaxPoolOp>(Sizes{2, 16, 7, 9}, 3, 2, 1));
+    table.push_back(std::make_unique<MaxPoolOp>(Sizes{3, 20, 5, 6}, Pair{3, 2}, Pair{1, 2}, Pair{1, 0}));
+    table.push_back(std::make_unique<MaxPoolOp>(Sizes{2, 16, 8, 8}, 3, 1, 0));
+    for (const bool training : {true, false})
+        for (const bool affine : {true, false}) {
+            table.push_back(std::make_unique<BatchNormOp>(Sizes{4, 3, 5, 3}, training, affine));
+            table.push_back(std::make_unique<BatchNormOp>(Sizes{2, 16, 3, 4}, training, affine));
+            table.push_back(std::make_unique<BatchNormOp>(Sizes{1, 10, 3, 5}, training, affine));
+            table.push_back(std::make_unique<BatchNormOp>(Sizes{7, 1, 1, 1}, training, affine));
+        }
+    table.push_back(std::make_unique<LogSoftmaxOp>(Sizes{5, 10}, 1));
+    table.push_back(std::make_unique<LogSoftmaxOp>(Sizes{1, 10}, -1));
+    table.push_back(std::make_unique<LogSoftmaxOp>(Sizes{3, 1}, 1));
+    table.push_back(std::make_unique<LogSoftmaxOp>(Sizes{6, 7}, 0));
+    table.push_back(std::make_unique<LogSoftmaxOp>(Sizes{2, 16, 3, 5}, 1));
+    table.push_back(std::make_unique<LogSoftmaxOp>(Sizes{67, 33}, 1));
+}
+
+}  // namespace lockstep::op_table

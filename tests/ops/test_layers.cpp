@@ -1,0 +1,232 @@
+// Layers: shapes, initial distributions, modes, running statistics, and what they refuse.
+#include "lockstep/ops/layers.h"
+
+#include <cmath>
+
+#include "lockstep/ops/loss.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/random.h"
+#include "lockstep/runtime/tape.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/ops/op_table.h"
+
+using namespace lockstep;
+using op_table::Array;
+using op_table::to_array;
+
+namespace {
+
+/// Mean and variance of a uniform distribution on (-bound, bound), and that it reaches to its ends and no further.
+void check_uniform(const Tensor& values, double bound) {
+    const Array v = to_array(values);
+    double mean = 0, square = 0, largest = 0;
+    for (const double x : v.v) {
+        mean += x / static_cast<double>(v.size());
+        square += x * x / static_cast<double>(v.size());
+        largest = std::max(largest, std::abs(x));
+    }
+    const double deviations = 5 / std::sqrt(static_cast<double>(v.size()));
+    CHECK(std::abs(mean) < deviations * bound);
+    CHECK(square == Approx(bound * bound / 3).epsilon(deviations));
+    CHECK(largest <= bound * 1.000001);
+    CHECK(largest > bound * (1 - deviations));
+}
+
+template <class F>
+std::string message_of(F f) {
+    try {
+        f();
+    } catch (const InvalidArgument& error) {
+        return error.what();
+    }
+    return "nothing was thrown";
+}
+
+}  // namespace
+
+TEST_CASE("parameters have PyTorch's shapes and distributions") {
+    manual_seed(1);
+    const Linear linear{300, 200};
+    CHECK(linear.weight->shape() == Shape{200, 300});
+    CHECK(linear.bias->tensor().shape() == Shape{200});
+    check_uniform(linear.weight, 1 / std::sqrt(300.0));
+    check_uniform(*linear.bias, 1 / std::sqrt(300.0));
+    const Conv2d conv{16, 64, {3, 5}};
+    CHECK(conv.weight->shape() == Shape{64, 16, 3, 5});
+    check_uniform(conv.weight, 1 / std::sqrt(16.0 * 15));
+    check_uniform(*conv.bias, 1 / std::sqrt(16.0 * 15));
+    CHECK_FALSE(Conv2d(1, 2, 3, {.bias = false}).bias.has_value());
+    CHECK_FALSE(Linear(1, 2, false).bias.has_value());
+}
+
+TEST_CASE("the seed decides the initial values, drawn weight first") {
+    manual_seed(9);
+    const Linear a{5, 7};
+    manual_seed(9);
+    const Linear b{5, 7};
+    CHECK(a.weight->to_vector<float>() == b.weight->to_vector<float>());
+    CHECK(a.bias->tensor().to_vector<float>() == b.bias->tensor().to_vector<float>());
+    manual_seed(9);
+    std::vector<float> drawn(35);
+    const float bound = static_cast<float>(1 / std::sqrt(5.0));
+    host_uniform(drawn.data(), 35, -bound, bound);
+    CHECK(a.weight->to_vector<float>() == drawn);
+    const Linear c{5, 7};
+    CHECK(a.weight->to_vector<float>() != c.weight->to_vector<float>());
+}
+
+TEST_CASE("layers do what their functions do") {
+    const Tensor x = Tensor::randn({3, 4, 9, 8});
+    const Conv2d conv{4, 6, 3, {.stride = {2, 1}, .padding = 1}};
+    CHECK(conv(x).to_vector<float>() == conv2d(x, conv.weight, *conv.bias, {2, 1}, 1).to_vector<float>());
+    CHECK(conv(x).shape() == Shape{3, 6, 5, 8});
+    CHECK(MaxPool2d(2)(x).to_vector<float>() == max_pool2d(x, 2).to_vector<float>());
+    CHECK(MaxPool2d(3, 2, 1)(x).shape() == Shape{3, 4, 5, 4});
+    CHECK(ReLU()(x).to_vector<float>() == relu(x).to_vector<float>());
+    CHECK(Flatten()(x).shape() == Shape{3, 288});
+    CHECK(LogSoftmax(1)(x).to_vector<float>() == log_softmax(x, 1).to_vector<float>());
+    Dropout drop{0.5};
+    CHECK(drop(x).to_vector<float>() != x.to_vector<float>());
+    drop.training = false;
+    CHECK(drop(x).to_vector<float>() == x.to_vector<float>());
+    Sequential net{Conv2d{4, 2, 3}, ReLU{}, Flatten{}, Linear{84, 5}, LogSoftmax{1}};
+    CHECK(net(x).shape() == Shape{3, 5});
+}
+
+TEST_CASE("running statistics follow the rule") {
+    constexpr double momentum = 0.3;
+    for (const Device device : {Device::host(), Device::cpu(0)}) {
+        for (const BatchNormStatistics statistics : {BatchNormStatistics::all_shards, BatchNormStatistics::shard0}) {
+            BatchNorm2d norm{3, {.momentum = momentum, .statistics = statistics}};
+            for (const NamedTensor& named : named_tensors(norm)) {
+                const Tensor moved = named.member->tensor().detach().to(device);
+                named.member->rebind(moved.requires_grad_(named.is_parameter));
+            }
+            std::vector<double> mean(3, 0), variance(3, 1);
+            for (std::uint32_t step = 0; step < 3; ++step) {
+                const op_table::Input input{{4, 3, 5, 3}};
+                const Array values = op_table::make_values(input, step);
+                const Tensor x = op_table::to_tensor(values, input, DType::f32, device);
+                norm(x);
+                const reference::ChannelStats stats = reference::channel_stats(values);
+                for (std::size_t c = 0; c < 3; ++c) {
+                    mean[c] = (1 - momentum) * mean[c] + momentum * stats.mean[c];
+                    variance[c] = (1 - momentum) * variance[c] + momentum * stats.variance[c] * 60 / 59;
+                }
+            }
+            const Array running_mean = to_array(*norm.running_mean), running_var = to_array(*norm.running_var);
+            for (std::size_t c = 0; c < 3; ++c) {
+                CHECK(running_mean.v[c] == Approx(mean[c]).margin(1e-6));
+                CHECK(running_var.v[c] == Approx(variance[c]));
+            }
+            CHECK(norm.num_batches_tracked->tensor().item() == 3);
+            set_training(norm, false);
+            norm(Tensor::randn({1, 3, 1, 1}).to(device));
+            CHECK(norm.num_batches_tracked->tensor().item() == 3);
+            CHECK(to_array(*norm.running_mean).v == running_mean.v);
+        }
+    }
+}
+
+TEST_CASE("one value per channel is refused before anything has changed") {
+    const BatchNorm2d norm{3};
+    const std::string message = message_of([&] { norm(Tensor::randn({1, 3, 1, 1})); });
+    CHECK(message == "Expected more than 1 value per channel when training, got input size (1, 3, 1, 1)");
+    CHECK(norm.num_batches_tracked->tensor().item() == 0);
+    CHECK(to_array(*norm.running_mean).v == std::vector<double>(3, 0));
+    const BatchNorm2d untracked{3, {.affine = false, .track_running_stats = false}};
+    CHECK_FALSE(untracked.running_mean.has_value());
+    CHECK_FALSE(untracked.weight.has_value());
+}
+
+TEST_CASE("attributes that make no sense are refused by constructors") {
+    CHECK_THROWS_AS(Linear(0, 3), InvalidArgument);
+    CHECK_THROWS_AS(Linear(3, -1), InvalidArgument);
+    CHECK_THROWS_AS(Conv2d(0, 1, 3), InvalidArgument);
+    CHECK_THROWS_AS(Conv2d(1, 1, 0), InvalidArgument);
+    CHECK_THROWS_AS(Conv2d(1, 1, 3, {.stride = 0}), InvalidArgument);
+    CHECK_THROWS_AS(Conv2d(1, 1, 3, {.padding = -1}), InvalidArgument);
+    CHECK_THROWS_AS(BatchNorm2d(0), InvalidArgument);
+    CHECK_THROWS_AS(BatchNorm2d(2, {.eps = 0}), InvalidArgument);
+    CHECK_THROWS_AS(BatchNorm2d(2, {.momentum = 2}), InvalidArgument);
+    CHECK_THROWS_AS(Dropout(1.5), InvalidArgument);
+    CHECK_THROWS_AS(Dropout(std::nan("")), InvalidArgument);
+    CHECK_THROWS_AS(Dropout2d(-0.1), InvalidArgument);
+    CHECK_THROWS_AS(MaxPool2d(0), InvalidArgument);
+}
+
+TEST_CASE("shapes that do not fit are refused with both shapes") {
+    const Tensor x = Tensor::randn({64, 3, 28, 28});
+    CHECK(message_of([&] {
+              conv2d(x, Tensor::randn({32, 1, 3, 3}));
+          }) == "conv2d: input (64, 3, 28, 28) has 3 channels, weight (32, 1, 3, 3) wants 1");
+    CHECK(message_of([&] {
+              linear(x, Tensor::randn({5, 7}));
+          }) == "linear: input (64, 3, 28, 28) has 28 features, weight (5, 7) wants 7");
+    const auto refused = [](auto f) { CHECK_THROWS_AS(f(), InvalidArgument); };
+    const Tensor small = Tensor::randn({2, 3, 4, 4}), w = Tensor::randn({5, 3, 3, 3}), m = Tensor::randn({3, 4});
+    refused([&] { conv2d(Tensor::randn({3, 4, 4}), w); });
+    refused([&] { conv2d(small, w, Tensor::randn({4})); });
+    refused([&] { conv2d(small, Tensor::randn({5, 3, 5, 5})); });
+    refused([&] { conv2d(small, w, {}, 0); });
+    refused([&] { conv2d(small, w, {}, 1, -1); });
+    refused([&] { conv2d(small, w.to(DType::f64)); });
+    refused([&] { conv2d(small, Tensor()); });
+    refused([&] { conv2d(small.to(DType::i64), w); });
+    refused([&] { conv2d(small.to(Device::cpu(0)), w); });
+    refused([&] { max_pool2d(small, 5); });
+    refused([&] { max_pool2d(small, 2, 0); });
+    refused([&] { max_pool2d(small, 2, 2, 2); });
+    refused([&] { max_pool2d(small, 16, 1, 8); });
+    refused([&] { max_pool2d(m, 2); });
+    refused([&] { linear(Tensor::scalar(1), m); });
+    refused([&] { linear(m, small); });
+    refused([&] { linear(m, Tensor::randn({5, 4}), Tensor::randn({4})); });
+    refused([&] { matmul(m, m); });
+    refused([&] { matmul(m, Tensor::randn({4})); });
+    refused([&] { matmul(Tensor::randn({2, 3, 4}), Tensor::randn({3, 4, 2})); });
+    refused([&] { add(m, Tensor::randn({4, 3})); });
+    refused([&] { add(m, Tensor()); });
+    refused([&] { add(m, m.to(DType::boolean)); });
+    refused([&] { sum(m, 2); });
+    refused([&] { sum(m, {0, -2}); });
+    refused([&] { sum(Tensor::zeros({2}, DType::i64)); });
+    refused([&] { argmax(m, -3); });
+    refused([&] { argmax(Tensor::zeros({0, 3}), 0); });
+    refused([&] { cat({}); });
+    refused([&] { cat({m, Tensor::randn({3, 5})}); });
+    refused([&] { cat({m, Tensor::randn({3})}); });
+    refused([&] { cat({m, m}, 2); });
+    refused([&] { cat({Tensor::scalar(1)}); });
+    refused([&] { log_softmax(m, 2); });
+    refused([&] { dropout(m, -0.5); });
+    refused([&] { dropout(m, 1.5, false); });
+    refused([&] { dropout2d(Tensor::randn({3})); });
+    refused([&] { batch_norm(m, {}, {}, {}, {}, {.training = true}); });
+    refused([&] { batch_norm(small, Tensor::zeros({3}), {}); });
+    refused([&] { batch_norm(small, Tensor::zeros({2}), Tensor::zeros({2})); });
+    refused([&] { batch_norm(small, {}, {}, Tensor::zeros({4})); });
+    refused([&] { sum_over_shards(std::vector<Tensor>{}); });
+    refused([&] { relu(Tensor()); });
+}
+
+TEST_CASE("a network of layers learns") {
+    manual_seed(2);
+    Sequential net{Linear{2, 16}, ReLU{}, Linear{16, 2}};
+    const Tensor x = Tensor::randn({64, 2});
+    const auto points = x.to_vector<float>();
+    std::vector<std::int64_t> labels;
+    for (std::size_t i = 0; i < points.size(); i += 2) labels.push_back(points[i] * points[i + 1] > 0);
+    const Tensor target = Tensor::from(labels, {64});
+    const double before = cross_entropy(net(x), target).item();
+    for (int step = 0; step < 300; ++step) {
+        cross_entropy(net(x), target).backward();
+        const NoGrad no_tape;
+        for (const NamedTensor& named : named_tensors(net)) {
+            const Tensor& parameter = named.member->tensor();
+            parameter.copy_(parameter - parameter.grad() * 0.5);
+            parameter.set_grad({});
+        }
+    }
+    CHECK(cross_entropy(net(x), target).item() < 0.3 * before);
+}

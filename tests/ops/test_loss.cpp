@@ -1,0 +1,123 @@
+// Losses as sums of terms, and what they refuse.
+#include "lockstep/ops/loss.h"
+
+#include <cmath>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/ops/op_table.h"
+
+using namespace lockstep;
+using op_table::Array;
+
+namespace {
+
+Tensor classes(const std::vector<std::int64_t>& values) {
+    return Tensor::from(values, {static_cast<std::int64_t>(values.size())});
+}
+
+const Device device = Device::cpu(0);
+
+}  // namespace
+
+TEST_CASE("nll_loss keeps numerator and weight apart") {
+    const Tensor logp = Tensor::from(std::vector<float>{-1, -2, -3, -4, -5, -6}, {3, 2}).to(device);
+    const Tensor target = classes({1, 0, 1}).to(device);
+    const Loss plain = nll_loss(logp, target);
+    REQUIRE(plain.terms().size() == 1);
+    CHECK(plain.terms()[0].numerator.item() == 2 + 3 + 6);
+    CHECK(plain.terms()[0].weight.item() == 3);
+    CHECK(plain.item() == Approx(11.0 / 3));
+
+    const Tensor weight = Tensor::from(std::vector<float>{0.5f, 2}, {2}).to(device);
+    const Loss weighted = NllLoss{{.weight = weight}}(logp, target);
+    CHECK(weighted.terms()[0].numerator.item() == 2 * 2 + 0.5 * 3 + 2 * 6);
+    CHECK(weighted.terms()[0].weight.item() == 4.5);
+
+    const Loss masked = NllLoss{{.weight = weight, .ignore_index = 0}}(logp, target);
+    CHECK(masked.terms()[0].numerator.item() == 16);
+    CHECK(masked.terms()[0].weight.item() == 4);
+
+    const Loss summed = NllLoss{{.reduction = Reduction::sum}}(logp, target);
+    CHECK_FALSE(summed.terms()[0].weight.defined());
+    CHECK(summed.item() == 11);
+}
+
+TEST_CASE("when every row is ignored the mean is not a number, as in PyTorch, and the sum is 0") {
+    const Tensor logp = Tensor::randn({3, 4}).to(device).detach();
+    logp.requires_grad_();
+    const Tensor target = classes({-100, -100, -100}).to(device);
+    CHECK(std::isnan(nll_loss(logp, target).item()));
+    const Loss loss = NllLoss{{.reduction = Reduction::sum}}(logp, target);
+    CHECK(loss.item() == 0);
+    loss.backward();
+    CHECK(logp.grad().to_vector<float>() == std::vector<float>(12, 0));
+}
+
+TEST_CASE("losses add up and take factors") {
+    const Tensor x = Tensor::randn({5, 3}).to(device), t = Tensor::randn({5, 3}).to(device);
+    const Tensor target = classes({0, 1, 2, 1, 0}).to(device);
+    const Loss nll = nll_loss(x, target), mse = mse_loss(x, t);
+    const Loss both = nll + 0.1 * mse;
+    CHECK(both.terms().size() == 2);
+    CHECK(both.item() == Approx(nll.item() + 0.1 * mse.item()));
+    CHECK((2 * both * 3).item() == Approx(6 * both.item()));
+    CHECK_THROWS_AS(Loss().value(), InvalidArgument);
+}
+
+TEST_CASE("the gradient of a sum of losses is the sum of their gradients") {
+    const op_table::Input rows{{5, 3}};
+    const Array a = op_table::make_values(rows, 1), b = op_table::make_values(rows, 2);
+    Array target(reference::Sizes{5});
+    target.v = {0, 1, 2, 1, 0};
+    const auto value = [&](const std::vector<Array>& in) {
+        const reference::Nll nll = reference::nll(reference::log_softmax(in[0], 1), target, Array(), -100);
+        double square = 0;
+        for (std::size_t i = 0; i < a.v.size(); ++i) square += (in[0].v[i] - b.v[i]) * (in[0].v[i] - b.v[i]);
+        return Array(reference::Sizes{}, nll.numerator / nll.weight + 0.1 * square / 15);
+    };
+    const Tensor x = op_table::to_tensor(a, rows, DType::f64, device);
+    const Tensor t = op_table::to_tensor(b, rows, DType::f64, device);
+    x.requires_grad_();
+    (cross_entropy(x, classes({0, 1, 2, 1, 0}).to(device)) + 0.1 * mse_loss(x, t)).backward();
+    const Array expected = reference::finite_differences(value, {a}, {true}, Array(reference::Sizes{}, 1))[0];
+    const auto found = x.grad().to_vector<double>();
+    for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i] == Approx(expected.v[i]).margin(1e-8));
+}
+
+TEST_CASE("a target out of range is thrown when a value is read") {
+    const Tensor logp = Tensor::randn({3, 4}).to(device);
+    const Loss loss = nll_loss(logp, classes({0, 4, 1}).to(device));
+    try {
+        loss.item();
+        FAIL("not thrown");
+    } catch (const Error& error) {
+        INFO(error.what());
+        CHECK(std::string(error.what()).find('4') != std::string::npos);
+        CHECK(std::string(error.what()).find("row 1") != std::string::npos);
+    }
+    // Once thrown, work goes on.
+    CHECK(std::isfinite(nll_loss(logp, classes({0, 3, 1}).to(device)).item()));
+    CHECK_THROWS_AS(nll_loss(logp, classes({0, -1, 1}).to(device)).item(), Error);
+}
+
+TEST_CASE("arguments that do not fit are refused at once") {
+    const Tensor logp = Tensor::randn({3, 4});
+    const Tensor target = classes({0, 1, 2});
+    CHECK_THROWS_AS(nll_loss(Tensor(), target), InvalidArgument);
+    CHECK_THROWS_AS(nll_loss(logp, Tensor()), InvalidArgument);
+    CHECK_THROWS_AS(nll_loss(Tensor::randn({4}), target), InvalidArgument);
+    CHECK_THROWS_AS(nll_loss(logp, classes({0, 1})), InvalidArgument);
+    CHECK_THROWS_AS(nll_loss(logp, target.to(DType::f32)), InvalidArgument);
+    CHECK_THROWS_AS(nll_loss(logp, target.to(DType::i32)), InvalidArgument);
+    CHECK_THROWS_AS(nll_loss(logp, target.reshape({3, 1})), InvalidArgument);
+    CHECK_THROWS_AS(NllLoss{{.weight = Tensor::zeros({3})}}(logp, target), InvalidArgument);
+    CHECK_THROWS_AS(NllLoss{{.weight = Tensor::zeros({4}, DType::f64)}}(logp, target), InvalidArgument);
+    CHECK_THROWS_AS(NllLoss{{.weight = Tensor::zeros({4}).requires_grad_()}}(logp, target), InvalidArgument);
+    CHECK_THROWS_AS(cross_entropy(Tensor::randn({2, 3, 4}), target), InvalidArgument);
+    CHECK_THROWS_AS(mse_loss(logp, Tensor::randn({3, 1})), InvalidArgument);
+    CHECK_THROWS_AS(mse_loss(logp, logp.to(DType::f64)), InvalidArgument);
+    CHECK_THROWS_AS(mse_loss(target, target), InvalidArgument);
+    CHECK_THROWS_AS(nll_loss(logp.to(device), target), InvalidArgument);
+}

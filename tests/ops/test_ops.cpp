@@ -1,0 +1,270 @@
+// Runs the op table on the host, a virtual CPU device and a GPU where there is one: every entry with its inputs lying
+// in every way a tensor can lie, in f32 and f64, values and gradients against double-precision loops.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/random.h"
+#include "lockstep/runtime/tape.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/ops/op_table.h"
+
+using namespace lockstep;
+using namespace lockstep::op_table;
+
+namespace {
+
+enum class Lie {
+    plain,           ///< row-major
+    transposed,      ///< first and last dimension exchanged in memory
+    strided,         ///< every second element of a larger tensor, not from its start
+    opaque,          ///< as a convolution leaves it: the backend's own layout
+    view_of_opaque,  ///< rows of what a convolution made
+};
+constexpr Lie all_lies[] = {Lie::plain, Lie::transposed, Lie::strided, Lie::opaque, Lie::view_of_opaque};
+
+const char* name_of(Lie lie) {
+    constexpr const char* names[] = {"plain", "transposed", "strided", "opaque", "view of opaque"};
+    return names[static_cast<int>(lie)];
+}
+
+/// Whether a tensor of this shape is changed by lying so.
+bool applies(Lie lie, const Tensor& x) {
+    if (!is_floating(x.dtype())) return lie == Lie::plain;
+    switch (lie) {
+        case Lie::transposed: return x.dims() >= 2;
+        case Lie::strided: return x.dims() >= 1;
+        case Lie::opaque:
+        case Lie::view_of_opaque: return x.dims() == 4 && x.size(1) % 16 == 0 && x.dtype() == DType::f32;
+        case Lie::plain: break;
+    }
+    return true;
+}
+
+/// The same values, convolved with the identity (which is exact).
+Tensor convolved(const Tensor& x) {
+    const std::int64_t channels = x.size(1);
+    std::vector<float> identity(static_cast<std::size_t>(channels * channels));
+    for (std::int64_t c = 0; c < channels; ++c) identity[static_cast<std::size_t>(c * channels + c)] = 1;
+    return conv2d(x, Tensor::from(identity, {channels, channels, 1, 1}, x.device()));
+}
+
+Tensor laid(const Tensor& x, Lie lie) {
+    if (!applies(lie, x)) return x;
+    const NoGrad no_tape;
+    switch (lie) {
+        case Lie::transposed: return x.transpose(0, -1).contiguous().transpose(0, -1);
+        case Lie::strided: {
+            Shape wide = x.shape();
+            wide[x.dims() - 1] = 2 * x.size(-1) + 1;
+            const Tensor result = Tensor::full(wide, 99, x.dtype(), x.device()).slice(-1, 1, wide[x.dims() - 1], 2);
+            result.copy_(x);
+            return result;
+        }
+        case Lie::opaque: return convolved(x);
+        case Lie::view_of_opaque: {
+            const std::int64_t rows = x.size(0);
+            return convolved(cat({x, x})).slice(0, rows, 2 * rows);
+        }
+        case Lie::plain: break;
+    }
+    return x;
+}
+
+/// Largest difference relative to the largest element of `expected`, or to 1.
+double error(const Array& found, const Array& expected) {
+    double difference = 0, scale = 1;
+    for (const double value : expected.v) scale = std::max(scale, std::abs(value));
+    for (std::size_t i = 0; i < expected.v.size(); ++i) {
+        const double d = std::abs(found.v[i] - expected.v[i]);
+        if (!(d <= difference)) difference = d;  // NaN stays
+    }
+    return difference / scale;
+}
+
+struct Expectation {
+    std::vector<Input> inputs;
+    std::vector<Array> in;
+    Array y, dy;
+    std::vector<Array> gradients;
+};
+
+Expectation expect(const Op& op) {
+    Expectation e;
+    e.inputs = op.inputs();
+    for (std::size_t i = 0; i < e.inputs.size(); ++i)
+        e.in.push_back(make_values(e.inputs[i], static_cast<std::uint32_t>(i)));
+    e.y = op.reference(e.in);
+    e.dy = make_values({e.y.shape}, 77);
+    if (op.has_gradient()) e.gradients = op.reference_gradients(e.in, e.dy);
+    return e;
+}
+
+/// Runs `op` with the inputs in the set `which` lying as said, the gradient too where that is opaque.
+void check(const Op& op, const Expectation& e, Device device, DType dtype, Lie lie, std::size_t first,
+           std::size_t last) {
+    INFO(op.name() << " on " << device.str() << ", " << lockstep::name_of(dtype) << ", inputs " << first << " to "
+                   << last << " " << name_of(lie));
+    std::vector<Tensor> in;
+    for (std::size_t i = 0; i < e.inputs.size(); ++i) {
+        Tensor x = to_tensor(e.in[i], e.inputs[i], dtype, device);
+        if (i >= first && i < last) x = laid(x, lie);
+        // A leaf of its own, on the same memory.
+        x = x.detach();
+        if (e.inputs[i].gradient) x.requires_grad_();
+        in.push_back(x);
+    }
+    manual_seed(seed);
+    const Tensor y = op.run(in);
+    REQUIRE(y.shape() == to_shape(e.y.shape));
+    REQUIRE(y.device() == device);
+    const double bound = dtype == DType::f64 ? 1e-12 : op.bound();
+    CHECK(error(to_array(y), e.y) <= bound);
+    if (!op.has_gradient()) return;
+    Tensor dy = to_tensor(e.dy, {e.y.shape}, dtype, device);
+    if (lie == Lie::opaque) dy = laid(dy, lie);
+    y.backward(dy);
+    for (std::size_t i = 0; i < in.size(); ++i) {
+        INFO("gradient of input " << i);
+        REQUIRE(in[i].grad().defined() == e.inputs[i].gradient);
+        if (!e.inputs[i].gradient) continue;
+        REQUIRE(in[i].grad().shape() == in[i].shape());
+        CHECK(error(to_array(in[i].grad()), e.gradients[i]) <= (dtype == DType::f64 ? 1e-7 : op.bound()));
+    }
+}
+
+std::vector<Device> devices() {
+    std::vector<Device> list{Device::host(), Device::cpu(0)};
+    if (device_count(DeviceKind::cuda) > 0) list.push_back(Device::cuda(0));
+    return list;
+}
+
+}  // namespace
+
+TEST_CASE("every entry of the op table agrees with its loops") {
+    const Table table = make_table();
+    for (const auto& op : table) {
+        const Expectation e = expect(*op);
+        for (const Device device : devices()) {
+            check(*op, e, device, DType::f32, Lie::plain, 0, e.in.size());
+            if (device.kind() == DeviceKind::cpu) check(*op, e, device, DType::f64, Lie::plain, 0, e.in.size());
+        }
+    }
+}
+
+TEST_CASE("inputs may lie in any way") {
+    const Table table = make_table();
+    for (const auto& op : table) {
+        const Expectation e = expect(*op);
+        for (const Device device : devices()) {
+            if (device.is_host()) continue;
+            for (const Lie lie : all_lies) {
+                std::size_t count = 0;
+                for (std::size_t i = 0; i < e.in.size(); ++i) {
+                    if (lie == Lie::plain || !applies(lie, to_tensor(e.in[i], e.inputs[i], DType::f32, device)))
+                        continue;
+                    ++count;
+                    check(*op, e, device, DType::f32, lie, i, i + 1);
+                }
+                if (count > 1) check(*op, e, device, DType::f32, lie, 0, e.in.size());
+                if (count > 0 && lie == Lie::transposed && device.kind() == DeviceKind::cpu)
+                    check(*op, e, device, DType::f64, lie, 0, e.in.size());
+            }
+        }
+    }
+}
+
+TEST_CASE("the loops' own gradients agree with finite differences") {
+    for (const auto& op : make_table()) {
+        if (!op->has_gradient()) continue;
+        const Expectation e = expect(*op);
+        std::ptrdiff_t work = e.y.size();
+        for (const Array& in : e.in) work = std::max(work, in.size());
+        if (work > 700) continue;  // finite differences cost the square
+        INFO(op->name());
+        const std::vector<Array> differences = op->Op::reference_gradients(e.in, e.dy);
+        for (std::size_t i = 0; i < e.in.size(); ++i)
+            if (e.inputs[i].gradient) CHECK(error(e.gradients[i], differences[i]) < 1e-8);
+    }
+}
+
+TEST_CASE("what a convolution leaves is opaque on CPU devices, and a view makes it strided") {
+    const Tensor x = convolved(Tensor::randn({2, 16, 6, 6}).to(Device::cpu(0)));
+    REQUIRE(x.impl()->storage->opaque != nullptr);
+    CHECK(relu(x).impl()->storage->opaque != nullptr);
+    const std::vector<float> values = x.clone().to_vector<float>();
+    const std::uint64_t version = x.version();
+    const Tensor view = x.transpose(1, 2);
+    CHECK(x.impl()->storage->opaque == nullptr);
+    CHECK(x.version() == version);
+    CHECK(x.to_vector<float>() == values);
+    CHECK(view.transpose(1, 2).to_vector<float>() == values);
+}
+
+TEST_CASE("gradients are computed for those who want them only") {
+    const Tensor x = Tensor::randn({2, 16, 6, 6});
+    const Tensor w = Tensor::randn({32, 16, 3, 3});
+    w.requires_grad_();
+    conv2d(x, w).backward(Tensor::randn({2, 32, 4, 4}));
+    CHECK(w.grad().defined());
+    CHECK_FALSE(x.grad().defined());
+    const NoGrad no_tape;
+    CHECK_FALSE(conv2d(x, w).requires_grad());
+}
+
+TEST_CASE("the batch tag is passed on") {
+    const Tensor x = Tensor::randn({4, 16, 6, 6}).tag_batch();
+    const Tensor w = Tensor::randn({16, 16, 3, 3});
+    CHECK(relu(x).is_batch());
+    CHECK((x + Tensor::scalar(1)).is_batch());
+    CHECK((Tensor::randn({16, 1, 1}) * x).is_batch());
+    CHECK_FALSE((x.select(0, 0) * Tensor::randn({4, 16, 6, 6})).is_batch());
+    CHECK_FALSE((Tensor::randn({1, 6}).tag_batch() + Tensor::randn({3, 2, 6})).is_batch());
+    CHECK(conv2d(x, w).is_batch());
+    CHECK(max_pool2d(x, 2).is_batch());
+    CHECK(flatten(x, 1).is_batch());
+    CHECK(log_softmax(flatten(x, 1), 1).is_batch());
+    CHECK(linear(flatten(x, 1), Tensor::randn({3, 576})).is_batch());
+    CHECK(matmul(flatten(x, 1), Tensor::randn({576, 2})).is_batch());
+    CHECK_FALSE(matmul(flatten(x, 1).transpose(0, 1), flatten(x, 1)).is_batch());
+    CHECK(dropout(x).is_batch());
+    CHECK(dropout2d(x).is_batch());
+    CHECK(sum(x, {1, 2}).is_batch());
+    CHECK(mean(x, 1, true).is_batch());
+    CHECK_FALSE(sum(x, 0).is_batch());
+    CHECK_FALSE(sum(x, 0, true).is_batch());
+    CHECK_FALSE(sum(x).is_batch());
+    CHECK(argmax(x, 1).is_batch());
+    CHECK_FALSE(argmax(x, 0).is_batch());
+    CHECK(cat({x, x}, 1).is_batch());
+    CHECK_FALSE(cat({x, x}, 0).is_batch());
+    CHECK_FALSE(sum_over_shards(sum(x, 0)).is_batch());
+}
+
+TEST_CASE("masks draw again in every call, and start over with the seed") {
+    const Tensor x = Tensor::full({64, 64}, 1);
+    manual_seed(3);
+    const auto first = dropout(x).to_vector<float>();
+    const auto second = dropout(x).to_vector<float>();
+    CHECK(first != second);
+    manual_seed(3);
+    CHECK(dropout(x).to_vector<float>() == first);
+    manual_seed(4);
+    CHECK(dropout(x).to_vector<float>() != first);
+    double kept = 0;
+    for (const float value : first) kept += value > 0;
+    CHECK(kept / 4096 == Approx(0.5).margin(0.05));
+    CHECK(dropout(x, 0.5, false).to_vector<float>() == x.to_vector<float>());
+    CHECK(sum(dropout(x, 1.0)).item() == 0);
+}
+
+TEST_CASE("integers are added, and refused elsewhere") {
+    const Tensor a = Tensor::from(std::vector<std::int64_t>{7, -7}, {2});
+    CHECK((a * 2 - 1).to_vector<std::int64_t>() == std::vector<std::int64_t>{13, -15});
+    CHECK((a / Tensor::from(std::vector<std::int64_t>{2}, {1})).to_vector<std::int64_t>() ==
+          std::vector<std::int64_t>{3, -3});
+    CHECK_THROWS_AS(relu(a), InvalidArgument);
+    CHECK_THROWS_AS(a + Tensor::scalar(1), InvalidArgument);
+}
