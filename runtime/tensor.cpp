@@ -157,9 +157,15 @@ bool Tensor::is_contiguous() const {
 
 Tensor Tensor::tag_batch(bool batch) const {
     if (batch && dims() == 0) throw InvalidArgument("tag_batch: a scalar has no batch dimension");
-    auto impl = std::make_shared<TensorImpl>(defined_impl("tag_batch"));
+    if (is_batch() == batch) return *this;
+    auto impl = std::make_shared<TensorImpl>();
+    impl->storage = impl_->storage;
+    impl->meta = impl_->meta;
     impl->meta.batch = batch;
-    return Tensor(std::move(impl));
+    const Tensor result(std::move(impl));
+    if (needs_tape({*this}))
+        put_on_tape("tag_batch", {*this}, {result}, [](const std::vector<Tensor>& gradients) { return gradients; });
+    return result;
 }
 
 // ---- moving and converting --------------------------------------------------------------------------------------
