@@ -135,43 +135,58 @@ void lane_backward_data(const T* x, const T* dy, const T* mean, const T* scale, 
 constexpr Index smaller(Index a, Index b) { return a < b ? a : b; }
 constexpr Index larger(Index a, Index b) { return a < b ? b : a; }
 
-/// Integers as wide as T, so that comparisons and choices fill the same vectors.
-template <class T>
-struct WideOf {
-    using Int = std::int32_t;
-};
-template <>
-struct WideOf<double> {
-    using Int = std::int64_t;
+/// V elements beside each other, wherever they lie. The compiler cuts them into the registers there are.
+template <class T, int V>
+struct Pack {
+    typedef T Values __attribute__((vector_size(V * sizeof(T)), aligned(alignof(T)), may_alias));
+    typedef std::uint8_t Bytes __attribute__((vector_size(V), aligned(1), may_alias));
 };
 
-/// One output row of windows of KH x KW elements that lie inside the plane; KH, KW 0: read from the geometry.
+template <class T, int V>
+inline __attribute__((always_inline)) const typename Pack<T, V>::Values& pack(const T* p) {
+    return *reinterpret_cast<const typename Pack<T, V>::Values*>(p);
+}
+
+/// `count` neighbouring windows of KH x KW elements that lie inside the plane; KH, KW 0: read from the geometry.
 template <class T, int V, int KH, int KW>
 inline __attribute__((always_inline)) void pool_inside(const PoolPlanes& g, const T* x, T* y, std::uint8_t* where,
                                                        Index count) {
-    using Int = typename WideOf<T>::Int;
+    using Values = typename Pack<T, V>::Values;
+    using Bytes = typename Pack<T, V>::Bytes;
     const Index kernel_h = KH != 0 ? KH : g.window.kernel_h, kernel_w = KW != 0 ? KW : g.window.kernel_w;
     const Index step = g.window.stride_w * V, row = g.w * V;
     for (Index o = 0; o < count; ++o, x += step, y += V, where += V) {
-        T best[V];
-        Int position[V];
-        for (int v = 0; v < V; ++v) {
-            best[v] = x[v];
-            position[v] = 0;
-        }
-        Int k = 0;
+        Values best = pack<T, V>(x);
+        auto position = best != best;  // integers as wide as T
+        position ^= position;
+        auto k = position;
         for (Index i = 0; i < kernel_h; ++i)
-            for (Index j = 0; j < kernel_w; ++j, ++k)
-                for (int v = 0; v < V; ++v) {
-                    const T value = x[i * row + j * V + v];
-                    const bool takes = element::pool_takes(value, best[v]);
-                    best[v] = takes ? value : best[v];
-                    position[v] = takes ? k : position[v];
-                }
-        for (int v = 0; v < V; ++v) {
-            y[v] = best[v];
-            where[v] = static_cast<std::uint8_t>(position[v]);
-        }
+            for (Index j = 0; j < kernel_w; ++j, k += 1) {
+                const Values value = pack<T, V>(x + i * row + j * V);
+                const auto takes = (value > best) | (value != value);  // element::pool_takes
+                best = takes ? value : best;
+                position = takes ? k : position;
+            }
+        *reinterpret_cast<Values*>(y) = best;
+        *reinterpret_cast<Bytes*>(where) = __builtin_convertvector(position, Bytes);
+    }
+}
+
+/// 2 x 2 windows that lie inside a plain plane, side by side.
+template <class T>
+void pool_pairs(const T* upper, const T* lower, T* y, std::uint8_t* where, Index count) {
+    LOCKSTEP_FOR(o, count) {
+        T best = upper[2 * o];
+        std::int32_t position = 0;
+        const T second = upper[2 * o + 1], third = lower[2 * o], fourth = lower[2 * o + 1];
+        position = element::pool_takes(second, best) ? 1 : position;
+        best = element::pool_takes(second, best) ? second : best;
+        position = element::pool_takes(third, best) ? 2 : position;
+        best = element::pool_takes(third, best) ? third : best;
+        position = element::pool_takes(fourth, best) ? 3 : position;
+        best = element::pool_takes(fourth, best) ? fourth : best;
+        y[o] = best;
+        where[o] = static_cast<std::uint8_t>(position);
     }
 }
 
@@ -211,7 +226,9 @@ void pool(const PoolPlanes& g, const T* x, T* y, std::uint8_t* where) {
             const Index left = ow * window.stride_w - window.pad_w;
             if (!cut && ow == inside && end > inside) {
                 const T* const from = x + (top * g.w + left) * V;
-                if (window.kernel_h == 2 && window.kernel_w == 2) {
+                if (V == 1 && window.kernel_h == 2 && window.kernel_w == 2 && window.stride_w == 2) {
+                    pool_pairs(from, from + g.w, row + ow, row_where + ow, end - inside);
+                } else if (window.kernel_h == 2 && window.kernel_w == 2) {
                     pool_inside<T, V, 2, 2>(g, from, row + ow * V, row_where + ow * V, end - inside);
                 } else {
                     pool_inside<T, V, 0, 0>(g, from, row + ow * V, row_where + ow * V, end - inside);
@@ -226,7 +243,9 @@ void pool(const PoolPlanes& g, const T* x, T* y, std::uint8_t* where) {
 
 template <class T, int V>
 void pool_backward(const PoolPlanes& g, const T* dy, const std::uint8_t* where, T* dx) {
-    using Int = typename WideOf<T>::Int;
+    using Values = typename Pack<T, V>::Values;
+    using Bytes = typename Pack<T, V>::Bytes;
+    using Integers = decltype(Values{} == Values{});
     const PoolGeometry& window = g.window;
     const bool apart = window.stride_h >= window.kernel_h && window.stride_w >= window.kernel_w;
     const bool tiles = apart && window.stride_h == window.kernel_h && window.stride_w == window.kernel_w &&
@@ -236,16 +255,17 @@ void pool_backward(const PoolPlanes& g, const T* dy, const std::uint8_t* where, 
     for (Index oh = 0; oh < g.out_h; ++oh)
         for (Index ow = 0; ow < g.out_w; ++ow, dy += V, where += V) {
             const Index top = oh * window.stride_h - window.pad_h, left = ow * window.stride_w - window.pad_w;
-            const Index i0 = larger(0, -top), i1 = smaller(window.kernel_h, g.h - top);
-            const Index j0 = larger(0, -left), j1 = smaller(window.kernel_w, g.w - left);
             if (apart) {  // no element lies in two windows
-                for (Index i = i0; i < i1; ++i)
-                    for (Index j = j0; j < j1; ++j) {
-                        T* const to = dx + ((top + i) * g.w + left + j) * V;
-                        const Int k = static_cast<Int>(i * window.kernel_w + j);
-                        _Pragma("GCC ivdep") for (int v = 0; v < V; ++v) to[v] =
-                            static_cast<Int>(where[v]) == k ? dy[v] : T(0);
-                    }
+                const Index i0 = larger(0, -top), i1 = smaller(window.kernel_h, g.h - top);
+                const Index j0 = larger(0, -left), j1 = smaller(window.kernel_w, g.w - left);
+                const Values gradient = pack<T, V>(dy);
+                const Integers position = __builtin_convertvector(*reinterpret_cast<const Bytes*>(where), Integers);
+                for (Index i = i0; i < i1; ++i) {
+                    T* to = dx + ((top + i) * g.w + left + j0) * V;
+                    Integers k = Integers{} + static_cast<int>(i * window.kernel_w + j0);
+                    for (Index j = j0; j < j1; ++j, to += V, k += 1)
+                        *reinterpret_cast<Values*>(to) = position == k ? gradient : Values{};
+                }
             } else {
                 for (int v = 0; v < V; ++v) {
                     const Index i = where[v] / window.kernel_w, j = where[v] % window.kernel_w;
@@ -255,30 +275,31 @@ void pool_backward(const PoolPlanes& g, const T* dy, const std::uint8_t* where, 
         }
 }
 
-template <class T>
-__attribute__((flatten)) void dropout_mask(T* out, Index begin, Index end, const StepState& state,
-                                           std::uint32_t ordinal, std::uint64_t first, float p, T keep) {
-    // `state` by value: the mask does not alias it. Four neighbours share a Philox block.
+constexpr int philox_blocks = 16;
+
+/// Random bits of `philox_blocks` neighbouring blocks, four words each.
+__attribute__((flatten)) inline void random_words(const StepState& state, std::uint32_t ordinal, std::uint64_t block,
+                                                  std::uint32_t* __restrict words) {
     const StepState key = state;
-    Index e = begin;
-    while (e < end) {
-        constexpr int blocks = 16;
-        std::uint32_t bits[4 * blocks];
+    _Pragma("GCC ivdep") for (int b = 0; b < philox_blocks; ++b) {
+        const std::array<std::uint32_t, 4> word = philox(key, ordinal, block + static_cast<std::uint64_t>(b));
+        words[4 * b] = word[0];
+        words[4 * b + 1] = word[1];
+        words[4 * b + 2] = word[2];
+        words[4 * b + 3] = word[3];
+    }
+}
+
+template <class T>
+void dropout_mask(T* out, Index begin, Index end, const StepState& state, std::uint32_t ordinal, std::uint64_t first,
+                  float p, T keep) {
+    std::uint32_t words[4 * philox_blocks];
+    for (Index e = begin; e < end;) {
         const std::uint64_t counter = first + static_cast<std::uint64_t>(e);
-        const std::uint64_t block = counter >> 2;
-        for (int b = 0; b < blocks; ++b) {
-            const std::array<std::uint32_t, 4> word = philox(key, ordinal, block + static_cast<std::uint64_t>(b));
-            bits[b] = word[0];
-            bits[blocks + b] = word[1];
-            bits[2 * blocks + b] = word[2];
-            bits[3 * blocks + b] = word[3];
-        }
-        const int skip = static_cast<int>(counter & 3);
-        const Index count = smaller(end - e, 4 * blocks - skip);
-        for (Index i = 0; i < count; ++i) {
-            const Index element = i + skip;
-            out[e - begin + i] = element::mask_value(bits[(element & 3) * blocks + (element >> 2)], p, keep);
-        }
+        random_words(state, ordinal, counter >> 2, words);
+        const Index skip = static_cast<Index>(counter & 3);
+        const Index count = smaller(end - e, 4 * philox_blocks - skip);
+        LOCKSTEP_FOR(i, count) out[e - begin + i] = element::mask_value(words[skip + i], p, keep);
         e += count;
     }
 }
