@@ -3,7 +3,7 @@
 // is not always inlined: the linker might keep the copy that old processors cannot run.
 #pragma once
 
-#include "lockstep/ops/cpu/loops.h"
+#include "lockstep/ops/cpu/loops_pooling.h"
 #include "lockstep/ops/internal/arithmetic.h"
 #include "lockstep/runtime/internal/shard_tree.h"
 
@@ -17,11 +17,6 @@ namespace lockstep::LOCKSTEP_LOOPS {
 extern const Loops<float> floats;
 extern const Loops<double> doubles;
 extern const Conversions conversion_loops;
-
-using Index = std::ptrdiff_t;
-
-// Runs may be the same (y = a): iterations are independent all the same.
-#define LOCKSTEP_FOR(i, n) _Pragma("GCC ivdep") for (Index i = 0; i < (n); ++i)
 
 template <class T, BinaryKind kind, int varies>
 void binary(const T* a, const T* b, T* y, Index n) {
@@ -130,149 +125,6 @@ void lane_backward_data(const T* x, const T* dy, const T* mean, const T* scale, 
     map_lanes(dx, n, [=](Index i, int j) {
         return element::normalize_backward(x[i], dy[i], mean[j], scale[j], mean_dy[j], slope[j]);
     });
-}
-
-constexpr Index smaller(Index a, Index b) { return a < b ? a : b; }
-constexpr Index larger(Index a, Index b) { return a < b ? b : a; }
-
-/// V elements beside each other, wherever they lie. The compiler cuts them into the registers there are.
-template <class T, int V>
-struct Pack {
-    typedef T Values __attribute__((vector_size(V * sizeof(T)), aligned(alignof(T)), may_alias));
-    typedef std::uint8_t Bytes __attribute__((vector_size(V), aligned(1), may_alias));
-};
-
-template <class T, int V>
-inline __attribute__((always_inline)) const typename Pack<T, V>::Values& pack(const T* p) {
-    return *reinterpret_cast<const typename Pack<T, V>::Values*>(p);
-}
-
-/// `count` neighbouring windows of KH x KW elements that lie inside the plane; KH, KW 0: read from the geometry.
-template <class T, int V, int KH, int KW>
-inline __attribute__((always_inline)) void pool_inside(const PoolPlanes& g, const T* x, T* y, std::uint8_t* where,
-                                                       Index count) {
-    using Values = typename Pack<T, V>::Values;
-    using Bytes = typename Pack<T, V>::Bytes;
-    const Index kernel_h = KH != 0 ? KH : g.window.kernel_h, kernel_w = KW != 0 ? KW : g.window.kernel_w;
-    const Index step = g.window.stride_w * V, row = g.w * V;
-    for (Index o = 0; o < count; ++o, x += step, y += V, where += V) {
-        Values best = pack<T, V>(x);
-        auto position = best != best;  // integers as wide as T
-        position ^= position;
-        auto k = position;
-        for (Index i = 0; i < kernel_h; ++i)
-            for (Index j = 0; j < kernel_w; ++j, k += 1) {
-                const Values value = pack<T, V>(x + i * row + j * V);
-                const auto takes = (value > best) | (value != value);  // element::pool_takes
-                best = takes ? value : best;
-                position = takes ? k : position;
-            }
-        *reinterpret_cast<Values*>(y) = best;
-        *reinterpret_cast<Bytes*>(where) = __builtin_convertvector(position, Bytes);
-    }
-}
-
-/// 2 x 2 windows that lie inside a plain plane, side by side.
-template <class T>
-void pool_pairs(const T* upper, const T* lower, T* y, std::uint8_t* where, Index count) {
-    LOCKSTEP_FOR(o, count) {
-        T best = upper[2 * o];
-        std::int32_t position = 0;
-        const T second = upper[2 * o + 1], third = lower[2 * o], fourth = lower[2 * o + 1];
-        position = element::pool_takes(second, best) ? 1 : position;
-        best = element::pool_takes(second, best) ? second : best;
-        position = element::pool_takes(third, best) ? 2 : position;
-        best = element::pool_takes(third, best) ? third : best;
-        position = element::pool_takes(fourth, best) ? 3 : position;
-        best = element::pool_takes(fourth, best) ? fourth : best;
-        y[o] = best;
-        where[o] = static_cast<std::uint8_t>(position);
-    }
-}
-
-/// One window that the plane's border cuts.
-template <class T, int V>
-void pool_border(const PoolPlanes& g, const T* x, Index top, Index left, T* y, std::uint8_t* where) {
-    const Index i0 = larger(0, -top), i1 = smaller(g.window.kernel_h, g.h - top);
-    const Index j0 = larger(0, -left), j1 = smaller(g.window.kernel_w, g.w - left);
-    for (int v = 0; v < V; ++v) {
-        T best = x[((top + i0) * g.w + left + j0) * V + v];
-        Index position = i0 * g.window.kernel_w + j0;
-        for (Index i = i0; i < i1; ++i)
-            for (Index j = j0; j < j1; ++j) {
-                const T value = x[((top + i) * g.w + left + j) * V + v];
-                if (!element::pool_takes(value, best)) continue;
-                best = value;
-                position = i * g.window.kernel_w + j;
-            }
-        y[v] = best;
-        where[v] = static_cast<std::uint8_t>(position);
-    }
-}
-
-template <class T, int V>
-void pool(const PoolPlanes& g, const T* x, T* y, std::uint8_t* where) {
-    const PoolGeometry& window = g.window;
-    // Columns [inside, end) of windows that no border cuts.
-    const Index inside = smaller(g.out_w, (window.pad_w + window.stride_w - 1) / window.stride_w);
-    const Index last = g.w + window.pad_w - window.kernel_w;
-    const Index end = last < 0 ? inside : larger(inside, smaller(g.out_w, last / window.stride_w + 1));
-    for (Index oh = 0; oh < g.out_h; ++oh) {
-        const Index top = oh * window.stride_h - window.pad_h;
-        const bool cut = top < 0 || top + window.kernel_h > g.h;
-        T* const row = y + oh * g.out_w * V;
-        std::uint8_t* const row_where = where + oh * g.out_w * V;
-        for (Index ow = 0; ow < g.out_w; ++ow) {
-            const Index left = ow * window.stride_w - window.pad_w;
-            if (!cut && ow == inside && end > inside) {
-                const T* const from = x + (top * g.w + left) * V;
-                if (V == 1 && window.kernel_h == 2 && window.kernel_w == 2 && window.stride_w == 2) {
-                    pool_pairs(from, from + g.w, row + ow, row_where + ow, end - inside);
-                } else if (window.kernel_h == 2 && window.kernel_w == 2) {
-                    pool_inside<T, V, 2, 2>(g, from, row + ow * V, row_where + ow * V, end - inside);
-                } else {
-                    pool_inside<T, V, 0, 0>(g, from, row + ow * V, row_where + ow * V, end - inside);
-                }
-                ow = end - 1;
-                continue;
-            }
-            pool_border<T, V>(g, x, top, left, row + ow * V, row_where + ow * V);
-        }
-    }
-}
-
-template <class T, int V>
-void pool_backward(const PoolPlanes& g, const T* dy, const std::uint8_t* where, T* dx) {
-    using Values = typename Pack<T, V>::Values;
-    using Bytes = typename Pack<T, V>::Bytes;
-    using Integers = decltype(Values{} == Values{});
-    const PoolGeometry& window = g.window;
-    const bool apart = window.stride_h >= window.kernel_h && window.stride_w >= window.kernel_w;
-    const bool tiles = apart && window.stride_h == window.kernel_h && window.stride_w == window.kernel_w &&
-                       window.pad_h == 0 && window.pad_w == 0 && g.out_h * window.stride_h == g.h &&
-                       g.out_w * window.stride_w == g.w;
-    if (!tiles) fill(dx, g.h * g.w * V, T(0));
-    for (Index oh = 0; oh < g.out_h; ++oh)
-        for (Index ow = 0; ow < g.out_w; ++ow, dy += V, where += V) {
-            const Index top = oh * window.stride_h - window.pad_h, left = ow * window.stride_w - window.pad_w;
-            if (apart) {  // no element lies in two windows
-                const Index i0 = larger(0, -top), i1 = smaller(window.kernel_h, g.h - top);
-                const Index j0 = larger(0, -left), j1 = smaller(window.kernel_w, g.w - left);
-                const Values gradient = pack<T, V>(dy);
-                const Integers position = __builtin_convertvector(*reinterpret_cast<const Bytes*>(where), Integers);
-                for (Index i = i0; i < i1; ++i) {
-                    T* to = dx + ((top + i) * g.w + left + j0) * V;
-                    Integers k = Integers{} + static_cast<int>(i * window.kernel_w + j0);
-                    for (Index j = j0; j < j1; ++j, to += V, k += 1)
-                        *reinterpret_cast<Values*>(to) = position == k ? gradient : Values{};
-                }
-            } else {
-                for (int v = 0; v < V; ++v) {
-                    const Index i = where[v] / window.kernel_w, j = where[v] % window.kernel_w;
-                    dx[((top + i) * g.w + left + j) * V + v] += dy[v];
-                }
-            }
-        }
 }
 
 constexpr int philox_blocks = 16;
