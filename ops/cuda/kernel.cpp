@@ -37,6 +37,11 @@ std::span<const Touched> Extents::touched(const Invocation& invocation) const {
     return all;
 }
 
+void require_at_most(std::string_view operation, std::string_view things, std::size_t count, std::size_t most) {
+    if (count > most)
+        throw InvalidArgument(fmt::format("{}: {} {}; CUDA devices take at most {}", operation, count, things, most));
+}
+
 void refuse_dtype(std::string_view operation, DType dtype) {
     throw InvalidArgument(fmt::format("{} on a CUDA device does not compute {}; convert with .to(DType::f32) first",
                                       operation, name_of(dtype)));

@@ -48,6 +48,9 @@ std::unique_ptr<Kernel> make_cuda_kernel(const KernelRequest& request, F enqueue
 
 /// Throws InvalidArgument: `dtype` is not among those that `operation` computes on CUDA devices.
 [[noreturn]] void refuse_dtype(std::string_view operation, DType dtype);
+/// Throws InvalidArgument when `operation` is asked for more `things` than it takes. (Here, because nvcc does not
+/// compile fmt.)
+void require_at_most(std::string_view operation, std::string_view things, std::size_t count, std::size_t most);
 /// Calls visit(float{}) or visit(double{}); throws InvalidArgument for other dtypes.
 template <class Visit>
 auto visit_float(std::string_view operation, DType dtype, Visit visit) {

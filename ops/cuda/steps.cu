@@ -1,6 +1,4 @@
 // What steps are made of besides the model's own operations: partial sums, agreement, counters.
-#include <fmt/format.h>
-
 #include "lockstep/ops/cuda/factories.h"
 #include "lockstep/ops/cuda/kernel.h"
 #include "lockstep/ops/internal/arithmetic.h"
@@ -27,9 +25,7 @@ struct Joins {
 /// Appends the node [lo, hi), whose parts begin with number `part`; returns the part after them.
 std::size_t plan_node(const std::vector<std::pair<int, int>>& ranges, std::size_t part, int lo, int hi, Joins& joins) {
     if (ranges[part] == std::pair(lo, hi)) return part + 1;
-    if (hi - lo < 2)
-        throw InvalidArgument(fmt::format("tree_sum: [{}, {}) is no node of the tree of shards", ranges[part].first,
-                                          ranges[part].second));
+    if (hi - lo < 2) throw InvalidArgument("tree_sum: partial sums that are no nodes of the tree of shards");
     const int middle = lo + shard_split(hi - lo);
     const std::size_t next = plan_node(ranges, plan_node(ranges, part, lo, middle, joins), middle, hi, joins);
     ++joins.of[next - 1];
@@ -105,9 +101,7 @@ struct MarkSegment {
 
 KernelPtr make_tree_sum(const TreeSum& op, KernelRequest& request) {
     request.want_all_contiguous();
-    if (op.ranges.empty() || op.ranges.size() > most)
-        throw InvalidArgument(
-            fmt::format("tree_sum: {} partial sums; CUDA devices add 1 to {}", op.ranges.size(), most));
+    require_at_most(op.name(), "partial sums", op.ranges.size(), std::size_t{most});
     Joins joins;
     joins.parts = static_cast<int>(op.ranges.size());
     plan_node(op.ranges, 0, op.ranges.front().first, op.ranges.back().second, joins);

@@ -1,10 +1,7 @@
 // What changes lasting state, and what is combined over shards.
-#include <fmt/format.h>
-
 #include "lockstep/ops/cuda/factories.h"
 #include "lockstep/ops/cuda/kernel.h"
 #include "lockstep/ops/internal/arithmetic.h"
-#include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/shard_tree.h"
 
 namespace lockstep::cuda {
@@ -104,9 +101,7 @@ int groups_of(int shards) { return (shards + group - 1) / group; }
 /// Scratch for tensors of `elements` elements over at most `shards` shards.
 template <class T>
 std::size_t group_bytes(std::string_view name, int shards, std::int64_t elements) {
-    if (shards > group * group)
-        throw InvalidArgument(
-            fmt::format("{}: {} shards; CUDA devices combine at most {}", name, shards, group * group));
+    require_at_most(name, "shards", static_cast<std::size_t>(shards), std::size_t{group * group});
     return shards <= group ? 0 : static_cast<std::size_t>(groups_of(shards) * elements) * sizeof(T);
 }
 
