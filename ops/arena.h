@@ -65,6 +65,7 @@ public:
     const std::vector<ArenaLayout>& parameters() const { return parameters_; }
     const std::vector<ArenaLayout>& buffers() const { return buffers_; }
     std::vector<Replica>& replicas() { return replicas_; }
+    const std::vector<Replica>& replicas() const { return replicas_; }
     Device home() const { return replicas_.front().device; }
     /// Makes the gradient arena of replica `index` if it is not there; contents are undefined.
     void need_gradients(int index);

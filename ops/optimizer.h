@@ -18,6 +18,7 @@ struct OptimizerState {
     std::vector<std::shared_ptr<Buffer>> segments;  ///< one an arena: Segment of every parameter
     std::vector<std::shared_ptr<Buffer>> momentum;  ///< one an arena; null where there is none
     std::uint64_t settings_version = 0;             ///< of the settings that `segments` holds
+    std::string trainable_flags;                    ///< likewise
 };
 
 /// Base of all optimizers. It knows which parameters it has and what to do to a range of an arena; where and when that

@@ -6,18 +6,13 @@
 #include <vector>
 
 #include "lockstep/ops/arena.h"
+#include "lockstep/parallel/engine.h"
 #include "lockstep/parallel/placement.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/status.h"
 
 namespace lockstep {
-
-/// How gradients are brought together.
-enum class ReductionMode : std::uint8_t {
-    root,       ///< summed on device 0, updated there, weights broadcast (PyTorch's DataParallel)
-    slice_wise  ///< every device sums and updates its slice, weights are gathered by all
-};
 
 /// Control words of one device: StepState, the agreed status, and one status word a shard.
 class ControlBlock {

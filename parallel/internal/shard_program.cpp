@@ -86,7 +86,8 @@ private:
 };
 
 /// Sums the terms of the loss over all shards; returns its value and the gradients that backward starts from.
-Tensor pool_loss(const std::vector<Loss::Term>& terms, std::vector<Tensor>& numerators, std::vector<Tensor>& gradients) {
+Tensor pool_loss(const std::vector<Loss::Term>& terms, NanPolicy nan_policy, std::vector<Tensor>& numerators,
+                 std::vector<Tensor>& gradients) {
     const NoGrad no_tape;
     std::vector<Tensor> local;
     for (const Loss::Term& term : terms) {
@@ -111,7 +112,8 @@ Tensor pool_loss(const std::vector<Loss::Term>& terms, std::vector<Tensor>& nume
             gradients.push_back(gradient.to(term.numerator.dtype()).reshape(term.numerator.shape()));
         }
     }
-    return apply_one(CheckFinite(), {value.to(DType::f32)}, TensorMeta::contiguous(DType::f32, {}));
+    const Tensor total = value.to(DType::f32);
+    return nan_policy == NanPolicy::go_on ? total : apply_one(CheckFinite(), {total}, TensorMeta::contiguous(DType::f32, {}));
 }
 
 /// Storages outside the trace that records read: parameters, buffers and constants.
@@ -125,7 +127,7 @@ void note_outside(ShardProgram& program) {
 
 }  // namespace
 
-ShardProgram trace_shard(const ShardProgramRequest& request, const ForwardFunction& forward) {
+ShardProgram trace_shard(const ShardProgramRequest& request, const ModelFunction& forward) {
     ShardProgram program;
     program.trace = std::make_unique<Trace>(request.prototype, request.threads, request.deterministic, request.shards);
     Trace& trace = *program.trace;
@@ -138,7 +140,7 @@ ShardProgram trace_shard(const ShardProgramRequest& request, const ForwardFuncti
         program.inputs.push_back(operand_of(inputs.back()));
     }
 
-    TracedForward result;
+    ModelResult result;
     if (wants_gradients) {
         result = forward(inputs);
     } else {
@@ -148,7 +150,7 @@ ShardProgram trace_shard(const ShardProgramRequest& request, const ForwardFuncti
     std::vector<Tensor> roots;
     std::vector<Tensor> gradients;
     if (request.pass == Pass::step)
-        program.loss = operand_of(pool_loss(result.loss, roots, gradients));
+        program.loss = operand_of(pool_loss(result.loss, request.nan_policy, roots, gradients));
     for (Tensor& output : result.outputs) {
         const Tensor plain = output.contiguous();
         program.outputs.push_back(operand_of(plain));
@@ -160,6 +162,8 @@ ShardProgram trace_shard(const ShardProgramRequest& request, const ForwardFuncti
             program.output_gradients.emplace_back();
         }
     }
+    program.structure = std::move(result.structure);
+    program.prototype = std::move(result.prototype);
     program.commit_begin = trace.records().size();
     if (request.pass != Pass::inference)
         for (Record& record : trace.commits()) trace.records().push_back(std::move(record));
@@ -190,6 +194,9 @@ void require_matching_spans(const ShardProgram& a, const ShardProgram& b) {
         throw InvalidArgument(fmt::format("shards of input shapes {} and {} do different things across shards: {}; operations that span "
                                           "shards must not depend on the length of the shard", describe(a), describe(b), what));
     };
+    if (a.structure != b.structure || a.outputs.size() != b.outputs.size())
+        throw InvalidArgument(fmt::format("forward returns outputs of different structure for shards of input shapes {} and {}; they cannot be gathered",
+                                          describe(a), describe(b)));
     if (left.size() != right.size()) fail(fmt::format("{} and {} operations span shards", left.size(), right.size()));
     for (std::size_t i = 0; i < left.size(); ++i) {
         Signature first, second;

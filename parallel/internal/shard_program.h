@@ -8,19 +8,11 @@
 #include <vector>
 
 #include "lockstep/ops/arena.h"
-#include "lockstep/ops/loss.h"
+#include "lockstep/parallel/engine.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/runtime/trace.h"
 
 namespace lockstep {
-
-/// What a user's `forward` gives back, as tensors.
-struct TracedForward {
-    std::vector<Tensor> outputs;  ///< of forward; empty when a loss is given
-    std::vector<Loss::Term> loss;  ///< terms of the loss, for `step`
-};
-/// Calls the model on symbolic inputs.
-using ForwardFunction = std::function<TracedForward(const std::vector<Tensor>& inputs)>;
 
 /// A parameter's gradient: complete once record `ready` has run.
 struct Delivery {
@@ -48,6 +40,9 @@ struct ShardProgram {
     std::size_t commit_begin = 0;           ///< agreement on the status comes right before this record
     std::size_t backward_begin = 0;
     std::vector<Delivery> deliveries;
+    std::string structure;                  ///< see ModelResult
+    std::shared_ptr<const void> prototype;  ///< likewise
+    std::shared_ptr<const void> keep;       ///< see ProgramKey
     std::vector<std::shared_ptr<Storage>> outside;  ///< storages outside the trace that records read
 };
 
@@ -57,15 +52,16 @@ struct ShardProgramRequest {
     bool deterministic = false;
     int shards = 1;
     Pass pass = Pass::inference;
+    NanPolicy nan_policy = NanPolicy::stop;
     std::vector<TensorMeta> inputs;
     std::vector<bool> input_wants_gradient;
     const ParameterStore* store = nullptr;
 };
 
 /// Traces `forward` (and loss and backward) for shards of the given input shapes.
-ShardProgram trace_shard(const ShardProgramRequest& request, const ForwardFunction& forward);
+ShardProgram trace_shard(const ShardProgramRequest& request, const ModelFunction& forward);
 
-/// Throws InvalidArgument unless the records that span shards agree in number, order, operation and shapes: `a` and `b`
+/// Throws InvalidArgument unless outputs have the same structure and the records that span shards agree in number, order, operation and shapes: `a` and `b`
 /// were traced for shards of different lengths of one batch.
 void require_matching_spans(const ShardProgram& a, const ShardProgram& b);
 

@@ -1,0 +1,189 @@
+#include "lockstep/parallel/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <map>
+
+#include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/parallel/internal/batch_inputs.h"
+#include "lockstep/parallel/internal/in_flight.h"
+#include "lockstep/parallel/internal/longer_form.h"
+#include "lockstep/parallel/internal/program_cache.h"
+#include "lockstep/parallel/internal/replicas.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/tape.h"
+#include "lockstep/runtime/warning.h"
+
+namespace lockstep {
+
+struct Engine::Impl {
+    Impl(std::vector<NamedTensor> tensors, Devices devices, EngineOptions wanted)
+        : options(wanted), context(make_context(std::move(tensors), std::move(devices), wanted)) {
+        in_flight = std::make_unique<InFlight>(context);
+        cache = std::make_unique<ProgramCache>(context, constants, wanted.nan_policy);
+        replicas = std::make_unique<ReplicaKeeper>(context);
+        longer = std::make_unique<LongerForm>(context, *in_flight, *replicas);
+    }
+
+    static EngineContext make_context(std::vector<NamedTensor> tensors, Devices devices, const EngineOptions& wanted) {
+        if (wanted.shards < 0) throw InvalidArgument(fmt::format("{} shards: give a positive number, or 0 for one a device", wanted.shards));
+        if (wanted.threads_per_shard < 0)
+            throw InvalidArgument(fmt::format("{} threads a shard: give a positive number, or 0 to choose", wanted.threads_per_shard));
+        if (wanted.output_device && !wanted.output_device->is_host()) require_visible(*wanted.output_device);
+        if (tensors.empty()) throw InvalidArgument("the model has no parameters: list its members with LOCKSTEP_MEMBERS");
+        EngineContext context(std::move(devices));
+        const bool fixed_shards = wanted.shards > 0;
+        context.shards = fixed_shards ? wanted.shards : context.devices.size();
+        context.deterministic = wanted.deterministic || fixed_shards;
+        context.reduction = wanted.reduction;
+        context.bucket_bytes = wanted.bucket_bytes;
+        if (wanted.threads_per_shard > 0 || context.devices.kind() == DeviceKind::cuda || fixed_shards) {
+            context.threads = std::max(1, wanted.threads_per_shard);
+        } else {
+            context.threads = device_info(context.devices[0]).units;
+            for (const Device device : context.devices) context.threads = std::min(context.threads, device_info(device).units);
+        }
+        context.lanes = place_shards(context.devices, context.shards, context.threads);
+        context.store = std::make_shared<ParameterStore>(std::move(tensors), std::vector<Device>(context.devices.begin(), context.devices.end()));
+        context.store->enlist(context.store);
+        context.partials.resize(static_cast<std::size_t>(context.devices.size()));
+        for (const Device device : context.devices) context.control.emplace_back(device, context.shards);
+        StepState state;
+        state.seed = wanted.seed;
+        for (int d = 0; d < context.devices.size(); ++d) write_state(context, d, state);
+        return context;
+    }
+
+    static void write_state(EngineContext& context, int device, const StepState& state) {
+        Stream& stream = context.communicate(device);
+        stream.copy(context.control[static_cast<std::size_t>(device)].step(), context.devices[device], &state, Device::host(), sizeof state);
+        stream.synchronize();
+    }
+
+    StepState read_state() {
+        StepState state;
+        Stream& stream = context.communicate(0);
+        stream.copy(&state, Device::host(), context.control[0].step(), context.devices[0], sizeof state);
+        stream.synchronize();
+        return state;
+    }
+
+    void count_operations(const PlacedProgram& program, bool backward) { replicas->count(program, backward); }
+
+    EngineOptions options;
+    EngineContext context;
+    ConstantCache constants;
+    std::unique_ptr<InFlight> in_flight;
+    std::unique_ptr<ProgramCache> cache;
+    std::unique_ptr<ReplicaKeeper> replicas;
+    std::unique_ptr<LongerForm> longer;
+};
+
+Engine::Engine(std::vector<NamedTensor> tensors, Devices devices, EngineOptions options)
+    : impl_(std::make_unique<Impl>(std::move(tensors), std::move(devices), options)) {
+    std::vector<DeviceInfo> infos;
+    for (const Device device : this->devices()) infos.push_back(device_info(device));
+    if (const std::string text = imbalance_warning(infos); !text.empty()) warn(text);
+}
+
+Engine::~Engine() {
+    try {
+        impl_->in_flight->drain();
+#ifndef NDEBUG
+        verify_replicas();
+#endif
+        rest_all_devices(impl_->context);
+    } catch (const std::exception& error) {  // a destructor has nobody to throw to
+        std::fprintf(stderr, "lockstep: while a wrapper was destroyed: %s\n", error.what());
+    }
+}
+
+const Devices& Engine::devices() const { return impl_->context.devices; }
+int Engine::shards() const { return impl_->context.shards; }
+const EngineOptions& Engine::options() const { return impl_->options; }
+const std::shared_ptr<ParameterStore>& Engine::store() const { return impl_->context.store; }
+std::uint64_t Engine::traces() const { return impl_->cache->traces(); }
+std::vector<std::uint64_t> Engine::operations_per_device() const { return impl_->replicas->operations(); }
+
+Device Engine::device_of_shard(int shard) const {
+    if (shard < 0 || shard >= shards()) throw InvalidArgument(fmt::format("there is no shard {}, only {}", shard, shards()));
+    const Lane& lane = impl_->context.lanes[static_cast<std::size_t>(impl_->context.lane_of(shard))];
+    return devices()[lane.device];
+}
+
+StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::vector<BatchInput>& inputs, const ModelFunction& model) {
+    if (optimizer.store() != store())
+        throw InvalidArgument("step: the optimizer belongs to another model; make it from this wrapper: SGD(model, ...)");
+    const int slot = impl_->in_flight->begin();
+    const BatchInputs batch(impl_->context, inputs);
+    PlacedProgram& program = impl_->cache->get(key, Pass::step, batch.cut(), batch.metas(), std::vector<bool>(inputs.size(), false), model, &optimizer);
+    const auto instance = program.acquire();
+    impl_->replicas->refresh();
+    impl_->replicas->store_settings(optimizer);
+    batch.scatter(*impl_->in_flight, slot, program, *instance);
+    program.run_forward(*instance);
+    program.run_backward(*instance);
+    impl_->count_operations(program, true);
+    auto state = std::make_shared<StepLoss::State>();
+    state->engine = this;
+    impl_->in_flight->end(slot, instance->address(program.memory().place(0, program.batch().of(0).loss)), devices()[0], state);
+    impl_->replicas->hand_back();
+    program.release(instance);
+    store()->touch_parameters();
+    impl_->replicas->mark_current();
+    return StepLoss(std::move(state));
+}
+
+ForwardResult Engine::forward(const ProgramKey& key, const std::vector<BatchInput>& inputs, const ModelFunction& model) {
+    const int slot = impl_->in_flight->begin();
+    const BatchInputs batch(impl_->context, inputs);
+    const bool taped = grad_enabled();
+    std::vector<bool> wants(inputs.size(), false);
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+        if (const auto* whole = std::get_if<Tensor>(&inputs[i])) wants[i] = taped && whole->requires_grad();
+    const bool trains = store()->trainable_flags().find('1') != std::string::npos || std::find(wants.begin(), wants.end(), true) != wants.end();
+    const Pass pass = taped && trains ? Pass::training : key.training ? Pass::forward_only : Pass::inference;
+    PlacedProgram& program = impl_->cache->get(key, pass, batch.cut(), batch.metas(), wants, model, nullptr);
+    const auto instance = program.acquire();
+    impl_->replicas->refresh();
+    batch.scatter(*impl_->in_flight, slot, program, *instance);
+    program.run_forward(*instance);
+    impl_->count_operations(program, false);
+    impl_->in_flight->end(slot, nullptr, devices()[0], nullptr);
+    impl_->replicas->hand_back();
+    impl_->replicas->mark_current();
+    const auto& prototype = program.batch().full->prototype;
+    return {impl_->longer->gather(program, instance, inputs, wants, impl_->options.output_device.value_or(devices()[0])), prototype};
+}
+
+void Engine::synchronize() { impl_->in_flight->drain(); }
+
+void Engine::verify_replicas() {
+    synchronize();
+    impl_->replicas->refresh();
+    impl_->replicas->verify();
+}
+
+std::uint64_t Engine::steps_done() {
+    synchronize();
+    return impl_->read_state().step;
+}
+
+void Engine::set_steps_done(std::uint64_t steps) {
+    synchronize();
+    StepState state = impl_->read_state();
+    state.step = steps;
+    state.micro = 0;
+    for (int d = 0; d < devices().size(); ++d) Impl::write_state(impl_->context, d, state);
+}
+
+double StepLoss::item() const {
+    if (state_->engine) state_->engine->synchronize();
+    if (state_->refused) throw StepError(state_->reason, state_->step);
+    return state_->value;
+}
+
+}  // namespace lockstep

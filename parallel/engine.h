@@ -1,0 +1,125 @@
+// The engine behind the wrappers: keeps replicas and programs, and runs steps from one host thread. Not templates: the
+// wrappers turn models, losses and containers into what is here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "lockstep/ops/arena.h"
+#include "lockstep/ops/loss.h"
+#include "lockstep/ops/optimizer.h"
+#include "lockstep/parallel/placement.h"
+#include "lockstep/parallel/sharded_tensor.h"
+
+namespace lockstep {
+
+/// How gradients are brought together.
+enum class ReductionMode : std::uint8_t {
+    root,       ///< summed on device 0, updated there, weights broadcast (PyTorch's DataParallel)
+    slice_wise  ///< every device sums and updates its slice, weights are gathered by all: no device holds more
+};
+
+/// What happens to a step whose loss is not finite.
+enum class NanPolicy : std::uint8_t {
+    stop,  ///< it changes nothing and StepError is thrown, at the latest two calls later
+    go_on  ///< it counts like any other, as in PyTorch
+};
+
+struct EngineOptions {
+    int shards = 0;            ///< S; 0: the number of devices. Fixing it fixes all bits, whatever the devices
+    int threads_per_shard = 0;  ///< CPU threads a shard is computed with; 0: one where shards are fixed, else all cores
+    bool deterministic = false;  ///< same bits run after run; implied by fixed shards
+    ReductionMode reduction = ReductionMode::root;
+    NanPolicy nan_policy = NanPolicy::stop;
+    std::uint64_t seed = 0;             ///< of random masks
+    std::size_t bucket_bytes = 1 << 20;  ///< gradients are reduced in ranges of at least this many bytes
+    std::optional<Device> output_device;  ///< where outputs are gathered; the first device unless set
+};
+
+/// The loss of a step, read when it is wanted.
+class StepLoss {
+public:
+    struct State;
+    explicit StepLoss(std::shared_ptr<State> state) : state_(std::move(state)) {}
+    /// Value of the loss. Waits for the step; throws StepError when it, or one before it, was refused.
+    double item() const;
+
+private:
+    std::shared_ptr<State> state_;
+};
+
+/// An input of a step: a whole batch, or one cut already.
+using BatchInput = std::variant<Tensor, ShardedTensor>;
+
+/// What a model does to one shard: symbolic inputs to outputs, or to a loss.
+struct ModelResult {
+    std::vector<Tensor> outputs;
+    std::vector<Loss::Term> loss;
+    std::string structure;                  ///< of the outputs' containers; must not depend on the shard
+    std::shared_ptr<const void> prototype;  ///< the output object itself, to be filled with gathered tensors
+};
+using ModelFunction = std::function<ModelResult(const std::vector<Tensor>& inputs)>;
+
+/// What decides, besides shapes and flags of parameters, which program a call needs.
+struct ProgramKey {
+    std::string text;      ///< model modes, non-tensor arguments, loss
+    bool training = false;  ///< some module is in training mode
+    std::shared_ptr<const void> keep;  ///< kept with the program: what the text refers to by address
+};
+
+/// Outputs of a forward with what they came in.
+struct ForwardResult {
+    std::vector<Tensor> outputs;
+    std::shared_ptr<const void> prototype;
+};
+
+/// What an engine warns of when it is made: that a device has less than 75% of the memory or cores of another, in PyTorch's words.
+/// Empty when the devices are balanced.
+std::string imbalance_warning(const std::vector<DeviceInfo>& infos);
+
+class Engine {
+public:
+    /// Wraps the tensors of a model. Throws InvalidArgument for tensors spread over devices or wrapped already.
+    Engine(std::vector<NamedTensor> tensors, Devices devices, EngineOptions options);
+    /// Waits for all devices; never throws. A debug build compares all replicas first.
+    ~Engine();
+    Engine(const Engine&) = delete;
+    Engine& operator=(const Engine&) = delete;
+
+    const Devices& devices() const;
+    int shards() const;
+    const EngineOptions& options() const;
+    const std::shared_ptr<ParameterStore>& store() const;
+    /// Device of a shard, for those who fill shards themselves.
+    Device device_of_shard(int shard) const;
+
+    /// Forward, loss, backward, reduction and update of one batch. Returns at once.
+    StepLoss step(Optimizer& optimizer, const ProgramKey& key, const std::vector<BatchInput>& inputs, const ModelFunction& model);
+    /// Forward of one batch; outputs are gathered on the output device. Differentiable where taping is on.
+    ForwardResult forward(const ProgramKey& key, const std::vector<BatchInput>& inputs, const ModelFunction& model);
+
+    /// Waits for all steps; throws what they have to throw.
+    void synchronize();
+    /// Throws DeviceError naming device and parameter when a replica differs from replica 0. Waits for all steps.
+    void verify_replicas();
+    /// Committed steps so far. Waits for all steps.
+    std::uint64_t steps_done();
+    /// Continues a run: sets the number of committed steps.
+    void set_steps_done(std::uint64_t steps);
+
+    /// How often `forward` of the model was traced.
+    std::uint64_t traces() const;
+    /// Operations enqueued on each device since the engine was made.
+    std::vector<std::uint64_t> operations_per_device() const;
+
+private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,33 @@
+// The inputs of one call: checked, cut, and copied to the places of the shards' programs.
+#pragma once
+
+#include <vector>
+
+#include "lockstep/parallel/internal/in_flight.h"
+#include "lockstep/parallel/internal/placed_program.h"
+
+namespace lockstep {
+
+class BatchInputs {
+public:
+    /// Throws InvalidArgument: no tensor input, scalars, empty batches, batch sizes that differ, tensors cut otherwise.
+    BatchInputs(const EngineContext& context, const std::vector<BatchInput>& inputs);
+
+    const BatchCut& cut() const { return cut_; }
+    /// dtype and shape of every input (whole batches).
+    const std::vector<TensorMeta>& metas() const { return metas_; }
+    /// Enqueues the copies of all shards' rows on their lanes. Pageable memory is staged: the caller may overwrite it
+    /// when this returns.
+    void scatter(InFlight& in_flight, int slot, const PlacedProgram& program, const Instance& instance) const;
+
+private:
+    void scatter_whole(const Tensor& tensor, std::size_t input, char* staging, const PlacedProgram& program, const Instance& instance) const;
+    void scatter_cut(const ShardedTensor& tensor, std::size_t input, const PlacedProgram& program, const Instance& instance) const;
+
+    const EngineContext& context_;
+    const std::vector<BatchInput>& inputs_;
+    BatchCut cut_;
+    std::vector<TensorMeta> metas_;
+};
+
+}  // namespace lockstep

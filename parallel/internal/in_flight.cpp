@@ -1,0 +1,115 @@
+#include "lockstep/parallel/internal/in_flight.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+InFlight::InFlight(EngineContext& context) : context_(context) {
+    for (int i = 0; i < slots; ++i) slots_.emplace_back(context.devices[0]);
+}
+
+int InFlight::begin() {
+    // With this one, two may be in flight: the program before the last one must be done.
+    const int slot = next_;
+    next_ = (next_ + 1) % slots;
+    look_at(slots_[static_cast<std::size_t>(slot)]);
+    look_at(slots_[static_cast<std::size_t>((slot + 1) % slots)]);
+    return slot;
+}
+
+void InFlight::end(int slot, const void* loss, Device loss_device, std::shared_ptr<StepLoss::State> state) {
+    Slot& place = slots_[static_cast<std::size_t>(slot)];
+    Stream& stream = context_.communicate(0);
+    auto* report = static_cast<Report*>(place.report->data());
+    stream.copy(&report->status, Device::host(), context_.control[0].agreed(), context_.devices[0], sizeof(StatusWord));
+    if (loss) stream.copy(&report->loss, Device::host(), loss, loss_device, sizeof(float));
+    stream.record(place.done);
+    place.loss = std::move(state);
+    place.has_loss = loss != nullptr;
+    place.busy = true;
+}
+
+char* InFlight::staging(int slot, std::size_t bytes) {
+    auto& memory = slots_[static_cast<std::size_t>(slot)].staging;
+    if (!memory || memory->bytes() < bytes) memory = Buffer::allocate_pinned(bytes);
+    return static_cast<char*>(memory->data());
+}
+
+void InFlight::look_at(Slot& slot) {
+    if (!slot.busy) return;
+    slot.done.synchronize();
+    slot.busy = false;
+    const auto* report = static_cast<const Report*>(slot.report->data());
+    if (report->status.code != 0) refuse(report->status);
+    if (slot.loss) {
+        slot.loss->engine = nullptr;
+        slot.loss->value = slot.has_loss ? static_cast<double>(report->loss) : 0;
+        slot.loss.reset();
+    }
+}
+
+void InFlight::drain() {
+    for (int i = 0; i < slots; ++i) look_at(slots_[static_cast<std::size_t>((next_ + i) % slots)]);
+}
+
+std::string InFlight::describe(const StatusWord& status) const {
+    const int lane = context_.lane_of(status.shard);
+    const int device = context_.lanes[static_cast<std::size_t>(lane)].device;
+    const std::string where = fmt::format("shard {}, replica {} on {}", status.shard, device, context_.devices[device].str());
+    switch (static_cast<StatusCode>(status.code)) {
+        case StatusCode::target_out_of_range:
+            return fmt::format("step {}: target {} in row {} of the batch is out of range ({}); the step was not taken", status.step,
+                               status.value, status.row, where);
+        case StatusCode::loss_not_finite:
+            return fmt::format("step {}: the loss is not finite; the step was not taken, the model is as before it", status.step);
+        case StatusCode::operation_failed:
+        case StatusCode::good: break;
+    }
+    return fmt::format("step {}: an operation failed ({}); the step was not taken", status.step, where);
+}
+
+void InFlight::refuse(const StatusWord& status) {
+    const std::string reason = describe(status);
+    std::exception_ptr failure;
+    try {
+        rest_all_devices(context_);
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    for (Slot& slot : slots_) {  // steps queued behind the bad one changed nothing either
+        slot.busy = false;
+        if (!slot.loss) continue;
+        slot.loss->engine = nullptr;
+        slot.loss->refused = true;
+        slot.loss->reason = reason;
+        slot.loss->step = status.step;
+        slot.loss.reset();
+    }
+    if (failure) std::rethrow_exception(failure);
+    throw StepError(reason, status.step);
+}
+
+void rest_all_devices(EngineContext& context) {
+    std::exception_ptr first;
+    const auto rest = [&](Stream& stream) {
+        try {
+            stream.synchronize();
+        } catch (...) {
+            if (!first) first = std::current_exception();
+        }
+    };
+    for (std::size_t lane = 0; lane < context.lanes.size(); ++lane) rest(context.compute(static_cast<int>(lane)));
+    for (int d = 0; d < context.devices.size(); ++d) rest(context.communicate(d));
+    for (int d = 0; d < context.devices.size(); ++d) {
+        const ControlBlock& control = context.control[static_cast<std::size_t>(d)];
+        Stream& stream = context.communicate(d);
+        stream.fill(control.agreed(), 0, sizeof(StatusWord));
+        for (int shard = 0; shard < context.shards; ++shard) stream.fill(control.shard(shard), 0, sizeof(StatusWord));
+        rest(stream);
+    }
+    if (first) std::rethrow_exception(first);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,63 @@
+// Steps that the host has enqueued and not yet looked at: at most two, so that errors are thrown at the latest two
+// calls later and the host never runs away.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "lockstep/parallel/internal/engine_context.h"
+
+namespace lockstep {
+
+struct StepLoss::State {
+    Engine* engine = nullptr;  ///< null once resolved
+    bool refused = false;
+    double value = 0;
+    std::string reason;  ///< why it was refused
+    std::int64_t step = 0;
+};
+
+/// What the devices report of one program: read back to pinned memory behind it.
+class InFlight {
+public:
+    static constexpr int slots = 3;  ///< two in flight, one being filled
+
+    explicit InFlight(EngineContext& context);
+    /// Waits until at most two programs are in flight with the one to come; throws what finished ones have to throw.
+    /// Returns the number of the slot that the coming program uses.
+    int begin();
+    /// Enqueues the read-back behind the program. `loss`: where its value lies, or a null pointer.
+    void end(int slot, const void* loss, Device loss_device, std::shared_ptr<StepLoss::State> state);
+    /// Looks at all programs in flight.
+    void drain();
+    /// Staging memory of a slot, for inputs that lie in pageable memory; at least `bytes`.
+    char* staging(int slot, std::size_t bytes);
+
+private:
+    struct Report {
+        StatusWord status;
+        float loss = 0;
+    };
+    struct Slot {
+        explicit Slot(Device device) : done(device), report(Buffer::allocate_pinned(sizeof(Report))) {}
+        Event done;
+        std::shared_ptr<Buffer> report;
+        std::shared_ptr<Buffer> staging;
+        std::shared_ptr<StepLoss::State> loss;
+        bool busy = false;
+        bool has_loss = false;
+    };
+    void look_at(Slot& slot);
+    [[noreturn]] void refuse(const StatusWord& status);
+    std::string describe(const StatusWord& status) const;
+
+    EngineContext& context_;
+    std::vector<Slot> slots_;
+    int next_ = 0;
+};
+
+/// Waits for every stream of the engine and forgets all reports. Rethrows the first failure of a stream.
+void rest_all_devices(EngineContext& context);
+
+}  // namespace lockstep

@@ -1,0 +1,193 @@
+#include "lockstep/parallel/internal/longer_form.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/tape.h"
+
+namespace lockstep {
+
+LongerForm::LongerForm(EngineContext& context, InFlight& in_flight, ReplicaKeeper& replicas)
+    : context_(context), in_flight_(in_flight), replicas_(replicas) {
+    context_.store->update_hook = [this](Optimizer& optimizer) { update(optimizer); };
+    context_.store->zero_grad_hook = [this] { zero_gradients(); };
+}
+
+LongerForm::~LongerForm() {
+    context_.store->update_hook = nullptr;
+    context_.store->zero_grad_hook = nullptr;
+}
+
+Tensor LongerForm::joined(const PlacedProgram& program, const Instance& instance, const std::vector<Operand>& of_shards, Device device) {
+    const BatchCut& cut = program.batch().cut;
+    Shape shape = of_shards[0].meta.shape;
+    const bool scalars = shape.dims() == 0;  // become a vector, as in PyTorch's gather
+    if (scalars) shape.push_back(cut.present);
+    if (!scalars) {
+        shape[0] = 0;
+        for (const Operand& operand : of_shards) shape[0] += operand.meta.shape[0];
+    }
+    const Tensor result = Tensor::empty(shape, of_shards[0].meta.dtype, device).tag_batch();
+    char* to = static_cast<char*>(result.impl()->storage->buffer->data());
+    Stream& stream = Stream::of(device);
+    for (int shard = 0; shard < cut.present; ++shard) {
+        const Operand& operand = of_shards[static_cast<std::size_t>(shard)];
+        const PlaceRef place = program.memory().place(shard, operand);
+        const std::size_t bytes = static_cast<std::size_t>(operand.meta.numel()) * size_of(operand.meta.dtype);
+        Stream& lane = context_.compute(context_.lane_of(shard));
+        if (device.is_host()) {
+            lane.copy(to, device, instance.address(place), place.owner, bytes);
+        } else {
+            stream.wait(lane);
+            stream.copy(to, device, instance.address(place), place.owner, bytes);
+            lane.wait(stream);
+        }
+        to += bytes;
+    }
+    if (device.is_host())
+        for (int shard = 0; shard < cut.present; ++shard) context_.compute(context_.lane_of(shard)).synchronize();
+    return result;
+}
+
+std::vector<Tensor> LongerForm::gather(PlacedProgram& program, std::shared_ptr<Instance> instance, const std::vector<BatchInput>& inputs,
+                                       const std::vector<bool>& wants, Device output_device) {
+    const BatchProgram& batch = program.batch();
+    std::vector<Tensor> outputs;
+    std::vector<Tensor> taped;
+    for (std::size_t i = 0; i < batch.full->outputs.size(); ++i) {
+        std::vector<Operand> of_shards;
+        for (int shard = 0; shard < batch.cut.present; ++shard) {
+            of_shards.push_back(batch.of(shard).outputs[i]);
+        }
+        outputs.push_back(joined(program, *instance, of_shards, output_device));
+        if (batch.full->output_gradients[i].buffer) taped.push_back(outputs.back());
+    }
+    if (taped.empty()) {
+        program.release(std::move(instance));
+        return outputs;
+    }
+    std::vector<Tensor> tape_inputs;
+    std::vector<Device> input_devices;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        const auto* whole = std::get_if<Tensor>(&inputs[i]);
+        tape_inputs.push_back(whole && wants[i] ? *whole : Tensor());
+        input_devices.push_back(whole ? whole->device() : Device::host());
+    }
+    // The instance goes back to the program when its tape is gone, used or not.
+    const std::shared_ptr<Instance> held(instance.get(), [&program, instance](Instance*) { program.release(instance); });
+    put_on_tape("data_parallel", tape_inputs, taped, [this, &program, held, input_devices](const std::vector<Tensor>& gradients) {
+        return backward(program, *held, gradients, input_devices);
+    });
+    return outputs;
+}
+
+std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& instance, const std::vector<Tensor>& gradients,
+                                         const std::vector<Device>& input_devices) {
+    const int slot = in_flight_.begin();
+    const BatchProgram& batch = program.batch();
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < batch.full->output_gradients.size(); ++i) {
+        if (!batch.full->output_gradients[i].buffer) continue;
+        const Tensor gradient = gradients[next].defined() ? gradients[next].contiguous() : Tensor();
+        ++next;
+        std::size_t offset = 0;
+        for (int shard = 0; shard < batch.cut.present; ++shard) {
+            const Operand& operand = batch.of(shard).output_gradients[i];
+            const PlaceRef place = program.memory().place(shard, operand);
+            Stream& lane = context_.compute(context_.lane_of(shard));
+            if (!gradient.defined()) {
+                lane.fill(instance.address(place), 0, place.bytes);
+                continue;
+            }
+            const auto& buffer = gradient.impl()->storage->buffer;
+            const char* from = static_cast<const char*>(buffer->data()) + static_cast<std::size_t>(gradient.impl()->meta.offset) * size_of(gradient.dtype());
+            lane.wait(Stream::of(gradient.device()));
+            buffer->used_on(lane);
+            lane.copy(instance.address(place), place.owner, from + offset, gradient.device(), place.bytes);
+            offset += place.bytes;
+        }
+    }
+    Stream& eager = Stream::of(context_.devices[0]);
+    context_.communicate(0).wait(eager);  // gradients may have been read or set there
+    program.run_backward(instance);
+    replicas_.count(program, true);
+    in_flight_.end(slot, nullptr, context_.devices[0], nullptr);
+    replicas_.hand_back();
+
+    const std::vector<ArenaLayout>& layouts = context_.store->parameters();
+    for (const Delivery& delivery : batch.full->deliveries) {
+        const ArenaLayout& layout = layouts[static_cast<std::size_t>(delivery.arena)];
+        const ArenaSegment& segment = layout.segments[static_cast<std::size_t>(delivery.segment)];
+        const Tensor& parameter = context_.store->tensor(segment);
+        if (parameter.grad().defined()) continue;
+        const std::size_t size = size_of(layout.dtype);
+        auto impl = std::make_shared<TensorImpl>();
+        impl->storage = std::make_shared<Storage>();
+        impl->storage->buffer = Buffer::part(context_.store->replicas()[0].gradients[static_cast<std::size_t>(delivery.arena)],
+                                             static_cast<std::size_t>(segment.begin) * size,
+                                             static_cast<std::size_t>(segment.end - segment.begin) * size);
+        impl->meta = TensorMeta::contiguous(layout.dtype, segment.shape);
+        parameter.set_grad(Tensor(std::move(impl)));
+    }
+    std::vector<Tensor> input_gradients;
+    for (std::size_t i = 0; i < input_devices.size(); ++i) {
+        std::vector<Operand> of_shards;
+        for (int shard = 0; shard < batch.cut.present; ++shard) of_shards.push_back(batch.of(shard).input_gradients[i]);
+        input_gradients.push_back(of_shards[0].buffer ? joined(program, instance, of_shards, input_devices[i]) : Tensor());
+    }
+    return input_gradients;
+}
+
+void LongerForm::zero_gradients() {
+    context_.store->need_gradients(0);
+    Stream& stream = context_.communicate(0);
+    stream.wait(Stream::of(context_.devices[0]));
+    for (const auto& arena : context_.store->replicas()[0].gradients) stream.fill(arena->data(), 0, arena->bytes());
+    Stream::of(context_.devices[0]).wait(stream);
+}
+
+void LongerForm::update(Optimizer& optimizer) {
+    const int slot = in_flight_.begin();
+    const ParameterStore& store = *context_.store;
+    std::string with_gradient;
+    for (const ArenaLayout& layout : store.parameters())
+        for (const ArenaSegment& segment : layout.segments) with_gradient += store.tensor(segment).grad().defined() ? '1' : '0';
+    if (with_gradient.find('1') == std::string::npos)
+        throw InvalidArgument("optimizer step: no parameter has a gradient; call backward() on a loss first");
+    replicas_.refresh();
+    replicas_.store_settings(optimizer);
+    PlacedUpdate& placed = updates_[{&optimizer, with_gradient}];
+    if (!placed.instance || placed.has_momentum != optimizer.has_momentum()) {
+        placed = PlacedUpdate{};
+        placed.has_momentum = optimizer.has_momentum();
+        const std::vector<GradientNode> no_nodes;
+        Reducer reducer(context_, no_nodes, {&optimizer, false}, placed.schedule);
+        std::vector<std::size_t> first{0};
+        for (const ArenaLayout& layout : store.parameters()) first.push_back(first.back() + layout.segments.size());
+        const std::vector<Bucket> buckets = make_buckets(store, context_.bucket_bytes, [&](int arena, int segment) {
+            return with_gradient[first[static_cast<std::size_t>(arena)] + static_cast<std::size_t>(segment)] == '1';
+        });
+        for (const Bucket& bucket : buckets) reducer.update_from_root(bucket);
+        reducer.finish(buckets);
+        for (int d = 0; d < context_.devices.size(); ++d) {
+            Stream& stream = context_.communicate(d);
+            const TensorMeta state = TensorMeta::contiguous(DType::u8, {sizeof(StepState)});
+            placed.schedule.run(stream, flat_task(context_, stream, d, std::make_shared<const AdvanceStep>(true), {}, {}, {state},
+                                                  {fixed(context_.control[static_cast<std::size_t>(d)].memory(), 0, sizeof(StepState))}));
+        }
+        placed.instance = std::make_unique<Instance>(placed.schedule, std::vector<std::shared_ptr<Buffer>>());
+    }
+    for (int d = 0; d < context_.devices.size(); ++d)
+        for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane)
+            if (context_.lanes[lane].device == d) context_.communicate(d).wait(context_.compute(static_cast<int>(lane)));
+    placed.instance->enqueue(placed.schedule, 0, placed.schedule.size());
+    Stream& root = context_.communicate(0);
+    for (int d = 1; d < context_.devices.size(); ++d) root.wait(context_.communicate(d));
+    in_flight_.end(slot, nullptr, context_.devices[0], nullptr);
+    replicas_.hand_back();
+    context_.store->touch_parameters();
+    replicas_.mark_current();
+}
+
+}  // namespace lockstep

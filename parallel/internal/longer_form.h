@@ -1,0 +1,44 @@
+// PyTorch's longer form: forward with gathered outputs, backward(), sgd.step().
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/internal/batch_inputs.h"
+#include "lockstep/parallel/internal/in_flight.h"
+#include "lockstep/parallel/internal/replicas.h"
+
+namespace lockstep {
+
+class LongerForm {
+public:
+    LongerForm(EngineContext& context, InFlight& in_flight, ReplicaKeeper& replicas);
+    ~LongerForm();
+    LongerForm(const LongerForm&) = delete;
+    LongerForm& operator=(const LongerForm&) = delete;
+
+    /// Outputs of a program on `output_device`, on the tape where the program has a backward.
+    std::vector<Tensor> gather(PlacedProgram& program, std::shared_ptr<Instance> instance, const std::vector<BatchInput>& inputs,
+                               const std::vector<bool>& wants, Device output_device);
+
+private:
+    std::vector<Tensor> backward(PlacedProgram& program, Instance& instance, const std::vector<Tensor>& gradients, const std::vector<Device>& input_devices);
+    void update(Optimizer& optimizer);
+    void zero_gradients();
+    /// One tensor of all shards' `operand`s, on `device`.
+    Tensor joined(const PlacedProgram& program, const Instance& instance, const std::vector<Operand>& of_shards, Device device);
+
+    EngineContext& context_;
+    InFlight& in_flight_;
+    ReplicaKeeper& replicas_;
+    struct PlacedUpdate {
+        Schedule schedule;
+        std::unique_ptr<Instance> instance;
+        bool has_momentum = false;
+    };
+    std::map<std::pair<const Optimizer*, std::string>, PlacedUpdate> updates_;
+};
+
+}  // namespace lockstep

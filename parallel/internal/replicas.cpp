@@ -1,0 +1,106 @@
+#include "lockstep/parallel/internal/replicas.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+void ReplicaKeeper::refresh() {
+    if (context_.store->version() == version_) return;
+    mark_current();
+    const std::vector<Replica>& replicas = context_.store->replicas();
+    Stream& home = Stream::of(context_.devices[0]);  // where members are written
+    context_.communicate(0).wait(home);
+    for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane)
+        if (context_.lanes[lane].device == 0) context_.compute(static_cast<int>(lane)).wait(home);
+    for (int d = 1; d < context_.devices.size(); ++d) {
+        Stream& stream = context_.communicate(d);
+        stream.wait(home);
+        const Replica& replica = replicas[static_cast<std::size_t>(d)];
+        for (std::size_t a = 0; a < replica.parameters.size(); ++a)
+            stream.copy(replica.parameters[a]->data(), replica.device, replicas[0].parameters[a]->data(), replicas[0].device, replica.parameters[a]->bytes());
+        for (std::size_t a = 0; a < replica.buffers.size(); ++a)
+            stream.copy(replica.buffers[a]->data(), replica.device, replicas[0].buffers[a]->data(), replicas[0].device, replica.buffers[a]->bytes());
+        for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane)
+            if (context_.lanes[lane].device == d) context_.compute(static_cast<int>(lane)).wait(stream);
+        home.wait(stream);  // the next write from outside must not overtake the copy
+        context_.communicate(0).wait(stream);
+    }
+}
+
+void ReplicaKeeper::store_settings(Optimizer& optimizer) {
+    const std::string flags = context_.store->trainable_flags();
+    for (int d = 0; d < context_.devices.size(); ++d) {
+        if (d > 0 && context_.reduction != ReductionMode::slice_wise) break;
+        OptimizerState& state = optimizer.state_on(context_.devices[d]);
+        if (state.settings_version == optimizer.settings_version() && state.trainable_flags == flags) continue;
+        Stream& stream = context_.communicate(d);
+        Stream& memory_stream = Stream::of(context_.devices[d]);
+        stream.wait(memory_stream);  // new state is zeroed there
+        for (std::size_t a = 0; a < state.segments.size(); ++a) {
+            const std::vector<Segment> fresh = optimizer.segments(static_cast<int>(a));
+            const std::size_t bytes = fresh.size() * sizeof(Segment);
+            const auto staged = Buffer::allocate(stream, bytes, "settings");
+            const auto pinned = Buffer::allocate_pinned(bytes);
+            std::memcpy(pinned->data(), fresh.data(), bytes);
+            stream.copy(staged->data(), context_.devices[d], pinned->data(), Device::host(), bytes);
+            pinned->used_on(stream);
+            const TensorMeta table = TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(bytes)});
+            Schedule once;
+            once.run(stream, flat_task(context_, stream, d, std::make_shared<const StoreSegments>(), {table}, {fixed(staged, 0, bytes)}, {table},
+                                       {fixed(state.segments[a], 0, bytes)}));
+            Instance(once, {}).enqueue(once, 0, once.size());
+            stream.synchronize();  // rare: a changed setting; the task's description goes away here
+        }
+        state.settings_version = optimizer.settings_version();
+        state.trainable_flags = flags;
+    }
+}
+
+void ReplicaKeeper::hand_back() {
+    Stream& root = context_.communicate(0);
+    for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane) context_.compute(static_cast<int>(lane)).wait(root);
+}
+
+void ReplicaKeeper::verify() {
+    const std::vector<Replica>& replicas = context_.store->replicas();
+    const auto read = [&](int d, const std::shared_ptr<Buffer>& arena) {
+        std::vector<char> bytes(arena->bytes());
+        Stream& stream = context_.communicate(d);
+        stream.wait(Stream::of(context_.devices[d]));
+        stream.copy(bytes.data(), Device::host(), arena->data(), context_.devices[d], bytes.size());
+        stream.synchronize();
+        return bytes;
+    };
+    const auto compare = [&](const std::vector<ArenaLayout>& layouts, std::vector<std::shared_ptr<Buffer>> Replica::*arenas) {
+        for (std::size_t a = 0; a < layouts.size(); ++a) {
+            const std::vector<char> truth = read(0, (replicas[0].*arenas)[a]);
+            for (int d = 1; d < context_.devices.size(); ++d) {
+                const std::vector<char> own = read(d, (replicas[static_cast<std::size_t>(d)].*arenas)[a]);
+                for (const ArenaSegment& segment : layouts[a].segments) {
+                    const std::size_t size = size_of(layouts[a].dtype);
+                    const auto begin = static_cast<std::size_t>(segment.begin) * size;
+                    const auto bytes = static_cast<std::size_t>(segment.end - segment.begin) * size;
+                    if (std::memcmp(truth.data() + begin, own.data() + begin, bytes) != 0)
+                        throw DeviceError(fmt::format("replica {} on {} differs from replica 0 in {}", d, context_.devices[d].str(), segment.name));
+                }
+            }
+        }
+    };
+    compare(context_.store->parameters(), &Replica::parameters);
+    compare(context_.store->buffers(), &Replica::buffers);
+}
+
+void ReplicaKeeper::count(const PlacedProgram& program, bool backward) {
+    const BatchProgram& batch = program.batch();
+    for (int shard = 0; shard < batch.cut.present; ++shard) {
+        const ShardProgram& own = batch.of(shard);
+        operations_[static_cast<std::size_t>(program.memory().replica_of(shard))] += backward ? own.records.size() : own.backward_begin;
+    }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,35 @@
+// A batch that is cut and on its devices already: what the loader hands to `step`.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "lockstep/parallel/placement.h"
+#include "lockstep/runtime/tensor.h"
+
+namespace lockstep {
+
+/// Rows of one batch, a tensor for each present shard on the device of that shard. Shared: copying shares the memory.
+class ShardedTensor {
+public:
+    ShardedTensor() = default;
+    /// `ready`: one event a shard, recorded behind the work that fills it; empty when everything is there.
+    ShardedTensor(BatchCut cut, std::vector<Tensor> shards, std::shared_ptr<std::vector<Event>> ready = nullptr)
+        : cut_(cut), shards_(std::move(shards)), ready_(std::move(ready)) {}
+
+    const BatchCut& cut() const { return cut_; }
+    std::int64_t rows() const { return cut_.rows; }
+    int shards() const { return static_cast<int>(shards_.size()); }
+    const Tensor& shard(int i) const { return shards_[static_cast<std::size_t>(i)]; }
+    /// Event behind which shard `i` is there, or null.
+    const Event* ready(int i) const { return ready_ ? &(*ready_)[static_cast<std::size_t>(i)] : nullptr; }
+    /// All rows as one tensor on the host. Waits for them.
+    Tensor gathered() const;
+
+private:
+    BatchCut cut_;
+    std::vector<Tensor> shards_;
+    std::shared_ptr<std::vector<Event>> ready_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,34 @@
+#include "lockstep/runtime/warning.h"
+
+#include <cstdio>
+#include <mutex>
+#include <utility>
+
+namespace lockstep {
+
+namespace {
+std::mutex mutex;
+WarningHandler& current_handler() {
+    static WarningHandler handler;
+    return handler;
+}
+}  // namespace
+
+WarningHandler set_warning_handler(WarningHandler handler) {
+    const std::scoped_lock lock(mutex);
+    return std::exchange(current_handler(), std::move(handler));
+}
+
+void warn(const std::string& text) {
+    WarningHandler handler;
+    {
+        const std::scoped_lock lock(mutex);
+        handler = current_handler();
+    }
+    if (handler)
+        handler(text);
+    else
+        std::fprintf(stderr, "lockstep: warning: %s\n", text.c_str());
+}
+
+}  // namespace lockstep
