@@ -14,9 +14,9 @@ namespace detail {
 /// One value and the module tensors that share it: one, unless some were tied.
 ///
 /// A model is copied member by member, and nothing tells a member that its model is being copied. So a group of tied
-/// tensors remembers the copy that it is being given: the first member to be copied starts it, the others join it. It
-/// is complete when all have joined; a member that is copied a second time starts the next one; and it is closed by
-/// any use of a module tensor, which does not happen in the middle of copying a model.
+/// tensors remembers the copy that it is being given: the first member to be copied starts it, the others join it. A
+/// member that is copied a second time starts the next one, and a copy is closed by any use of a module tensor, which
+/// does not happen in the middle of copying a model.
 struct TieGroup {
     explicit TieGroup(Tensor v) : value(std::move(v)) {}
 
@@ -47,10 +47,9 @@ Tensor copy_of(const Tensor& value) {
 /// The group that the copy of `member` of `group` belongs to.
 std::shared_ptr<TieGroup> copied(const std::shared_ptr<TieGroup>& group, int member) {
     // Only module tensors hold groups, so the count is that of the members.
-    const long members = group.use_count();
-    if (members == 1) return std::make_shared<TieGroup>(copy_of(group->value));
+    if (group.use_count() == 1) return std::make_shared<TieGroup>(copy_of(group->value));
     std::shared_ptr<TieGroup> copy = group->copy.lock();
-    const bool open = copy && group->started == detail::uses && static_cast<long>(group->joined.size()) < members &&
+    const bool open = copy && group->started == detail::uses &&
                       std::find(group->joined.begin(), group->joined.end(), member) == group->joined.end();
     if (!open) {
         copy = std::make_shared<TieGroup>(copy_of(group->value));

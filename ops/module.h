@@ -70,7 +70,8 @@ public:
 };
 
 /// Makes `b` the same value as `a` from now on, in copies of their model too. Throws InvalidArgument when shape or
-/// dtype differ.
+/// dtype differ. A model is copied member by member, so a tied member that is copied alone must have been used (read,
+/// or its copy) before the model is copied: otherwise its copy is taken for a part of the model's.
 void tie(ModuleTensor& a, ModuleTensor& b);
 
 /// One parameter or buffer found in a model.

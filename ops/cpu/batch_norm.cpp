@@ -101,12 +101,12 @@ std::unique_ptr<Kernel> make_pool_stats(const BatchNormPoolStats& operation, Ker
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         using Moments = element::Moments<T>;
-        return make_kernel([channels](const Invocation& call) {
+        return make_kernel([channels, first_only = operation.first_only](const Invocation& call) {
             T* pooled = call.output<T>(0);
             Moments all;
             for (std::int64_t c = 0; c < channels; ++c) {
                 all = combine_shards<Moments>(
-                    call.shards,
+                    first_only ? 1 : call.shards,
                     [&](int shard) {
                         const T* stats = call.input<T>(shard);
                         return Moments{stats[2 * channels], stats[c], stats[channels + c]};

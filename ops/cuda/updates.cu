@@ -185,11 +185,11 @@ KernelPtr make_batch_norm_pool_stats(const BatchNormPoolStats& op, KernelRequest
         using T = decltype(zero);
         return make_cuda_kernel(
             request,
-            [elements](const Queue& queue, const Invocation& v) {
+            [elements, first_only = op.first_only](const Queue& queue, const Invocation& v) {
                 const std::int64_t channels = (elements - 1) / 2;
                 combine_levels<T>(
-                    queue, "batch_norm_pool_stats", channels, elements, v.shards, [&](int s) { return v.input<T>(s); },
-                    v.output<T>(0), static_cast<T*>(v.scratch),
+                    queue, "batch_norm_pool_stats", channels, elements, first_only ? 1 : v.shards,
+                    [&](int s) { return v.input<T>(s); }, v.output<T>(0), static_cast<T*>(v.scratch),
                     [channels](const Group<T>& shards, T* out) {
                         return PoolShards<T>{shards, out, channels};
                     });

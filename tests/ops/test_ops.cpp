@@ -111,6 +111,8 @@ void check(const Op& op, const Expectation& e, Device device, DType dtype, Lie l
     for (std::size_t i = 0; i < e.inputs.size(); ++i) {
         Tensor x = to_tensor(e.in[i], e.inputs[i], dtype, device);
         if (i >= first && i < last) x = laid(x, lie);
+        if (lie == Lie::opaque && device.kind() == DeviceKind::cpu && i >= first && i < last && applies(lie, x))
+            REQUIRE(x.impl()->storage->opaque != nullptr);
         // A leaf of its own, on the same memory.
         x = x.detach();
         if (e.inputs[i].gradient) x.requires_grad_();
