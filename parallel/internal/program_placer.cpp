@@ -166,7 +166,8 @@ void ProgramPlacer::place_agreement() {
         words.push_back(readable_on(schedule_, root, word_place(device, context_.control[static_cast<std::size_t>(device)].shard(shard))));
     }
     const PlaceRef agreed = word_place(0, context_.control[0].agreed());
-    schedule_.run(root, flat_task(context_, root, 0, std::make_shared<const AgreeStatus>(), std::vector<TensorMeta>(words.size(), word),
+    const std::vector<TensorMeta> metas(words.size(), word);
+    schedule_.run(root, flat_task(context_, root, 0, std::make_shared<const AgreeStatus>(), metas,
                                   std::move(words), {word}, {agreed}));
     const int event = schedule_.record(root);
     for (int d = 1; d < context_.devices.size(); ++d) {
@@ -216,13 +217,14 @@ void ProgramPlacer::place_folds(const Turn& done) {
                 ranges.emplace_back(shard, shard + 1);
                 parts.push_back(placed_.memory_.place(shard, find_delivery(batch_.of(shard), delivery.arena, delivery.segment)->gradient));
             }
+            const std::vector<TensorMeta> flats(parts.size(), flat);
             const std::size_t size = size_of(arena.dtype);
             const PlaceRef sum = fixed(node.arenas[static_cast<std::size_t>(delivery.arena)], static_cast<std::size_t>(segment.begin) * size,
                                        static_cast<std::size_t>(segment.end - segment.begin) * size);
             Stream& stream = context_.compute(context_.lane_of(node.range.first));
             schedule_.run(stream,
                           flat_task(context_, stream, node.device, std::make_shared<const TreeSum>(std::move(ranges), false),
-                                    std::vector<TensorMeta>(parts.size(), flat), std::move(parts), {flat}, {sum}));
+                                    flats, std::move(parts), {flat}, {sum}));
         }
     }
 }

@@ -117,8 +117,9 @@ void Reducer::sum(int device, const Bucket& part) {
     }
     if (nodes_.size() == 1 && nodes_.front().arenas[arena] == target && !update_.accumulate) return;  // the sum is there
     const TensorMeta flat = TensorMeta::contiguous(dtype_of_bucket(context_, part), {part.end - part.begin});
+    const std::vector<TensorMeta> flats(parts.size(), flat);
     schedule_.run(stream, flat_task(context_, stream, device, std::make_shared<const TreeSum>(std::move(ranges), update_.accumulate),
-                                    std::vector<TensorMeta>(parts.size(), flat), std::move(parts), {flat},
+                                    flats, std::move(parts), {flat},
                                     {range(context_, target, part)}));
 }
 

@@ -53,7 +53,8 @@ void ReplicaKeeper::store_settings(Optimizer& optimizer) {
             Schedule once;
             once.run(stream, flat_task(context_, stream, d, std::make_shared<const StoreSegments>(), {table}, {fixed(staged, 0, bytes)}, {table},
                                        {fixed(state.segments[a], 0, bytes)}));
-            Instance(once, {}).enqueue(once, 0, once.size());
+            Instance instance(once, {});
+            instance.enqueue(once, 0, once.size());
             stream.synchronize();  // rare: a changed setting; the task's description goes away here
         }
         state.settings_version = optimizer.settings_version();
