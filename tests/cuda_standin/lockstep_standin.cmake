@@ -15,7 +15,7 @@ endforeach()
 add_library(lockstep_standin STATIC
   launch_twin.cpp
   ${cuda_sources}
-  $<FILTER:$<TARGET_OBJECTS:lockstep>,EXCLUDE,lockstep\\.dir/[a-z]+/cuda/>)
+  $<FILTER:$<TARGET_OBJECTS:lockstep>,EXCLUDE,/lockstep.dir/.*/cuda/[^/]*$>)
 target_include_directories(lockstep_standin PUBLIC ${LOCKSTEP_INCLUDE_VIEW})
 target_link_libraries(lockstep_standin
   PUBLIC cuda_standin Threads::Threads
