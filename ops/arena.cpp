@@ -42,8 +42,9 @@ Device device_of(const std::vector<NamedTensor>& tensors) {
     const Device first = tensors.front().member->tensor().device();
     for (const NamedTensor& named : tensors)
         if (named.member->tensor().device() != first)
-            throw InvalidArgument(fmt::format("module must have its parameters and buffers on one device, but {} is on {} and {} on {}",
-                                              tensors.front().name, first.str(), named.name, named.member->tensor().device().str()));
+            throw InvalidArgument(
+                fmt::format("module must have its parameters and buffers on one device, but {} is on {} and {} on {}",
+                            tensors.front().name, first.str(), named.name, named.member->tensor().device().str()));
     return first;
 }
 
@@ -67,7 +68,8 @@ std::vector<ArenaLayout> lay_out(const std::vector<NamedTensor>& tensors, bool p
     std::vector<ArenaLayout> arenas;
     for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment) {
         const DType dtype = segment->members.front()->tensor().dtype();
-        auto arena = std::find_if(arenas.begin(), arenas.end(), [&](const ArenaLayout& layout) { return layout.dtype == dtype; });
+        auto arena = std::find_if(arenas.begin(), arenas.end(),
+                                  [&](const ArenaLayout& layout) { return layout.dtype == dtype; });
         if (arena == arenas.end()) {
             arenas.emplace_back().dtype = dtype;
             arena = arenas.end() - 1;
@@ -84,8 +86,9 @@ ParameterStore::ParameterStore(std::vector<NamedTensor> tensors, std::vector<Dev
     : tensors_(std::move(tensors)), parameters_(lay_out(tensors_, true)), buffers_(lay_out(tensors_, false)) {
     device_of(tensors_);
     if (registered_store(tensors_))
-        throw InvalidArgument(fmt::format("the parameter {} belongs to another wrapper or optimizer already; copy the model to wrap it again",
-                                          tensors_.front().name));
+        throw InvalidArgument(fmt::format(
+            "the parameter {} belongs to another wrapper or optimizer already; copy the model to wrap it again",
+            tensors_.front().name));
     for (const Device device : devices) {
         Replica replica;
         replica.device = device;
@@ -109,8 +112,9 @@ void ParameterStore::move_in(const std::vector<ArenaLayout>& layouts, std::vecto
         for (const ArenaSegment& segment : layout.segments) {
             auto impl = std::make_shared<TensorImpl>();
             impl->storage = std::make_shared<Storage>();
-            impl->storage->buffer = Buffer::part(home[a], static_cast<std::size_t>(segment.begin) * size_of(layout.dtype),
-                                                 static_cast<std::size_t>(segment.end - segment.begin) * size_of(layout.dtype));
+            impl->storage->buffer =
+                Buffer::part(home[a], static_cast<std::size_t>(segment.begin) * size_of(layout.dtype),
+                             static_cast<std::size_t>(segment.end - segment.begin) * size_of(layout.dtype));
             impl->meta = TensorMeta::contiguous(layout.dtype, segment.shape);
             const Tensor inside(std::move(impl));
             const Tensor& outside = segment.members.front()->tensor();

@@ -49,7 +49,8 @@ struct Replica {
 /// model's members are views of it.
 class ParameterStore {
 public:
-    /// Moves the tensors (they must lie on one device) into arenas on `devices`. Throws InvalidArgument when they lie on several devices, or already belong to a store.
+    /// Moves the tensors (they must lie on one device) into arenas on `devices`. Throws InvalidArgument when they lie
+    /// on several devices, or already belong to a store.
     ParameterStore(std::vector<NamedTensor> tensors, std::vector<Device> devices);
     ~ParameterStore();
     ParameterStore(const ParameterStore&) = delete;

@@ -28,7 +28,8 @@ OptimizerState& Optimizer::state_on(Device device) {
         state->momentum.resize(store_->parameters().size());
         for (const ArenaLayout& arena : store_->parameters()) {
             Stream& stream = Stream::of(device);
-            state->segments.push_back(Buffer::allocate(stream, arena.segments.size() * sizeof(Segment), "optimizer state"));
+            state->segments.push_back(
+                Buffer::allocate(stream, arena.segments.size() * sizeof(Segment), "optimizer state"));
             stream.fill(state->segments.back()->data(), 0, state->segments.back()->bytes());
         }
     }
@@ -78,7 +79,8 @@ void Optimizer::step_plain() {
             gradients.slice(0, segment.begin, segment.end).copy_(gradient.reshape({segment.end - segment.begin}));
             const int index = static_cast<int>(i);
             apply(update(segment.begin, segment.end, index, index + 1), {gradients, table},
-                  {over(replica.parameters[a], arena.dtype, arena.elements), over(state.momentum[a], arena.dtype, arena.elements)});
+                  {over(replica.parameters[a], arena.dtype, arena.elements),
+                   over(state.momentum[a], arena.dtype, arena.elements)});
             ++store_->tensor(segment).impl()->storage->version;
             updated.push_back(index);
         }

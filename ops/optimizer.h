@@ -42,7 +42,8 @@ public:
     virtual bool has_momentum() const = 0;
     /// The update of elements [begin, end) of an arena, which touch segments [first, last).
     /// in: gradients, segments; out: parameters, momentum (may be missing)
-    virtual std::shared_ptr<const Operation> update(std::int64_t begin, std::int64_t end, int first, int last) const = 0;
+    virtual std::shared_ptr<const Operation> update(std::int64_t begin, std::int64_t end, int first,
+                                                    int last) const = 0;
     /// State on `device`, made on first use.
     OptimizerState& state_on(Device device);
 

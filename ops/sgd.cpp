@@ -44,7 +44,8 @@ int SGD::add_group(const std::vector<std::string>& names, SgdOptions options) {
                     moved[a][i] = group;
                     found = true;
                 }
-        if (!found) throw InvalidArgument(fmt::format("SGD: no parameter is called {} or lies in a module of that name", name));
+        if (!found)
+            throw InvalidArgument(fmt::format("SGD: no parameter is called {} or lies in a module of that name", name));
     }
     group_of_ = std::move(moved);
     groups_.push_back(options);

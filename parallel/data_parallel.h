@@ -45,7 +45,8 @@ public:
     explicit DataParallel(Net model, Devices devices = Devices::visible(), DataParallelOptions options = {})
         : model_(std::make_unique<Net>(std::move(model))),
           engine_(std::make_unique<Engine>(named_tensors(*model_), std::move(devices), options)) {
-        static_assert(!requires { model.parameter_store(); }, "this model is wrapped already");
+        static_assert(
+            !requires { model.parameter_store(); }, "this model is wrapped already");
     }
 
     Net* operator->() { return model_.get(); }
@@ -68,9 +69,10 @@ public:
     template <class Input, class Target, class LossFunction>
     StepLoss step(Optimizer& optimizer, const Input& input, const Target& target, const LossFunction& loss) {
         using Output = decltype(detail::call_forward(*model_, std::declval<const structure::traced_t<Input>&>()));
-        static_assert(std::is_same_v<std::invoke_result_t<const LossFunction&, Output, const structure::traced_t<Target>&>, Loss>,
-                      "step takes a loss that returns lockstep::Loss, a sum of terms that is exact on shards; write what is "
-                      "none with sum_over_shards, or on gathered outputs (forward, then backward)");
+        static_assert(
+            std::is_same_v<std::invoke_result_t<const LossFunction&, Output, const structure::traced_t<Target>&>, Loss>,
+            "step takes a loss that returns lockstep::Loss, a sum of terms that is exact on shards; write what is "
+            "none with sum_over_shards, or on gathered outputs (forward, then backward)");
         const auto both = std::tie(input, target);
         ProgramKey key = key_of(both);
         Signature signature;
@@ -93,23 +95,25 @@ public:
     /// them sums the gradients into the parameters' `grad()`. Inside NoGrad nothing is kept.
     template <class... Inputs>
     auto forward(const Inputs&... inputs) {
-        using Output = std::remove_cvref_t<decltype(model_->forward(std::declval<const structure::traced_t<Inputs>&>()...))>;
+        using Output =
+            std::remove_cvref_t<decltype(model_->forward(std::declval<const structure::traced_t<Inputs>&>()...))>;
         const auto all = std::tie(inputs...);
-        const ForwardResult result = engine_->forward(key_of(all), leaves_of(all), [&](const std::vector<Tensor>& symbols) {
-            auto next = symbols.begin();
-            const auto take = [&] { return *next++; };
-            // Braces fix the order of evaluation.
-            const std::tuple<structure::traced_t<Inputs>...> traced{structure::replaced(inputs, take)...};
-            auto output = std::make_shared<Output>(detail::call_forward(*model_, traced));
-            ModelResult traced_result;
-            structure::for_each_tensor(*output, [&](Tensor& tensor) { traced_result.outputs.push_back(tensor); });
-            Signature signature;
-            structure::describe(*output, signature);
-            traced_result.structure = signature.bytes();
-            structure::for_each_tensor(*output, [&](Tensor& tensor) { tensor = Tensor(); });
-            traced_result.prototype = std::move(output);
-            return traced_result;
-        });
+        const ForwardResult result =
+            engine_->forward(key_of(all), leaves_of(all), [&](const std::vector<Tensor>& symbols) {
+                auto next = symbols.begin();
+                const auto take = [&] { return *next++; };
+                // Braces fix the order of evaluation.
+                const std::tuple<structure::traced_t<Inputs>...> traced{structure::replaced(inputs, take)...};
+                auto output = std::make_shared<Output>(detail::call_forward(*model_, traced));
+                ModelResult traced_result;
+                structure::for_each_tensor(*output, [&](Tensor& tensor) { traced_result.outputs.push_back(tensor); });
+                Signature signature;
+                structure::describe(*output, signature);
+                traced_result.structure = signature.bytes();
+                structure::for_each_tensor(*output, [&](Tensor& tensor) { tensor = Tensor(); });
+                traced_result.prototype = std::move(output);
+                return traced_result;
+            });
         Output output = *static_cast<const Output*>(result.prototype.get());
         auto next = result.outputs.begin();
         structure::for_each_tensor(output, [&](Tensor& tensor) { tensor = *next++; });

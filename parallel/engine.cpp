@@ -29,11 +29,15 @@ struct Engine::Impl {
     }
 
     static EngineContext make_context(std::vector<NamedTensor> tensors, Devices devices, const EngineOptions& wanted) {
-        if (wanted.shards < 0) throw InvalidArgument(fmt::format("{} shards: give a positive number, or 0 for one a device", wanted.shards));
+        if (wanted.shards < 0)
+            throw InvalidArgument(
+                fmt::format("{} shards: give a positive number, or 0 for one a device", wanted.shards));
         if (wanted.threads_per_shard < 0)
-            throw InvalidArgument(fmt::format("{} threads a shard: give a positive number, or 0 to choose", wanted.threads_per_shard));
+            throw InvalidArgument(
+                fmt::format("{} threads a shard: give a positive number, or 0 to choose", wanted.threads_per_shard));
         if (wanted.output_device && !wanted.output_device->is_host()) require_visible(*wanted.output_device);
-        if (tensors.empty()) throw InvalidArgument("the model has no parameters: list its members with LOCKSTEP_MEMBERS");
+        if (tensors.empty())
+            throw InvalidArgument("the model has no parameters: list its members with LOCKSTEP_MEMBERS");
         EngineContext context(std::move(devices));
         const bool fixed_shards = wanted.shards > 0;
         context.shards = fixed_shards ? wanted.shards : context.devices.size();
@@ -44,10 +48,12 @@ struct Engine::Impl {
             context.threads = std::max(1, wanted.threads_per_shard);
         } else {
             context.threads = device_info(context.devices[0]).units;
-            for (const Device device : context.devices) context.threads = std::min(context.threads, device_info(device).units);
+            for (const Device device : context.devices)
+                context.threads = std::min(context.threads, device_info(device).units);
         }
         context.lanes = place_shards(context.devices, context.shards, context.threads);
-        context.store = std::make_shared<ParameterStore>(std::move(tensors), std::vector<Device>(context.devices.begin(), context.devices.end()));
+        context.store = std::make_shared<ParameterStore>(
+            std::move(tensors), std::vector<Device>(context.devices.begin(), context.devices.end()));
         context.store->enlist(context.store);
         context.partials.resize(static_cast<std::size_t>(context.devices.size()));
         for (const Device device : context.devices) context.control.emplace_back(device, context.shards);
@@ -59,7 +65,8 @@ struct Engine::Impl {
 
     static void write_state(EngineContext& context, int device, const StepState& state) {
         Stream& stream = context.communicate(device);
-        stream.copy(context.control[static_cast<std::size_t>(device)].step(), context.devices[device], &state, Device::host(), sizeof state);
+        stream.copy(context.control[static_cast<std::size_t>(device)].step(), context.devices[device], &state,
+                    Device::host(), sizeof state);
         stream.synchronize();
     }
 
@@ -109,17 +116,21 @@ std::uint64_t Engine::traces() const { return impl_->cache->traces(); }
 std::vector<std::uint64_t> Engine::operations_per_device() const { return impl_->replicas->operations(); }
 
 Device Engine::device_of_shard(int shard) const {
-    if (shard < 0 || shard >= shards()) throw InvalidArgument(fmt::format("there is no shard {}, only {}", shard, shards()));
+    if (shard < 0 || shard >= shards())
+        throw InvalidArgument(fmt::format("there is no shard {}, only {}", shard, shards()));
     const Lane& lane = impl_->context.lanes[static_cast<std::size_t>(impl_->context.lane_of(shard))];
     return devices()[lane.device];
 }
 
-StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::vector<BatchInput>& inputs, const ModelFunction& model) {
+StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::vector<BatchInput>& inputs,
+                      const ModelFunction& model) {
     if (optimizer.store() != store())
-        throw InvalidArgument("step: the optimizer belongs to another model; make it from this wrapper: SGD(model, ...)");
+        throw InvalidArgument(
+            "step: the optimizer belongs to another model; make it from this wrapper: SGD(model, ...)");
     const int slot = impl_->in_flight->begin();
     const BatchInputs batch(impl_->context, inputs);
-    PlacedProgram& program = impl_->cache->get(key, Pass::step, batch.cut(), batch.metas(), std::vector<bool>(inputs.size(), false), model, &optimizer);
+    PlacedProgram& program = impl_->cache->get(key, Pass::step, batch.cut(), batch.metas(),
+                                               std::vector<bool>(inputs.size(), false), model, &optimizer);
     const auto instance = program.acquire();
     impl_->replicas->refresh();
     impl_->replicas->store_settings(optimizer);
@@ -129,7 +140,8 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
     impl_->count_operations(program, true);
     auto state = std::make_shared<StepLoss::State>();
     state->engine = this;
-    impl_->in_flight->end(slot, instance->address(program.memory().place(0, program.batch().of(0).loss)), devices()[0], state);
+    impl_->in_flight->end(slot, instance->address(program.memory().place(0, program.batch().of(0).loss)), devices()[0],
+                          state);
     impl_->replicas->hand_back();
     program.release(instance);
     store()->touch_parameters();
@@ -137,14 +149,16 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
     return StepLoss(std::move(state));
 }
 
-ForwardResult Engine::forward(const ProgramKey& key, const std::vector<BatchInput>& inputs, const ModelFunction& model) {
+ForwardResult Engine::forward(const ProgramKey& key, const std::vector<BatchInput>& inputs,
+                              const ModelFunction& model) {
     const int slot = impl_->in_flight->begin();
     const BatchInputs batch(impl_->context, inputs);
     const bool taped = grad_enabled();
     std::vector<bool> wants(inputs.size(), false);
     for (std::size_t i = 0; i < inputs.size(); ++i)
         if (const auto* whole = std::get_if<Tensor>(&inputs[i])) wants[i] = taped && whole->requires_grad();
-    const bool trains = store()->trainable_flags().find('1') != std::string::npos || std::find(wants.begin(), wants.end(), true) != wants.end();
+    const bool trains = store()->trainable_flags().find('1') != std::string::npos ||
+                        std::find(wants.begin(), wants.end(), true) != wants.end();
     const Pass pass = taped && trains ? Pass::training : key.training ? Pass::forward_only : Pass::inference;
     PlacedProgram& program = impl_->cache->get(key, pass, batch.cut(), batch.metas(), wants, model, nullptr);
     const auto instance = program.acquire();
@@ -156,7 +170,9 @@ ForwardResult Engine::forward(const ProgramKey& key, const std::vector<BatchInpu
     impl_->replicas->hand_back();
     impl_->replicas->mark_current();
     const auto& prototype = program.batch().full->prototype;
-    return {impl_->longer->gather(program, instance, inputs, wants, impl_->options.output_device.value_or(devices()[0])), prototype};
+    return {
+        impl_->longer->gather(program, instance, inputs, wants, impl_->options.output_device.value_or(devices()[0])),
+        prototype};
 }
 
 void Engine::synchronize() { impl_->in_flight->drain(); }

@@ -31,13 +31,13 @@ enum class NanPolicy : std::uint8_t {
 };
 
 struct EngineOptions {
-    int shards = 0;            ///< S; 0: the number of devices. Fixing it fixes all bits, whatever the devices
+    int shards = 0;             ///< S; 0: the number of devices. Fixing it fixes all bits, whatever the devices
     int threads_per_shard = 0;  ///< CPU threads a shard is computed with; 0: one where shards are fixed, else all cores
     bool deterministic = false;  ///< same bits run after run; implied by fixed shards
     ReductionMode reduction = ReductionMode::root;
     NanPolicy nan_policy = NanPolicy::stop;
-    std::uint64_t seed = 0;             ///< of random masks
-    std::size_t bucket_bytes = 1 << 20;  ///< gradients are reduced in ranges of at least this many bytes
+    std::uint64_t seed = 0;               ///< of random masks
+    std::size_t bucket_bytes = 1 << 20;   ///< gradients are reduced in ranges of at least this many bytes
     std::optional<Device> output_device;  ///< where outputs are gathered; the first device unless set
 };
 
@@ -67,8 +67,8 @@ using ModelFunction = std::function<ModelResult(const std::vector<Tensor>& input
 
 /// What decides, besides shapes and flags of parameters, which program a call needs.
 struct ProgramKey {
-    std::string text;      ///< model modes, non-tensor arguments, loss
-    bool training = false;  ///< some module is in training mode
+    std::string text;                  ///< model modes, non-tensor arguments, loss
+    bool training = false;             ///< some module is in training mode
     std::shared_ptr<const void> keep;  ///< kept with the program: what the text refers to by address
 };
 
@@ -78,8 +78,8 @@ struct ForwardResult {
     std::shared_ptr<const void> prototype;
 };
 
-/// What an engine warns of when it is made: that a device has less than 75% of the memory or cores of another, in PyTorch's words.
-/// Empty when the devices are balanced.
+/// What an engine warns of when it is made: that a device has less than 75% of the memory or cores of another, in
+/// PyTorch's words. Empty when the devices are balanced.
 std::string imbalance_warning(const std::vector<DeviceInfo>& infos);
 
 class Engine {
@@ -99,7 +99,8 @@ public:
     Device device_of_shard(int shard) const;
 
     /// Forward, loss, backward, reduction and update of one batch. Returns at once.
-    StepLoss step(Optimizer& optimizer, const ProgramKey& key, const std::vector<BatchInput>& inputs, const ModelFunction& model);
+    StepLoss step(Optimizer& optimizer, const ProgramKey& key, const std::vector<BatchInput>& inputs,
+                  const ModelFunction& model);
     /// Forward of one batch; outputs are gathered on the output device. Differentiable where taping is on.
     ForwardResult forward(const ProgramKey& key, const std::vector<BatchInput>& inputs, const ModelFunction& model);
 

@@ -14,9 +14,12 @@ std::string imbalance_warning(const std::vector<DeviceInfo>& infos) {
             if (value(infos[i]) > value(infos[high])) high = i;
         }
         if (infos.empty() || value(infos[low]) >= least * value(infos[high])) return {};
-        return fmt::format("There is an imbalance between your devices. You may want to exclude device {} which has less than 75% of the memory or "
-                           "cores of device {}. You can do so by naming the devices, or by setting the CUDA_VISIBLE_DEVICES environment variable.",
-                           low, high);
+        return fmt::format(
+            "There is an imbalance between your devices. You may want to exclude device {} which has less than 75% of "
+            "the memory or "
+            "cores of device {}. You can do so by naming the devices, or by setting the CUDA_VISIBLE_DEVICES "
+            "environment variable.",
+            low, high);
     };
     std::string text = check([](const DeviceInfo& info) { return static_cast<double>(info.total_memory); });
     return text.empty() ? check([](const DeviceInfo& info) { return static_cast<double>(info.units); }) : text;

@@ -9,9 +9,7 @@
 
 namespace lockstep {
 
-std::int64_t BatchCut::rows_of(int shard) const {
-    return std::clamp<std::int64_t>(rows - first_row(shard), 0, chunk);
-}
+std::int64_t BatchCut::rows_of(int shard) const { return std::clamp<std::int64_t>(rows - first_row(shard), 0, chunk); }
 
 BatchCut cut_batch(std::int64_t rows, int shards) {
     if (rows < 1) throw InvalidArgument("a batch of 0 rows cannot be cut in shards; give it at least one row");

@@ -22,9 +22,9 @@ struct ShardRange {
 /// out.
 struct BatchCut {
     std::int64_t rows = 0;
-    int shards = 0;         ///< S
+    int shards = 0;          ///< S
     std::int64_t chunk = 0;  ///< rows of a full shard
-    int present = 0;        ///< shards that have rows
+    int present = 0;         ///< shards that have rows
     std::int64_t first_row(int shard) const { return shard * chunk; }
     std::int64_t rows_of(int shard) const;
 };

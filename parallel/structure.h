@@ -23,15 +23,31 @@ namespace lockstep::structure {
 template <class T>
 inline constexpr bool is_tensor = std::is_same_v<T, Tensor> || std::is_same_v<T, ShardedTensor>;
 template <class T>
-concept TupleLike = requires { std::tuple_size<T>::value; };
+concept TupleLike = requires {
+    std::tuple_size<T>::value;
+};
 template <class T>
-concept MapLike = requires(T& t) { typename T::mapped_type; t.begin()->second; };
+concept MapLike = requires(T& t) {
+    typename T::mapped_type;
+    t.begin()->second;
+};
 template <class T>
-concept ListLike = requires(T& t) { t.begin(); t.end(); t.size(); } && !MapLike<T> && !std::is_same_v<T, std::string>;
+concept ListLike = requires(T& t) {
+    t.begin();
+    t.end();
+    t.size();
+}
+&&!MapLike<T> && !std::is_same_v<T, std::string>;
 template <class T>
-concept OptionalLike = requires(T& t) { t.has_value(); *t; t.reset(); };
+concept OptionalLike = requires(T& t) {
+    t.has_value();
+    *t;
+    t.reset();
+};
 template <class T>
-concept Describes = requires(const T& t, Signature& s) { t.describe(s); };
+concept Describes = requires(const T& t, Signature& s) {
+    t.describe(s);
+};
 
 /// Calls visit(tensor) for every Tensor and ShardedTensor in `value`, in order; `visit` may change them.
 template <class T, class Visit>

@@ -11,6 +11,7 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/backend.h"
 #include "lockstep/runtime/internal/live_memory.h"
+#include "lockstep/runtime/order_checker.h"
 
 namespace lockstep {
 
@@ -52,6 +53,7 @@ public:
         held_[std::string(tag)] += size;
         blocks_[memory] = {size, std::string(tag)};
         live_memory::add(memory, size);
+        if (order_check::enabled()) order_check::name_memory(memory, size, fmt::format("{} of {}", tag, device_.str()));
         return memory;
     }
 

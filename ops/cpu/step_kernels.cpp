@@ -72,7 +72,8 @@ std::unique_ptr<Kernel> make_tree_sum(const TreeSum& op, KernelRequest& request)
 std::unique_ptr<Kernel> make_agree_status(const AgreeStatus&, KernelRequest& request) {
     return make_kernel([shards = request.in.size()](const Invocation& run) {
         auto& agreed = *run.output<StatusWord>(0);
-        for (std::size_t shard = 0; shard < shards && agreed.code == 0; ++shard) agreed = *run.input<StatusWord>(static_cast<int>(shard));
+        for (std::size_t shard = 0; shard < shards && agreed.code == 0; ++shard)
+            agreed = *run.input<StatusWord>(static_cast<int>(shard));
     });
 }
 

@@ -19,33 +19,41 @@ TensorMeta meta_of(const BatchInput& input, std::size_t number) {
     }
     const Tensor& whole = std::get<Tensor>(input);
     if (!whole.defined()) throw InvalidArgument(fmt::format("input {}: the tensor is undefined", number));
-    if (whole.is_symbolic()) throw InvalidArgument(fmt::format("input {}: the tensor belongs to a forward that is being traced", number));
+    if (whole.is_symbolic())
+        throw InvalidArgument(fmt::format("input {}: the tensor belongs to a forward that is being traced", number));
     if (whole.dims() == 0)
-        throw InvalidArgument(fmt::format("input {}: a scalar cannot be scattered; give it a batch dimension or pass it as a number", number));
+        throw InvalidArgument(fmt::format(
+            "input {}: a scalar cannot be scattered; give it a batch dimension or pass it as a number", number));
     return TensorMeta::contiguous(whole.dtype(), whole.shape(), true);
 }
 
 }  // namespace
 
-BatchInputs::BatchInputs(const EngineContext& context, const std::vector<BatchInput>& inputs) : context_(context), inputs_(inputs) {
+BatchInputs::BatchInputs(const EngineContext& context, const std::vector<BatchInput>& inputs)
+    : context_(context), inputs_(inputs) {
     if (inputs.empty()) throw InvalidArgument("there is no tensor among the inputs: nothing can be scattered");
     for (std::size_t i = 0; i < inputs.size(); ++i) {
         metas_.push_back(meta_of(inputs[i], i));
         if (metas_[i].shape[0] != metas_[0].shape[0])
-            throw InvalidArgument(fmt::format("batch sizes differ: input 0 has {} rows, input {} has {}; all tensors of one call are cut alike",
-                                              metas_[0].shape[0], i, metas_[i].shape[0]));
+            throw InvalidArgument(fmt::format(
+                "batch sizes differ: input 0 has {} rows, input {} has {}; all tensors of one call are cut alike",
+                metas_[0].shape[0], i, metas_[i].shape[0]));
     }
-    if (metas_[0].shape[0] == 0) throw InvalidArgument(fmt::format("an empty batch of shape {} cannot be scattered", metas_[0].shape.str()));
+    if (metas_[0].shape[0] == 0)
+        throw InvalidArgument(fmt::format("an empty batch of shape {} cannot be scattered", metas_[0].shape.str()));
     cut_ = cut_batch(metas_[0].shape[0], context.shards);
     for (std::size_t i = 0; i < inputs.size(); ++i)
         if (const auto* cut = std::get_if<ShardedTensor>(&inputs[i])) {
             if (cut->cut().shards != context.shards)
-                throw InvalidArgument(fmt::format("input {} was cut in {} shards, the model has {}; make the loader from this model", i,
-                                                  cut->cut().shards, context.shards));
+                throw InvalidArgument(
+                    fmt::format("input {} was cut in {} shards, the model has {}; make the loader from this model", i,
+                                cut->cut().shards, context.shards));
             for (int shard = 0; shard < cut->shards(); ++shard) {
-                const Device device = context.devices[context.lanes[static_cast<std::size_t>(context.lane_of(shard))].device];
+                const Device device =
+                    context.devices[context.lanes[static_cast<std::size_t>(context.lane_of(shard))].device];
                 if (cut->shard(shard).device() != device)
-                    throw InvalidArgument(fmt::format("input {}: shard {} is on {}, the model has it on {}", i, shard, cut->shard(shard).device().str(), device.str()));
+                    throw InvalidArgument(fmt::format("input {}: shard {} is on {}, the model has it on {}", i, shard,
+                                                      cut->shard(shard).device().str(), device.str()));
             }
         }
 }
@@ -53,7 +61,8 @@ BatchInputs::BatchInputs(const EngineContext& context, const std::vector<BatchIn
 void BatchInputs::scatter(InFlight& in_flight, int slot, const PlacedProgram& program, const Instance& instance) const {
     std::size_t staged = 0;
     for (std::size_t i = 0; i < inputs_.size(); ++i)
-        if (const auto* whole = std::get_if<Tensor>(&inputs_[i]); whole && whole->device().is_host()) staged += (metas_[i].bytes() + 63) / 64 * 64;
+        if (const auto* whole = std::get_if<Tensor>(&inputs_[i]); whole && whole->device().is_host())
+            staged += (metas_[i].bytes() + 63) / 64 * 64;
     char* staging = staged ? in_flight.staging(slot, staged) : nullptr;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
         if (const auto* whole = std::get_if<Tensor>(&inputs_[i])) {
@@ -65,11 +74,13 @@ void BatchInputs::scatter(InFlight& in_flight, int slot, const PlacedProgram& pr
     }
 }
 
-void BatchInputs::scatter_whole(const Tensor& tensor, std::size_t input, char* staging, const PlacedProgram& program, const Instance& instance) const {
+void BatchInputs::scatter_whole(const Tensor& tensor, std::size_t input, char* staging, const PlacedProgram& program,
+                                const Instance& instance) const {
     const Tensor source = tensor.detach().contiguous();
     const auto& buffer = source.impl()->storage->buffer;
     const std::size_t row_bytes = metas_[input].bytes() / static_cast<std::size_t>(cut_.rows);
-    const char* rows = static_cast<const char*>(buffer->data()) + static_cast<std::size_t>(source.impl()->meta.offset) * size_of(source.dtype());
+    const char* rows = static_cast<const char*>(buffer->data()) +
+                       static_cast<std::size_t>(source.impl()->meta.offset) * size_of(source.dtype());
     if (source.device().is_host()) {
         std::memcpy(staging, rows, metas_[input].bytes());
         rows = staging;
@@ -81,12 +92,14 @@ void BatchInputs::scatter_whole(const Tensor& tensor, std::size_t input, char* s
             lane.wait(Stream::of(source.device()));
             buffer->used_on(lane);
         }
-        lane.copy(instance.address(place), place.owner, rows + static_cast<std::size_t>(cut_.first_row(shard)) * row_bytes, source.device(),
+        lane.copy(instance.address(place), place.owner,
+                  rows + static_cast<std::size_t>(cut_.first_row(shard)) * row_bytes, source.device(),
                   static_cast<std::size_t>(cut_.rows_of(shard)) * row_bytes);
     }
 }
 
-void BatchInputs::scatter_cut(const ShardedTensor& tensor, std::size_t input, const PlacedProgram& program, const Instance& instance) const {
+void BatchInputs::scatter_cut(const ShardedTensor& tensor, std::size_t input, const PlacedProgram& program,
+                              const Instance& instance) const {
     for (int shard = 0; shard < cut_.present; ++shard) {
         const PlaceRef place = program.memory().place(shard, program.batch().of(shard).inputs[input]);
         Stream& lane = context_.compute(context_.lane_of(shard));

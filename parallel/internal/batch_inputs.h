@@ -21,8 +21,10 @@ public:
     void scatter(InFlight& in_flight, int slot, const PlacedProgram& program, const Instance& instance) const;
 
 private:
-    void scatter_whole(const Tensor& tensor, std::size_t input, char* staging, const PlacedProgram& program, const Instance& instance) const;
-    void scatter_cut(const ShardedTensor& tensor, std::size_t input, const PlacedProgram& program, const Instance& instance) const;
+    void scatter_whole(const Tensor& tensor, std::size_t input, char* staging, const PlacedProgram& program,
+                       const Instance& instance) const;
+    void scatter_cut(const ShardedTensor& tensor, std::size_t input, const PlacedProgram& program,
+                     const Instance& instance) const;
 
     const EngineContext& context_;
     const std::vector<BatchInput>& inputs_;

@@ -52,8 +52,8 @@ void ConstantCache::refresh(const EngineContext& context, const std::shared_ptr<
         // Programs that run now may still read the old values.
         for (std::size_t lane = 0; lane < context.lanes.size(); ++lane)
             if (context.lanes[lane].device == d) stream.wait(context.compute(static_cast<int>(lane)));
-        stream.copy(copies.buffers[static_cast<std::size_t>(d)]->data(), context.devices[d], storage->buffer->data(), source,
-                    storage->buffer->bytes());
+        stream.copy(copies.buffers[static_cast<std::size_t>(d)]->data(), context.devices[d], storage->buffer->data(),
+                    source, storage->buffer->bytes());
         stream.synchronize();
     }
 }

@@ -57,13 +57,15 @@ void InFlight::drain() {
 std::string InFlight::describe(const StatusWord& status) const {
     const int lane = context_.lane_of(status.shard);
     const int device = context_.lanes[static_cast<std::size_t>(lane)].device;
-    const std::string where = fmt::format("shard {}, replica {} on {}", status.shard, device, context_.devices[device].str());
+    const std::string where =
+        fmt::format("shard {}, replica {} on {}", status.shard, device, context_.devices[device].str());
     switch (static_cast<StatusCode>(status.code)) {
         case StatusCode::target_out_of_range:
-            return fmt::format("step {}: target {} in row {} of the batch is out of range ({}); the step was not taken", status.step,
-                               status.value, status.row, where);
+            return fmt::format("step {}: target {} in row {} of the batch is out of range ({}); the step was not taken",
+                               status.step, status.value, status.row, where);
         case StatusCode::loss_not_finite:
-            return fmt::format("step {}: the loss is not finite; the step was not taken, the model is as before it", status.step);
+            return fmt::format("step {}: the loss is not finite; the step was not taken, the model is as before it",
+                               status.step);
         case StatusCode::operation_failed:
         case StatusCode::good: break;
     }

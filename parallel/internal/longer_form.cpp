@@ -19,7 +19,8 @@ LongerForm::~LongerForm() {
     context_.store->zero_grad_hook = nullptr;
 }
 
-Tensor LongerForm::joined(const PlacedProgram& program, const Instance& instance, const std::vector<Operand>& of_shards, Device device) {
+Tensor LongerForm::joined(const PlacedProgram& program, const Instance& instance, const std::vector<Operand>& of_shards,
+                          Device device) {
     const BatchCut& cut = program.batch().cut;
     Shape shape = of_shards[0].meta.shape;
     const bool scalars = shape.dims() == 0;  // become a vector, as in PyTorch's gather
@@ -50,8 +51,9 @@ Tensor LongerForm::joined(const PlacedProgram& program, const Instance& instance
     return result;
 }
 
-std::vector<Tensor> LongerForm::gather(PlacedProgram& program, std::shared_ptr<Instance> instance, const std::vector<BatchInput>& inputs,
-                                       const std::vector<bool>& wants, Device output_device) {
+std::vector<Tensor> LongerForm::gather(PlacedProgram& program, std::shared_ptr<Instance> instance,
+                                       const std::vector<BatchInput>& inputs, const std::vector<bool>& wants,
+                                       Device output_device) {
     const BatchProgram& batch = program.batch();
     std::vector<Tensor> outputs;
     std::vector<Tensor> taped;
@@ -75,14 +77,17 @@ std::vector<Tensor> LongerForm::gather(PlacedProgram& program, std::shared_ptr<I
         input_devices.push_back(whole ? whole->device() : Device::host());
     }
     // The instance goes back to the program when its tape is gone, used or not.
-    const std::shared_ptr<Instance> held(instance.get(), [&program, instance](Instance*) { program.release(instance); });
-    put_on_tape("data_parallel", tape_inputs, taped, [this, &program, held, input_devices](const std::vector<Tensor>& gradients) {
-        return backward(program, *held, gradients, input_devices);
-    });
+    const std::shared_ptr<Instance> held(instance.get(),
+                                         [&program, instance](Instance*) { program.release(instance); });
+    put_on_tape("data_parallel", tape_inputs, taped,
+                [this, &program, held, input_devices](const std::vector<Tensor>& gradients) {
+                    return backward(program, *held, gradients, input_devices);
+                });
     return outputs;
 }
 
-std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& instance, const std::vector<Tensor>& gradients,
+std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& instance,
+                                         const std::vector<Tensor>& gradients,
                                          const std::vector<Device>& input_devices) {
     const int slot = in_flight_.begin();
     const BatchProgram& batch = program.batch();
@@ -101,7 +106,8 @@ std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& insta
                 continue;
             }
             const auto& buffer = gradient.impl()->storage->buffer;
-            const char* from = static_cast<const char*>(buffer->data()) + static_cast<std::size_t>(gradient.impl()->meta.offset) * size_of(gradient.dtype());
+            const char* from = static_cast<const char*>(buffer->data()) +
+                               static_cast<std::size_t>(gradient.impl()->meta.offset) * size_of(gradient.dtype());
             lane.wait(Stream::of(gradient.device()));
             buffer->used_on(lane);
             lane.copy(instance.address(place), place.owner, from + offset, gradient.device(), place.bytes);
@@ -124,9 +130,10 @@ std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& insta
         const std::size_t size = size_of(layout.dtype);
         auto impl = std::make_shared<TensorImpl>();
         impl->storage = std::make_shared<Storage>();
-        impl->storage->buffer = Buffer::part(context_.store->replicas()[0].gradients[static_cast<std::size_t>(delivery.arena)],
-                                             static_cast<std::size_t>(segment.begin) * size,
-                                             static_cast<std::size_t>(segment.end - segment.begin) * size);
+        impl->storage->buffer =
+            Buffer::part(context_.store->replicas()[0].gradients[static_cast<std::size_t>(delivery.arena)],
+                         static_cast<std::size_t>(segment.begin) * size,
+                         static_cast<std::size_t>(segment.end - segment.begin) * size);
         impl->meta = TensorMeta::contiguous(layout.dtype, segment.shape);
         parameter.set_grad(Tensor(std::move(impl)));
     }
@@ -134,7 +141,8 @@ std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& insta
     for (std::size_t i = 0; i < input_devices.size(); ++i) {
         std::vector<Operand> of_shards;
         for (int shard = 0; shard < batch.cut.present; ++shard) of_shards.push_back(batch.of(shard).input_gradients[i]);
-        input_gradients.push_back(of_shards[0].buffer ? joined(program, instance, of_shards, input_devices[i]) : Tensor());
+        input_gradients.push_back(of_shards[0].buffer ? joined(program, instance, of_shards, input_devices[i])
+                                                      : Tensor());
     }
     return input_gradients;
 }
@@ -152,7 +160,8 @@ void LongerForm::update(Optimizer& optimizer) {
     const ParameterStore& store = *context_.store;
     std::string with_gradient;
     for (const ArenaLayout& layout : store.parameters())
-        for (const ArenaSegment& segment : layout.segments) with_gradient += store.tensor(segment).grad().defined() ? '1' : '0';
+        for (const ArenaSegment& segment : layout.segments)
+            with_gradient += store.tensor(segment).grad().defined() ? '1' : '0';
     if (with_gradient.find('1') == std::string::npos)
         throw InvalidArgument("optimizer step: no parameter has a gradient; call backward() on a loss first");
     replicas_.refresh();
@@ -173,14 +182,17 @@ void LongerForm::update(Optimizer& optimizer) {
         for (int d = 0; d < context_.devices.size(); ++d) {
             Stream& stream = context_.communicate(d);
             const TensorMeta state = TensorMeta::contiguous(DType::u8, {sizeof(StepState)});
-            placed.schedule.run(stream, flat_task(context_, stream, d, std::make_shared<const AdvanceStep>(true), {}, {}, {state},
-                                                  {fixed(context_.control[static_cast<std::size_t>(d)].memory(), 0, sizeof(StepState))}));
+            placed.schedule.run(
+                stream,
+                flat_task(context_, stream, d, std::make_shared<const AdvanceStep>(true), {}, {}, {state},
+                          {fixed(context_.control[static_cast<std::size_t>(d)].memory(), 0, sizeof(StepState))}));
         }
         placed.instance = std::make_unique<Instance>(placed.schedule, std::vector<std::shared_ptr<Buffer>>());
     }
     for (int d = 0; d < context_.devices.size(); ++d)
         for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane)
-            if (context_.lanes[lane].device == d) context_.communicate(d).wait(context_.compute(static_cast<int>(lane)));
+            if (context_.lanes[lane].device == d)
+                context_.communicate(d).wait(context_.compute(static_cast<int>(lane)));
     placed.instance->enqueue(placed.schedule, 0, placed.schedule.size());
     Stream& root = context_.communicate(0);
     for (int d = 1; d < context_.devices.size(); ++d) root.wait(context_.communicate(d));

@@ -20,15 +20,18 @@ public:
     LongerForm& operator=(const LongerForm&) = delete;
 
     /// Outputs of a program on `output_device`, on the tape where the program has a backward.
-    std::vector<Tensor> gather(PlacedProgram& program, std::shared_ptr<Instance> instance, const std::vector<BatchInput>& inputs,
-                               const std::vector<bool>& wants, Device output_device);
+    std::vector<Tensor> gather(PlacedProgram& program, std::shared_ptr<Instance> instance,
+                               const std::vector<BatchInput>& inputs, const std::vector<bool>& wants,
+                               Device output_device);
 
 private:
-    std::vector<Tensor> backward(PlacedProgram& program, Instance& instance, const std::vector<Tensor>& gradients, const std::vector<Device>& input_devices);
+    std::vector<Tensor> backward(PlacedProgram& program, Instance& instance, const std::vector<Tensor>& gradients,
+                                 const std::vector<Device>& input_devices);
     void update(Optimizer& optimizer);
     void zero_gradients();
     /// One tensor of all shards' `operand`s, on `device`.
-    Tensor joined(const PlacedProgram& program, const Instance& instance, const std::vector<Operand>& of_shards, Device device);
+    Tensor joined(const PlacedProgram& program, const Instance& instance, const std::vector<Operand>& of_shards,
+                  Device device);
 
     EngineContext& context_;
     InFlight& in_flight_;

@@ -26,10 +26,13 @@ void require_same_deliveries(const ParameterStore& store, const BatchProgram& ba
     for (const auto* side : {&full, &last})
         for (const auto& [arena, segment] : *side)
             if (!full.contains({arena, segment}) || !last.contains({arena, segment}))
-                throw InvalidArgument(fmt::format("parameter {} gets a gradient in shards of {} rows or of {} rows, but not in both; forward "
-                                                  "must use the same parameters for all shards of a batch",
-                                                  store.parameters()[static_cast<std::size_t>(arena)].segments[static_cast<std::size_t>(segment)].name,
-                                                  batch.cut.chunk, batch.cut.rows_of(batch.cut.present - 1)));
+                throw InvalidArgument(fmt::format(
+                    "parameter {} gets a gradient in shards of {} rows or of {} rows, but not in both; forward "
+                    "must use the same parameters for all shards of a batch",
+                    store.parameters()[static_cast<std::size_t>(arena)]
+                        .segments[static_cast<std::size_t>(segment)]
+                        .name,
+                    batch.cut.chunk, batch.cut.rows_of(batch.cut.present - 1)));
 }
 
 }  // namespace
@@ -67,18 +70,20 @@ std::vector<Bucket> make_buckets(const ParameterStore& store, std::size_t bytes,
     return buckets;
 }
 
-PlacedProgram::PlacedProgram(EngineContext& context, const ConstantCache& constants, std::shared_ptr<const BatchProgram> batch,
-                             UpdatePlan update)
+PlacedProgram::PlacedProgram(EngineContext& context, const ConstantCache& constants,
+                             std::shared_ptr<const BatchProgram> batch, UpdatePlan update)
     : batch_(std::move(batch)),
-      nodes_(has_gradients(*batch_) ? gradient_nodes(context, batch_->cut.present, !update.optimizer) : std::vector<GradientNode>()),
+      nodes_(has_gradients(*batch_) ? gradient_nodes(context, batch_->cut.present, !update.optimizer)
+                                    : std::vector<GradientNode>()),
       memory_(context, constants, *batch_, nodes_),
       context_(context),
       has_momentum_(update.optimizer && update.optimizer->has_momentum()) {
     if (has_gradients(*batch_)) {
         require_same_deliveries(*context.store, *batch_);
-        buckets_ = make_buckets(*context.store, context.bucket_bytes, [places = delivered(*batch_->full)](int arena, int segment) {
-            return places.contains({arena, segment});
-        });
+        buckets_ = make_buckets(*context.store, context.bucket_bytes,
+                                [places = delivered(*batch_->full)](int arena, int segment) {
+                                    return places.contains({arena, segment});
+                                });
     }
     ProgramPlacer(*this, context, update).place();
 }
@@ -91,7 +96,8 @@ std::shared_ptr<Instance> PlacedProgram::acquire() {
     }
     std::vector<std::shared_ptr<Buffer>> workspaces;
     for (int shard = 0; shard < batch_->cut.present; ++shard)
-        workspaces.push_back(Buffer::allocate(context_.compute(context_.lane_of(shard)), memory_.workspace_bytes(shard), "activations"));
+        workspaces.push_back(
+            Buffer::allocate(context_.compute(context_.lane_of(shard)), memory_.workspace_bytes(shard), "activations"));
     return std::make_shared<Instance>(schedule_, std::move(workspaces));
 }
 

@@ -14,7 +14,8 @@ namespace lockstep {
 /// the rest backward, reduction and update.
 class PlacedProgram {
 public:
-    PlacedProgram(EngineContext& context, const ConstantCache& constants, std::shared_ptr<const BatchProgram> batch, UpdatePlan update);
+    PlacedProgram(EngineContext& context, const ConstantCache& constants, std::shared_ptr<const BatchProgram> batch,
+                  UpdatePlan update);
 
     const BatchProgram& batch() const { return *batch_; }
     const ShardMemory& memory() const { return memory_; }

@@ -20,8 +20,10 @@ bool lies_in_store(const ParameterStore& store, const Storage& storage) {
 
 }  // namespace
 
-std::shared_ptr<const ShardProgram> ProgramCache::shard_program(const std::string& text, const ProgramKey& key, Pass pass, std::int64_t rows,
-                                                                const std::vector<TensorMeta>& inputs, const std::vector<bool>& wants_gradient,
+std::shared_ptr<const ShardProgram> ProgramCache::shard_program(const std::string& text, const ProgramKey& key,
+                                                                Pass pass, std::int64_t rows,
+                                                                const std::vector<TensorMeta>& inputs,
+                                                                const std::vector<bool>& wants_gradient,
                                                                 const ModelFunction& model) {
     auto& program = shard_programs_[text + "#" + std::to_string(rows)];
     if (program) return program;
@@ -42,11 +44,16 @@ std::shared_ptr<const ShardProgram> ProgramCache::shard_program(const std::strin
     return program;
 }
 
-PlacedProgram& ProgramCache::get(const ProgramKey& key, Pass pass, const BatchCut& cut, const std::vector<TensorMeta>& inputs,
-                                 const std::vector<bool>& wants_gradient, const ModelFunction& model, Optimizer* optimizer) {
+PlacedProgram& ProgramCache::get(const ProgramKey& key, Pass pass, const BatchCut& cut,
+                                 const std::vector<TensorMeta>& inputs, const std::vector<bool>& wants_gradient,
+                                 const ModelFunction& model, Optimizer* optimizer) {
     Signature signature;
-    signature.add(std::string_view(key.text)).add(key.training).add(pass).add(std::string_view(context_.store->trainable_flags()));
-    for (std::size_t i = 0; i < inputs.size(); ++i) signature.add(with_rows(inputs[i], 1)).add(static_cast<bool>(wants_gradient[i]));
+    signature.add(std::string_view(key.text))
+        .add(key.training)
+        .add(pass)
+        .add(std::string_view(context_.store->trainable_flags()));
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+        signature.add(with_rows(inputs[i], 1)).add(static_cast<bool>(wants_gradient[i]));
     const std::string& text = signature.bytes();
 
     auto& placed = placed_[{text, cut.rows, optimizer}];
@@ -58,7 +65,8 @@ PlacedProgram& ProgramCache::get(const ProgramKey& key, Pass pass, const BatchCu
         batch->last = shard_program(text, key, pass, cut.rows_of(cut.present - 1), inputs, wants_gradient, model);
         if (batch->uneven()) require_matching_spans(*batch->full, *batch->last);
         refresh_constants(*batch);
-        placed = std::make_unique<PlacedProgram>(context_, constants_, std::move(batch), UpdatePlan{optimizer, !optimizer});
+        placed =
+            std::make_unique<PlacedProgram>(context_, constants_, std::move(batch), UpdatePlan{optimizer, !optimizer});
     }
     refresh_constants(placed->batch());
     return *placed;

@@ -23,8 +23,10 @@ public:
     std::uint64_t traces() const { return traces_; }
 
 private:
-    std::shared_ptr<const ShardProgram> shard_program(const std::string& text, const ProgramKey& key, Pass pass, std::int64_t rows, const std::vector<TensorMeta>& inputs,
-                                                      const std::vector<bool>& wants_gradient, const ModelFunction& model);
+    std::shared_ptr<const ShardProgram> shard_program(const std::string& text, const ProgramKey& key, Pass pass,
+                                                      std::int64_t rows, const std::vector<TensorMeta>& inputs,
+                                                      const std::vector<bool>& wants_gradient,
+                                                      const ModelFunction& model);
 
     void refresh_constants(const BatchProgram& batch);
 

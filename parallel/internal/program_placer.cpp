@@ -28,7 +28,8 @@ long ready_after(const EngineContext& context, const ShardProgram& program, cons
         for (const Operand& operand : program.records[i].in) {
             if (!operand.buffer || operand.buffer->is_symbolic() || operand.buffer->whole() != arena) continue;
             const std::size_t begin = operand.buffer->offset_in_whole();
-            if (begin < static_cast<std::size_t>(bucket.end) * size && begin + operand.buffer->bytes() > static_cast<std::size_t>(bucket.begin) * size)
+            if (begin < static_cast<std::size_t>(bucket.end) * size &&
+                begin + operand.buffer->bytes() > static_cast<std::size_t>(bucket.begin) * size)
                 ready = std::max(ready, static_cast<long>(i));
         }
     return ready;
@@ -52,12 +53,13 @@ ProgramPlacer::ProgramPlacer(PlacedProgram& placed, EngineContext& context, Upda
       reducer_(context, placed.nodes_, update, placed.schedule_),
       next_fold_(placed.nodes_.size(), 0) {
     for (const Bucket& bucket : placed_.buckets_)
-        bucket_ready_.push_back({ready_after(context, *batch_.full, bucket), ready_after(context, *batch_.last, bucket)});
+        bucket_ready_.push_back(
+            {ready_after(context, *batch_.full, bucket), ready_after(context, *batch_.last, bucket)});
     commits_ = batch_.full->backward_begin > batch_.full->commit_begin;
 }
 
-std::vector<ProgramPlacer::Turn> ProgramPlacer::turns(std::size_t full_first, std::size_t full_last, std::size_t last_first,
-                                                      std::size_t last_last) const {
+std::vector<ProgramPlacer::Turn> ProgramPlacer::turns(std::size_t full_first, std::size_t full_last,
+                                                      std::size_t last_first, std::size_t last_last) const {
     std::vector<std::size_t> full_spans = spans_in(*batch_.full, full_first, full_last);
     std::vector<std::size_t> last_spans = spans_in(*batch_.last, last_first, last_last);
     full_spans.push_back(full_last);
@@ -70,12 +72,15 @@ std::vector<ProgramPlacer::Turn> ProgramPlacer::turns(std::size_t full_first, st
             if (last_first < last_spans[i]) turn.last = static_cast<long>(last_first++);
             result.push_back(turn);
         }
-        if (i + 1 < full_spans.size()) result.push_back({static_cast<long>(full_first++), static_cast<long>(last_first++)});
+        if (i + 1 < full_spans.size())
+            result.push_back({static_cast<long>(full_first++), static_cast<long>(last_first++)});
     }
     return result;
 }
 
-long ProgramPlacer::index_of(const Turn& turn, int shard) const { return shard + 1 == batch_.cut.present ? turn.last : turn.full; }
+long ProgramPlacer::index_of(const Turn& turn, int shard) const {
+    return shard + 1 == batch_.cut.present ? turn.last : turn.full;
+}
 
 std::vector<int> ProgramPlacer::lanes_with_shards() const {
     std::vector<int> lanes;
@@ -139,7 +144,8 @@ void ProgramPlacer::place_span(const Turn& turn) {
 }
 
 void ProgramPlacer::place_turn(const Turn& turn) {
-    if (turn.full >= 0 && batch_.full->records[static_cast<std::size_t>(turn.full)].operation->span() == Span::all_shards) {
+    if (turn.full >= 0 &&
+        batch_.full->records[static_cast<std::size_t>(turn.full)].operation->span() == Span::all_shards) {
         place_span(turn);
     } else {
         for (int shard = 0; shard < batch_.cut.present; ++shard)
@@ -163,17 +169,19 @@ void ProgramPlacer::place_agreement() {
     std::vector<PlaceRef> words;
     for (int shard = 0; shard < batch_.cut.present; ++shard) {
         const int device = placed_.memory_.replica_of(shard);
-        words.push_back(readable_on(schedule_, root, word_place(device, context_.control[static_cast<std::size_t>(device)].shard(shard))));
+        words.push_back(readable_on(
+            schedule_, root, word_place(device, context_.control[static_cast<std::size_t>(device)].shard(shard))));
     }
     const PlaceRef agreed = word_place(0, context_.control[0].agreed());
     const std::vector<TensorMeta> metas(words.size(), word);
-    schedule_.run(root, flat_task(context_, root, 0, std::make_shared<const AgreeStatus>(), metas,
-                                  std::move(words), {word}, {agreed}));
+    schedule_.run(root, flat_task(context_, root, 0, std::make_shared<const AgreeStatus>(), metas, std::move(words),
+                                  {word}, {agreed}));
     const int event = schedule_.record(root);
     for (int d = 1; d < context_.devices.size(); ++d) {
         Stream& stream = context_.communicate(d);
         schedule_.wait(stream, event);
-        schedule_.copy(stream, {agreed, word_place(d, context_.control[static_cast<std::size_t>(d)].agreed()), sizeof(StatusWord)});
+        schedule_.copy(stream, {agreed, word_place(d, context_.control[static_cast<std::size_t>(d)].agreed()),
+                                sizeof(StatusWord)});
     }
 }
 
@@ -192,9 +200,10 @@ void ProgramPlacer::place_commits() {
         Stream& stream = context_.communicate(d);
         schedule_.wait(stream, event);
         for (std::size_t a = 0; a < replicas[0].buffers.size(); ++a)
-            schedule_.copy(stream, {fixed(replicas[0].buffers[a], 0, replicas[0].buffers[a]->bytes()),
-                                    fixed(replicas[static_cast<std::size_t>(d)].buffers[a], 0, replicas[0].buffers[a]->bytes()),
-                                    replicas[0].buffers[a]->bytes()});
+            schedule_.copy(stream,
+                           {fixed(replicas[0].buffers[a], 0, replicas[0].buffers[a]->bytes()),
+                            fixed(replicas[static_cast<std::size_t>(d)].buffers[a], 0, replicas[0].buffers[a]->bytes()),
+                            replicas[0].buffers[a]->bytes()});
     }
 }
 
@@ -207,7 +216,9 @@ void ProgramPlacer::place_folds(const Turn& done) {
         for (; next_fold_[n] < deliveries.size(); ++next_fold_[n]) {
             const Delivery& delivery = deliveries[next_fold_[n]];
             const Delivery& of_last = *find_delivery(*batch_.last, delivery.arena, delivery.segment);
-            if (static_cast<long>(delivery.ready) > done.full || (has_last && static_cast<long>(of_last.ready) > done.last)) break;
+            if (static_cast<long>(delivery.ready) > done.full ||
+                (has_last && static_cast<long>(of_last.ready) > done.last))
+                break;
             const ArenaLayout& arena = context_.store->parameters()[static_cast<std::size_t>(delivery.arena)];
             const ArenaSegment& segment = arena.segments[static_cast<std::size_t>(delivery.segment)];
             const TensorMeta flat = TensorMeta::contiguous(arena.dtype, {segment.end - segment.begin});
@@ -215,16 +226,18 @@ void ProgramPlacer::place_folds(const Turn& done) {
             std::vector<PlaceRef> parts;
             for (int shard = node.range.first; shard < node.range.last; ++shard) {
                 ranges.emplace_back(shard, shard + 1);
-                parts.push_back(placed_.memory_.place(shard, find_delivery(batch_.of(shard), delivery.arena, delivery.segment)->gradient));
+                parts.push_back(placed_.memory_.place(
+                    shard, find_delivery(batch_.of(shard), delivery.arena, delivery.segment)->gradient));
             }
             const std::vector<TensorMeta> flats(parts.size(), flat);
             const std::size_t size = size_of(arena.dtype);
-            const PlaceRef sum = fixed(node.arenas[static_cast<std::size_t>(delivery.arena)], static_cast<std::size_t>(segment.begin) * size,
+            const PlaceRef sum = fixed(node.arenas[static_cast<std::size_t>(delivery.arena)],
+                                       static_cast<std::size_t>(segment.begin) * size,
                                        static_cast<std::size_t>(segment.end - segment.begin) * size);
             Stream& stream = context_.compute(context_.lane_of(node.range.first));
-            schedule_.run(stream,
-                          flat_task(context_, stream, node.device, std::make_shared<const TreeSum>(std::move(ranges), false),
-                                    flats, std::move(parts), {flat}, {sum}));
+            schedule_.run(stream, flat_task(context_, stream, node.device,
+                                            std::make_shared<const TreeSum>(std::move(ranges), false), flats,
+                                            std::move(parts), {flat}, {sum}));
         }
     }
 }
@@ -246,13 +259,16 @@ void ProgramPlacer::place_barrier(bool advances, bool whole_step) {
         Stream& stream = context_.communicate(d);
         if (d > 0) schedule_.wait(stream, all);
         if (advances)
-            schedule_.run(stream, flat_task(context_, stream, d, std::make_shared<const AdvanceStep>(whole_step), {}, {}, {state},
-                                            {fixed(context_.control[static_cast<std::size_t>(d)].memory(), 0, sizeof(StepState))}));
+            schedule_.run(
+                stream,
+                flat_task(context_, stream, d, std::make_shared<const AdvanceStep>(whole_step), {}, {}, {state},
+                          {fixed(context_.control[static_cast<std::size_t>(d)].memory(), 0, sizeof(StepState))}));
         const int own = schedule_.record(stream);
         if (d > 0) schedule_.wait(root, own);
     }
     const int end = schedule_.record(root);
-    for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane) schedule_.wait(context_.compute(static_cast<int>(lane)), end);
+    for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane)
+        schedule_.wait(context_.compute(static_cast<int>(lane)), end);
     for (int d = 1; d < context_.devices.size(); ++d) schedule_.wait(context_.communicate(d), end);
 }
 

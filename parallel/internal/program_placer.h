@@ -18,7 +18,8 @@ private:
         long full = -1, last = -1;
     };
     /// The turns that run records [first, last) of both programs side by side, spanning records on the same turn.
-    std::vector<Turn> turns(std::size_t full_first, std::size_t full_last, std::size_t last_first, std::size_t last_last) const;
+    std::vector<Turn> turns(std::size_t full_first, std::size_t full_last, std::size_t last_first,
+                            std::size_t last_last) const;
     long index_of(const Turn& turn, int shard) const;
 
     void place_turn(const Turn& turn);
@@ -40,7 +41,7 @@ private:
     Schedule& schedule_;
     UpdatePlan update_;
     Reducer reducer_;
-    Turn done_;                          ///< last records that were placed
+    Turn done_;                           ///< last records that were placed
     std::vector<std::size_t> next_fold_;  ///< by node: deliveries folded so far
     struct Readiness {
         long full = -1, last = -1;

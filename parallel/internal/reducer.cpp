@@ -38,7 +38,8 @@ Bucket slice_of(const Bucket& bucket, int index, int count, const ArenaLayout& a
 /// The range of `bucket` in `memory`.
 PlaceRef range(const EngineContext& context, const std::shared_ptr<Buffer>& memory, const Bucket& bucket) {
     const std::size_t size = element_size(context, bucket);
-    return fixed(memory, static_cast<std::size_t>(bucket.begin) * size, static_cast<std::size_t>(bucket.end - bucket.begin) * size);
+    return fixed(memory, static_cast<std::size_t>(bucket.begin) * size,
+                 static_cast<std::size_t>(bucket.end - bucket.begin) * size);
 }
 
 /// The same range declared, but the pointer that of the whole arena.
@@ -72,8 +73,8 @@ PlaceRef readable_on(Schedule& schedule, Stream& reader, const PlaceRef& place) 
 }
 
 TaskSpec flat_task(EngineContext& context, Stream& stream, int device, std::shared_ptr<const Operation> operation,
-                   const std::vector<TensorMeta>& in_metas, std::vector<PlaceRef> in, const std::vector<TensorMeta>& out_metas,
-                   std::vector<PlaceRef> out) {
+                   const std::vector<TensorMeta>& in_metas, std::vector<PlaceRef> in,
+                   const std::vector<TensorMeta>& out_metas, std::vector<PlaceRef> out) {
     KernelRequest request;
     request.kind = context.devices.kind();
     request.deterministic = context.deterministic;
@@ -84,7 +85,8 @@ TaskSpec flat_task(EngineContext& context, Stream& stream, int device, std::shar
     task.operation = std::move(operation);
     task.in = std::move(in);
     task.out = std::move(out);
-    if (const std::size_t bytes = task.kernel->scratch_bytes()) task.scratch = fixed(context.scratch(stream, bytes), 0, bytes);
+    if (const std::size_t bytes = task.kernel->scratch_bytes())
+        task.scratch = fixed(context.scratch(stream, bytes), 0, bytes);
     const ControlBlock& control = context.control[static_cast<std::size_t>(device)];
     task.step = control.step();
     task.agreed = control.agreed();
@@ -115,12 +117,13 @@ void Reducer::sum(int device, const Bucket& part) {
         ranges.emplace_back(node.range.first, node.range.last);
         parts.push_back(readable_on(schedule_, stream, range(context_, node.arenas[arena], part)));
     }
-    if (nodes_.size() == 1 && nodes_.front().arenas[arena] == target && !update_.accumulate) return;  // the sum is there
+    if (nodes_.size() == 1 && nodes_.front().arenas[arena] == target && !update_.accumulate)
+        return;  // the sum is there
     const TensorMeta flat = TensorMeta::contiguous(dtype_of_bucket(context_, part), {part.end - part.begin});
     const std::vector<TensorMeta> flats(parts.size(), flat);
-    schedule_.run(stream, flat_task(context_, stream, device, std::make_shared<const TreeSum>(std::move(ranges), update_.accumulate),
-                                    flats, std::move(parts), {flat},
-                                    {range(context_, target, part)}));
+    schedule_.run(stream, flat_task(context_, stream, device,
+                                    std::make_shared<const TreeSum>(std::move(ranges), update_.accumulate), flats,
+                                    std::move(parts), {flat}, {range(context_, target, part)}));
 }
 
 void Reducer::update(int device, const Bucket& part) {
@@ -130,11 +133,13 @@ void Reducer::update(int device, const Bucket& part) {
     Replica& replica = context_.store->replicas()[static_cast<std::size_t>(device)];
     OptimizerState& state = update_.optimizer->state_on(context_.devices[device]);
     const TensorMeta whole = TensorMeta::contiguous(layout.dtype, {layout.elements});
-    const TensorMeta table = TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(state.segments[arena]->bytes())});
+    const TensorMeta table =
+        TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(state.segments[arena]->bytes())});
     Stream& stream = context_.communicate(device);
     schedule_.run(stream,
                   flat_task(context_, stream, device,
-                            update_.optimizer->update(part.begin, part.end, part.first_segment, part.last_segment), {whole, table},
+                            update_.optimizer->update(part.begin, part.end, part.first_segment, part.last_segment),
+                            {whole, table},
                             {range_of_whole(context_, replica.gradients[arena], part),
                              fixed(state.segments[arena], 0, state.segments[arena]->bytes())},
                             {whole, whole},
@@ -149,7 +154,8 @@ void Reducer::broadcast(const Bucket& bucket, int updated) {
         Stream& stream = context_.communicate(d);
         schedule_.wait(stream, updated);
         const PlaceRef from = range(context_, replicas[0].parameters[arena], bucket);
-        schedule_.copy(stream, {from, range(context_, replicas[static_cast<std::size_t>(d)].parameters[arena], bucket), from.bytes});
+        schedule_.copy(stream, {from, range(context_, replicas[static_cast<std::size_t>(d)].parameters[arena], bucket),
+                                from.bytes});
     }
 }
 
@@ -180,7 +186,8 @@ void Reducer::update_from_root(const Bucket& bucket) {
             context_.store->need_gradients(d);
             const std::vector<Replica>& replicas = context_.store->replicas();
             const PlaceRef from = range(context_, replicas[0].gradients[arena], part);
-            schedule_.copy(stream, {from, range(context_, replicas[static_cast<std::size_t>(d)].gradients[arena], part), from.bytes});
+            schedule_.copy(stream, {from, range(context_, replicas[static_cast<std::size_t>(d)].gradients[arena], part),
+                                    from.bytes});
         }
         update(d, part);
         updated.push_back(schedule_.record(stream));
@@ -214,7 +221,9 @@ void Reducer::gather_slices(const Bucket& bucket, const std::vector<int>& update
             Stream& stream = context_.communicate(d);
             schedule_.wait(stream, updated[static_cast<std::size_t>(other)]);
             const PlaceRef from = range(context_, replicas[static_cast<std::size_t>(other)].parameters[arena], part);
-            schedule_.copy(stream, {from, range(context_, replicas[static_cast<std::size_t>(d)].parameters[arena], part), from.bytes});
+            schedule_.copy(
+                stream,
+                {from, range(context_, replicas[static_cast<std::size_t>(d)].parameters[arena], part), from.bytes});
         }
 }
 
@@ -229,11 +238,12 @@ void Reducer::finish(const std::vector<Bucket>& buckets) {
                 if (bucket.arena == static_cast<int>(a))
                     for (int i = bucket.first_segment; i < bucket.last_segment; ++i) segments.push_back(i);
             if (segments.empty()) continue;
-            const TensorMeta table = TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(state.segments[a]->bytes())});
+            const TensorMeta table =
+                TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(state.segments[a]->bytes())});
             Stream& stream = context_.communicate(d);
-            schedule_.run(stream,
-                          flat_task(context_, stream, d, std::make_shared<const MarkUpdated>(std::move(segments)), {}, {}, {table},
-                                    {fixed(state.segments[a], 0, state.segments[a]->bytes())}));
+            schedule_.run(
+                stream, flat_task(context_, stream, d, std::make_shared<const MarkUpdated>(std::move(segments)), {}, {},
+                                  {table}, {fixed(state.segments[a], 0, state.segments[a]->bytes())}));
         }
     }
 }

@@ -56,8 +56,8 @@ private:
 
 /// A task of an operation on memory given as flat ranges, for `stream`, whose scratch memory it uses.
 TaskSpec flat_task(EngineContext& context, Stream& stream, int device, std::shared_ptr<const Operation> operation,
-                   const std::vector<TensorMeta>& in_metas, std::vector<PlaceRef> in, const std::vector<TensorMeta>& out_metas,
-                   std::vector<PlaceRef> out);
+                   const std::vector<TensorMeta>& in_metas, std::vector<PlaceRef> in,
+                   const std::vector<TensorMeta>& out_metas, std::vector<PlaceRef> out);
 /// Fixed memory: `bytes` from `offset` on.
 PlaceRef fixed(const std::shared_ptr<Buffer>& memory, std::size_t offset, std::size_t bytes);
 /// `place` if a kernel on `reader` may read it, else a staging copy of it on the reader's device, enqueued here.

@@ -22,9 +22,11 @@ void ReplicaKeeper::refresh() {
         stream.wait(home);
         const Replica& replica = replicas[static_cast<std::size_t>(d)];
         for (std::size_t a = 0; a < replica.parameters.size(); ++a)
-            stream.copy(replica.parameters[a]->data(), replica.device, replicas[0].parameters[a]->data(), replicas[0].device, replica.parameters[a]->bytes());
+            stream.copy(replica.parameters[a]->data(), replica.device, replicas[0].parameters[a]->data(),
+                        replicas[0].device, replica.parameters[a]->bytes());
         for (std::size_t a = 0; a < replica.buffers.size(); ++a)
-            stream.copy(replica.buffers[a]->data(), replica.device, replicas[0].buffers[a]->data(), replicas[0].device, replica.buffers[a]->bytes());
+            stream.copy(replica.buffers[a]->data(), replica.device, replicas[0].buffers[a]->data(), replicas[0].device,
+                        replica.buffers[a]->bytes());
         for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane)
             if (context_.lanes[lane].device == d) context_.compute(static_cast<int>(lane)).wait(stream);
         home.wait(stream);  // the next write from outside must not overtake the copy
@@ -51,8 +53,8 @@ void ReplicaKeeper::store_settings(Optimizer& optimizer) {
             pinned->used_on(stream);
             const TensorMeta table = TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(bytes)});
             Schedule once;
-            once.run(stream, flat_task(context_, stream, d, std::make_shared<const StoreSegments>(), {table}, {fixed(staged, 0, bytes)}, {table},
-                                       {fixed(state.segments[a], 0, bytes)}));
+            once.run(stream, flat_task(context_, stream, d, std::make_shared<const StoreSegments>(), {table},
+                                       {fixed(staged, 0, bytes)}, {table}, {fixed(state.segments[a], 0, bytes)}));
             Instance instance(once, {});
             instance.enqueue(once, 0, once.size());
             stream.synchronize();  // rare: a changed setting; the task's description goes away here
@@ -64,7 +66,8 @@ void ReplicaKeeper::store_settings(Optimizer& optimizer) {
 
 void ReplicaKeeper::hand_back() {
     Stream& root = context_.communicate(0);
-    for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane) context_.compute(static_cast<int>(lane)).wait(root);
+    for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane)
+        context_.compute(static_cast<int>(lane)).wait(root);
 }
 
 void ReplicaKeeper::verify() {
@@ -77,7 +80,8 @@ void ReplicaKeeper::verify() {
         stream.synchronize();
         return bytes;
     };
-    const auto compare = [&](const std::vector<ArenaLayout>& layouts, std::vector<std::shared_ptr<Buffer>> Replica::*arenas) {
+    const auto compare = [&](const std::vector<ArenaLayout>& layouts,
+                             std::vector<std::shared_ptr<Buffer>> Replica::*arenas) {
         for (std::size_t a = 0; a < layouts.size(); ++a) {
             const std::vector<char> truth = read(0, (replicas[0].*arenas)[a]);
             for (int d = 1; d < context_.devices.size(); ++d) {
@@ -87,7 +91,8 @@ void ReplicaKeeper::verify() {
                     const auto begin = static_cast<std::size_t>(segment.begin) * size;
                     const auto bytes = static_cast<std::size_t>(segment.end - segment.begin) * size;
                     if (std::memcmp(truth.data() + begin, own.data() + begin, bytes) != 0)
-                        throw DeviceError(fmt::format("replica {} on {} differs from replica 0 in {}", d, context_.devices[d].str(), segment.name));
+                        throw DeviceError(fmt::format("replica {} on {} differs from replica 0 in {}", d,
+                                                      context_.devices[d].str(), segment.name));
                 }
             }
         }
@@ -100,7 +105,8 @@ void ReplicaKeeper::count(const PlacedProgram& program, bool backward) {
     const BatchProgram& batch = program.batch();
     for (int shard = 0; shard < batch.cut.present; ++shard) {
         const ShardProgram& own = batch.of(shard);
-        operations_[static_cast<std::size_t>(program.memory().replica_of(shard))] += backward ? own.records.size() : own.backward_begin;
+        operations_[static_cast<std::size_t>(program.memory().replica_of(shard))] +=
+            backward ? own.records.size() : own.backward_begin;
     }
 }
 

@@ -11,7 +11,8 @@ namespace lockstep {
 
 class ReplicaKeeper {
 public:
-    explicit ReplicaKeeper(EngineContext& context) : context_(context), operations_(static_cast<std::size_t>(context.devices.size()), 0) {}
+    explicit ReplicaKeeper(EngineContext& context)
+        : context_(context), operations_(static_cast<std::size_t>(context.devices.size()), 0) {}
 
     /// Enqueues copies of replica 0 to the others if a member was written since `mark_current`.
     void refresh();

@@ -32,7 +32,8 @@ Instance::Instance(const Schedule& schedule, std::vector<std::shared_ptr<Buffer>
     : workspaces_(std::move(workspaces)) {
     std::vector<Device> runner(schedule.tasks().size());
     for (const Command& command : schedule.commands())
-        if (command.kind == Command::Kind::run) runner[static_cast<std::size_t>(command.index)] = command.stream->device();
+        if (command.kind == Command::Kind::run)
+            runner[static_cast<std::size_t>(command.index)] = command.stream->device();
     tasks_.reserve(schedule.tasks().size());
     for (std::size_t i = 0; i < schedule.tasks().size(); ++i) {
         const TaskSpec& spec = schedule.tasks()[i];
@@ -47,15 +48,19 @@ Instance::Instance(const Schedule& schedule, std::vector<std::shared_ptr<Buffer>
         }
         if (task.scratch) task.accesses.push_back(access(spec.scratch, runner[i], true));
         // Control words are read and written by the kernel beside its operands.
-        if (spec.operation->is_random()) task.accesses.push_back({spec.step, sizeof(StepState), runner[i], Access::Mode::read});
-        if (spec.operation->commits()) task.accesses.push_back({spec.agreed, sizeof(StatusWord), runner[i], Access::Mode::read});
-        if (spec.operation->reports_status()) task.accesses.push_back({spec.status, sizeof(StatusWord), runner[i], Access::Mode::write});
+        if (spec.operation->is_random())
+            task.accesses.push_back({spec.step, sizeof(StepState), runner[i], Access::Mode::read});
+        if (spec.operation->commits())
+            task.accesses.push_back({spec.agreed, sizeof(StatusWord), runner[i], Access::Mode::read});
+        if (spec.operation->reports_status())
+            task.accesses.push_back({spec.status, sizeof(StatusWord), runner[i], Access::Mode::write});
         tasks_.push_back(std::move(task));
     }
 }
 
 char* Instance::start(const PlaceRef& place) const {
-    if (place.workspace >= 0) return static_cast<char*>(workspaces_[static_cast<std::size_t>(place.workspace)]->data()) + place.offset;
+    if (place.workspace >= 0)
+        return static_cast<char*>(workspaces_[static_cast<std::size_t>(place.workspace)]->data()) + place.offset;
     return place.memory ? static_cast<char*>(place.memory->data()) + place.offset : nullptr;
 }
 
@@ -65,20 +70,22 @@ void* Instance::address(const PlaceRef& place) const {
 }
 
 Access Instance::access(const PlaceRef& place, Device runner, bool write) const {
-    const Access::Mode mode = write ? Access::Mode::write : place.owner == runner ? Access::Mode::read : Access::Mode::peer_read;
+    const Access::Mode mode = write                   ? Access::Mode::write
+                              : place.owner == runner ? Access::Mode::read
+                                                      : Access::Mode::peer_read;
     return {start(place), place.bytes, place.owner, mode};
 }
 
 void Instance::perform(const Task& task, const Launch& launch) {
     const TaskSpec& spec = *task.spec;
     try {
-        spec.kernel->run({launch, task.pointers.data(), task.pointers.data() + spec.in.size(), task.scratch, spec.step, spec.status,
-                          spec.agreed, spec.ordinal, spec.shard, spec.first_row, spec.shards});
+        spec.kernel->run({launch, task.pointers.data(), task.pointers.data() + spec.in.size(), task.scratch, spec.step,
+                          spec.status, spec.agreed, spec.ordinal, spec.shard, spec.first_row, spec.shards});
     } catch (const std::exception& error) {
         // On a CPU device this is the worker: the step must not commit, whatever else goes on.
         if (!launch.native && spec.status) spec.status->code = static_cast<std::int32_t>(StatusCode::operation_failed);
-        throw DeviceError(fmt::format("replica {} on {}, shard {}: {}: {}", spec.replica, launch.device.str(), spec.shard,
-                                      spec.operation->name(), error.what()));
+        throw DeviceError(fmt::format("replica {} on {}, shard {}: {}: {}", spec.replica, launch.device.str(),
+                                      spec.shard, spec.operation->name(), error.what()));
     }
 }
 
@@ -89,8 +96,9 @@ void Instance::enqueue(Schedule& schedule, std::size_t first, std::size_t last) 
         switch (command.kind) {
             case Command::Kind::run: {
                 const Task& task = tasks_[index];
-                command.stream->run(task.spec->operation->name(), task.accesses,
-                                    [&task](const Launch& launch) { perform(task, launch); }, task.spec->kernel->threads);
+                command.stream->run(
+                    task.spec->operation->name(), task.accesses,
+                    [&task](const Launch& launch) { perform(task, launch); }, task.spec->kernel->threads);
                 break;
             }
             case Command::Kind::copy: {

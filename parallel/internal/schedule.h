@@ -13,11 +13,11 @@ namespace lockstep {
 
 /// A place that a task's pointer is taken from: a workspace (whose address an instance decides), or fixed memory.
 struct PlaceRef {
-    int workspace = -1;                ///< shard whose workspace it is, or -1
-    std::size_t offset = 0;            ///< bytes into the workspace, or into `memory`
-    std::shared_ptr<Buffer> memory;    ///< fixed memory; null with workspace -1: a null pointer
-    std::size_t bytes = 0;             ///< for the ordering checker
-    std::ptrdiff_t first = 0;          ///< bytes from `offset` to the first element; may be negative
+    int workspace = -1;              ///< shard whose workspace it is, or -1
+    std::size_t offset = 0;          ///< bytes into the workspace, or into `memory`
+    std::shared_ptr<Buffer> memory;  ///< fixed memory; null with workspace -1: a null pointer
+    std::size_t bytes = 0;           ///< for the ordering checker
+    std::ptrdiff_t first = 0;        ///< bytes from `offset` to the first element; may be negative
     Device owner;
 };
 

@@ -62,7 +62,8 @@ ShardMemory::ShardMemory(const EngineContext& context, const ConstantCache& cons
     }
 }
 
-ShardMemory::Plan ShardMemory::plan(const ShardProgram& program, const std::vector<bool>& outside_workspace, bool keep_gradients) {
+ShardMemory::Plan ShardMemory::plan(const ShardProgram& program, const std::vector<bool>& outside_workspace,
+                                    bool keep_gradients) {
     const long end = static_cast<long>(program.records.size());
     Lifetimes lifetimes(outside_workspace.size());
     std::size_t scratch_bytes = 0;
@@ -73,7 +74,8 @@ ShardMemory::Plan ShardMemory::plan(const ShardProgram& program, const std::vect
         const bool shared = record.operation->span() == Span::all_shards;
         const bool committed = i >= program.commit_begin && i < program.backward_begin;
         for (const auto* side : {&record.in, &record.out})
-            for (const Operand& operand : *side) lifetimes.use(operand, shared ? -1 : at, shared || committed ? end : at);
+            for (const Operand& operand : *side)
+                lifetimes.use(operand, shared ? -1 : at, shared || committed ? end : at);
         scratch_bytes = std::max(scratch_bytes, record.kernel->scratch_bytes());
     }
     for (const Operand& operand : program.inputs) lifetimes.use(operand, -1, -1);
@@ -106,7 +108,8 @@ PlaceRef ShardMemory::place(int shard, const Operand& operand) const {
     if (!operand.buffer) return place;
     place.owner = device_of(shard);
     place.bytes = operand.buffer->bytes();
-    place.first = static_cast<std::ptrdiff_t>(operand.meta.offset) * static_cast<std::ptrdiff_t>(size_of(operand.meta.dtype));
+    place.first =
+        static_cast<std::ptrdiff_t>(operand.meta.offset) * static_cast<std::ptrdiff_t>(size_of(operand.meta.dtype));
     if (operand.buffer->is_symbolic()) {
         const auto& direct = direct_[static_cast<std::size_t>(shard)];
         if (const auto found = direct.find(operand.buffer->trace_id()); found != direct.end()) return found->second;

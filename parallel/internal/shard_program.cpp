@@ -28,7 +28,8 @@ public:
     explicit SegmentIndex(const ParameterStore& store) {
         for (std::size_t a = 0; a < store.parameters().size(); ++a)
             for (std::size_t i = 0; i < store.parameters()[a].segments.size(); ++i)
-                places_[store.tensor(store.parameters()[a].segments[i]).impl().get()] = {static_cast<int>(a), static_cast<int>(i)};
+                places_[store.tensor(store.parameters()[a].segments[i]).impl().get()] = {static_cast<int>(a),
+                                                                                         static_cast<int>(i)};
     }
     /// Arena and segment, or (-1, -1) for a leaf that is no parameter of the model.
     std::pair<int, int> of(const Tensor& leaf) const {
@@ -47,7 +48,8 @@ public:
         : program_(program), segments_(segments), inputs_(inputs), input_gradients_(inputs.size()) {}
 
     void run(const std::vector<Tensor>& roots, const std::vector<Tensor>& gradients) {
-        run_backward(roots, gradients, false, [this](const Tensor& leaf, const Tensor& gradient) { complete(leaf, gradient); });
+        run_backward(roots, gradients, false,
+                     [this](const Tensor& leaf, const Tensor& gradient) { complete(leaf, gradient); });
         const NoGrad no_tape;
         for (const Tensor& gradient : input_gradients_)
             program_.input_gradients.push_back(gradient.defined() ? operand_of(gradient.contiguous()) : Operand{});
@@ -73,7 +75,8 @@ private:
         for (std::size_t i = program_.backward_begin; i < records.size(); ++i)
             for (const Operand& out : records[i].out) made_here |= out.buffer == operand.buffer;
         if (whole && made_here && taken_.insert(operand.buffer.get()).second) return gradient;
-        const Tensor copy = apply_one(Reorder(), {gradient}, TensorMeta::contiguous(gradient.dtype(), gradient.shape()));
+        const Tensor copy =
+            apply_one(Reorder(), {gradient}, TensorMeta::contiguous(gradient.dtype(), gradient.shape()));
         taken_.insert(copy.impl()->storage->buffer.get());
         return copy;
     }
@@ -92,12 +95,14 @@ Tensor pool_loss(const std::vector<Loss::Term>& terms, NanPolicy nan_policy, std
     std::vector<Tensor> local;
     for (const Loss::Term& term : terms) {
         if (term.numerator.numel() != 1)
-            throw InvalidArgument(fmt::format("loss: a numerator has shape {}; it must be a scalar, the sum over the rows of the shard",
-                                              term.numerator.shape().str()));
+            throw InvalidArgument(
+                fmt::format("loss: a numerator has shape {}; it must be a scalar, the sum over the rows of the shard",
+                            term.numerator.shape().str()));
         local.push_back(term.numerator.detach().reshape({}));
         if (term.weight.defined()) local.push_back(term.weight.detach().reshape({}));
     }
-    if (local.empty()) throw InvalidArgument("loss: it has no terms; return nll_loss(...), a sum of losses, or the like");
+    if (local.empty())
+        throw InvalidArgument("loss: it has no terms; return nll_loss(...), a sum of losses, or the like");
     const std::vector<Tensor> sums = sum_over_shards(local);
     Tensor value;
     std::size_t next = 0;
@@ -113,7 +118,28 @@ Tensor pool_loss(const std::vector<Loss::Term>& terms, NanPolicy nan_policy, std
         }
     }
     const Tensor total = value.to(DType::f32);
-    return nan_policy == NanPolicy::go_on ? total : apply_one(CheckFinite(), {total}, TensorMeta::contiguous(DType::f32, {}));
+    return nan_policy == NanPolicy::go_on ? total
+                                          : apply_one(CheckFinite(), {total}, TensorMeta::contiguous(DType::f32, {}));
+}
+
+/// Moves records whose results only commits use behind the others: nothing in forward waits for them. (Pooled
+/// statistics span shards: in the middle of forward they would hold all devices up.)
+void defer_to_commits(std::vector<Record>& records, const std::vector<Record>& commits) {
+    std::set<const Buffer*> used_by_commits;
+    for (const Record& commit : commits)
+        for (const Operand& operand : commit.in) used_by_commits.insert(operand.buffer.get());
+    std::vector<Record> kept;
+    std::vector<Record> deferred;
+    std::set<const Buffer*> used;
+    for (auto record = records.rbegin(); record != records.rend(); ++record) {
+        bool only_commits = record->operation->span() == Span::all_shards;
+        for (const Operand& out : record->out)
+            only_commits &= used_by_commits.contains(out.buffer.get()) && !used.contains(out.buffer.get());
+        for (const Operand& in : record->in) used.insert(in.buffer.get());
+        (only_commits ? deferred : kept).push_back(std::move(*record));
+    }
+    records.assign(std::make_move_iterator(kept.rbegin()), std::make_move_iterator(kept.rend()));
+    records.insert(records.end(), std::make_move_iterator(deferred.rbegin()), std::make_move_iterator(deferred.rend()));
 }
 
 /// Storages outside the trace that records read: parameters, buffers and constants.
@@ -122,7 +148,8 @@ void note_outside(ShardProgram& program) {
     for (const Record& record : program.records)
         for (const auto* side : {&record.in, &record.out})
             for (const Operand& operand : *side)
-                if (operand.storage && seen.insert(operand.storage.get()).second) program.outside.push_back(operand.storage);
+                if (operand.storage && seen.insert(operand.storage.get()).second)
+                    program.outside.push_back(operand.storage);
 }
 
 }  // namespace
@@ -164,6 +191,7 @@ ShardProgram trace_shard(const ShardProgramRequest& request, const ModelFunction
     }
     program.structure = std::move(result.structure);
     program.prototype = std::move(result.prototype);
+    defer_to_commits(trace.records(), trace.commits());
     program.commit_begin = trace.records().size();
     if (request.pass != Pass::inference)
         for (Record& record : trace.commits()) trace.records().push_back(std::move(record));
@@ -191,22 +219,28 @@ void require_matching_spans(const ShardProgram& a, const ShardProgram& b) {
     const std::vector<const Record*> left = spans(a);
     const std::vector<const Record*> right = spans(b);
     const auto fail = [&](const std::string& what) {
-        throw InvalidArgument(fmt::format("shards of input shapes {} and {} do different things across shards: {}; operations that span "
-                                          "shards must not depend on the length of the shard", describe(a), describe(b), what));
+        throw InvalidArgument(
+            fmt::format("shards of input shapes {} and {} do different things across shards: {}; operations that span "
+                        "shards must not depend on the length of the shard",
+                        describe(a), describe(b), what));
     };
     if (a.structure != b.structure || a.outputs.size() != b.outputs.size())
-        throw InvalidArgument(fmt::format("forward returns outputs of different structure for shards of input shapes {} and {}; they cannot be gathered",
-                                          describe(a), describe(b)));
+        throw InvalidArgument(
+            fmt::format("forward returns outputs of different structure for shards of input shapes {} and {}; they "
+                        "cannot be gathered",
+                        describe(a), describe(b)));
     if (left.size() != right.size()) fail(fmt::format("{} and {} operations span shards", left.size(), right.size()));
     for (std::size_t i = 0; i < left.size(); ++i) {
         Signature first, second;
         left[i]->operation->describe(first);
         right[i]->operation->describe(second);
-        const std::string what = fmt::format("operation {} is {} and {}", i, left[i]->operation->name(), right[i]->operation->name());
+        const std::string what =
+            fmt::format("operation {} is {} and {}", i, left[i]->operation->name(), right[i]->operation->name());
         if (left[i]->operation->name() != right[i]->operation->name() || first.bytes() != second.bytes()) fail(what);
         for (std::size_t j = 0; j < left[i]->in.size(); ++j)
             if (j >= right[i]->in.size() || !left[i]->in[j].meta.same_layout(right[i]->in[j].meta))
-                fail(fmt::format("operation {} ({}) takes {} and {}", i, left[i]->operation->name(), left[i]->in[j].meta.str(),
+                fail(fmt::format("operation {} ({}) takes {} and {}", i, left[i]->operation->name(),
+                                 left[i]->in[j].meta.str(),
                                  j < right[i]->in.size() ? right[i]->in[j].meta.str() : "nothing"));
     }
 }

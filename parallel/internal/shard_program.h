@@ -40,9 +40,9 @@ struct ShardProgram {
     std::size_t commit_begin = 0;           ///< agreement on the status comes right before this record
     std::size_t backward_begin = 0;
     std::vector<Delivery> deliveries;
-    std::string structure;                  ///< see ModelResult
-    std::shared_ptr<const void> prototype;  ///< likewise
-    std::shared_ptr<const void> keep;       ///< see ProgramKey
+    std::string structure;                          ///< see ModelResult
+    std::shared_ptr<const void> prototype;          ///< likewise
+    std::shared_ptr<const void> keep;               ///< see ProgramKey
     std::vector<std::shared_ptr<Storage>> outside;  ///< storages outside the trace that records read
 };
 
@@ -61,8 +61,8 @@ struct ShardProgramRequest {
 /// Traces `forward` (and loss and backward) for shards of the given input shapes.
 ShardProgram trace_shard(const ShardProgramRequest& request, const ModelFunction& forward);
 
-/// Throws InvalidArgument unless outputs have the same structure and the records that span shards agree in number, order, operation and shapes: `a` and `b`
-/// were traced for shards of different lengths of one batch.
+/// Throws InvalidArgument unless outputs have the same structure and the records that span shards agree in number,
+/// order, operation and shapes: `a` and `b` were traced for shards of different lengths of one batch.
 void require_matching_spans(const ShardProgram& a, const ShardProgram& b);
 
 }  // namespace lockstep

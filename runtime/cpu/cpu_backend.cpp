@@ -27,7 +27,7 @@ public:
         info.total_memory = total_memory();
         info.free_memory = free_memory();
         info.units = index < 0 ? usable_cores() : cores_of_cpu_device(index);
-        info.physical_index = index;
+        info.physical_index = index < 0 ? -1 : physical_cpu_device(index);
         return info;
     }
 
