@@ -31,7 +31,7 @@ struct Input {
 };
 
 /// Most that a result may be off, relative to the largest element of the reference (at least 1).
-constexpr double f32_bound = 1e-5;
+constexpr double f32_bound = 2e-6;
 
 class Op {
 public:
