@@ -1,0 +1,339 @@
+// CUDA kernels that the op table cannot reach, on the stand-in: what spans shards, what commits, what reports.
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/runtime/memory.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/cuda_standin/standin.h"
+
+using namespace lockstep;
+
+namespace {
+
+const Device gpu = Device::cuda(0);
+
+/// Values in device memory, fetched when they are read.
+template <class T>
+class OnDevice {
+public:
+    explicit OnDevice(const std::vector<T>& values) : count_(values.size()) {
+        Stream& stream = Stream::of(gpu);
+        buffer_ = Buffer::allocate(stream, count_ * sizeof(T), "test");
+        stream.copy(buffer_->data(), gpu, values.data(), Device::host(), count_ * sizeof(T));
+    }
+    T* data() const { return static_cast<T*>(buffer_->data()); }
+    std::vector<T> fetch() const {
+        std::vector<T> values(count_);
+        Stream& stream = Stream::of(gpu);
+        stream.copy(values.data(), Device::host(), data(), gpu, count_ * sizeof(T));
+        stream.synchronize();
+        return values;
+    }
+
+private:
+    std::size_t count_;
+    std::shared_ptr<Buffer> buffer_;
+};
+
+/// One call of a kernel: set what matters, then `run`.
+struct Call {
+    std::vector<TensorMeta> in_metas, out_metas;
+    std::vector<void*> in, out;
+    const StepState* step = nullptr;
+    StatusWord* status = nullptr;
+    const StatusWord* agreed = nullptr;
+    std::uint32_t ordinal = 0;
+    int shard = 0;
+    std::int64_t first_row = 0;
+    int shards = 1;
+
+    void run(const Operation& operation) const {
+        KernelRequest request;
+        request.kind = DeviceKind::cuda;
+        request.shards = shards;
+        request.in = in_metas;
+        request.out = out_metas;
+        const auto kernel = KernelTable::of(DeviceKind::cuda).make(operation, request);
+        Stream& stream = Stream::of(gpu);
+        std::shared_ptr<Buffer> scratch;
+        if (kernel->scratch_bytes() > 0) scratch = Buffer::allocate(stream, kernel->scratch_bytes(), "scratch");
+        stream.run(operation.name(), {}, [&](const Launch& launch) {
+            kernel->run({launch, in.data(), out.data(), scratch ? scratch->data() : nullptr, step, status, agreed,
+                         ordinal, shard, first_row, shards});
+        });
+        stream.synchronize();
+    }
+};
+
+TensorMeta floats(std::int64_t count) { return TensorMeta::contiguous(DType::f32, {count}); }
+TensorMeta bytes(std::size_t count) { return TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(count)}); }
+
+/// Numbers whose sums depend on the order.
+std::vector<float> uneven(std::size_t count, int salt) {
+    std::vector<float> values(count);
+    for (std::size_t i = 0; i < count; ++i)
+        values[i] = std::sin(static_cast<float>(i * 37 + static_cast<std::size_t>(salt) * 101)) *
+                    std::pow(10.0f, static_cast<float>((i + static_cast<std::size_t>(salt)) % 7));
+    return values;
+}
+
+/// The tree as design has it: [lo, hi) splits at the largest power of two below its length.
+float tree(const std::vector<std::vector<float>>& shards, std::size_t element, std::size_t lo, std::size_t hi) {
+    if (hi - lo == 1) return shards[lo][element];
+    std::size_t half = 1;
+    while (half * 2 < hi - lo) half *= 2;
+    return tree(shards, element, lo, lo + half) + tree(shards, element, lo + half, hi);
+}
+
+struct NoMistakes {
+    ~NoMistakes() {
+        for (const auto& each : standin::take_mistakes()) FAIL_CHECK(each.message);
+        CHECK(standin::calling_threads().size() == 1);
+    }
+};
+
+const StatusWord bad{static_cast<std::int32_t>(StatusCode::loss_not_finite), 3, 7, 0, 0};
+
+}  // namespace
+
+TEST_CASE("sums over shards follow the tree, bit for bit, above one group of pointers too") {
+    const NoMistakes end;
+    for (const int shards : {1, 2, 3, 5, 7, 8, 64, 65, 130, 200}) {
+        std::vector<std::vector<float>> values;
+        std::vector<OnDevice<float>> memory;
+        Call call;
+        for (int s = 0; s < shards; ++s) {
+            values.push_back(uneven(33, s));
+            memory.emplace_back(values.back());
+            call.in.push_back(memory.back().data());
+        }
+        const OnDevice<float> sum(std::vector<float>(33));
+        call.in_metas = call.out_metas = {floats(33)};
+        call.out = {sum.data()};
+        call.shards = shards;
+        call.run(SumOverShards());
+        const auto found = sum.fetch();
+        for (std::size_t e = 0; e < 33; ++e) REQUIRE(found[e] == tree(values, e, 0, values.size()));
+    }
+}
+
+TEST_CASE("partial sums add up to the tree's bits, and accumulate") {
+    const NoMistakes end;
+    std::vector<std::vector<float>> values;
+    for (int s = 0; s < 7; ++s) values.push_back(uneven(20, s));
+    // As a device that holds shards 3 to 6 and one that holds 0 to 2 would have them.
+    const std::vector<std::pair<int, int>> ranges{{0, 2}, {2, 3}, {3, 4}, {4, 6}, {6, 7}};
+    std::vector<OnDevice<float>> memory;
+    Call call;
+    for (const auto& [lo, hi] : ranges) {
+        std::vector<float> part(20);
+        for (std::size_t e = 0; e < 20; ++e)
+            part[e] = tree(values, e, static_cast<std::size_t>(lo), static_cast<std::size_t>(hi));
+        memory.emplace_back(part);
+        call.in.push_back(memory.back().data());
+        call.in_metas.push_back(floats(20));
+    }
+    const OnDevice<float> out(std::vector<float>(20, 2.5f));
+    call.out_metas = {floats(20)};
+    call.out = {out.data()};
+    call.run(TreeSum(ranges, false));
+    auto found = out.fetch();
+    for (std::size_t e = 0; e < 20; ++e) REQUIRE(found[e] == tree(values, e, 0, 7));
+    call.run(TreeSum(ranges, true));
+    found = out.fetch();
+    for (std::size_t e = 0; e < 20; ++e) REQUIRE(found[e] == tree(values, e, 0, 7) + tree(values, e, 0, 7));
+}
+
+TEST_CASE("pooled statistics are those of all values") {
+    const NoMistakes end;
+    const int shards = 70;
+    const std::size_t channels = 3;
+    std::vector<OnDevice<float>> memory;
+    std::vector<std::vector<double>> all(channels);
+    std::vector<float> first;
+    Call call;
+    for (int s = 0; s < shards; ++s) {
+        const std::size_t count = 2 + static_cast<std::size_t>(s % 3);
+        std::vector<float> stats(2 * channels + 1);
+        for (std::size_t c = 0; c < channels; ++c) {
+            double mean = 0, m2 = 0;
+            for (std::size_t k = 0; k < count; ++k) {
+                all[c].push_back(std::sin(static_cast<double>(s * 13) + static_cast<double>(k + c)));
+                mean += all[c].back() / static_cast<double>(count);
+            }
+            for (std::size_t k = all[c].size() - count; k < all[c].size(); ++k)
+                m2 += (all[c][k] - mean) * (all[c][k] - mean);
+            stats[c] = static_cast<float>(mean);
+            stats[channels + c] = static_cast<float>(m2);
+        }
+        stats[2 * channels] = static_cast<float>(count);
+        if (s == 0) first = stats;
+        memory.emplace_back(stats);
+        call.in.push_back(memory.back().data());
+    }
+    const OnDevice<float> pooled(std::vector<float>(2 * channels + 1));
+    call.in_metas = call.out_metas = {floats(2 * channels + 1)};
+    call.out = {pooled.data()};
+    call.shards = shards;
+    call.run(BatchNormPoolStats());
+    const auto found = pooled.fetch();
+    for (std::size_t c = 0; c < channels; ++c) {
+        const auto n = static_cast<double>(all[c].size());
+        const double mean = std::accumulate(all[c].begin(), all[c].end(), 0.0) / n;
+        double m2 = 0;
+        for (const double x : all[c]) m2 += (x - mean) * (x - mean);
+        CHECK(std::abs(found[c] - mean) < 1e-6);
+        CHECK(std::abs(found[channels + c] - m2) < 1e-5 * m2);
+        CHECK(found[2 * channels] == static_cast<float>(n));
+    }
+    call.run(BatchNormPoolStats(true));
+    CHECK(pooled.fetch() == first);
+}
+
+TEST_CASE("masks of shards put together are the mask of the whole") {
+    const NoMistakes end;
+    const OnDevice<StepState> step({{42, 3, 1}});
+    const std::int64_t row_size = 7, rows = 9;
+    std::vector<float> expected;
+    for (std::int64_t e = 0; e < rows * row_size; ++e) {
+        const std::uint32_t bits = random_bits({42, 3, 1}, 5, static_cast<std::uint64_t>(e));
+        expected.push_back(to_uniform(bits) < 0.25f ? 0.0f : 1.0f / 0.75f);
+    }
+    std::vector<float> joined;
+    for (const auto& [first, count] : {std::pair<std::int64_t, std::int64_t>{0, 3}, {3, 5}, {8, 1}}) {
+        const OnDevice<float> mask(std::vector<float>(static_cast<std::size_t>(count * row_size), -1));
+        Call call;
+        call.out_metas = {TensorMeta::contiguous(DType::f32, {count, row_size}, true)};
+        call.out = {mask.data()};
+        call.step = step.data();
+        call.ordinal = 5;
+        call.first_row = first;
+        call.run(DropoutMask(0.25, true));
+        for (const float value : mask.fetch()) joined.push_back(value);
+    }
+    REQUIRE(joined.size() == expected.size());
+    for (std::size_t e = 0; e < joined.size(); ++e) REQUIRE(joined[e] == Approx(expected[e]));
+}
+
+TEST_CASE("a target out of range is reported with its global row, once") {
+    const NoMistakes end;
+    const OnDevice<StepState> step({{0, 11, 0}});
+    const OnDevice<StatusWord> status({StatusWord{}});
+    const OnDevice<float> x({-1, -2, -3, -4, -5, -6});
+    const OnDevice<std::int64_t> target({1, 2, -5});
+    const OnDevice<float> numerator({0}), weight({0});
+    Call call;
+    call.in_metas = {TensorMeta::contiguous(DType::f32, {3, 2}), TensorMeta::contiguous(DType::i64, {3}), {}};
+    call.out_metas = {TensorMeta::contiguous(DType::f32, {}), TensorMeta::contiguous(DType::f32, {})};
+    call.in = {x.data(), target.data(), nullptr};
+    call.out = {numerator.data(), weight.data()};
+    call.step = step.data();
+    call.status = status.data();
+    call.shard = 2;
+    call.first_row = 100;
+    call.run(NllForward(-100));
+    StatusWord found = status.fetch()[0];
+    CHECK(found.code == static_cast<std::int32_t>(StatusCode::target_out_of_range));
+    CHECK(found.shard == 2);
+    CHECK(found.step == 11);
+    CHECK(found.row == 101);
+    CHECK(found.value == 2);
+    CHECK(numerator.fetch()[0] == 2);  // the good row alone
+    CHECK(weight.fetch()[0] == 1);
+    call.first_row = 500;
+    call.run(NllForward(-100));
+    CHECK(status.fetch()[0].row == 101);
+}
+
+TEST_CASE("statuses agree on the lowest shard, and what is agreed stays") {
+    const NoMistakes end;
+    const OnDevice<StatusWord> good({StatusWord{}}), other({StatusWord{1, 5, 7, 40, 12}}), late({bad}),
+        agreed({StatusWord{}});
+    Call call;
+    call.in_metas.assign(3, bytes(sizeof(StatusWord)));
+    call.out_metas = {bytes(sizeof(StatusWord))};
+    call.in = {good.data(), other.data(), late.data()};
+    call.out = {agreed.data()};
+    call.run(AgreeStatus());
+    CHECK(agreed.fetch()[0].row == 40);
+    call.in = {late.data(), good.data(), good.data()};
+    call.run(AgreeStatus());
+    CHECK(agreed.fetch()[0].row == 40);
+}
+
+TEST_CASE("updates run when the step is good, in their segments and their range only") {
+    const NoMistakes end;
+    // Segments [0, 3) and [4, 9), element 3 is padding; the second is frozen in one run.
+    std::vector<Segment> table(2);
+    table[0] = {0, 3, 0.5f, 0, 0.9f, 0, 0, 0, 1, 1};
+    table[1] = {4, 9, 0.25f, 0.1f, 0.9f, 0, 0, 0, 1, 0};
+    const std::vector<float> g{1, 2, 3, 99, 4, 5, 6, 7, 8}, p(9, 10), m(9, 2);
+    const OnDevice<StatusWord> good({StatusWord{}}), refused({bad});
+    const OnDevice<Segment> segments(table);
+    const OnDevice<float> gradients(g), parameters(p), momentum(m);
+    Call call;
+    call.in_metas = {floats(9), bytes(2 * sizeof(Segment))};
+    call.out_metas = {floats(9), floats(9)};
+    call.in = {gradients.data(), segments.data()};
+    call.out = {parameters.data(), momentum.data()};
+    call.agreed = refused.data();
+    call.run(SgdUpdate(1, 8, 0, 2));
+    CHECK(parameters.fetch() == p);
+    call.agreed = good.data();
+    call.run(SgdUpdate(1, 8, 0, 2));
+    const auto found = parameters.fetch();
+    const auto buffers = momentum.fetch();
+    for (std::size_t i = 0; i < 9; ++i) {
+        double value = 10, buffer = 2;
+        if (i == 1 || i == 2) {  // has momentum
+            buffer = 0.9 * 2 + g[i];
+            value = 10 - 0.5 * buffer;
+        } else if (i >= 4 && i < 8) {  // its first update
+            buffer = g[i] + 0.1 * 10;
+            value = 10 - 0.25 * buffer;
+        }
+        CHECK(found[i] == Approx(value));
+        CHECK(buffers[i] == Approx(buffer));
+    }
+}
+
+TEST_CASE("step counters and marks of segments") {
+    const NoMistakes end;
+    const OnDevice<StatusWord> good({StatusWord{}}), refused({bad});
+    const OnDevice<StepState> state({{1, 4, 2}});
+    const OnDevice<std::int64_t> counter({41});
+    std::vector<Segment> held(3), wanted(3);
+    held[1].has_momentum = 1;
+    for (auto& segment : wanted) segment.lr = 0.75f;
+    const OnDevice<Segment> segments(held), fresh(wanted);
+    for (const bool is_good : {false, true}) {
+        Call call;
+        call.agreed = is_good ? good.data() : refused.data();
+        call.out_metas = {bytes(sizeof(StepState))};
+        call.out = {state.data()};
+        call.run(AdvanceStep(false));
+        CHECK(state.fetch()[0].micro == (is_good ? 3 : 2));
+        call.run(AdvanceStep(true));
+        CHECK(state.fetch()[0].step == (is_good ? 5 : 4));
+        CHECK(state.fetch()[0].micro == (is_good ? 0 : 2));
+        call.out_metas = {TensorMeta::contiguous(DType::i64, {})};
+        call.out = {counter.data()};
+        call.run(IncrementCounter());
+        CHECK(counter.fetch()[0] == (is_good ? 42 : 41));
+        call.out_metas = {bytes(3 * sizeof(Segment))};
+        call.out = {segments.data()};
+        call.run(MarkUpdated({2}));
+        CHECK(segments.fetch()[2].has_momentum == (is_good ? 1 : 0));
+    }
+    Call call;
+    call.in_metas = call.out_metas = {bytes(3 * sizeof(Segment))};
+    call.in = {fresh.data()};
+    call.out = {segments.data()};
+    call.run(StoreSegments());
+    const auto stored = segments.fetch();
+    CHECK(stored[0].lr == 0.75f);
+    CHECK(stored[0].has_momentum == 0);
+    CHECK(stored[1].has_momentum == 1);
+}
