@@ -34,8 +34,10 @@ void check(cublasStatus_t status, std::string_view call, std::source_location wh
 bool is_supported(cudnnStatus_t status, std::string_view call, std::source_location where) {
     if (status == CUDNN_STATUS_SUCCESS) return true;
     const char* text = cudnnGetErrorString(status);
-    // cuDNN 9 gives reasons of their own numbers (3000 to 3999) where cuDNN 8 says NOT_SUPPORTED (3000 in 9).
-    if (status == CUDNN_STATUS_NOT_SUPPORTED || status / 1000 == CUDNN_STATUS_NOT_SUPPORTED / 1000) return false;
+    if (status == CUDNN_STATUS_NOT_SUPPORTED) return false;
+    // cuDNN 9 gives the reason as a number of its own: 3001 to 3999, where NOT_SUPPORTED is 3000.
+    constexpr int family = 1000;
+    if (CUDNN_STATUS_NOT_SUPPORTED >= family && status / family == CUDNN_STATUS_NOT_SUPPORTED / family) return false;
     fail(call, text, where);
 }
 

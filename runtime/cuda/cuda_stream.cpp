@@ -62,13 +62,17 @@ void CudaStream::run(Work work, int /*threads*/) {
     work({Device::cuda(index_), stream_});
 }
 
+bool CudaStream::opens(Device to, Device from) {
+    return backend_.peer_access(index_, to.index() == index_ ? from.index() : to.index());
+}
+
 void CudaStream::copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) {
     const ScopedDevice scope(gpu_);
     const int to_gpu = backend_.gpu_of(to_device);
     const int from_gpu = backend_.gpu_of(from_device);
     if (to_gpu >= 0 && from_gpu >= 0 && to_gpu != from_gpu) {
-        // Goes straight where peers may look at each other, else through the host: the driver's choice, same result.
-        backend_.peer_access(to_device.index(), from_device.index());
+        // Goes straight where this device may touch the other's memory, else through the host: same call, same result.
+        opens(to_device, from_device);
         check(cudaMemcpyPeerAsync(to, to_gpu, from, from_gpu, bytes, stream_), "cudaMemcpyPeerAsync");
         return;
     }
@@ -80,8 +84,14 @@ void CudaStream::copy_2d(void* to, std::size_t to_pitch, Device to_device, const
     const ScopedDevice scope(gpu_);
     const int to_gpu = backend_.gpu_of(to_device);
     const int from_gpu = backend_.gpu_of(from_device);
-    // With unified addresses the runtime knows both GPUs from the pointers.
-    if (to_gpu >= 0 && from_gpu >= 0) backend_.peer_access(to_device.index(), from_device.index());
+    if (to_gpu >= 0 && from_gpu >= 0 && to_gpu != from_gpu && !opens(to_device, from_device)) {
+        // Only the copy of one range is promised to go through the host where it must.
+        for (std::size_t row = 0; row < rows; ++row)
+            check(cudaMemcpyPeerAsync(static_cast<char*>(to) + row * to_pitch, to_gpu,
+                                      static_cast<const char*>(from) + row * from_pitch, from_gpu, row_bytes, stream_),
+                  "cudaMemcpyPeerAsync");
+        return;
+    }
     check(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, row_bytes, rows, copy_kind(to_gpu, from_gpu), stream_),
           "cudaMemcpy2DAsync");
 }

@@ -61,6 +61,8 @@ private:
         std::exception_ptr first;
     };
     struct Callback;
+    /// Opens the memory of whichever side is not this stream's device; false where the hardware cannot.
+    bool opens(Device to, Device from);
     static void run_callback(void* data) noexcept;
 
     CudaBackend& backend_;

@@ -211,9 +211,17 @@ TEST_CASE("peers: opened once per pair, read by kernels, copied straight") {
     stream->copy(output.data(), host, b.data, Device::cuda(1), b.bytes);
     stream->copy(b.data, Device::cuda(1), a.data, Device::cuda(0), b.bytes);
     stream->synchronize();
+    // Pushed by the owner: columns 1 and 2 of rows of four, in one copy.
+    std::vector<int> rows(100);
+    owner->copy_2d(b.data, 8, Device::cuda(1), a.data + 1, 16, Device::cuda(0), 8, 25);
+    owner->synchronize();
+    stream->copy(rows.data(), host, b.data, Device::cuda(1), b.bytes);
+    stream->synchronize();
+    CHECK(rows[3] == input[6]);
+    CHECK(rows[49] == input[98]);
     CHECK(output[99] == input[99] + 1);
     const auto pair = standin::counters().pairs[{0, 1}];
-    CHECK(pair.copies == 1);
+    CHECK(pair.copies == 2);
     CHECK(pair.staged_copies == 0);
     CHECK(pair.kernel_reads == 1);
 }
@@ -237,7 +245,7 @@ TEST_CASE("cards without peer access copy through the host, whole and in rows") 
     reader->synchronize();
     CHECK(output == input);
     CHECK(std::vector<int>(rows.begin(), rows.begin() + 6) == std::vector<int>{6, 7, 10, 11, 14, 15});
-    CHECK(standin::counters().pairs[{0, 1}].staged_copies == 2);
+    CHECK(standin::counters().pairs[{0, 1}].staged_copies == 1 + 3);  // a row at a time
     CHECK(standin::counters().calls["cudaDeviceEnablePeerAccess"] == 0);
 }
 
