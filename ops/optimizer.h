@@ -83,6 +83,7 @@ public:
     /// Moves the parameters whose name is in `names`, or begins with one of them followed by a dot, to a new group.
     /// Returns its number. Throws InvalidArgument for names that match nothing.
     int add_group(const std::vector<std::string>& names, SgdOptions options);
+    int groups() const { return static_cast<int>(groups_.size()); }
     const SgdOptions& options(int group = 0) const;
     void set_options(SgdOptions options, int group = 0);
     /// Sets the learning rate of a group; takes effect with the next step.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/parallel/internal/placed_program.h"
 
 namespace lockstep {
 
@@ -51,6 +52,17 @@ PlaceRef range_of_whole(const EngineContext& context, const std::shared_ptr<Buff
 }
 
 }  // namespace
+
+std::vector<OwnedSlice> slices_of_arena(const ParameterStore& store, std::size_t bucket_bytes, int arena, int devices) {
+    std::vector<OwnedSlice> slices;
+    const auto in_arena = [arena](int a, int) { return a == arena; };
+    for (const Bucket& bucket : make_buckets(store, bucket_bytes, in_arena))
+        for (int d = 0; d < devices; ++d) {
+            const Bucket part = slice_of(bucket, d, devices, store.parameters()[static_cast<std::size_t>(arena)]);
+            slices.push_back({d, part.begin, part.end});
+        }
+    return slices;
+}
 
 PlaceRef fixed(const std::shared_ptr<Buffer>& memory, std::size_t offset, std::size_t bytes) {
     PlaceRef place;

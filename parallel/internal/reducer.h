@@ -26,6 +26,14 @@ struct UpdatePlan {
     bool accumulate = false;         ///< it is added to what lies there
 };
 
+/// Elements [begin, end) of an arena that one device sums, updates and keeps the momentum of.
+struct OwnedSlice {
+    int device = 0;
+    std::int64_t begin = 0, end = 0;
+};
+/// Who owns what of an arena when `devices` devices reduce slice-wise.
+std::vector<OwnedSlice> slices_of_arena(const ParameterStore& store, std::size_t bucket_bytes, int arena, int devices);
+
 /// Appends the commands for one bucket. Lanes have recorded `ready` events (one a lane that has shards) once their
 /// gradients of the bucket are complete and its parameters are no longer read.
 class Reducer {

@@ -1,0 +1,189 @@
+// Data sets: a number of rows that can be read in any order. What a loader takes is any type with
+//
+//     std::int64_t size() const;
+//     std::tuple<ls::Tensor, ...> get(std::int64_t row) const;   // host tensors of one row, without the batch
+//     dimension
+//
+// whose `get` may be called from several threads at once. All rows have the same shapes and dtypes. A type that also
+// has `fields` and `read` (below) is read without a tensor for every row.
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/runtime/tensor.h"
+
+namespace lockstep {
+
+/// One of the tensors that a row consists of.
+struct RowField {
+    DType dtype = DType::f32;
+    Shape shape;  ///< of one row: (1, 28, 28)
+    std::size_t row_bytes() const { return static_cast<std::size_t>(shape.numel()) * size_of(dtype); }
+};
+
+template <class T>
+concept Dataset = requires(const T& data, std::int64_t row) {
+    { data.size() } -> std::convertible_to<std::int64_t>;
+    std::tuple_size<std::remove_cvref_t<decltype(data.get(row))>>::value;
+};
+
+/// A data set that writes rows into memory itself. `fields()` returns an array; `read` writes row `rows[i]` of field f
+/// to `to[f] + i * row_bytes` and may be called from several threads at once.
+template <class T>
+concept RowReader = requires(const T& data, std::span<const std::int64_t> rows, std::span<std::byte* const> to) {
+    { data.size() } -> std::convertible_to<std::int64_t>;
+    std::tuple_size<std::remove_cvref_t<decltype(data.fields())>>::value;
+    data.read(rows, to);
+};
+
+namespace detail {
+
+template <std::size_t, class T>
+using repeated = T;
+template <class T, class Indices>
+struct TupleOf;
+template <class T, std::size_t... i>
+struct TupleOf<T, std::index_sequence<i...>> {
+    using type = std::tuple<repeated<i, T>...>;
+};
+/// std::tuple of n T.
+template <class T, std::size_t n>
+using tuple_of = typename TupleOf<T, std::make_index_sequence<n>>::type;
+
+/// Throws InvalidArgument for no tensors, scalars, differing numbers of rows and tensors that are not on the host.
+/// Returns them row-major.
+std::vector<Tensor> checked_rows(std::vector<Tensor> tensors);
+const std::byte* first_byte(const Tensor& contiguous);
+RowField row_field(const Tensor& row);
+/// Writes the elements of `row`. Throws InvalidArgument when it is not as `field` says, naming the row.
+void copy_row(const Tensor& row, const RowField& field, std::int64_t number, std::byte* to);
+
+/// Any data set, for the loader.
+class RowSource {
+public:
+    virtual ~RowSource() = default;
+    virtual std::int64_t size() const = 0;
+    virtual const std::vector<RowField>& fields() const = 0;
+    virtual void read(std::span<const std::int64_t> rows, std::span<std::byte* const> to) const = 0;
+};
+
+template <class Data>
+constexpr std::size_t field_count() {
+    if constexpr (RowReader<Data>)
+        return std::tuple_size_v<std::remove_cvref_t<decltype(std::declval<const Data&>().fields())>>;
+    else
+        return std::tuple_size_v<std::remove_cvref_t<decltype(std::declval<const Data&>().get(0))>>;
+}
+
+template <class Data>
+class RowSourceOf final : public RowSource {
+public:
+    explicit RowSourceOf(Data data) : data_(std::move(data)) {
+        if constexpr (RowReader<Data>) {
+            for (const RowField& field : data_.fields()) fields_.push_back(field);
+        } else if (size() > 0) {
+            std::apply([&](const auto&... row) { (fields_.push_back(row_field(row)), ...); }, data_.get(0));
+        }
+    }
+    std::int64_t size() const override { return data_.size(); }
+    const std::vector<RowField>& fields() const override { return fields_; }
+    void read(std::span<const std::int64_t> rows, std::span<std::byte* const> to) const override {
+        if constexpr (RowReader<Data>) {
+            data_.read(rows, to);
+        } else {
+            for (std::size_t i = 0; i < rows.size(); ++i) {
+                std::size_t f = 0;
+                const auto copy = [&](const Tensor& row) {
+                    copy_row(row, fields_[f], rows[i], to[f] + i * fields_[f].row_bytes());
+                    ++f;
+                };
+                std::apply([&](const auto&... row) { (copy(row), ...); }, data_.get(rows[i]));
+            }
+        }
+    }
+
+private:
+    Data data_;
+    std::vector<RowField> fields_;
+};
+
+}  // namespace detail
+
+/// Rows of n tensors: torch.utils.data.TensorDataset.
+template <std::size_t n>
+class TensorDataset {
+public:
+    /// Keeps the tensors (host, dimension 0 is the row). Throws InvalidArgument for scalars, differing numbers of rows
+    /// and tensors on a device.
+    template <std::same_as<Tensor>... Tensors>
+    explicit TensorDataset(const Tensors&... tensors) : tensors_(detail::checked_rows({tensors...})) {}
+
+    std::int64_t size() const { return tensors_.front().size(0); }
+    detail::tuple_of<Tensor, n> get(std::int64_t row) const { return get(row, std::make_index_sequence<n>()); }
+    std::array<RowField, n> fields() const {
+        std::array<RowField, n> fields;
+        for (std::size_t f = 0; f < n; ++f) {
+            fields[f] = {tensors_[f].dtype(), tensors_[f].shape()};
+            fields[f].shape.erase(0);
+        }
+        return fields;
+    }
+    void read(std::span<const std::int64_t> rows, std::span<std::byte* const> to) const {
+        const auto fields = this->fields();
+        for (std::size_t f = 0; f < n; ++f) {
+            const std::size_t bytes = fields[f].row_bytes();
+            const std::byte* from = detail::first_byte(tensors_[f]);
+            for (std::size_t i = 0; i < rows.size(); ++i)
+                std::copy_n(from + static_cast<std::size_t>(rows[i]) * bytes, bytes, to[f] + i * bytes);
+        }
+    }
+
+private:
+    template <std::size_t... f>
+    detail::tuple_of<Tensor, n> get(std::int64_t row, std::index_sequence<f...>) const {
+        return {tensors_[f].select(0, row)...};
+    }
+    std::vector<Tensor> tensors_;  // row-major
+};
+template <class... Tensors>
+TensorDataset(const Tensors&...) -> TensorDataset<sizeof...(Tensors)>;
+
+struct MnistOptions {
+    bool train = true;  ///< the training set, else the test set
+    double mean = 0;    ///< pixels become (pixel / 255 - mean) / stddev
+    double stddev = 1;
+};
+
+/// MNIST, or another set under its names (see find_mnist): image f32 (1, 28, 28), label i64 scalar in 0..9.
+class Mnist {
+public:
+    /// Reads both files. Throws DataError when they are missing, damaged, of different lengths or have other labels,
+    /// InvalidArgument for a deviation that is not positive.
+    explicit Mnist(const std::filesystem::path& directory, const MnistOptions& options = {});
+
+    std::int64_t size() const { return static_cast<std::int64_t>(content_->labels.size()); }
+    std::tuple<Tensor, Tensor> get(std::int64_t row) const;
+    std::array<RowField, 2> fields() const;
+    void read(std::span<const std::int64_t> rows, std::span<std::byte* const> to) const;
+
+private:
+    struct Content {
+        std::vector<std::byte> pixels;  // size() images, row-major
+        std::vector<std::int64_t> labels;
+        Shape image;
+        std::array<float, 256> value_of;
+    };
+    std::shared_ptr<const Content> content_;  // copies share it
+};
+
+}  // namespace lockstep

@@ -1,0 +1,248 @@
+#include "lockstep/parallel/loader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <numeric>
+
+#include "lockstep/parallel/internal/batch_reader.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/random.h"
+#include "lockstep/runtime/warning.h"
+
+namespace lockstep {
+
+std::vector<std::int64_t> shuffled_order(std::int64_t count, std::uint64_t seed, std::uint64_t epoch) {
+    if (count < 0 || count > 0xffffffff)
+        throw InvalidArgument(fmt::format("shuffled_order: {} rows; give 0 to 2^32 - 1", count));
+    constexpr std::uint32_t ordinal = 0x6f726465;  // apart from the ordinals of masks, which count from 0
+    StepState key;
+    key.seed = seed;
+    key.step = epoch;
+    std::vector<std::int64_t> order(static_cast<std::size_t>(count));
+    std::iota(order.begin(), order.end(), 0);
+    for (std::size_t left = order.size(); left > 1; --left) {
+        // 64 random bits scaled to `left`: a bias that nobody can see.
+        const auto bits = philox(key, ordinal, left);
+        const std::uint64_t low = (std::uint64_t{bits[1]} * left) >> 32;
+        const std::uint64_t index = (std::uint64_t{bits[0]} * left + low) >> 32;
+        std::swap(order[left - 1], order[index]);
+    }
+    return order;
+}
+
+namespace detail {
+
+namespace {
+
+constexpr std::size_t field_alignment = 64;
+
+LoaderOptions checked(const LoaderOptions& options) {
+    if (options.batch_size < 1)
+        throw InvalidArgument(fmt::format("Loader: batch size {}; give at least 1", options.batch_size));
+    if (options.workers < 0 || options.workers > 1024)
+        throw InvalidArgument(fmt::format("Loader: {} workers; give 0 to 1024", options.workers));
+    if (options.prefetch < 1 || options.prefetch > 1024)
+        throw InvalidArgument(fmt::format("Loader: prefetch {}; give 1 to 1024 batches", options.prefetch));
+    return options;
+}
+
+}  // namespace
+
+struct BatchLoader::State {
+    /// Pinned memory of one batch.
+    struct Slot {
+        std::shared_ptr<Buffer> memory;
+        std::vector<std::byte*> fields;
+        std::shared_ptr<std::vector<Event>> copied;  // behind the copies out of it
+    };
+
+    State(const Engine& engine, std::shared_ptr<const RowSource> rows, const LoaderOptions& wanted)
+        : options(checked(wanted)), source(std::move(rows)), size(source->size()) {
+        if (size < 1) throw InvalidArgument("Loader: the data set is empty");
+        batches = options.drop_last ? size / options.batch_size : (size + options.batch_size - 1) / options.batch_size;
+        if (batches == 0)
+            throw InvalidArgument(
+                fmt::format("Loader: {} rows make no batch of {}; use a smaller batch or keep the last one", size,
+                            options.batch_size));
+        for (int shard = 0; shard < engine.shards(); ++shard) devices.push_back(engine.device_of_shard(shard));
+        if (options.batch_size < engine.shards())
+            warn(fmt::format(
+                "Loader: batches of {} rows for {} shards: {} of them get no rows; use a larger batch or fewer shards",
+                options.batch_size, engine.shards(),
+                engine.shards() - cut_batch(options.batch_size, engine.shards()).present));
+        const std::int64_t most = std::min(options.batch_size, size);
+        std::size_t bytes = 0;
+        std::vector<std::size_t> offsets;
+        for (const RowField& field : source->fields()) {
+            offsets.push_back(bytes);
+            bytes += (field.row_bytes() * static_cast<std::size_t>(most) + field_alignment - 1) / field_alignment *
+                     field_alignment;
+        }
+        // One beyond those being read, so that reading goes on while the copies of the last one run.
+        slots.resize(static_cast<std::size_t>(options.prefetch) + 1);
+        for (Slot& slot : slots) {
+            slot.memory = Buffer::allocate_pinned(bytes);
+            for (const Device device : devices) slot.memory->used_on(Stream::of(device, StreamRole::load));
+            for (const std::size_t offset : offsets)
+                slot.fields.push_back(static_cast<std::byte*>(slot.memory->data()) + offset);
+        }
+        reader = std::make_unique<internal::BatchReader>(source, options.workers, slots.size());
+    }
+
+    Slot& slot_of(std::int64_t batch) { return slots[number_of(batch)]; }
+    std::size_t number_of(std::int64_t batch) const { return static_cast<std::size_t>(batch) % slots.size(); }
+    std::int64_t rows_of(std::int64_t batch) const {
+        return std::min(options.batch_size, size - batch * options.batch_size);
+    }
+
+    /// Has as many batches read as there are free slots.
+    void read_ahead() {
+        const std::int64_t most = options.workers > 0 ? std::ssize(slots) : 1;
+        while (to_read < batches && to_read - to_upload < most) {
+            Slot& slot = slot_of(to_read);
+            if (slot.copied) {
+                const bool needed = to_read == to_upload;  // nothing else is being read: it is worth waiting
+                for (const Event& event : *slot.copied) {
+                    if (needed)
+                        event.synchronize();
+                    else if (!event.done())
+                        return;
+                }
+                slot.copied.reset();
+            }
+            const std::span<const std::int64_t> rows = std::span<const std::int64_t>(order).subspan(
+                static_cast<std::size_t>(to_read * options.batch_size), static_cast<std::size_t>(rows_of(to_read)));
+            reader->fill(number_of(to_read), rows, slot.fields);
+            ++to_read;
+        }
+    }
+
+    /// Enqueues the copies of batch `to_upload`, which is read.
+    void upload() {
+        reader->wait(number_of(to_upload));
+        Slot& slot = slot_of(to_upload);
+        const BatchCut cut = cut_batch(rows_of(to_upload), static_cast<int>(devices.size()));
+        const auto& fields = source->fields();
+        std::vector<std::vector<Tensor>> shards(fields.size());
+        const auto ready = free_events();
+        slot.copied = ready;
+        for (int shard = 0; shard < cut.present; ++shard) {
+            const Device device = devices[static_cast<std::size_t>(shard)];
+            Stream& stream = Stream::of(device, StreamRole::load);
+            for (std::size_t f = 0; f < fields.size(); ++f) {
+                Shape shape = fields[f].shape;
+                shape.insert(0, cut.rows_of(shard));
+                const std::size_t bytes = fields[f].row_bytes() * static_cast<std::size_t>(cut.rows_of(shard));
+                auto impl = std::make_shared<TensorImpl>();
+                impl->storage = std::make_shared<Storage>();
+                impl->storage->buffer = Buffer::allocate(stream, bytes, "batches");
+                impl->meta = TensorMeta::contiguous(fields[f].dtype, shape, true);
+                stream.copy(impl->storage->buffer->data(), device,
+                            slot.fields[f] + fields[f].row_bytes() * static_cast<std::size_t>(cut.first_row(shard)),
+                            Device::host(), bytes);
+                shards[f].emplace_back(std::move(impl));
+            }
+            stream.record((*ready)[static_cast<std::size_t>(shard)]);
+        }
+        std::vector<ShardedTensor> batch;
+        for (auto& parts : shards) batch.emplace_back(cut, std::move(parts), ready);
+        uploaded.push_back(std::move(batch));
+        ++to_upload;
+    }
+
+    /// Events that no batch refers to any more, one a shard.
+    std::shared_ptr<std::vector<Event>> free_events() {
+        for (const auto& known : events)
+            if (known.use_count() == 1) return known;
+        auto fresh = std::make_shared<std::vector<Event>>();
+        for (const Device device : devices) fresh->emplace_back(device);
+        events.push_back(fresh);
+        return fresh;
+    }
+
+    void stop() noexcept {
+        reader->cancel();
+        uploaded.clear();
+        to_read = to_upload = batches;
+    }
+
+    LoaderOptions options;
+    std::shared_ptr<const RowSource> source;
+    std::int64_t size;
+    std::int64_t batches = 0;
+    std::vector<Device> devices;  // of the shards
+    std::vector<Slot> slots;
+    std::vector<std::shared_ptr<std::vector<Event>>> events;
+    std::vector<std::int64_t> order;
+    std::deque<std::vector<ShardedTensor>> uploaded;
+    std::int64_t to_read = 0, to_upload = 0;  // batches
+    std::uint64_t run = 0;
+    std::unique_ptr<internal::BatchReader> reader;  // goes first: its threads write into the slots
+};
+
+BatchLoader::BatchLoader(const Engine& engine, std::shared_ptr<const RowSource> source, const LoaderOptions& options)
+    : state_(std::make_unique<State>(engine, std::move(source), options)) {}
+BatchLoader::~BatchLoader() = default;
+
+std::int64_t BatchLoader::batches() const { return state_->batches; }
+std::int64_t BatchLoader::rows() const { return std::min(state_->size, state_->batches * state_->options.batch_size); }
+const LoaderOptions& BatchLoader::options() const { return state_->options; }
+
+std::uint64_t BatchLoader::begin(std::uint64_t epoch, std::int64_t first_batch) {
+    State& state = *state_;
+    if (first_batch < 0 || first_batch > state.batches)
+        throw InvalidArgument(
+            fmt::format("Loader: an epoch cannot begin at batch {}, it has {}", first_batch, state.batches));
+    state.stop();
+    if (state.options.shuffle) {
+        state.order = shuffled_order(state.size, state.options.seed, epoch);
+    } else if (state.order.empty()) {
+        state.order.resize(static_cast<std::size_t>(state.size));
+        std::iota(state.order.begin(), state.order.end(), 0);
+    }
+    state.to_read = state.to_upload = first_batch;
+    // Slots are taken by the number of the batch: copies of the last epoch may still read any of them.
+    for (State::Slot& slot : state.slots) {
+        if (!slot.copied) continue;
+        for (const Event& event : *slot.copied) event.synchronize();
+        slot.copied.reset();
+    }
+    if (state.options.workers > 0) state.read_ahead();
+    return ++state.run;
+}
+
+std::vector<ShardedTensor> BatchLoader::next(std::uint64_t run) {
+    State& state = *state_;
+    if (run != state.run)
+        throw InvalidArgument("Loader: this epoch ended when another one began; finish one before the next");
+    try {
+        if (state.uploaded.empty() && state.to_upload == state.batches) return {};
+        if (state.uploaded.empty()) {
+            if (state.to_read == state.to_upload) state.read_ahead();
+            state.upload();
+        }
+        while (state.options.workers > 0) {
+            state.read_ahead();
+            if (std::ssize(state.uploaded) > state.options.prefetch || state.to_upload == state.to_read ||
+                !state.reader->filled(state.number_of(state.to_upload)))
+                break;
+            state.upload();
+        }
+    } catch (...) {
+        state.stop();
+        throw;
+    }
+    std::vector<ShardedTensor> batch = std::move(state.uploaded.front());
+    state.uploaded.pop_front();
+    return batch;
+}
+
+void BatchLoader::end(std::uint64_t run) noexcept {
+    if (run == state_->run) state_->stop();
+}
+
+}  // namespace detail
+
+}  // namespace lockstep

@@ -1,0 +1,130 @@
+// The training loop: epochs over a loader with losses read behind, so that the host never waits for the step that it
+// has just enqueued.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/loader.h"
+#include "lockstep/runtime/tape.h"
+
+namespace lockstep {
+
+/// A step that is done.
+struct StepReport {
+    std::uint64_t epoch = 0;
+    std::int64_t step = 0;  ///< counted from 0 over the whole run
+    std::int64_t rows = 0;
+    double loss = 0;
+};
+
+/// Counts rows a second of training alone: the first two steps (tracing, first memory) and pauses are left out.
+class Throughput {
+public:
+    void resume() { began_ = Clock::now(); }
+    void pause() {
+        if (counts_) seconds_ += std::chrono::duration<double>(Clock::now() - began_).count();
+    }
+    /// A step was enqueued. True when the devices must rest now, for counting begins (call `resume` behind that).
+    bool step(std::int64_t rows) {
+        if (counts_) {
+            rows_ += rows;
+            return false;
+        }
+        return counts_ = ++warmup_ == 2;
+    }
+    /// 0 while nothing has been counted.
+    double rows_per_second() const { return seconds_ > 0 ? static_cast<double>(rows_) / seconds_ : 0; }
+
+private:
+    using Clock = std::chrono::steady_clock;
+    Clock::time_point began_{};
+    double seconds_ = 0;
+    std::int64_t rows_ = 0;
+    int warmup_ = 0;
+    bool counts_ = false;
+};
+
+/// One epoch at a time over a loader whose rows are (input, target).
+template <class Model, class Data, class LossFunction>
+class Trainer {
+public:
+    /// Keeps references to model, optimizer and loader. `on_step` is called in order, about two steps behind.
+    Trainer(Model& model, Optimizer& optimizer, Loader<Data>& loader, LossFunction loss,
+            std::function<void(const StepReport&)> on_step = {})
+        : model_(model), optimizer_(optimizer), loader_(loader), loss_(std::move(loss)), on_step_(std::move(on_step)) {}
+
+    /// Continues the count of steps of an earlier run.
+    void set_steps(std::int64_t steps) { steps_ = steps; }
+    std::int64_t steps() const { return steps_; }
+
+    /// Trains the batches of `epoch` from `first_batch` on, at most until `last_step` steps have been made in all.
+    /// Waits for them at its end. Returns the number of the batch that comes next. Throws what steps and loader throw.
+    std::int64_t run(std::uint64_t epoch, std::int64_t first_batch = 0,
+                     std::optional<std::int64_t> last_step = std::nullopt) {
+        model_.train();
+        std::int64_t batch = first_batch;
+        throughput_.resume();
+        auto batches = loader_.epoch(epoch, first_batch);
+        for (auto& [input, target] : batches) {
+            if (last_step && steps_ >= *last_step) break;
+            behind_.push_back({{epoch, steps_, input.rows(), 0}, model_.step(optimizer_, input, target, loss_)});
+            ++steps_;
+            ++batch;
+            if (throughput_.step(input.rows())) {
+                model_.synchronize();
+                throughput_.resume();
+            }
+            while (behind_.size() > in_flight) report();
+        }
+        model_.synchronize();
+        throughput_.pause();
+        while (!behind_.empty()) report();
+        return batch;
+    }
+
+    /// Rows a second of all training so far.
+    double rows_per_second() const { return throughput_.rows_per_second(); }
+
+private:
+    static constexpr std::size_t in_flight = 3;  // losses of older steps are there without waiting
+    void report() {
+        auto [done, loss] = std::move(behind_.front());
+        behind_.pop_front();
+        done.loss = loss.item();
+        if (on_step_) on_step_(done);
+    }
+
+    Model& model_;
+    Optimizer& optimizer_;
+    Loader<Data>& loader_;
+    LossFunction loss_;
+    std::function<void(const StepReport&)> on_step_;
+    std::int64_t steps_ = 0;
+    Throughput throughput_;
+    std::deque<std::pair<StepReport, StepLoss>> behind_;
+};
+
+/// The share (0 to 1) of rows of `loader`, pairs (input, class), whose largest output is that of their class. Puts the
+/// model in evaluation mode.
+template <class Model, class Data>
+double accuracy(Model& model, Loader<Data>& loader) {
+    const NoGrad no_tape;
+    model.eval();
+    std::int64_t right = 0, rows = 0;
+    for (auto& [input, target] : loader.epoch(0)) {
+        const auto found = argmax(model.forward(input), 1).template to_vector<std::int64_t>();
+        const auto wanted = target.gathered().template to_vector<std::int64_t>();
+        for (std::size_t i = 0; i < wanted.size(); ++i) right += found[i] == wanted[i] ? 1 : 0;
+        rows += std::ssize(wanted);
+    }
+    return static_cast<double>(right) / static_cast<double>(rows);
+}
+
+}  // namespace lockstep
