@@ -1,11 +1,7 @@
 # lockstep_standin: Lockstep with its CUDA backend on the stand-in, for tests. Everything outside of the cuda folders is
 # the very object that lockstep is made of; the CUDA sources are compiled by the C++ compiler, which makes loops of our
 # kernels (runtime/cuda/launch.h). Needs the toolkit's headers, not nvcc.
-file(GLOB cuda_sources CONFIGURE_DEPENDS
-  ${PROJECT_SOURCE_DIR}/runtime/cuda/*.cpp
-  ${PROJECT_SOURCE_DIR}/ops/cuda/*.cpp
-  ${PROJECT_SOURCE_DIR}/ops/cuda/*.cu)
-list(FILTER cuda_sources EXCLUDE REGEX "/absent[^/]*$")  # the stubs of builds without CUDA
+get_property(cuda_sources GLOBAL PROPERTY LOCKSTEP_CUDA_SOURCES)
 foreach(source ${cuda_sources})
   if(source MATCHES "\\.cu$")
     set_source_files_properties(${source} PROPERTIES LANGUAGE CXX)
