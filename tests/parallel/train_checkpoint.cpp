@@ -1,0 +1,104 @@
+// Trains one of the test networks and writes its checkpoint: what test_same_bits runs, a process for every combination.
+//     train_checkpoint NET DEVICES SHARDS root|slices BUCKET_BYTES ROWS EPOCHS FILE
+// Prints the operations that were enqueued on each device.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/safetensors.h"
+#include "lockstep/tests/parallel/networks.h"
+
+using namespace lockstep;
+
+namespace {
+
+struct Arguments {
+    std::string net;
+    int devices, shards;
+    ReductionMode reduction;
+    std::size_t bucket_bytes;
+    std::int64_t rows;
+    int epochs;
+    std::string file;
+};
+
+template <class Net>
+void save(Net& net, const std::string& file) {
+    struct Content {
+        std::vector<float> floats;
+        std::vector<std::int64_t> integers;
+    };
+    std::vector<Content> contents;
+    std::vector<SafetensorsTensor> tensors;
+    for (const NamedTensor& named : named_tensors(net)) {
+        const Tensor& tensor = named.member->tensor();
+        Content& content = contents.emplace_back();
+        if (tensor.dtype() == DType::f32)
+            content.floats = tensor.to_vector<float>();
+        else
+            content.integers = tensor.to_vector<std::int64_t>();
+        const Shape& shape = tensor.shape();
+        SafetensorsTensor entry{named.name, tensor.dtype(), {}, nullptr};
+        for (int i = 0; i < shape.dims(); ++i) entry.shape.push_back(shape[i]);
+        tensors.push_back(std::move(entry));
+    }
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+        tensors[i].data = tensors[i].dtype == DType::f32 ? static_cast<const void*>(contents[i].floats.data())
+                                                         : contents[i].integers.data();
+    write_safetensors(file, tensors);
+}
+
+template <class Net>
+void train(const Arguments& arguments) {
+    const test::Images images(arguments.rows);
+    manual_seed(1);
+    std::vector<Device> devices;
+    for (int i = 0; i < arguments.devices; ++i) devices.push_back(Device::cpu(i));
+    EngineOptions options;
+    options.shards = arguments.shards;
+    options.reduction = arguments.reduction;
+    options.bucket_bytes = arguments.bucket_bytes;
+    options.seed = 5;
+    DataParallel<Net> model(Net{}, Devices(devices), options);
+    SGD sgd(model, {.lr = 0.01, .momentum = 0.5});
+    for (int epoch = 0; epoch < arguments.epochs; ++epoch)
+        for (std::int64_t first = 0; first < arguments.rows; first += 64) {
+            const std::int64_t last = std::min(first + 64, arguments.rows);
+            model.step(sgd, images.batch(first, last), images.targets(first, last), nll_loss);
+        }
+    model.engine().verify_replicas();
+    save(model.module(), arguments.file);
+    for (const std::uint64_t count : model.engine().operations_per_device())
+        std::printf("%llu\n", static_cast<unsigned long long>(count));
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+    if (count != 9) {
+        std::fprintf(stderr, "usage: train_checkpoint NET DEVICES SHARDS root|slices BUCKET_BYTES ROWS EPOCHS FILE\n");
+        return 2;
+    }
+    try {
+        const Arguments arguments{words[1],
+                                  std::atoi(words[2]),
+                                  std::atoi(words[3]),
+                                  std::string(words[4]) == "slices" ? ReductionMode::slice_wise : ReductionMode::root,
+                                  std::strtoul(words[5], nullptr, 10),
+                                  std::atol(words[6]),
+                                  std::atoi(words[7]),
+                                  words[8]};
+        if (arguments.net == "small")
+            train<test::Small>(arguments);
+        else if (arguments.net == "normed")
+            train<test::Normed>(arguments);
+        else
+            train<test::Cnn>(arguments);
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "train_checkpoint: %s\n", error.what());
+        return 1;
+    }
+}
