@@ -68,9 +68,9 @@ public:
     /// thrown at the latest two calls later or when the loss is read.
     template <class Input, class Target, class LossFunction>
     StepLoss step(Optimizer& optimizer, const Input& input, const Target& target, const LossFunction& loss) {
-        using Output = decltype(detail::call_forward(*model_, std::declval<const structure::traced_t<Input>&>()));
+        using Result = decltype(detail::call_forward(*model_, std::declval<const structure::traced_t<Input>&>()));
         static_assert(
-            std::is_same_v<std::invoke_result_t<const LossFunction&, Output, const structure::traced_t<Target>&>, Loss>,
+            std::is_same_v<std::invoke_result_t<const LossFunction&, Result, const structure::traced_t<Target>&>, Loss>,
             "step takes a loss that returns lockstep::Loss, a sum of terms that is exact on shards; write what is "
             "none with sum_over_shards, or on gathered outputs (forward, then backward)");
         const auto both = std::tie(input, target);
@@ -95,7 +95,7 @@ public:
     /// them sums the gradients into the parameters' `grad()`. Inside NoGrad nothing is kept.
     template <class... Inputs>
     auto forward(const Inputs&... inputs) {
-        using Output =
+        using Result =
             std::remove_cvref_t<decltype(model_->forward(std::declval<const structure::traced_t<Inputs>&>()...))>;
         const auto all = std::tie(inputs...);
         const ForwardResult result =
@@ -104,7 +104,7 @@ public:
                 const auto take = [&] { return *next++; };
                 // Braces fix the order of evaluation.
                 const std::tuple<structure::traced_t<Inputs>...> traced{structure::replaced(inputs, take)...};
-                auto output = std::make_shared<Output>(detail::call_forward(*model_, traced));
+                auto output = std::make_shared<Result>(detail::call_forward(*model_, traced));
                 ModelResult traced_result;
                 structure::for_each_tensor(*output, [&](Tensor& tensor) { traced_result.outputs.push_back(tensor); });
                 Signature signature;
@@ -114,7 +114,7 @@ public:
                 traced_result.prototype = std::move(output);
                 return traced_result;
             });
-        Output output = *static_cast<const Output*>(result.prototype.get());
+        Result output = *static_cast<const Result*>(result.prototype.get());
         auto next = result.outputs.begin();
         structure::for_each_tensor(output, [&](Tensor& tensor) { tensor = *next++; });
         return output;
