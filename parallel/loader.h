@@ -103,7 +103,7 @@ public:
                 return *this;
             }
             void operator++(int) { ++*this; }
-            friend bool operator==(const Iterator& i, std::default_sentinel_t) { return !i.epoch_->there_; }
+            bool operator==(std::default_sentinel_t) const { return !epoch_->there_; }
 
         private:
             Epoch* epoch_;

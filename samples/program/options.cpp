@@ -1,0 +1,118 @@
+#include "lockstep/samples/program/options.h"
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+
+#include "lockstep/runtime/error.h"
+
+namespace program {
+
+namespace {
+
+std::string one_line(std::string text) {
+    for (char& c : text)
+        if (c == '\n' || c == '\r') c = ' ';
+    while (!text.empty() && text.back() == ' ') text.pop_back();
+    return text;
+}
+
+void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
+    app.add_option("--parallel", options.parallel, "none: the first device alone; dp: all devices from one thread")
+        ->check(CLI::IsMember({"none", "dp"}))
+        ->capture_default_str();
+    app.add_option("--devices", options.devices, "all, or a list: cuda:0,cuda:1 or cpu:0,cpu:1")->capture_default_str();
+    app.add_option("--shards", options.shards, "pieces of a batch; fixes all bits, whatever the devices (one a device)")
+        ->check(CLI::Range(1, 65536));
+    auto* whole = app.add_option("--batch-size", options.batch_size, "rows of a step over all devices")
+                      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31))
+                      ->capture_default_str();
+    app.add_option("--batch-size-per-device", options.batch_size_per_device, "the same for each device")
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31))
+        ->excludes(whole);
+    app.add_option("--epochs", options.epochs, "passes over the data, with those of the run that is continued")
+        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31))
+        ->capture_default_str();
+    app.add_option("--steps", options.steps,
+                   "ends the run after so many steps, with those of the run that is continued")
+        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 62));
+    app.add_option("--lr", options.lr, "learning rate")->check(CLI::NonNegativeNumber)->capture_default_str();
+    app.add_option("--momentum", options.momentum, "momentum")->check(CLI::NonNegativeNumber)->capture_default_str();
+    app.add_option("--seed", options.seed, "of weights, masks and the order of the data")->capture_default_str();
+    app.add_flag("--deterministic", options.deterministic, "same bits in every run without fixing the shards");
+    app.add_option("--workers", options.workers, "threads that read data")
+        ->check(CLI::Range(0, 1024))
+        ->capture_default_str();
+    if (reads_data)
+        app.add_option("--data", options.data, "directory with IDX files under MNIST's names")->capture_default_str();
+    app.add_option("--save", options.save, "writes the weights (safetensors), and beside them FILE.resume");
+    app.add_option("--load", options.load,
+                   "begins with these weights; continues the run of FILE.resume if it is there");
+    app.add_option("--log-dir", options.log_dir, "writes every step to DIR/PROGRAM.jsonl");
+    app.add_option("--json", options.json, "writes the final figures");
+    app.add_flag("--quiet", options.quiet, "prints warnings and errors only");
+}
+
+void check(const Options& options) {
+    if (!std::isfinite(options.lr)) throw UsageError("--lr must be a finite number");
+    if (!std::isfinite(options.momentum)) throw UsageError("--momentum must be a finite number");
+    for (const auto* path : {&options.save, &options.json})
+        if (!path->empty() && !path->has_filename()) throw UsageError(path->string() + " is a directory; name a file");
+}
+
+}  // namespace
+
+lockstep::Devices Options::chosen_devices() const {
+    try {
+        const lockstep::Devices all = lockstep::Devices::parse(devices);
+        return parallel == "none" ? lockstep::Devices({all[0]}) : all;
+    } catch (const lockstep::InvalidArgument& error) {
+        throw UsageError(std::string("--devices: ") + error.what());
+    }
+}
+
+lockstep::EngineOptions Options::engine_options() const {
+    lockstep::EngineOptions engine;
+    engine.shards = shards.value_or(0);
+    engine.deterministic = deterministic;
+    engine.seed = seed;
+    return engine;
+}
+
+std::int64_t Options::global_batch_size(const lockstep::Devices& chosen) const {
+    return batch_size_per_device ? *batch_size_per_device * chosen.size() : batch_size;
+}
+
+int run(const Program& program, Options& options, int argc, char** argv, const std::function<void()>& body) {
+    const auto complain = [&](const std::string& text) { std::cerr << program.name << ": " << one_line(text) << '\n'; };
+    CLI::App app(program.purpose, program.name);
+    add_common_flags(app, options, program.reads_data);
+    if (program.add_flags) program.add_flags(app);
+    try {
+        app.parse(argc, argv);
+        check(options);
+    } catch (const CLI::CallForHelp&) {
+        std::cout << app.help();
+        return 0;
+    } catch (const CLI::ParseError& error) {
+        complain(std::string(error.what()) + " (--help shows all flags)");
+        return 2;
+    } catch (const UsageError& error) {
+        complain(error.what());
+        return 2;
+    }
+    try {
+        body();
+        std::cout.flush();
+        return 0;
+    } catch (const UsageError& error) {
+        complain(error.what());
+        return 2;
+    } catch (const std::exception& error) {
+        complain(error.what());
+        return 1;
+    }
+}
+
+}  // namespace program

@@ -1,0 +1,60 @@
+// The flags that all programs share, and how a program ends: status 0 success, 1 a failed run, 2 wrong usage.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/data_parallel.h"
+
+namespace CLI {
+class App;
+}
+
+namespace program {
+
+struct Options {
+    std::string parallel = "dp";
+    std::string devices = "all";
+    std::optional<int> shards;
+    std::int64_t batch_size = 64;
+    std::optional<std::int64_t> batch_size_per_device;
+    std::int64_t epochs = 10;
+    std::optional<std::int64_t> steps;
+    double lr = 0.01;
+    double momentum = 0.5;
+    std::uint64_t seed = 1;
+    bool deterministic = false;
+    int workers = 1;
+    std::filesystem::path data;
+    std::filesystem::path save, load, log_dir, json;
+    bool quiet = false;
+
+    /// The devices that are trained on: with `none` the first of those chosen.
+    lockstep::Devices chosen_devices() const;
+    lockstep::EngineOptions engine_options() const;
+    std::int64_t global_batch_size(const lockstep::Devices& devices) const;
+};
+
+/// Wrong usage found after parsing.
+class UsageError : public std::runtime_error {
+public:
+    using std::runtime_error::runtime_error;
+};
+
+/// What a program adds to the common flags.
+struct Program {
+    std::string name;
+    std::string purpose;
+    bool reads_data = false;                        ///< has --data
+    std::function<void(CLI::App&)> add_flags = {};  ///< its own
+};
+
+/// Parses the command line, runs `body`, and turns what is thrown into one line on stderr. Returns the exit status.
+int run(const Program& program, Options& options, int argc, char** argv, const std::function<void()>& body);
+
+}  // namespace program

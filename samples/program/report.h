@@ -1,0 +1,40 @@
+// What remains of a run: the figures for --json and the log for --log-dir.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/training_loop.h"
+
+namespace program {
+
+struct Figures {
+    std::vector<double> losses;           ///< one a step
+    std::optional<double> test_accuracy;  ///< 0 to 1
+    double samples_per_second = 0;        ///< training steps only, without start-up and the first two steps
+    double seconds = 0;                   ///< of the whole program
+};
+
+/// Writes the figures with devices, peak memory and versions, at once or not at all.
+void write_json(const std::filesystem::path& path, const Figures& figures, const lockstep::Devices& devices);
+
+/// Throws InvalidArgument now when a file could not be written to `path` later.
+void require_writable(const std::filesystem::path& path);
+
+/// One JSON object a line: first the run, then every step and every evaluation. Without a directory nothing is written.
+class RunLog {
+public:
+    /// Makes the directory. Throws InvalidArgument when the file cannot be opened.
+    RunLog(const std::filesystem::path& directory, const std::string& program, const lockstep::Devices& devices);
+    void step(const lockstep::StepReport& step);
+    void epoch(std::uint64_t epoch, double test_accuracy);
+
+private:
+    std::ofstream file_;
+};
+
+}  // namespace program

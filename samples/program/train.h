@@ -1,0 +1,90 @@
+// A whole run of a sample: load, train, evaluate, save, report.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "lockstep/parallel/checkpoint.h"
+#include "lockstep/samples/program/options.h"
+#include "lockstep/samples/program/progress.h"
+#include "lockstep/samples/program/report.h"
+
+namespace program {
+
+/// Trains on the rows of `loader` as the options say. `evaluate`, called after every epoch and at the end, returns the
+/// test accuracy; it may be empty. `began`: when the program did.
+template <class Model, class Data, class LossFunction>
+void train(const std::string& name, const Options& options, Model& model, lockstep::Loader<Data>& loader,
+           const LossFunction& loss, const std::function<double()>& evaluate,
+           std::chrono::steady_clock::time_point began) {
+    for (const auto* path : {&options.save, &options.json}) require_writable(*path);
+    lockstep::SGD sgd(model, {.lr = options.lr, .momentum = options.momentum});
+    RunLog log(options.log_dir, name, model.devices());
+    lockstep::RunState state;
+    state.seed = options.seed;
+    if (!options.load.empty()) {
+        lockstep::load(model, options.load);
+        if (std::filesystem::exists(lockstep::resume_path(options.load))) {
+            state = lockstep::load_resume(model, sgd, options.load);
+            if (state.seed != options.seed)
+                throw UsageError(fmt::format("--seed {}: the run of {} has seed {}; give that", options.seed,
+                                             options.load.string(), state.seed));
+        }
+    }
+
+    const auto epochs = static_cast<std::uint64_t>(options.epochs);
+    const std::int64_t per_epoch = loader.batches();
+    const std::int64_t all =
+        state.epoch >= epochs ? 0 : static_cast<std::int64_t>(epochs - state.epoch) * per_epoch - state.batch;
+    const auto before = static_cast<std::int64_t>(state.steps);
+    const std::int64_t total =
+        options.steps ? std::clamp<std::int64_t>(*options.steps - before, 0, std::max<std::int64_t>(all, 0)) : all;
+    Progress progress(options.quiet, total);
+    progress.line(fmt::format("{}: {} on {}, {} rows a step in {} shards, {} rows an epoch", name,
+                              options.parallel == "none" ? "one device" : "data-parallel", model.devices().str(),
+                              loader.options().batch_size, model.shards(), loader.rows()));
+    Figures figures;
+    lockstep::Trainer trainer(model, sgd, loader, loss, [&](const lockstep::StepReport& step) {
+        figures.losses.push_back(step.loss);
+        log.step(step);
+        progress.step(step.epoch, step.rows, step.loss);
+    });
+    trainer.set_steps(before);
+    bool evaluated = false;
+    const auto end_epoch = [&](std::uint64_t epoch) {
+        std::string line = fmt::format("epoch {}", epoch);
+        if (!figures.losses.empty()) line += fmt::format(": loss {:.4f}", figures.losses.back());
+        if (trainer.rows_per_second() > 0) line += fmt::format(", {:.0f} samples/s", trainer.rows_per_second());
+        if (evaluate) {
+            figures.test_accuracy = evaluate();
+            log.epoch(epoch, *figures.test_accuracy);
+            line += fmt::format(", test accuracy {:.2f} %", 100 * *figures.test_accuracy);
+        }
+        progress.line(line);
+        evaluated = true;
+    };
+    while (state.epoch < epochs && !(options.steps && trainer.steps() >= *options.steps)) {
+        state.batch = trainer.run(state.epoch, state.batch, options.steps);
+        evaluated = false;
+        if (state.batch < per_epoch) break;
+        end_epoch(++state.epoch);
+        state.batch = 0;
+    }
+    if (!evaluated) end_epoch(state.epoch);
+
+    if (!options.save.empty()) {
+        state.steps = static_cast<std::uint64_t>(trainer.steps());
+        lockstep::save(model, options.save);
+        lockstep::save_resume(model, sgd, state, options.save);
+        progress.line(fmt::format("saved {}", options.save.string()));
+    }
+    figures.samples_per_second = trainer.rows_per_second();
+    figures.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    if (!options.json.empty()) write_json(options.json, figures, model.devices());
+}
+
+}  // namespace program
