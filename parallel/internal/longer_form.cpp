@@ -11,13 +11,9 @@ namespace lockstep {
 LongerForm::LongerForm(EngineContext& context, InFlight& in_flight, ReplicaKeeper& replicas)
     : context_(context), in_flight_(in_flight), replicas_(replicas) {
     context_.store->update_hook = [this](Optimizer& optimizer) { update(optimizer); };
-    context_.store->zero_grad_hook = [this] { zero_gradients(); };
 }
 
-LongerForm::~LongerForm() {
-    context_.store->update_hook = nullptr;
-    context_.store->zero_grad_hook = nullptr;
-}
+LongerForm::~LongerForm() { context_.store->update_hook = nullptr; }
 
 Tensor LongerForm::joined(const PlacedProgram& program, const Instance& instance, const std::vector<Operand>& of_shards,
                           Device device) {
@@ -77,10 +73,15 @@ std::vector<Tensor> LongerForm::gather(PlacedProgram& program, std::shared_ptr<I
         input_devices.push_back(whole ? whole->device() : Device::host());
     }
     // The instance goes back to the program when its tape is gone, used or not.
-    const std::shared_ptr<Instance> held(instance.get(),
-                                         [&program, instance](Instance*) { program.release(instance); });
+    const std::weak_ptr<const bool> alive = alive_;
+    const std::shared_ptr<Instance> held(instance.get(), [&program, instance, alive](Instance*) {
+        if (!alive.expired()) program.release(instance);
+    });
     put_on_tape("data_parallel", tape_inputs, taped,
-                [this, &program, held, input_devices](const std::vector<Tensor>& gradients) {
+                [this, alive, &program, held, input_devices](const std::vector<Tensor>& gradients) {
+                    if (alive.expired())
+                        throw InvalidArgument(
+                            "backward: the wrapper that made this tensor is gone; keep it until after backward");
                     return backward(program, *held, gradients, input_devices);
                 });
     return outputs;
@@ -145,14 +146,6 @@ std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& insta
                                                       : Tensor());
     }
     return input_gradients;
-}
-
-void LongerForm::zero_gradients() {
-    context_.store->need_gradients(0);
-    Stream& stream = context_.communicate(0);
-    stream.wait(Stream::of(context_.devices[0]));
-    for (const auto& arena : context_.store->replicas()[0].gradients) stream.fill(arena->data(), 0, arena->bytes());
-    Stream::of(context_.devices[0]).wait(stream);
 }
 
 void LongerForm::update(Optimizer& optimizer) {

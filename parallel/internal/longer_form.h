@@ -42,6 +42,8 @@ private:
         bool has_momentum = false;
     };
     std::map<std::pair<const Optimizer*, std::string>, PlacedUpdate> updates_;
+    /// Tapes may outlive the wrapper; they look here first.
+    std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 
 }  // namespace lockstep
