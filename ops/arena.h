@@ -82,8 +82,6 @@ public:
 
     /// Performs an optimizer's update where a wrapper owns the replicas; empty for a plain model.
     std::function<void(Optimizer&)> update_hook;
-    /// Called by zero_grad.
-    std::function<void()> zero_grad_hook;
 
 private:
     void move_in(const std::vector<ArenaLayout>& layouts, std::vector<std::shared_ptr<Buffer>>& home);

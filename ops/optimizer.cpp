@@ -51,7 +51,6 @@ void Optimizer::step() {
 
 void Optimizer::zero_grad() {
     for (const NamedTensor& named : store_->tensors()) named.member->tensor().set_grad(Tensor());
-    if (store_->zero_grad_hook) store_->zero_grad_hook();
 }
 
 void Optimizer::step_plain() {

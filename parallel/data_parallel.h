@@ -65,7 +65,7 @@ public:
     /// One training step: forward, `loss(output, target)`, backward, reduction, update. `input`: a tensor, or a tuple
     /// that spreads over forward's parameters, of tensors (or sharded tensors), containers and plain values; `target`
     /// likewise, handed to the loss. `loss` must return a Loss. Returns at once; errors that only devices can find are
-    /// thrown at the latest two calls later or when the loss is read.
+    /// thrown at the latest two calls later or when the loss is read. Gradients that `backward` left are forgotten.
     template <class Input, class Target, class LossFunction>
     StepLoss step(Optimizer& optimizer, const Input& input, const Target& target, const LossFunction& loss) {
         using Result = decltype(detail::call_forward(*model_, std::declval<const structure::traced_t<Input>&>()));
@@ -92,7 +92,7 @@ public:
 
     /// forward on all devices; outputs come gathered along dimension 0 on the output device, in the containers that
     /// forward returns (scalars become a vector with one element a shard). Differentiable: `backward()` on a loss of
-    /// them sums the gradients into the parameters' `grad()`. Inside NoGrad nothing is kept.
+    /// them sums the gradients into the parameters' `grad()`, once for each forward. Inside NoGrad nothing is kept.
     template <class... Inputs>
     auto forward(const Inputs&... inputs) {
         using Result =

@@ -134,6 +134,7 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
     const auto instance = program.acquire();
     impl_->replicas->refresh();
     impl_->replicas->store_settings(optimizer);
+    impl_->longer->forget_gradients();
     batch.scatter(*impl_->in_flight, slot, program, *instance);
     program.run_forward(*instance);
     program.run_backward(*instance);

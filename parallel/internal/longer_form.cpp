@@ -78,10 +78,16 @@ std::vector<Tensor> LongerForm::gather(PlacedProgram& program, std::shared_ptr<I
         if (!alive.expired()) program.release(instance);
     });
     put_on_tape("data_parallel", tape_inputs, taped,
-                [this, alive, &program, held, input_devices](const std::vector<Tensor>& gradients) {
+                [this, alive, &program, held, input_devices,
+                 used = std::make_shared<bool>(false)](const std::vector<Tensor>& gradients) {
                     if (alive.expired())
                         throw InvalidArgument(
                             "backward: the wrapper that made this tensor is gone; keep it until after backward");
+                    if (*used)
+                        throw InvalidArgument(
+                            "backward: a wrapper's activations are freed by the first backward, retain_graph or not; "
+                            "call forward again, or add the losses and go back once");
+                    *used = true;
                     return backward(program, *held, gradients, input_devices);
                 });
     return outputs;
@@ -115,8 +121,8 @@ std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& insta
             offset += place.bytes;
         }
     }
-    Stream& eager = Stream::of(context_.devices[0]);
-    context_.communicate(0).wait(eager);  // gradients may have been read or set there
+    take_in_gradients();
+    clear_missing(batch.full->deliveries);
     program.run_backward(instance);
     replicas_.count(program, true);
     in_flight_.end(slot, nullptr, context_.devices[0], nullptr);
@@ -128,15 +134,7 @@ std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& insta
         const ArenaSegment& segment = layout.segments[static_cast<std::size_t>(delivery.segment)];
         const Tensor& parameter = context_.store->tensor(segment);
         if (parameter.grad().defined()) continue;
-        const std::size_t size = size_of(layout.dtype);
-        auto impl = std::make_shared<TensorImpl>();
-        impl->storage = std::make_shared<Storage>();
-        impl->storage->buffer =
-            Buffer::part(context_.store->replicas()[0].gradients[static_cast<std::size_t>(delivery.arena)],
-                         static_cast<std::size_t>(segment.begin) * size,
-                         static_cast<std::size_t>(segment.end - segment.begin) * size);
-        impl->meta = TensorMeta::contiguous(layout.dtype, segment.shape);
-        parameter.set_grad(Tensor(std::move(impl)));
+        parameter.set_grad(arena_gradient(delivery.arena, segment));
     }
     std::vector<Tensor> input_gradients;
     for (std::size_t i = 0; i < input_devices.size(); ++i) {
@@ -148,6 +146,65 @@ std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& insta
     return input_gradients;
 }
 
+Tensor LongerForm::arena_gradient(int arena, const ArenaSegment& segment) const {
+    const DType dtype = context_.store->parameters()[static_cast<std::size_t>(arena)].dtype;
+    const std::size_t size = size_of(dtype);
+    auto impl = std::make_shared<TensorImpl>();
+    impl->storage = std::make_shared<Storage>();
+    impl->storage->buffer = Buffer::part(context_.store->replicas()[0].gradients[static_cast<std::size_t>(arena)],
+                                         static_cast<std::size_t>(segment.begin) * size,
+                                         static_cast<std::size_t>(segment.end - segment.begin) * size);
+    impl->meta = TensorMeta::contiguous(dtype, segment.shape);
+    return Tensor(std::move(impl));
+}
+
+void LongerForm::take_in_gradients() {
+    gradients_given_ = true;
+    context_.store->need_gradients(0);
+    const NoGrad no_tape;
+    const std::vector<ArenaLayout>& layouts = context_.store->parameters();
+    for (std::size_t a = 0; a < layouts.size(); ++a)
+        for (const ArenaSegment& segment : layouts[a].segments) {
+            const Tensor& parameter = context_.store->tensor(segment);
+            const Tensor gradient = parameter.grad();
+            if (!gradient.defined() ||
+                gradient.impl()->storage->buffer->whole() == context_.store->replicas()[0].gradients[a])
+                continue;
+            if (!(gradient.shape() == segment.shape))
+                throw InvalidArgument(
+                    fmt::format("the gradient of {} has shape {}, the parameter {}; set one of that shape",
+                                segment.name, gradient.shape().str(), segment.shape.str()));
+            const Tensor own = arena_gradient(static_cast<int>(a), segment);
+            own.copy_(gradient);
+            parameter.set_grad(own);
+        }
+    context_.communicate(0).wait(Stream::of(context_.devices[0]));  // where gradients are read and written
+}
+
+void LongerForm::forget_gradients() {
+    if (!gradients_given_) return;
+    gradients_given_ = false;
+    const std::vector<ArenaLayout>& layouts = context_.store->parameters();
+    for (std::size_t a = 0; a < layouts.size(); ++a)
+        for (const ArenaSegment& segment : layouts[a].segments) {
+            const Tensor& parameter = context_.store->tensor(segment);
+            const Tensor gradient = parameter.grad();
+            if (gradient.defined() &&
+                gradient.impl()->storage->buffer->whole() == context_.store->replicas()[0].gradients[a])
+                parameter.set_grad(Tensor());
+        }
+}
+
+void LongerForm::clear_missing(const std::vector<Delivery>& deliveries) {
+    for (const Delivery& delivery : deliveries) {
+        const ArenaLayout& layout = context_.store->parameters()[static_cast<std::size_t>(delivery.arena)];
+        const ArenaSegment& segment = layout.segments[static_cast<std::size_t>(delivery.segment)];
+        if (context_.store->tensor(segment).grad().defined()) continue;
+        const Tensor own = arena_gradient(delivery.arena, segment);
+        context_.communicate(0).fill(own.impl()->storage->buffer->data(), 0, own.impl()->storage->buffer->bytes());
+    }
+}
+
 void LongerForm::update(Optimizer& optimizer) {
     const int slot = in_flight_.begin();
     const ParameterStore& store = *context_.store;
@@ -157,6 +214,7 @@ void LongerForm::update(Optimizer& optimizer) {
             with_gradient += store.tensor(segment).grad().defined() ? '1' : '0';
     if (with_gradient.find('1') == std::string::npos)
         throw InvalidArgument("optimizer step: no parameter has a gradient; call backward() on a loss first");
+    take_in_gradients();
     replicas_.refresh();
     replicas_.store_settings(optimizer);
     PlacedUpdate& placed = updates_[{&optimizer, with_gradient}];

@@ -24,11 +24,19 @@ public:
                                const std::vector<BatchInput>& inputs, const std::vector<bool>& wants,
                                Device output_device);
 
+    /// A step uses the gradient arenas itself: parameters lose the gradients that lie there.
+    void forget_gradients();
+
 private:
     std::vector<Tensor> backward(PlacedProgram& program, Instance& instance, const std::vector<Tensor>& gradients,
                                  const std::vector<Device>& input_devices);
     void update(Optimizer& optimizer);
-    void zero_gradients();
+    /// The place of a segment's gradient in device 0's arena.
+    Tensor arena_gradient(int arena, const ArenaSegment& segment) const;
+    /// Moves gradients that lie elsewhere (eager operations made them, or the user) into the arena.
+    void take_in_gradients();
+    /// Zeroes the arena where a parameter has no gradient: the coming backward adds.
+    void clear_missing(const std::vector<Delivery>& deliveries);
     /// One tensor of all shards' `operand`s, on `device`.
     Tensor joined(const PlacedProgram& program, const Instance& instance, const std::vector<Operand>& of_shards,
                   Device device);
@@ -36,6 +44,7 @@ private:
     EngineContext& context_;
     InFlight& in_flight_;
     ReplicaKeeper& replicas_;
+    bool gradients_given_ = false;  ///< some parameter's gradient may lie in the arena
     struct PlacedUpdate {
         Schedule schedule;
         std::unique_ptr<Instance> instance;

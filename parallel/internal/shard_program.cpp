@@ -229,6 +229,17 @@ void require_matching_spans(const ShardProgram& a, const ShardProgram& b) {
             fmt::format("forward returns outputs of different structure for shards of input shapes {} and {}; they "
                         "cannot be gathered",
                         describe(a), describe(b)));
+    for (std::size_t i = 0; i < a.outputs.size(); ++i) {
+        const TensorMeta& one = a.outputs[i].meta;
+        const TensorMeta& other = b.outputs[i].meta;
+        bool alike = one.dtype == other.dtype && one.shape.dims() == other.shape.dims();
+        for (int d = 1; alike && d < one.shape.dims(); ++d) alike = one.shape[d] == other.shape[d];
+        if (!alike)
+            throw InvalidArgument(
+                fmt::format("output {} of forward is {} and {} for shards of input shapes {} and {}; to be gathered, "
+                            "outputs must agree in all dimensions but the first",
+                            i, one.str(), other.str(), describe(a), describe(b)));
+    }
     if (left.size() != right.size()) fail(fmt::format("{} and {} operations span shards", left.size(), right.size()));
     for (std::size_t i = 0; i < left.size(); ++i) {
         Signature first, second;

@@ -61,8 +61,8 @@ struct ShardProgramRequest {
 /// Traces `forward` (and loss and backward) for shards of the given input shapes.
 ShardProgram trace_shard(const ShardProgramRequest& request, const ModelFunction& forward);
 
-/// Throws InvalidArgument unless outputs have the same structure and the records that span shards agree in number,
-/// order, operation and shapes: `a` and `b` were traced for shards of different lengths of one batch.
+/// Throws InvalidArgument unless outputs have the same structure and can be gathered, and the records that span shards
+/// agree in number, order, operation and shapes: `a` and `b` were traced for shards of different lengths of one batch.
 void require_matching_spans(const ShardProgram& a, const ShardProgram& b);
 
 }  // namespace lockstep

@@ -9,6 +9,7 @@
 #include "lockstep/ops/layers.h"
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/tape.h"
 #include "lockstep/tests/reference/small_net.h"
