@@ -18,6 +18,15 @@ std::string one_line(std::string text) {
     return text;
 }
 
+CLI::Validator is_rate() {
+    const auto complaint = [](const std::string& text) {
+        double value = 0;
+        const bool good = CLI::detail::lexical_cast(text, value) && std::isfinite(value) && value >= 0;
+        return good ? std::string() : text + " is no number from 0 up";
+    };
+    return {complaint, "FLOAT from 0 up"};
+}
+
 void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
     app.add_option("--parallel", options.parallel, "none: the first device alone; dp: all devices from one thread")
         ->check(CLI::IsMember({"none", "dp"}))
@@ -37,8 +46,8 @@ void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
     app.add_option("--steps", options.steps,
                    "ends the run after so many steps, with those of the run that is continued")
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 62));
-    app.add_option("--lr", options.lr, "learning rate")->check(CLI::NonNegativeNumber)->capture_default_str();
-    app.add_option("--momentum", options.momentum, "momentum")->check(CLI::NonNegativeNumber)->capture_default_str();
+    app.add_option("--lr", options.lr, "learning rate")->check(is_rate())->capture_default_str();
+    app.add_option("--momentum", options.momentum, "momentum")->check(is_rate())->capture_default_str();
     app.add_option("--seed", options.seed, "of weights, masks and the order of the data")->capture_default_str();
     app.add_flag("--deterministic", options.deterministic, "same bits in every run without fixing the shards");
     app.add_option("--workers", options.workers, "threads that read data")
@@ -55,8 +64,6 @@ void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
 }
 
 void check(const Options& options) {
-    if (!std::isfinite(options.lr)) throw UsageError("--lr must be a finite number");
-    if (!std::isfinite(options.momentum)) throw UsageError("--momentum must be a finite number");
     for (const auto* path : {&options.save, &options.json})
         if (!path->empty() && !path->has_filename()) throw UsageError(path->string() + " is a directory; name a file");
 }

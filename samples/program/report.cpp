@@ -1,8 +1,5 @@
 #include "lockstep/samples/program/report.h"
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/parallel/internal/file.h"
@@ -43,14 +40,9 @@ void write_json(const std::filesystem::path& path, const Figures& figures, const
 
 void require_writable(const std::filesystem::path& path) {
     if (path.empty()) return;
-    const std::filesystem::path directory = path.has_parent_path() ? path.parent_path() : ".";
-    if (!std::filesystem::is_directory(directory))
-        throw lockstep::InvalidArgument(path.string() + ": the directory " + directory.string() +
-                                        " does not exist; make it first");
-    if (::access(directory.c_str(), W_OK) != 0)
-        throw lockstep::InvalidArgument(path.string() + ": the directory " + directory.string() + " cannot be written");
     if (std::filesystem::is_directory(path))
         throw lockstep::InvalidArgument(path.string() + " is a directory; name a file");
+    const lockstep::internal::AtomicFile probe(path);  // nothing remains of it
 }
 
 RunLog::RunLog(const std::filesystem::path& directory, const std::string& program, const lockstep::Devices& devices) {

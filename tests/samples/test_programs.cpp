@@ -1,0 +1,186 @@
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/file_fixture.h"
+
+using namespace lockstep::test;
+using nlohmann::json;
+
+namespace {
+
+struct Run {
+    int status = -1;
+    std::string out, err;
+    long lines_of_err() const { return std::count(err.begin(), err.end(), '\n'); }
+};
+
+/// A directory with a small data set in which programs are run.
+struct Place {
+    TemporaryDirectory directory;
+    Place() {
+        const Run drawn = run("make-digits --data digits --train 404 --test 60 --seed 3");
+        REQUIRE(drawn.status == 0);
+    }
+    /// `line` begins with a program's name; `before` goes in front of it.
+    Run run(const std::string& line, const std::string& before = "") const {
+        const std::string command =
+            "cd '" + directory.path().string() + "' && " + before + " '" PROGRAMS "'/" + line + " >out 2>err";
+        const int raw = std::system(command.c_str());
+        return {WIFEXITED(raw) ? WEXITSTATUS(raw) : -1, get_bytes(directory / "out"), get_bytes(directory / "err")};
+    }
+    Run mnist(const std::string& flags, const std::string& before = "") const {
+        return run("mnist --data digits --net small " + flags, before);
+    }
+    json figures(const std::string& name) const { return json::parse(get_bytes(directory / name)); }
+};
+
+}  // namespace
+
+TEST_CASE("help names all flags and succeeds") {
+    const Place place;
+    for (const std::string name : {"mnist", "linear"}) {
+        const Run help = place.run(name + " --help");
+        CHECK(help.status == 0);
+        CHECK(help.err.empty());
+        for (const char* flag : {"--parallel", "--devices", "--shards", "--batch-size ", "--batch-size-per-device",
+                                 "--epochs", "--steps", "--lr", "--momentum", "--seed", "--deterministic", "--workers",
+                                 "--save", "--load", "--log-dir", "--json", "--quiet"})
+            CHECK_THAT(help.out, contains(flag));
+        for (const char* flag : {"--amp", "--benchmark", "--backend", "ddp"})
+            CHECK(help.out.find(flag) == std::string::npos);
+    }
+    CHECK_THAT(place.run("mnist --help").out, contains("--net"));
+}
+
+TEST_CASE("wrong usage is one line and status 2") {
+    const Place place;
+    for (const std::string flags : {"--nonsense",
+                                    "--amp fp16",
+                                    "--benchmark",
+                                    "--parallel ddp",
+                                    "--net large",
+                                    "--devices cpu:99",
+                                    "--devices cpu:0,cpu:0",
+                                    "--devices gpu",
+                                    "--devices ''",
+                                    "--shards 0",
+                                    "--shards x",
+                                    "--batch-size 0",
+                                    "--batch-size 2.5",
+                                    "--batch-size",
+                                    "--batch-size 4 --batch-size-per-device 2",
+                                    "--epochs -1",
+                                    "--steps -3",
+                                    "--lr -0.1",
+                                    "--lr nan",
+                                    "--lr 1e999",
+                                    "--momentum -1",
+                                    "--seed -1",
+                                    "--workers -1",
+                                    "--quiet=maybe",
+                                    "stray"}) {
+        CAPTURE(flags);
+        const Run run = place.mnist(flags);
+        CHECK(run.status == 2);
+        CHECK(run.out.empty());
+        CHECK(run.lines_of_err() == 1);
+        CHECK(run.err.rfind("mnist: ", 0) == 0);
+        CHECK(run.err.size() < 300);
+    }
+    const Run environment = place.mnist("--steps 1", "LOCKSTEP_CPU_DEVICES=many");
+    CHECK(environment.status == 2);
+    CHECK_THAT(environment.err, contains("LOCKSTEP_CPU_DEVICES"));
+    CHECK(place.run("linear --data digits").status == 2);
+}
+
+TEST_CASE("a failed run is one line and status 1") {
+    const Place place;
+    put_bytes(place.directory / "broken", "no checkpoint");
+    for (const std::string flags :
+         {"--data nowhere", "--save nowhere/file", "--json nowhere/file", "--log-dir /proc/nothing", "--load nowhere",
+          "--load broken", "--save /dev/full", "--lr 1e38 --momentum 0"}) {
+        CAPTURE(flags);
+        const Run run = place.run("mnist --net small --steps 4 --quiet " + flags +
+                                  (flags.find("--data") == 0 ? "" : " --data digits"));
+        if (flags == "--save /dev/full" && run.status == 0) continue;  // root may replace the device file by a file
+        CHECK(run.status == 1);
+        CHECK(run.lines_of_err() == 1);
+        CHECK(run.err.rfind("mnist: ", 0) == 0);
+    }
+}
+
+TEST_CASE("ten steps write figures, a log and nothing else") {
+    const Place place;
+    const Run run = place.mnist("--devices cpu:0,cpu:1 --steps 10 --quiet --json figures.json --log-dir log");
+    CHECK(run.status == 0);
+    CHECK(run.out.empty());
+    CHECK(run.err.empty());
+    const json figures = place.figures("figures.json");
+    CHECK(figures["losses"].size() == 10);
+    CHECK(figures["losses"][0].get<double>() > 2.0);
+    CHECK(figures["test_accuracy"].get<double>() >= 0);
+    CHECK(figures["test_accuracy"].get<double>() <= 1);
+    CHECK(figures["samples_per_second"].get<double>() > 0);
+    CHECK(figures["seconds"].get<double>() > 0);
+    CHECK(figures["devices"] == json({"cpu:0", "cpu:1"}));
+    CHECK(figures["peak_bytes"].size() == 2);
+    CHECK(figures["world_size"] == 1);
+    CHECK(figures["versions"].contains("lockstep"));
+    const std::string log = get_bytes(place.directory / "log/mnist.jsonl");
+    CHECK(std::count(log.begin(), log.end(), '\n') == 13);  // the run, 10 steps, 2 evaluations
+
+    const Run one =
+        place.mnist("--parallel none --devices cpu:1,cpu:0 --steps 3 --batch-size-per-device 16 --json one.json");
+    CHECK(one.status == 0);
+    CHECK_THAT(one.out, contains("one device on cpu:1, 16 rows"));
+    CHECK(place.figures("one.json")["devices"] == json({"cpu:1"}));
+    const Run many =
+        place.mnist("--devices cpu:0,cpu:1,cpu:2 --steps 3 --batch-size-per-device 16", "LOCKSTEP_CPU_DEVICES=3");
+    CHECK_THAT(many.out, contains("data-parallel on cpu:0,cpu:1,cpu:2, 48 rows a step in 3 shards"));
+    const Run few = place.mnist("--devices cpu:0,cpu:1 --batch-size 1 --steps 1");
+    CHECK(few.status == 0);
+    CHECK_THAT(few.err, contains("1 rows for 2 shards"));
+}
+
+TEST_CASE("a run that is saved and continued has the bits of one that was not, on other devices too") {
+    const Place place;
+    const std::string common = "--shards 4 --epochs 2 --quiet --momentum 0.9 ";
+    REQUIRE(place.mnist(common + "--save whole").status == 0);
+    REQUIRE(place.mnist(common + "--devices cpu:0,cpu:1 --steps 5 --save part").status == 0);
+    REQUIRE(place.mnist(common + "--devices cpu:0 --load part --save rest").status == 0);
+    CHECK(get_bytes(place.directory / "rest") == get_bytes(place.directory / "whole"));
+    CHECK(get_bytes(place.directory / "part") != get_bytes(place.directory / "whole"));
+    CHECK(get_bytes(place.directory / "rest.resume") == get_bytes(place.directory / "whole.resume"));
+
+    // Evaluation alone: nothing is trained.
+    REQUIRE(place.mnist("--epochs 0 --quiet --load whole --save same --json figures.json").status == 0);
+    CHECK(get_bytes(place.directory / "same") == get_bytes(place.directory / "whole"));
+    CHECK(place.figures("figures.json")["losses"].empty());
+    CHECK(place.mnist(common + "--load part --seed 2").status == 2);
+}
+
+TEST_CASE("when the disk is full the old checkpoint stays") {
+    const Place place;
+    REQUIRE(place.mnist("--steps 1 --quiet --save net").status == 0);
+    const std::string before = get_bytes(place.directory / "net");
+    const Run full = place.mnist("--steps 2 --quiet --save net", "trap '' XFSZ; ulimit -f 8;");
+    CHECK(full.status == 1);
+    CHECK(full.lines_of_err() == 1);
+    CHECK(get_bytes(place.directory / "net") == before);
+}
+
+TEST_CASE("linear finds its line") {
+    const Place place;
+    const Run run = place.run("linear --devices cpu:0,cpu:1 --json figures.json");
+    CHECK(run.status == 0);
+    CHECK_THAT(run.out, contains("within 0.00"));
+    const json figures = place.figures("figures.json");
+    CHECK(figures["losses"].size() == 320);
+    CHECK(figures["losses"].back().get<double>() < 2e-3);
+    CHECK(!figures.contains("test_accuracy"));
+}
