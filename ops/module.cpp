@@ -74,6 +74,7 @@ ModuleTensor::ModuleTensor(const ModuleTensor& other) : member_(other.member_) {
     if (other.group_) group_ = copied(other.group_, other.member_);
 }
 
+// NOLINTNEXTLINE(bugprone-unhandled-self-assignment): the first line handles it
 ModuleTensor& ModuleTensor::operator=(const ModuleTensor& other) {
     if (group_ == other.group_) return *this;  // itself, or tied to it
     member_ = other.member_;

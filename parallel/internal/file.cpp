@@ -40,7 +40,7 @@ InputFile::~InputFile() {
 }
 
 InputFile::InputFile(InputFile&& other) noexcept
-    : name_(other.name_), descriptor_(std::exchange(other.descriptor_, -1)), size_(other.size_) {}
+    : name_(std::move(other.name_)), descriptor_(std::exchange(other.descriptor_, -1)), size_(other.size_) {}
 
 void InputFile::read_at(std::uint64_t offset, std::span<std::byte> to) const {
     std::size_t done = 0;

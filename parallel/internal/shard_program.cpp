@@ -107,7 +107,7 @@ Tensor pool_loss(const std::vector<Loss::Term>& terms, NanPolicy nan_policy, std
     Tensor value;
     std::size_t next = 0;
     for (const Loss::Term& term : terms) {
-        const Tensor numerator = sums[next++];
+        const Tensor& numerator = sums[next++];
         Tensor gradient = Tensor::full({}, term.factor, numerator.dtype(), numerator.device());
         if (term.weight.defined()) gradient = div(gradient, sums[next++]);
         const Tensor part = mul(numerator, gradient);
