@@ -226,7 +226,7 @@ std::vector<ShardedTensor> BatchLoader::next(std::uint64_t run) {
         while (state.options.workers > 0) {
             state.read_ahead();
             if (std::ssize(state.uploaded) > state.options.prefetch || state.to_upload == state.to_read ||
-                !state.reader->filled(state.number_of(state.to_upload)))
+                !state.reader->ready(state.number_of(state.to_upload)))
                 break;
             state.upload();
         }

@@ -66,9 +66,9 @@ void BatchReader::fill(std::size_t slot, std::span<const std::int64_t> rows, std
     }
 }
 
-bool BatchReader::filled(std::size_t slot) {
+bool BatchReader::ready(std::size_t slot) {
     const std::scoped_lock lock(mutex_);
-    return slots_[slot].filled;
+    return slots_[slot].filled && !slots_[slot].error;
 }
 
 void BatchReader::wait(std::size_t slot) {

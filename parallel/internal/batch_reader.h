@@ -27,7 +27,8 @@ public:
     /// Has `rows` read to `to` (one address a field); both stay until the slot is filled. Without workers it is read
     /// at once.
     void fill(std::size_t slot, std::span<const std::int64_t> rows, std::span<std::byte* const> to);
-    bool filled(std::size_t slot);
+    /// It is filled, without an error.
+    bool ready(std::size_t slot);
     /// Waits for the slot; rethrows what reading threw.
     void wait(std::size_t slot);
     /// Forgets what has not begun, waits for the rest.

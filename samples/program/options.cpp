@@ -27,6 +27,15 @@ CLI::Validator is_rate() {
     return {complaint, "FLOAT from 0 up"};
 }
 
+/// CLI11 takes -1 as an unsigned number.
+CLI::Validator is_natural() {
+    const auto complaint = [](const std::string& text) {
+        const bool good = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+        return good ? std::string() : text + " is no whole number from 0 up";
+    };
+    return {complaint, "UINT"};
+}
+
 void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
     app.add_option("--parallel", options.parallel, "none: the first device alone; dp: all devices from one thread")
         ->check(CLI::IsMember({"none", "dp"}))
@@ -48,7 +57,9 @@ void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 62));
     app.add_option("--lr", options.lr, "learning rate")->check(is_rate())->capture_default_str();
     app.add_option("--momentum", options.momentum, "momentum")->check(is_rate())->capture_default_str();
-    app.add_option("--seed", options.seed, "of weights, masks and the order of the data")->capture_default_str();
+    app.add_option("--seed", options.seed, "of weights, masks and the order of the data")
+        ->check(is_natural())
+        ->capture_default_str();
     app.add_flag("--deterministic", options.deterministic, "same bits in every run without fixing the shards");
     app.add_option("--workers", options.workers, "threads that read data")
         ->check(CLI::Range(0, 1024))
