@@ -1,5 +1,7 @@
 #include "lockstep/ops/optimizer.h"
 
+#include <atomic>
+
 #include "lockstep/ops/internal/step_operations.h"
 #include "lockstep/runtime/tape.h"
 
@@ -18,6 +20,11 @@ Tensor over(const std::shared_ptr<Buffer>& buffer, DType dtype, std::int64_t ele
 }
 
 }  // namespace
+
+Optimizer::Optimizer(std::shared_ptr<ParameterStore> store) : store_(std::move(store)) {
+    static std::atomic<std::uint64_t> made{0};
+    id_ = ++made;  // 0 stands for none
+}
 
 OptimizerState& Optimizer::state_on(Device device) {
     OptimizerState* state = nullptr;

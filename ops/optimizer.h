@@ -25,7 +25,7 @@ struct OptimizerState {
 /// happens is the wrapper's business.
 class Optimizer {
 public:
-    explicit Optimizer(std::shared_ptr<ParameterStore> store) : store_(std::move(store)) {}
+    explicit Optimizer(std::shared_ptr<ParameterStore> store);
     virtual ~Optimizer() = default;
     Optimizer(const Optimizer&) = delete;
     Optimizer& operator=(const Optimizer&) = delete;
@@ -36,6 +36,8 @@ public:
     void zero_grad();
 
     const std::shared_ptr<ParameterStore>& store() const { return store_; }
+    /// A number that no other optimizer of the process has or had: programs are kept by it.
+    std::uint64_t id() const { return id_; }
     /// Settings of the segments of `arena`, to be copied to the devices; `settings_version` grows when they change.
     virtual std::vector<Segment> segments(int arena) const = 0;
     virtual std::uint64_t settings_version() const = 0;
@@ -50,6 +52,7 @@ public:
 private:
     void step_plain();
     std::shared_ptr<ParameterStore> store_;
+    std::uint64_t id_;
     std::vector<std::pair<Device, OptimizerState>> states_;
 };
 

@@ -1,6 +1,7 @@
 // What all programs of one engine share: devices, lanes, replicas and the control words of every device.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <vector>
@@ -39,6 +40,8 @@ struct EngineContext {
     std::vector<Lane> lanes;
     std::shared_ptr<ParameterStore> store;
     std::vector<ControlBlock> control;  ///< one a device
+    /// A kernel threw on a CPU device's worker, and the host has not yet passed that on.
+    std::shared_ptr<std::atomic<bool>> failed = std::make_shared<std::atomic<bool>>(false);
     /// Gradient arenas for partial sums beyond the first of a device: [device][index][arena].
     std::vector<std::vector<std::vector<std::shared_ptr<Buffer>>>> partials;
 

@@ -42,7 +42,7 @@ void InFlight::look_at(Slot& slot) {
     slot.done.synchronize();
     slot.busy = false;
     const auto* report = static_cast<const Report*>(slot.report->data());
-    if (report->status.code != 0) refuse(report->status);
+    if (report->status.code != 0 || *context_.failed) refuse(report->status);
     if (slot.loss) {
         slot.loss->engine = nullptr;
         slot.loss->value = slot.has_loss ? static_cast<double>(report->loss) : 0;
@@ -73,11 +73,12 @@ std::string InFlight::describe(const StatusWord& status) const {
 }
 
 void InFlight::refuse(const StatusWord& status) {
-    const std::string reason = describe(status);
+    std::string reason = describe(status);
     std::exception_ptr failure;
     try {
         rest_all_devices(context_);
-    } catch (...) {
+    } catch (const std::exception& error) {
+        reason = error.what();
         failure = std::current_exception();
     }
     for (Slot& slot : slots_) {  // steps queued behind the bad one changed nothing either
@@ -104,6 +105,7 @@ void rest_all_devices(EngineContext& context) {
     };
     for (std::size_t lane = 0; lane < context.lanes.size(); ++lane) rest(context.compute(static_cast<int>(lane)));
     for (int d = 0; d < context.devices.size(); ++d) rest(context.communicate(d));
+    *context.failed = false;
     for (int d = 0; d < context.devices.size(); ++d) {
         const ControlBlock& control = context.control[static_cast<std::size_t>(d)];
         Stream& stream = context.communicate(d);

@@ -217,7 +217,7 @@ void LongerForm::update(Optimizer& optimizer) {
     take_in_gradients();
     replicas_.refresh();
     replicas_.store_settings(optimizer);
-    PlacedUpdate& placed = updates_[{&optimizer, with_gradient}];
+    PlacedUpdate& placed = updates_[{optimizer.id(), with_gradient}];
     if (!placed.instance || placed.has_momentum != optimizer.has_momentum()) {
         placed = PlacedUpdate{};
         placed.has_momentum = optimizer.has_momentum();

@@ -50,7 +50,7 @@ private:
         std::unique_ptr<Instance> instance;
         bool has_momentum = false;
     };
-    std::map<std::pair<const Optimizer*, std::string>, PlacedUpdate> updates_;
+    std::map<std::pair<std::uint64_t, std::string>, PlacedUpdate> updates_;
     /// Tapes may outlive the wrapper; they look here first.
     std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };

@@ -1,5 +1,8 @@
 #include "lockstep/parallel/internal/program_cache.h"
 
+#include "lockstep/parallel/internal/trace_check.h"
+#include "lockstep/runtime/internal/environment.h"
+
 namespace lockstep {
 
 namespace {
@@ -20,13 +23,8 @@ bool lies_in_store(const ParameterStore& store, const Storage& storage) {
 
 }  // namespace
 
-std::shared_ptr<const ShardProgram> ProgramCache::shard_program(const std::string& text, const ProgramKey& key,
-                                                                Pass pass, std::int64_t rows,
-                                                                const std::vector<TensorMeta>& inputs,
-                                                                const std::vector<bool>& wants_gradient,
-                                                                const ModelFunction& model) {
-    auto& program = shard_programs_[text + "#" + std::to_string(rows)];
-    if (program) return program;
+ShardProgram ProgramCache::trace(Pass pass, std::int64_t rows, const std::vector<TensorMeta>& inputs,
+                                 const std::vector<bool>& wants_gradient, const ModelFunction& model) const {
     ShardProgramRequest request;
     request.prototype = context_.devices[0];
     request.threads = context_.threads;
@@ -37,8 +35,18 @@ std::shared_ptr<const ShardProgram> ProgramCache::shard_program(const std::strin
     for (const TensorMeta& input : inputs) request.inputs.push_back(with_rows(input, rows));
     request.input_wants_gradient = wants_gradient;
     request.store = context_.store.get();
+    return trace_shard(request, model);
+}
+
+std::shared_ptr<const ShardProgram> ProgramCache::shard_program(const std::string& text, const ProgramKey& key,
+                                                                Pass pass, std::int64_t rows,
+                                                                const std::vector<TensorMeta>& inputs,
+                                                                const std::vector<bool>& wants_gradient,
+                                                                const ModelFunction& model) {
+    auto& program = shard_programs_[text + "#" + std::to_string(rows)];
+    if (program) return program;
     ++traces_;
-    auto traced = std::make_shared<ShardProgram>(trace_shard(request, model));
+    auto traced = std::make_shared<ShardProgram>(trace(pass, rows, inputs, wants_gradient, model));
     traced->keep = key.keep;
     program = std::move(traced);
     return program;
@@ -56,7 +64,8 @@ PlacedProgram& ProgramCache::get(const ProgramKey& key, Pass pass, const BatchCu
         signature.add(with_rows(inputs[i], 1)).add(static_cast<bool>(wants_gradient[i]));
     const std::string& text = signature.bytes();
 
-    auto& placed = placed_[{text, cut.rows, optimizer}];
+    static const bool checks = environment::flag("LOCKSTEP_CHECK_TRACE");
+    auto& placed = placed_[{text, cut.rows, optimizer ? optimizer->id() : 0}];
     if (!placed || placed->has_momentum() != (optimizer && optimizer->has_momentum())) {
         auto batch = std::make_shared<BatchProgram>();
         batch->cut = cut;
@@ -67,6 +76,11 @@ PlacedProgram& ProgramCache::get(const ProgramKey& key, Pass pass, const BatchCu
         refresh_constants(*batch);
         placed =
             std::make_unique<PlacedProgram>(context_, constants_, std::move(batch), UpdatePlan{optimizer, !optimizer});
+    } else if (checks) {
+        const BatchProgram& kept = placed->batch();
+        require_same_trace(*kept.full, trace(pass, cut.rows_of(0), inputs, wants_gradient, model));
+        if (kept.uneven())
+            require_same_trace(*kept.last, trace(pass, cut.rows_of(cut.present - 1), inputs, wants_gradient, model));
     }
     refresh_constants(placed->batch());
     return *placed;

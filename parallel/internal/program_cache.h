@@ -23,6 +23,8 @@ public:
     std::uint64_t traces() const { return traces_; }
 
 private:
+    ShardProgram trace(Pass pass, std::int64_t rows, const std::vector<TensorMeta>& inputs,
+                       const std::vector<bool>& wants_gradient, const ModelFunction& model) const;
     std::shared_ptr<const ShardProgram> shard_program(const std::string& text, const ProgramKey& key, Pass pass,
                                                       std::int64_t rows, const std::vector<TensorMeta>& inputs,
                                                       const std::vector<bool>& wants_gradient,
@@ -34,7 +36,7 @@ private:
     ConstantCache& constants_;
     NanPolicy nan_policy_;
     std::map<std::string, std::shared_ptr<const ShardProgram>> shard_programs_;
-    std::map<std::tuple<std::string, std::int64_t, const Optimizer*>, std::unique_ptr<PlacedProgram>> placed_;
+    std::map<std::tuple<std::string, std::int64_t, std::uint64_t>, std::unique_ptr<PlacedProgram>> placed_;
     std::uint64_t traces_ = 0;
 };
 

@@ -107,6 +107,7 @@ TaskSpec ProgramPlacer::task_of(int shard, const Record& record, bool forward) c
     const ControlBlock& control = context_.control[static_cast<std::size_t>(task.replica)];
     task.step = control.step();
     task.agreed = control.agreed();
+    task.failed = context_.failed.get();
     task.status = forward ? control.shard(shard) : nullptr;
     task.ordinal = record.ordinal;
     task.shard = shard;
@@ -127,7 +128,8 @@ void ProgramPlacer::place_span(const Turn& turn) {
     const auto record_of = [&](int shard) -> const Record& {
         return batch_.of(shard).records[static_cast<std::size_t>(index_of(turn, shard))];
     };
-    TaskSpec task = task_of(0, record_of(0), false);
+    const bool forward = index_of(turn, 0) < static_cast<long>(batch_.of(0).commit_begin);
+    TaskSpec task = task_of(0, record_of(0), forward);
     task.shards = batch_.cut.present;
     for (int shard = 1; shard < batch_.cut.present; ++shard)
         for (const Operand& operand : record_of(shard).in)

@@ -102,6 +102,7 @@ TaskSpec flat_task(EngineContext& context, Stream& stream, int device, std::shar
     const ControlBlock& control = context.control[static_cast<std::size_t>(device)];
     task.step = control.step();
     task.agreed = control.agreed();
+    task.failed = context.failed.get();
     task.replica = device;
     return task;
 }

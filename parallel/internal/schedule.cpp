@@ -47,12 +47,12 @@ Instance::Instance(const Schedule& schedule, std::vector<std::shared_ptr<Buffer>
             if (task.pointers.back()) task.accesses.push_back(access(place, runner[i], true));
         }
         if (task.scratch) task.accesses.push_back(access(spec.scratch, runner[i], true));
-        // Control words are read and written by the kernel beside its operands.
-        if (spec.operation->is_random())
+        // Control words are read and written beside the operands: by the kernel, and when it throws.
+        if (spec.operation->is_random() || spec.status)
             task.accesses.push_back({spec.step, sizeof(StepState), runner[i], Access::Mode::read});
         if (spec.operation->commits())
             task.accesses.push_back({spec.agreed, sizeof(StatusWord), runner[i], Access::Mode::read});
-        if (spec.operation->reports_status())
+        if (spec.status)
             task.accesses.push_back({spec.status, sizeof(StatusWord), runner[i], Access::Mode::write});
         tasks_.push_back(std::move(task));
     }
@@ -78,12 +78,16 @@ Access Instance::access(const PlaceRef& place, Device runner, bool write) const 
 
 void Instance::perform(const Task& task, const Launch& launch) {
     const TaskSpec& spec = *task.spec;
+    if (!launch.native && spec.failed && *spec.failed && spec.operation->commits()) return;
     try {
         spec.kernel->run({launch, task.pointers.data(), task.pointers.data() + spec.in.size(), task.scratch, spec.step,
                           spec.status, spec.agreed, spec.ordinal, spec.shard, spec.first_row, spec.shards});
     } catch (const std::exception& error) {
         // On a CPU device this is the worker: the step must not commit, whatever else goes on.
-        if (!launch.native && spec.status) spec.status->code = static_cast<std::int32_t>(StatusCode::operation_failed);
+        if (!launch.native && spec.status)
+            *spec.status = {static_cast<std::int32_t>(StatusCode::operation_failed), spec.shard,
+                            static_cast<std::int64_t>(spec.step->step), 0, 0};
+        if (!launch.native && spec.failed) *spec.failed = true;
         throw DeviceError(fmt::format("replica {} on {}, shard {}: {}: {}", spec.replica, launch.device.str(),
                                       spec.shard, spec.operation->name(), error.what()));
     }

@@ -2,6 +2,7 @@
 // once, replayed every step.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -30,6 +31,7 @@ struct TaskSpec {
     const StepState* step = nullptr;
     StatusWord* status = nullptr;
     const StatusWord* agreed = nullptr;
+    std::atomic<bool>* failed = nullptr;  ///< set when a kernel of the engine threw; commits look here too
     std::uint32_t ordinal = 0;
     int shard = 0;
     std::int64_t first_row = 0;

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/messages.h"
 #include "lockstep/tests/parallel/small_net.h"
 
 using namespace small_net;
@@ -31,17 +32,6 @@ std::vector<Array> scaled(std::vector<Array> arrays, double factor) {
 std::vector<Array> without_last(std::vector<Array> arrays) {
     arrays.pop_back();
     return arrays;
-}
-
-/// The message that `action` throws, as E.
-template <class E, class Action>
-std::string message_of(const Action& action) {
-    try {
-        action();
-    } catch (const E& error) {
-        return error.what();
-    }
-    return "nothing was thrown";
 }
 
 }  // namespace

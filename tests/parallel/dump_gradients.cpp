@@ -1,0 +1,87 @@
+// Writes DataParallel's gradients, with the model and data that they came from, for tests/pytorch/check_gradients.py.
+// usage: dump_gradients DIRECTORY
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "lockstep/parallel/safetensors.h"
+#include "lockstep/tests/parallel/small_net.h"
+
+using namespace small_net;
+
+namespace {
+
+/// Tensors to write, with the values that they point to.
+class Dump {
+public:
+    void add(const std::string& name, const ls::Tensor& tensor) {
+        const ls::Tensor plain = tensor.detach().to(ls::Device::host()).contiguous();
+        kept_.push_back(plain);
+        ls::SafetensorsTensor entry{name, plain.dtype(), {}, nullptr};
+        for (const std::int64_t size : plain.shape()) entry.shape.push_back(size);
+        if (plain.dtype() == ls::DType::i64)
+            entry.data = plain.data<const std::int64_t>();
+        else
+            entry.data = plain.data<const float>();
+        tensors_.push_back(std::move(entry));
+    }
+    void write(const std::filesystem::path& path) const { ls::write_safetensors(path, tensors_); }
+
+private:
+    std::vector<ls::Tensor> kept_;
+    std::vector<ls::SafetensorsTensor> tensors_;
+};
+
+void dump(const std::filesystem::path& directory, std::int64_t rows, int k) {
+    ls::manual_seed(static_cast<std::uint64_t>(rows));
+    Net net;
+    const Batch batch = make_batch(rows);
+    const ls::Tensor weights = ls::Tensor::from(std::vector<float>{0.3F, 1.7F, 0.05F, 2.5F, 1}, {5});
+    const ls::Tensor dense = ls::Tensor::randn({rows, 5});
+    Dump file;
+    for (const ls::NamedTensor& named : ls::named_tensors(net)) file.add("model." + named.name, named.member->tensor());
+    file.add("images", batch.images);
+    file.add("labels", batch.labels);
+    file.add("weights", weights);
+    file.add("dense", dense);
+    const ls::Device device = ls::Device::cpu(0);
+    const std::vector<std::pair<std::string, ls::NllLoss>> losses{
+        {"mean", {}},
+        {"weights", {{.weight = weights.to(device)}}},
+        {"ignore", {{.ignore_index = 1}}},
+        {"sum", {{.reduction = ls::Reduction::sum}}},
+        {"combined", {}},
+    };
+    for (const auto& [name, nll] : losses) {
+        ls::DataParallel<Net> model(net, devices(k));
+        const ls::Tensor images = batch.images.clone().requires_grad_();
+        const ls::Tensor output = model(images);
+        ls::Loss loss = nll(output, batch.labels.to(device));
+        if (name == "combined") loss = loss + 0.1 * ls::mse_loss(output, dense.to(device));
+        const ls::Tensor value = loss.value();
+        value.backward();
+        file.add(name + ".loss", value);
+        file.add(name + ".images", images.grad());
+        for (const ls::NamedTensor& named : ls::named_tensors(*model))
+            file.add(name + ".model." + named.name, named.member->tensor().grad());
+    }
+    file.write(directory / fmt::format("{}_rows_{}_devices.safetensors", rows, k));
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+    if (count != 2) {
+        std::fputs("usage: dump_gradients DIRECTORY\n", stderr);
+        return 2;
+    }
+    try {
+        for (const std::int64_t rows : {24, 23, 5, 1})
+            for (const int k : {1, 2, 3, 4, 8}) dump(arguments[1], rows, k);
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "dump_gradients: %s\n", error.what());
+        return 1;
+    }
+    return 0;
+}

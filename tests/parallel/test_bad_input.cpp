@@ -1,0 +1,181 @@
+// What DataParallel refuses before anything runs: messages say what is wrong, where, and what to do.
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/messages.h"
+#include "lockstep/tests/parallel/small_net.h"
+
+using namespace small_net;
+using ls::Device;
+using ls::InvalidArgument;
+
+namespace {
+
+const std::string visible = "(visible: cpu:0, cpu:1, cpu:2, cpu:3, cpu:4, cpu:5, cpu:6, cpu:7); ";
+
+/// A model from a function, for what only forward gets wrong.
+template <class F>
+struct Free {
+    ls::Linear fc{4, 3};
+    F function;
+    LOCKSTEP_MEMBERS(fc)
+    auto forward(const ls::Tensor& x) { return function(fc, x); }
+};
+
+template <class F>
+ls::DataParallel<Free<F>> wrapped(F function, int k = 3) {
+    return ls::DataParallel<Free<F>>(Free<F>{.function = function}, devices(k));
+}
+
+bool says(const std::string& text, const std::string& part) {
+    INFO(text);
+    CHECK(text.find(part) != std::string::npos);
+    return true;
+}
+
+}  // namespace
+
+TEST_CASE("lists of devices that cannot be") {
+    const auto wrap = [](std::vector<Device> list) {
+        return message_of<InvalidArgument>([&] { ls::DataParallel<Net> model(Net{}, list); });
+    };
+    says(wrap({Device::cpu(0), Device::cpu(9)}), "device cpu:9 does not exist or is not visible (");
+    says(wrap({Device::cpu(0), Device::cpu(9)}), visible);
+    CHECK(wrap({Device::cpu(0), Device::cpu(1), Device::cpu(0)}) ==
+          "devices cpu:0,cpu:1,cpu:0: cpu:0 is there twice; name every device once");
+    says(wrap({}), "the list of devices is empty: name at least one, or 'all'; ");
+    CHECK(wrap({Device::host()}) == "devices host: the host is no device to train on; use cpu:0");
+}
+
+TEST_CASE("models that cannot be wrapped") {
+    const auto spread = [] {
+        Net net;
+        net.fc2.weight.rebind(net.fc2.weight->to(Device::cpu(1)).detach().requires_grad_());
+        ls::DataParallel<Net> model(std::move(net), devices(2));
+    };
+    CHECK(message_of<InvalidArgument>(spread) ==
+          "module must have its parameters and buffers on one device, but conv.weight is on host and fc2.weight on "
+          "cpu:1");
+
+    ls::DataParallel<Net> model(Net{}, devices(2));
+    CHECK(message_of<InvalidArgument>([&] { ls::DataParallel<Net> twice(std::move(*model), devices(2)); }) ==
+          "the parameter conv.weight belongs to another wrapper or optimizer already; copy the model to wrap it again");
+    ls::DataParallel<Net> copy{ls::DataParallel<Net>(Net{}, devices(2)).module(), devices(2)};  // copies may be wrapped
+    (void)copy(make_batch(4).images);
+}
+
+TEST_CASE("options and optimizers that do not fit") {
+    const auto with = [](const ls::DataParallelOptions& options) {
+        return message_of<InvalidArgument>([&] { ls::DataParallel<Net> model(Net{}, devices(2), options); });
+    };
+    CHECK(with({.shards = -1}) == "-1 shards: give a positive number, or 0 for one a device");
+    CHECK(with({.threads_per_shard = -2}) == "-2 threads a shard: give a positive number, or 0 to choose");
+    says(with({.output_device = Device::cpu(12)}), "device cpu:12 does not exist or is not visible");
+    ls::DataParallel<Net> a(Net{}, devices(2)), b(Net{}, devices(2));
+    ls::SGD sgd(b);
+    const Batch batch = make_batch(4);
+    CHECK(message_of<InvalidArgument>([&] { a.step(sgd, batch.images, batch.labels, ls::nll_loss); }) ==
+          "step: the optimizer belongs to another model; make it from this wrapper: SGD(model, ...)");
+    says(message_of<InvalidArgument>([&] { ls::SGD bad(a, {.lr = -1}); }), "SGD: lr -1 must not be negative");
+}
+
+TEST_CASE("inputs that cannot be scattered") {
+    ls::DataParallel<Net> model(Net{}, devices(2));
+    ls::SGD sgd(model, {.lr = 0.1});
+    const Batch batch = make_batch(6);
+    CHECK(message_of<InvalidArgument>([&] { (void)model(ls::Tensor::scalar(1)); }) ==
+          "input 0: a scalar cannot be scattered; give it a batch dimension or pass it as a number");
+    CHECK(message_of<InvalidArgument>([&] {
+              (void)model(ls::Tensor::zeros({0, 2, 7, 7}));
+          }) == "an empty batch of shape (0, 2, 7, 7) cannot be scattered");
+    CHECK(message_of<InvalidArgument>([&] { (void)model(ls::Tensor()); }) == "input 0: the tensor is undefined");
+    CHECK(message_of<InvalidArgument>([&] { model.step(sgd, batch.images, make_batch(5).labels, ls::nll_loss); }) ==
+          "batch sizes differ: input 0 has 6 rows, input 1 has 5; all tensors of one call are cut alike");
+    (void)model(batch.images);  // still usable
+}
+
+TEST_CASE("shapes and dtypes that do not fit a layer") {
+    ls::DataParallel<Net> model(Net{}, devices(2));
+    ls::SGD sgd(model, {.lr = 0.1});
+    const Batch batch = make_batch(6);
+    says(message_of<InvalidArgument>([&] { (void)model(ls::Tensor::zeros({6, 3, 7, 7})); }), "conv2d: ");
+    says(message_of<InvalidArgument>([&] {
+             (void)model(ls::Tensor::zeros({6, 2, 8, 9}));
+         }),
+         "linear: input (3, 48) has 48 features, weight (10, 36) wants 36");
+    says(message_of<InvalidArgument>([&] { (void)model(batch.images.to(ls::DType::f16)); }), "is of dtype f16");
+    says(message_of<InvalidArgument>([&] { (void)model(batch.images.to(ls::DType::f64)); }), "dtype");
+    says(message_of<InvalidArgument>(
+             [&] { model.step(sgd, batch.images, batch.labels.to(ls::DType::i32), ls::nll_loss); }),
+         "nll_loss: target (3,) is of dtype i32 and must be i64");
+    model.step(sgd, batch.images, batch.labels, ls::nll_loss);
+    CHECK(model.engine().steps_done() == 1);
+}
+
+TEST_CASE("reading a value inside forward") {
+    auto reads = wrapped([](ls::Linear& fc, const ls::Tensor& x) {
+        const ls::Tensor y = fc(x);
+        return y.to_vector<float>()[0] > 0 ? y : y * 2.0;
+    });
+    const std::string expected =
+        "a value is read inside forward: while forward is traced its tensors have shapes but no values; return the "
+        "tensor and read it outside";
+    CHECK(message_of<InvalidArgument>([&] { (void)reads(ls::Tensor::zeros({5, 4})); }) == expected);
+    auto item = wrapped([](ls::Linear& fc, const ls::Tensor& x) { return fc(x) * ls::sum(x).item(); });
+    CHECK(message_of<InvalidArgument>([&] { (void)item(ls::Tensor::zeros({5, 4})); }) == expected);
+}
+
+TEST_CASE("tensors on the wrong device") {
+    ls::DataParallel<Net> model(Net{}, devices(2));
+    const Batch batch = make_batch(6);
+    const ls::Tensor output = model(batch.images.to(Device::cpu(5)));  // inputs may lie anywhere
+    CHECK(message_of<InvalidArgument>([&] { (void)ls::nll_loss(output, batch.labels.to(Device::cpu(1))); }) ==
+          "nll_forward: tensors on different devices, cpu:0 and cpu:1; move one with .to(device)");
+    const ls::BatchCut cut = ls::cut_batch(6, 2);
+    const ls::Tensor half = ls::Tensor::zeros({3, 2, 7, 7}, ls::DType::f32, Device::cpu(1));
+    CHECK(message_of<InvalidArgument>([&] {
+              (void)model(ls::ShardedTensor(cut, {half, half}));
+          }) == "input 0: shard 0 is on cpu:1, the model has it on cpu:0");
+}
+
+TEST_CASE("unequal shards that do different things across shards are refused before anything runs") {
+    auto number = wrapped([](ls::Linear& fc, const ls::Tensor& x) {
+        const ls::Tensor y = fc(x);
+        return x.size(0) > 1 ? y + ls::sum_over_shards(ls::sum(y)) : y;
+    });
+    CHECK(message_of<InvalidArgument>([&] {
+              (void)number(ls::Tensor::zeros({7, 4}));
+          }) ==
+          "shards of input shapes (3, 4) and (1, 4) do different things across shards: 2 and 0 operations span shards; "
+          "operations that span shards must not depend on the length of the shard");
+    auto shape = wrapped([](ls::Linear& fc, const ls::Tensor& x) {
+        const ls::Tensor y = fc(x);
+        return y + ls::sum(ls::sum_over_shards(y));
+    });
+    says(message_of<InvalidArgument>([&] {
+             (void)shape(ls::Tensor::zeros({7, 4}));
+         }),
+         "shards of input shapes (3, 4) and (1, 4) do different things across shards: operation 0 (sum_over_shards) "
+         "takes ");
+    (void)shape(ls::Tensor::zeros({6, 4}));  // equal shards are fine
+    CHECK(number(ls::Tensor::zeros({6, 4})).shape() == ls::Shape{6, 3});
+}
+
+TEST_CASE("outputs that cannot be gathered") {
+    auto structure = wrapped([](ls::Linear& fc, const ls::Tensor& x) {
+        return x.size(0) > 1 ? std::vector<ls::Tensor>{fc(x), x} : std::vector<ls::Tensor>{fc(x)};
+    });
+    CHECK(message_of<InvalidArgument>([&] {
+              (void)structure(ls::Tensor::zeros({7, 4}));
+          }) ==
+          "forward returns outputs of different structure for shards of input shapes (3, 4) and (1, 4); they cannot be "
+          "gathered");
+    auto shapes = wrapped([](ls::Linear& fc, const ls::Tensor& x) {
+        const ls::Tensor y = fc(x);
+        return ls::matmul(y, y.transpose(0, 1));
+    });
+    says(message_of<InvalidArgument>([&] { (void)shapes(ls::Tensor::zeros({7, 4})); }), "output 0 of forward is ");
+    says(message_of<InvalidArgument>([&] {
+             (void)shapes(ls::Tensor::zeros({7, 4}));
+         }),
+         "for shards of input shapes (3, 4) and (1, 4); to be gathered, outputs must agree in all dimensions but the "
+         "first");
+}

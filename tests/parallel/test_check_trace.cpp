@@ -1,0 +1,80 @@
+// LOCKSTEP_CHECK_TRACE=1 finds host state that forward or loss read and that changed under a kept program.
+#include <cstdlib>
+
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/messages.h"
+#include "lockstep/tests/parallel/small_net.h"
+
+using namespace small_net;
+
+namespace {
+
+struct Checking {
+    Checking() { setenv("LOCKSTEP_CHECK_TRACE", "1", 1); }
+};
+const Checking checking;
+
+struct Careless {
+    ls::Linear a{4, 4}, b{4, 4};
+    ls::BatchNorm2d norm{4};
+    ls::Dropout drop{0.5};
+    double scale = 1;
+    bool second = false, extra = false, swap = false;
+    std::vector<float> shift = {1, 2, 3, 4};
+    LOCKSTEP_MEMBERS(a, b, norm, drop)
+    ls::Tensor forward(const ls::Tensor& x) {
+        ls::Tensor y = (second ? b : a)(x)*scale + ls::Tensor::from(shift, {4});
+        if (extra) y = ls::relu(y);
+        y = swap ? x - y : y - x;
+        return drop(norm(y.reshape({-1, 4, 1, 1})).flatten(1));
+    }
+};
+
+constexpr auto advice =
+    "; host state that they read is frozen when they are traced, so hand in what changes as an argument or a tensor";
+
+}  // namespace
+
+TEST_CASE("what changed under a kept program is named; nothing is said while nothing changes") {
+    ls::manual_seed(41);
+    ls::DataParallel<Careless> model(Careless{}, devices(3));
+    ls::SGD sgd(model, {.lr = 0.01, .momentum = 0.5});
+    const ls::Tensor x = ls::Tensor::randn({8, 4}), y = ls::Tensor::randn({8, 4});
+    double factor = 1;
+    const auto loss = [&factor](const ls::Tensor& output, const ls::Tensor& target) {
+        return factor * ls::mse_loss(output, target);
+    };
+    const auto step = [&] { model.step(sgd, x, y, loss); };
+    for (int i = 0; i < 3; ++i) step();
+    (void)model(x);
+    (void)model(x);
+    CHECK(model.engine().steps_done() == 3);
+    const auto said = [&](const std::string& part) {
+        const std::string text = message_of<ls::InvalidArgument>(step);
+        INFO(text);
+        CHECK(text.find("forward or loss changed for shards of input shape (3, 4): record ") == 0);
+        CHECK(text.find(part) != std::string::npos);
+        CHECK(text.find(advice) != std::string::npos);
+    };
+    model->scale = 2;
+    said(", has other attributes");
+    model->scale = 1;
+    model->second = true;  // another parameter of the same shape
+    said(", or reads other tensors");
+    model->second = false;
+    model->shift[2] = 7;  // a constant made anew in every forward
+    said(", or reads other tensors");
+    model->shift[2] = 3;
+    model->extra = true;
+    said(" and is relu ");
+    model->extra = false;
+    model->swap = true;
+    said(", or reads other tensors");
+    model->swap = false;
+    factor = 3;
+    said("");
+    factor = 1;
+    step();
+    CHECK(model.engine().steps_done() == 4);
+    model.engine().verify_replicas();
+}

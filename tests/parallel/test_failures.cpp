@@ -1,0 +1,216 @@
+// What goes wrong while a step runs: bad targets, losses that are not finite, no memory, kernels that throw. The model
+// is as before that step and usable.
+#include <limits>
+#include <map>
+
+#include "lockstep/runtime/memory.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/messages.h"
+#include "lockstep/tests/parallel/small_net.h"
+#include "lockstep/tests/parallel/test_operations.h"
+
+using namespace small_net;
+using ls::Device;
+
+namespace {
+
+/// Every kind of state that a step changes: parameters, momentum (through later steps), running statistics, masks.
+struct Stateful {
+    ls::Conv2d conv{2, 4, 3};
+    ls::BatchNorm2d norm{4};
+    ls::Dropout drop{0.3};
+    ls::Linear fc{100, 5};
+    LOCKSTEP_MEMBERS(conv, norm, drop, fc)
+    ls::Tensor forward(const ls::Tensor& x) {
+        const ls::Tensor features = drop(ls::relu(norm(conv(x)))).flatten(1);
+        return ls::log_softmax(fc(test_operations::touch(features)), 1);
+    }
+    Stateful() = default;
+};
+
+using State = std::map<std::string, std::vector<float>>;
+
+State state_of(Stateful& model) {
+    State state;
+    for (const ls::NamedTensor& named : ls::named_tensors(model))
+        state[named.name] = named.member->tensor().detach().to(ls::DType::f32).to_vector<float>();
+    return state;
+}
+
+/// A model on three devices beside a twin that never meets what goes wrong: both must stay equal to the bit.
+struct Twins {
+    Stateful net;
+    ls::DataParallel<Stateful> model, twin;
+    ls::SGD sgd{model, {.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01}},
+        twin_sgd{twin, {.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01}};
+    Batch batch = make_batch(8);
+
+    explicit Twins(const ls::DataParallelOptions& options = {})
+        : model(net, devices(3), options), twin(net, devices(3), options) {}
+    ~Twins() { test_operations::hook() = {}; }
+
+    ls::StepLoss step(const ls::Tensor& images, const ls::Tensor& labels) {
+        return model.step(sgd, images, labels, ls::nll_loss);
+    }
+    void good_steps(int count) {
+        for (int i = 0; i < count; ++i) {
+            const ls::StepLoss a = step(batch.images, batch.labels);
+            CHECK(a.item() == twin.step(twin_sgd, batch.images, batch.labels, ls::nll_loss).item());
+        }
+        require_equal();
+    }
+    void require_equal() {
+        CHECK(state_of(*model) == state_of(*twin));
+        CHECK(model.engine().steps_done() == twin.engine().steps_done());
+        model.engine().verify_replicas();
+    }
+};
+
+ls::Tensor bad_labels() {
+    std::vector<std::int64_t> classes(8, 1);
+    classes[4] = 7;
+    classes[6] = -3;
+    return ls::Tensor::from(classes, {8});
+}
+
+ls::Tensor not_a_number(const ls::Tensor& images) {
+    ls::Tensor bad = images.clone();
+    bad.data<float>()[5] = std::numeric_limits<float>::quiet_NaN();
+    return bad;
+}
+
+const std::string target_message =
+    "step 2: target 7 in row 4 of the batch is out of range (shard 1, replica 1 on cpu:1); the step was not taken";
+
+}  // namespace
+
+TEST_CASE("a target out of range: thrown when the loss is read, the state is that before the step") {
+    for (const auto mode : {ls::ReductionMode::root, ls::ReductionMode::slice_wise}) {
+        ls::manual_seed(21);
+        Twins t({.reduction = mode});
+        t.good_steps(2);
+        const ls::StepLoss loss = t.step(t.batch.images, bad_labels());
+        CHECK(message_of<ls::StepError>([&] { (void)loss.item(); }) == target_message);
+        t.require_equal();
+        CHECK(message_of<ls::StepError>([&] { (void)loss.item(); }) == target_message);  // again and again
+        t.good_steps(2);
+    }
+}
+
+TEST_CASE("a target out of range: thrown two calls later at the latest, what was queued behind changes nothing") {
+    ls::manual_seed(22);
+    Twins t;
+    t.good_steps(2);
+    const ls::StepLoss bad = t.step(t.batch.images, bad_labels());
+    std::vector<ls::StepLoss> behind;
+    int calls = 0;
+    std::string text;
+    std::int64_t number = -1;
+    try {
+        while (++calls <= 3) behind.push_back(t.step(t.batch.images, t.batch.labels));
+    } catch (const ls::StepError& error) {
+        text = error.what();
+        number = error.step();
+    }
+    CHECK(calls <= 2);
+    CHECK(text == target_message);
+    CHECK(number == 2);
+    for (const ls::StepLoss& loss : behind) CHECK_THROWS_AS(loss.item(), ls::StepError);
+    CHECK_THROWS_AS(bad.item(), ls::StepError);
+    t.require_equal();
+    t.good_steps(3);
+}
+
+TEST_CASE("a loss that is not finite stops with the step's number") {
+    ls::manual_seed(23);
+    Twins t;
+    t.good_steps(3);
+    const ls::StepLoss loss = t.step(not_a_number(t.batch.images), t.batch.labels);
+    CHECK(message_of<ls::StepError>([&] { t.model.synchronize(); }) ==
+          "step 3: the loss is not finite; the step was not taken, the model is as before it");
+    CHECK_THROWS_AS(loss.item(), ls::StepError);
+    t.require_equal();
+    t.good_steps(2);
+}
+
+TEST_CASE("a loss that is not finite goes on where asked") {
+    ls::manual_seed(24);
+    Twins t({.nan_policy = ls::NanPolicy::go_on});
+    t.good_steps(1);
+    CHECK(std::isnan(t.step(not_a_number(t.batch.images), t.batch.labels).item()));
+    CHECK(t.model.engine().steps_done() == 2);
+}
+
+TEST_CASE("a kernel that throws on one replica: replica and device are named, the model is as before") {
+    for (const bool in_backward : {false, true}) {
+        ls::manual_seed(25);
+        Twins t;
+        t.good_steps(2);
+        auto& hook = in_backward ? test_operations::hook().backward : test_operations::hook().forward;
+        hook = [](int shard) {
+            if (shard == 1) throw std::runtime_error("the kernel broke");
+        };
+        const ls::StepLoss loss = t.step(t.batch.images, t.batch.labels);
+        const std::string expected = std::string("replica 1 on cpu:1, shard 1: ") +
+                                     (in_backward ? "touch_backward" : "touch") + ": the kernel broke";
+        CHECK(message_of<ls::DeviceError>([&] { t.model.synchronize(); }) == expected);
+        CHECK(message_of<ls::StepError>([&] { (void)loss.item(); }) == expected);
+        hook = [](int) {};
+        if (in_backward) {
+            // Parameters whose gradients were complete before may have been updated; replicas agree, training goes on.
+            t.model.engine().verify_replicas();
+            (void)t.step(t.batch.images, t.batch.labels).item();
+        } else {
+            t.require_equal();
+            t.good_steps(2);
+        }
+    }
+}
+
+TEST_CASE("a kernel that throws in the longer form") {
+    ls::manual_seed(26);
+    Twins t;
+    t.good_steps(1);
+    test_operations::hook().forward = [](int shard) {
+        if (shard == 2) throw std::runtime_error("the kernel broke");
+    };
+    (void)t.model(t.batch.images);
+    CHECK(message_of<ls::DeviceError>([&] { t.model.synchronize(); }) ==
+          "replica 2 on cpu:2, shard 2: touch: the kernel broke");
+    test_operations::hook().forward = [](int) {};
+    t.require_equal();
+}
+
+TEST_CASE("no memory on one device: clean, and usable when there is some") {
+    ls::manual_seed(27);
+    Twins t;
+    t.good_steps(1);
+    const Batch large = make_batch(600);
+    ls::set_memory_limit(Device::cpu(1), ls::memory_stats(Device::cpu(1)).current + 4096);
+    const std::string text = message_of<ls::OutOfMemory>([&] { t.step(large.images, large.labels); });
+    ls::set_memory_limit(Device::cpu(1), 0);
+    INFO(text);
+    CHECK(text.find("out of memory on cpu:1: asked for ") == 0);
+    CHECK(text.find(" bytes, 4096 free of a limit of ") != std::string::npos);
+    CHECK(text.find("; held: ") != std::string::npos);
+    CHECK(text.find(" parameters") != std::string::npos);
+    CHECK(text.find("; use a smaller batch or more devices") != std::string::npos);
+    t.require_equal();
+    t.good_steps(1);
+    CHECK(t.step(large.images, large.labels).item() ==
+          t.twin.step(t.twin_sgd, large.images, large.labels, ls::nll_loss).item());
+    t.require_equal();
+}
+
+TEST_CASE("an optimizer in the place of one that is gone has its own state") {
+    ls::manual_seed(28);
+    Net net;
+    const Batch batch = make_batch(6);
+    ls::DataParallel<Net> model(net, devices(2));
+    for (const double lr : {0.5, 0.0}) {
+        const auto before = parameters_of(*model);
+        ls::SGD sgd(model, {.lr = lr});
+        (void)model.step(sgd, batch.images, batch.labels, ls::nll_loss).item();
+        CHECK((relative_error(parameters_of(*model), before) > 0) == (lr > 0));
+    }
+}
