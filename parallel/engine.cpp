@@ -80,6 +80,21 @@ struct Engine::Impl {
 
     void count_operations(const PlacedProgram& program, bool backward) { replicas->count(program, backward); }
 
+    /// Calls `enqueue`; what it throws reaches the caller after all devices have come to rest.
+    template <class Enqueue>
+    void at_rest_when_thrown(Enqueue&& enqueue) {
+        try {
+            enqueue();
+        } catch (...) {
+            const std::exception_ptr first = std::current_exception();
+            try {
+                rest_all_devices(context);
+            } catch (...) {  // devices that rest because they are lost; the first error says so
+            }
+            std::rethrow_exception(first);
+        }
+    }
+
     EngineOptions options;
     EngineContext context;
     ConstantCache constants;
@@ -132,18 +147,20 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
     PlacedProgram& program = impl_->cache->get(key, Pass::step, batch.cut(), batch.metas(),
                                                std::vector<bool>(inputs.size(), false), model, &optimizer);
     const auto instance = program.acquire();
-    impl_->replicas->refresh();
-    impl_->replicas->store_settings(optimizer);
-    impl_->longer->forget_gradients();
-    batch.scatter(*impl_->in_flight, slot, program, *instance);
-    program.run_forward(*instance);
-    program.run_backward(*instance);
-    impl_->count_operations(program, true);
     auto state = std::make_shared<StepLoss::State>();
     state->engine = this;
-    impl_->in_flight->end(slot, instance->address(program.memory().place(0, program.batch().of(0).loss)), devices()[0],
-                          state);
-    impl_->replicas->hand_back();
+    impl_->at_rest_when_thrown([&] {
+        impl_->replicas->refresh();
+        impl_->replicas->store_settings(optimizer);
+        impl_->longer->forget_gradients();
+        batch.scatter(*impl_->in_flight, slot, program, *instance);
+        program.run_forward(*instance);
+        program.run_backward(*instance);
+        impl_->count_operations(program, true);
+        impl_->in_flight->end(slot, instance->address(program.memory().place(0, program.batch().of(0).loss)),
+                              devices()[0], state);
+        impl_->replicas->hand_back();
+    });
     program.release(instance);
     store()->touch_parameters();
     impl_->replicas->mark_current();
@@ -163,12 +180,14 @@ ForwardResult Engine::forward(const ProgramKey& key, const std::vector<BatchInpu
     const Pass pass = taped && trains ? Pass::training : key.training ? Pass::forward_only : Pass::inference;
     PlacedProgram& program = impl_->cache->get(key, pass, batch.cut(), batch.metas(), wants, model, nullptr);
     const auto instance = program.acquire();
-    impl_->replicas->refresh();
-    batch.scatter(*impl_->in_flight, slot, program, *instance);
-    program.run_forward(*instance);
-    impl_->count_operations(program, false);
-    impl_->in_flight->end(slot, nullptr, devices()[0], nullptr);
-    impl_->replicas->hand_back();
+    impl_->at_rest_when_thrown([&] {
+        impl_->replicas->refresh();
+        batch.scatter(*impl_->in_flight, slot, program, *instance);
+        program.run_forward(*instance);
+        impl_->count_operations(program, false);
+        impl_->in_flight->end(slot, nullptr, devices()[0], nullptr);
+        impl_->replicas->hand_back();
+    });
     impl_->replicas->mark_current();
     const auto& prototype = program.batch().full->prototype;
     return {
@@ -176,7 +195,11 @@ ForwardResult Engine::forward(const ProgramKey& key, const std::vector<BatchInpu
         prototype};
 }
 
-void Engine::synchronize() { impl_->in_flight->drain(); }
+void Engine::synchronize() {
+    impl_->in_flight->drain();
+    // With nothing in flight a device that was lost has not been asked yet.
+    static_cast<void>(impl_->context.communicate(0).idle());
+}
 
 void Engine::verify_replicas() {
     synchronize();

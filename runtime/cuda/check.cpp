@@ -51,8 +51,9 @@ void check(cudaError_t status, std::string_view call, std::source_location where
     int device = -1;
     if (cudaGetDevice(&device) != cudaSuccess) cudaGetLastError();
     std::string message =
-        fmt::format("{} failed: {} ({}) with CUDA device {} current, at {}:{}", call, cudaGetErrorName(status),
-                    cudaGetErrorString(status), device, where.file_name(), where.line());
+        fmt::format("{} failed: {} ({}){}, at {}:{}", call, cudaGetErrorName(status), cudaGetErrorString(status),
+                    device < 0 ? std::string() : fmt::format(" with CUDA device {} current", device), where.file_name(),
+                    where.line());
     if (loses_context(status)) {
         const std::scoped_lock lock(loss().mutex);
         if (!lost) {
