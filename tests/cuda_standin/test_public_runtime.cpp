@@ -1,0 +1,157 @@
+// Streams, events, copies and memory of CUDA devices through the public headers, on the stand-in.
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/memory.h"
+#include "lockstep/runtime/stream.h"
+#include "lockstep/runtime/tensor.h"
+#include "lockstep/tests/cuda_standin/training.h"
+
+using namespace lockstep;
+
+namespace {
+
+const Device host, gpu0 = Device::cuda(0), gpu1 = Device::cuda(1);
+
+struct Checked {
+    Checked() { standin::set_delays(9, 200); }
+    ~Checked() {
+        standin::set_delays(0, 0);
+        test::check_no_mistakes();
+    }
+    Checked(const Checked&) = delete;
+    Checked& operator=(const Checked&) = delete;
+};
+
+std::vector<std::int32_t> numbers(int count) {
+    std::vector<std::int32_t> values(static_cast<std::size_t>(count));
+    std::iota(values.begin(), values.end(), 1);
+    return values;
+}
+
+}  // namespace
+
+TEST_CASE("events order streams of two GPUs and measure time") {
+    const Checked checked;
+    Stream &first = Stream::of(gpu0), &second = Stream::of(gpu1, StreamRole::communicate);
+    CHECK(first.name() == "cuda:0/compute0");
+    const auto a = Buffer::allocate(first, 400, "a"), b = Buffer::allocate(second, 400, "b");
+    const auto input = numbers(100);
+    std::vector<std::int32_t> output(100);
+    Event begin(gpu0), end(gpu0), other(gpu1);
+    CHECK(begin.done());
+    CHECK_THROWS_AS(Event::elapsed_ms(begin, end), InvalidArgument);
+    first.record(begin);
+    first.copy(a->data(), gpu0, input.data(), host, 400);
+    first.record(end);
+    second.wait(end);
+    second.copy(b->data(), gpu1, a->data(), gpu0, 400);
+    second.copy(output.data(), host, b->data(), gpu1, 400);
+    second.record(other);
+    other.synchronize();
+    CHECK(output == input);
+    CHECK(end.done());
+    CHECK(Event::elapsed_ms(begin, end) >= 0);
+    CHECK(Event::elapsed_ms(begin, end) < 1000);
+    second.fill(b->data(), 0x7f, 400);
+    second.synchronize();
+    CHECK(second.idle());
+    second.copy(output.data(), host, b->data(), gpu1, 400);
+    second.synchronize();
+    CHECK(output[99] == 0x7f7f7f7f);
+}
+
+TEST_CASE("pitched copies: host to GPU, GPU to GPU, GPU to host") {
+    const Checked checked;
+    Stream &first = Stream::of(gpu0), &second = Stream::of(gpu1);
+    const auto a = Buffer::allocate(first, 4 * 32, "a"), b = Buffer::allocate(second, 4 * 20, "b");
+    const auto input = numbers(24);  // four rows of six
+    std::vector<std::int32_t> output(4 * 3, 0);
+    first.copy_2d(a->data(), 32, gpu0, input.data(), 24, host, 24, 4);
+    first.synchronize();
+    second.copy_2d(b->data(), 20, gpu1, static_cast<char*>(a->data()) + 4, 32, gpu0, 16, 4);      // columns 1 to 4
+    second.copy_2d(output.data(), 12, host, static_cast<char*>(b->data()) + 4, 20, gpu1, 12, 4);  // 2 to 4 of them
+    second.synchronize();
+    for (std::size_t row = 0; row < 4; ++row)
+        for (std::size_t column = 0; column < 3; ++column)
+            CHECK(output[row * 3 + column] == input[row * 6 + column + 2]);
+    CHECK_THROWS_AS(first.copy_2d(a->data(), 8, gpu0, input.data(), 24, host, 24, 2), InvalidArgument);
+    CHECK_THROWS_AS(first.copy(b->data(), gpu1, input.data(), host, 4), InvalidArgument);  // another GPU's business
+}
+
+TEST_CASE("work that touches another GPU's memory undeclared is refused before CUDA sees it") {
+    const Checked checked;
+    Stream& first = Stream::of(gpu0);
+    const auto b = Buffer::allocate(Stream::of(gpu1), 64, "b");
+    const Access writes[] = {{b->data(), 64, gpu1, Access::Mode::write}};
+    bool ran = false;
+    CHECK_THROWS_AS(first.run("write", writes, [&](const Launch&) { ran = true; }), InvalidArgument);
+    CHECK_FALSE(ran);
+}
+
+TEST_CASE("memory: statistics, cache, limit, and what is missing when it is gone") {
+    const Checked checked;
+    Stream& stream = Stream::of(gpu1);
+    release_cached_memory(gpu1);
+    const MemoryStats before = memory_stats(gpu1);
+    const auto allocations = [] { return standin::counters().calls["cudaMalloc"]; };
+    {
+        const auto a = Buffer::allocate(stream, 1 << 20, "weights");
+        CHECK(memory_stats(gpu1).current == before.current + (1 << 20));
+        reset_peak_memory(gpu1);
+        const auto more = Buffer::allocate(stream, 1 << 20, "more");
+    }
+    CHECK(memory_stats(gpu1).current == before.current);
+    CHECK(memory_stats(gpu1).peak == before.current + (2 << 20));
+    CHECK(memory_stats(gpu1).reserved == before.reserved + (2 << 20));
+    const auto taken = allocations();
+    { const auto again = Buffer::allocate(stream, 1 << 20, "weights"); }
+    CHECK(allocations() == taken);  // from the cache
+    release_cached_memory(gpu1);
+    CHECK(memory_stats(gpu1).reserved == before.reserved);
+
+    const auto held = Buffer::allocate(stream, 4096, "weights");
+    const auto message = [&](std::size_t bytes) -> std::string {
+        try {
+            const auto none = Buffer::allocate(stream, bytes, "none");
+        } catch (const OutOfMemory& error) {
+            return error.what();
+        }
+        return {};
+    };
+    set_memory_limit(gpu1, memory_stats(gpu1).current + 1024);
+    const std::string limited = message(2048);
+    for (const char* part : {"cuda:1", "asked for 2048", "1024 free of a limit", "4096 weights"})
+        CHECK(limited.find(part) != std::string::npos);
+    set_memory_limit(gpu1, 0);
+    CHECK(message(std::size_t{9} << 30).find("out of memory on cuda:1") == 0);
+    CHECK(message(2048).empty());
+}
+
+TEST_CASE("the cache gives way when the GPU itself is full") {
+    const Checked checked;
+    Stream& stream = Stream::of(gpu0);
+    release_cached_memory(gpu0);
+    const std::size_t used = standin::counters().devices[0].bytes_in_use;
+    standin::set_memory_limit(0, used + (1 << 20));
+    { const auto a = Buffer::allocate(stream, 900000, "a"); }
+    { const auto b = Buffer::allocate(stream, 600000, "b"); }  // only after a's block has gone back
+    standin::set_memory_limit(0, std::size_t{8} << 30);
+    release_cached_memory(gpu0);
+    CHECK(standin::counters().devices[0].bytes_in_use == used);
+}
+
+TEST_CASE("tensors go to GPUs, between them and back, strided ones too") {
+    const Checked checked;
+    manual_seed(2);
+    const Tensor x = Tensor::rand({5, 7});
+    const Tensor there = x.to(gpu0).transpose(0, 1).to(gpu1);
+    CHECK(there.device() == gpu1);
+    const auto expected = x.to_vector<float>(), found = there.to_vector<float>();
+    for (std::size_t i = 0; i < 5; ++i)
+        for (std::size_t j = 0; j < 7; ++j) CHECK(found[j * 5 + i] == expected[i * 7 + j]);
+    CHECK_THROWS_AS(require_visible(Device::cuda(8)), InvalidArgument);
+}

@@ -1,0 +1,72 @@
+// Shared by the tests that train on the stand-in.
+#pragma once
+
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/cuda_standin/standin.h"
+#include "lockstep/tests/parallel/networks.h"
+
+namespace lockstep::test {
+
+/// Eight devices of each kind unless the environment says otherwise, before anything looks.
+inline const bool environment_set = ::setenv("LOCKSTEP_STANDIN_DEVICES", "8", 0) == 0 &&
+                                    ::setenv("LOCKSTEP_CPU_DEVICES", "8", 1) == 0 &&
+                                    ::unsetenv("CUDA_VISIBLE_DEVICES") == 0;
+
+inline Devices some_devices(DeviceKind kind, int count) {
+    std::vector<Device> devices;
+    for (int i = 0; i < count; ++i) devices.push_back(kind == DeviceKind::cuda ? Device::cuda(i) : Device::cpu(i));
+    return {devices};
+}
+inline Devices gpus(int count) { return some_devices(DeviceKind::cuda, count); }
+
+/// Parameters and f32 buffers, in the order of the members.
+template <class Net>
+std::vector<std::vector<float>> values_of(Net& net) {
+    std::vector<std::vector<float>> values;
+    for (const NamedTensor& named : named_tensors(net))
+        if (named.member->tensor().dtype() == DType::f32)
+            values.push_back(named.member->tensor().detach().template to_vector<float>());
+    return values;
+}
+
+/// Nothing that CUDA would refuse was done, and one thread did it all.
+inline void check_no_mistakes() {
+    for (const auto& each : standin::take_mistakes())
+        FAIL_CHECK(std::string(standin::name_of(each.kind)) << ": " << each.message);
+    CHECK(standin::calling_threads().size() == 1);
+}
+
+/// A model in training, made alike every time.
+template <class Net>
+struct Trained {
+    explicit Trained(Devices devices, EngineOptions options)
+        : model((manual_seed(1), Net{}), std::move(devices), with_seed(options)),
+          sgd(model, {.lr = 0.01, .momentum = 0.5}) {}
+
+    static EngineOptions with_seed(EngineOptions options) {
+        options.seed = 5;
+        return options;
+    }
+
+    StepLoss step(const Images& images, std::int64_t first, std::int64_t last) {
+        return model.step(sgd, images.batch(first, last), images.targets(first, last), nll_loss);
+    }
+    /// `steps` steps of `rows` rows, the last one of 5 rows (fewer than eight shards).
+    void run(int steps, std::int64_t rows) {
+        const Images images(rows * steps);
+        for (int i = 0; i < steps; ++i) step(images, i * rows, i * rows + (i + 1 == steps ? 5 : rows));
+        model.synchronize();
+    }
+    std::vector<std::vector<float>> values() { return values_of(model.module()); }
+
+    DataParallel<Net> model;
+    SGD sgd;
+};
+
+}  // namespace lockstep::test
