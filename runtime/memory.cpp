@@ -12,10 +12,14 @@
 #include "lockstep/runtime/internal/backend.h"
 #include "lockstep/runtime/internal/live_memory.h"
 #include "lockstep/runtime/order_checker.h"
+#include "lockstep/runtime/trace.h"
 
 namespace lockstep {
 
 namespace {
+
+/// What no machine has: sizes up to here can be rounded and added without overflow.
+constexpr std::size_t largest_block = std::size_t{1} << 60;
 
 /// Block sizes are rounded up to an eighth of a power of two, so that a freed block fits the next similar request.
 std::size_t rounded(std::size_t bytes) {
@@ -30,10 +34,11 @@ public:
     explicit Pool(Device device) : device_(device) {}
 
     void* take(Stream& home, std::size_t bytes, std::string_view tag) {
-        const std::size_t size = rounded(bytes);
         const std::scoped_lock lock(mutex_);
+        if (bytes > largest_block) throw_out_of_memory(bytes, backend_of(device_).info(device_.index()).free_memory);
+        const std::size_t size = rounded(bytes);
         if (stats_.limit != 0 && stats_.current + size > stats_.limit)
-            throw_out_of_memory(bytes, stats_.limit - stats_.current);
+            throw_out_of_memory(bytes, stats_.limit - std::min(stats_.limit, stats_.current));
         void* memory = nullptr;
         auto& free = free_[&home];
         if (const auto found = free.find(size); found != free.end()) {
@@ -127,7 +132,10 @@ Pool& pool_of(Device device) {
     static auto* pools = new std::map<Device, std::unique_ptr<Pool>>;  // outlives every buffer
     const std::scoped_lock lock(mutex);
     auto& pool = (*pools)[device];
-    if (!pool) pool = std::make_unique<Pool>(device);
+    if (!pool) {
+        require_visible(device);
+        pool = std::make_unique<Pool>(device);
+    }
     return *pool;
 }
 
@@ -160,22 +168,27 @@ std::shared_ptr<Buffer> Buffer::allocate_pinned(std::size_t bytes) {
 
 std::shared_ptr<Buffer> Buffer::symbolic(Trace& trace, int id, std::size_t bytes) {
     std::shared_ptr<Buffer> buffer(new Buffer);
-    buffer->trace_ = &trace;
+    buffer->trace_ = trace.number();
+    buffer->device_ = trace.prototype();
     buffer->trace_id_ = id;
     buffer->bytes_ = bytes;
     return buffer;
 }
 
+bool Buffer::belongs_to(const Trace& trace) const { return trace_ == trace.number(); }
+
 std::shared_ptr<Buffer> Buffer::part(std::shared_ptr<Buffer> whole, std::size_t offset, std::size_t bytes) {
-    if (offset + bytes > whole->bytes_)
+    if (!whole) throw InvalidArgument("part of a buffer: there is no buffer");
+    if (offset > whole->bytes_ || bytes > whole->bytes_ - offset)
         throw InvalidArgument(
-            fmt::format("part of a buffer: bytes {} to {} of {}", offset, offset + bytes, whole->bytes_));
+            fmt::format("part of a buffer: {} bytes from byte {} of {}", bytes, offset, whole->bytes_));
     std::shared_ptr<Buffer> buffer(new Buffer);
     buffer->device_ = whole->device_;
     buffer->home_ = whole->home_;
     buffer->data_ = static_cast<char*>(whole->data()) + offset;
     buffer->bytes_ = bytes;
     buffer->offset_ = offset;
+    buffer->pinned_ = whole->pinned_;
     buffer->whole_ = std::move(whole);
     return buffer;
 }

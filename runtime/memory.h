@@ -38,7 +38,7 @@ public:
     static std::shared_ptr<Buffer> allocate(Stream& home, std::size_t bytes, std::string_view tag);
     /// Host memory that devices copy from and to without staging (pinned where there is CUDA).
     static std::shared_ptr<Buffer> allocate_pinned(std::size_t bytes);
-    /// A place in `trace`, of `bytes` bytes.
+    /// A place in `trace`, of `bytes` bytes, on its prototype device.
     static std::shared_ptr<Buffer> symbolic(Trace& trace, int id, std::size_t bytes);
     ~Buffer();
     Buffer(const Buffer&) = delete;
@@ -49,12 +49,12 @@ public:
 
     Device device() const { return device_; }
     std::size_t bytes() const { return bytes_; }
-    bool is_symbolic() const { return trace_ != nullptr; }
+    bool is_symbolic() const { return trace_ != 0; }
     bool is_pinned() const { return pinned_; }
     /// First byte. Throws InvalidArgument for a place in a trace: its value does not exist while `forward` is traced.
     void* data() const;
-    /// Trace that a symbolic buffer belongs to, or null.
-    Trace* trace() const { return trace_; }
+    /// Whether this is a place in `trace`.
+    bool belongs_to(const Trace& trace) const;
     /// Number of a symbolic buffer in its trace.
     int trace_id() const { return trace_id_; }
     /// Buffer that this one is a part of, or null; `offset_in_whole` in bytes.
@@ -73,7 +73,7 @@ private:
     Stream* home_ = nullptr;
     std::shared_ptr<Buffer> whole_;
     std::size_t offset_ = 0;
-    Trace* trace_ = nullptr;
+    std::uint64_t trace_ = 0;  // its number; a place may be kept longer than its trace
     int trace_id_ = -1;
     bool pinned_ = false;
     std::vector<Stream*> others_;

@@ -168,6 +168,19 @@ Device common_device(const Operation& operation, const std::vector<Tensor>& inpu
     return device.value_or(Device::host());
 }
 
+/// A tensor without value belongs to the trace that made it.
+void check_places(const Operation& operation, const std::vector<Tensor>& inputs, const std::vector<Output>& outputs,
+                  const Trace& trace) {
+    const auto look = [&](const Tensor& tensor) {
+        if (tensor.defined() && tensor.is_symbolic() && !tensor.impl()->storage->buffer->belongs_to(trace))
+            throw InvalidArgument(fmt::format(
+                "{}: a tensor of shape {} was kept from an earlier forward, where it had no value; return it instead",
+                operation.name(), tensor.shape().str()));
+    };
+    for (const Tensor& input : inputs) look(input);
+    for (const Output& output : outputs) look(output.target);
+}
+
 void execute(Record& record, Device device) {
     Stream& stream = Stream::of(device);
     std::vector<Access> accesses;
@@ -175,9 +188,11 @@ void execute(Record& record, Device device) {
     for (const auto* side : {&record.in, &record.out})
         for (const Operand& operand : *side) {
             pointers.push_back(operand.buffer ? first_element(operand) : nullptr);
-            if (operand.buffer)
+            if (operand.buffer) {
+                operand.buffer->used_on(stream);
                 accesses.push_back({operand.buffer->data(), operand.buffer->bytes(), operand.buffer->device(),
                                     side == &record.in ? Access::Mode::read : Access::Mode::write});
+            }
         }
     std::shared_ptr<Buffer> scratch;
     if (const std::size_t bytes = record.kernel->scratch_bytes()) {
@@ -186,6 +201,11 @@ void execute(Record& record, Device device) {
     }
     const StepState* step = eager_state::step(device);
     StatusWord* status = eager_state::status(device);
+    if (record.operation->is_random() || record.operation->reports_status())
+        accesses.push_back({step, sizeof(StepState), device, Access::Mode::read});
+    if (record.operation->commits()) accesses.push_back({status, sizeof(StatusWord), device, Access::Mode::read});
+    if (record.operation->reports_status())
+        accesses.push_back({status, sizeof(StatusWord), device, Access::Mode::write});
     stream.run(
         record.operation->name(), accesses,
         [kernel = record.kernel, pointers = std::move(pointers), inputs = record.in.size(), step, status,
@@ -226,6 +246,7 @@ std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std:
     request.threads = trace ? trace->threads() : ComputeScope::threads_for(device);
     request.deterministic = trace ? trace->deterministic() : ComputeScope::deterministic();
     request.shards = trace && operation->span() == Span::all_shards ? trace->shards() : 1;
+    if (trace) check_places(*operation, inputs, outputs, *trace);
     for (const Tensor& input : inputs) request.in.push_back(meta_of(input));
     for (const Output& output : outputs)
         request.out.push_back(output.target.defined() ? meta_of(output.target) : output.meta);

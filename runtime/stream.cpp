@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <map>
@@ -42,7 +43,10 @@ void check_ownership(const Stream& stream, std::string_view what, std::span<cons
 
 }  // namespace
 
-Event::Event(Device device) : impl_(backend_of(device).make_event(device.index())), id_(next_event_id++) {}
+Event::Event(Device device) : device_(device), id_(next_event_id++) {
+    require_visible(device);
+    impl_ = backend_of(device).make_event(device.index());
+}
 Event::~Event() = default;
 Event::Event(Event&&) noexcept = default;
 Event& Event::operator=(Event&&) noexcept = default;
@@ -80,10 +84,11 @@ public:
     }
 
     Stream& of(Device device, StreamRole role, int index) {
+        if (index < 0) throw InvalidArgument(fmt::format("stream {} of {}: count from 0", index, device.str()));
         const std::scoped_lock lock(mutex_);
         auto& stream = streams_[{device, role, index}];
         if (!stream) {
-            if (!device.is_host()) require_visible(device);
+            require_visible(device);
             stream.reset(new Stream(device, role, index, static_cast<int>(streams_.size()) - 1));
         }
         return *stream;
@@ -114,12 +119,13 @@ Stream::Stream(Device device, StreamRole role, int index, int id)
       handoff_(device) {}
 
 void Stream::run(std::string_view what, std::span<const Access> accesses, Work work, int threads) {
+    if (!work) throw InvalidArgument(fmt::format("{} on stream {}: there is no work to run", what, name_));
     check_ownership(*this, what, accesses);
     for (const Access& access : accesses)
         if (access.mode == Access::Mode::peer_read) copy_count::add(access.owner, device_, access.bytes);
     if (order_check::enabled()) order_check::on_work(id_, name_, what, accesses);
     if (serial_mode::enabled()) work = serial_mode::guard(std::move(work), accesses);
-    impl_->run(std::move(work), threads);
+    impl_->run(std::move(work), std::max(threads, 1));
 }
 
 void Stream::account_copy(const void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) {
@@ -156,9 +162,16 @@ void Stream::fill(void* to, std::uint8_t value, std::size_t bytes) {
     impl_->fill(to, value, bytes);
 }
 
-void Stream::callback(std::function<void()> function) { impl_->callback(std::move(function)); }
+void Stream::callback(std::function<void()> function) {
+    if (!function) throw InvalidArgument(fmt::format("callback on stream {}: there is no function", name_));
+    impl_->callback(std::move(function));
+}
 
 void Stream::record(Event& event) {
+    if (event.device() != device_)
+        throw InvalidArgument(
+            fmt::format("an event of {} cannot be recorded on stream {}; make one of the stream's device",
+                        event.device().str(), name_));
     if (order_check::enabled()) order_check::on_record(id_, name_, event.id());
     impl_->record(event.impl());
 }

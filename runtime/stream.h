@@ -39,6 +39,7 @@ using Work = std::function<void(const Launch&)>;
 /// A point in a stream. Reusable: a wait means the latest record before it.
 class Event {
 public:
+    /// To be recorded on streams of `device`; throws InvalidArgument when that is not visible.
     explicit Event(Device device);
     ~Event();
     Event(Event&&) noexcept;
@@ -51,10 +52,12 @@ public:
     /// Milliseconds between two reached events. Throws InvalidArgument when one was never recorded or not reached.
     static double elapsed_ms(const Event& from, const Event& to);
 
+    Device device() const { return device_; }
     EventImpl& impl() const { return *impl_; }
     std::uint64_t id() const { return id_; }
 
 private:
+    Device device_;
     std::unique_ptr<EventImpl> impl_;
     std::uint64_t id_;
 };
@@ -65,7 +68,8 @@ enum class StreamRole : std::uint8_t { compute, communicate, load };
 /// An in-order queue of work on one device.
 class Stream {
 public:
-    /// The stream of this device, role and index; made on first use. compute 0 is where eager tensors run.
+    /// The stream of this device, role and index; made on first use. compute 0 is where eager tensors run. Throws
+    /// InvalidArgument for a device that is not visible and a negative index.
     static Stream& of(Device device, StreamRole role = StreamRole::compute, int index = 0);
 
     Stream(const Stream&) = delete;
@@ -88,12 +92,15 @@ public:
     /// Runs `function` on a thread of the backend when the stream gets there; it must not enqueue or block.
     void callback(std::function<void()> function);
 
+    /// Throws InvalidArgument for an event of another device.
     void record(Event& event);
+    /// `event` may belong to any device; one that was never recorded is no wait.
     void wait(const Event& event);
     /// Waits for everything that `other` has been given so far.
     void wait(Stream& other);
 
-    /// Blocks the host until the stream is empty; throws DeviceError when work in it has failed.
+    /// Blocks the host until the stream is empty. When work in it has failed, throws once what that work threw (a
+    /// DeviceError where the device did); work enqueued behind it was skipped, later work runs.
     void synchronize();
     bool idle() const;
 
@@ -109,7 +116,7 @@ private:
     friend class StreamTable;
 };
 
-/// Blocks the host until every stream of every device is empty; throws the first DeviceError found.
+/// Blocks the host until every stream of every device is empty; throws the first failure found.
 void synchronize_all();
 
 }  // namespace lockstep

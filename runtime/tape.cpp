@@ -44,6 +44,20 @@ bool needs_tape(const std::vector<Tensor>& inputs) {
     return false;
 }
 
+TapeNode::~TapeNode() {
+    std::vector<std::shared_ptr<TapeNode>> released;
+    const auto take_over = [&released](TapeNode& node) {
+        for (Edge& edge : node.inputs)
+            if (edge.node && edge.node.use_count() == 1) released.push_back(std::move(edge.node));
+    };
+    take_over(*this);
+    while (!released.empty()) {
+        const std::shared_ptr<TapeNode> node = std::move(released.back());
+        released.pop_back();
+        take_over(*node);
+    }
+}
+
 void put_on_tape(const char* name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
                  BackwardFunction backward) {
     auto node = std::make_shared<TapeNode>();
@@ -76,9 +90,10 @@ Tensor accumulate(const Tensor& a, const Tensor& b) {
     return apply_one(Accumulate(), {a, b}, meta);
 }
 
+/// The leaf gets storage of its own: the gradient may be a view, or one that other leaves and the caller hold too.
 void store(const Tensor& leaf, const Tensor& gradient) {
     const Tensor present = leaf.grad();
-    leaf.set_grad(present.defined() ? accumulate(present, gradient) : gradient.detach());
+    leaf.set_grad(present.defined() ? accumulate(present, gradient) : gradient.clone());
 }
 
 struct Pending {

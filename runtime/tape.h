@@ -45,6 +45,12 @@ private:
 using BackwardFunction = std::function<std::vector<Tensor>(const std::vector<Tensor>& output_gradients)>;
 
 struct TapeNode {
+    TapeNode() = default;
+    /// Lets go of what only this node holds, one by one: tapes may be longer than the call stack is deep.
+    ~TapeNode();
+    TapeNode(const TapeNode&) = delete;
+    TapeNode& operator=(const TapeNode&) = delete;
+
     std::string name;
     std::uint64_t sequence = 0;
     struct Edge {

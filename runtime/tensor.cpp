@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
 #include <ostream>
 
 #include "lockstep/runtime/error.h"
@@ -63,13 +65,20 @@ std::string TensorMeta::str() const {
 namespace {
 
 void check_shape(const Shape& shape) {
-    for (const std::int64_t size : shape)
+    constexpr std::int64_t most = std::int64_t{1} << 60;  // elements; their bytes still fit 64 bits
+    std::int64_t count = 1;
+    for (const std::int64_t size : shape) {
         if (size < 0)
             throw InvalidArgument(fmt::format("a tensor of shape {}: sizes must not be negative", shape.str()));
+        if (size > 0 && count > most / size)
+            throw InvalidArgument(fmt::format("a tensor of shape {}: more elements than can be counted", shape.str()));
+        count *= std::max<std::int64_t>(size, 1);
+    }
 }
 
 /// Refuses writes that the tape would not see.
 void check_writable(const Tensor& tensor, const char* what) {
+    if (!tensor.defined()) throw InvalidArgument(fmt::format("{}: the tensor is undefined", what));
     if (grad_enabled() && tensor.requires_grad())
         throw InvalidArgument(
             fmt::format("{}: writes a tensor that the tape follows; write it inside a NoGrad scope", what));
@@ -125,6 +134,7 @@ Tensor Tensor::randn(const Shape& shape) {
 }
 
 Tensor Tensor::arange(std::int64_t count, DType dtype) {
+    check_shape({count});
     std::vector<std::int64_t> values(static_cast<std::size_t>(count));
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i);
     return from(values, Shape{count}).to(dtype);
@@ -147,7 +157,7 @@ const TensorImpl& Tensor::defined_impl(const char* what) const {
 
 Device Tensor::device() const {
     const Buffer& buffer = *defined_impl("device").storage->buffer;
-    return buffer.is_symbolic() ? buffer.trace()->prototype() : buffer.device();
+    return buffer.device();
 }
 
 bool Tensor::is_contiguous() const {
@@ -175,8 +185,7 @@ namespace {
 /// A contiguous copy of contiguous `source` on `device`, ordered after the source's stream.
 Tensor moved(const Tensor& source, Device device) {
     const auto& from = source.impl()->storage->buffer;
-    const std::size_t bytes =
-        source.impl()->meta.bytes() - static_cast<std::size_t>(source.impl()->meta.offset) * size_of(source.dtype());
+    const std::size_t bytes = static_cast<std::size_t>(source.numel()) * size_of(source.dtype());
     const void* start = static_cast<const char*>(from->data()) +
                         static_cast<std::size_t>(source.impl()->meta.offset) * size_of(source.dtype());
     auto impl = std::make_shared<TensorImpl>();
@@ -194,6 +203,7 @@ Tensor moved(const Tensor& source, Device device) {
         to_stream.wait(from_stream);
         to_stream.copy(target, device, start, source.device(), bytes);
         from->used_on(to_stream);
+        from_stream.wait(to_stream);  // whoever writes the source next
         // The caller may write pageable host memory as soon as this returns.
         if (source.device().is_host()) to_stream.synchronize();
     }
@@ -244,6 +254,8 @@ void make_strided(const Tensor& tensor) {
     Storage& storage = *tensor.impl()->storage;
     if (!storage.opaque) return;
     const NoGrad no_tape;
+    std::optional<TraceScope> outside;  // a captured tensor keeps its value: the program must not own it
+    if (Trace::current() && !storage.buffer->is_symbolic()) outside.emplace(nullptr);
     const TensorMeta meta = TensorMeta::contiguous(tensor.dtype(), tensor.shape(), tensor.is_batch());
     const Tensor strided = apply_one(Reorder(), {tensor}, meta);
     storage.buffer = strided.impl()->storage->buffer;
@@ -252,11 +264,19 @@ void make_strided(const Tensor& tensor) {
 
 // ---- values -----------------------------------------------------------------------------------------------------
 
-void Tensor::copy_out(void* values, DType wanted) const {
+namespace {
+
+void refuse_in_trace() {
     if (Trace::current())
         throw InvalidArgument(
             "a value is read inside forward: while forward is traced its tensors have shapes but no values; "
             "return the tensor and read it outside");
+}
+
+}  // namespace
+
+void Tensor::copy_out(void* values, DType wanted) const {
+    refuse_in_trace();
     if (dtype() != wanted)
         throw InvalidArgument(fmt::format("reading a tensor of {} as {}: convert it with .to(dtype) first",
                                           name_of(dtype()), name_of(wanted)));
@@ -283,6 +303,7 @@ double Tensor::item() const {
 
 void* Tensor::raw_data(DType wanted, bool writes) const {
     const TensorImpl& impl = defined_impl("data");
+    refuse_in_trace();
     if (!device().is_host() || is_symbolic())
         throw InvalidArgument(
             fmt::format("data: the tensor is on {}; use to_vector() or .to(Device::host())", device().str()));
@@ -355,14 +376,16 @@ void Tensor::backward(const Tensor& gradient, bool retain_graph) const {
                 fmt::format("backward: a tensor of shape {} has several elements; pass the gradient", shape().str()));
         start = full(shape(), 1.0, dtype(), device());
     }
-    if (!(start.shape() == shape()))
-        throw InvalidArgument(fmt::format("backward: a gradient of shape {} for a tensor of shape {}",
-                                          start.shape().str(), shape().str()));
+    if (!(start.shape() == shape()) || start.dtype() != dtype() || start.device() != device())
+        throw InvalidArgument(fmt::format("backward: a gradient of {} {} on {} for a tensor of {} {} on {}",
+                                          name_of(start.dtype()), start.shape().str(), start.device().str(),
+                                          name_of(dtype()), shape().str(), device().str()));
     run_backward({*this}, {start}, retain_graph);
 }
 
 void Tensor::register_hook(std::function<void(const Tensor& gradient)> hook) const {
     if (!requires_grad()) throw InvalidArgument("register_hook: the tensor does not require a gradient");
+    if (!hook) throw InvalidArgument("register_hook: there is no function to call");
     if (impl_->node)
         impl_->node->hooks[static_cast<std::size_t>(impl_->output_index)].push_back(std::move(hook));
     else

@@ -1,6 +1,7 @@
 // Tensors: a view of storage on one device, with the gradient tape attached.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -9,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "lockstep/runtime/device.h"
@@ -80,11 +82,18 @@ public:
     /// Copies `values` (row-major). Throws InvalidArgument when their number is not the shape's.
     template <class T>
     static Tensor from(std::span<const T> values, const Shape& shape, Device device = {}) {
+        static_assert(has_dtype<T>, "no dtype has this element type");
         return from_bytes(values.data(), values.size(), dtype_of<T>, shape, device);
     }
     template <class T>
     static Tensor from(const std::vector<T>& values, const Shape& shape, Device device = {}) {
-        return from(std::span<const T>(values), shape, device);
+        if constexpr (std::is_same_v<T, bool>) {  // a vector<bool> has no elements to point at
+            const auto plain = std::make_unique<bool[]>(values.size());
+            std::copy(values.begin(), values.end(), plain.get());
+            return from(std::span<const bool>(plain.get(), values.size()), shape, device);
+        } else {
+            return from(std::span<const T>(values), shape, device);
+        }
     }
     /// A 0-dimensional tensor.
     static Tensor scalar(double value, DType dtype = DType::f32, Device device = {});
@@ -137,14 +146,23 @@ public:
     /// All elements in row-major order. Waits for them. T must be the dtype's C++ type.
     template <class T>
     std::vector<T> to_vector() const {
-        std::vector<T> values(static_cast<std::size_t>(numel()));
-        copy_out(values.data(), dtype_of<T>);
-        return values;
+        static_assert(has_dtype<T>, "no dtype has this element type");
+        const auto count = static_cast<std::size_t>(numel());
+        if constexpr (std::is_same_v<T, bool>) {
+            const auto plain = std::make_unique<bool[]>(count);
+            copy_out(plain.get(), dtype_of<bool>);
+            return std::vector<bool>(plain.get(), plain.get() + count);
+        } else {
+            std::vector<T> values(count);
+            copy_out(values.data(), dtype_of<T>);
+            return values;
+        }
     }
     /// First element of a host tensor's strided memory, for reading and writing; counts as a write when `T` is not
     /// const. Throws InvalidArgument for another device, dtype, or non-contiguous tensors.
     template <class T>
     T* data() const {
+        static_assert(has_dtype<std::remove_const_t<T>>, "no dtype has this element type");
         return static_cast<T*>(raw_data(dtype_of<std::remove_const_t<T>>, !std::is_const_v<T>));
     }
     /// Overwrites this tensor's elements with `source` (broadcast, converted, from any device). Not recorded on the
@@ -162,8 +180,9 @@ public:
     void set_grad(const Tensor& grad) const;
     /// The same storage without history.
     Tensor detach() const;
-    /// Gradients of this tensor with respect to the leaves are added to their `grad`. `gradient` defaults to 1 for a
-    /// tensor of one element. The tape is freed unless `retain_graph`; a second pass through a freed tape throws.
+    /// Gradients of this tensor with respect to the leaves are added to their `grad`, which has storage of its own.
+    /// `gradient` defaults to 1 for a tensor of one element. The tape is freed unless `retain_graph`; a second pass
+    /// through a freed tape throws.
     void backward(const Tensor& gradient = Tensor(), bool retain_graph = false) const;
     /// Calls `hook` with the gradient once it is complete. For a leaf that is right before it is stored.
     void register_hook(std::function<void(const Tensor& gradient)> hook) const;

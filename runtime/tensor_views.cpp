@@ -61,6 +61,8 @@ Tensor Tensor::reshape(const Shape& wanted) const {
     int open = -1;
     std::int64_t known = 1;
     for (int i = 0; i < target.dims(); ++i) {
+        if (target[i] < -1)
+            throw InvalidArgument(fmt::format("reshape to {}: sizes must not be negative", wanted.str()));
         if (target[i] == -1) {
             if (open >= 0) throw InvalidArgument(fmt::format("reshape to {}: only one size may be -1", wanted.str()));
             open = i;
@@ -119,8 +121,8 @@ Tensor Tensor::transpose(int dim0, int dim1) const {
     std::swap(steps[a], steps[b]);
     const Tensor result = view(*this, sizes, steps, offset_of(*this), is_batch() && a != 0 && b != 0);
     if (needs_tape({*this}))
-        put_on_tape("transpose", {*this}, {result}, [a, b](const std::vector<Tensor>& gradients) {
-            return std::vector<Tensor>{gradients[0].transpose(a, b)};
+        put_on_tape("transpose", {*this}, {result}, [a, b, tag = is_batch()](const std::vector<Tensor>& gradients) {
+            return std::vector<Tensor>{gradients[0].transpose(a, b).tag_batch(tag)};
         });
     return result;
 }
@@ -133,9 +135,9 @@ Tensor Tensor::slice(int dim, std::int64_t start, std::int64_t end, std::int64_t
     make_strided(*this);
     Shape sizes = shape();
     Shape steps = impl_->meta.strides;
-    sizes[d] = (end - start + step - 1) / step;
+    sizes[d] = (end - start) / step + ((end - start) % step != 0 ? 1 : 0);
     const std::int64_t offset = offset_of(*this) + start * steps[d];
-    steps[d] *= step;
+    if (sizes[d] > 1) steps[d] *= step;
     const Tensor result = view(*this, sizes, steps, offset, is_batch() && d != 0);
     if (needs_tape({*this}))
         put_on_tape("slice", {*this}, {result},
@@ -164,21 +166,23 @@ Tensor Tensor::expand(const Shape& target) const {
     std::uint32_t summed = 0;
     for (int i = 0; i < target.dims(); ++i) {
         const std::int64_t own = i < shift ? 1 : size(i - shift);
-        if (own != target[i] && own != 1)
+        if (target[i] < 0 || (own != target[i] && own != 1))
             throw InvalidArgument(
                 fmt::format("expand of {} to {}: sizes differ in dimension {}", shape().str(), target.str(), i));
         steps[i] = i < shift || own != target[i] ? 0 : impl_->meta.strides[i - shift];
         if (i < shift || own != target[i]) summed |= 1u << i;
     }
-    const Tensor result = view(*this, target, steps, offset_of(*this), is_batch() && shift == 0);
+    const Tensor result = view(*this, target, steps, offset_of(*this), is_batch() && shift == 0 && !(summed & 1u));
     if (needs_tape({*this}))
-        put_on_tape("expand", {*this}, {result}, [origin = shape(), summed](const std::vector<Tensor>& gradients) {
-            Shape kept = gradients[0].shape();
-            for (int i = 0; i < kept.dims(); ++i)
-                if (summed >> i & 1u) kept[i] = 1;
-            const TensorMeta meta = TensorMeta::contiguous(gradients[0].dtype(), kept);
-            return std::vector<Tensor>{apply_one(Sum(summed), {gradients[0]}, meta).reshape(origin)};
-        });
+        put_on_tape(
+            "expand", {*this}, {result},
+            [origin = shape(), tag = is_batch(), summed](const std::vector<Tensor>& gradients) {
+                Shape kept = gradients[0].shape();
+                for (int i = 0; i < kept.dims(); ++i)
+                    if (summed >> i & 1u) kept[i] = 1;
+                const TensorMeta meta = TensorMeta::contiguous(gradients[0].dtype(), kept);
+                return std::vector<Tensor>{apply_one(Sum(summed), {gradients[0]}, meta).reshape(origin).tag_batch(tag)};
+            });
     return result;
 }
 
@@ -187,14 +191,16 @@ Tensor Tensor::squeeze(int dim) const {
     if (size(d) != 1) return *this;
     Shape target = shape();
     target.erase(d);
-    return reshape(target);
+    const Tensor result = reshape(target);
+    return d == 0 ? result.tag_batch(false) : result;
 }
 
 Tensor Tensor::unsqueeze(int dim) const {
     const int d = wrap_dim(dim, dims() + 1, "unsqueeze");
     Shape target = shape();
     target.insert(d, 1);
-    return reshape(target);
+    const Tensor result = reshape(target);
+    return d == 0 ? result.tag_batch(false) : result;
 }
 
 }  // namespace lockstep

@@ -1,15 +1,21 @@
 #include "lockstep/runtime/trace.h"
 
+#include <atomic>
 #include <utility>
 
 namespace lockstep {
 
 namespace {
 thread_local Trace* current_trace = nullptr;
+std::atomic<std::uint64_t> next_number{1};
 }  // namespace
 
 Trace::Trace(Device prototype, int threads, bool deterministic, int shards)
-    : prototype_(prototype), threads_(threads), deterministic_(deterministic), shards_(shards) {}
+    : number_(next_number++),
+      prototype_(prototype),
+      threads_(threads),
+      deterministic_(deterministic),
+      shards_(shards) {}
 
 Tensor Trace::input(const TensorMeta& meta, bool requires_grad) {
     auto impl = std::make_shared<TensorImpl>();
@@ -17,6 +23,7 @@ Tensor Trace::input(const TensorMeta& meta, bool requires_grad) {
     impl->storage->opaque = meta.opaque;
     impl->storage->buffer = place(meta.bytes());
     impl->meta = meta;
+    if (meta.opaque) impl->meta.strides = meta.shape.contiguous_strides();  // should it become strided
     impl->meta.opaque = nullptr;
     impl->requires_grad = requires_grad;
     return Tensor(std::move(impl));
@@ -29,6 +36,7 @@ void Trace::append(Record record) { (record.operation->commits() ? commits_ : re
 Trace* Trace::current() { return current_trace; }
 
 TraceScope::TraceScope(Trace& trace) : previous_(std::exchange(current_trace, &trace)) {}
+TraceScope::TraceScope(std::nullptr_t) : previous_(std::exchange(current_trace, nullptr)) {}
 TraceScope::~TraceScope() { current_trace = previous_; }
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 // A trace: the records of `forward`, loss and backward for one shard, taken instead of executed.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -15,6 +16,8 @@ public:
     /// `prototype` is the device whose kernels and layouts are used (all devices of a program are of one kind).
     Trace(Device prototype, int threads, bool deterministic, int shards);
 
+    /// Distinct for every trace of the process, from 1.
+    std::uint64_t number() const { return number_; }
     Device prototype() const { return prototype_; }
     int threads() const { return threads_; }
     bool deterministic() const { return deterministic_; }
@@ -35,6 +38,7 @@ public:
     std::uint32_t next_ordinal() { return ordinals_++; }
 
 private:
+    std::uint64_t number_;
     Device prototype_;
     int threads_;
     bool deterministic_;
@@ -43,12 +47,13 @@ private:
     std::vector<Record> commits_;
     int places_ = 0;
     std::uint32_t ordinals_ = 0;
-    friend class TraceScope;
 };
 
 class TraceScope {
 public:
     explicit TraceScope(Trace& trace);
+    /// Suspends tracing: work on tensors that live outside `forward` is executed at once.
+    explicit TraceScope(std::nullptr_t);
     ~TraceScope();
     TraceScope(const TraceScope&) = delete;
     TraceScope& operator=(const TraceScope&) = delete;

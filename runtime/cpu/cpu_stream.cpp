@@ -84,6 +84,7 @@ void InlineStream::wait(const EventImpl& event) { event.synchronize(); }
 void InlineStream::synchronize() {}
 
 QueueStream::QueueStream(Device device) : InlineStream(device), queue_(std::make_shared<Queue>()) {
+    injected_delay_us();  // a malformed setting is thrown here, not on the worker
     ++workers;
     std::thread([queue = queue_, device] { serve(queue, device); }).detach();
 }

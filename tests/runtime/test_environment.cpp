@@ -1,0 +1,110 @@
+// Environment variables: a malformed one is an error that names it, in this process and wherever it is read.
+#include "lockstep/runtime/internal/environment.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/tensor.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/runtime/gate.h"
+
+using namespace lockstep;
+using lockstep::testing::contains;
+using lockstep::testing::message_of;
+
+namespace {
+
+struct Run {
+    int status = -1;
+    std::string output;
+};
+
+/// Runs the hidden case below in a process of its own: a process reads its environment once.
+Run child(const std::string& setting) {
+    std::array<char, 4096> part{};
+    const ssize_t length = readlink("/proc/self/exe", part.data(), part.size() - 1);
+    REQUIRE(length > 0);
+    const std::string self(part.data(), static_cast<std::size_t>(length));
+    FILE* pipe = popen(("env '" + setting + "' '" + self + "' '[.child]' 2>&1").c_str(), "r");
+    REQUIRE(pipe != nullptr);
+    Run run;
+    while (const std::size_t bytes = std::fread(part.data(), 1, part.size(), pipe))
+        run.output.append(part.data(), bytes);
+    const int status = pclose(pipe);
+    run.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return run;
+}
+
+}  // namespace
+
+TEST_CASE("work on a device, twice", "[.child]") {
+    for (int attempt = 0; attempt < 2; ++attempt) {
+        try {
+            const Tensor x = Tensor::full({1, 16, 4, 4}, 1, DType::f32, Device::cpu(0));
+            const Tensor y = relu(conv2d(x, Tensor::full({16, 16, 1, 1}, 1, DType::f32, Device::cpu(0))));
+            std::cout << "value " << y.select(0, 0).select(0, 0).select(0, 0).select(0, 0).item() << '\n';
+        } catch (const InvalidArgument& error) {
+            std::cout << "refused: " << error.what() << '\n';
+        }
+    }
+}
+
+TEST_CASE("flags and integers are read strictly") {
+    constexpr const char* name = "LOCKSTEP_TEST_VARIABLE";
+    const auto set = [&](const char* value) { setenv(name, value, 1); };
+    unsetenv(name);
+    CHECK_FALSE(environment::flag(name));
+    CHECK_FALSE(environment::integer(name, 0, 9).has_value());
+    set("");
+    CHECK_FALSE(environment::flag(name));
+    CHECK_FALSE(environment::integer(name, 0, 9).has_value());
+    set("0");
+    CHECK_FALSE(environment::flag(name));
+    set("1");
+    CHECK(environment::flag(name));
+    for (const char* bad : {"yes", "true", "2", "-1", " 1", "1 ", "+1", "01x", "1.0", "99999999999999999999"}) {
+        set(bad);
+        const std::string text = message_of<InvalidArgument>([&] { environment::flag(name); });
+        CHECK(contains(text, std::string(name) + "=" + bad));
+    }
+    set("-5");
+    CHECK(environment::integer(name, -5, 5) == -5);
+    set("6");
+    CHECK(contains(message_of<InvalidArgument>([&] { environment::integer(name, -5, 5); }), "from -5 to 5"));
+    unsetenv(name);
+}
+
+TEST_CASE("well-formed variables work") {
+    for (const char* setting : {"LOCKSTEP_CHECK_ORDER=1", "LOCKSTEP_CHECK_ORDER=", "LOCKSTEP_CPU_SERIAL=1",
+                                "LOCKSTEP_CPU_DEVICES=1", "LOCKSTEP_INJECT_DELAYS=100", "LOCKSTEP_CPU_ISA=generic"}) {
+        const Run run = child(setting);
+        INFO(setting << ": " << run.output);
+        CHECK(run.status == 0);
+        CHECK(contains(run.output, "value 16\nvalue 16"));
+    }
+}
+
+TEST_CASE("malformed variables are refused, every time, and nothing dies of them") {
+    for (const char* setting : {"LOCKSTEP_CHECK_ORDER=yes", "LOCKSTEP_CPU_SERIAL=on", "LOCKSTEP_CPU_DEVICES=0",
+                                "LOCKSTEP_CPU_DEVICES=two", "LOCKSTEP_CPU_DEVICES=65", "LOCKSTEP_INJECT_DELAYS=fast",
+                                "LOCKSTEP_INJECT_DELAYS=-1", "LOCKSTEP_CPU_ISA=sse9"}) {
+        const Run run = child(setting);
+        INFO(setting << ": " << run.output);
+        CHECK(run.status == 0);
+        const auto first = run.output.find("refused: ");
+        CHECK(first != std::string::npos);
+        CHECK(run.output.find("refused: ", first + 1) != std::string::npos);
+        CHECK_FALSE(contains(run.output, "value "));
+        const std::string text(setting);
+        CHECK(contains(run.output, text.substr(0, text.find('='))));
+        CHECK(contains(run.output, text.substr(text.find('=') + 1)));
+    }
+}

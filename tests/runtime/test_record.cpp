@@ -1,0 +1,249 @@
+// Records: kernels are made once, and while a trace is on, operations are taken instead of executed.
+#include "lockstep/runtime/record.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/core_operations.h"
+#include "lockstep/runtime/tape.h"
+#include "lockstep/runtime/trace.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/runtime/gate.h"
+
+using namespace lockstep;
+using lockstep::testing::contains;
+using lockstep::testing::message_of;
+
+namespace {
+
+using Floats = std::vector<float>;
+
+template <class F>
+std::string refusal(F call) {
+    return message_of<InvalidArgument>(call);
+}
+
+Tensor numbers(Device device = Device::cpu(0)) { return Tensor::from(Floats{1, 2, 3, 4, 5, 6}, {2, 3}, device); }
+
+TensorMeta plain(const Shape& shape) { return TensorMeta::contiguous(DType::f32, shape); }
+
+std::vector<std::string> names(const std::vector<Record>& records) {
+    std::vector<std::string> result;
+    for (const Record& record : records) result.emplace_back(record.operation->name());
+    return result;
+}
+
+struct Unknown final : Operation {
+    std::string_view name() const override { return "unknown"; }
+};
+
+KernelRequest fill_request(const Shape& shape, int threads = 1) {
+    KernelRequest request;
+    request.threads = threads;
+    request.out = {plain(shape)};
+    return request;
+}
+
+}  // namespace
+
+TEST_CASE("an operation without a kernel is named") {
+    const std::string text = message_of<DeviceError>([] { apply_one(Unknown(), {numbers()}, plain({2, 3})); });
+    CHECK(contains(text, "unknown"));
+    CHECK(contains(text, "cpu"));
+}
+
+TEST_CASE("a kernel is made once for its operation, attributes, layouts and threads") {
+    KernelTable& table = KernelTable::of(DeviceKind::cpu);
+    const auto make = [&](double value, KernelRequest request) { return table.make(Fill(value), request); };
+    const auto first = make(1.5, fill_request({3, 4}));
+    CHECK(make(1.5, fill_request({3, 4})) == first);
+    CHECK(make(2.5, fill_request({3, 4})) != first);
+    CHECK(make(1.5, fill_request({4, 3})) != first);
+    CHECK(make(1.5, fill_request({3, 4}, 2)) != first);
+    CHECK(make(1.5, fill_request({3, 4}, 2))->threads == 2);
+    KernelRequest turned = fill_request({3, 4});
+    turned.out[0].strides = {1, 3};
+    CHECK(make(1.5, turned) != first);
+    KernelRequest wide = fill_request({3, 4});
+    wide.out[0].dtype = DType::f64;
+    CHECK(make(1.5, wide) != first);
+    KernelRequest elsewhere = fill_request({3, 4});
+    elsewhere.out[0].offset = 100;  // not part of the kernel: it is told addresses
+    CHECK(make(1.5, elsewhere) == first);
+    CHECK(elsewhere.out[0].offset == 100);
+}
+
+TEST_CASE("tensors on different devices are refused by name") {
+    const std::string text = refusal([] { add(numbers(Device::cpu(0)), numbers(Device::cpu(1))); });
+    CHECK(contains(text, "cpu:0"));
+    CHECK(contains(text, "cpu:1"));
+    CHECK(contains(text, ".to(device)"));
+}
+
+TEST_CASE("a trace takes records instead of executing them") {
+    const Tensor weight = numbers(Device::cpu(1));
+    Trace trace(Device::cpu(0), 1, true, 4);
+    CHECK(Trace::current() == nullptr);
+    Tensor out;
+    {
+        const TraceScope scope(trace);
+        CHECK(Trace::current() == &trace);
+        const Tensor x = trace.input(TensorMeta::contiguous(DType::f32, {2, 3}, true));
+        CHECK(x.is_symbolic());
+        CHECK(x.is_batch());
+        CHECK(x.device() == Device::cpu(0));
+        CHECK(x.shape() == Shape{2, 3});
+        CHECK(trace.records().empty());
+        out = relu(x * weight).transpose(0, 1).slice(0, 1, 2);
+        CHECK(out.is_symbolic());
+        CHECK(out.shape() == Shape{1, 2});
+        CHECK(contains(out.str(), "traced"));
+    }
+    CHECK(Trace::current() == nullptr);
+    REQUIRE(trace.records().size() == 2);  // views make none
+    CHECK(names(trace.records())[1] == "relu");
+    CHECK(trace.commits().empty());
+
+    const Record& product = trace.records()[0];
+    REQUIRE(product.in.size() == 2);
+    CHECK(product.in[0].buffer->belongs_to(trace));
+    CHECK(product.in[0].storage == nullptr);
+    CHECK(product.in[1].storage == weight.impl()->storage);  // a constant, which the program copies per device
+    CHECK_FALSE(product.in[1].buffer->is_symbolic());
+    CHECK(product.out[0].buffer == trace.records()[1].in[0].buffer);
+    CHECK(product.out[0].meta.batch);
+    CHECK(product.kernel != nullptr);
+    CHECK(product.kernel->threads == 1);
+    CHECK(trace.places() == 3);
+}
+
+TEST_CASE("reading a value inside a trace is an error that says so") {
+    const Tensor outside = numbers();
+    const Tensor host = numbers(Device::host());
+    Trace trace(Device::cpu(0), 1, false, 1);
+    Tensor x;
+    {
+        const TraceScope scope(trace);
+        x = trace.input(plain({1}));
+        for (const auto& read : std::vector<std::function<void()>>{
+                 [&] { x.item(); }, [&] { x.to_vector<float>(); }, [&] { outside.to_vector<float>(); },
+                 [&] { host.data<const float>(); }, [&] { x.data<float>(); }, [&] { outside.str(); }}) {
+            const std::string text = refusal(read);
+            CHECK(contains(text, "inside forward"));
+            CHECK(contains(text, "return the tensor"));
+        }
+        CHECK(contains(refusal([&] { x.to(Device::cpu(1)); }), "shard's device"));
+        CHECK(host.to(Device::cpu(0)).impl() == host.impl());
+    }
+    CHECK(contains(refusal([&] { x.to_vector<float>(); }), "inside forward"));
+    CHECK(outside.to_vector<float>() == Floats{1, 2, 3, 4, 5, 6});
+}
+
+TEST_CASE("writes to tensors outside the trace are refused, those inside are records") {
+    const Tensor outside = numbers();
+    Trace trace(Device::cpu(0), 1, false, 1);
+    {
+        const TraceScope scope(trace);
+        CHECK(contains(refusal([&] { outside.zero_(); }), "outside"));
+        CHECK(contains(refusal([&] { outside.select(0, 1).copy_(Tensor::full({3}, 1)); }), "only compute"));
+        const std::size_t before = trace.records().size();
+        const Tensor inside = Tensor::zeros({4}, DType::f32, Device::cpu(0));
+        CHECK(inside.is_symbolic());
+        inside.slice(0, 1, 2).fill_(3);
+        CHECK(trace.records().size() == before + 2);
+        CHECK(inside.version() > 0);
+    }
+    CHECK(outside.to_vector<float>() == Floats{1, 2, 3, 4, 5, 6});
+}
+
+TEST_CASE("a tensor kept from one forward cannot be used in the next") {
+    Tensor kept;
+    for (int run = 0; run < 2; ++run) {
+        Trace trace(Device::cpu(1), 1, false, 1);  // the second one may lie where the first one lay
+        const TraceScope scope(trace);
+        const Tensor x = trace.input(plain({2, 3}));
+        if (run == 0)
+            kept = relu(x);
+        else
+            CHECK(contains(refusal([&] { add(x, kept); }), "earlier forward"));
+    }
+    CHECK(kept.device() == Device::cpu(1));
+    CHECK(kept.shape() == Shape{2, 3});
+    CHECK(contains(refusal([&] { relu(kept); }), "inside forward"));
+}
+
+TEST_CASE("a view of a captured tensor in a backend's own layout leaves its values outside the trace") {
+    const Tensor image = conv2d(Tensor::full({1, 16, 5, 5}, 1, DType::f32, Device::cpu(0)),
+                                Tensor::full({32, 16, 1, 1}, 0.5, DType::f32, Device::cpu(0)));
+    Trace trace(Device::cpu(0), 1, false, 1);
+    {
+        const TraceScope scope(trace);
+        const Tensor row = image.select(1, 3);
+        CHECK_FALSE(row.is_symbolic());
+        CHECK(trace.records().empty());
+        CHECK(add(row, trace.input(plain({1, 5, 5}))).is_symbolic());
+    }
+    CHECK(image.to_vector<float>() == Floats(32 * 25, 8));
+}
+
+TEST_CASE("the tape appends backward's records, and random operations get ordinals") {
+    Trace trace(Device::cpu(0), 1, true, 1);
+    std::vector<int> sunk;
+    {
+        const TraceScope scope(trace);
+        const Tensor w = trace.input(plain({3}), true);
+        const Tensor out = sum(dropout(dropout(trace.input(plain({4, 3}))) * w));
+        const std::size_t forward = trace.records().size();
+        run_backward({out}, {Tensor::full({}, 1)}, false, [&](const Tensor& of, const Tensor& gradient) {
+            CHECK(of.impl() == w.impl());
+            CHECK(gradient.is_symbolic());
+            CHECK(gradient.shape() == Shape{3});
+            sunk.push_back(1);
+        });
+        CHECK(trace.records().size() > forward);
+    }
+    CHECK(sunk.size() == 1);
+    std::vector<std::uint32_t> ordinals;
+    for (const Record& record : trace.records())
+        if (record.operation->is_random()) ordinals.push_back(record.ordinal);
+    CHECK(ordinals.size() >= 2);
+    CHECK(std::is_sorted(ordinals.begin(), ordinals.end()));
+    CHECK(std::adjacent_find(ordinals.begin(), ordinals.end()) == ordinals.end());
+}
+
+TEST_CASE("what commits is kept apart, and may write outside") {
+    const Tensor mean = Tensor::zeros({2}, DType::f32, Device::cpu(0));
+    const Tensor var = Tensor::full({2}, 1, DType::f32, Device::cpu(0));
+    Trace trace(Device::cpu(0), 1, true, 1);
+    {
+        const TraceScope scope(trace);
+        BatchNormOptions options;
+        options.training = true;
+        batch_norm(trace.input(TensorMeta::contiguous(DType::f32, {4, 2, 3, 3}, true)), mean, var, {}, {}, options);
+    }
+    CHECK_FALSE(trace.commits().empty());
+    for (const Record& record : trace.commits()) CHECK(record.operation->commits());
+    for (const Record& record : trace.records()) CHECK_FALSE(record.operation->commits());
+    CHECK(mean.to_vector<float>() == Floats{0, 0});
+}
+
+TEST_CASE("compute scopes nest") {
+    const int before = ComputeScope::threads_for(Device::cpu(0));
+    CHECK(before == device_info(Device::cpu(0)).units);
+    {
+        const ComputeScope outer(3, true);
+        CHECK(ComputeScope::threads_for(Device::cpu(0)) == 3);
+        CHECK(ComputeScope::deterministic());
+        {
+            const ComputeScope inner(1, false);
+            CHECK(ComputeScope::threads_for(Device::cpu(1)) == 1);
+            CHECK_FALSE(ComputeScope::deterministic());
+        }
+        CHECK(ComputeScope::threads_for(Device::cpu(0)) == 3);
+    }
+    CHECK(ComputeScope::threads_for(Device::cpu(0)) == before);
+    CHECK_FALSE(ComputeScope::deterministic());
+}

@@ -1,0 +1,389 @@
+// Streams and events: what is ordered, what is refused, and how failures surface.
+#include "lockstep/runtime/stream.h"
+
+#include <array>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/memory.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/runtime/gate.h"
+
+using namespace lockstep;
+using lockstep::testing::contains;
+using lockstep::testing::Gate;
+using lockstep::testing::message_of;
+using lockstep::testing::serial;
+
+namespace {
+
+constexpr std::span<const Access> nothing;
+
+Stream& first() { return Stream::of(Device::cpu(0)); }
+Stream& second() { return Stream::of(Device::cpu(1)); }
+
+/// `bytes` bytes of a device holding `values`.
+std::shared_ptr<Buffer> filled(Stream& stream, const std::vector<std::uint8_t>& values) {
+    auto buffer = Buffer::allocate(stream, values.size(), "test");
+    stream.copy(buffer->data(), stream.device(), values.data(), Device::host(), values.size());
+    stream.synchronize();
+    return buffer;
+}
+
+std::vector<std::uint8_t> read_back(Stream& stream, const Buffer& buffer) {
+    std::vector<std::uint8_t> values(buffer.bytes());
+    stream.copy(values.data(), Device::host(), buffer.data(), buffer.device(), buffer.bytes());
+    stream.synchronize();
+    return values;
+}
+
+std::vector<std::uint8_t> pattern(std::size_t count, int start = 0) {
+    std::vector<std::uint8_t> values(count);
+    for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<std::uint8_t>(7 * i + static_cast<unsigned>(start));
+    return values;
+}
+
+}  // namespace
+
+TEST_CASE("a stream has a name and is one object for each device, role and index") {
+    CHECK(&Stream::of(Device::cpu(1)) == &second());
+    CHECK(&Stream::of(Device::cpu(1), StreamRole::compute, 1) != &second());
+    CHECK(&Stream::of(Device::cpu(1), StreamRole::load) != &second());
+    CHECK(second().name() == "cpu:1/compute0");
+    CHECK(Stream::of(Device::cpu(0), StreamRole::communicate, 2).name() == "cpu:0/communicate2");
+    CHECK(second().device() == Device::cpu(1));
+    CHECK(first().id() != second().id());
+
+    CHECK(contains(message_of<InvalidArgument>([] { Stream::of(Device::cpu(99)); }), "cpu:99"));
+    CHECK(contains(message_of<InvalidArgument>([] { Stream::of(Device::cpu(0), StreamRole::compute, -1); }), "-1"));
+    CHECK(contains(message_of<InvalidArgument>([] { Event event(Device::cpu(99)); }), "cpu:99"));
+}
+
+TEST_CASE("work of one stream runs in the order of its enqueues") {
+    std::vector<int> seen;  // no lock: that is the point
+    for (int i = 0; i < 5000; ++i) first().run("append", nothing, [&seen, i](const Launch&) { seen.push_back(i); });
+    first().synchronize();
+    CHECK(first().idle());
+    std::vector<int> expected(5000);
+    std::iota(expected.begin(), expected.end(), 0);
+    CHECK(seen == expected);
+}
+
+TEST_CASE("work is told its device, and runs on a thread of its own with the threads asked for") {
+    Device where;
+    std::thread::id worker;
+    second().run("look", nothing, [&](const Launch& launch) {
+        where = launch.device;
+        worker = std::this_thread::get_id();
+    });
+    second().synchronize();
+    CHECK(where == Device::cpu(1));
+    if (!serial()) CHECK(worker != std::this_thread::get_id());
+}
+
+TEST_CASE("an event orders streams of two devices") {
+    if (serial()) return;
+    Gate gate;
+    int value = 0;
+    int seen = -1;
+    Event written(Device::cpu(0));
+    first().run("write", nothing, [&](const Launch&) {
+        gate.pass();
+        value = 42;
+    });
+    first().record(written);
+    second().wait(written);
+    second().run("read", nothing, [&](const Launch&) { seen = value; });
+    CHECK_FALSE(written.done());
+    CHECK_FALSE(first().idle());
+    CHECK_FALSE(second().idle());
+    CHECK(contains(message_of<InvalidArgument>([&] { Event::elapsed_ms(written, written); }), "not been reached"));
+    gate.open();
+    second().synchronize();
+    CHECK(seen == 42);
+    CHECK(written.done());
+    first().synchronize();
+}
+
+TEST_CASE("a wait means the latest record before it") {
+    if (serial()) return;
+    Gate gate;
+    Event event(Device::cpu(0));
+    first().record(event);
+    event.synchronize();
+    second().wait(event);  // of the first record, whatever comes later
+    first().run("hold", nothing, [&](const Launch&) { gate.pass(); });
+    first().record(event);
+    bool ran = false;
+    second().run("not held", nothing, [&](const Launch&) { ran = true; });
+    second().synchronize();
+    CHECK(ran);
+    CHECK_FALSE(event.done());
+    gate.open();
+    event.synchronize();
+    CHECK(event.done());
+}
+
+TEST_CASE("an event never recorded is done, no wait, and has no time") {
+    const Event never(Device::cpu(0));
+    Event once(Device::cpu(0));
+    CHECK(never.done());
+    never.synchronize();
+    second().wait(never);
+    second().synchronize();
+    first().record(once);
+    once.synchronize();
+    CHECK(contains(message_of<InvalidArgument>([&] { Event::elapsed_ms(never, once); }), "never recorded"));
+    CHECK(contains(message_of<InvalidArgument>([&] { Event::elapsed_ms(once, never); }), "never recorded"));
+    CHECK(contains(message_of<InvalidArgument>([&] { second().record(once); }), "cpu:0"));
+}
+
+TEST_CASE("elapsed time is that between the two points") {
+    Event start(Device::cpu(0)), end(Device::cpu(0));
+    first().record(start);
+    first().run("sleep", nothing, [](const Launch&) { std::this_thread::sleep_for(std::chrono::milliseconds(30)); });
+    first().record(end);
+    end.synchronize();
+    CHECK(Event::elapsed_ms(start, end) >= 30);
+    CHECK(Event::elapsed_ms(start, end) < 20000);
+    CHECK(Event::elapsed_ms(start, start) == 0);
+    CHECK(Event::elapsed_ms(end, start) <= -30);
+}
+
+TEST_CASE("an event may go away while work still waits for it") {
+    if (serial()) return;
+    Gate gate;
+    bool ran = false;
+    {
+        Event event(Device::cpu(0));
+        first().run("hold", nothing, [&](const Launch&) { gate.pass(); });
+        first().record(event);
+        second().wait(event);
+        second().run("after", nothing, [&](const Launch&) { ran = true; });
+    }
+    gate.open();
+    second().synchronize();
+    CHECK(ran);
+}
+
+TEST_CASE("waiting for a stream waits for all it has been given, and not for more") {
+    if (serial()) return;
+    Gate gate, later;
+    int value = 0;
+    int seen = -1;
+    first().run("write", nothing, [&](const Launch&) {
+        gate.pass();
+        value = 7;
+    });
+    second().wait(first());
+    second().wait(second());
+    first().run("later", nothing, [&](const Launch&) { later.pass(); });
+    second().run("read", nothing, [&](const Launch&) { seen = value; });
+    gate.open();
+    second().synchronize();
+    CHECK(seen == 7);
+    CHECK_FALSE(first().idle());
+    later.open();
+    first().synchronize();
+}
+
+TEST_CASE("devices work at the same time: each ends only when the other has begun") {
+    if (serial()) return;
+    Gate begun[2];
+    first().run("zero", nothing, [&](const Launch&) {
+        begun[0].open();
+        begun[1].pass();
+    });
+    second().run("one", nothing, [&](const Launch&) {
+        begun[1].open();
+        begun[0].pass();
+    });
+    CHECK_NOTHROW(synchronize_all());
+}
+
+TEST_CASE("two streams of one device do not wait for each other") {
+    if (serial()) return;
+    Gate gate;
+    Stream& load = Stream::of(Device::cpu(0), StreamRole::load);
+    first().run("hold", nothing, [&](const Launch&) { gate.pass(); });
+    bool ran = false;
+    load.run("free", nothing, [&](const Launch&) { ran = true; });
+    load.synchronize();
+    CHECK(ran);
+    gate.open();
+    first().synchronize();
+}
+
+TEST_CASE("callbacks run in stream order") {
+    std::vector<int> order;
+    first().run("one", nothing, [&](const Launch&) { order.push_back(1); });
+    first().callback([&] { order.push_back(2); });
+    first().run("three", nothing, [&](const Launch&) { order.push_back(3); });
+    first().synchronize();
+    CHECK(order == std::vector<int>{1, 2, 3});
+    CHECK(contains(message_of<InvalidArgument>([] { first().callback({}); }), "cpu:0/compute0"));
+    CHECK(contains(message_of<InvalidArgument>([] { first().run("empty", nothing, {}); }), "empty"));
+}
+
+TEST_CASE("copies between host, pinned memory and devices") {
+    const std::vector<std::uint8_t> values = pattern(100003);
+    const auto pinned = Buffer::allocate_pinned(values.size());
+    CHECK(pinned->is_pinned());
+    CHECK(pinned->device().is_host());
+    const auto a = Buffer::allocate(first(), values.size(), "test");
+    const auto b = Buffer::allocate(second(), values.size(), "test");
+    std::copy(values.begin(), values.end(), static_cast<std::uint8_t*>(pinned->data()));
+    first().copy(a->data(), Device::cpu(0), pinned->data(), Device::host(), values.size());
+    CHECK(read_back(first(), *a) == values);
+    SECTION("pulled by the receiver") {
+        second().wait(first());
+        second().copy(b->data(), Device::cpu(1), a->data(), Device::cpu(0), values.size());
+    }
+    SECTION("pushed by the sender") {
+        first().wait(second());
+        first().copy(b->data(), Device::cpu(1), a->data(), Device::cpu(0), values.size());
+        second().wait(first());
+    }
+    CHECK(read_back(second(), *b) == values);
+    first().wait(second());
+    first().synchronize();
+    CHECK_NOTHROW(first().copy(nullptr, Device::cpu(0), nullptr, Device::host(), 0));
+}
+
+TEST_CASE("a copy needs one side on the stream's device") {
+    const auto a = filled(first(), pattern(64));
+    std::array<std::uint8_t, 64> host{};
+    const std::string text = message_of<InvalidArgument>(
+        [&] { second().copy(host.data(), Device::host(), a->data(), Device::cpu(0), host.size()); });
+    CHECK(contains(text, "cpu:0"));
+    CHECK(contains(text, "cpu:1/compute0"));
+    CHECK(first().idle());
+}
+
+TEST_CASE("2-D copies take rows of both pitches and leave the gaps alone") {
+    constexpr std::size_t rows = 9, row = 13, from_pitch = 20, to_pitch = 17;
+    const std::vector<std::uint8_t> source = pattern(rows * from_pitch);
+    std::vector<std::uint8_t> expected(rows * to_pitch, 0xEE);
+    for (std::size_t r = 0; r < rows; ++r)
+        for (std::size_t c = 0; c < row; ++c) expected[r * to_pitch + c] = source[r * from_pitch + c];
+    const auto from = filled(first(), source);
+    const auto to = filled(second(), std::vector<std::uint8_t>(rows * to_pitch, 0xEE));
+    second().wait(first());
+    second().copy_2d(to->data(), to_pitch, Device::cpu(1), from->data(), from_pitch, Device::cpu(0), row, rows);
+    CHECK(read_back(second(), *to) == expected);
+
+    const std::string text = message_of<InvalidArgument>(
+        [&] { second().copy_2d(to->data(), 12, Device::cpu(1), from->data(), from_pitch, Device::cpu(0), row, rows); });
+    CHECK(contains(text, "13"));
+    CHECK(contains(text, "12"));
+}
+
+TEST_CASE("fill sets every byte and no other") {
+    const auto buffer = filled(first(), std::vector<std::uint8_t>(1000, 1));
+    first().fill(static_cast<std::uint8_t*>(buffer->data()) + 10, 0xAB, 900);
+    const std::vector<std::uint8_t> values = read_back(first(), *buffer);
+    for (std::size_t i = 0; i < values.size(); ++i)
+        if (values[i] != (i >= 10 && i < 910 ? 0xAB : 1)) FAIL("byte " << i);
+}
+
+TEST_CASE("work on another device's memory is refused unless it is a declared read of a peer's") {
+    const auto foreign = filled(second(), pattern(64));
+    first().wait(second());
+    bool ran = false;
+    const auto use = [&](Access::Mode mode, Device owner) {
+        ran = false;
+        const Access access[] = {{foreign->data(), 64, owner, mode}};
+        first().run("touch", access, [&](const Launch&) { ran = true; });
+        first().synchronize();
+    };
+    for (const auto mode : {Access::Mode::read, Access::Mode::write}) {
+        const std::string text = message_of<InvalidArgument>([&] { use(mode, Device::cpu(1)); });
+        CHECK(contains(text, "touch"));
+        CHECK(contains(text, "cpu:0/compute0"));
+        CHECK(contains(text, "cpu:1"));
+        CHECK_FALSE(ran);
+    }
+    CHECK_NOTHROW(use(Access::Mode::peer_read, Device::cpu(1)));
+    CHECK(ran);
+    second().wait(first());
+    second().synchronize();
+}
+
+TEST_CASE("work that throws surfaces at synchronize, what was behind it is skipped, and the stream goes on") {
+    if (serial()) return;
+    bool skipped = true;
+    bool other = false;
+    Gate gate;
+    first().run("throw", nothing, [&](const Launch&) {
+        gate.pass();
+        throw DeviceError("planted");
+    });
+    first().run("behind", nothing, [&](const Launch&) { skipped = false; });
+    second().wait(first());  // is not held up for ever
+    second().run("other", nothing, [&](const Launch&) { other = true; });
+    gate.open();
+    CHECK(message_of<DeviceError>([] { first().synchronize(); }) == "planted");
+    CHECK(skipped);
+    CHECK_NOTHROW(second().synchronize());
+    CHECK(other);
+    CHECK_NOTHROW(first().synchronize());
+    bool usable = false;
+    first().run("usable", nothing, [&](const Launch&) { usable = true; });
+    CHECK_NOTHROW(first().synchronize());
+    CHECK(usable);
+
+    first().run("again", nothing, [](const Launch&) { throw DeviceError("first"); });
+    second().run("again", nothing, [](const Launch&) { throw DeviceError("second"); });
+    CHECK_THROWS_AS(synchronize_all(), DeviceError);
+    CHECK_NOTHROW(synchronize_all());
+}
+
+TEST_CASE("the host's stream works at once, and waits for devices on the calling thread") {
+    Stream& host = Stream::of(Device::host());
+    CHECK(host.name() == "host/compute0");
+    bool ran = false;
+    host.run("now", nothing, [&](const Launch&) { ran = true; });
+    CHECK(ran);
+    CHECK(host.idle());
+    Event event(Device::host());
+    host.record(event);
+    CHECK(event.done());
+    second().wait(event);
+    int value = 0;
+    first().run("slow", nothing, [&](const Launch&) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        value = 5;
+    });
+    host.wait(first());
+    CHECK(value == 5);
+    CHECK_THROWS_AS(host.run("throw", nothing, [](const Launch&) { throw DeviceError("at once"); }), DeviceError);
+    host.synchronize();
+    second().synchronize();
+}
+
+TEST_CASE("thousands of tasks over many streams, ordered by events alone") {
+    std::vector<Stream*> streams;
+    for (int d = 0; d < 2; ++d)
+        for (int i = 0; i < 3; ++i) streams.push_back(&Stream::of(Device::cpu(d), StreamRole::compute, i));
+    std::minstd_rand random(7);
+    std::vector<int> order;  // no lock: each task waits for the one before it, on whatever stream
+    std::vector<Event> events;
+    for (const Stream* stream : streams) events.emplace_back(stream->device());
+    std::size_t previous = 0;
+    for (int i = 0; i < 6000; ++i) {
+        const std::size_t at = random() % streams.size();
+        if (at != previous) {
+            streams[previous]->record(events[previous]);
+            streams[at]->wait(events[previous]);
+        }
+        streams[at]->run("append", nothing, [&order, i](const Launch&) { order.push_back(i); });
+        previous = at;
+    }
+    synchronize_all();
+    std::vector<int> expected(6000);
+    std::iota(expected.begin(), expected.end(), 0);
+    CHECK(order == expected);
+}
