@@ -14,3 +14,11 @@ function(lockstep_test name)
   cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
   set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS ${folder})
 endfunction()
+
+# lockstep_order_tests(names... ): those test programs once more, under the ordering checker; label `order`.
+function(lockstep_order_tests)
+  foreach(name IN LISTS ARGN)
+    add_test(NAME ${name}_order COMMAND ${name})
+    set_tests_properties(${name}_order PROPERTIES TIMEOUT 600 LABELS order ENVIRONMENT LOCKSTEP_CHECK_ORDER=1)
+  endforeach()
+endfunction()

@@ -57,7 +57,7 @@ public:
         stats_.peak = std::max(stats_.peak, stats_.current);
         held_[std::string(tag)] += size;
         blocks_[memory] = {size, std::string(tag)};
-        live_memory::add(memory, size);
+        if (!device_.is_host()) live_memory::add(memory, size);
         if (order_check::enabled()) order_check::name_memory(memory, size, fmt::format("{} of {}", tag, device_.str()));
         return memory;
     }

@@ -124,24 +124,26 @@ void Stream::run(std::string_view what, std::span<const Access> accesses, Work w
     for (const Access& access : accesses)
         if (access.mode == Access::Mode::peer_read) copy_count::add(access.owner, device_, access.bytes);
     if (order_check::enabled()) order_check::on_work(id_, name_, what, accesses);
-    if (serial_mode::enabled()) work = serial_mode::guard(std::move(work), accesses);
+    const serial_mode::Guard guard(device_, accesses);
     impl_->run(std::move(work), std::max(threads, 1));
 }
 
-void Stream::account_copy(const void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) {
-    const Access accesses[] = {
-        {from, bytes, from_device, from_device == device_ ? Access::Mode::read : Access::Mode::peer_read},
-        {to, bytes, to_device, Access::Mode::write}};
-    if (to_device != device_ && from_device != device_)
+void Stream::account_copy(std::span<Access, 2> accesses, std::size_t bytes) {
+    Access& from = accesses[0];
+    const Access& to = accesses[1];
+    if (from.owner != device_) from.mode = Access::Mode::peer_read;
+    if (to.owner != device_ && from.owner != device_)
         throw InvalidArgument(fmt::format("copy from {} to {} on stream {}: neither side is the stream's device",
-                                          from_device.str(), to_device.str(), name_));
+                                          from.owner.str(), to.owner.str(), name_));
     if (order_check::enabled()) order_check::on_work(id_, name_, "copy", accesses);
-    copy_count::add(from_device, to_device, bytes);
+    copy_count::add(from.owner, to.owner, bytes);
 }
 
 void Stream::copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) {
     if (bytes == 0) return;
-    account_copy(to, to_device, from, from_device, bytes);
+    Access accesses[] = {{from, bytes, from_device, Access::Mode::read}, {to, bytes, to_device, Access::Mode::write}};
+    account_copy(accesses, bytes);
+    const serial_mode::Guard guard(device_, accesses);
     impl_->copy(to, to_device, from, from_device, bytes);
 }
 
@@ -151,7 +153,10 @@ void Stream::copy_2d(void* to, std::size_t to_pitch, Device to_device, const voi
     if (row_bytes > to_pitch || row_bytes > from_pitch)
         throw InvalidArgument(
             fmt::format("copy_2d: rows of {} bytes do not fit pitches {} and {}", row_bytes, from_pitch, to_pitch));
-    account_copy(to, to_device, from, from_device, to_pitch * (rows - 1) + row_bytes);
+    Access accesses[] = {{from, from_pitch * (rows - 1) + row_bytes, from_device, Access::Mode::read},
+                         {to, to_pitch * (rows - 1) + row_bytes, to_device, Access::Mode::write}};
+    account_copy(accesses, row_bytes * rows);
+    const serial_mode::Guard guard(device_, accesses);
     impl_->copy_2d(to, to_pitch, to_device, from, from_pitch, from_device, row_bytes, rows);
 }
 
@@ -159,6 +164,7 @@ void Stream::fill(void* to, std::uint8_t value, std::size_t bytes) {
     if (bytes == 0) return;
     const Access access[] = {{to, bytes, device_, Access::Mode::write}};
     if (order_check::enabled()) order_check::on_work(id_, name_, "fill", access);
+    const serial_mode::Guard guard(device_, access);
     impl_->fill(to, value, bytes);
 }
 

@@ -106,7 +106,8 @@ public:
 
 private:
     Stream(Device device, StreamRole role, int index, int id);
-    void account_copy(const void* to, Device to_device, const void* from, Device from_device, std::size_t bytes);
+    /// `accesses`: what is read, what is written; `bytes`: what is moved.
+    void account_copy(std::span<Access, 2> accesses, std::size_t bytes);
 
     Device device_;
     std::string name_;

@@ -45,12 +45,9 @@ bool enabled() {
     return value;
 }
 
-Work guard(Work work, std::span<const Access> accesses) {
-    return [work = std::move(work),
-            declared = std::vector<Access>(accesses.begin(), accesses.end())](const Launch& launch) {
-        const poison::Scope scope(live_memory::blocks(), declared);
-        work(launch);
-    };
+Guard::Guard(Device device, std::span<const Access> accesses) {
+    if (enabled() && device.kind() == DeviceKind::cpu && !device.is_host())
+        scope_.emplace(live_memory::blocks(), accesses);
 }
 
 }  // namespace serial_mode

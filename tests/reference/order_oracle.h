@@ -162,9 +162,10 @@ private:
 
 /// What "remove every wait in turn" found.
 struct WaitRemoval {
-    std::size_t waits = 0;     ///< waits in the log, by streams and by the host
-    std::size_t needed = 0;    ///< without them something is unordered, and checker and oracle name the same pair
-    std::string disagreement;  ///< the first difference between checker and oracle; empty when there was none
+    std::size_t waits = 0;   ///< waits in the log, by streams and by the host
+    std::size_t needed = 0;  ///< without them something is unordered, and checker and oracle name the same pair
+    std::vector<std::size_t> redundant;  ///< positions of the others
+    std::string disagreement;            ///< the first difference between checker and oracle; empty when there was none
 };
 
 /// Removes every wait of `log` in turn and asks checker and oracle. 20,000 entries take about 100 MB.
@@ -191,7 +192,10 @@ inline WaitRemoval remove_every_wait(const std::vector<OrderEntry>& log) {
                                       text(reported) + ", the oracle " + text(expected);
                 return result;
             }
-            if (expected) ++result.needed;
+            if (expected)
+                ++result.needed;
+            else
+                result.redundant.push_back(i);
         }
         if (const auto violation = prefix.append(log[i])) {
             result.disagreement = "the log as it is violates the order: " + violation->text;
