@@ -11,6 +11,7 @@
 #include "lockstep/parallel/dataset.h"
 #include "lockstep/parallel/digits.h"
 #include "lockstep/parallel/engine.h"
+#include "lockstep/parallel/functions.h"
 #include "lockstep/parallel/idx.h"
 #include "lockstep/parallel/loader.h"
 #include "lockstep/parallel/safetensors.h"

@@ -39,7 +39,7 @@ concept ListLike = requires(T& t) {
 }
 &&!MapLike<T> && !std::is_same_v<T, std::string>;
 template <class T>
-concept OptionalLike = requires(T& t) {
+concept OptionalLike = requires(std::remove_const_t<T>& t) {
     t.has_value();
     *t;
     t.reset();
