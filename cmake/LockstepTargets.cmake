@@ -5,7 +5,7 @@ add_library(lockstep::lockstep ALIAS lockstep)
 
 set(LOCKSTEP_INCLUDE_VIEW ${PROJECT_BINARY_DIR}/include)
 file(MAKE_DIRECTORY ${LOCKSTEP_INCLUDE_VIEW}/lockstep)
-foreach(folder runtime ops parallel samples tests)
+foreach(folder runtime ops parallel samples tests bench)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${LOCKSTEP_INCLUDE_VIEW}/lockstep/${folder} SYMBOLIC)
 endforeach()
 file(CREATE_LINK ${PROJECT_SOURCE_DIR}/parallel/lockstep.h ${LOCKSTEP_INCLUDE_VIEW}/lockstep/lockstep.h SYMBOLIC)

@@ -1,0 +1,119 @@
+// Samples per second of training steps of PyTorch's MNIST network: one device with all cores beside data-parallel on
+// two virtual devices, in one process and in turn, so that whatever else the machine does hits both alike.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/bench/mnist_net.h"
+#include "lockstep/parallel/lockstep.h"
+
+namespace ls = lockstep;
+
+namespace {
+
+/// One way to train, kept warm.
+class Contestant {
+public:
+    Contestant(const ls::Devices& devices, int threads, std::int64_t batch)
+        : batch_(batch),
+          model_(bench::MnistNet(), devices, {.threads_per_shard = threads}),
+          sgd_(model_, {.lr = 0.01, .momentum = 0.5}),
+          images_(ls::Tensor::rand({batch, 1, 28, 28})) {
+        std::vector<std::int64_t> classes;
+        for (std::int64_t row = 0; row < batch; ++row) classes.push_back(row % 10);
+        labels_ = ls::Tensor::from(classes, {batch});
+        run(3);
+    }
+
+    /// Samples per second of `steps` steps.
+    double run(int steps) {
+        const auto begin = std::chrono::steady_clock::now();
+        for (int step = 0; step < steps; ++step) model_.step(sgd_, images_, labels_, ls::nll_loss);
+        model_.synchronize();
+        const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+        return static_cast<double>(batch_ * steps) / seconds.count();
+    }
+
+private:
+    std::int64_t batch_;
+    ls::DataParallel<bench::MnistNet> model_;
+    ls::SGD sgd_;
+    ls::Tensor images_, labels_;
+};
+
+using Contestants = std::map<std::string, std::unique_ptr<Contestant>>;
+
+/// Name of a way to train: "one 64" or "dp 64".
+std::string name_of(const char* way, std::int64_t batch) { return std::string(way) + " " + std::to_string(batch); }
+
+void interleave(Contestants& contestants, const std::vector<std::int64_t>& batches, int steps, int repetitions) {
+    std::map<std::string, std::vector<double>> rates;
+    for (int repetition = 0; repetition < repetitions; ++repetition)
+        for (auto& [name, contestant] : contestants) rates[name].push_back(contestant->run(steps));
+    const auto line = [](const std::string& name, std::vector<double> values, const char* format) {
+        std::sort(values.begin(), values.end());
+        std::printf("%-24s", name.c_str());
+        for (const double value : {values[values.size() / 2], values.front(), values.back()})
+            std::printf(format, value);
+        std::printf("\n");
+    };
+    std::printf("samples/s                  median       min       max\n");
+    for (const auto& [name, values] : rates) line(name, values, " %9.0f");
+    for (const std::int64_t batch : batches) {
+        std::vector<double> ratios;
+        for (std::size_t i = 0; i < rates.at(name_of("dp", batch)).size(); ++i)
+            ratios.push_back(rates.at(name_of("dp", batch))[i] / rates.at(name_of("one", batch))[i]);
+        line("dp / one, batch " + std::to_string(batch), ratios, " %9.3f");
+    }
+}
+
+/// For a script that interleaves several programs: each line of input names a contestant, each answer is its rate.
+void serve(Contestants& contestants, int steps) {
+    std::cout << "ready" << std::endl;
+    for (std::string name; std::getline(std::cin, name);) {
+        contestants.at(name)->run(2);  // caches are warm again after the others
+        std::cout << contestants.at(name)->run(steps) << std::endl;
+    }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    CLI::App app("Samples per second of MNIST training steps, on one device and on two.");
+    std::vector<std::int64_t> batches{64, 128};
+    int steps = 10;
+    int repetitions = 9;
+    bool serves = false;
+    app.add_option("--batch-size", batches, "global batch sizes")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--steps", steps, "steps of a repetition")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--repetitions", repetitions, "of each")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_flag("--serve", serves, "answer lines such as \"dp 64\" with samples per second");
+    CLI11_PARSE(app, argc, argv);
+    try {
+        setenv("LOCKSTEP_CPU_DEVICES", "2", 1);
+        ls::Device first = ls::Device::cpu(0), second = ls::Device::cpu(1);
+        const int cores = ls::device_info(first).units + ls::device_info(second).units;
+        ls::manual_seed(1);
+        Contestants contestants;
+        for (const std::int64_t batch : batches) {
+            contestants[name_of("one", batch)] = std::make_unique<Contestant>(ls::Devices{first}, cores, batch);
+            contestants[name_of("dp", batch)] = std::make_unique<Contestant>(ls::Devices{first, second}, 0, batch);
+        }
+        if (serves)
+            serve(contestants, steps);
+        else
+            interleave(contestants, batches, steps, repetitions);
+        return 0;
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "mnist-bench: %s\n", error.what());
+        return 1;
+    }
+}
