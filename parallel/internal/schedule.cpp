@@ -52,8 +52,7 @@ Instance::Instance(const Schedule& schedule, std::vector<std::shared_ptr<Buffer>
             task.accesses.push_back({spec.step, sizeof(StepState), runner[i], Access::Mode::read});
         if (spec.operation->commits())
             task.accesses.push_back({spec.agreed, sizeof(StatusWord), runner[i], Access::Mode::read});
-        if (spec.status)
-            task.accesses.push_back({spec.status, sizeof(StatusWord), runner[i], Access::Mode::write});
+        if (spec.status) task.accesses.push_back({spec.status, sizeof(StatusWord), runner[i], Access::Mode::write});
         tasks_.push_back(std::move(task));
     }
 }

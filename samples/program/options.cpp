@@ -1,8 +1,10 @@
 #include "lockstep/samples/program/options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 
 #include "lockstep/runtime/error.h"
@@ -79,9 +81,19 @@ void check(const Options& options) {
         if (!path->empty() && !path->has_filename()) throw UsageError(path->string() + " is a directory; name a file");
 }
 
+/// Names of virtual devices make as many of them as they ask for, unless LOCKSTEP_CPU_DEVICES says how many there are.
+void make_room_for(const std::string& devices) {
+    int highest = -1;
+    for (std::size_t at = devices.find("cpu:"); at != std::string::npos; at = devices.find("cpu:", at + 1))
+        highest = std::max(highest, std::atoi(devices.c_str() + at + 4));
+    constexpr int standard = 2;
+    if (highest >= standard) setenv("LOCKSTEP_CPU_DEVICES", std::to_string(highest + 1).c_str(), 0);
+}
+
 }  // namespace
 
 lockstep::Devices Options::chosen_devices() const {
+    make_room_for(devices);
     try {
         const lockstep::Devices all = lockstep::Devices::parse(devices);
         return parallel == "none" ? lockstep::Devices({all[0]}) : all;

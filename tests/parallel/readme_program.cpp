@@ -1,4 +1,6 @@
 // The program of the README, as it stands there: it must compile. The test runs it where a small data set lies.
+// The layout is the README's.
+// clang-format off
 #include <lockstep/lockstep.h>
 namespace ls = lockstep;
 
