@@ -14,6 +14,7 @@
 #include "lockstep/parallel/internal/program_cache.h"
 #include "lockstep/parallel/internal/replicas.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/random.h"
 #include "lockstep/runtime/tape.h"
 #include "lockstep/runtime/warning.h"
 
@@ -58,7 +59,7 @@ struct Engine::Impl {
         context.partials.resize(static_cast<std::size_t>(context.devices.size()));
         for (const Device device : context.devices) context.control.emplace_back(device, context.shards);
         StepState state;
-        state.seed = wanted.seed;
+        state.seed = wanted.seed.value_or(current_seed());
         for (int d = 0; d < context.devices.size(); ++d) write_state(context, d, state);
         return context;
     }

@@ -150,3 +150,12 @@ TEST_CASE("eager use agrees with one shard") {
         CHECK(values_of(model.forward(ones(20).to(device).tag_batch())) == expected[0]);
     }
 }
+
+TEST_CASE("a wrapper that names no seed takes that of manual_seed") {
+    const NoGrad no_tape;
+    for (const std::uint64_t seed : {11u, 12u}) {
+        manual_seed(seed);
+        DataParallel<Masks> model(all_ones(), test::cpu_devices(2), {.shards = 8});
+        CHECK(values_of(model.forward(ones(20))) == masks(2, 8, 20, 1, seed)[0]);
+    }
+}
