@@ -50,7 +50,7 @@ public:
     int priority() const { return priority_; }
 
     /// Dropped, once the context is poisoned, unless `always`.
-    void enqueue(std::function<void()> task, bool always = false);
+    void enqueue(std::function<void()> task, bool always = false, bool counts_itself = false);
     MarkerPtr enqueue_marker();
     void enqueue_wait(const MarkerPtr& marker);
     bool idle() const { return finished_.load(std::memory_order_acquire) == enqueued_; }
@@ -61,6 +61,7 @@ private:
     struct Task {
         std::function<void()> body;
         bool always = false;
+        bool counts_itself = false;  ///< adds itself to finished_
         std::atomic<Task*> next{nullptr};
     };
     void work();

@@ -28,10 +28,11 @@ Stream::~Stream() {
     delete head_;
 }
 
-void Stream::enqueue(std::function<void()> task, bool always) {
+void Stream::enqueue(std::function<void()> task, bool always, bool counts_itself) {
     Task* added = new Task;
     added->body = std::move(task);
     added->always = always;
+    added->counts_itself = counts_itself;
     tail_->next.store(added, std::memory_order_release);
     tail_ = added;
     ++enqueued_;
@@ -40,7 +41,13 @@ void Stream::enqueue(std::function<void()> task, bool always) {
 
 MarkerPtr Stream::enqueue_marker() {
     auto marker = std::make_shared<Marker>();
-    enqueue([marker] { marker->complete(); }, true);
+    // Counted before it completes: whoever has waited for the marker finds the stream idle.
+    enqueue(
+        [this, marker] {
+            finished_.fetch_add(1, std::memory_order_release);
+            marker->complete();
+        },
+        true, true);
     return marker;
 }
 
@@ -67,7 +74,7 @@ void Stream::work() {
         delay();
         if (next->always || sticky_error() == cudaSuccess) next->body();
         next->body = nullptr;
-        finished_.fetch_add(1, std::memory_order_release);
+        if (!next->counts_itself) finished_.fetch_add(1, std::memory_order_release);
     }
     const std::shared_ptr<Stream> last_reference = std::move(self_);
 }

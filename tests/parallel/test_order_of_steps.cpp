@@ -126,12 +126,12 @@ TEST_CASE("every wait of training steps") {
     }
 }
 
-TEST_CASE("every wait of steps with fewer rows and of reading a loss") {
+TEST_CASE("every wait of steps with shards of two lengths and of reading a loss") {
     const Setting setting{3, 8, ReductionMode::slice_wise};
     DataParallel<Net> model = setting.model();
     SGD sgd(model, {.lr = 0.1, .momentum = 0.9});
     const auto [x, y] = batch_of(rows);
-    const auto [short_x, short_y] = batch_of(5);
+    const auto [short_x, short_y] = batch_of(20);  // shards of 3 rows, the last of 2
     Recording recording;
     model.step(sgd, x, y, nll_loss);
     CHECK(model.step(sgd, short_x, short_y, nll_loss).item() > 0);
