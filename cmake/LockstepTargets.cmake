@@ -38,9 +38,12 @@ lockstep_warnings(lockstep)
 # The arithmetic is fixed by the source: no call to sqrt checks errno, no trap is observed.
 target_compile_options(lockstep PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno -fno-trapping-math>)
 
-# Sanitizers go into every target here: a program is watched only if all of it was built for it.
-if(LOCKSTEP_SANITIZE)
-  target_compile_options(lockstep PUBLIC $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${LOCKSTEP_SANITIZE}
-    -fno-sanitize-recover=all -fno-omit-frame-pointer>)
-  target_link_options(lockstep PUBLIC -fsanitize=${LOCKSTEP_SANITIZE})
-endif()
+# Sanitizers go into every library here and whoever links it: a program is watched only if all of it was built for it.
+function(lockstep_sanitize target)
+  if(LOCKSTEP_SANITIZE)
+    target_compile_options(${target} PUBLIC $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${LOCKSTEP_SANITIZE}
+      -fno-sanitize-recover=all -fno-omit-frame-pointer>)
+    target_link_options(${target} PUBLIC -fsanitize=${LOCKSTEP_SANITIZE})
+  endif()
+endfunction()
+lockstep_sanitize(lockstep)

@@ -17,6 +17,7 @@ target_link_libraries(lockstep_standin
   PUBLIC cuda_standin Threads::Threads
   PRIVATE OpenMP::OpenMP_CXX fmt::fmt ZLIB::ZLIB oneDNN::dnnl nlohmann_json::nlohmann_json)
 lockstep_warnings(lockstep_standin)
+lockstep_sanitize(lockstep_standin)
 
 # lockstep_standin_test(name sources...): as lockstep_test, on the stand-in.
 function(lockstep_standin_test name)
