@@ -106,6 +106,7 @@ TEST_CASE("copies: as many as on the CPU's devices, and CUDA was asked for no ot
         for (const int devices : {2, 3}) {
             INFO(devices << " devices, reduction " << static_cast<int>(reduction));
             std::map<std::pair<int, int>, std::pair<std::uint64_t, std::uint64_t>> counted[2];
+            auto asked = standin::counters().pairs;
             for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
                 Trained<test::Normed> trained(test::some_devices(kind, devices), {.reduction = reduction});
                 const Images images(24);
@@ -119,9 +120,10 @@ TEST_CASE("copies: as many as on the CPU's devices, and CUDA was asked for no ot
                 for (const auto& [pair, count] : copy_count::between_devices())
                     counted[kind == DeviceKind::cuda][{pair.first.index(), pair.second.index()}] = {count.copies,
                                                                                                     count.bytes};
+                asked = standin::counters().pairs;  // a debug build's wrapper reads all replicas at its end
             }
             CHECK(counted[0] == counted[1]);
-            for (const auto& [pair, numbers] : standin::counters().pairs) {
+            for (const auto& [pair, numbers] : asked) {
                 if (pair.first == pair.second) continue;
                 INFO("from " << pair.first << " to " << pair.second);
                 auto expected = counted[1][pair];
