@@ -79,8 +79,6 @@ struct Engine::Impl {
         return state;
     }
 
-    void count_operations(const PlacedProgram& program, bool backward) { replicas->count(program, backward); }
-
     /// Calls `enqueue`; what it throws reaches the caller after all devices have come to rest.
     template <class Enqueue>
     void at_rest_when_thrown(Enqueue&& enqueue) {
@@ -157,7 +155,7 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
         batch.scatter(*impl_->in_flight, slot, program, *instance);
         program.run_forward(*instance);
         program.run_backward(*instance);
-        impl_->count_operations(program, true);
+        impl_->replicas->count(program, true);
         impl_->in_flight->end(slot, instance->address(program.memory().place(0, program.batch().of(0).loss)),
                               devices()[0], state);
         impl_->replicas->hand_back();
@@ -185,7 +183,7 @@ ForwardResult Engine::forward(const ProgramKey& key, const std::vector<BatchInpu
         impl_->replicas->refresh();
         batch.scatter(*impl_->in_flight, slot, program, *instance);
         program.run_forward(*instance);
-        impl_->count_operations(program, false);
+        impl_->replicas->count(program, false);
         impl_->in_flight->end(slot, nullptr, devices()[0], nullptr);
         impl_->replicas->hand_back();
     });

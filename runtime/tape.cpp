@@ -35,8 +35,6 @@ Tensor SavedTensor::get() const {
     return tensor_;
 }
 
-void SavedTensor::release() { tensor_ = Tensor(); }
-
 bool needs_tape(const std::vector<Tensor>& inputs) {
     if (!taping) return false;
     for (const Tensor& input : inputs)

@@ -32,7 +32,6 @@ public:
     SavedTensor(const Tensor& tensor, const char* operation);
     /// The tensor without history.
     Tensor get() const;
-    void release();
 
 private:
     Tensor tensor_;

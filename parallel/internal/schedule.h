@@ -83,7 +83,6 @@ public:
     /// Enqueues commands [first, last).
     void enqueue(Schedule& schedule, std::size_t first, std::size_t last);
     void* address(const PlaceRef& place) const;
-    const std::shared_ptr<Buffer>& workspace(int shard) const { return workspaces_[static_cast<std::size_t>(shard)]; }
 
 private:
     struct Task {
