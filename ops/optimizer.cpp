@@ -26,7 +26,7 @@ Optimizer::Optimizer(std::shared_ptr<ParameterStore> store) : store_(std::move(s
     id_ = ++made;  // 0 stands for none
 }
 
-OptimizerState& Optimizer::state_on(Device device) {
+OptimizerState& Optimizer::state_on(Device device, const std::vector<std::int64_t>& elements) {
     OptimizerState* state = nullptr;
     for (auto& [known, found] : states_)
         if (known == device) state = &found;
@@ -43,7 +43,8 @@ OptimizerState& Optimizer::state_on(Device device) {
     for (std::size_t a = 0; a < state->momentum.size(); ++a)
         if (has_momentum() && !state->momentum[a]) {
             Stream& stream = Stream::of(device);
-            state->momentum[a] = Buffer::allocate(stream, store_->parameters()[a].bytes(), "optimizer state");
+            const auto bytes = static_cast<std::size_t>(elements[a]) * size_of(store_->parameters()[a].dtype);
+            state->momentum[a] = Buffer::allocate(stream, bytes, "optimizer state");
             stream.fill(state->momentum[a]->data(), 0, state->momentum[a]->bytes());
         }
     return *state;
@@ -65,7 +66,9 @@ void Optimizer::step_plain() {
     const Device device = store_->home();
     Replica& replica = store_->replicas().front();
     store_->need_gradients(0);
-    OptimizerState& state = state_on(device);
+    std::vector<std::int64_t> elements;
+    for (const ArenaLayout& arena : store_->parameters()) elements.push_back(arena.elements);
+    OptimizerState& state = state_on(device, elements);
     for (std::size_t a = 0; a < store_->parameters().size(); ++a) {
         const ArenaLayout& arena = store_->parameters()[a];
         const auto bytes = static_cast<std::int64_t>(arena.segments.size() * sizeof(Segment));

@@ -16,7 +16,7 @@ struct Segment;
 /// What an optimizer keeps on one device, beside the replica that it updates there.
 struct OptimizerState {
     std::vector<std::shared_ptr<Buffer>> segments;  ///< one an arena: Segment of every parameter
-    std::vector<std::shared_ptr<Buffer>> momentum;  ///< one an arena; null where there is none
+    std::vector<std::shared_ptr<Buffer>> momentum;  ///< one an arena, or of its slices; null where there is none
     std::uint64_t settings_version = 0;             ///< of the settings that `segments` holds
     std::string trainable_flags;                    ///< likewise
 };
@@ -46,8 +46,8 @@ public:
     /// in: gradients, segments; out: parameters, momentum (may be missing)
     virtual std::shared_ptr<const Operation> update(std::int64_t begin, std::int64_t end, int first,
                                                     int last) const = 0;
-    /// State on `device`, made on first use.
-    OptimizerState& state_on(Device device);
+    /// State on `device`, made on first use, with momentum for `elements` elements of each arena.
+    OptimizerState& state_on(Device device, const std::vector<std::int64_t>& elements);
 
 private:
     void step_plain();

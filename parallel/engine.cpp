@@ -12,7 +12,7 @@
 #include "lockstep/parallel/internal/in_flight.h"
 #include "lockstep/parallel/internal/longer_form.h"
 #include "lockstep/parallel/internal/program_cache.h"
-#include "lockstep/parallel/internal/replicas.h"
+#include "lockstep/parallel/internal/two_phases.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/tape.h"
@@ -44,7 +44,6 @@ struct Engine::Impl {
         context.shards = fixed_shards ? wanted.shards : context.devices.size();
         context.deterministic = wanted.deterministic || fixed_shards;
         context.reduction = wanted.reduction;
-        context.bucket_bytes = wanted.bucket_bytes;
         if (wanted.threads_per_shard > 0 || context.devices.kind() == DeviceKind::cuda || fixed_shards) {
             context.threads = std::max(1, wanted.threads_per_shard);
         } else {
@@ -56,7 +55,8 @@ struct Engine::Impl {
         context.store = std::make_shared<ParameterStore>(
             std::move(tensors), std::vector<Device>(context.devices.begin(), context.devices.end()));
         context.store->enlist(context.store);
-        context.partials.resize(static_cast<std::size_t>(context.devices.size()));
+        const bool by_slices = wanted.reduction == ReductionMode::slice_wise;
+        context.cut.emplace(context.store, wanted.bucket_bytes, by_slices ? context.devices.size() : 1);
         for (const Device device : context.devices) context.control.emplace_back(device, context.shards);
         StepState state;
         state.seed = wanted.seed.value_or(current_seed());
@@ -65,7 +65,7 @@ struct Engine::Impl {
     }
 
     static void write_state(EngineContext& context, int device, const StepState& state) {
-        Stream& stream = context.communicate(device);
+        Stream& stream = context.commit(device);
         stream.copy(context.control[static_cast<std::size_t>(device)].step(), context.devices[device], &state,
                     Device::host(), sizeof state);
         stream.synchronize();
@@ -73,25 +73,10 @@ struct Engine::Impl {
 
     StepState read_state() {
         StepState state;
-        Stream& stream = context.communicate(0);
+        Stream& stream = context.commit(0);
         stream.copy(&state, Device::host(), context.control[0].step(), context.devices[0], sizeof state);
         stream.synchronize();
         return state;
-    }
-
-    /// Calls `enqueue`; what it throws reaches the caller after all devices have come to rest.
-    template <class Enqueue>
-    void at_rest_when_thrown(Enqueue&& enqueue) {
-        try {
-            enqueue();
-        } catch (...) {
-            const std::exception_ptr first = std::current_exception();
-            try {
-                rest_all_devices(context);
-            } catch (...) {  // devices that rest because they are lost; the first error says so
-            }
-            std::rethrow_exception(first);
-        }
     }
 
     EngineOptions options;
@@ -148,18 +133,22 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
     const auto instance = program.acquire();
     auto state = std::make_shared<StepLoss::State>();
     state->engine = this;
-    impl_->at_rest_when_thrown([&] {
+    const auto work = [&] {
         impl_->replicas->refresh();
         impl_->replicas->store_settings(optimizer);
         impl_->longer->forget_gradients();
         batch.scatter(*impl_->in_flight, slot, program, *instance);
-        program.run_forward(*instance);
-        program.run_backward(*instance);
-        impl_->replicas->count(program, true);
-        impl_->in_flight->end(slot, instance->address(program.memory().place(0, program.batch().of(0).loss)),
-                              devices()[0], state);
-        impl_->replicas->hand_back();
+        program.enqueue_forward(*instance, Phase::work);
+        program.enqueue_backward(*instance, Phase::work);
+    };
+    const void* loss = instance->address(program.memory().place(0, program.batch().of(0).loss));
+    in_two_phases(impl_->context, *impl_->replicas, work, [&] {
+        program.enqueue_forward(*instance, Phase::commit);
+        program.enqueue_backward(*instance, Phase::commit);
+        insist([&] { impl_->in_flight->end(slot, loss, devices()[0], state); });
+        insist([&] { impl_->replicas->hand_back(); });
     });
+    impl_->replicas->count(program, true);
     program.release(instance);
     store()->touch_parameters();
     impl_->replicas->mark_current();
@@ -179,14 +168,17 @@ ForwardResult Engine::forward(const ProgramKey& key, const std::vector<BatchInpu
     const Pass pass = taped && trains ? Pass::training : key.training ? Pass::forward_only : Pass::inference;
     PlacedProgram& program = impl_->cache->get(key, pass, batch.cut(), batch.metas(), wants, model, nullptr);
     const auto instance = program.acquire();
-    impl_->at_rest_when_thrown([&] {
+    const auto work = [&] {
         impl_->replicas->refresh();
         batch.scatter(*impl_->in_flight, slot, program, *instance);
-        program.run_forward(*instance);
-        impl_->replicas->count(program, false);
-        impl_->in_flight->end(slot, nullptr, devices()[0], nullptr);
-        impl_->replicas->hand_back();
+        program.enqueue_forward(*instance, Phase::work);
+    };
+    in_two_phases(impl_->context, *impl_->replicas, work, [&] {
+        program.enqueue_forward(*instance, Phase::commit);
+        insist([&] { impl_->in_flight->end(slot, nullptr, devices()[0], nullptr); });
+        insist([&] { impl_->replicas->hand_back(); });
     });
+    impl_->replicas->count(program, false);
     impl_->replicas->mark_current();
     const auto& prototype = program.batch().full->prototype;
     return {
@@ -197,7 +189,7 @@ ForwardResult Engine::forward(const ProgramKey& key, const std::vector<BatchInpu
 void Engine::synchronize() {
     impl_->in_flight->drain();
     // With nothing in flight a device that was lost has not been asked yet.
-    static_cast<void>(impl_->context.communicate(0).idle());
+    static_cast<void>(impl_->context.commit(0).idle());
 }
 
 void Engine::verify_replicas() {

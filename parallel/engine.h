@@ -36,8 +36,8 @@ struct EngineOptions {
     bool deterministic = false;  ///< same bits run after run; implied by fixed shards
     ReductionMode reduction = ReductionMode::root;
     NanPolicy nan_policy = NanPolicy::stop;
-    std::optional<std::uint64_t> seed = {};    ///< of random masks; that of manual_seed unless set
-    std::size_t bucket_bytes = 1 << 20;        ///< gradients are reduced in ranges of at least this many bytes
+    std::optional<std::uint64_t> seed = {};  ///< of random masks; that of manual_seed unless set
+    std::size_t bucket_bytes = 0;  ///< gradients are reduced in ranges of about so many; 0: see docs/reduction.md
     std::optional<Device> output_device = {};  ///< where outputs are gathered; the first device unless set
 };
 

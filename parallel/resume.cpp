@@ -7,8 +7,8 @@
 
 #include "lockstep/ops/internal/operations.h"
 #include "lockstep/parallel/checkpoint.h"
+#include "lockstep/parallel/internal/arena_cut.h"
 #include "lockstep/parallel/internal/file.h"
-#include "lockstep/parallel/internal/reducer.h"
 #include "lockstep/parallel/safetensors.h"
 #include "lockstep/runtime/error.h"
 
@@ -56,16 +56,15 @@ bool sensible(const SgdOptions& group) {
            (!group.nesterov || (group.momentum > 0 && group.dampening == 0));
 }
 
-bool by_slices(const Engine& engine) {
-    return engine.options().reduction == ReductionMode::slice_wise && engine.devices().size() > 1;
+/// Which device keeps the momentum of what.
+ArenaCut cut_of(const Engine& engine) {
+    const bool by_slices = engine.options().reduction == ReductionMode::slice_wise;
+    return {engine.store(), engine.options().bucket_bytes, by_slices ? engine.devices().size() : 1};
 }
-
-/// Devices that update parameters, and so keep momentum.
-int updating_devices(const Engine& engine) { return by_slices(engine) ? engine.devices().size() : 1; }
 
 /// Copies behind everything that updates on `device`; waits for the copy.
 void copy_now(Device device, void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) {
-    Stream& stream = Stream::of(device, StreamRole::communicate);
+    Stream& stream = Stream::of(device, StreamRole::commit);
     Stream& eager = Stream::of(device);  // state is zeroed there
     stream.wait(eager);
     stream.copy(to, to_device, from, from_device, bytes);
@@ -78,25 +77,20 @@ std::vector<std::byte> gathered_momentum(const Engine& engine, SGD& optimizer, s
     const ArenaLayout& layout = engine.store()->parameters()[arena];
     std::vector<std::byte> whole(layout.bytes());
     const std::size_t size = size_of(layout.dtype);
-    const auto copy_part = [&](int device, std::int64_t begin, std::int64_t end) {
-        const Device from = engine.devices()[device];
-        const auto* memory = static_cast<const std::byte*>(optimizer.state_on(from).momentum[arena]->data());
-        const std::size_t offset = static_cast<std::size_t>(begin) * size;
-        copy_now(from, whole.data() + offset, Device::host(), memory + offset, from,
-                 static_cast<std::size_t>(end - begin) * size);
-    };
-    if (!by_slices(engine)) {
-        copy_part(0, 0, layout.elements);
-    } else {
-        for (const OwnedSlice& slice : slices_of_arena(*engine.store(), engine.options().bucket_bytes,
-                                                       static_cast<int>(arena), engine.devices().size()))
-            copy_part(slice.device, slice.begin, slice.end);
+    const ArenaCut cut = cut_of(engine);
+    for (const OwnedSlice& slice : cut.slices(static_cast<int>(arena))) {
+        const Device from = engine.devices()[slice.device];
+        const OptimizerState& state = optimizer.state_on(from, cut.state_elements(slice.device));
+        const auto* memory = static_cast<const std::byte*>(state.momentum[arena]->data());
+        copy_now(from, whole.data() + static_cast<std::size_t>(slice.begin) * size, Device::host(),
+                 memory + static_cast<std::size_t>(slice.place) * size, from,
+                 static_cast<std::size_t>(slice.end - slice.begin) * size);
     }
     return whole;
 }
 
-std::vector<Segment> segments_on(SGD& optimizer, Device device, std::size_t arena) {
-    const auto& memory = optimizer.state_on(device).segments[arena];
+std::vector<Segment> segments_in(const OptimizerState& state, Device device, std::size_t arena) {
+    const auto& memory = state.segments[arena];
     std::vector<Segment> segments(memory->bytes() / sizeof(Segment));
     copy_now(device, segments.data(), Device::host(), memory->data(), device, memory->bytes());
     return segments;
@@ -137,14 +131,20 @@ Momentum read_momentum(const SafetensorsFile& file, const ParameterStore& store,
 }
 
 void write_momentum(const Engine& engine, SGD& optimizer, const Momentum& momentum) {
-    for (int d = 0; d < updating_devices(engine); ++d) {
+    const ArenaCut cut = cut_of(engine);
+    for (int d = 0; d < cut.updating(); ++d) {
         const Device device = engine.devices()[d];
-        OptimizerState& state = optimizer.state_on(device);
+        OptimizerState& state = optimizer.state_on(device, cut.state_elements(d));
         for (std::size_t a = 0; a < momentum.arenas.size(); ++a) {
-            if (state.momentum[a])
-                copy_now(device, state.momentum[a]->data(), device, momentum.arenas[a].data(), Device::host(),
-                         momentum.arenas[a].size());
-            std::vector<Segment> segments = segments_on(optimizer, device, a);
+            const std::size_t size = size_of(engine.store()->parameters()[a].dtype);
+            for (const OwnedSlice& slice : cut.slices(static_cast<int>(a)))
+                if (slice.device == d && state.momentum[a])
+                    copy_now(device,
+                             static_cast<std::byte*>(state.momentum[a]->data()) +
+                                 static_cast<std::size_t>(slice.place) * size,
+                             device, momentum.arenas[a].data() + static_cast<std::size_t>(slice.begin) * size,
+                             Device::host(), static_cast<std::size_t>(slice.end - slice.begin) * size);
+            std::vector<Segment> segments = segments_in(state, device, a);
             for (std::size_t i = 0; i < segments.size(); ++i) segments[i].has_momentum = momentum.present[a][i] ? 1 : 0;
             copy_now(device, state.segments[a]->data(), device, segments.data(), Device::host(),
                      state.segments[a]->bytes());
@@ -170,7 +170,9 @@ void detail::save_run(Engine& engine, SGD& optimizer, const RunState& run, const
     for (std::size_t a = 0; optimizer.has_momentum() && a < engine.store()->parameters().size(); ++a) {
         const ArenaLayout& layout = engine.store()->parameters()[a];
         arenas.push_back(gathered_momentum(engine, optimizer, a));
-        const std::vector<Segment> segments = segments_on(optimizer, engine.devices()[0], a);
+        const Device first = engine.devices()[0];
+        const OptimizerState& kept = optimizer.state_on(first, cut_of(engine).state_elements(0));
+        const std::vector<Segment> segments = segments_in(kept, first, a);
         for (std::size_t i = 0; i < segments.size(); ++i) {
             if (!segments[i].has_momentum) continue;  // begins with its first gradient
             const ArenaSegment& segment = layout.segments[i];

@@ -25,6 +25,7 @@ std::atomic<std::uint64_t> next_event_id{1};
 std::string_view role_name(StreamRole role) {
     switch (role) {
         case StreamRole::communicate: return "communicate";
+        case StreamRole::commit: return "commit";
         case StreamRole::load: return "load";
         case StreamRole::compute: break;
     }
@@ -113,6 +114,7 @@ Stream& Stream::of(Device device, StreamRole role, int index) {
 
 Stream::Stream(Device device, StreamRole role, int index, int id)
     : device_(device),
+      role_(role),
       name_(fmt::format("{}/{}{}", device.str(), role_name(role), index)),
       id_(id),
       impl_(backend_of(device).make_stream(device.index(), role)),

@@ -63,7 +63,7 @@ private:
 };
 
 /// What a stream is for. Each device has one stream of each role and index; they live as long as the process.
-enum class StreamRole : std::uint8_t { compute, communicate, load };
+enum class StreamRole : std::uint8_t { compute, communicate, commit, load };
 
 /// An in-order queue of work on one device.
 class Stream {
@@ -76,6 +76,7 @@ public:
     Stream& operator=(const Stream&) = delete;
 
     Device device() const { return device_; }
+    StreamRole role() const { return role_; }
     const std::string& name() const { return name_; }  ///< "cpu:1/compute0"
     int id() const { return id_; }
 
@@ -110,6 +111,7 @@ private:
     void account_copy(std::span<Access, 2> accesses, std::size_t bytes);
 
     Device device_;
+    StreamRole role_;
     std::string name_;
     int id_;
     std::unique_ptr<StreamImpl> impl_;

@@ -47,6 +47,7 @@ std::unique_ptr<Kernel> tree_sum(const TreeSum& op, const KernelRequest& request
     constexpr std::size_t levels = 17;
     return make_kernel(
         [ranges = op.ranges, accumulate = op.accumulate, elements](const Invocation& run) {
+            if (accumulate && run.agreed->code != 0) return;
             TreeAdder<T> adder(ranges, run.in);
             T* partial = static_cast<T*>(run.scratch);
             for (Index first = 0; first < elements; first += chunk) {

@@ -37,9 +37,11 @@ struct TreeSumElement {
     const T* parts[most];
     Joins joins;
     bool accumulate;
+    const StatusWord* agreed;
     T* out;
 
     LOCKSTEP_ELEMENT void operator()(std::int64_t e) const {
+        if (accumulate && !is_good(agreed)) return;
         T partial[32];
         int held = 0;
         for (int i = 0; i < joins.parts; ++i) {
@@ -113,6 +115,7 @@ KernelPtr make_tree_sum(const TreeSum& op, KernelRequest& request) {
             for (int i = 0; i < joins.parts; ++i) element.parts[i] = v.input<T>(i);
             element.joins = joins;
             element.accumulate = accumulate;
+            element.agreed = v.agreed;
             element.out = v.output<T>(0);
             launch(queue, "tree_sum", elements, element);
         });

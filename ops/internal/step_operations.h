@@ -13,7 +13,7 @@ namespace lockstep {
 /// ranges[i].second); parts come in order, without gaps, and each is a node of the tree (or all shards present). They
 /// are added as the tree over [0, last) would: the result has the bits of adding all shards at once.
 /// in: n parts, contiguous, alike (f32 or f64); out: the sum, which may be the memory of part 0; with `accumulate` the
-/// sum is added to what `out` holds.
+/// sum is added to what `out` holds, when the step is good.
 struct TreeSum final : Operation {
     TreeSum(std::vector<std::pair<int, int>> r, bool a) : ranges(std::move(r)), accumulate(a) {}
     std::vector<std::pair<int, int>> ranges;
@@ -23,6 +23,7 @@ struct TreeSum final : Operation {
         for (const auto& [lo, hi] : ranges) s.add(lo).add(hi);
         s.add(accumulate);
     }
+    bool commits() const override { return accumulate; }
 };
 
 /// Brings the status words of all shards together: the agreed word keeps what it has (it is sticky), else takes the

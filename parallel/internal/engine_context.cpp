@@ -24,18 +24,32 @@ std::shared_ptr<Buffer> EngineContext::scratch(Stream& stream, std::size_t bytes
     return memory;
 }
 
-const std::vector<std::shared_ptr<Buffer>>& EngineContext::partial(int device, int index) {
-    auto& of_device = partials[static_cast<std::size_t>(device)];
-    while (static_cast<int>(of_device.size()) <= index) {
-        auto& arenas = of_device.emplace_back();
-        Stream& stream = Stream::of(devices[device]);
-        for (const ArenaLayout& layout : store->parameters()) {
-            arenas.push_back(Buffer::allocate(stream, layout.bytes(), "partial gradients"));
-            stream.fill(arenas.back()->data(), 0, layout.bytes());
-        }
-        stream.synchronize();
-    }
-    return of_device[static_cast<std::size_t>(index)];
+namespace {
+
+std::shared_ptr<Buffer> zeroed(Device device, std::size_t bytes, const char* what) {
+    Stream& stream = Stream::of(device);
+    auto memory = Buffer::allocate(stream, bytes, what);
+    stream.fill(memory->data(), 0, memory->bytes());
+    stream.synchronize();
+    return memory;
+}
+
+}  // namespace
+
+const std::vector<std::shared_ptr<Buffer>>& EngineContext::sums_to_add() {
+    if (sums_to_add_.empty())
+        for (const ArenaLayout& layout : store->parameters())
+            sums_to_add_.push_back(zeroed(devices[0], layout.bytes(), "gradients of one backward"));
+    return sums_to_add_;
+}
+
+const std::shared_ptr<Buffer>& EngineContext::slot(int device, int index, int turns) {
+    auto& memory = slots_[{device, index}];
+    // Buckets leave gaps between parameters alone: what lies there is added up as well, and should be numbers.
+    if (!memory)
+        memory = zeroed(devices[device], (cut->largest() + 255) / 256 * 256 * static_cast<std::size_t>(turns),
+                        "partial sums");
+    return memory;
 }
 
 void ConstantCache::refresh(const EngineContext& context, const std::shared_ptr<Storage>& storage) {

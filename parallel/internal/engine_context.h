@@ -4,10 +4,14 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "lockstep/ops/arena.h"
 #include "lockstep/parallel/engine.h"
+#include "lockstep/parallel/internal/arena_cut.h"
+#include "lockstep/parallel/internal/schedule.h"
 #include "lockstep/parallel/placement.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/runtime/random.h"
@@ -36,27 +40,38 @@ struct EngineContext {
     int threads = 1;  ///< CPU threads a shard is computed with
     bool deterministic = false;
     ReductionMode reduction = ReductionMode::root;
-    std::size_t bucket_bytes = std::size_t{1} << 20;
     std::vector<Lane> lanes;
     std::shared_ptr<ParameterStore> store;
+    std::optional<ArenaCut> cut;
     std::vector<ControlBlock> control;  ///< one a device
-    /// A kernel threw on a CPU device's worker, and the host has not yet passed that on.
-    std::shared_ptr<std::atomic<bool>> failed = std::make_shared<std::atomic<bool>>(false);
-    /// Gradient arenas for partial sums beyond the first of a device: [device][index][arena].
-    std::vector<std::vector<std::vector<std::shared_ptr<Buffer>>>> partials;
+    std::shared_ptr<Health> health = std::make_shared<Health>();
 
     EngineContext(Devices d) : devices(std::move(d)) {}  // NOLINT(google-explicit-constructor)
     Stream& compute(int lane) const {
         const Lane& place = lanes[static_cast<std::size_t>(lane)];
         return Stream::of(devices[place.device], StreamRole::compute, place.stream);
     }
+    /// Where gradients are summed: nothing there changes what a step may not change unless it is good.
     Stream& communicate(int device) const { return Stream::of(devices[device], StreamRole::communicate); }
+    /// Where everything is changed that outlives a step: parameters, optimizer state, buffers, counters, gradients that
+    /// backward adds to.
+    Stream& commit(int device) const { return Stream::of(devices[device], StreamRole::commit); }
     int lane_of(int shard) const;
+    /// What `optimizer` keeps on a device that updates, made on first use.
+    OptimizerState& state(Optimizer& optimizer, int device) const {
+        return optimizer.state_on(devices[device], cut->state_elements(device));
+    }
     /// Scratch memory of at least `bytes` bytes that all tasks of `stream` share.
     std::shared_ptr<Buffer> scratch(Stream& stream, std::size_t bytes);
     std::map<Stream*, std::shared_ptr<Buffer>> scratches;
-    /// Partial-sum arenas `index` of `device`, made on first use.
-    const std::vector<std::shared_ptr<Buffer>>& partial(int device, int index);
+    /// Arenas on device 0 for a sum that is added to the gradient arena once it is complete; made on first use.
+    const std::vector<std::shared_ptr<Buffer>>& sums_to_add();
+    /// Memory on `device` for `turns` buckets of any size, of whole 256 bytes each; made on first use.
+    const std::shared_ptr<Buffer>& slot(int device, int index, int turns);
+
+private:
+    std::vector<std::shared_ptr<Buffer>> sums_to_add_;
+    std::map<std::pair<int, int>, std::shared_ptr<Buffer>> slots_;
 };
 
 /// Copies of constants (tensors that a model or a loss captured) on every device, refreshed when they change.

@@ -21,7 +21,7 @@ int InFlight::begin() {
 
 void InFlight::end(int slot, const void* loss, Device loss_device, std::shared_ptr<StepLoss::State> state) {
     Slot& place = slots_[static_cast<std::size_t>(slot)];
-    Stream& stream = context_.communicate(0);
+    Stream& stream = context_.commit(0);
     auto* report = static_cast<Report*>(place.report->data());
     stream.copy(&report->status, Device::host(), context_.control[0].agreed(), context_.devices[0], sizeof(StatusWord));
     if (loss) stream.copy(&report->loss, Device::host(), loss, loss_device, sizeof(float));
@@ -42,7 +42,7 @@ void InFlight::look_at(Slot& slot) {
     slot.done.synchronize();
     slot.busy = false;
     const auto* report = static_cast<const Report*>(slot.report->data());
-    if (report->status.code != 0 || *context_.failed) refuse(report->status);
+    if (report->status.code != 0 || context_.health->failed) refuse(report->status);
     if (slot.loss) {
         slot.loss->engine = nullptr;
         slot.loss->value = slot.has_loss ? static_cast<double>(report->loss) : 0;
@@ -74,12 +74,18 @@ std::string InFlight::describe(const StatusWord& status) const {
 
 void InFlight::refuse(const StatusWord& status) {
     std::string reason = describe(status);
+    const std::int64_t failed_step = context_.health->failed_step;
+    const bool in_part = failed_step >= 0 && context_.health->committing == failed_step;
     std::exception_ptr failure;
     try {
         rest_all_devices(context_);
     } catch (const std::exception& error) {
         reason = error.what();
         failure = std::current_exception();
+    }
+    if (in_part) {
+        reason += committed_in_part;
+        failure = std::make_exception_ptr(DeviceError(reason));
     }
     for (Slot& slot : slots_) {  // steps queued behind the bad one changed nothing either
         slot.busy = false;
@@ -104,11 +110,15 @@ void rest_all_devices(EngineContext& context) {
         }
     };
     for (std::size_t lane = 0; lane < context.lanes.size(); ++lane) rest(context.compute(static_cast<int>(lane)));
-    for (int d = 0; d < context.devices.size(); ++d) rest(context.communicate(d));
-    *context.failed = false;
+    for (int d = 0; d < context.devices.size(); ++d) {
+        rest(context.communicate(d));
+        rest(context.commit(d));
+    }
+    context.health->failed = false;
+    context.health->failed_step = -1;
     for (int d = 0; d < context.devices.size(); ++d) {
         const ControlBlock& control = context.control[static_cast<std::size_t>(d)];
-        Stream& stream = context.communicate(d);
+        Stream& stream = context.commit(d);
         stream.fill(control.agreed(), 0, sizeof(StatusWord));
         for (int shard = 0; shard < context.shards; ++shard) stream.fill(control.shard(shard), 0, sizeof(StatusWord));
         rest(stream);

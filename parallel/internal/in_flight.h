@@ -57,6 +57,10 @@ private:
     int next_ = 0;
 };
 
+/// Ends the message of an error that could not be kept from the model.
+inline constexpr const char* committed_in_part =
+    "; a part of the step was committed: load a checkpoint before going on";
+
 /// Waits for every stream of the engine and forgets all reports. Rethrows the first failure of a stream.
 void rest_all_devices(EngineContext& context);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/parallel/internal/two_phases.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/tape.h"
 
@@ -98,35 +99,40 @@ std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& insta
                                          const std::vector<Device>& input_devices) {
     const int slot = in_flight_.begin();
     const BatchProgram& batch = program.batch();
-    std::size_t next = 0;
-    for (std::size_t i = 0; i < batch.full->output_gradients.size(); ++i) {
-        if (!batch.full->output_gradients[i].buffer) continue;
-        const Tensor gradient = gradients[next].defined() ? gradients[next].contiguous() : Tensor();
-        ++next;
-        std::size_t offset = 0;
-        for (int shard = 0; shard < batch.cut.present; ++shard) {
-            const Operand& operand = batch.of(shard).output_gradients[i];
-            const PlaceRef place = program.memory().place(shard, operand);
-            Stream& lane = context_.compute(context_.lane_of(shard));
-            if (!gradient.defined()) {
-                lane.fill(instance.address(place), 0, place.bytes);
-                continue;
+    const auto work = [&] {
+        std::size_t next = 0;
+        for (std::size_t i = 0; i < batch.full->output_gradients.size(); ++i) {
+            if (!batch.full->output_gradients[i].buffer) continue;
+            const Tensor gradient = gradients[next].defined() ? gradients[next].contiguous() : Tensor();
+            ++next;
+            std::size_t offset = 0;
+            for (int shard = 0; shard < batch.cut.present; ++shard) {
+                const Operand& operand = batch.of(shard).output_gradients[i];
+                const PlaceRef place = program.memory().place(shard, operand);
+                Stream& lane = context_.compute(context_.lane_of(shard));
+                if (!gradient.defined()) {
+                    lane.fill(instance.address(place), 0, place.bytes);
+                    continue;
+                }
+                const auto& buffer = gradient.impl()->storage->buffer;
+                const char* from = static_cast<const char*>(buffer->data()) +
+                                   static_cast<std::size_t>(gradient.impl()->meta.offset) * size_of(gradient.dtype());
+                lane.wait(Stream::of(gradient.device()));
+                buffer->used_on(lane);
+                lane.copy(instance.address(place), place.owner, from + offset, gradient.device(), place.bytes);
+                offset += place.bytes;
             }
-            const auto& buffer = gradient.impl()->storage->buffer;
-            const char* from = static_cast<const char*>(buffer->data()) +
-                               static_cast<std::size_t>(gradient.impl()->meta.offset) * size_of(gradient.dtype());
-            lane.wait(Stream::of(gradient.device()));
-            buffer->used_on(lane);
-            lane.copy(instance.address(place), place.owner, from + offset, gradient.device(), place.bytes);
-            offset += place.bytes;
         }
-    }
-    take_in_gradients();
-    clear_missing(batch.full->deliveries);
-    program.run_backward(instance);
+        take_in_gradients();
+        clear_missing(batch.full->deliveries);
+        program.enqueue_backward(instance, Phase::work);
+    };
+    in_two_phases(context_, replicas_, work, [&] {
+        program.enqueue_backward(instance, Phase::commit);
+        insist([&] { in_flight_.end(slot, nullptr, context_.devices[0], nullptr); });
+        insist([&] { replicas_.hand_back(); });
+    });
     replicas_.count(program, true);
-    in_flight_.end(slot, nullptr, context_.devices[0], nullptr);
-    replicas_.hand_back();
 
     const std::vector<ArenaLayout>& layouts = context_.store->parameters();
     for (const Delivery& delivery : batch.full->deliveries) {
@@ -178,7 +184,7 @@ void LongerForm::take_in_gradients() {
             own.copy_(gradient);
             parameter.set_grad(own);
         }
-    context_.communicate(0).wait(Stream::of(context_.devices[0]));  // where gradients are read and written
+    context_.commit(0).wait(Stream::of(context_.devices[0]));  // where gradients are read and written
 }
 
 void LongerForm::forget_gradients() {
@@ -201,7 +207,7 @@ void LongerForm::clear_missing(const std::vector<Delivery>& deliveries) {
         const ArenaSegment& segment = layout.segments[static_cast<std::size_t>(delivery.segment)];
         if (context_.store->tensor(segment).grad().defined()) continue;
         const Tensor own = arena_gradient(delivery.arena, segment);
-        context_.communicate(0).fill(own.impl()->storage->buffer->data(), 0, own.impl()->storage->buffer->bytes());
+        context_.commit(0).fill(own.impl()->storage->buffer->data(), 0, own.impl()->storage->buffer->bytes());
     }
 }
 
@@ -221,17 +227,16 @@ void LongerForm::update(Optimizer& optimizer) {
     if (!placed.instance || placed.has_momentum != optimizer.has_momentum()) {
         placed = PlacedUpdate{};
         placed.has_momentum = optimizer.has_momentum();
-        const std::vector<GradientNode> no_nodes;
-        Reducer reducer(context_, no_nodes, {&optimizer, false}, placed.schedule);
+        Reducer reducer(context_, nullptr, {&optimizer, false}, placed.schedule);
         std::vector<std::size_t> first{0};
         for (const ArenaLayout& layout : store.parameters()) first.push_back(first.back() + layout.segments.size());
-        const std::vector<Bucket> buckets = make_buckets(store, context_.bucket_bytes, [&](int arena, int segment) {
+        const std::vector<Bucket> buckets = context_.cut->buckets([&](int arena, int segment) {
             return with_gradient[first[static_cast<std::size_t>(arena)] + static_cast<std::size_t>(segment)] == '1';
         });
         for (const Bucket& bucket : buckets) reducer.update_from_root(bucket);
         reducer.finish(buckets);
         for (int d = 0; d < context_.devices.size(); ++d) {
-            Stream& stream = context_.communicate(d);
+            Stream& stream = context_.commit(d);
             const TensorMeta state = TensorMeta::contiguous(DType::u8, {sizeof(StepState)});
             placed.schedule.run(
                 stream,
@@ -240,15 +245,18 @@ void LongerForm::update(Optimizer& optimizer) {
         }
         placed.instance = std::make_unique<Instance>(placed.schedule, std::vector<std::shared_ptr<Buffer>>());
     }
-    for (int d = 0; d < context_.devices.size(); ++d)
+    const auto wait_for_lanes = [&] {
         for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane)
-            if (context_.lanes[lane].device == d)
-                context_.communicate(d).wait(context_.compute(static_cast<int>(lane)));
-    placed.instance->enqueue(placed.schedule, 0, placed.schedule.size());
-    Stream& root = context_.communicate(0);
-    for (int d = 1; d < context_.devices.size(); ++d) root.wait(context_.communicate(d));
-    in_flight_.end(slot, nullptr, context_.devices[0], nullptr);
-    replicas_.hand_back();
+            context_.commit(context_.lanes[lane].device).wait(context_.compute(static_cast<int>(lane)));
+    };
+    in_two_phases(context_, replicas_, wait_for_lanes, [&] {
+        placed.instance->enqueue(placed.schedule, 0, placed.schedule.size(), Phase::commit);
+        insist([&] {
+            for (int d = 1; d < context_.devices.size(); ++d) context_.commit(0).wait(context_.commit(d));
+        });
+        insist([&] { in_flight_.end(slot, nullptr, context_.devices[0], nullptr); });
+        insist([&] { replicas_.hand_back(); });
+    });
     context_.store->touch_parameters();
     replicas_.mark_current();
 }

@@ -35,56 +35,25 @@ void require_same_deliveries(const ParameterStore& store, const BatchProgram& ba
                     batch.cut.chunk, batch.cut.rows_of(batch.cut.present - 1)));
 }
 
-}  // namespace
-
-std::vector<Bucket> make_buckets(const ParameterStore& store, std::size_t bytes, const SegmentFilter& taken) {
-    std::vector<Bucket> buckets;
-    for (std::size_t a = 0; a < store.parameters().size(); ++a) {
-        const ArenaLayout& arena = store.parameters()[a];
-        std::size_t i = 0;
-        while (i < arena.segments.size()) {
-            Bucket whole;
-            whole.arena = static_cast<int>(a);
-            whole.whole_begin = arena.segments[i].begin;
-            std::size_t end = i;
-            do whole.whole_end = arena.segments[end++].end;
-            while (end < arena.segments.size() &&
-                   static_cast<std::size_t>(whole.whole_end - whole.whole_begin) * size_of(arena.dtype) < bytes);
-            bool open = false;
-            for (; i < end; ++i) {
-                const ArenaSegment& segment = arena.segments[i];
-                const bool wanted = taken(static_cast<int>(a), static_cast<int>(i));
-                if (wanted && !open) {
-                    buckets.push_back(whole);
-                    buckets.back().begin = segment.begin;
-                    buckets.back().first_segment = static_cast<int>(i);
-                }
-                if (wanted) {
-                    buckets.back().end = segment.end;
-                    buckets.back().last_segment = static_cast<int>(i) + 1;
-                }
-                open = wanted;
-            }
-        }
-    }
-    return buckets;
+std::vector<Bucket> buckets_of(const EngineContext& context, const BatchProgram& batch) {
+    if (!has_gradients(batch)) return {};
+    require_same_deliveries(*context.store, batch);
+    const auto places = delivered(*batch.full);
+    return context.cut->buckets([&](int arena, int segment) { return places.contains({arena, segment}); });
 }
+
+}  // namespace
 
 PlacedProgram::PlacedProgram(EngineContext& context, const ConstantCache& constants,
                              std::shared_ptr<const BatchProgram> batch, UpdatePlan update)
     : batch_(std::move(batch)),
-      nodes_(has_gradients(*batch_) ? gradient_nodes(context, batch_->cut.present, !update.optimizer)
-                                    : std::vector<GradientNode>()),
-      memory_(context, constants, *batch_, nodes_),
+      sums_(has_gradients(*batch_)
+                ? std::optional<PartialSums>(std::in_place, context, batch_->cut.present, !update.optimizer)
+                : std::nullopt),
+      buckets_(buckets_of(context, *batch_)),
+      memory_(context, constants, *batch_, sums_ ? &*sums_ : nullptr, buckets_),
       context_(context),
       has_momentum_(update.optimizer && update.optimizer->has_momentum()) {
-    if (has_gradients(*batch_)) {
-        require_same_deliveries(*context.store, *batch_);
-        buckets_ = make_buckets(*context.store, context.bucket_bytes,
-                                [places = delivered(*batch_->full)](int arena, int segment) {
-                                    return places.contains({arena, segment});
-                                });
-    }
     ProgramPlacer(*this, context, update).place();
 }
 

@@ -1,8 +1,8 @@
 // A batch program placed on devices: one copy a shard, run record by record across all of them.
 #pragma once
 
-#include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "lockstep/parallel/internal/reducer.h"
@@ -23,8 +23,10 @@ public:
     /// An instance with free workspaces, made on first use. Give it back with `release`.
     std::shared_ptr<Instance> acquire();
     void release(std::shared_ptr<Instance> instance) { free_.push_back(std::move(instance)); }
-    void run_forward(Instance& instance) { instance.enqueue(schedule_, 0, forward_end_); }
-    void run_backward(Instance& instance) { instance.enqueue(schedule_, forward_end_, schedule_.size()); }
+    void enqueue_forward(Instance& instance, Phase phase) { instance.enqueue(schedule_, 0, forward_end_, phase); }
+    void enqueue_backward(Instance& instance, Phase phase) {
+        instance.enqueue(schedule_, forward_end_, schedule_.size(), phase);
+    }
     const std::vector<Bucket>& buckets() const { return buckets_; }
     /// Programs keep the optimizer's memory in their tasks: stale once it has more of it.
     bool has_momentum() const { return has_momentum_; }
@@ -32,20 +34,14 @@ public:
 private:
     friend class ProgramPlacer;
     std::shared_ptr<const BatchProgram> batch_;
-    std::vector<GradientNode> nodes_;
+    std::optional<PartialSums> sums_;
+    std::vector<Bucket> buckets_;
     ShardMemory memory_;
     EngineContext& context_;
     Schedule schedule_;
-    std::vector<Bucket> buckets_;
     std::size_t forward_end_ = 0;
     bool has_momentum_ = false;
     std::vector<std::shared_ptr<Instance>> free_;
 };
-
-/// Whether a segment (arena, number) takes part.
-using SegmentFilter = std::function<bool(int arena, int segment)>;
-/// Buckets over the segments that take part. An arena is cut in fixed buckets of at least `bytes` bytes; where segments
-/// are left out, only the contiguous runs of the others in a bucket are taken.
-std::vector<Bucket> make_buckets(const ParameterStore& store, std::size_t bytes, const SegmentFilter& taken);
 
 }  // namespace lockstep

@@ -16,25 +16,6 @@ const Delivery* find_delivery(const ShardProgram& program, int arena, int segmen
     return nullptr;
 }
 
-/// The record after which the bucket's gradients are complete and its parameters are read no more.
-long ready_after(const EngineContext& context, const ShardProgram& program, const Bucket& bucket) {
-    long ready = -1;
-    for (int segment = bucket.first_segment; segment < bucket.last_segment; ++segment)
-        if (const Delivery* delivery = find_delivery(program, bucket.arena, segment))
-            ready = std::max(ready, static_cast<long>(delivery->ready));
-    const auto& arena = context.store->replicas()[0].parameters[static_cast<std::size_t>(bucket.arena)];
-    const std::size_t size = size_of(context.store->parameters()[static_cast<std::size_t>(bucket.arena)].dtype);
-    for (std::size_t i = 0; i < program.records.size(); ++i)
-        for (const Operand& operand : program.records[i].in) {
-            if (!operand.buffer || operand.buffer->is_symbolic() || operand.buffer->whole() != arena) continue;
-            const std::size_t begin = operand.buffer->offset_in_whole();
-            if (begin < static_cast<std::size_t>(bucket.end) * size &&
-                begin + operand.buffer->bytes() > static_cast<std::size_t>(bucket.begin) * size)
-                ready = std::max(ready, static_cast<long>(i));
-        }
-    return ready;
-}
-
 std::vector<std::size_t> spans_in(const ShardProgram& program, std::size_t first, std::size_t last) {
     std::vector<std::size_t> found;
     for (std::size_t i = first; i < last; ++i)
@@ -50,11 +31,9 @@ ProgramPlacer::ProgramPlacer(PlacedProgram& placed, EngineContext& context, Upda
       batch_(placed.batch()),
       schedule_(placed.schedule_),
       update_(update),
-      reducer_(context, placed.nodes_, update, placed.schedule_),
-      next_fold_(placed.nodes_.size(), 0) {
-    for (const Bucket& bucket : placed_.buckets_)
-        bucket_ready_.push_back(
-            {ready_after(context, *batch_.full, bucket), ready_after(context, *batch_.last, bucket)});
+      reducer_(context, placed.sums_ ? &*placed.sums_ : nullptr, update, placed.schedule_),
+      next_fold_(placed.sums_ ? placed.sums_->nodes().size() : 0, 0) {
+    for (const Bucket& bucket : placed_.buckets_) bucket_ready_.push_back(ready_after(context, batch_, bucket));
     commits_ = batch_.full->backward_begin > batch_.full->commit_begin;
 }
 
@@ -107,7 +86,7 @@ TaskSpec ProgramPlacer::task_of(int shard, const Record& record, bool forward) c
     const ControlBlock& control = context_.control[static_cast<std::size_t>(task.replica)];
     task.step = control.step();
     task.agreed = control.agreed();
-    task.failed = context_.failed.get();
+    task.health = context_.health.get();
     task.status = forward ? control.shard(shard) : nullptr;
     task.ordinal = record.ordinal;
     task.shard = shard;
@@ -160,7 +139,7 @@ void ProgramPlacer::place_turn(const Turn& turn) {
 }
 
 void ProgramPlacer::place_agreement() {
-    Stream& root = context_.communicate(0);
+    Stream& root = context_.commit(0);
     for (const int event : record_lanes()) schedule_.wait(root, event);
     const TensorMeta word = TensorMeta::contiguous(DType::u8, {sizeof(StatusWord)});
     const auto word_place = [&](int device, const StatusWord* address) {
@@ -180,7 +159,7 @@ void ProgramPlacer::place_agreement() {
                                   {word}, {agreed}));
     const int event = schedule_.record(root);
     for (int d = 1; d < context_.devices.size(); ++d) {
-        Stream& stream = context_.communicate(d);
+        Stream& stream = context_.commit(d);
         schedule_.wait(stream, event);
         schedule_.copy(stream, {agreed, word_place(d, context_.control[static_cast<std::size_t>(d)].agreed()),
                                 sizeof(StatusWord)});
@@ -189,7 +168,7 @@ void ProgramPlacer::place_agreement() {
 
 void ProgramPlacer::place_commits() {
     const ShardProgram& program = batch_.of(0);
-    Stream& root = context_.communicate(0);
+    Stream& root = context_.commit(0);
     for (std::size_t i = program.commit_begin; i < program.backward_begin; ++i) {
         TaskSpec task = task_of(0, program.records[i], false);
         if (task.scratch.workspace >= 0)  // the shard's own scratch is in use on its lane
@@ -199,7 +178,7 @@ void ProgramPlacer::place_commits() {
     const int event = schedule_.record(root);
     const std::vector<Replica>& replicas = context_.store->replicas();
     for (int d = 1; d < context_.devices.size(); ++d) {
-        Stream& stream = context_.communicate(d);
+        Stream& stream = context_.commit(d);
         schedule_.wait(stream, event);
         for (std::size_t a = 0; a < replicas[0].buffers.size(); ++a)
             schedule_.copy(stream,
@@ -209,10 +188,32 @@ void ProgramPlacer::place_commits() {
     }
 }
 
+void ProgramPlacer::place_fold(const GradientNode& node, int arena, int segment, std::int64_t begin, std::int64_t end,
+                               const PlaceRef& sum) {
+    const ArenaLayout& layout = context_.store->parameters()[static_cast<std::size_t>(arena)];
+    const std::size_t size = size_of(layout.dtype);
+    const std::int64_t skipped = begin - layout.segments[static_cast<std::size_t>(segment)].begin;
+    const TensorMeta flat = TensorMeta::contiguous(layout.dtype, {end - begin});
+    std::vector<std::pair<int, int>> ranges;
+    std::vector<PlaceRef> parts;
+    for (int shard = node.range.first; shard < node.range.last; ++shard) {
+        ranges.emplace_back(shard, shard + 1);
+        PlaceRef part = placed_.memory_.place(shard, find_delivery(batch_.of(shard), arena, segment)->gradient);
+        part.offset += static_cast<std::size_t>(skipped) * size;
+        part.bytes = static_cast<std::size_t>(end - begin) * size;
+        parts.push_back(part);
+    }
+    const std::vector<TensorMeta> flats(parts.size(), flat);
+    Stream& stream = context_.compute(node.lane);
+    schedule_.run(stream,
+                  flat_task(context_, stream, node.device, std::make_shared<const TreeSum>(std::move(ranges), false),
+                            flats, std::move(parts), {flat}, {sum}));
+}
+
 void ProgramPlacer::place_folds(const Turn& done) {
-    for (std::size_t n = 0; n < placed_.nodes_.size(); ++n) {
-        const GradientNode& node = placed_.nodes_[n];
-        if (node.range.size() == 1) continue;
+    for (std::size_t n = 0; n < next_fold_.size(); ++n) {
+        const GradientNode& node = placed_.sums_->nodes()[n];
+        if (node.range.size() == 1 || !node.in_arena()) continue;
         const bool has_last = node.range.last == batch_.cut.present;
         const auto& deliveries = batch_.full->deliveries;
         for (; next_fold_[n] < deliveries.size(); ++next_fold_[n]) {
@@ -223,23 +224,25 @@ void ProgramPlacer::place_folds(const Turn& done) {
                 break;
             const ArenaLayout& arena = context_.store->parameters()[static_cast<std::size_t>(delivery.arena)];
             const ArenaSegment& segment = arena.segments[static_cast<std::size_t>(delivery.segment)];
-            const TensorMeta flat = TensorMeta::contiguous(arena.dtype, {segment.end - segment.begin});
-            std::vector<std::pair<int, int>> ranges;
-            std::vector<PlaceRef> parts;
-            for (int shard = node.range.first; shard < node.range.last; ++shard) {
-                ranges.emplace_back(shard, shard + 1);
-                parts.push_back(placed_.memory_.place(
-                    shard, find_delivery(batch_.of(shard), delivery.arena, delivery.segment)->gradient));
-            }
-            const std::vector<TensorMeta> flats(parts.size(), flat);
             const std::size_t size = size_of(arena.dtype);
-            const PlaceRef sum = fixed(node.arenas[static_cast<std::size_t>(delivery.arena)],
-                                       static_cast<std::size_t>(segment.begin) * size,
-                                       static_cast<std::size_t>(segment.end - segment.begin) * size);
-            Stream& stream = context_.compute(context_.lane_of(node.range.first));
-            schedule_.run(stream, flat_task(context_, stream, node.device,
-                                            std::make_shared<const TreeSum>(std::move(ranges), false), flats,
-                                            std::move(parts), {flat}, {sum}));
+            place_fold(node, delivery.arena, delivery.segment, segment.begin, segment.end,
+                       fixed(node.arenas[static_cast<std::size_t>(delivery.arena)],
+                             static_cast<std::size_t>(segment.begin) * size,
+                             static_cast<std::size_t>(segment.end - segment.begin) * size));
+        }
+    }
+}
+
+void ProgramPlacer::place_in_slots(const Bucket& bucket) {
+    const auto& segments = context_.store->parameters()[static_cast<std::size_t>(bucket.arena)].segments;
+    for (const GradientNode& node : placed_.sums_->nodes()) {
+        if (node.in_arena()) continue;
+        reducer_.wait_for_slots(context_.compute(node.lane));
+        for (int i = bucket.first_segment; i < bucket.last_segment; ++i) {
+            const std::int64_t begin = std::max(bucket.begin, segments[static_cast<std::size_t>(i)].begin);
+            const std::int64_t end = std::min(bucket.end, segments[static_cast<std::size_t>(i)].end);
+            place_fold(node, bucket.arena, i, begin, end,
+                       placed_.sums_->place(node, bucket, reducer_.turn(), begin, end));
         }
     }
 }
@@ -248,17 +251,20 @@ void ProgramPlacer::place_buckets(const Turn& done) {
     for (; next_bucket_ < placed_.buckets_.size(); ++next_bucket_) {
         const Readiness& ready = bucket_ready_[next_bucket_];
         if (ready.full > done.full || ready.last > done.last) return;
-        reducer_.reduce(placed_.buckets_[next_bucket_], record_lanes());
+        const Bucket& bucket = placed_.buckets_[next_bucket_];
+        place_in_slots(bucket);
+        reducer_.reduce(bucket, record_lanes());
     }
 }
 
 void ProgramPlacer::place_barrier(bool advances, bool whole_step) {
-    Stream& root = context_.communicate(0);
+    Stream& root = context_.commit(0);
     for (const int event : record_lanes()) schedule_.wait(root, event);
+    for (const int d : reducer_.communicating()) schedule_.wait(root, schedule_.record(context_.communicate(d)));
     const int all = schedule_.record(root);
     const TensorMeta state = TensorMeta::contiguous(DType::u8, {sizeof(StepState)});
     for (int d = 0; d < context_.devices.size(); ++d) {
-        Stream& stream = context_.communicate(d);
+        Stream& stream = context_.commit(d);
         if (d > 0) schedule_.wait(stream, all);
         if (advances)
             schedule_.run(
@@ -271,7 +277,8 @@ void ProgramPlacer::place_barrier(bool advances, bool whole_step) {
     const int end = schedule_.record(root);
     for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane)
         schedule_.wait(context_.compute(static_cast<int>(lane)), end);
-    for (int d = 1; d < context_.devices.size(); ++d) schedule_.wait(context_.communicate(d), end);
+    for (const int d : reducer_.communicating()) schedule_.wait(context_.communicate(d), end);
+    for (int d = 1; d < context_.devices.size(); ++d) schedule_.wait(context_.commit(d), end);
 }
 
 void ProgramPlacer::place() {

@@ -27,7 +27,13 @@ private:
     void place_span(const Turn& turn);
     void place_agreement();
     void place_commits();
+    /// Sums elements [begin, end) of a segment over the shards of `node`.
+    void place_fold(const GradientNode& node, int arena, int segment, std::int64_t begin, std::int64_t end,
+                    const PlaceRef& sum);
+    /// Sums that lie in arenas, as soon as a parameter's gradients are there.
     void place_folds(const Turn& done);
+    /// Sums that lie in slots, when the bucket's turn has come.
+    void place_in_slots(const Bucket& bucket);
     void place_buckets(const Turn& done);
     /// Whoever comes next on any device waits for all of this program.
     void place_barrier(bool advances, bool whole_step);
@@ -42,10 +48,7 @@ private:
     UpdatePlan update_;
     Reducer reducer_;
     Turn done_;                           ///< last records that were placed
-    std::vector<std::size_t> next_fold_;  ///< by node: deliveries folded so far
-    struct Readiness {
-        long full = -1, last = -1;
-    };
+    std::vector<std::size_t> next_fold_;  ///< by node in an arena: deliveries folded so far
     std::vector<Readiness> bucket_ready_;
     std::size_t next_bucket_ = 0;
     bool commits_ = false;

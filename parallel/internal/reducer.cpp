@@ -1,77 +1,34 @@
 #include "lockstep/parallel/internal/reducer.h"
 
-#include <algorithm>
-
 #include "lockstep/ops/internal/step_operations.h"
-#include "lockstep/parallel/internal/placed_program.h"
 
 namespace lockstep {
 
 namespace {
 
-std::size_t element_size(const EngineContext& context, const Bucket& bucket) {
-    return size_of(context.store->parameters()[static_cast<std::size_t>(bucket.arena)].dtype);
+const ArenaLayout& layout_of(const EngineContext& context, const Bucket& bucket) {
+    return context.store->parameters()[static_cast<std::size_t>(bucket.arena)];
 }
 
-DType dtype_of_bucket(const EngineContext& context, const Bucket& bucket) {
-    return context.store->parameters()[static_cast<std::size_t>(bucket.arena)].dtype;
+/// Elements of `part`, from element `first` of `memory` on.
+PlaceRef elements_at(const EngineContext& context, const std::shared_ptr<Buffer>& memory, const Bucket& part,
+                     std::int64_t first) {
+    const std::size_t size = size_of(layout_of(context, part).dtype);
+    return fixed(memory, static_cast<std::size_t>(first) * size, static_cast<std::size_t>(part.elements()) * size);
 }
 
-/// The part of `bucket` that device `index` of `count` sums and updates. Parts begin at multiples of 64 elements.
-Bucket slice_of(const Bucket& bucket, int index, int count, const ArenaLayout& arena) {
-    constexpr std::int64_t grain = 64;
-    const std::int64_t grains = (bucket.whole_end - bucket.whole_begin + grain - 1) / grain;
-    const auto cut = [&](int i) {
-        return std::clamp(bucket.whole_begin + grains * i / count * grain, bucket.begin, bucket.end);
-    };
-    Bucket part = bucket;
-    part.begin = cut(index);
-    part.end = index + 1 == count ? bucket.end : cut(index + 1);
-    while (part.first_segment + 1 < bucket.last_segment &&
-           arena.segments[static_cast<std::size_t>(part.first_segment)].end <= part.begin)
-        ++part.first_segment;
-    while (part.last_segment - 1 > part.first_segment &&
-           arena.segments[static_cast<std::size_t>(part.last_segment - 1)].begin >= part.end)
-        --part.last_segment;
-    return part;
+/// The range of `part` in one of the arenas of replica `device`.
+PlaceRef range(const EngineContext& context, int device, std::vector<std::shared_ptr<Buffer>> Replica::*arenas,
+               const Bucket& part) {
+    const Replica& replica = context.store->replicas()[static_cast<std::size_t>(device)];
+    return elements_at(context, (replica.*arenas)[static_cast<std::size_t>(part.arena)], part, part.begin);
 }
 
-/// The range of `bucket` in `memory`.
-PlaceRef range(const EngineContext& context, const std::shared_ptr<Buffer>& memory, const Bucket& bucket) {
-    const std::size_t size = element_size(context, bucket);
-    return fixed(memory, static_cast<std::size_t>(bucket.begin) * size,
-                 static_cast<std::size_t>(bucket.end - bucket.begin) * size);
-}
-
-/// The same range declared, but the pointer that of the whole arena.
-PlaceRef range_of_whole(const EngineContext& context, const std::shared_ptr<Buffer>& memory, const Bucket& bucket) {
-    if (!memory) return {};
-    PlaceRef place = range(context, memory, bucket);
-    place.first = -static_cast<std::ptrdiff_t>(place.offset);
-    return place;
+TensorMeta flat(const EngineContext& context, const Bucket& part) {
+    return TensorMeta::contiguous(layout_of(context, part).dtype, {part.elements()});
 }
 
 }  // namespace
-
-std::vector<OwnedSlice> slices_of_arena(const ParameterStore& store, std::size_t bucket_bytes, int arena, int devices) {
-    std::vector<OwnedSlice> slices;
-    const auto in_arena = [arena](int a, int) { return a == arena; };
-    for (const Bucket& bucket : make_buckets(store, bucket_bytes, in_arena))
-        for (int d = 0; d < devices; ++d) {
-            const Bucket part = slice_of(bucket, d, devices, store.parameters()[static_cast<std::size_t>(arena)]);
-            slices.push_back({d, part.begin, part.end});
-        }
-    return slices;
-}
-
-PlaceRef fixed(const std::shared_ptr<Buffer>& memory, std::size_t offset, std::size_t bytes) {
-    PlaceRef place;
-    place.memory = memory;
-    place.offset = offset;
-    place.bytes = bytes;
-    place.owner = memory->device();
-    return place;
-}
 
 PlaceRef readable_on(Schedule& schedule, Stream& reader, const PlaceRef& place) {
     if (place.owner == reader.device() || peer_access(reader.device(), place.owner)) return place;
@@ -102,120 +59,175 @@ TaskSpec flat_task(EngineContext& context, Stream& stream, int device, std::shar
     const ControlBlock& control = context.control[static_cast<std::size_t>(device)];
     task.step = control.step();
     task.agreed = control.agreed();
-    task.failed = context.failed.get();
+    task.health = context.health.get();
     task.replica = device;
     return task;
 }
 
-bool Reducer::by_slices() const {
-    return context_.reduction == ReductionMode::slice_wise && update_.optimizer && context_.devices.size() > 1;
+bool Reducer::by_slices() const { return update_.optimizer && context_.cut->updating() > 1; }
+
+Stream& Reducer::communicate(int device) {
+    communicating_.insert(device);
+    return context_.communicate(device);
 }
 
-void Reducer::reduce(const Bucket& bucket, const std::vector<int>& ready) {
-    if (by_slices())
-        reduce_by_slices(bucket, ready);
-    else
-        reduce_on_root(bucket, ready);
+void Reducer::wait_for_slots(Stream& lane) {
+    for (const int event : read_[static_cast<std::size_t>(turn_)]) schedule_.wait(lane, event);
 }
 
-void Reducer::sum(int device, const Bucket& part) {
-    if (part.begin == part.end) return;
-    Stream& stream = context_.communicate(device);
-    const auto arena = static_cast<std::size_t>(part.arena);
-    context_.store->need_gradients(device);
-    const auto& target = context_.store->replicas()[static_cast<std::size_t>(device)].gradients[arena];
-    std::vector<std::pair<int, int>> ranges;
-    std::vector<PlaceRef> parts;
-    for (const GradientNode& node : nodes_) {
-        ranges.emplace_back(node.range.first, node.range.last);
-        parts.push_back(readable_on(schedule_, stream, range(context_, node.arenas[arena], part)));
+PlaceRef Reducer::read_from_peer(Stream& reader, int index, const PlaceRef& place) {
+    if (place.owner == reader.device() || peer_access(reader.device(), place.owner)) return place;
+    auto& staging = staging_[{&reader, index}];  // in order on one stream: every bucket uses the same memory
+    if (!staging) staging = Buffer::allocate(reader, context_.cut->largest(), "staging");
+    const PlaceRef staged = fixed(staging, 0, place.bytes);
+    schedule_.copy(reader, {place, staged, place.bytes});
+    return staged;
+}
+
+std::vector<int> Reducer::combine(const Bucket& bucket, std::vector<int> ready) {
+    const std::vector<int> lanes = ready;
+    for (int d = by_slices() ? 0 : 1; d < context_.devices.size(); ++d) {
+        bool combines = false;
+        for (const DeviceNode& node : sums_->device_nodes()) {
+            if (node.device != d || node.last - node.first < 2) continue;
+            Stream& stream = communicate(d);
+            if (!combines)
+                for (const int event : lanes) schedule_.wait(stream, event);
+            combines = true;
+            std::vector<std::pair<int, int>> shards;
+            std::vector<PlaceRef> parts;
+            for (std::size_t i = node.first; i < node.last; ++i) {
+                shards.push_back(PartialSums::shards_of(sums_->nodes()[i]));
+                parts.push_back(sums_->place(sums_->nodes()[i], bucket, turn_, bucket.begin, bucket.end));
+            }
+            const TensorMeta meta = flat(context_, bucket);
+            const std::vector<TensorMeta> metas(parts.size(), meta);
+            const PlaceRef target = parts.front();
+            schedule_.run(
+                stream, flat_task(context_, stream, d, std::make_shared<const TreeSum>(std::move(shards), false), metas,
+                                  std::move(parts), {meta}, {target}));
+        }
+        if (combines) ready.push_back(schedule_.record(communicate(d)));
     }
-    if (nodes_.size() == 1 && nodes_.front().arenas[arena] == target && !update_.accumulate)
-        return;  // the sum is there
-    const TensorMeta flat = TensorMeta::contiguous(dtype_of_bucket(context_, part), {part.end - part.begin});
-    const std::vector<TensorMeta> flats(parts.size(), flat);
-    schedule_.run(stream, flat_task(context_, stream, device,
-                                    std::make_shared<const TreeSum>(std::move(ranges), update_.accumulate), flats,
-                                    std::move(parts), {flat}, {range(context_, target, part)}));
+    return ready;
+}
+
+std::vector<int> Reducer::sum(int device, const Bucket& bucket, const Bucket& part, const std::vector<int>& ready) {
+    if (part.elements() == 0) return ready;
+    std::vector<std::pair<int, int>> shards;
+    std::vector<PlaceRef> places;
+    for (const DeviceNode& node : sums_->device_nodes()) {
+        if (node.device == 0 && !by_slices()) {  // not combined: all are added here at once
+            for (std::size_t i = node.first; i < node.last; ++i) {
+                shards.push_back(PartialSums::shards_of(sums_->nodes()[i]));
+                places.push_back(sums_->place(sums_->nodes()[i], bucket, turn_, part.begin, part.end));
+            }
+        } else {
+            shards.push_back(sums_->shards_of(node));
+            places.push_back(sums_->place(node, bucket, turn_, part.begin, part.end));
+        }
+    }
+    PlaceRef target = range(context_, device, &Replica::gradients, part);
+    if (update_.accumulate)
+        target = elements_at(context_, context_.sums_to_add()[static_cast<std::size_t>(part.arena)], part, part.begin);
+    if (places.size() == 1 && places.front().memory == target.memory) return ready;  // the sum is there
+    Stream& stream = communicate(device);
+    for (const int event : ready) schedule_.wait(stream, event);
+    for (std::size_t i = 0; i < places.size(); ++i) places[i] = read_from_peer(stream, static_cast<int>(i), places[i]);
+    const TensorMeta meta = flat(context_, part);
+    const std::vector<TensorMeta> metas(places.size(), meta);
+    schedule_.run(stream, flat_task(context_, stream, device, std::make_shared<const TreeSum>(std::move(shards), false),
+                                    metas, std::move(places), {meta}, {target}));
+    return {schedule_.record(stream)};
 }
 
 void Reducer::update(int device, const Bucket& part) {
-    if (part.begin == part.end) return;
+    if (part.elements() == 0) return;
     const auto arena = static_cast<std::size_t>(part.arena);
-    const ArenaLayout& layout = context_.store->parameters()[arena];
-    Replica& replica = context_.store->replicas()[static_cast<std::size_t>(device)];
-    OptimizerState& state = update_.optimizer->state_on(context_.devices[device]);
-    const TensorMeta whole = TensorMeta::contiguous(layout.dtype, {layout.elements});
+    const OptimizerState& state = context_.state(*update_.optimizer, device);
+    const TensorMeta meta = flat(context_, part);
     const TensorMeta table =
         TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(state.segments[arena]->bytes())});
-    Stream& stream = context_.communicate(device);
-    schedule_.run(stream,
-                  flat_task(context_, stream, device,
-                            update_.optimizer->update(part.begin, part.end, part.first_segment, part.last_segment),
-                            {whole, table},
-                            {range_of_whole(context_, replica.gradients[arena], part),
-                             fixed(state.segments[arena], 0, state.segments[arena]->bytes())},
-                            {whole, whole},
-                            {range_of_whole(context_, replica.parameters[arena], part),
-                             range_of_whole(context_, state.momentum[arena], part)}));
+    const std::int64_t place = context_.cut->place_of_state(part, device);
+    std::vector<PlaceRef> out{range(context_, device, &Replica::parameters, part)};
+    if (state.momentum[arena]) out.push_back(elements_at(context_, state.momentum[arena], part, place));
+    Stream& stream = context_.commit(device);
+    schedule_.run(
+        stream,
+        flat_task(context_, stream, device,
+                  update_.optimizer->update(part.begin, part.end, part.first_segment, part.last_segment), {meta, table},
+                  {range(context_, device, &Replica::gradients, part),
+                   fixed(state.segments[arena], 0, state.segments[arena]->bytes())},
+                  std::vector<TensorMeta>(out.size(), meta), out));
 }
 
-void Reducer::broadcast(const Bucket& bucket, int updated) {
-    const auto arena = static_cast<std::size_t>(bucket.arena);
-    const std::vector<Replica>& replicas = context_.store->replicas();
+void Reducer::broadcast(const Bucket& bucket) {
+    if (context_.devices.size() == 1) return;
+    const int updated = schedule_.record(context_.commit(0));
     for (int d = 1; d < context_.devices.size(); ++d) {
-        Stream& stream = context_.communicate(d);
+        Stream& stream = context_.commit(d);
         schedule_.wait(stream, updated);
-        const PlaceRef from = range(context_, replicas[0].parameters[arena], bucket);
-        schedule_.copy(stream, {from, range(context_, replicas[static_cast<std::size_t>(d)].parameters[arena], bucket),
-                                from.bytes});
+        const PlaceRef from = range(context_, 0, &Replica::parameters, bucket);
+        schedule_.copy(stream, {from, range(context_, d, &Replica::parameters, bucket), from.bytes});
     }
 }
 
-void Reducer::reduce_on_root(const Bucket& bucket, const std::vector<int>& ready) {
-    Stream& root = context_.communicate(0);
-    for (const int event : ready) schedule_.wait(root, event);
-    sum(0, bucket);
-    if (!update_.optimizer) return;
-    update(0, bucket);
-    if (context_.devices.size() > 1) broadcast(bucket, schedule_.record(root));
+void Reducer::reduce(const Bucket& bucket, const std::vector<int>& ready) {
+    const std::vector<int> combined = combine(bucket, ready);
+    std::vector<int> read;
+    const auto brought = [&](int device, const Bucket& part) {
+        context_.store->need_gradients(device);
+        const std::vector<int> summed = sum(device, bucket, part, combined);
+        read.insert(read.end(), summed.begin(), summed.end());
+        for (const int event : summed) schedule_.wait(context_.commit(device), event);
+    };
+    if (by_slices()) {
+        std::vector<int> updated;
+        for (int d = 0; d < context_.devices.size(); ++d) {
+            const Bucket part = context_.cut->slice(bucket, d);
+            brought(d, part);
+            update(d, part);
+            updated.push_back(schedule_.record(context_.commit(d)));
+        }
+        gather_slices(bucket, updated);
+    } else {
+        brought(0, bucket);
+        if (update_.accumulate) {
+            Stream& stream = context_.commit(0);
+            const TensorMeta meta = flat(context_, bucket);
+            const auto& summed = context_.sums_to_add()[static_cast<std::size_t>(bucket.arena)];
+            schedule_.run(stream, flat_task(context_, stream, 0,
+                                            std::make_shared<const TreeSum>(
+                                                std::vector<std::pair<int, int>>{{0, context_.shards}}, true),
+                                            {meta}, {elements_at(context_, summed, bucket, bucket.begin)}, {meta},
+                                            {range(context_, 0, &Replica::gradients, bucket)}));
+        }
+        if (update_.optimizer) {
+            update(0, bucket);
+            broadcast(bucket);
+        }
+    }
+    if (sums_->uses_slots()) read_[static_cast<std::size_t>(turn_)] = std::move(read);
+    turn_ = (turn_ + 1) % PartialSums::turns;
 }
 
 void Reducer::update_from_root(const Bucket& bucket) {
     if (!by_slices()) {
         update(0, bucket);
-        if (context_.devices.size() > 1) broadcast(bucket, schedule_.record(context_.communicate(0)));
+        broadcast(bucket);
         return;
     }
-    const auto arena = static_cast<std::size_t>(bucket.arena);
-    const ArenaLayout& layout = context_.store->parameters()[arena];
-    const int gradients = schedule_.record(context_.communicate(0));
+    const int gradients = schedule_.record(context_.commit(0));
     std::vector<int> updated;
     for (int d = 0; d < context_.devices.size(); ++d) {
-        Stream& stream = context_.communicate(d);
-        const Bucket part = slice_of(bucket, d, context_.devices.size(), layout);
+        Stream& stream = context_.commit(d);
+        const Bucket part = context_.cut->slice(bucket, d);
         if (d > 0) {
             schedule_.wait(stream, gradients);
             context_.store->need_gradients(d);
-            const std::vector<Replica>& replicas = context_.store->replicas();
-            const PlaceRef from = range(context_, replicas[0].gradients[arena], part);
-            schedule_.copy(stream, {from, range(context_, replicas[static_cast<std::size_t>(d)].gradients[arena], part),
-                                    from.bytes});
+            const PlaceRef from = range(context_, 0, &Replica::gradients, part);
+            schedule_.copy(stream, {from, range(context_, d, &Replica::gradients, part), from.bytes});
         }
-        update(d, part);
-        updated.push_back(schedule_.record(stream));
-    }
-    gather_slices(bucket, updated);
-}
-
-void Reducer::reduce_by_slices(const Bucket& bucket, const std::vector<int>& ready) {
-    const ArenaLayout& layout = context_.store->parameters()[static_cast<std::size_t>(bucket.arena)];
-    std::vector<int> updated;
-    for (int d = 0; d < context_.devices.size(); ++d) {
-        Stream& stream = context_.communicate(d);
-        for (const int event : ready) schedule_.wait(stream, event);
-        const Bucket part = slice_of(bucket, d, context_.devices.size(), layout);
-        sum(d, part);
         update(d, part);
         updated.push_back(schedule_.record(stream));
     }
@@ -223,28 +235,21 @@ void Reducer::reduce_by_slices(const Bucket& bucket, const std::vector<int>& rea
 }
 
 void Reducer::gather_slices(const Bucket& bucket, const std::vector<int>& updated) {
-    const int count = context_.devices.size();
-    const auto arena = static_cast<std::size_t>(bucket.arena);
-    const ArenaLayout& layout = context_.store->parameters()[arena];
-    const std::vector<Replica>& replicas = context_.store->replicas();
-    for (int d = 0; d < count; ++d)
-        for (int other = 0; other < count; ++other) {
+    for (int d = 0; d < context_.devices.size(); ++d)
+        for (int other = 0; other < context_.devices.size(); ++other) {
             if (other == d) continue;
-            const Bucket part = slice_of(bucket, other, count, layout);
-            Stream& stream = context_.communicate(d);
+            const Bucket part = context_.cut->slice(bucket, other);
+            Stream& stream = context_.commit(d);
             schedule_.wait(stream, updated[static_cast<std::size_t>(other)]);
-            const PlaceRef from = range(context_, replicas[static_cast<std::size_t>(other)].parameters[arena], part);
-            schedule_.copy(
-                stream,
-                {from, range(context_, replicas[static_cast<std::size_t>(d)].parameters[arena], part), from.bytes});
+            const PlaceRef from = range(context_, other, &Replica::parameters, part);
+            schedule_.copy(stream, {from, range(context_, d, &Replica::parameters, part), from.bytes});
         }
 }
 
 void Reducer::finish(const std::vector<Bucket>& buckets) {
     if (!update_.optimizer || !update_.optimizer->has_momentum()) return;
-    const bool everywhere = context_.reduction == ReductionMode::slice_wise;
-    for (int d = 0; d < (everywhere ? context_.devices.size() : 1); ++d) {
-        OptimizerState& state = update_.optimizer->state_on(context_.devices[d]);
+    for (int d = 0; d < (by_slices() ? context_.devices.size() : 1); ++d) {
+        OptimizerState& state = context_.state(*update_.optimizer, d);
         for (std::size_t a = 0; a < state.segments.size(); ++a) {
             std::vector<int> segments;
             for (const Bucket& bucket : buckets)
@@ -253,7 +258,7 @@ void Reducer::finish(const std::vector<Bucket>& buckets) {
             if (segments.empty()) continue;
             const TensorMeta table =
                 TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(state.segments[a]->bytes())});
-            Stream& stream = context_.communicate(d);
+            Stream& stream = context_.commit(d);
             schedule_.run(
                 stream, flat_task(context_, stream, d, std::make_shared<const MarkUpdated>(std::move(segments)), {}, {},
                                   {table}, {fixed(state.segments[a], 0, state.segments[a]->bytes())}));

@@ -14,11 +14,11 @@ void ReplicaKeeper::refresh() {
     mark_current();
     const std::vector<Replica>& replicas = context_.store->replicas();
     Stream& home = Stream::of(context_.devices[0]);  // where members are written
-    context_.communicate(0).wait(home);
+    context_.commit(0).wait(home);
     for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane)
         if (context_.lanes[lane].device == 0) context_.compute(static_cast<int>(lane)).wait(home);
     for (int d = 1; d < context_.devices.size(); ++d) {
-        Stream& stream = context_.communicate(d);
+        Stream& stream = context_.commit(d);
         stream.wait(home);
         const Replica& replica = replicas[static_cast<std::size_t>(d)];
         for (std::size_t a = 0; a < replica.parameters.size(); ++a)
@@ -30,17 +30,16 @@ void ReplicaKeeper::refresh() {
         for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane)
             if (context_.lanes[lane].device == d) context_.compute(static_cast<int>(lane)).wait(stream);
         home.wait(stream);  // the next write from outside must not overtake the copy
-        context_.communicate(0).wait(stream);
+        context_.commit(0).wait(stream);
     }
 }
 
 void ReplicaKeeper::store_settings(Optimizer& optimizer) {
     const std::string flags = context_.store->trainable_flags();
-    for (int d = 0; d < context_.devices.size(); ++d) {
-        if (d > 0 && context_.reduction != ReductionMode::slice_wise) break;
-        OptimizerState& state = optimizer.state_on(context_.devices[d]);
+    for (int d = 0; d < context_.cut->updating(); ++d) {
+        OptimizerState& state = context_.state(optimizer, d);
         if (state.settings_version == optimizer.settings_version() && state.trainable_flags == flags) continue;
-        Stream& stream = context_.communicate(d);
+        Stream& stream = context_.commit(d);
         Stream& memory_stream = Stream::of(context_.devices[d]);
         stream.wait(memory_stream);  // new state is zeroed there
         for (std::size_t a = 0; a < state.segments.size(); ++a) {
@@ -56,7 +55,7 @@ void ReplicaKeeper::store_settings(Optimizer& optimizer) {
             once.run(stream, flat_task(context_, stream, d, std::make_shared<const StoreSegments>(), {table},
                                        {fixed(staged, 0, bytes)}, {table}, {fixed(state.segments[a], 0, bytes)}));
             Instance instance(once, {});
-            instance.enqueue(once, 0, once.size());
+            instance.enqueue(once, 0, once.size(), Phase::commit);
             stream.synchronize();  // rare: a changed setting; the task's description goes away here
         }
         state.settings_version = optimizer.settings_version();
@@ -65,7 +64,7 @@ void ReplicaKeeper::store_settings(Optimizer& optimizer) {
 }
 
 void ReplicaKeeper::hand_back() {
-    Stream& root = context_.communicate(0);
+    Stream& root = context_.commit(0);
     for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane)
         context_.compute(static_cast<int>(lane)).wait(root);
 }
@@ -74,7 +73,7 @@ void ReplicaKeeper::verify() {
     const std::vector<Replica>& replicas = context_.store->replicas();
     const auto read = [&](int d, const std::shared_ptr<Buffer>& arena) {
         std::vector<char> bytes(arena->bytes());
-        Stream& stream = context_.communicate(d);
+        Stream& stream = context_.commit(d);
         stream.wait(Stream::of(context_.devices[d]));
         stream.copy(bytes.data(), Device::host(), arena->data(), context_.devices[d], bytes.size());
         stream.synchronize();

@@ -17,6 +17,8 @@ public:
     /// Enqueues copies of replica 0 to the others if a member was written since `mark_current`.
     void refresh();
     void mark_current() { version_ = context_.store->version(); }
+    /// The other replicas may differ.
+    void mark_stale() { version_ = ~std::uint64_t{0}; }
     /// Enqueues the optimizer's settings where they changed.
     void store_settings(Optimizer& optimizer);
     /// Makes lanes wait for what was enqueued behind a program on the first device's communication stream.

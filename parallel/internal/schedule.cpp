@@ -6,34 +6,54 @@
 
 namespace lockstep {
 
-int Schedule::add_task(TaskSpec task) {
-    tasks_.push_back(std::move(task));
-    return static_cast<int>(tasks_.size()) - 1;
+PlaceRef fixed(const std::shared_ptr<Buffer>& memory, std::size_t offset, std::size_t bytes) {
+    PlaceRef place;
+    place.memory = memory;
+    place.offset = offset;
+    place.bytes = bytes;
+    place.owner = memory->device();
+    return place;
 }
 
-void Schedule::run(Stream& stream, int task) { commands_.push_back({Command::Kind::run, &stream, task}); }
+namespace {
+
+Phase phase_of(const Stream& stream) { return stream.role() == StreamRole::commit ? Phase::commit : Phase::work; }
+
+}  // namespace
+
+void Schedule::add(Command::Kind kind, Stream& stream, std::size_t index, Phase phase) {
+    commands_.push_back({kind, phase, &stream, index});
+}
+
+void Schedule::run(Stream& stream, TaskSpec task) {
+    tasks_.push_back(std::move(task));
+    add(Command::Kind::run, stream, tasks_.size() - 1, phase_of(stream));
+}
 
 void Schedule::copy(Stream& stream, CopySpec copy) {
     if (copy.bytes == 0) return;
     copies_.push_back(std::move(copy));
-    commands_.push_back({Command::Kind::copy, &stream, static_cast<int>(copies_.size()) - 1});
+    add(Command::Kind::copy, stream, copies_.size() - 1, phase_of(stream));
 }
 
 int Schedule::record(Stream& stream) {
     events_.emplace_back(stream.device());
-    const int event = static_cast<int>(events_.size()) - 1;
-    commands_.push_back({Command::Kind::record, &stream, event});
-    return event;
+    phase_of_event_.push_back(phase_of(stream));
+    add(Command::Kind::record, stream, events_.size() - 1, phase_of(stream));
+    return static_cast<int>(events_.size()) - 1;
 }
 
-void Schedule::wait(Stream& stream, int event) { commands_.push_back({Command::Kind::wait, &stream, event}); }
+void Schedule::wait(Stream& stream, int event) {
+    const auto index = static_cast<std::size_t>(event);
+    const bool committing = phase_of(stream) == Phase::commit || phase_of_event_[index] == Phase::commit;
+    add(Command::Kind::wait, stream, index, committing ? Phase::commit : Phase::work);
+}
 
 Instance::Instance(const Schedule& schedule, std::vector<std::shared_ptr<Buffer>> workspaces)
     : workspaces_(std::move(workspaces)) {
     std::vector<Device> runner(schedule.tasks().size());
     for (const Command& command : schedule.commands())
-        if (command.kind == Command::Kind::run)
-            runner[static_cast<std::size_t>(command.index)] = command.stream->device();
+        if (command.kind == Command::Kind::run) runner[command.index] = command.stream->device();
     tasks_.reserve(schedule.tasks().size());
     for (std::size_t i = 0; i < schedule.tasks().size(); ++i) {
         const TaskSpec& spec = schedule.tasks()[i];
@@ -48,7 +68,7 @@ Instance::Instance(const Schedule& schedule, std::vector<std::shared_ptr<Buffer>
         }
         if (task.scratch) task.accesses.push_back(access(spec.scratch, runner[i], true));
         // Control words are read and written beside the operands: by the kernel, and when it throws.
-        if (spec.operation->is_random() || spec.status)
+        if (spec.operation->is_random() || spec.operation->commits() || spec.status)
             task.accesses.push_back({spec.step, sizeof(StepState), runner[i], Access::Mode::read});
         if (spec.operation->commits())
             task.accesses.push_back({spec.agreed, sizeof(StatusWord), runner[i], Access::Mode::read});
@@ -77,7 +97,11 @@ Access Instance::access(const PlaceRef& place, Device runner, bool write) const 
 
 void Instance::perform(const Task& task, const Launch& launch) {
     const TaskSpec& spec = *task.spec;
-    if (!launch.native && spec.failed && *spec.failed && spec.operation->commits()) return;
+    Health* health = launch.native ? nullptr : spec.health;
+    if (spec.operation->commits() && health) {
+        if (health->failed) return;
+        if (spec.agreed->code == 0) health->committing = static_cast<std::int64_t>(spec.step->step);
+    }
     try {
         spec.kernel->run({launch, task.pointers.data(), task.pointers.data() + spec.in.size(), task.scratch, spec.step,
                           spec.status, spec.agreed, spec.ordinal, spec.shard, spec.first_row, spec.shards});
@@ -86,32 +110,42 @@ void Instance::perform(const Task& task, const Launch& launch) {
         if (!launch.native && spec.status)
             *spec.status = {static_cast<std::int32_t>(StatusCode::operation_failed), spec.shard,
                             static_cast<std::int64_t>(spec.step->step), 0, 0};
-        if (!launch.native && spec.failed) *spec.failed = true;
+        if (health) {
+            if (!spec.status && spec.step) health->failed_step = static_cast<std::int64_t>(spec.step->step);
+            health->failed = true;
+        }
         throw DeviceError(fmt::format("replica {} on {}, shard {}: {}: {}", spec.replica, launch.device.str(),
                                       spec.shard, spec.operation->name(), error.what()));
     }
 }
 
-void Instance::enqueue(Schedule& schedule, std::size_t first, std::size_t last) {
+void Instance::issue(Schedule& schedule, const Command& command) {
+    switch (command.kind) {
+        case Command::Kind::run: {
+            const Task& task = tasks_[command.index];
+            command.stream->run(
+                task.spec->operation->name(), task.accesses, [&task](const Launch& launch) { perform(task, launch); },
+                task.spec->kernel->threads);
+            break;
+        }
+        case Command::Kind::copy: {
+            const CopySpec& copy = schedule.copies()[command.index];
+            command.stream->copy(address(copy.to), copy.to.owner, address(copy.from), copy.from.owner, copy.bytes);
+            break;
+        }
+        case Command::Kind::record: command.stream->record(schedule.events()[command.index]); break;
+        case Command::Kind::wait: command.stream->wait(schedule.events()[command.index]); break;
+    }
+}
+
+void Instance::enqueue(Schedule& schedule, std::size_t first, std::size_t last, Phase phase) {
     for (std::size_t i = first; i < last; ++i) {
         const Command& command = schedule.commands()[i];
-        const auto index = static_cast<std::size_t>(command.index);
-        switch (command.kind) {
-            case Command::Kind::run: {
-                const Task& task = tasks_[index];
-                command.stream->run(
-                    task.spec->operation->name(), task.accesses,
-                    [&task](const Launch& launch) { perform(task, launch); }, task.spec->kernel->threads);
-                break;
-            }
-            case Command::Kind::copy: {
-                const CopySpec& copy = schedule.copies()[index];
-                command.stream->copy(address(copy.to), copy.to.owner, address(copy.from), copy.from.owner, copy.bytes);
-                break;
-            }
-            case Command::Kind::record: command.stream->record(schedule.events()[index]); break;
-            case Command::Kind::wait: command.stream->wait(schedule.events()[index]); break;
-        }
+        if (command.phase != phase) continue;
+        if (phase == Phase::work)
+            issue(schedule, command);
+        else
+            insist([&] { issue(schedule, command); });
     }
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/runtime/error.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/runtime/stream.h"
 
@@ -22,6 +23,26 @@ struct PlaceRef {
     Device owner;
 };
 
+/// Fixed memory: `bytes` from `offset` on.
+PlaceRef fixed(const std::shared_ptr<Buffer>& memory, std::size_t offset, std::size_t bytes);
+
+/// What is decided must go through: a call of a device's that fails is made once more.
+template <class Call>
+void insist(Call&& call) {
+    try {
+        call();
+    } catch (const DeviceError&) {
+        call();
+    }
+}
+
+/// What became of kernels that run on CPU workers, where they may throw.
+struct Health {
+    std::atomic<bool> failed{false};  ///< one threw, and the host has not yet passed that on; commits look here too
+    std::atomic<std::int64_t> failed_step{-1};  ///< its step, where it belongs to backward
+    std::atomic<std::int64_t> committing{-1};   ///< the last step of which something was committed
+};
+
 /// A kernel with everything it needs but the addresses of workspaces.
 struct TaskSpec {
     std::shared_ptr<const Operation> operation;
@@ -31,7 +52,7 @@ struct TaskSpec {
     const StepState* step = nullptr;
     StatusWord* status = nullptr;
     const StatusWord* agreed = nullptr;
-    std::atomic<bool>* failed = nullptr;  ///< set when a kernel of the engine threw; commits look here too
+    Health* health = nullptr;
     std::uint32_t ordinal = 0;
     int shard = 0;
     std::int64_t first_row = 0;
@@ -44,19 +65,26 @@ struct CopySpec {
     std::size_t bytes = 0;
 };
 
+/// A step is enqueued in two phases, so that whatever goes wrong while most of it is enqueued leaves the model as it
+/// was.
+enum class Phase : std::uint8_t {
+    work,   ///< what changes nothing that outlives the step
+    commit  ///< what runs on streams that commit, and waits for them
+};
+
 struct Command {
     enum class Kind : std::uint8_t { run, copy, record, wait };
     Kind kind = Kind::run;
+    Phase phase = Phase::work;
     Stream* stream = nullptr;
-    int index = 0;  ///< of the task, copy or event
+    std::size_t index = 0;  ///< of the task, copy or event
 };
 
-/// Commands in the order in which the host enqueues them.
+/// Commands in the order in which the host enqueues those of a phase. The phase follows from the stream: nothing of the
+/// first one may wait for an event of the second.
 class Schedule {
 public:
-    int add_task(TaskSpec task);
-    void run(Stream& stream, int task);
-    void run(Stream& stream, TaskSpec task) { run(stream, add_task(std::move(task))); }
+    void run(Stream& stream, TaskSpec task);
     void copy(Stream& stream, CopySpec copy);
     /// A new event, recorded here.
     int record(Stream& stream);
@@ -69,10 +97,12 @@ public:
     std::size_t size() const { return commands_.size(); }
 
 private:
+    void add(Command::Kind kind, Stream& stream, std::size_t index, Phase phase);
     std::vector<Command> commands_;
     std::vector<TaskSpec> tasks_;
     std::vector<CopySpec> copies_;
     std::vector<Event> events_;
+    std::vector<Phase> phase_of_event_;
 };
 
 /// A schedule with memory: addresses of one set of workspaces. Two forwards before one backward are two instances.
@@ -80,8 +110,9 @@ class Instance {
 public:
     /// `workspaces`: one a shard, on the device of the shard.
     Instance(const Schedule& schedule, std::vector<std::shared_ptr<Buffer>> workspaces);
-    /// Enqueues commands [first, last).
-    void enqueue(Schedule& schedule, std::size_t first, std::size_t last);
+    /// Enqueues the commands of `phase` among [first, last). Once commits have begun they must go on: a call that fails
+    /// is made once more.
+    void enqueue(Schedule& schedule, std::size_t first, std::size_t last, Phase phase);
     void* address(const PlaceRef& place) const;
 
 private:
@@ -92,6 +123,7 @@ private:
         std::vector<Access> accesses;
     };
     static void perform(const Task& task, const Launch& launch);
+    void issue(Schedule& schedule, const Command& command);
     char* start(const PlaceRef& place) const;
     Access access(const PlaceRef& place, Device runner, bool write) const;
     std::vector<std::shared_ptr<Buffer>> workspaces_;

@@ -8,10 +8,23 @@ namespace lockstep {
 
 namespace {
 
-const GradientNode& node_of(const std::vector<GradientNode>& nodes, int shard) {
-    return *std::find_if(nodes.begin(), nodes.end(), [&](const GradientNode& node) {
-        return node.range.first <= shard && shard < node.range.last;
-    });
+long ready_in(const EngineContext& context, const ShardProgram& program, const Bucket& bucket) {
+    long ready = -1;
+    for (const Delivery& delivery : program.deliveries)
+        if (delivery.arena == bucket.arena && delivery.segment >= bucket.first_segment &&
+            delivery.segment < bucket.last_segment)
+            ready = std::max(ready, static_cast<long>(delivery.ready));
+    const auto& arena = context.store->replicas()[0].parameters[static_cast<std::size_t>(bucket.arena)];
+    const std::size_t size = size_of(context.store->parameters()[static_cast<std::size_t>(bucket.arena)].dtype);
+    for (std::size_t i = 0; i < program.records.size(); ++i)
+        for (const Operand& operand : program.records[i].in) {
+            if (!operand.buffer || operand.buffer->is_symbolic() || operand.buffer->whole() != arena) continue;
+            const std::size_t begin = operand.buffer->offset_in_whole();
+            if (begin < static_cast<std::size_t>(bucket.end) * size &&
+                begin + operand.buffer->bytes() > static_cast<std::size_t>(bucket.begin) * size)
+                ready = std::max(ready, static_cast<long>(i));
+        }
+    return ready;
 }
 
 /// Notes when places are used; the records count from 0, -1 is before them and `end` after them.
@@ -37,20 +50,24 @@ private:
 
 }  // namespace
 
+Readiness ready_after(const EngineContext& context, const BatchProgram& batch, const Bucket& bucket) {
+    return {ready_in(context, *batch.full, bucket), ready_in(context, *batch.last, bucket)};
+}
+
 ShardMemory::ShardMemory(const EngineContext& context, const ConstantCache& constants, const BatchProgram& batch,
-                         const std::vector<GradientNode>& nodes)
+                         const PartialSums* sums, const std::vector<Bucket>& buckets)
     : context_(context), constants_(constants), direct_(static_cast<std::size_t>(batch.cut.present)) {
     for (int shard = 0; shard < batch.cut.present; ++shard) {
         const ShardProgram& program = batch.of(shard);
         std::vector<bool> outside(static_cast<std::size_t>(program.trace->places()), false);
-        if (!nodes.empty() && node_of(nodes, shard).range.size() == 1) {
-            const GradientNode& node = node_of(nodes, shard);
+        const GradientNode* node = sums ? &sums->node_of(shard) : nullptr;
+        if (node && node->in_arena() && node->range.size() == 1) {
             for (const Delivery& delivery : program.deliveries) {
                 const ArenaLayout& arena = context.store->parameters()[static_cast<std::size_t>(delivery.arena)];
                 const ArenaSegment& segment = arena.segments[static_cast<std::size_t>(delivery.segment)];
                 const int id = delivery.gradient.buffer->trace_id();
                 PlaceRef place;
-                place.memory = node.arenas[static_cast<std::size_t>(delivery.arena)];
+                place.memory = node->arenas[static_cast<std::size_t>(delivery.arena)];
                 place.offset = static_cast<std::size_t>(segment.begin) * size_of(arena.dtype);
                 place.bytes = delivery.gradient.buffer->bytes();
                 place.owner = device_of(shard);
@@ -58,12 +75,23 @@ ShardMemory::ShardMemory(const EngineContext& context, const ConstantCache& cons
                 outside[static_cast<std::size_t>(id)] = true;
             }
         }
-        plans_.push_back(plan(program, outside, batch.uneven()));
+        std::vector<long> kept;
+        for (const Delivery& delivery : program.deliveries) {
+            long last = static_cast<long>(delivery.ready);
+            if (node && !node->in_arena())  // its buckets are moved to a slot when they are ready, part by part
+                for (const Bucket& bucket : buckets)
+                    if (delivery.arena == bucket.arena && delivery.segment >= bucket.first_segment &&
+                        delivery.segment < bucket.last_segment)
+                        last = std::max(last, ready_in(context, program, bucket));
+            // A longer shard of the same sum may come later in the order of records.
+            kept.push_back(batch.uneven() ? static_cast<long>(program.records.size()) : last);
+        }
+        plans_.push_back(plan(program, outside, kept));
     }
 }
 
 ShardMemory::Plan ShardMemory::plan(const ShardProgram& program, const std::vector<bool>& outside_workspace,
-                                    bool keep_gradients) {
+                                    const std::vector<long>& kept) {
     const long end = static_cast<long>(program.records.size());
     Lifetimes lifetimes(outside_workspace.size());
     std::size_t scratch_bytes = 0;
@@ -79,15 +107,14 @@ ShardMemory::Plan ShardMemory::plan(const ShardProgram& program, const std::vect
         scratch_bytes = std::max(scratch_bytes, record.kernel->scratch_bytes());
     }
     for (const Operand& operand : program.inputs) lifetimes.use(operand, -1, -1);
-    for (const auto* kept : {&program.outputs, &program.input_gradients})
-        for (const Operand& operand : *kept) lifetimes.use(operand, end, end);
+    for (const auto* results : {&program.outputs, &program.input_gradients})
+        for (const Operand& operand : *results) lifetimes.use(operand, end, end);
     lifetimes.use(program.loss, end, end);
     for (const Operand& operand : program.output_gradients) {
         const long before = static_cast<long>(program.commit_begin);
         lifetimes.use(operand, before, before);
     }
-    if (keep_gradients)  // a longer shard of the same sum may come later in the order of records
-        for (const Delivery& delivery : program.deliveries) lifetimes.use(delivery.gradient, end, end);
+    for (std::size_t i = 0; i < kept.size(); ++i) lifetimes.use(program.deliveries[i].gradient, kept[i], kept[i]);
     for (std::size_t id = 0; id < outside_workspace.size(); ++id)
         if (outside_workspace[id]) lifetimes.remove(id);
     Plan plan;

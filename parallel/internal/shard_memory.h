@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/parallel/internal/engine_context.h"
-#include "lockstep/parallel/internal/gradient_nodes.h"
+#include "lockstep/parallel/internal/partial_sums.h"
 #include "lockstep/parallel/internal/schedule.h"
 #include "lockstep/parallel/internal/shard_program.h"
 
@@ -23,10 +23,18 @@ struct BatchProgram {
     bool uneven() const { return full != last; }
 };
 
+/// The last records, in the full shards' program and in the last shard's, before a bucket may be reduced: behind them
+/// its gradients are complete and its parameters are read no more.
+struct Readiness {
+    long full = -1, last = -1;
+};
+Readiness ready_after(const EngineContext& context, const BatchProgram& batch, const Bucket& bucket);
+
 class ShardMemory {
 public:
+    /// `sums`: null for a program without gradients.
     ShardMemory(const EngineContext& context, const ConstantCache& constants, const BatchProgram& batch,
-                const std::vector<GradientNode>& nodes);
+                const PartialSums* sums, const std::vector<Bucket>& buckets);
 
     /// Where `operand` of shard `shard` lies.
     PlaceRef place(int shard, const Operand& operand) const;
@@ -40,7 +48,9 @@ private:
         std::vector<std::size_t> offsets;  ///< by trace id
         std::size_t scratch = 0, total = 0;
     };
-    static Plan plan(const ShardProgram& program, const std::vector<bool>& outside_workspace, bool keep_gradients);
+    /// `kept`: by delivery, the last record before its gradient may be forgotten.
+    static Plan plan(const ShardProgram& program, const std::vector<bool>& outside_workspace,
+                     const std::vector<long>& kept);
     const Plan& plan_of(int shard) const { return plans_[static_cast<std::size_t>(shard)]; }
 
     const EngineContext& context_;

@@ -18,7 +18,7 @@ struct Setting {
     int devices = 2;
     int shards = 0;  ///< 0: one a device
     ReductionMode reduction = ReductionMode::root;
-    std::size_t bucket_bytes = std::size_t{1} << 20;
+    std::size_t bucket_bytes = 0;
     std::int64_t rows = 64;
 };
 
@@ -92,11 +92,10 @@ private:
     }
     /// The device of every partial sum.
     std::vector<Device> nodes() const {
-        const Devices devices = test::cpu_devices(setting_.devices);
-        const int threads = setting_.shards > 0 ? 1 : device_info(devices[0]).units;
         std::vector<Device> found;
-        for (const Lane& lane : place_shards(devices, shards_, threads))
-            found.insert(found.end(), tree_nodes(lane.shards, cut_.present).size(), devices[lane.device]);
+        for (int d = 0; d < setting_.devices; ++d)
+            found.insert(found.end(), tree_nodes(run_of(d, setting_.devices, shards_), cut_.present).size(),
+                         Device::cpu(d));
         return found;
     }
     std::int64_t slice_begin(int device, std::int64_t elements) const {
@@ -225,8 +224,9 @@ TEST_CASE("smaller buckets: more copies, the same bytes") {
         Setting setting;
         setting.devices = 3;
         setting.reduction = reduction;
-        setting.bucket_bytes = 4096;  // a layer each
-        check_equal(dense_copies(setting), expected_dense(setting, {dense_elements / 2, dense_elements / 2}).counts());
+        setting.bucket_bytes = 4096;
+        // A layer each, bias and weights: 65 times 64 elements, 4 bytes each, in five pieces of 13 times 64.
+        check_equal(dense_copies(setting), expected_dense(setting, std::vector<std::int64_t>(10, 13 * 64)).counts());
     }
 }
 

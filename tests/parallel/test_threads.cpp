@@ -60,9 +60,10 @@ TEST_CASE("no thread is started by steps, and none beyond a stream's worker by a
         CHECK(cpu_worker_count() == workers);
         CHECK(process_threads() == threads);
 
-        // A device's streams: the compute streams of its lanes, one for communication, none for anything else.
+        // A device's streams: the compute streams of its lanes, one to communicate, one to commit, none for anything
+        // else.
         const int lanes = static_cast<int>(place_shards(test::cpu_devices(devices), devices, 1).size());
-        CHECK(workers <= lanes + devices);
+        CHECK(workers <= lanes + 2 * devices);
         CHECK(process_threads() == workers + others);
     }
     CHECK(callers == std::set<std::thread::id>{std::this_thread::get_id()});

@@ -1,0 +1,68 @@
+// How arenas are cut: in fixed buckets that are reduced, updated and sent one by one, and every bucket in a slice for
+// each device that updates.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "lockstep/ops/arena.h"
+
+namespace lockstep {
+
+/// A contiguous range of one arena that is reduced (and updated) together: a fixed bucket, or what takes part of it.
+struct Bucket {
+    int arena = 0;
+    int number = 0;                   ///< of the fixed bucket
+    std::int64_t begin = 0, end = 0;  ///< elements of the arena
+    int first_segment = 0, last_segment = 0;
+    std::int64_t elements() const { return end - begin; }
+};
+
+/// Whether a segment (arena, number) takes part.
+using SegmentFilter = std::function<bool(int arena, int segment)>;
+
+/// Elements [begin, end) of an arena that one device sums, updates and keeps the state of.
+struct OwnedSlice {
+    int device = 0;
+    std::int64_t begin = 0, end = 0;
+    std::int64_t place = 0;  ///< element of the device's state where `begin` lies: slices lie there one after another
+};
+
+/// The cut depends on the layout of the arenas, the size of buckets and the number of updating devices alone, so that
+/// every program, whatever parameters it trains, finds the same element on the same device.
+class ArenaCut {
+public:
+    /// `bucket_bytes` 0: 1/64 of all parameters, at least 1 MiB and at most 25 MiB. Whole parameters are put together
+    /// until they have that many bytes; what has more than one and a half times as many is cut in even pieces.
+    /// `updating`: how many devices update, each its slices; 1: device 0 updates all.
+    ArenaCut(std::shared_ptr<const ParameterStore> store, std::size_t bucket_bytes, int updating);
+
+    /// Ranges over the segments that take part, in the order of the arenas. Where some are left out, a fixed bucket is
+    /// cut to the contiguous runs of the others.
+    std::vector<Bucket> buckets(const SegmentFilter& taken) const;
+    /// The part of `bucket` that `device` updates. Parts begin at multiples of 64 elements.
+    Bucket slice(const Bucket& bucket, int device) const;
+    /// Who updates what of an arena.
+    std::vector<OwnedSlice> slices(int arena) const;
+    /// Elements of state that `device` keeps of each arena.
+    std::vector<std::int64_t> state_elements(int device) const;
+    /// Where the state of the first element of `part`, which `device` updates, lies among them.
+    std::int64_t place_of_state(const Bucket& part, int device) const;
+    int updating() const { return updating_; }
+    /// Bytes of the largest fixed bucket.
+    std::size_t largest() const;
+
+private:
+    struct Range {
+        std::int64_t begin, end;
+    };
+    std::int64_t slice_begin(Range bucket, int device) const;
+
+    std::shared_ptr<const ParameterStore> store_;
+    int updating_;
+    std::vector<std::vector<Range>> fixed_;  ///< by arena
+};
+
+}  // namespace lockstep

@@ -1,0 +1,116 @@
+// Whatever single call of CUDA's fails while a step is enqueued: the step is taken in full, or it throws and everything
+// is as before it.
+#include <string>
+#include <vector>
+
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/cuda_standin/training.h"
+
+using namespace lockstep;
+using test::gpus;
+using test::Images;
+using test::Trained;
+
+namespace {
+
+constexpr const char* calls_of_a_step[] = {"cudaStreamWaitEvent", "cudaEventRecord", "cudaMemcpyPeerAsync",
+                                           "cudaMemcpyAsync", "cudaLaunchKernel"};
+
+struct Outcome {
+    int thrown = 0, taken = 0;
+};
+
+/// Fails every call of `function` that `act(tried)` makes, one after the other. `twin` does what `tried` got done.
+template <class Act, class State>
+Outcome fail_each(const std::string& function, Trained<test::Normed>& tried, Trained<test::Normed>& twin, Act&& act,
+                  State&& state) {
+    Outcome outcome;
+    act(tried);  // programs are made
+    standin::reset_counters();
+    act(tried);
+    const auto calls = static_cast<int>(standin::counters().calls[function]);
+    act(twin);
+    act(twin);
+    for (int nth = 1; nth <= calls; ++nth) {
+        INFO(function << " number " << nth << " of " << calls);
+        const auto before = state(tried);
+        standin::inject_failure(function, nth, cudaErrorInvalidValue);
+        bool thrown = false;
+        try {
+            act(tried);
+        } catch (const DeviceError&) {
+            thrown = true;
+        }
+        ++(thrown ? outcome.thrown : outcome.taken);
+        if (thrown) REQUIRE((state(tried) == before));
+        if (!thrown) act(twin);
+        REQUIRE((state(tried) == state(twin)));
+        tried.model.engine().verify_replicas();
+    }
+    return outcome;
+}
+
+std::vector<std::vector<float>> values(Trained<test::Normed>& of) { return of.values(); }
+
+}  // namespace
+
+TEST_CASE("a failing call in a step: taken in full or not at all") {
+    const Images images(16);
+    for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise})
+        for (const char* function : calls_of_a_step) {
+            const EngineOptions options{.shards = 5, .reduction = reduction, .bucket_bytes = 20000};
+            Trained<test::Normed> tried(gpus(3), options), twin(gpus(3), options);
+            const auto step = [&](Trained<test::Normed>& on) {
+                on.step(images, 0, 16);
+                on.model.synchronize();
+            };
+            const Outcome outcome = fail_each(function, tried, twin, step, values);
+            INFO(function);
+            CHECK(outcome.thrown + outcome.taken > 0);
+        }
+    test::check_no_mistakes();
+}
+
+TEST_CASE("a failing call in the longer form: every part is done in full or not at all") {
+    const Images images(16);
+    const auto gradients = [](Trained<test::Normed>& of) {
+        auto all = of.values();
+        for (const NamedTensor& named : named_tensors(of.model.module()))
+            if (const Tensor gradient = named.member->tensor().grad(); gradient.defined())
+                all.push_back(gradient.to_vector<float>());
+        return all;
+    };
+    const EngineOptions options{.shards = 5, .bucket_bytes = 20000};
+    for (const char* function : calls_of_a_step) {
+        Trained<test::Normed> tried(gpus(3), options), twin(gpus(3), options);
+        Tensor loss;
+        const auto backward = [&](Trained<test::Normed>& on) {
+            loss.backward();
+            on.model.synchronize();
+        };
+        // A forward for every backward; none of its calls fails.
+        for (int nth = 1;; ++nth) {
+            INFO(function << " number " << nth);
+            const auto run_forward = [&](Trained<test::Normed>& on) {
+                loss = nll_loss(on.model(images.batch(0, 16)), images.targets(0, 16)).value();
+                on.model.synchronize();
+            };
+            run_forward(tried);
+            const auto before = gradients(tried);
+            standin::reset_counters();
+            standin::inject_failure(function, nth, cudaErrorInvalidValue);
+            bool thrown = false;
+            try {
+                backward(tried);
+            } catch (const DeviceError&) {
+                thrown = true;
+            }
+            const bool failed = static_cast<int>(standin::counters().calls[function]) >= nth;
+            if (thrown) REQUIRE((gradients(tried) == before));
+            run_forward(twin);
+            if (!thrown) backward(twin);
+            if (!failed) break;
+            REQUIRE((gradients(tried) == gradients(twin)));
+        }
+    }
+}
