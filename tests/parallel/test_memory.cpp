@@ -13,7 +13,7 @@ using namespace lockstep;
 
 namespace {
 
-constexpr int devices = 4;
+constexpr int devices = 4;  ///< where a test does not say otherwise
 
 /// What is taken for `bytes` bytes: rounded up to an eighth of a power of two, 512 bytes at least.
 std::size_t block(std::size_t bytes) {
@@ -24,22 +24,23 @@ std::size_t block(std::size_t bytes) {
 }
 
 /// Peak of every device over some steps of the mnist network; `arena` gets the bytes of its parameter arena.
-std::vector<std::size_t> peaks(const EngineOptions& options, std::size_t& arena, std::size_t& parameters) {
+std::vector<std::size_t> peaks(const EngineOptions& options, std::size_t& arena, std::size_t& parameters,
+                               int count = devices) {
     const test::Images images(64);
     std::vector<std::size_t> before;  // a few words that the library keeps for good
-    for (int d = 0; d < devices; ++d) {
+    for (int d = 0; d < count; ++d) {
         before.push_back(memory_stats(Device::cpu(d)).current);
         REQUIRE(before.back() <= 512);
         reset_peak_memory(Device::cpu(d));
     }
-    DataParallel<test::Cnn> model(test::Cnn{}, test::cpu_devices(devices), options);
+    DataParallel<test::Cnn> model(test::Cnn{}, test::cpu_devices(count), options);
     SGD sgd(model, {.lr = 0.01, .momentum = 0.5});
     for (int i = 0; i < 3; ++i) model.step(sgd, images.batch(0, 64), images.targets(0, 64), nll_loss);
     model.synchronize();
     arena = model.parameter_store()->parameters()[0].bytes();
     parameters = model.parameter_store()->parameters()[0].segments.size();
     std::vector<std::size_t> result;
-    for (int d = 0; d < devices; ++d) {
+    for (int d = 0; d < count; ++d) {
         result.push_back(memory_stats(Device::cpu(d)).peak - before[static_cast<std::size_t>(d)]);
         std::printf("cpu:%d peak %zu bytes\n", d, result.back());
     }
@@ -68,4 +69,24 @@ TEST_CASE("the default mode: device 0 has the optimizer's state and the scratch 
         CHECK(found[0] >= found[d] + excess);
         CHECK(found[0] <= found[d] + excess + 512);  // words that the library keeps for good, if they are new
     }
+}
+
+TEST_CASE("partial sums beyond a device's first: two buckets each, however large the model") {
+    // Eight shards on three devices: nodes [0, 2) [2, 3), [3, 4) [4, 6), [6, 8): one more than the first on devices 0
+    // and 1, none on device 2. A shard's activations are the same whatever the buckets.
+    std::vector<std::vector<std::size_t>> found;
+    const std::vector<std::size_t> bucket_bytes{1 << 19, 1 << 17};
+    std::vector<std::size_t> slots;
+    for (const std::size_t bytes : bucket_bytes) {
+        std::size_t arena = 0, parameters = 0;
+        found.push_back(peaks({.shards = 8, .bucket_bytes = bytes}, arena, parameters, 3));
+        // fc1.weight has 4608 KiB and what lies before it 6: ten pieces of half a MiB at most, or thirty-seven.
+        const std::size_t elements = 64 + 1280 + 128 + 128 * 9216;
+        const std::size_t pieces = bytes == (1 << 19) ? 10 : 37;
+        const std::size_t grains = (elements + 63) / 64;
+        slots.push_back(block(2 * ((grains + pieces - 1) / pieces * 64 * sizeof(float))));
+    }
+    CHECK(found[0][0] - found[1][0] == slots[0] - slots[1]);
+    CHECK(found[0][1] - found[1][1] == slots[0] - slots[1]);
+    CHECK(found[0][2] == found[1][2]);
 }
