@@ -1,7 +1,9 @@
 // What goes wrong while a step runs: bad targets, losses that are not finite, no memory, kernels that throw. The model
 // is as before that step and usable.
+#include <cmath>
 #include <limits>
 #include <map>
+#include <thread>
 
 #include "lockstep/runtime/memory.h"
 #include "lockstep/tests/catch.h"
@@ -27,6 +29,16 @@ struct Stateful {
     }
     Stateful() = default;
 };
+
+/// Backward reaches `touch` when the second layer's gradients are complete.
+struct Late {
+    ls::Linear first{4, 4}, second{4, 5};
+    LOCKSTEP_MEMBERS(first, second)
+    ls::Tensor forward(const ls::Tensor& x) { return ls::log_softmax(second(test_operations::touch(first(x))), 1); }
+};
+
+/// Looks at memory that a device writes, without order: to see that it has been written.
+[[gnu::no_sanitize_thread]] float peek(const volatile float* value) { return *value; }
 
 using State = std::map<std::string, std::vector<float>>;
 
@@ -167,6 +179,31 @@ TEST_CASE("a kernel that throws on one replica: replica and device are named, th
             t.require_equal();
             t.good_steps(2);
         }
+    }
+}
+
+TEST_CASE("a kernel that throws in backward after a bucket was updated: the error says so, replicas stay alike") {
+    for (const auto mode : {ls::ReductionMode::root, ls::ReductionMode::slice_wise}) {
+        ls::manual_seed(29);
+        ls::DataParallel<Late> model(Late{}, devices(2), {.reduction = mode, .bucket_bytes = 16});
+        ls::SGD sgd(model, {.lr = 0.5});
+        const ls::Tensor images = ls::Tensor::rand({4, 4});
+        const ls::Tensor labels = ls::Tensor::from(std::vector<std::int64_t>{0, 1, 2, 3}, {4});
+        (void)model.step(sgd, images, labels, ls::nll_loss).item();
+        model.synchronize();
+        const auto* bias = static_cast<const float*>(model.parameter_store()->replicas()[0].parameters[0]->data());
+        const float before = *bias;  // of `second`, whose bucket is the first to be updated
+        test_operations::hook().backward = [&](int shard) {
+            if (shard != 1) return;
+            while (peek(bias) == before) std::this_thread::yield();
+            throw std::runtime_error("the kernel broke");
+        };
+        CHECK(message_of<ls::DeviceError>([&] { (void)model.step(sgd, images, labels, ls::nll_loss).item(); }) ==
+              "replica 1 on cpu:1, shard 1: touch_backward: the kernel broke; a part of the step was committed: load a "
+              "checkpoint before going on");
+        test_operations::hook().backward = [](int) {};
+        model.engine().verify_replicas();
+        CHECK(std::isfinite(model.step(sgd, images, labels, ls::nll_loss).item()));
     }
 }
 
