@@ -91,6 +91,8 @@ KernelTable& KernelTable::of(DeviceKind kind) {
 
 void KernelTable::add(std::type_index operation, Factory factory) { impl_->factories[operation] = factory; }
 
+bool KernelTable::has(const Operation& operation) const { return impl_->factories.contains(typeid(operation)); }
+
 std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, KernelRequest& request) {
     Signature key;
     key.add(std::string_view(typeid(operation).name()));

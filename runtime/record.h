@@ -132,6 +132,7 @@ public:
         add(typeid(Op),
             [](const Operation& op, KernelRequest& request) { return make(static_cast<const Op&>(op), request); });
     }
+    bool has(const Operation& operation) const;
     /// The kernel for `request`, made or remembered. Throws DeviceError for an operation this kind lacks.
     std::shared_ptr<const Kernel> make(const Operation& operation, KernelRequest& request);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "lockstep/ops/cpu/relu.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
@@ -32,6 +33,10 @@ onednn::Desc activation(std::int64_t n, std::int64_t c, std::int64_t h, std::int
 
 /// Inputs of so few channels stay plain: there oneDNN's choice is the best.
 constexpr std::int64_t max_plain_channels = 4;
+
+std::ptrdiff_t floats(const onednn::Desc& layout) {
+    return static_cast<std::ptrdiff_t>(layout.get_size() / sizeof(float));
+}
 
 bool whole_blocks(const ConvShape& s, Isa isa) {
     const int width = isa_vector_width(isa);
@@ -75,19 +80,18 @@ std::size_t ConvEngine::scratch_bytes() const {
     return std::max(direct_->scratch_bytes(), first_layer_ ? first_layer_->scratch_bytes() : std::size_t{0});
 }
 
-void ConvEngine::forward(const float* x, const float* w, const float* bias, float* y, void* scratch) const {
+void ConvEngine::forward(const float* x, const float* w, const float* bias, bool relu, float* y, void* scratch) const {
     if (!shape_.bias) bias = nullptr;
-    if (winograd_)
-        winograd_->forward(x, w, bias, y, scratch, threads_);
-    else
-        direct_->forward(x, w, bias, y, scratch);
+    if (winograd_) return winograd_->forward(x, w, bias, relu, y, scratch, threads_);
+    direct_->forward(x, w, bias, y, scratch);
+    // Not oneDNN's own ReLU: that one loses NaN.
+    if (relu) relu_in_place(y, floats(dst_), threads_);
 }
 
-void ConvEngine::backward_data(const float* dy, const float* w, float* dx, void* scratch) const {
-    if (winograd_)
-        winograd_->backward_data(dy, w, dx, scratch, threads_);
-    else
-        direct_->backward_data(dy, w, dx, scratch);
+void ConvEngine::backward_data(const float* dy, const float* w, const float* made, float* dx, void* scratch) const {
+    if (winograd_) return winograd_->backward_data(dy, w, made, dx, scratch, threads_);
+    direct_->backward_data(dy, w, dx, scratch);
+    if (made != nullptr) relu_backward_in_place(dx, made, floats(src_), threads_);
 }
 
 void ConvEngine::backward_weights(const float* x, const float* dy, float* dw, float* db, void* scratch) const {

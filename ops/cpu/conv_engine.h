@@ -39,9 +39,10 @@ public:
     /// Enough for each of the passes.
     std::size_t scratch_bytes() const;
 
-    /// y = x * w + bias; bias is read only when shape().bias.
-    void forward(const float* x, const float* w, const float* bias, float* y, void* scratch) const;
-    void backward_data(const float* dy, const float* w, float* dx, void* scratch) const;
+    /// y = x * w + bias, or where `relu` that or 0, whichever is larger; bias is read only when shape().bias.
+    void forward(const float* x, const float* w, const float* bias, bool relu, float* y, void* scratch) const;
+    /// Where x was made by ReLU, `made` may be x: dx is then 0 where x is not positive. Else null.
+    void backward_data(const float* dy, const float* w, const float* made, float* dx, void* scratch) const;
     /// Overwrites dw and, when shape().bias, db.
     void backward_weights(const float* x, const float* dy, float* dw, float* db, void* scratch) const;
 

@@ -49,8 +49,9 @@ struct Loops {
 
     /// [V = 1, 8, 16](geometry, x, y, where): one plane
     std::array<Function<const PoolPlanes&, const T*, T*, std::uint8_t*>, 3> pool;
-    /// [V](geometry, dy, where, dx): one plane, written whole
-    std::array<Function<const PoolPlanes&, const T*, const std::uint8_t*, T*>, 3> pool_backward;
+    /// [V](geometry, dy, where, y or null, dx): one plane, written whole. Given y, windows where it is not positive
+    /// have no gradient.
+    std::array<Function<const PoolPlanes&, const T*, const std::uint8_t*, const T*, T*>, 3> pool_backward;
 
     /// Elements [begin, end) of a mask, element e drawn with counter first + e. (out of element begin, begin, end, ...)
     Function<T*, Index, Index, const StepState&, std::uint32_t, std::uint64_t, float, T> dropout_mask;

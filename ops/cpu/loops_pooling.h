@@ -125,7 +125,7 @@ void pool(const PoolPlanes& g, const T* x, T* y, std::uint8_t* where) {
 }
 
 template <class T, int V>
-void pool_backward(const PoolPlanes& g, const T* dy, const std::uint8_t* where, T* dx) {
+void pool_backward(const PoolPlanes& g, const T* dy, const std::uint8_t* where, const T* y, T* dx) {
     using Values = typename Pack<T, V>::Values;
     using Bytes = typename Pack<T, V>::Bytes;
     using Integers = decltype(Values{} == Values{});
@@ -135,13 +135,15 @@ void pool_backward(const PoolPlanes& g, const T* dy, const std::uint8_t* where, 
                        window.pad_h == 0 && window.pad_w == 0 && g.out_h * window.stride_h == g.h &&
                        g.out_w * window.stride_w == g.w;
     if (!tiles) LOCKSTEP_FOR(i, g.h * g.w * V) dx[i] = T(0);
+    const bool masked = y != nullptr;
     for (Index oh = 0; oh < g.out_h; ++oh)
-        for (Index ow = 0; ow < g.out_w; ++ow, dy += V, where += V) {
+        for (Index ow = 0; ow < g.out_w; ++ow, dy += V, where += V, y += masked ? V : 0) {
             const Index top = oh * window.stride_h - window.pad_h, left = ow * window.stride_w - window.pad_w;
             if (apart) {  // no element lies in two windows
                 const Index i0 = larger(0, -top), i1 = smaller(window.kernel_h, g.h - top);
                 const Index j0 = larger(0, -left), j1 = smaller(window.kernel_w, g.w - left);
-                const Values gradient = pack<T, V>(dy);
+                Values gradient = pack<T, V>(dy);
+                if (masked) gradient = pack<T, V>(y) > Values{} ? gradient : Values{};  // element::relu_backward
                 const Integers position = __builtin_convertvector(*reinterpret_cast<const Bytes*>(where), Integers);
                 for (Index i = i0; i < i1; ++i) {
                     T* to = dx + ((top + i) * g.w + left + j0) * V;
@@ -152,7 +154,7 @@ void pool_backward(const PoolPlanes& g, const T* dy, const std::uint8_t* where, 
             } else {
                 for (int v = 0; v < V; ++v) {
                     const Index i = where[v] / window.kernel_w, j = where[v] % window.kernel_w;
-                    dx[((top + i) * g.w + left + j) * V + v] += dy[v];
+                    dx[((top + i) * g.w + left + j) * V + v] += masked ? element::relu_backward(dy[v], y[v]) : dy[v];
                 }
             }
         }

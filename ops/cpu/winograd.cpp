@@ -39,19 +39,21 @@ std::size_t WinogradConv::scratch_bytes(int threads) const {
     return static_cast<std::size_t>(kernels_->scratch_floats(shape_, threads)) * sizeof(float);
 }
 
-void WinogradConv::forward(const float* x, const float* w, const float* bias, float* y, void* scratch,
+void WinogradConv::forward(const float* x, const float* w, const float* bias, bool relu, float* y, void* scratch,
                            int threads) const {
     check_alignment("x", x);
     check_alignment("y", y);
     check_alignment("scratch", scratch);
-    kernels_->forward(shape_, x, w, bias, y, static_cast<float*>(scratch), threads);
+    kernels_->forward(shape_, x, w, bias, relu, y, static_cast<float*>(scratch), threads);
 }
 
-void WinogradConv::backward_data(const float* dy, const float* w, float* dx, void* scratch, int threads) const {
+void WinogradConv::backward_data(const float* dy, const float* w, const float* made, float* dx, void* scratch,
+                                 int threads) const {
     check_alignment("dy", dy);
+    check_alignment("what ReLU made", made);
     check_alignment("dx", dx);
     check_alignment("scratch", scratch);
-    kernels_->backward_data(shape_, dy, w, dx, static_cast<float*>(scratch), threads);
+    kernels_->backward_data(shape_, dy, w, made, dx, static_cast<float*>(scratch), threads);
 }
 
 void WinogradConv::backward_weights(const float* x, const float* dy, float* dw, float* db, void* scratch,

@@ -74,19 +74,30 @@ struct ConvolutionPlan {
     Index scratch_floats(int threads) const { return shared_floats + threads * thread_floats; }
 };
 
-/// Bias and destination of one convolution.
+/// Bias and destination of one convolution, and what becomes of the sums.
 struct Output {
     float* data;
     const float* bias;  // per channel, or null
+    After after;
+    const float* made;  // see write_tiles
     bool past_cache;
 
     void write(const Image& image, const Tiles& tiles, Index block, Index first, Index last, const float* source,
                Index plane) const {
-        const Vec offset = bias != nullptr ? load_unaligned(bias + block * V) : Vec{};
-        if (past_cache)
-            write_tiles<true>(data, image, tiles, block, first, last, source, plane, offset);
-        else
-            write_tiles<false>(data, image, tiles, block, first, last, source, plane, offset);
+        const auto write = past_cache ? writer<true>() : writer<false>();
+        write(data, image, tiles, block, first, last, source, plane,
+              bias != nullptr ? load_unaligned(bias + block * V) : Vec{}, made);
+    }
+
+private:
+    template <bool past>
+    auto writer() const -> decltype(&write_tiles<past, After::nothing>) {
+        switch (after) {
+            case After::relu: return write_tiles<past, After::relu>;
+            case After::relu_backward: return write_tiles<past, After::relu_backward>;
+            case After::nothing: break;
+        }
+        return write_tiles<past, After::nothing>;
     }
 };
 
@@ -156,13 +167,13 @@ static void convolve_by_panels(const Convolution& conv, const ConvolutionPlan& p
     }
 }
 
-static void convolve(const Convolution& conv, const float* source, const float* w, const float* bias, float* target,
-                     float* scratch, int threads) {
+static void convolve(const Convolution& conv, const float* source, const float* w, const float* bias, After after,
+                     const float* made, float* target, float* scratch, int threads) {
     const Image& out = conv.output;
     const Tiles tiles(out);
     const ConvolutionPlan plan(conv, tiles, threads);
     const Index bytes = out.n * out.c * out.h * out.w * static_cast<Index>(sizeof(float));
-    const Output output{target, bias, bytes >= past_cache_bytes};
+    const Output output{target, bias, after, made, bytes >= past_cache_bytes};
     if (plan.by_panel)
         convolve_by_panels(conv, plan, tiles, source, w, output, scratch, threads);
     else

@@ -227,10 +227,15 @@ static Index winograd_scratch_floats(const WinogradShape& shape, int threads) {
 
 const WinogradKernels winograd_kernels = {
     winograd_scratch_floats,
-    [](const WinogradShape& shape, const float* x, const float* w, const float* bias, float* y, float* scratch,
-       int threads) { convolve(forward_convolution(shape), x, w, bias, y, scratch, threads); },
-    [](const WinogradShape& shape, const float* dy, const float* w, float* dx, float* scratch, int threads) {
-        convolve(backward_convolution(shape), dy, w, nullptr, dx, scratch, threads);
+    [](const WinogradShape& shape, const float* x, const float* w, const float* bias, bool relu, float* y,
+       float* scratch, int threads) {
+        convolve(forward_convolution(shape), x, w, bias, relu ? After::relu : After::nothing, nullptr, y, scratch,
+                 threads);
+    },
+    [](const WinogradShape& shape, const float* dy, const float* w, const float* made, float* dx, float* scratch,
+       int threads) {
+        convolve(backward_convolution(shape), dy, w, nullptr, made != nullptr ? After::relu_backward : After::nothing,
+                 made, dx, scratch, threads);
     },
     weight_gradient};
 

@@ -12,13 +12,14 @@ struct WinogradShape {
     std::ptrdiff_t out_w() const { return w + 2 * pad - 2; }
 };
 
-/// Activations are nChw{V}c, filters and their gradients plain. Scratch counts floats, aligned to 64 bytes.
+/// Activations are nChw{V}c, filters and their gradients plain. Scratch counts floats, aligned to 64 bytes. `relu` and
+/// `made` as in winograd.h.
 struct WinogradKernels {
     std::ptrdiff_t (*scratch_floats)(const WinogradShape&, int threads);
-    void (*forward)(const WinogradShape&, const float* x, const float* w, const float* bias, float* y, float* scratch,
-                    int threads);
-    void (*backward_data)(const WinogradShape&, const float* dy, const float* w, float* dx, float* scratch,
-                          int threads);
+    void (*forward)(const WinogradShape&, const float* x, const float* w, const float* bias, bool relu, float* y,
+                    float* scratch, int threads);
+    void (*backward_data)(const WinogradShape&, const float* dy, const float* w, const float* made, float* dx,
+                          float* scratch, int threads);
     void (*backward_weights)(const WinogradShape&, const float* x, const float* dy, float* dw, float* db,
                              float* scratch, int threads);
 };

@@ -182,29 +182,45 @@ static Vec transform_windows(const float* source, const Image& image, const Tile
     return total;
 }
 
+/// What becomes of an output before it is written.
+enum class After { nothing, relu, relu_backward };
+
+/// The arithmetic of element::unary<relu> and element::relu_backward; made: what ReLU made where v is to be written.
+template <After after>
+LOCKSTEP_INLINE Vec finished(Vec v, const float* made) {
+    if constexpr (after == After::relu) return v < Vec{} ? Vec{} : v;
+    if constexpr (after == After::relu_backward) return load(made) > Vec{} ? v : Vec{};
+    return v;
+}
+
 /// Inverse: reads source[point * plane + (tile - first) * V + lane], adds bias to each output and writes the tiles.
-template <bool past_cache>
+/// made: laid out as target; read after == relu_backward only.
+template <bool past_cache, After after>
 static void write_tiles(float* target, const Image& image, const Tiles& tiles, Index block, Index first, Index last,
-                        const float* source, Index plane, Vec bias) {
+                        const float* source, Index plane, Vec bias, const float* made) {
     TileCursor at(tiles, first);
     for (Index tile = first; tile < last; ++tile, at.next(), source += V) {
         const Index y0 = 4 * at.y, x0 = 4 * at.x;
-        float* corner = target + image.at(at.image, block, y0, x0);
+        const Index corner = image.at(at.image, block, y0, x0);
+        const auto finish = [&](Index to, Vec v)
+                                LOCKSTEP_INLINE_LAMBDA { return finished<after>(v + bias, made + to); };
         const auto get = [&](int i, int j) LOCKSTEP_INLINE_LAMBDA { return load(source + (i * 6 + j) * plane); };
         if (y0 + 4 <= image.h && x0 + 4 <= image.w) {
             transform_2d<OutputTransform>(get, [&](int i, int j, Vec v) LOCKSTEP_INLINE_LAMBDA {
-                float* out = corner + i * image.row() + j * V;
+                const Index to = corner + i * image.row() + j * V;
                 if constexpr (past_cache)
-                    store_past_cache(out, v + bias);
+                    store_past_cache(target + to, finish(to, v));
                 else
-                    store(out, v + bias);
+                    store(target + to, finish(to, v));
             });
         } else {
             Vec window[4][4];
             transform_2d<OutputTransform>(get, [&](int i, int j, Vec v) LOCKSTEP_INLINE_LAMBDA { window[i][j] = v; });
             for (int i = 0; i < 4 && y0 + i < image.h; ++i)
-                for (int j = 0; j < 4 && x0 + j < image.w; ++j)
-                    store(corner + i * image.row() + j * V, window[i][j] + bias);
+                for (int j = 0; j < 4 && x0 + j < image.w; ++j) {
+                    const Index to = corner + i * image.row() + j * V;
+                    store(target + to, finish(to, window[i][j]));
+                }
         }
     }
     if constexpr (past_cache) fence_past_cache();

@@ -135,6 +135,31 @@ struct MaxPool2dBackward final : Operation {
     void describe(Signature& s) const override { geometry.describe(s); }
 };
 
+// ---- two in one: what a program may make of a ReLU and its neighbour (parallel/internal/fusion.h) ---------------
+
+/// in: as conv2d_forward; out: relu(y)
+struct Conv2dReluForward final : Operation {
+    explicit Conv2dReluForward(ConvGeometry g) : geometry(g) {}
+    ConvGeometry geometry;
+    std::string_view name() const override { return "conv2d_relu_forward"; }
+    void describe(Signature& s) const override { geometry.describe(s); }
+};
+/// in: dy, weight, x (N, C, H, W), which ReLU made; out: dx where x > 0, else 0
+struct Conv2dReluBackwardData final : Operation {
+    explicit Conv2dReluBackwardData(ConvGeometry g) : geometry(g) {}
+    ConvGeometry geometry;
+    std::string_view name() const override { return "conv2d_relu_backward_data"; }
+    void describe(Signature& s) const override { geometry.describe(s); }
+};
+/// in: dy, where, y (what the pooling made of ReLU's result, or ReLU of the pooling's); out: dx of the windows where
+/// y > 0, else 0
+struct MaxPool2dReluBackward final : Operation {
+    explicit MaxPool2dReluBackward(PoolGeometry g) : geometry(g) {}
+    PoolGeometry geometry;
+    std::string_view name() const override { return "max_pool2d_relu_backward"; }
+    void describe(Signature& s) const override { geometry.describe(s); }
+};
+
 // ---- batch normalisation over (N, H, W) -----------------------------------------------------------------------
 
 /// in: x (N, C, H, W), any layout; out: stats (2C + 1): mean of every channel, M2 (sum of squared deviations) of every

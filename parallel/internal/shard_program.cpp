@@ -8,6 +8,7 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/operations.h"
+#include "lockstep/parallel/internal/fusion.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/tape.h"
@@ -202,6 +203,7 @@ ShardProgram trace_shard(const ShardProgramRequest& request, const ModelFunction
         tracer.run(roots, gradients);
     }
     program.records = std::move(trace.records());
+    fuse_relu(program);
     note_outside(program);
     return program;
 }

@@ -109,8 +109,8 @@ Results run(const ConvEngine& engine, const Data& data) {
         const Aligned scratch(engine.scratch_bytes());
         pass(scratch.data());
     };
-    with_scratch([&](void* s) { engine.forward(x.data(), w.data() + 1, data.bias.data(), y.data(), s); });
-    with_scratch([&](void* s) { engine.backward_data(dy.data(), w.data() + 1, dx.data(), s); });
+    with_scratch([&](void* s) { engine.forward(x.data(), w.data() + 1, data.bias.data(), false, y.data(), s); });
+    with_scratch([&](void* s) { engine.backward_data(dy.data(), w.data() + 1, nullptr, dx.data(), s); });
     with_scratch([&](void* s) { engine.backward_weights(x.data(), dy.data(), dw.data() + 1, db.data() + 1, s); });
     return {as_plain(y, dst),
             as_plain(dx, src),
@@ -130,7 +130,10 @@ ConvShape engine_shape(const reference::ConvShape& s) {
     return {s.n, s.c, s.h, s.w, s.k, s.kh, s.kw, s.stride, s.pad, true};
 }
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+bool same_bits(std::vector<float> a, std::vector<float> b) {
+    for (std::vector<float>* values : {&a, &b})  // which NaN is the compiler's affair
+        std::replace_if(
+            values->begin(), values->end(), [](float value) { return std::isnan(value); }, NAN);
     return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
@@ -207,6 +210,37 @@ TEST_CASE("Direct convolutions", "[conv]") {
     check_shape({1, 1, 9, 9, 4, 1, 1, 1, 0});
     check_shape({2, 1, 12, 10, 6, 7, 7, 2, 2});
     check_shape({2, 16, 9, 8, 16, 5, 5, 1, 2});
+}
+
+TEST_CASE("With ReLU the passes have the bits of ReLU after them", "[conv]") {
+    const auto shape = GENERATE(reference::ConvShape{3, 32, 10, 9, 64, 3, 3, 1, 0},    // Winograd, cut tiles
+                                reference::ConvShape{96, 16, 64, 64, 16, 3, 3, 1, 1},  // written past the cache
+                                reference::ConvShape{2, 1, 28, 28, 10, 5, 5, 1, 0},    // padded channels
+                                reference::ConvShape{2, 10, 12, 12, 20, 5, 5, 1, 0});  // channels last
+    Data data(shape);
+    data.x[7] = NAN;
+    data.dy[11] = NAN;
+    data.bias[1] = -100;  // ReLU makes zeros of a whole channel
+    for (const Isa isa : isas())
+        for (const int threads : {1, 2}) {
+            const ConvEngine engine(engine_shape(shape), threads, isa);
+            const onednn::Desc &src = engine.src_layout(), &dst = engine.dst_layout();
+            const Aligned x = in_layout(data.x, src), dy = in_layout(data.dy, dst), scratch(engine.scratch_bytes());
+            const Aligned y(dst.get_size()), y_relu(dst.get_size()), dx(src.get_size()), dx_relu(src.get_size());
+            engine.forward(x.data(), data.w.data(), data.bias.data(), false, y.data(), scratch.data());
+            engine.forward(x.data(), data.w.data(), data.bias.data(), true, y_relu.data(), scratch.data());
+            engine.backward_data(dy.data(), data.w.data(), nullptr, dx.data(), scratch.data());
+            engine.backward_data(dy.data(), data.w.data(), x.data(), dx_relu.data(), scratch.data());
+            std::vector<float> expected_y = y.values(), expected_dx = dx.values();
+            const std::vector<float> made = x.values();
+            for (float& value : expected_y) value = value < 0 ? 0 : value;
+            for (std::size_t i = 0; i < made.size(); ++i)
+                if (!(made[i] > 0)) expected_dx[i] = 0;
+            INFO(isa_name(isa) << ", channels " << shape.c << " to " << shape.k << ", threads " << threads);
+            CHECK(same_bits(y_relu.values(), expected_y));
+            CHECK(same_bits(dx_relu.values(), expected_dx));
+            CHECK(std::any_of(expected_y.begin(), expected_y.end(), [](float value) { return std::isnan(value); }));
+        }
 }
 
 TEST_CASE("The rule that chooses a path", "[conv]") {

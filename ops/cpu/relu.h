@@ -1,0 +1,26 @@
+// ReLU and its gradient in place, for kernels that do them along with something else.
+#pragma once
+
+#include <cstddef>
+
+#include "lockstep/ops/cpu/loops.h"
+#include "lockstep/ops/cpu/parallel.h"
+
+namespace lockstep {
+
+template <class T>
+void relu_in_place(T* y, std::ptrdiff_t elements, int threads) {
+    for_parts(threads, elements, element_grain, [=](std::ptrdiff_t begin, std::ptrdiff_t end) {
+        loops<T>().unary[static_cast<std::size_t>(UnaryKind::relu)](y + begin, y + begin, end - begin);
+    });
+}
+
+/// dx becomes 0 where x, which ReLU made, is not positive.
+template <class T>
+void relu_backward_in_place(T* dx, const T* x, std::ptrdiff_t elements, int threads) {
+    for_parts(threads, elements, element_grain, [=](std::ptrdiff_t begin, std::ptrdiff_t end) {
+        loops<T>().relu_backward(dx + begin, x + begin, dx + begin, end - begin);
+    });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,146 @@
+// A program makes one record of a ReLU and its neighbour. Used eagerly no two records meet: both must give the same
+// bits.
+#include <algorithm>
+
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/internal/shard_program.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/eight_devices.h"
+#include "lockstep/tests/parallel/networks.h"
+
+using namespace lockstep;
+
+namespace {
+
+/// ReLU behind convolutions of either layout and before pooling, whose windows overlap once.
+struct ReluFirst {
+    Conv2d conv1{1, 32, 3}, conv2{32, 16, 3}, conv3{16, 10, 5}, conv4{10, 20, 3};
+    LOCKSTEP_MEMBERS(conv1, conv2, conv3, conv4)
+    Tensor forward(const Tensor& x) {
+        const Tensor y = max_pool2d(relu(conv2(relu(conv1(x)))), 2);
+        return max_pool2d(relu(conv4(relu(conv3(y)))), 3, 1).flatten(1);
+    }
+};
+
+/// Pooling before ReLU, and channels that fill no block.
+struct PoolFirst {
+    Conv2d conv1{1, 10, 5}, conv2{10, 20, 5}, conv3{20, 32, 3};
+    LOCKSTEP_MEMBERS(conv1, conv2, conv3)
+    Tensor forward(const Tensor& x) {
+        const Tensor y = relu(max_pool2d(conv2(relu(max_pool2d(conv1(x), 2))), 2));
+        return relu(conv3(y)).flatten(1);
+    }
+};
+
+/// Everything that lies between two records is used by a third.
+struct Shared {
+    Conv2d conv1{1, 16, 3}, conv2{16, 16, 3};
+    LOCKSTEP_MEMBERS(conv1, conv2)
+    Tensor forward(const Tensor& x) {
+        const Tensor a = conv1(x), b = relu(a), c = conv2(b), d = relu(c);
+        return add(add(max_pool2d(d, 2), max_pool2d(c, 2)), max_pool2d(add(a, b), {3, 3}, Pair{2, 2})).flatten(1);
+    }
+};
+
+/// Two ReLUs behind each other, one of the input, one of a parameter, and f64.
+struct Odd {
+    Conv2d conv1{1, 16, 3};
+    LOCKSTEP_MEMBERS(conv1)
+    Tensor forward(const Tensor& x) {
+        const Tensor weight = relu(conv1.weight);
+        const Tensor y = relu(relu(conv2d(relu(x), weight)));
+        return add(max_pool2d(y, 2), max_pool2d(y.to(DType::f64), 2).to(DType::f32)).flatten(1);
+    }
+};
+
+std::string bytes_of(const Tensor& tensor) {
+    const std::vector<float> values = tensor.to_vector<float>();
+    return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+}
+
+/// Bytes of the output and of the gradient of every parameter, by their names.
+template <class Net, class Forward>
+std::vector<std::pair<std::string, std::string>> results(Net& net, const Forward& forward) {
+    const test::Images images(12);
+    const Tensor y = forward(images.pixels - 0.3);
+    manual_seed(3);
+    const Tensor dy = Tensor::randn(y.shape()).to(y.device());
+    y.backward(dy);
+    std::vector<std::pair<std::string, std::string>> found{{"output", bytes_of(y)}};
+    for (const NamedTensor& named : named_tensors(net))
+        if (const Tensor gradient = named.member->tensor().grad(); gradient.defined())
+            found.emplace_back(named.name, bytes_of(gradient));
+    return found;
+}
+
+template <class Net>
+void check_same_bits() {
+    manual_seed(1);
+    const Net net;
+    Net eager = net;
+    const ComputeScope one_thread(1, false);
+    const auto expected = results(eager, [&](const Tensor& x) { return eager.forward(x); });
+    DataParallel<Net> model(net, test::cpu_devices(1), {.threads_per_shard = 1});
+    const auto found = results(*model, [&](const Tensor& x) { return model.forward(x); });
+    REQUIRE(found.size() == expected.size());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+        INFO(found[i].first);
+        CHECK((found[i] == expected[i]));
+    }
+}
+
+/// Names of the records of a training program.
+template <class Net>
+std::vector<std::string> operations() {
+    Net net;
+    const ParameterStore store(named_tensors(net), {Device::cpu(0)});
+    ShardProgramRequest request;
+    request.prototype = Device::cpu(0);
+    request.pass = Pass::training;
+    request.inputs = {TensorMeta::contiguous(DType::f32, {4, 1, 28, 28}, true)};
+    request.input_wants_gradient = {false};
+    request.store = &store;
+    const ShardProgram program = trace_shard(request, [&](const std::vector<Tensor>& inputs) {
+        ModelResult result;
+        result.outputs = {net.forward(inputs[0])};
+        return result;
+    });
+    std::vector<std::string> names;
+    for (const Record& record : program.records) names.emplace_back(record.operation->name());
+    for (const Delivery& delivery : program.deliveries) {
+        REQUIRE(delivery.ready < program.records.size());
+        bool written = false;
+        for (std::size_t i = program.backward_begin; i <= delivery.ready; ++i)
+            for (const Operand& out : program.records[i].out) written |= out.buffer == delivery.gradient.buffer;
+        CHECK(written);
+    }
+    return names;
+}
+
+std::ptrdiff_t count(const std::vector<std::string>& names, const char* name) {
+    return std::count(names.begin(), names.end(), name);
+}
+
+}  // namespace
+
+TEST_CASE("a program with fused records has the bits of the operations one by one") {
+    check_same_bits<ReluFirst>();
+    check_same_bits<PoolFirst>();
+    check_same_bits<Shared>();
+    check_same_bits<Odd>();
+}
+
+TEST_CASE("a ReLU and its neighbour are one record where nothing else uses what lies between") {
+    const auto cnn = operations<test::Cnn>();
+    CHECK(count(cnn, "conv2d_relu_forward") == 2);
+    CHECK(count(cnn, "conv2d_forward") == 0);
+    CHECK(count(cnn, "relu") == 1);  // behind a linear layer
+    CHECK(count(cnn, "max_pool2d_relu_backward") == 1);
+    CHECK(count(cnn, "conv2d_relu_backward_data") == 1);
+    CHECK(count(cnn, "relu_backward") == 1);
+    const auto small = operations<test::Small>();
+    CHECK(count(small, "max_pool2d_relu_backward") == 2);
+    const auto shared = operations<Shared>();
+    CHECK(count(shared, "conv2d_relu_forward") == 0);
+    CHECK(count(shared, "relu") == 2);
+}
