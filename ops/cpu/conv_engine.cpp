@@ -14,16 +14,18 @@ using Tag = dnnl::memory::format_tag;
 
 const ConvShape& checked(const ConvShape& s, int threads) {
     const bool sizes = s.n > 0 && s.c > 0 && s.h > 0 && s.w > 0 && s.k > 0 && s.kh > 0 && s.kw > 0;
-    if (!sizes || s.stride < 1 || s.pad < 0 || s.h + 2 * s.pad < s.kh || s.w + 2 * s.pad < s.kw)
-        throw InvalidArgument(fmt::format(
-            "convolution of ({}, {}, {}, {}) with weights ({}, {}, {}, {}), stride {}, padding {}: the output is empty",
-            s.n, s.c, s.h, s.w, s.k, s.c, s.kh, s.kw, s.stride, s.pad));
+    const bool steps = s.stride.h > 0 && s.stride.w > 0 && s.pad.h >= 0 && s.pad.w >= 0;
+    if (!sizes || !steps || s.h + 2 * s.pad.h < s.kh || s.w + 2 * s.pad.w < s.kw)
+        throw InvalidArgument(
+            fmt::format("convolution of ({}, {}, {}, {}) with weights ({}, {}, {}, {}), stride ({}, {}), padding ({}, "
+                        "{}): the output is empty",
+                        s.n, s.c, s.h, s.w, s.k, s.c, s.kh, s.kw, s.stride.h, s.stride.w, s.pad.h, s.pad.w));
     if (threads < 1) throw InvalidArgument(fmt::format("convolution on {} threads: at least 1 is needed", threads));
     return s;
 }
 
-WinogradShape winograd_shape(const ConvShape& s) { return {s.n, s.c, s.h, s.w, s.k, s.pad}; }
-FirstLayerShape first_layer_shape(const ConvShape& s) { return {s.n, s.c, s.h, s.w, s.k, s.kh, s.stride, s.pad}; }
+WinogradShape winograd_shape(const ConvShape& s) { return {s.n, s.c, s.h, s.w, s.k, s.pad.h}; }
+FirstLayerShape first_layer_shape(const ConvShape& s) { return {s.n, s.c, s.h, s.w, s.k, s.kh, s.stride.h, s.pad.h}; }
 
 Tag blocked(Isa isa) { return isa_vector_width(isa) == 16 ? Tag::nChw16c : Tag::nChw8c; }
 
@@ -48,7 +50,7 @@ bool whole_blocks(const ConvShape& s, Isa isa) {
 ConvEngine::ConvEngine(const ConvShape& shape, int threads, Isa isa)
     : shape_(checked(shape, threads)), threads_(threads), path_(ConvPath::direct) {
     const ConvShape& s = shape_;
-    if (s.kh == 3 && s.kw == 3 && s.stride == 1) {
+    if (s.kh == 3 && s.kw == 3 && s.stride.h == 1 && s.stride.w == 1 && s.pad.same()) {
         // The widest vectors that divide both numbers of channels.
         for (const Isa with : {Isa::avx512, Isa::avx2}) {
             if (with > isa || winograd_ || !WinogradConv::supported(with, winograd_shape(s))) continue;
@@ -59,7 +61,8 @@ ConvEngine::ConvEngine(const ConvShape& shape, int threads, Isa isa)
         }
         if (winograd_) return;
     }
-    if (s.kh == s.kw && FirstLayerGradient::supported(isa, first_layer_shape(s))) {
+    const bool square = s.kh == s.kw && s.stride.same() && s.pad.same();
+    if (square && FirstLayerGradient::supported(isa, first_layer_shape(s))) {
         first_layer_.emplace(first_layer_shape(s));
         path_ = ConvPath::first_layer;
         direct_.emplace(shape_, threads, activation(s.n, s.c, s.h, s.w, Tag::nchw),

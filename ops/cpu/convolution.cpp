@@ -12,14 +12,20 @@
 namespace lockstep {
 namespace {
 
-bool has_engine(const TensorMeta& x, const Shape& y, const ConvGeometry& geometry) {
-    return x.dtype == DType::f32 && geometry.stride_h == geometry.stride_w && geometry.pad_h == geometry.pad_w &&
-           x.numel() > 0 && y.numel() > 0;
-}
+bool has_engine(const TensorMeta& x, const Shape& y) { return x.dtype == DType::f32 && x.numel() > 0 && y.numel() > 0; }
 
 ConvEngine make_engine(const Shape& x, const Shape& weights, const ConvGeometry& geometry, bool bias, int threads) {
-    return ConvEngine(
-        {x[0], x[1], x[2], x[3], weights[0], weights[2], weights[3], geometry.stride_h, geometry.pad_h, bias}, threads);
+    return ConvEngine({x[0],
+                       x[1],
+                       x[2],
+                       x[3],
+                       weights[0],
+                       weights[2],
+                       weights[3],
+                       {geometry.stride_h, geometry.stride_w},
+                       {geometry.pad_h, geometry.pad_w},
+                       bias},
+                      threads);
 }
 
 /// Activations that the engine reads: it wants them aligned, and a view of a plain tensor may begin anywhere.
@@ -79,7 +85,7 @@ std::unique_ptr<Kernel> make_forward(const Forward& operation, KernelRequest& re
     const bool bias = is_given(request.in[2]);
     request.want_contiguous(1);
     request.want_contiguous(2);
-    if (has_engine(request.in[0], y, operation.geometry)) {
+    if (has_engine(request.in[0], y)) {
         ConvEngine engine = make_engine(x, weights, operation.geometry, bias, request.threads);
         arrange(request.in[0], engine.src_layout());
         arrange(request.out[0], engine.dst_layout());
@@ -107,7 +113,7 @@ std::unique_ptr<Kernel> make_backward_data(const Backward& operation, KernelRequ
     constexpr bool masked = std::is_same_v<Backward, Conv2dReluBackwardData>;
     const Shape y = request.in[0].shape, weights = request.in[1].shape, x = request.out[0].shape;
     request.want_contiguous(1);
-    if (has_engine(request.out[0], y, operation.geometry)) {
+    if (has_engine(request.out[0], y)) {
         ConvEngine engine = make_engine(x, weights, operation.geometry, false, request.threads);
         arrange(request.in[0], engine.dst_layout());
         arrange(request.out[0], engine.src_layout());
@@ -135,7 +141,7 @@ std::unique_ptr<Kernel> make_backward_weights(const Conv2dBackwardWeights& opera
     const Shape x = request.in[0].shape, y = request.in[1].shape, weights = request.out[0].shape;
     const bool bias = request.out.size() > 1;
     for (std::size_t i = 0; i < request.out.size(); ++i) require_contiguous_output(operation, request, i);
-    if (has_engine(request.in[0], y, operation.geometry)) {
+    if (has_engine(request.in[0], y)) {
         ConvEngine engine = make_engine(x, weights, operation.geometry, bias, request.threads);
         arrange(request.in[0], engine.src_layout());
         arrange(request.in[1], engine.dst_layout());

@@ -22,8 +22,9 @@ std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignm
 Desc described(const Dims& dims, Tag tag) { return {dims, dnnl::memory::data_type::f32, tag}; }
 
 std::string name(const char* pass, const ConvShape& s) {
-    return fmt::format("{} of a convolution of ({}, {}, {}, {}) with weights ({}, {}, {}, {}), stride {}, padding {}",
-                       pass, s.n, s.c, s.h, s.w, s.k, s.c, s.kh, s.kw, s.stride, s.pad);
+    return fmt::format(
+        "{} of a convolution of ({}, {}, {}, {}) with weights ({}, {}, {}, {}), stride ({}, {}), padding ({}, {})",
+        pass, s.n, s.c, s.h, s.w, s.k, s.c, s.kh, s.kw, s.stride.h, s.stride.w, s.pad.h, s.pad.w);
 }
 
 }  // namespace
@@ -35,7 +36,7 @@ DirectConv::DirectConv(const ConvShape& shape, int threads, const Desc& src, con
 DirectConv::DirectConv(const ConvShape& s, int threads, const Desc* src, const Desc* dst) : threads_(threads) {
     const onednn::ThreadScope scope(threads);
     const Dims x = {s.n, s.c, s.h, s.w}, w = {s.k, s.c, s.kh, s.kw}, y = {s.n, s.k, s.out_h(), s.out_w()};
-    const onednn::Window window{{s.stride, s.stride}, {s.pad, s.pad}, {s.pad, s.pad}};
+    const onednn::Window window{{s.stride.h, s.stride.w}, {s.pad.h, s.pad.w}, {s.pad.h, s.pad.w}};
     const Desc any_w = described(w, Tag::any), plain_w = described(w, Tag::oihw);
     const Desc bias = s.bias ? described({s.k}, Tag::x) : Desc();
 

@@ -1,5 +1,4 @@
-// Convolution by plain loops over row-major tensors: f64, and f32 where strides or padding differ between the two
-// directions.
+// Convolution by plain loops over row-major tensors: f64, which oneDNN does not know.
 #pragma once
 
 #include <cstdint>

@@ -127,7 +127,7 @@ std::vector<Isa> isas() {
 }
 
 ConvShape engine_shape(const reference::ConvShape& s) {
-    return {s.n, s.c, s.h, s.w, s.k, s.kh, s.kw, s.stride, s.pad, true};
+    return {s.n, s.c, s.h, s.w, s.k, s.kh, s.kw, {s.stride.h, s.stride.w}, {s.pad.h, s.pad.w}, true};
 }
 
 bool same_bits(std::vector<float> a, std::vector<float> b) {
@@ -147,8 +147,8 @@ void check_shape(const reference::ConvShape& s) {
         const ConvEngine engine(engine_shape(s), 1, isa);
         const bool winograd = engine.path() == ConvPath::winograd;
         INFO(isa_name(isa) << ", path " << static_cast<int>(engine.path()) << ", x " << s.n << " " << s.c << " " << s.h
-                           << " " << s.w << ", weights " << s.k << " " << s.kh << " " << s.kw << ", stride " << s.stride
-                           << ", padding " << s.pad);
+                           << " " << s.w << ", weights " << s.k << " " << s.kh << " " << s.kw << ", stride "
+                           << s.stride.h << " " << s.stride.w << ", padding " << s.pad.h << " " << s.pad.w);
         // One sum of n random terms in float has an error of about 2^-24 sqrt(n / 6): oneDNN adds one by one. Winograd
         // rounds its transforms as well, own sums have shorter parts.
         const auto bound = [&](std::ptrdiff_t terms) {
@@ -210,6 +210,16 @@ TEST_CASE("Direct convolutions", "[conv]") {
     check_shape({1, 1, 9, 9, 4, 1, 1, 1, 0});
     check_shape({2, 1, 12, 10, 6, 7, 7, 2, 2});
     check_shape({2, 16, 9, 8, 16, 5, 5, 1, 2});
+}
+
+TEST_CASE("Convolutions whose strides or padding differ between the directions", "[conv]") {
+    check_shape({2, 3, 8, 11, 5, 2, 4, {2, 3}, {1, 2}});
+    check_shape({2, 16, 9, 8, 32, 3, 3, {1, 1}, {0, 1}});
+    check_shape({3, 32, 10, 9, 16, 3, 3, {2, 1}, {1, 1}});
+    check_shape({2, 1, 12, 14, 10, 5, 5, {1, 2}, {2, 0}});
+    check_shape({2, 10, 9, 12, 20, 3, 5, {1, 3}, {1, 2}});
+    check_shape({2, 16, 7, 9, 16, 1, 7, {1, 1}, {0, 3}});
+    check_shape({1, 24, 7, 6, 8, 1, 1, {3, 2}, {0, 0}});
 }
 
 TEST_CASE("With ReLU the passes have the bits of ReLU after them", "[conv]") {

@@ -7,11 +7,19 @@
 
 namespace lockstep::reference {
 
+/// A number for each direction; one number is meant for both.
+struct PerDirection {
+    std::ptrdiff_t h, w;
+    PerDirection(std::ptrdiff_t both) : h(both), w(both) {}  // NOLINT(google-explicit-constructor)
+    PerDirection(std::ptrdiff_t of_h, std::ptrdiff_t of_w) : h(of_h), w(of_w) {}
+};
+
 /// x (n, c, h, w), weights (k, c, kh, kw), y (n, k, out_h(), out_w()); all plain and row-major.
 struct ConvShape {
-    std::ptrdiff_t n, c, h, w, k, kh, kw, stride, pad;
-    std::ptrdiff_t out_h() const { return (h + 2 * pad - kh) / stride + 1; }
-    std::ptrdiff_t out_w() const { return (w + 2 * pad - kw) / stride + 1; }
+    std::ptrdiff_t n, c, h, w, k, kh, kw;
+    PerDirection stride, pad;
+    std::ptrdiff_t out_h() const { return (h + 2 * pad.h - kh) / stride.h + 1; }
+    std::ptrdiff_t out_w() const { return (w + 2 * pad.w - kw) / stride.w + 1; }
     std::ptrdiff_t x_size() const { return n * c * h * w; }
     std::ptrdiff_t y_size() const { return n * k * out_h() * out_w(); }
     std::ptrdiff_t w_size() const { return k * c * kh * kw; }
@@ -27,10 +35,10 @@ void for_each_product(const ConvShape& s, F f) {
                 for (std::ptrdiff_t i = 0; i < s.kh; ++i)
                     for (std::ptrdiff_t j = 0; j < s.kw; ++j)
                         for (std::ptrdiff_t y = 0; y < oh; ++y) {
-                            const std::ptrdiff_t row = y * s.stride + i - s.pad;
+                            const std::ptrdiff_t row = y * s.stride.h + i - s.pad.h;
                             if (row < 0 || row >= s.h) continue;
                             for (std::ptrdiff_t x = 0; x < ow; ++x) {
-                                const std::ptrdiff_t column = x * s.stride + j - s.pad;
+                                const std::ptrdiff_t column = x * s.stride.w + j - s.pad.w;
                                 if (column < 0 || column >= s.w) continue;
                                 f(((n * s.c + c) * s.h + row) * s.w + column, ((k * s.c + c) * s.kh + i) * s.kw + j,
                                   ((n * s.k + k) * oh + y) * ow + x);
