@@ -1,8 +1,11 @@
 #include "lockstep/ops/cpu/gemm.h"
 
+#include <omp.h>
+
 #include <algorithm>
 
 #include "lockstep/ops/cpu/onednn.h"
+#include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
@@ -37,6 +40,9 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix<float>& a
         return;
     }
     static_cast<void>(onednn::cpu_engine());  // limits oneDNN's instruction set where that is asked for
+    // Small products on one thread, by a rule of their size alone: oneDNN's own choice would be another for each shape.
+    constexpr std::int64_t multiplications = 16;  // in the time of a simple element
+    const onednn::ThreadScope threads(worthwhile_threads(omp_get_max_threads(), m * n * k / multiplications));
     const Operand left = operand(m, k, a), right = operand(k, n, b);
     const dnnl::status status = dnnl::sgemm(left.transposed, right.transposed, m, n, k, 1.0F, a.data, left.stride,
                                             b.data, right.stride, add ? 1.0F : 0.0F, c, n);

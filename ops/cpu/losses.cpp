@@ -30,9 +30,11 @@ template <class Work>
 void for_lines(const Lines& lines, int threads, const Work& work) {
     if (lines.size == 0) return;
     const std::int64_t grain = std::max<std::int64_t>(1, 256 / lines.size);
-    for_parts(threads, lines.count(), grain, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t line = begin; line < end; ++line) work(lines.first(line));
-    });
+    constexpr std::int64_t exponential = 8;  // simple elements that one costs
+    for_parts(worthwhile_threads(threads, exponential * lines.count() * lines.size), lines.count(), grain,
+              [&](std::int64_t begin, std::int64_t end) {
+                  for (std::int64_t line = begin; line < end; ++line) work(lines.first(line));
+              });
 }
 
 std::unique_ptr<Kernel> make_log_softmax_forward(const LogSoftmaxForward& operation, KernelRequest& request) {
@@ -175,7 +177,7 @@ std::unique_ptr<Kernel> make_squared_error_backward(const SquaredErrorBackward& 
         using T = decltype(zero);
         return make_kernel([elements, threads = request.threads](const Invocation& call) {
             const T factor = T(2) * *call.input<T>(0);
-            for_parts(threads, elements, element_grain, [&](std::int64_t begin, std::int64_t end) {
+            for_element_parts(threads, elements, [&](std::int64_t begin, std::int64_t end) {
                 loops<T>().squared_error_backward(call.input<T>(1) + begin, call.input<T>(2) + begin, factor,
                                                   call.output<T>(0) + begin, end - begin);
             });

@@ -23,7 +23,21 @@ void for_parts(int threads, std::ptrdiff_t count, std::ptrdiff_t grain, const Wo
     }
 }
 
-/// Elements below which another thread costs more than it brings; whole cache lines of any element type.
+/// Elements are cut into multiples of this: whole cache lines of any element type.
 constexpr std::ptrdiff_t element_grain = 4096;
+
+/// What a thread does with `elements` simple ones in the time that another one costs to fork and to join.
+constexpr std::ptrdiff_t thread_elements = 32768;
+
+/// How many of `threads` this much work is worth: a rule of its size alone.
+inline int worthwhile_threads(int threads, std::ptrdiff_t elements) {
+    return static_cast<int>(std::clamp<std::ptrdiff_t>(elements / thread_elements, 1, threads));
+}
+
+/// for_parts over simple elements.
+template <class Work>
+void for_element_parts(int threads, std::ptrdiff_t elements, const Work& work) {
+    for_parts(worthwhile_threads(threads, elements), elements, element_grain, work);
+}
 
 }  // namespace lockstep

@@ -10,7 +10,7 @@ namespace lockstep {
 
 template <class T>
 void relu_in_place(T* y, std::ptrdiff_t elements, int threads) {
-    for_parts(threads, elements, element_grain, [=](std::ptrdiff_t begin, std::ptrdiff_t end) {
+    for_element_parts(threads, elements, [=](std::ptrdiff_t begin, std::ptrdiff_t end) {
         loops<T>().unary[static_cast<std::size_t>(UnaryKind::relu)](y + begin, y + begin, end - begin);
     });
 }
@@ -18,7 +18,7 @@ void relu_in_place(T* y, std::ptrdiff_t elements, int threads) {
 /// dx becomes 0 where x, which ReLU made, is not positive.
 template <class T>
 void relu_backward_in_place(T* dx, const T* x, std::ptrdiff_t elements, int threads) {
-    for_parts(threads, elements, element_grain, [=](std::ptrdiff_t begin, std::ptrdiff_t end) {
+    for_element_parts(threads, elements, [=](std::ptrdiff_t begin, std::ptrdiff_t end) {
         loops<T>().relu_backward(dx + begin, x + begin, dx + begin, end - begin);
     });
 }

@@ -77,18 +77,19 @@ void StridedCopy::run(const void* from, void* to, int threads) const {
     auto* target = static_cast<char*>(to);
     const std::int64_t from_step = walk_.steps()[0], to_step = walk_.steps()[1], run = walk_.run();
     if (walk_.rows() == 1) {
-        for_parts(threads, run, element_grain, [&](std::int64_t begin, std::int64_t end) {
+        for_element_parts(threads, run, [&](std::int64_t begin, std::int64_t end) {
             row_(source + begin * from_step * from_size_, from_step, target + begin * to_step * to_size_, to_step,
                  end - begin);
         });
         return;
     }
     const std::int64_t grain = std::max<std::int64_t>(1, element_grain / run);
-    for_parts(threads, walk_.rows(), grain, [&](std::int64_t begin, std::int64_t end) {
-        walk_.for_rows(begin, end, [&](const StridedWalk<2>::Offsets& at) {
-            row_(source + at[0] * from_size_, from_step, target + at[1] * to_size_, to_step, run);
-        });
-    });
+    for_parts(worthwhile_threads(threads, walk_.rows() * run), walk_.rows(), grain,
+              [&](std::int64_t begin, std::int64_t end) {
+                  walk_.for_rows(begin, end, [&](const StridedWalk<2>::Offsets& at) {
+                      row_(source + at[0] * from_size_, from_step, target + at[1] * to_size_, to_step, run);
+                  });
+              });
 }
 
 }  // namespace lockstep

@@ -21,10 +21,12 @@ std::unique_ptr<Kernel> make_dropout_mask(const DropoutMask& operation, KernelRe
         return make_kernel(
             [elements, row_size, p, keep, batch = operation.batch, threads = request.threads](const Invocation& call) {
                 const std::uint64_t first = element::mask_counter(batch, call.first_row, row_size, call.shard);
-                for_parts(threads, elements, element_grain, [&](std::int64_t begin, std::int64_t end) {
-                    loops<T>().dropout_mask(call.output<T>(0) + begin, begin, end, *call.step, call.ordinal, first, p,
-                                            keep);
-                });
+                constexpr std::int64_t draw = 4;  // simple elements that one costs
+                for_parts(worthwhile_threads(threads, draw * elements), elements, element_grain,
+                          [&](std::int64_t begin, std::int64_t end) {
+                              loops<T>().dropout_mask(call.output<T>(0) + begin, begin, end, *call.step, call.ordinal,
+                                                      first, p, keep);
+                          });
             });
     });
 }
@@ -52,7 +54,7 @@ private:
     template <class T>
     void sum(const Invocation& call, std::size_t i) const {
         const auto distance = static_cast<std::ptrdiff_t>(tensors_.size());
-        for_parts(threads, tensors_[i].elements, element_grain, [&](std::int64_t begin, std::int64_t end) {
+        for_element_parts(threads, tensors_[i].elements, [&](std::int64_t begin, std::int64_t end) {
             loops<T>().sum_over_shards(call.in + i, distance, call.shards, begin, end - begin,
                                        static_cast<T*>(call.out[i]));
         });
@@ -97,7 +99,7 @@ std::unique_ptr<Kernel> make_sgd_update(const SgdUpdate& operation, KernelReques
                 const T* gradients = call.input<T>(0) + first - gradient_origin;
                 T* parameters = call.output<T>(0) + first - parameter_origin;
                 T* buffer = has_buffer ? call.output<T>(1) + first - buffer_origin : nullptr;
-                for_parts(threads, count, element_grain, [&](std::int64_t begin, std::int64_t end) {
+                for_element_parts(threads, count, [&](std::int64_t begin, std::int64_t end) {
                     loops<T>().sgd(segment, gradients + begin, parameters + begin,
                                    buffer != nullptr ? buffer + begin : nullptr, end - begin);
                 });
