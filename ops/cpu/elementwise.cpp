@@ -64,7 +64,7 @@ private:
 template <class T>
 std::unique_ptr<Kernel> make_dense_binary(BinaryKind kind, std::int64_t elements, int threads) {
     return make_kernel([row = BinaryRow<T>(kind, 1, 1), elements, threads](const Invocation& call) {
-        for_parts(threads, elements, element_grain, [&](std::int64_t begin, std::int64_t end) {
+        for_element_parts(threads, elements, [&](std::int64_t begin, std::int64_t end) {
             row(call.input<T>(0) + begin, call.input<T>(1) + begin, call.output<T>(0) + begin, end - begin);
         });
     });
@@ -80,15 +80,17 @@ std::unique_ptr<Kernel> make_strided_binary(BinaryKind kind, const KernelRequest
         const auto *a = call.input<T>(0), *b = call.input<T>(1);
         auto* y = call.output<T>(0);
         if (walk.rows() == 1) {
-            for_parts(threads, walk.run(), element_grain, [&](std::int64_t begin, std::int64_t end) {
+            for_element_parts(threads, walk.run(), [&](std::int64_t begin, std::int64_t end) {
                 row(a + begin * walk.steps()[0], b + begin * walk.steps()[1], y + begin, end - begin);
             });
             return;
         }
         const std::int64_t grain = std::max<std::int64_t>(1, element_grain / walk.run());
-        for_parts(threads, walk.rows(), grain, [&](std::int64_t begin, std::int64_t end) {
-            walk.for_rows(begin, end, [&](const auto& at) { row(a + at[0], b + at[1], y + at[2], walk.run()); });
-        });
+        for_parts(worthwhile_threads(threads, walk.rows() * walk.run()), walk.rows(), grain,
+                  [&](std::int64_t begin, std::int64_t end) {
+                      walk.for_rows(begin, end,
+                                    [&](const auto& at) { row(a + at[0], b + at[1], y + at[2], walk.run()); });
+                  });
     });
 }
 
@@ -103,15 +105,46 @@ std::unique_ptr<Kernel> make_channel_scale(const Planes& planes, int threads) {
         const Loops<T>& loop = loops<T>();
         const auto *x = call.input<T>(0), *factor = call.input<T>(1);
         auto* y = call.output<T>(0);
-        for_parts(threads, planes.count(), 1, [&](std::int64_t begin, std::int64_t end) {
-            for (std::int64_t p = begin; p < end; ++p) {
-                const std::int64_t first = p % planes.blocks * planes.width;
-                T lane[lanes];
-                for (int j = 0; j < lanes; ++j) {
-                    const std::int64_t channel = first + j % planes.width;
-                    lane[j] = channel < planes.channels ? factor[p / planes.blocks * planes.channels + channel] : T(0);
+        for_parts(worthwhile_threads(threads, planes.elements()), planes.count(), 1,
+                  [&](std::int64_t begin, std::int64_t end) {
+                      for (std::int64_t p = begin; p < end; ++p) {
+                          const std::int64_t first = p % planes.blocks * planes.width;
+                          T lane[lanes];
+                          for (int j = 0; j < lanes; ++j) {
+                              const std::int64_t channel = first + j % planes.width;
+                              lane[j] = channel < planes.channels
+                                            ? factor[p / planes.blocks * planes.channels + channel]
+                                            : T(0);
+                          }
+                          loop.lane_scale(x + p * planes.plane(), lane, y + p * planes.plane(), planes.plane());
+                      }
+                  });
+    });
+}
+
+/// The same on channels-last x, whose rows of channels are made longer so that a call is worth it.
+template <class T>
+std::unique_ptr<Kernel> make_channels_last_scale(const Shape& shape, int threads) {
+    const std::int64_t n = shape[0], channels = shape[1], positions = shape[2] * shape[3];
+    return make_kernel([=](const Invocation& call) {
+        constexpr std::int64_t longest = 256;
+        const auto multiply = loops<T>().binary[static_cast<std::size_t>(BinaryKind::mul)][0];
+        const std::int64_t repeats = std::max<std::int64_t>(1, longest / channels);
+        const int worthwhile = worthwhile_threads(threads, n * channels * positions);
+        for_parts(worthwhile, n, 1, [&](std::int64_t begin, std::int64_t end) {
+            T row[longest];
+            for (std::int64_t i = begin; i < end; ++i) {
+                const T* factor = call.input<T>(1) + i * channels;
+                if (repeats > 1) {
+                    for (std::int64_t r = 0; r < repeats; ++r) std::copy_n(factor, channels, row + r * channels);
+                    factor = row;
                 }
-                loop.lane_scale(x + p * planes.plane(), lane, y + p * planes.plane(), planes.plane());
+                const std::int64_t first = i * positions * channels;
+                for (std::int64_t p = 0; p < positions; p += repeats) {
+                    const std::int64_t at = first + p * channels;
+                    multiply(call.input<T>(0) + at, factor, call.output<T>(0) + at,
+                             std::min(repeats, positions - p) * channels);
+                }
             }
         });
     });
@@ -135,7 +168,9 @@ std::unique_ptr<Kernel> make_binary(const Binary& operation, KernelRequest& requ
         request.want_contiguous(1);
         arrange_like(y, a);
         return for_floating(operation, dtype, [&](auto zero) {
-            return make_channel_scale<decltype(zero)>(planes_of(a).value(), request.threads);
+            using T = decltype(zero);
+            return is_channels_last(a) ? make_channels_last_scale<T>(a.shape, request.threads)
+                                       : make_channel_scale<T>(planes_of(a).value(), request.threads);
         });
     }
     for (std::size_t i = 0; i < 2; ++i)
@@ -175,7 +210,7 @@ std::unique_ptr<Kernel> make_dense_map(KernelRequest& request, bool zero_stays, 
     arrange_like(request.out[0], request.in[0]);
     return make_kernel(
         [elements = dense_elements(request.in[0]), threads = request.threads, apply](const Invocation& call) {
-            for_parts(threads, elements, element_grain, [&](std::int64_t begin, std::int64_t end) {
+            for_element_parts(threads, elements, [&](std::int64_t begin, std::int64_t end) {
                 apply(call.input<T>(0) + begin, call.output<T>(0) + begin, end - begin);
             });
         });
@@ -207,7 +242,7 @@ std::unique_ptr<Kernel> make_relu_backward(const ReluBackward& operation, Kernel
         using T = decltype(zero);
         return make_kernel(
             [elements = dense_elements(request.in[1]), threads = request.threads](const Invocation& call) {
-                for_parts(threads, elements, element_grain, [&](std::int64_t begin, std::int64_t end) {
+                for_element_parts(threads, elements, [&](std::int64_t begin, std::int64_t end) {
                     loops<T>().relu_backward(call.input<T>(0) + begin, call.input<T>(1) + begin,
                                              call.output<T>(0) + begin, end - begin);
                 });

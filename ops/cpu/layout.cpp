@@ -20,23 +20,22 @@ dnnl::memory::data_type type_of(DType dtype) {
                           ": make the tensor contiguous first");
 }
 
-/// Channels in a block of `desc`: 8, 16, or 0 for any other layout.
-int block_width(const onednn::Desc& desc) {
+/// Which of the arrangements `desc` has that plain loops know; `any` for every other.
+Tag arrangement(const onednn::Desc& desc) {
     const onednn::Dims sizes = onednn::dims(desc);
-    if (sizes.size() != 4) return 0;
-    const auto type = onednn::data_type(desc);
-    if (desc == onednn::Desc(sizes, type, Tag::nChw16c)) return 16;
-    return desc == onednn::Desc(sizes, type, Tag::nChw8c) ? 8 : 0;
+    if (sizes.size() != 4) return Tag::any;
+    for (const Tag tag : {Tag::nChw16c, Tag::nChw8c, Tag::nhwc})
+        if (desc == onednn::Desc(sizes, onednn::data_type(desc), tag)) return tag;
+    return Tag::any;
 }
 
-int block_width(const TensorMeta& meta) {
+Tag arrangement(const TensorMeta& meta) {
     const auto* layout = dynamic_cast<const OneDnnLayout*>(meta.opaque.get());
-    return layout != nullptr ? block_width(layout->desc) : 0;
+    return layout != nullptr ? arrangement(layout->desc) : Tag::any;
 }
 
-onednn::Desc blocked(const TensorMeta& meta, int width) {
-    return {dims_of(meta.shape), type_of(meta.dtype), width == 16 ? Tag::nChw16c : Tag::nChw8c};
-}
+/// Channels in a block; 0 where there are none.
+int block_width(Tag tag) { return tag == Tag::nChw16c ? 16 : tag == Tag::nChw8c ? 8 : 0; }
 
 }  // namespace
 
@@ -46,15 +45,16 @@ bool OneDnnLayout::equals(const OpaqueLayout& other) const {
 }
 
 std::string OneDnnLayout::str() const {
-    const int width = block_width(desc);
-    return width != 0 ? "nChw" + std::to_string(width) + "c" : "oneDNN " + onednn::describe(desc);
+    const Tag tag = arrangement(desc);
+    if (tag == Tag::nhwc) return "nhwc";
+    return tag != Tag::any ? "nChw" + std::to_string(block_width(tag)) + "c" : "oneDNN " + onednn::describe(desc);
 }
 
 std::optional<Planes> planes_of(const TensorMeta& meta) {
     if (meta.shape.dims() != 4) return std::nullopt;
     Planes planes{meta.shape[0], meta.shape[1], meta.shape[2], meta.shape[3], meta.shape[1], 1};
     if (meta.opaque != nullptr) {
-        planes.width = block_width(meta);
+        planes.width = block_width(arrangement(meta));
         if (planes.width == 0) return std::nullopt;
         planes.blocks = (planes.channels + planes.width - 1) / planes.width;
     } else if (!meta.is_contiguous()) {
@@ -68,6 +68,8 @@ Planes want_planes(KernelRequest& request, std::size_t input) {
     return planes_of(request.in[input]).value();
 }
 
+bool is_channels_last(const TensorMeta& meta) { return arrangement(meta) == Tag::nhwc; }
+
 std::int64_t dense_elements(const TensorMeta& meta) {
     const auto planes = meta.opaque != nullptr ? planes_of(meta) : std::nullopt;
     return planes ? planes->elements() : meta.numel();
@@ -75,6 +77,7 @@ std::int64_t dense_elements(const TensorMeta& meta) {
 
 bool is_dense(const TensorMeta& meta, bool keeps_zero) {
     if (meta.opaque == nullptr) return meta.is_contiguous();
+    if (is_channels_last(meta)) return true;
     const auto planes = planes_of(meta);
     return planes && (keeps_zero || !planes->padded());
 }
@@ -85,7 +88,8 @@ void arrange_like(TensorMeta& meta, const TensorMeta& like) {
             meta = TensorMeta::contiguous(meta.dtype, meta.shape, meta.batch);
         return;
     }
-    auto layout = std::make_shared<const OneDnnLayout>(blocked(meta, block_width(like)));
+    auto layout =
+        std::make_shared<const OneDnnLayout>(onednn::Desc(dims_of(meta.shape), type_of(meta.dtype), arrangement(like)));
     if (meta.opaque != nullptr && meta.opaque->equals(*layout)) return;
     meta = TensorMeta::contiguous(meta.dtype, meta.shape, meta.batch);
     meta.opaque = std::move(layout);

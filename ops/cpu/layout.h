@@ -43,13 +43,17 @@ std::optional<Planes> planes_of(const TensorMeta& meta);
 /// The same, after asking for a row-major input where it is not.
 Planes want_planes(KernelRequest& request, std::size_t input);
 
+/// Whether `meta` lies as oneDNN's channels-last: (n, h, w, channels) in memory.
+bool is_channels_last(const TensorMeta& meta);
+
 /// Elements that lie one after another: of a row-major tensor, or of a blocked one with its padding.
 std::int64_t dense_elements(const TensorMeta& meta);
 /// Whether elementwise loops can run over the memory of `meta` from end to end. With `keeps_zero` false the function
 /// would spoil the zeros that pad a blocked tensor, and such tensors are excluded.
 bool is_dense(const TensorMeta& meta, bool keeps_zero = true);
 
-/// Brings `meta`, of any dtype, to the arrangement of `like` (same shape): row-major or the same blocking.
+/// Brings `meta`, of any dtype, to the arrangement of `like` (same number of channels): row-major, channels-last or the
+/// same blocking.
 void arrange_like(TensorMeta& meta, const TensorMeta& like);
 
 /// Brings an f32 `meta` to a layout that a oneDNN primitive asked for; row-major where that is what it is.

@@ -15,10 +15,12 @@ namespace lockstep {
 /// the same channel of its block.
 constexpr int lanes = 32;
 
-/// Max pooling of `planes` planes: (h, w, V) -> (out_h, out_w, V), V channels beside each other (1: plain).
+/// Max pooling of V channels that lie beside each other: (h, w, V) -> (out_h, out_w, V), each position `pixel` elements
+/// from the next (V, or more where other channels lie between).
 struct PoolPlanes {
     std::ptrdiff_t h, w, out_h, out_w;
     PoolGeometry window;
+    std::ptrdiff_t pixel;
 };
 
 template <class T>
@@ -52,6 +54,11 @@ struct Loops {
     /// [V](geometry, dy, where, y or null, dx): one plane, written whole. Given y, windows where it is not positive
     /// have no gradient.
     std::array<Function<const PoolPlanes&, const T*, const std::uint8_t*, const T*, T*>, 3> pool_backward;
+
+    /// y (rows, out) = x (rows, in) * weight (out, in)^T + bias, which may be null, for outputs [begin, end). Made for
+    /// few rows: the weights are read once, and not rearranged.
+    /// (x, weight, bias, y, rows, in, out, begin, end)
+    Function<const T*, const T*, const T*, T*, Index, Index, Index, Index, Index> linear;
 
     /// Elements [begin, end) of a mask, element e drawn with counter first + e. (out of element begin, begin, end, ...)
     Function<T*, Index, Index, const StepState&, std::uint32_t, std::uint64_t, float, T> dropout_mask;

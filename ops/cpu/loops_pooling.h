@@ -37,15 +37,15 @@ inline __attribute__((always_inline)) void pool_inside(const PoolPlanes& g, cons
     using Values = typename Pack<T, V>::Values;
     using Bytes = typename Pack<T, V>::Bytes;
     const Index kernel_h = KH != 0 ? KH : g.window.kernel_h, kernel_w = KW != 0 ? KW : g.window.kernel_w;
-    const Index step = g.window.stride_w * V, row = g.w * V;
-    for (Index o = 0; o < count; ++o, x += step, y += V, where += V) {
+    const Index step = g.window.stride_w * g.pixel, row = g.w * g.pixel;
+    for (Index o = 0; o < count; ++o, x += step, y += g.pixel, where += g.pixel) {
         Values best = pack<T, V>(x);
         auto position = best != best;  // integers as wide as T
         position ^= position;
         auto k = position;
         for (Index i = 0; i < kernel_h; ++i)
             for (Index j = 0; j < kernel_w; ++j, k += 1) {
-                const Values value = pack<T, V>(x + i * row + j * V);
+                const Values value = pack<T, V>(x + i * row + j * g.pixel);
                 const auto takes = (value > best) | (value != value);  // element::pool_takes
                 best = takes ? value : best;
                 position = takes ? k : position;
@@ -79,11 +79,11 @@ void pool_border(const PoolPlanes& g, const T* x, Index top, Index left, T* y, s
     const Index i0 = larger(0, -top), i1 = smaller(g.window.kernel_h, g.h - top);
     const Index j0 = larger(0, -left), j1 = smaller(g.window.kernel_w, g.w - left);
     for (int v = 0; v < V; ++v) {
-        T best = x[((top + i0) * g.w + left + j0) * V + v];
+        T best = x[((top + i0) * g.w + left + j0) * g.pixel + v];
         Index position = i0 * g.window.kernel_w + j0;
         for (Index i = i0; i < i1; ++i)
             for (Index j = j0; j < j1; ++j) {
-                const T value = x[((top + i) * g.w + left + j) * V + v];
+                const T value = x[((top + i) * g.w + left + j) * g.pixel + v];
                 if (!element::pool_takes(value, best)) continue;
                 best = value;
                 position = i * g.window.kernel_w + j;
@@ -103,23 +103,23 @@ void pool(const PoolPlanes& g, const T* x, T* y, std::uint8_t* where) {
     for (Index oh = 0; oh < g.out_h; ++oh) {
         const Index top = oh * window.stride_h - window.pad_h;
         const bool cut = top < 0 || top + window.kernel_h > g.h;
-        T* const row = y + oh * g.out_w * V;
-        std::uint8_t* const row_where = where + oh * g.out_w * V;
+        T* const row = y + oh * g.out_w * g.pixel;
+        std::uint8_t* const row_where = where + oh * g.out_w * g.pixel;
         for (Index ow = 0; ow < g.out_w; ++ow) {
             const Index left = ow * window.stride_w - window.pad_w;
             if (!cut && ow == inside && end > inside) {
-                const T* const from = x + (top * g.w + left) * V;
-                if (V == 1 && window.kernel_h == 2 && window.kernel_w == 2 && window.stride_w == 2) {
+                const T* const from = x + (top * g.w + left) * g.pixel;
+                if (V == 1 && g.pixel == 1 && window.kernel_h == 2 && window.kernel_w == 2 && window.stride_w == 2) {
                     pool_pairs(from, from + g.w, row + ow, row_where + ow, end - inside);
                 } else if (window.kernel_h == 2 && window.kernel_w == 2) {
-                    pool_inside<T, V, 2, 2>(g, from, row + ow * V, row_where + ow * V, end - inside);
+                    pool_inside<T, V, 2, 2>(g, from, row + ow * g.pixel, row_where + ow * g.pixel, end - inside);
                 } else {
-                    pool_inside<T, V, 0, 0>(g, from, row + ow * V, row_where + ow * V, end - inside);
+                    pool_inside<T, V, 0, 0>(g, from, row + ow * g.pixel, row_where + ow * g.pixel, end - inside);
                 }
                 ow = end - 1;
                 continue;
             }
-            pool_border<T, V>(g, x, top, left, row + ow * V, row_where + ow * V);
+            pool_border<T, V>(g, x, top, left, row + ow * g.pixel, row_where + ow * g.pixel);
         }
     }
 }
@@ -134,10 +134,11 @@ void pool_backward(const PoolPlanes& g, const T* dy, const std::uint8_t* where, 
     const bool tiles = apart && window.stride_h == window.kernel_h && window.stride_w == window.kernel_w &&
                        window.pad_h == 0 && window.pad_w == 0 && g.out_h * window.stride_h == g.h &&
                        g.out_w * window.stride_w == g.w;
-    if (!tiles) LOCKSTEP_FOR(i, g.h * g.w * V) dx[i] = T(0);
+    if (!tiles)
+        for (Index i = 0; i < g.h * g.w; ++i) *reinterpret_cast<Values*>(dx + i * g.pixel) = Values{};
     const bool masked = y != nullptr;
     for (Index oh = 0; oh < g.out_h; ++oh)
-        for (Index ow = 0; ow < g.out_w; ++ow, dy += V, where += V, y += masked ? V : 0) {
+        for (Index ow = 0; ow < g.out_w; ++ow, dy += g.pixel, where += g.pixel, y += masked ? g.pixel : 0) {
             const Index top = oh * window.stride_h - window.pad_h, left = ow * window.stride_w - window.pad_w;
             if (apart) {  // no element lies in two windows
                 const Index i0 = larger(0, -top), i1 = smaller(window.kernel_h, g.h - top);
@@ -146,15 +147,16 @@ void pool_backward(const PoolPlanes& g, const T* dy, const std::uint8_t* where, 
                 if (masked) gradient = pack<T, V>(y) > Values{} ? gradient : Values{};  // element::relu_backward
                 const Integers position = __builtin_convertvector(*reinterpret_cast<const Bytes*>(where), Integers);
                 for (Index i = i0; i < i1; ++i) {
-                    T* to = dx + ((top + i) * g.w + left + j0) * V;
+                    T* to = dx + ((top + i) * g.w + left + j0) * g.pixel;
                     Integers k = Integers{} + static_cast<int>(i * window.kernel_w + j0);
-                    for (Index j = j0; j < j1; ++j, to += V, k += 1)
+                    for (Index j = j0; j < j1; ++j, to += g.pixel, k += 1)
                         *reinterpret_cast<Values*>(to) = position == k ? gradient : Values{};
                 }
             } else {
                 for (int v = 0; v < V; ++v) {
                     const Index i = where[v] / window.kernel_w, j = where[v] % window.kernel_w;
-                    dx[((top + i) * g.w + left + j) * V + v] += masked ? element::relu_backward(dy[v], y[v]) : dy[v];
+                    dx[((top + i) * g.w + left + j) * g.pixel + v] +=
+                        masked ? element::relu_backward(dy[v], y[v]) : dy[v];
                 }
             }
         }

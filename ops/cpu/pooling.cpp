@@ -1,4 +1,7 @@
-// Max pooling, on plain and on blocked activations.
+// Max pooling, on plain, blocked and channels-last activations.
+#include <algorithm>
+#include <vector>
+
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/layout.h"
 #include "lockstep/ops/cpu/loops.h"
@@ -8,24 +11,63 @@
 namespace lockstep {
 namespace {
 
-PoolPlanes pool_planes(const Shape& x, const Shape& y, const PoolGeometry& window) {
-    return {x[2], x[3], y[2], y[3], window};
+/// How a tensor is given to the loops: planes of positions, and runs of channels that lie beside each other in them.
+struct PoolRuns {
+    struct Run {
+        std::int64_t first;  ///< channel of the plane
+        std::size_t width;   ///< index into the tables of loops
+    };
+    std::int64_t planes, pixel;
+    std::vector<Run> runs;
+
+    explicit PoolRuns(const TensorMeta& meta) {
+        if (const auto blocked = planes_of(meta)) {
+            planes = blocked->count();
+            pixel = blocked->width;
+            runs = {{0, blocked->width_index()}};
+            return;
+        }
+        planes = meta.shape[0];
+        pixel = meta.shape[1];
+        const std::int64_t width = pixel >= 16 ? 16 : pixel >= 8 ? 8 : 1;
+        // The last run may begin within the one before it: their common channels come out the same twice.
+        for (std::int64_t first = 0; first < pixel; first += width)
+            runs.push_back({std::min(first, pixel - width), width == 16 ? 2U : width == 8 ? 1U : 0U});
+    }
+
+    /// work(plane, run) for all of them, planes in parallel.
+    template <class Work>
+    void for_all(int threads, std::int64_t positions, const Work& work) const {
+        for_parts(worthwhile_threads(threads, planes * positions * pixel), planes, 1,
+                  [&](std::int64_t begin, std::int64_t end) {
+                      for (std::int64_t plane = begin; plane < end; ++plane)
+                          for (const Run& run : runs) work(plane, run);
+                  });
+    }
+};
+
+PoolRuns want_pool_runs(KernelRequest& request, std::size_t input) {
+    if (!is_channels_last(request.in[input])) want_planes(request, input);
+    return PoolRuns(request.in[input]);
+}
+
+PoolPlanes pool_planes(const Shape& x, const Shape& y, const PoolGeometry& window, const PoolRuns& runs) {
+    return {x[2], x[3], y[2], y[3], window, runs.pixel};
 }
 
 std::unique_ptr<Kernel> make_max_pool_forward(const MaxPool2dForward& operation, KernelRequest& request) {
-    const Planes x = want_planes(request, 0);
+    const PoolRuns runs = want_pool_runs(request, 0);
     arrange_like(request.out[0], request.in[0]);
     arrange_like(request.out[1], request.in[0]);
-    const PoolPlanes geometry = pool_planes(request.in[0].shape, request.out[0].shape, operation.geometry);
+    const PoolPlanes geometry = pool_planes(request.in[0].shape, request.out[0].shape, operation.geometry, runs);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([x, geometry, threads = request.threads](const Invocation& call) {
-            const auto pool = loops<T>().pool[x.width_index()];
-            const std::int64_t out = geometry.out_h * geometry.out_w * x.width;
-            for_parts(threads, x.count(), 1, [&](std::int64_t begin, std::int64_t end) {
-                for (std::int64_t p = begin; p < end; ++p)
-                    pool(geometry, call.input<T>(0) + p * x.plane(), call.output<T>(0) + p * out,
-                         call.output<std::uint8_t>(1) + p * out);
+        return make_kernel([runs, geometry, threads = request.threads](const Invocation& call) {
+            const std::int64_t in = geometry.h * geometry.w, out = geometry.out_h * geometry.out_w;
+            runs.for_all(threads, in, [&](std::int64_t plane, const PoolRuns::Run& run) {
+                const std::int64_t to = plane * out * runs.pixel + run.first;
+                loops<T>().pool[run.width](geometry, call.input<T>(0) + plane * in * runs.pixel + run.first,
+                                           call.output<T>(0) + to, call.output<std::uint8_t>(1) + to);
             });
         });
     });
@@ -35,22 +77,21 @@ std::unique_ptr<Kernel> make_max_pool_forward(const MaxPool2dForward& operation,
 template <class Backward>
 std::unique_ptr<Kernel> make_max_pool_backward(const Backward& operation, KernelRequest& request) {
     constexpr bool masked = std::is_same_v<Backward, MaxPool2dReluBackward>;
-    const Planes where = want_planes(request, 1);
+    const PoolRuns runs = want_pool_runs(request, 1);
     arrange_like(request.in[0], request.in[1]);
     if constexpr (masked) arrange_like(request.in[2], request.in[1]);
     arrange_like(request.out[0], request.in[1]);
-    const PoolPlanes geometry = pool_planes(request.out[0].shape, request.in[1].shape, operation.geometry);
+    const PoolPlanes geometry = pool_planes(request.out[0].shape, request.in[1].shape, operation.geometry, runs);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([where, geometry, threads = request.threads](const Invocation& call) {
-            const auto backward = loops<T>().pool_backward[where.width_index()];
-            const std::int64_t in = geometry.h * geometry.w * where.width;
+        return make_kernel([runs, geometry, threads = request.threads](const Invocation& call) {
+            const std::int64_t in = geometry.h * geometry.w, out = geometry.out_h * geometry.out_w;
             const T* const y = masked ? call.input<T>(2) : nullptr;
-            for_parts(threads, where.count(), 1, [&](std::int64_t begin, std::int64_t end) {
-                for (std::int64_t p = begin; p < end; ++p)
-                    backward(geometry, call.input<T>(0) + p * where.plane(),
-                             call.input<std::uint8_t>(1) + p * where.plane(), masked ? y + p * where.plane() : nullptr,
-                             call.output<T>(0) + p * in);
+            runs.for_all(threads, in, [&](std::int64_t plane, const PoolRuns::Run& run) {
+                const std::int64_t from = plane * out * runs.pixel + run.first;
+                loops<T>().pool_backward[run.width](geometry, call.input<T>(0) + from,
+                                                    call.input<std::uint8_t>(1) + from, masked ? y + from : nullptr,
+                                                    call.output<T>(0) + plane * in * runs.pixel + run.first);
             });
         });
     });

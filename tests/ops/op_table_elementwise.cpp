@@ -109,6 +109,8 @@ void add_elementwise(Table& table) {
                  {{6}, {}},
                  {{2, 16, 5, 3}, {2, 16, 5, 3}},
                  {{3, 32, 4, 5}, {3, 32, 1, 1}},
+                 {{2, 10, 5, 3}, {2, 10, 5, 3}},
+                 {{3, 20, 4, 5}, {3, 20, 1, 1}},
                  {{1, 10, 3, 3}, {10, 1, 1}},
                  {{1, 1}, {7, 1}},
                  {{67, 33}, {33}}};
@@ -155,6 +157,7 @@ void add_elementwise(Table& table) {
         table.push_back(std::make_unique<DropoutOp>(Sizes{3, 32, 4, 5}, 0.25, false, batch));
         table.push_back(std::make_unique<DropoutOp>(Sizes{3, 32, 4, 5}, 0.25, true, batch));
         table.push_back(std::make_unique<DropoutOp>(Sizes{3, 10, 3, 3}, 0.5, true, batch));
+        table.push_back(std::make_unique<DropoutOp>(Sizes{2, 20, 8, 8}, 0.5, true, batch));
         table.push_back(std::make_unique<DropoutOp>(Sizes{9, 50}, 0.5, true, batch));
     }
     table.push_back(std::make_unique<DropoutOp>(Sizes{4, 5}, 0.0, false, false));

@@ -30,6 +30,9 @@ const char* name_of(Lie lie) {
     return names[static_cast<int>(lie)];
 }
 
+/// Whether a convolution leaves so many channels in blocks; others, if they are not few, channels-last.
+bool blocked(const Tensor& x) { return x.size(1) % 16 == 0; }
+
 /// Whether a tensor of this shape is changed by lying so.
 bool applies(Lie lie, const Tensor& x) {
     if (!is_floating(x.dtype())) return lie == Lie::plain;
@@ -37,7 +40,9 @@ bool applies(Lie lie, const Tensor& x) {
         case Lie::transposed: return x.dims() >= 2;
         case Lie::strided: return x.dims() >= 1;
         case Lie::opaque:
-        case Lie::view_of_opaque: return x.dims() == 4 && x.size(1) % 16 == 0 && x.dtype() == DType::f32;
+        case Lie::view_of_opaque:
+            return x.dims() == 4 && x.dtype() == DType::f32 &&
+                   (blocked(x) || ((x.size(1) == 10 || x.size(1) == 20) && x.size(3) > 1));
         case Lie::plain: break;
     }
     return true;
@@ -45,10 +50,12 @@ bool applies(Lie lie, const Tensor& x) {
 
 /// The same values, convolved with the identity (which is exact).
 Tensor convolved(const Tensor& x) {
-    const std::int64_t channels = x.size(1);
-    std::vector<float> identity(static_cast<std::size_t>(channels * channels));
-    for (std::int64_t c = 0; c < channels; ++c) identity[static_cast<std::size_t>(c * channels + c)] = 1;
-    return conv2d(x, Tensor::from(identity, {channels, channels, 1, 1}, x.device()));
+    const std::int64_t channels = x.size(1), size = blocked(x) ? 1 : 3, taps = size * size;
+    std::vector<float> identity(static_cast<std::size_t>(channels * channels * taps));
+    for (std::int64_t c = 0; c < channels; ++c)
+        identity[static_cast<std::size_t>((c * channels + c) * taps + taps / 2)] = 1;
+    const int padding = static_cast<int>(size / 2);
+    return conv2d(x, Tensor::from(identity, {channels, channels, size, size}, x.device()), Tensor(), 1, padding);
 }
 
 Tensor laid(const Tensor& x, Lie lie) {
@@ -196,6 +203,14 @@ TEST_CASE("what a convolution leaves is opaque on CPU devices, and a view makes 
     const Tensor x = convolved(Tensor::randn({2, 16, 6, 6}).to(Device::cpu(0)));
     REQUIRE(x.impl()->storage->opaque != nullptr);
     CHECK(relu(x).impl()->storage->opaque != nullptr);
+    const Tensor last = convolved(Tensor::randn({2, 10, 6, 6}).to(Device::cpu(0)));
+    REQUIRE(last.impl()->storage->opaque != nullptr);
+    CHECK(last.impl()->storage->opaque->str() == "nhwc");
+    for (const Tensor& y :
+         {relu(last), max_pool2d(last, 2), mul(last, Tensor::randn({2, 10, 1, 1}).to(Device::cpu(0)))}) {
+        REQUIRE(y.impl()->storage->opaque != nullptr);  // no reorder: the loops run on it
+        CHECK(y.impl()->storage->opaque->str() == "nhwc");
+    }
     const std::vector<float> values = x.clone().to_vector<float>();
     const std::uint64_t version = x.version();
     const Tensor view = x.transpose(1, 2);

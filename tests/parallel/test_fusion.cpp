@@ -2,6 +2,7 @@
 // bits.
 #include <algorithm>
 
+#include "lockstep/ops/cpu/isa.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/internal/shard_program.h"
 #include "lockstep/tests/catch.h"
@@ -131,6 +132,7 @@ TEST_CASE("a program with fused records has the bits of the operations one by on
 }
 
 TEST_CASE("a ReLU and its neighbour are one record where nothing else uses what lies between") {
+    if (allowed_isa() < Isa::avx2) return;  // there oneDNN chooses layouts that differ from layer to layer
     const auto cnn = operations<test::Cnn>();
     CHECK(count(cnn, "conv2d_relu_forward") == 2);
     CHECK(count(cnn, "conv2d_forward") == 0);
@@ -138,8 +140,13 @@ TEST_CASE("a ReLU and its neighbour are one record where nothing else uses what 
     CHECK(count(cnn, "max_pool2d_relu_backward") == 1);
     CHECK(count(cnn, "conv2d_relu_backward_data") == 1);
     CHECK(count(cnn, "relu_backward") == 1);
+    const auto first = operations<ReluFirst>();
+    CHECK(count(first, "conv2d_relu_forward") == 4);
+    CHECK(count(first, "relu") == 0);
+    CHECK(count(first, "max_pool2d_relu_backward") == 2);
+    CHECK(count(first, "relu_backward") == 0);
     const auto small = operations<test::Small>();
-    CHECK(count(small, "max_pool2d_relu_backward") == 2);
+    CHECK(count(small, "max_pool2d_relu_backward") == 1);  // the other ReLU's result was made row-major
     const auto shared = operations<Shared>();
     CHECK(count(shared, "conv2d_relu_forward") == 0);
     CHECK(count(shared, "relu") == 2);
