@@ -2,8 +2,10 @@
 #include <algorithm>
 
 #include "lockstep/ops/cpu/gemm.h"
+#include "lockstep/ops/cpu/isa.h"
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/loops.h"
+#include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/ops/internal/operations.h"
 
 namespace lockstep {
@@ -52,6 +54,9 @@ std::unique_ptr<Kernel> make_matmul(const MatMul& operation, KernelRequest& requ
 
 // ---- linear -----------------------------------------------------------------------------------------------------
 
+/// Above so many rows it pays to rearrange the weights, as oneDNN does.
+std::int64_t few_rows() { return allowed_isa() == Isa::avx512 ? 64 : 32; }
+
 std::unique_ptr<Kernel> make_linear_forward(const LinearForward& operation, KernelRequest& request) {
     request.want_all_contiguous();
     require_contiguous_output(operation, request, 0);
@@ -59,6 +64,15 @@ std::unique_ptr<Kernel> make_linear_forward(const LinearForward& operation, Kern
     const bool bias = is_given(request.in[2]);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
+        if (rows <= few_rows() || sizeof(T) != sizeof(float))
+            return make_kernel([=, threads = request.threads](const Invocation& call) {
+                constexpr std::int64_t multiplications = 16;  // in the time of a simple element
+                for_parts(worthwhile_threads(threads, rows * in * out / multiplications), out, 16,
+                          [&](std::int64_t begin, std::int64_t end) {
+                              loops<T>().linear(call.input<T>(0), call.input<T>(1), bias ? call.input<T>(2) : nullptr,
+                                                call.output<T>(0), rows, in, out, begin, end);
+                          });
+            });
         return make_kernel([=](const Invocation& call) {
             auto* y = call.output<T>(0);
             if (bias)

@@ -157,6 +157,8 @@ void add_layers(Table& table) {
         table.push_back(std::make_unique<LinearOp>(Sizes{33, 1}, 1, bias));
         table.push_back(std::make_unique<LinearOp>(Sizes{2, 3, 5}, 4, bias));
         table.push_back(std::make_unique<LinearOp>(Sizes{6}, 4, bias));
+        table.push_back(std::make_unique<LinearOp>(Sizes{9, 1100}, 7, bias));
+        table.push_back(std::make_unique<LinearOp>(Sizes{70, 20}, 10, bias));
 
         table.push_back(std::make_unique<ConvOp>(Sizes{2, 1, 7, 9}, Sizes{10, 1, 5, 5}, 1, 0, bias));
         table.push_back(std::make_unique<ConvOp>(Sizes{1, 10, 6, 7}, Sizes{20, 10, 5, 5}, 1, 0, bias));
@@ -173,6 +175,8 @@ void add_layers(Table& table) {
     table.push_back(std::make_unique<MaxPoolOp>(Sizes{1, 10, 7, 5}, 2, 2, 0));
     table.push_back(std::make_unique<MaxPoolOp>(Sizes{2, 32, 6, 6}, 2, 2, 0));
     table.push_back(std::make_unique<MaxPoolOp>(Sizes{2, 16, 7, 9}, 3, 2, 1));
+    table.push_back(std::make_unique<MaxPoolOp>(Sizes{2, 20, 8, 8}, 2, 2, 0));
+    table.push_back(std::make_unique<MaxPoolOp>(Sizes{2, 10, 7, 9}, 3, 2, 1));
     table.push_back(std::make_unique<MaxPoolOp>(Sizes{3, 20, 5, 6}, Pair{3, 2}, Pair{1, 2}, Pair{1, 0}));
     table.push_back(std::make_unique<MaxPoolOp>(Sizes{2, 16, 8, 8}, 3, 1, 0));
     for (const bool training : {true, false})
