@@ -17,4 +17,4 @@ run(${CMAKE_COMMAND} -S ${PROJECT} -B ${WORK_DIR}/build -G ${GENERATOR} -D CMAKE
   -D LOCKSTEP_SOURCE=${LOCKSTEP_SOURCE} -D LOCKSTEP_CUDA=OFF -D CMAKE_PREFIX_PATH=${WORK_DIR}/prefix
   --no-warn-unused-cli)
 run(${CMAKE_COMMAND} --build ${WORK_DIR}/build --target consumer)
-run(${WORK_DIR}/build/consumer)
+run(${CMAKE_COMMAND} -E chdir ${WORK_DIR} ${WORK_DIR}/build/consumer)

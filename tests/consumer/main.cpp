@@ -1,13 +1,76 @@
-// A program outside of Lockstep's build: one header, one target.
+// A program outside of Lockstep's build, with one header and one target: trains, saves, loads, catches an error.
 #include <lockstep/lockstep.h>
 
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+namespace ls = lockstep;
+
+namespace {
+
+struct Net {
+    ls::Linear line{2, 1};
+    LOCKSTEP_MEMBERS(line)
+    ls::Tensor forward(const ls::Tensor& x) { return line(x); }  // (N, 2) -> (N, 1)
+};
+
+void require(bool holds, const char* what) {
+    if (holds) return;
+    std::printf("consumer: %s\n", what);
+    std::exit(1);
+}
+
+std::vector<float> parameters(Net& net) {
+    std::vector<float> all = net.line.weight->to_vector<float>();
+    all.push_back((*net.line.bias)->to_vector<float>()[0]);
+    return all;
+}
+
+/// One step of gradient descent on the mean squared error, by hand.
+std::vector<double> step_by_hand(const std::vector<float>& w, const std::vector<float>& x, const std::vector<float>& y,
+                                 double lr) {
+    std::vector<double> next(w.begin(), w.end());
+    for (std::size_t row = 0; row < y.size(); ++row) {
+        const double error = double(w[0]) * x[2 * row] + double(w[1]) * x[2 * row + 1] + w[2] - y[row];
+        const double factor = lr * 2 * error / double(y.size());
+        next[0] -= factor * x[2 * row];
+        next[1] -= factor * x[2 * row + 1];
+        next[2] -= factor;
+    }
+    return next;
+}
+
+void train_save_and_load() {
+    const std::vector<float> x{1, 2, -1, 0.5, 3, -2, 0, 1, 2, 2}, y{1, -2, 0.5, 3, -1};
+    const double lr = 0.1;
+    ls::DataParallel model(Net{}, ls::Devices::visible());
+    ls::SGD sgd(model, {.lr = lr});
+    const std::vector<double> expected = step_by_hand(parameters(*model), x, y, lr);
+    model.step(sgd, ls::Tensor::from(x, {5, 2}), ls::Tensor::from(y, {5, 1}), ls::mse_loss);
+    model.synchronize();
+    const std::vector<float> trained = parameters(*model);
+    for (std::size_t i = 0; i < trained.size(); ++i)
+        require(std::abs(trained[i] - expected[i]) < 1e-5, "a step is not the one that was computed by hand");
+
+    ls::save(model, "consumer.safetensors");
+    ls::DataParallel again(Net{}, ls::Devices::visible());
+    require(parameters(*again) != trained, "a new model has the weights of the old one");
+    ls::load(again, "consumer.safetensors");
+    require(parameters(*again) == trained, "what was saved is not what was loaded");
+}
+
+}  // namespace
 
 int main() {
+    train_save_and_load();
     try {
-        throw lockstep::InvalidArgument("a consumer can throw and catch Lockstep's errors");
-    } catch (const lockstep::Error& error) {
+        Net net;
+        ls::load(net, "nothing.safetensors");
+    } catch (const ls::Error& error) {
         std::puts(error.what());
         return 0;
     }
+    require(false, "a file that is not there was loaded");
 }
