@@ -15,10 +15,11 @@ namespace lockstep {
 
 /// How far a run has come.
 struct RunState {
-    std::uint64_t epoch = 0;  ///< the epoch to go on with
-    std::int64_t batch = 0;   ///< its first batch that has not been trained
-    std::uint64_t steps = 0;  ///< committed so far; counts in random masks
-    std::uint64_t seed = 0;   ///< of order and masks
+    std::uint64_t epoch = 0;      ///< the epoch to go on with
+    std::int64_t batch = 0;       ///< its first batch that has not been trained
+    std::int64_t batch_size = 0;  ///< rows of a batch; `batch` counts in them
+    std::uint64_t steps = 0;      ///< committed so far; counts in random masks
+    std::uint64_t seed = 0;       ///< of order and masks
 };
 
 namespace detail {

@@ -160,9 +160,13 @@ void detail::save_run(Engine& engine, SGD& optimizer, const RunState& run, const
     if (optimizer.store() != engine.store())
         throw InvalidArgument("save_resume: the optimizer belongs to another model");
     engine.synchronize();
-    json state = {{"version", 1},       {"checkpoint_crc32", checksum(checkpoint)},
-                  {"epoch", run.epoch}, {"batch", run.batch},
-                  {"steps", run.steps}, {"seed", run.seed}};
+    json state = {{"version", 1},
+                  {"checkpoint_crc32", checksum(checkpoint)},
+                  {"epoch", run.epoch},
+                  {"batch", run.batch},
+                  {"batch_size", run.batch_size},
+                  {"steps", run.steps},
+                  {"seed", run.seed}};
     for (int group = 0; group < optimizer.groups(); ++group) state["sgd"].push_back(to_json(optimizer.options(group)));
 
     std::vector<std::vector<std::byte>> arenas;
@@ -200,7 +204,8 @@ RunState detail::load_run(Engine& engine, SGD& optimizer, const std::filesystem:
         if (state.at("checkpoint_crc32").get<std::uint32_t>() != checksum(checkpoint))
             damaged(path, fmt::format("it does not belong to {}", checkpoint.string()));
         run = {state.at("epoch").get<std::uint64_t>(), state.at("batch").get<std::int64_t>(),
-               state.at("steps").get<std::uint64_t>(), state.at("seed").get<std::uint64_t>()};
+               state.at("batch_size").get<std::int64_t>(), state.at("steps").get<std::uint64_t>(),
+               state.at("seed").get<std::uint64_t>()};
         for (const json& group : state.at("sgd")) {
             groups.push_back(group_from(group));
             if (!sensible(groups.back())) damaged(path, "the optimizer's settings are out of range");

@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
-#include <exception>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -13,6 +12,7 @@
 #include "lockstep/runtime/device.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/versions.h"
+#include "lockstep/samples/program/command_line.h"
 
 namespace ls = lockstep;
 
@@ -103,20 +103,11 @@ int main(int argc, char** argv) {
     bool json = false;
     CLI::App app("Print devices, peer access, versions and instruction set as Lockstep sees them.", "lockstep-info");
     app.add_flag("--json", json, "print one JSON object");
-    try {
-        app.parse(argc, argv);
-    } catch (const CLI::ParseError& error) {
-        return app.exit(error) == 0 ? 0 : 2;
-    }
-
-    try {
-        std::cout << (json ? as_json().dump(2) + "\n" : as_text());
-        return std::cout.flush() ? 0 : 1;
-    } catch (const ls::InvalidArgument& error) {  // a malformed environment variable
-        std::cerr << "lockstep-info: " << error.what() << '\n';
-        return 2;
-    } catch (const std::exception& error) {
-        std::cerr << "lockstep-info: " << error.what() << '\n';
-        return 1;
-    }
+    return program::run(app, argc, argv, [&] {
+        try {
+            std::cout << (json ? as_json().dump(2) + "\n" : as_text());
+        } catch (const ls::InvalidArgument& error) {  // a malformed environment variable
+            throw program::UsageError(error.what());
+        }
+    });
 }

@@ -68,7 +68,8 @@ int main(int argc, char** argv) {
     std::string net = "cnn";
     const auto add_flags = [&](CLI::App& app) {
         app.add_option("--net", net, "cnn: conv 32-64, linear 128; small: conv 10-20, linear 50")
-            ->check(CLI::IsMember({"cnn", "small"}))
+            ->type_name("cnn|small")
+            ->check(CLI::IsMember({"cnn", "small"}).description(""))
             ->capture_default_str();
     };
     return program::run(

@@ -62,8 +62,11 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
     if (!path_.has_filename()) {
         throw InvalidArgument("cannot write to '" + path_.string() + "': it names no file; give a file name");
     }
-    if (std::error_code ignored; std::filesystem::is_directory(path_, ignored)) {
-        throw InvalidArgument("cannot write " + path_.string() + ": it is a directory; give a file name");
+    // The rename would replace a device or a pipe, as root even /dev/null, by a file.
+    if (std::error_code ignored;
+        std::filesystem::exists(path_, ignored) && !std::filesystem::is_regular_file(path_, ignored)) {
+        const char* kind = std::filesystem::is_directory(path_, ignored) ? "a directory" : "no regular file";
+        throw InvalidArgument("cannot write " + path_.string() + ": it is " + kind + "; give a file name");
     }
     // beside the old file, because only a rename within one file system is atomic
     static std::atomic<unsigned> count{0};

@@ -31,7 +31,7 @@ private:
 /// A file that takes the place of `path` at commit(), and not before. Without a commit nothing remains of it.
 class AtomicFile {
 public:
-    /// InvalidArgument when the directory is missing or cannot be written.
+    /// InvalidArgument when the directory is missing or cannot be written, or when something else than a file is there.
     explicit AtomicFile(const std::filesystem::path& path);
     ~AtomicFile();
     AtomicFile(const AtomicFile&) = delete;

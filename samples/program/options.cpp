@@ -1,11 +1,11 @@
 #include "lockstep/samples/program/options.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
-#include <iostream>
 
 #include "lockstep/runtime/error.h"
 
@@ -13,12 +13,8 @@ namespace program {
 
 namespace {
 
-std::string one_line(std::string text) {
-    for (char& c : text)
-        if (c == '\n' || c == '\r') c = ' ';
-    while (!text.empty() && text.back() == ' ') text.pop_back();
-    return text;
-}
+/// Help shows types and defaults; what a validator allows stands in the text.
+CLI::Validator silent(CLI::Validator validator) { return validator.description(""); }
 
 CLI::Validator is_rate() {
     const auto complaint = [](const std::string& text) {
@@ -26,53 +22,66 @@ CLI::Validator is_rate() {
         const bool good = CLI::detail::lexical_cast(text, value) && std::isfinite(value) && value >= 0;
         return good ? std::string() : text + " is no number from 0 up";
     };
-    return {complaint, "FLOAT from 0 up"};
+    return {complaint, ""};
 }
 
-/// CLI11 takes -1 as an unsigned number.
-CLI::Validator is_natural() {
-    const auto complaint = [](const std::string& text) {
-        const bool good = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-        return good ? std::string() : text + " is no whole number from 0 up";
-    };
-    return {complaint, "UINT"};
-}
+std::string text_of(double value) { return fmt::format("{}", value); }
 
 void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
+    constexpr std::int64_t most_rows = std::int64_t{1} << 31;
     app.add_option("--parallel", options.parallel, "none: the first device alone; dp: all devices from one thread")
-        ->check(CLI::IsMember({"none", "dp"}))
+        ->type_name("none|dp")
+        ->check(silent(CLI::IsMember({"none", "dp"})))
         ->capture_default_str();
-    app.add_option("--devices", options.devices, "all, or a list: cuda:0,cuda:1 or cpu:0,cpu:1")->capture_default_str();
+    app.add_option("--devices", options.devices, "all, or a list: cuda:0,cuda:1 or cpu:0,cpu:1")
+        ->type_name("LIST")
+        ->capture_default_str();
     app.add_option("--shards", options.shards, "pieces of a batch; fixes all bits, whatever the devices (one a device)")
-        ->check(CLI::Range(1, 65536));
+        ->type_name("N")
+        ->check(silent(CLI::Range(1, 65536)));
     auto* whole = app.add_option("--batch-size", options.batch_size, "rows of a step over all devices")
-                      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31))
+                      ->type_name("ROWS")
+                      ->check(silent(CLI::Range(std::int64_t{1}, most_rows)))
                       ->capture_default_str();
-    app.add_option("--batch-size-per-device", options.batch_size_per_device, "the same for each device")
-        ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31))
+    app.add_option("--batch-size-per-device", options.batch_size_per_device, "rows of a step on each device")
+        ->type_name("ROWS")
+        ->check(silent(CLI::Range(std::int64_t{1}, most_rows)))
         ->excludes(whole);
-    app.add_option("--epochs", options.epochs, "passes over the data, with those of the run that is continued")
-        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31))
+    app.add_option("--epochs", options.epochs, "passes over the data; those of a run that is continued count")
+        ->type_name("N")
+        ->check(silent(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31)))
         ->capture_default_str();
-    app.add_option("--steps", options.steps,
-                   "ends the run after so many steps, with those of the run that is continued")
-        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 62));
-    app.add_option("--lr", options.lr, "learning rate")->check(is_rate())->capture_default_str();
-    app.add_option("--momentum", options.momentum, "momentum")->check(is_rate())->capture_default_str();
+    app.add_option("--steps", options.steps, "ends the run after so many steps; those of a run that is continued count")
+        ->type_name("N")
+        ->check(silent(CLI::Range(std::int64_t{0}, std::int64_t{1} << 62)));
+    app.add_option("--lr", options.lr, "learning rate; a run that is continued keeps its own unless this is given")
+        ->type_name("RATE")
+        ->check(is_rate())
+        ->default_str(text_of(Options::default_lr));
+    app.add_option("--momentum", options.momentum, "momentum of SGD; kept likewise")
+        ->type_name("RATE")
+        ->check(is_rate())
+        ->default_str(text_of(Options::default_momentum));
     app.add_option("--seed", options.seed, "of weights, masks and the order of the data")
+        ->type_name("N")
         ->check(is_natural())
         ->capture_default_str();
     app.add_flag("--deterministic", options.deterministic, "same bits in every run without fixing the shards");
     app.add_option("--workers", options.workers, "threads that read data")
-        ->check(CLI::Range(0, 1024))
+        ->type_name("N")
+        ->check(silent(CLI::Range(0, 1024)))
         ->capture_default_str();
     if (reads_data)
-        app.add_option("--data", options.data, "directory with IDX files under MNIST's names")->capture_default_str();
-    app.add_option("--save", options.save, "writes the weights (safetensors), and beside them FILE.resume");
-    app.add_option("--load", options.load,
-                   "begins with these weights; continues the run of FILE.resume if it is there");
-    app.add_option("--log-dir", options.log_dir, "writes every step to DIR/PROGRAM.jsonl");
-    app.add_option("--json", options.json, "writes the final figures");
+        app.add_option("--data", options.data, "directory with IDX files under MNIST's names")
+            ->type_name("DIR")
+            ->capture_default_str();
+    app.add_option("--save", options.save, "writes the weights (safetensors), and beside them FILE.resume")
+        ->type_name("FILE");
+    app.add_option("--load", options.load, "begins with these weights; continues the run of FILE.resume if it is there")
+        ->type_name("FILE");
+    app.add_option("--log-dir", options.log_dir, "writes every step to DIR/" + app.get_name() + ".jsonl")
+        ->type_name("DIR");
+    app.add_option("--json", options.json, "writes the final figures")->type_name("FILE");
     app.add_flag("--quiet", options.quiet, "prints warnings and errors only");
 }
 
@@ -115,34 +124,13 @@ std::int64_t Options::global_batch_size(const lockstep::Devices& chosen) const {
 }
 
 int run(const Program& program, Options& options, int argc, char** argv, const std::function<void()>& body) {
-    const auto complain = [&](const std::string& text) { std::cerr << program.name << ": " << one_line(text) << '\n'; };
     CLI::App app(program.purpose, program.name);
-    add_common_flags(app, options, program.reads_data);
     if (program.add_flags) program.add_flags(app);
-    try {
-        app.parse(argc, argv);
+    add_common_flags(app, options, program.reads_data);
+    return run(app, argc, argv, [&] {
         check(options);
-    } catch (const CLI::CallForHelp&) {
-        std::cout << app.help();
-        return 0;
-    } catch (const CLI::ParseError& error) {
-        complain(std::string(error.what()) + " (--help shows all flags)");
-        return 2;
-    } catch (const UsageError& error) {
-        complain(error.what());
-        return 2;
-    }
-    try {
         body();
-        std::cout.flush();
-        return 0;
-    } catch (const UsageError& error) {
-        complain(error.what());
-        return 2;
-    } catch (const std::exception& error) {
-        complain(error.what());
-        return 1;
-    }
+    });
 }
 
 }  // namespace program

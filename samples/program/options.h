@@ -1,19 +1,15 @@
-// The flags that all programs share, and how a program ends: status 0 success, 1 a failed run, 2 wrong usage.
+// The flags that all programs that train share.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "lockstep/parallel/data_parallel.h"
-
-namespace CLI {
-class App;
-}
+#include "lockstep/samples/program/command_line.h"
 
 namespace program {
 
@@ -25,8 +21,8 @@ struct Options {
     std::optional<std::int64_t> batch_size_per_device;
     std::int64_t epochs = 10;
     std::optional<std::int64_t> steps;
-    double lr = 0.01;
-    double momentum = 0.5;
+    static constexpr double default_lr = 0.01, default_momentum = 0.5;
+    std::optional<double> lr, momentum;  ///< where they were given
     std::uint64_t seed = 1;
     bool deterministic = false;
     int workers = 1;
@@ -40,12 +36,6 @@ struct Options {
     std::int64_t global_batch_size(const lockstep::Devices& devices) const;
 };
 
-/// Wrong usage found after parsing.
-class UsageError : public std::runtime_error {
-public:
-    using std::runtime_error::runtime_error;
-};
-
 /// What a program adds to the common flags.
 struct Program {
     std::string name;
@@ -54,7 +44,7 @@ struct Program {
     std::function<void(CLI::App&)> add_flags = {};  ///< its own
 };
 
-/// Parses the command line, runs `body`, and turns what is thrown into one line on stderr. Returns the exit status.
+/// As `run` in command_line.h, for a program with the common flags.
 int run(const Program& program, Options& options, int argc, char** argv, const std::function<void()>& body);
 
 }  // namespace program

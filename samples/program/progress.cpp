@@ -1,10 +1,12 @@
 #include "lockstep/samples/program/progress.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
 namespace program {
 
@@ -12,48 +14,86 @@ namespace {
 
 std::string clock_text(double seconds) {
     const auto whole = static_cast<std::int64_t>(std::max(0.0, seconds));
-    return fmt::format("{}:{:02}", whole / 60, whole % 60);
+    if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
+    return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+/// Of the terminal, which may change its size at any time.
+std::size_t columns() {
+    winsize size{};
+    return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+bool is_terminal() {
+    const char* kind = std::getenv("TERM");
+    return ::isatty(STDOUT_FILENO) == 1 && kind && std::string(kind) != "dumb";
 }
 
 }  // namespace
 
-Progress::Progress(bool quiet, std::int64_t total)
-    : quiet_(quiet), terminal_(::isatty(STDOUT_FILENO) == 1), total_(total) {}
+Progress::Progress(bool quiet, std::uint64_t epochs, std::int64_t total)
+    : quiet_(quiet), terminal_(is_terminal()), epochs_(epochs), total_(total) {}
 
 Progress::~Progress() { clear(); }
 
 void Progress::step(std::uint64_t epoch, std::int64_t rows, double loss) {
+    const auto now = Clock::now();
+    if (last_step_) {
+        timed_rows_ += rows;
+        timed_seconds_ += std::chrono::duration<double>(now - *last_step_).count();
+    }
+    last_step_ = now;
     ++done_;
-    rows_ += rows;
     epoch_ = epoch;
     // Single batches jump; the eye wants the trend.
     loss_ = done_ == 1 ? loss : 0.95 * loss_ + 0.05 * loss;
     if (quiet_ || !terminal_) return;
-    const auto now = Clock::now();
     if (now - drawn_ < std::chrono::milliseconds(100) && done_ < total_) return;
     drawn_ = now;
     draw();
 }
 
+void Progress::pause() { last_step_.reset(); }
+
 void Progress::draw() {
-    constexpr int width = 24;
     const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
     const double part = total_ > 0 ? std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_)) : 1.0;
-    const int filled = static_cast<int>(part * width);
-    std::string text =
-        fmt::format("\r[{:#<{}}{:.<{}}] epoch {}  loss {:.4f}  {:.0f} samples/s  {} left ", "", filled, "",
-                    width - filled, epoch_ + 1, loss_, static_cast<double>(rows_) / std::max(seconds, 1e-9),
-                    clock_text(part > 0 ? seconds * (1 - part) / part : 0));
-    std::fputs((text + "\033[K").c_str(), stdout);
+    const std::string epoch = fmt::format("epoch {}/{}", epoch_ + 1, epochs_),
+                      loss = fmt::format("  loss {:.4f}", loss_);
+    const std::string left = fmt::format("  {} left", clock_text(part > 0 ? seconds * (1 - part) / part : 0));
+    const std::string rate =
+        timed_seconds_ > 0 ? fmt::format("  {:.0f} samples/s", static_cast<double>(timed_rows_) / timed_seconds_) : "";
+
+    // The last column stays free: a line that fills it wraps on some terminals. The bar takes what the figures leave.
+    const std::size_t room = columns() - 1;
+    std::string text = epoch + loss + rate + left;
+    if (text.size() > room) text = epoch + loss + left;
+    if (text.size() > room) text = epoch + left;
+    constexpr std::size_t widest = 40, narrowest = 4, frame = 3;
+    if (room >= text.size() + frame + narrowest) {
+        const std::size_t width = std::min(widest, room - text.size() - frame);
+        const auto filled = static_cast<std::size_t>(part * static_cast<double>(width));
+        text = "[" + std::string(filled, '#') + std::string(width - filled, '.') + "] " + text;
+    } else {
+        text.resize(std::min(room, text.size()));
+    }
+    std::fputs((erasure() + text).c_str(), stdout);
     std::fflush(stdout);
-    shown_ = true;
+    shown_ = text.size();
+}
+
+std::string Progress::erasure() const {
+    if (shown_ == 0) return "";
+    // A terminal that has become narrower shows the bar on several lines.
+    std::string text;
+    for (std::size_t i = 0; i < (shown_ - 1) / columns(); ++i) text += "\033[A";
+    return text + "\r\033[J";
 }
 
 void Progress::clear() {
-    if (!shown_) return;
-    std::fputs("\r\033[K", stdout);
+    std::fputs(erasure().c_str(), stdout);
     std::fflush(stdout);
-    shown_ = false;
+    shown_ = 0;
 }
 
 void Progress::line(const std::string& text) {

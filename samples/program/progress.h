@@ -2,34 +2,45 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace program {
 
 class Progress {
 public:
-    /// `total`: steps from now to the end.
-    Progress(bool quiet, std::int64_t total);
+    /// `epochs`: how many the run has in all; `total`: steps from now to the end.
+    Progress(bool quiet, std::uint64_t epochs, std::int64_t total);
     ~Progress();
     Progress(const Progress&) = delete;
     Progress& operator=(const Progress&) = delete;
 
+    /// A step of `epoch` (from 0) is done.
     void step(std::uint64_t epoch, std::int64_t rows, double loss);
+    /// What comes until the next step is no training: the rate doesn't count it, the time left does.
+    void pause();
     /// A line that stays.
     void line(const std::string& text);
 
 private:
     using Clock = std::chrono::steady_clock;
     void draw();
+    /// What takes the bar off the terminal.
+    std::string erasure() const;
     void clear();
 
     bool quiet_, terminal_;
-    std::int64_t total_, done_ = 0, rows_ = 0;
+    std::uint64_t epochs_;
+    std::int64_t total_, done_ = 0;
     std::uint64_t epoch_ = 0;
     double loss_ = 0;
     Clock::time_point began_ = Clock::now(), drawn_{};
-    bool shown_ = false;
+    std::optional<Clock::time_point> last_step_;  // none at first and behind a pause
+    std::int64_t timed_rows_ = 0;
+    double timed_seconds_ = 0;
+    std::size_t shown_ = 0;  // characters of the bar that stands on the terminal
 };
 
 }  // namespace program

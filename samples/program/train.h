@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <numeric>
+#include <span>
 #include <string>
 
 #include "lockstep/parallel/checkpoint.h"
@@ -22,7 +24,8 @@ void train(const std::string& name, const Options& options, Model& model, lockst
            const LossFunction& loss, const std::function<double()>& evaluate,
            std::chrono::steady_clock::time_point began) {
     for (const auto* path : {&options.save, &options.json}) require_writable(*path);
-    lockstep::SGD sgd(model, {.lr = options.lr, .momentum = options.momentum});
+    lockstep::SGD sgd(model, {.lr = options.lr.value_or(Options::default_lr),
+                              .momentum = options.momentum.value_or(Options::default_momentum)});
     RunLog log(options.log_dir, name, model.devices());
     lockstep::RunState state;
     state.seed = options.seed;
@@ -33,6 +36,15 @@ void train(const std::string& name, const Options& options, Model& model, lockst
             if (state.seed != options.seed)
                 throw UsageError(fmt::format("--seed {}: the run of {} has seed {}; give that", options.seed,
                                              options.load.string(), state.seed));
+            if (state.batch > 0 && state.batch_size != loader.options().batch_size)
+                throw UsageError(fmt::format(
+                    "{} rows a step: the run of {} stopped within an epoch of {} rows a step; "
+                    "go on with --batch-size {}",
+                    loader.options().batch_size, options.load.string(), state.batch_size, state.batch_size));
+            lockstep::SgdOptions settings = sgd.options();  // the run's; what is asked for now wins
+            settings.lr = options.lr.value_or(settings.lr);
+            settings.momentum = options.momentum.value_or(settings.momentum);
+            sgd.set_options(settings);
         }
     }
 
@@ -43,10 +55,14 @@ void train(const std::string& name, const Options& options, Model& model, lockst
     const auto before = static_cast<std::int64_t>(state.steps);
     const std::int64_t total =
         options.steps ? std::clamp<std::int64_t>(*options.steps - before, 0, std::max<std::int64_t>(all, 0)) : all;
-    Progress progress(options.quiet, total);
-    progress.line(fmt::format("{}: {} on {}, {} rows a step in {} shards, {} rows an epoch", name,
+    Progress progress(options.quiet, epochs, total);
+    progress.line(fmt::format("{}: {} on {}, {} rows a step in {} {}, {} an epoch", name,
                               options.parallel == "none" ? "one device" : "data-parallel", model.devices().str(),
-                              loader.options().batch_size, model.shards(), loader.rows()));
+                              loader.options().batch_size, model.shards(), model.shards() == 1 ? "shard" : "shards",
+                              loader.rows()));
+    if (before > 0)
+        progress.line(fmt::format("continues {}: {} steps done, lr {}, momentum {}", options.load.string(), before,
+                                  sgd.options().lr, sgd.options().momentum));
     Figures figures;
     lockstep::Trainer trainer(model, sgd, loader, loss, [&](const lockstep::StepReport& step) {
         figures.losses.push_back(step.loss);
@@ -54,16 +70,22 @@ void train(const std::string& name, const Options& options, Model& model, lockst
         progress.step(step.epoch, step.rows, step.loss);
     });
     trainer.set_steps(before);
+    std::size_t reported = 0;  // losses that a line has told of
     bool evaluated = false;
-    const auto end_epoch = [&](std::uint64_t epoch) {
-        std::string line = fmt::format("epoch {}", epoch);
-        if (!figures.losses.empty()) line += fmt::format(": loss {:.4f}", figures.losses.back());
-        if (trainer.rows_per_second() > 0) line += fmt::format(", {:.0f} samples/s", trainer.rows_per_second());
+    const auto tell = [&](std::string line) {
+        const std::span news = std::span(figures.losses).subspan(reported);
+        reported = figures.losses.size();
+        if (!news.empty())
+            line += fmt::format("loss {:.4f}, ",
+                                std::accumulate(news.begin(), news.end(), 0.0) / static_cast<double>(news.size()));
+        if (trainer.rows_per_second() > 0) line += fmt::format("{:.0f} samples/s, ", trainer.rows_per_second());
         if (evaluate) {
+            progress.pause();
             figures.test_accuracy = evaluate();
-            log.epoch(epoch, *figures.test_accuracy);
-            line += fmt::format(", test accuracy {:.2f} %", 100 * *figures.test_accuracy);
+            log.epoch(state.epoch, *figures.test_accuracy);
+            line += fmt::format("test accuracy {:.2f} %, ", 100 * *figures.test_accuracy);
         }
+        line.resize(line.size() - 2);
         progress.line(line);
         evaluated = true;
     };
@@ -71,12 +93,16 @@ void train(const std::string& name, const Options& options, Model& model, lockst
         state.batch = trainer.run(state.epoch, state.batch, options.steps);
         evaluated = false;
         if (state.batch < per_epoch) break;
-        end_epoch(++state.epoch);
         state.batch = 0;
+        tell(fmt::format("epoch {}: ", ++state.epoch));
     }
-    if (!evaluated) end_epoch(state.epoch);
+    if (!evaluated && state.batch > 0)
+        tell(fmt::format("epoch {}, step {} of {}: ", state.epoch + 1, state.batch, per_epoch));
+    else if (!evaluated)
+        tell(fmt::format("after {} epochs: ", state.epoch));
 
     if (!options.save.empty()) {
+        state.batch_size = loader.options().batch_size;
         state.steps = static_cast<std::uint64_t>(trainer.steps());
         lockstep::save(model, options.save);
         lockstep::save_resume(model, sgd, state, options.save);

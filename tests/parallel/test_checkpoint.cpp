@@ -250,7 +250,7 @@ TEST_CASE("a resumed run has the bits of one that never stopped, on other device
             SGD sgd(model, rates);
             train(model, sgd, 0, 4);
             save(model, path);
-            save_resume(model, sgd, {.epoch = 1, .batch = 4, .steps = 4, .seed = 9}, path);
+            save_resume(model, sgd, {.epoch = 1, .batch = 4, .batch_size = 12, .steps = 4, .seed = 9}, path);
         }
         DataParallel model(Net{}, two, slices_first ? by_root : by_slices);
         SGD sgd(model, {.lr = 1});
@@ -258,6 +258,7 @@ TEST_CASE("a resumed run has the bits of one that never stopped, on other device
         const RunState run = load_resume(model, sgd, path);
         CHECK(run.epoch == 1);
         CHECK(run.batch == 4);
+        CHECK(run.batch_size == 12);
         CHECK(run.steps == 4);
         CHECK(run.seed == 9);
         CHECK(sgd.options().lr == rates.lr);

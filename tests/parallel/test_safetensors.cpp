@@ -1,6 +1,8 @@
 // The safetensors reader and writer against files put together here by hand, and against damaged ones.
 #include "lockstep/parallel/safetensors.h"
 
+#include <sys/stat.h>
+
 #include <array>
 #include <cstring>
 
@@ -197,6 +199,15 @@ TEST_CASE("safetensors: what cannot be written is refused before anything is tou
     CHECK_THROWS_AS(write_safetensors(directory / "no" / "file", {}), InvalidArgument);
     CHECK_THROWS_AS(write_safetensors(directory.path(), {}), InvalidArgument);
     CHECK_THROWS_AS(write_safetensors("", {}), InvalidArgument);
+}
+
+TEST_CASE("safetensors: a pipe or a device is not replaced by a file") {
+    const TemporaryDirectory directory;
+    const auto pipe = directory / "pipe";
+    REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+    CHECK_THROWS_WITH(write_safetensors(pipe, {}), contains("no regular file"));
+    CHECK(std::filesystem::is_fifo(pipe));
+    CHECK(directory.file_count() == 1);
 }
 
 TEST_CASE("safetensors: a full disk leaves the old file and nothing else") {
