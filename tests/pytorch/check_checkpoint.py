@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 """Load checkpoints of the mnist sample into PyTorch's network, compare outputs and accuracy, and go the other way.
 
+The right outputs are PyTorch's in double precision; Lockstep's relative L2 error may be twice that of PyTorch's f32, and
+no single output may be off by more than 1e-4.
+
 Needs the Python packages torch, numpy and safetensors; not part of the normal tests.
-usage: check_checkpoint.py BUILD_DIR     (where bin/mnist and bin/make-digits lie)
+usage: check_checkpoint.py BUILD_DIR     (where bin/mnist, bin/make-digits and bin/dump_logits lie)
 """
 
+import copy
 import json
 import pathlib
 import subprocess
@@ -53,15 +57,81 @@ class Small(nn.Module):
 
 
 def read_set(directory, name):
+    """Images as bytes, labels."""
     pixels = numpy.fromfile(directory / f"{name}-images-idx3-ubyte", numpy.uint8)[16:].reshape(-1, 1, 28, 28)
     labels = numpy.fromfile(directory / f"{name}-labels-idx1-ubyte", numpy.uint8)[8:]
-    return torch.tensor(pixels) / 255, torch.tensor(labels.astype(numpy.int64))
+    return torch.tensor(pixels), torch.tensor(labels.astype(numpy.int64))
 
 
-def accuracy(model, images, labels):
-    model.eval()
+def inputs_of(model, images, dtype=torch.float32):
+    return (images.to(dtype) / 255 - model.mean) / model.deviation
+
+
+def outputs_of(model, images, dtype):
+    model = copy.deepcopy(model).to(dtype).eval()
     with torch.no_grad():
-        return (model((images - model.mean) / model.deviation).argmax(1) == labels).double().mean().item()
+        return torch.cat([model(inputs_of(model, some, dtype)) for some in images.split(500)]).double()
+
+
+def accuracy(outputs, labels):
+    return (outputs.argmax(1) == labels).double().mean().item()
+
+
+class Checker:
+    """One net: what Lockstep makes of a checkpoint against what PyTorch makes of it."""
+
+    def __init__(self, programs, directory, net, kind):
+        self.programs, self.directory, self.net, self.kind = programs, directory, net, kind
+        self.digits, self.figures = directory / "digits", directory / "figures.json"
+        self.images, self.labels = read_set(self.digits, "t10k")
+
+    def mnist(self, *flags):
+        """Runs the sample; returns its test accuracy."""
+        common = [self.programs / "mnist", "--data", self.digits, "--net", self.net, "--quiet", "--json", self.figures]
+        subprocess.run([*common, *flags], check=True)
+        return json.loads(self.figures.read_text())["test_accuracy"]
+
+    def compare(self, checkpoint, model, reported):
+        """Lockstep with `checkpoint` and PyTorch with `model`, which have the same weights, must agree."""
+        dump = self.directory / "logits.safetensors"
+        subprocess.run([self.programs / "dump_logits", self.net, checkpoint, self.digits, dump], check=True)
+        ours = load_file(dump)["logits"].double()
+        right, single = outputs_of(model, self.images, torch.float64), outputs_of(model, self.images, torch.float32)
+        error, allowed = ((found - right).norm().item() / right.norm().item() for found in (ours, single))
+        worst = (ours - right).abs().max().item()
+        assert ours.shape == right.shape and error <= 2 * allowed and worst <= 1e-4, (self.net, error, allowed, worst)
+        assert abs(reported - accuracy(right, self.labels)) <= 1.0 / len(self.labels), (self.net, reported)
+        return f"outputs off by {error:.1e} (PyTorch's f32 by {allowed:.1e}), at most {worst:.1e}, accuracy {reported:.4f}"
+
+    def ours_to_theirs(self):
+        checkpoint, model = self.directory / "ours.safetensors", self.kind()
+        reported = self.mnist("--epochs", "3", "--lr", "0.05", "--save", checkpoint)
+        state = load_file(checkpoint)
+        assert sorted(state) == sorted(model.state_dict()), (sorted(state), sorted(model.state_dict()))
+        model.load_state_dict(state, strict=True)
+        print(f"check_checkpoint: {self.net}, trained here: {self.compare(checkpoint, model, reported)}")
+
+    def theirs_to_ours(self):
+        """The same training by PyTorch: other weights and masks, the same network."""
+        model = self.kind()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
+        images, labels = read_set(self.digits, "train")
+        inputs = inputs_of(model, images)
+        for _ in range(3):
+            for rows in torch.randperm(len(labels)).split(64):
+                optimizer.zero_grad()
+                functional.nll_loss(model(inputs[rows]), labels[rows]).backward()
+                optimizer.step()
+        for prefix in ("", "module."):  # PyTorch's DataParallel adds it
+            checkpoint, back = self.directory / "theirs.safetensors", self.directory / "back.safetensors"
+            state = {key: value.contiguous() for key, value in model.state_dict().items()}
+            save_file({prefix + key: value for key, value in state.items()}, checkpoint)
+            reported = self.mnist("--epochs", "0", "--load", checkpoint, "--save", back)
+            returned = load_file(back)
+            assert returned.keys() == state.keys()
+            for key, value in state.items():
+                assert torch.equal(returned[key], value), (self.net, prefix, key)
+            print(f"check_checkpoint: {self.net}, trained by PyTorch: {self.compare(checkpoint, model, reported)}")
 
 
 def main():
@@ -71,40 +141,12 @@ def main():
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as name:
         directory = pathlib.Path(name)
-        digits, checkpoint, figures = directory / "digits", directory / "ours.safetensors", directory / "figures.json"
-        subprocess.run([programs / "make-digits", "--data", digits, "--train", "6000", "--test", "1000"], check=True)
-        images, labels = read_set(digits, "t10k")
-        train_images, train_labels = read_set(digits, "train")
+        sizes = ["--train", "6000", "--test", "1000"]
+        subprocess.run([programs / "make-digits", "--data", directory / "digits", *sizes], check=True)
         for net, kind in (("cnn", Cnn), ("small", Small)):
-            common = [programs / "mnist", "--data", digits, "--net", net, "--quiet", "--json", figures]
-            subprocess.run([*common, "--epochs", "3", "--lr", "0.05", "--save", checkpoint], check=True)
-            model = kind()
-            state = load_file(checkpoint)
-            assert sorted(state) == sorted(model.state_dict()), (sorted(state), sorted(model.state_dict()))
-            model.load_state_dict(state, strict=True)
-            theirs = accuracy(model, images, labels)
-            ours = json.loads(figures.read_text())["test_accuracy"]
-            assert abs(ours - theirs) <= 1.0 / len(labels), (net, ours, theirs)
-
-            # The same training by PyTorch: other weights and masks, the same network.
-            reference = kind()
-            optimizer = torch.optim.SGD(reference.parameters(), lr=0.05, momentum=0.5)
-            for _ in range(3):
-                reference.train()
-                for rows in torch.randperm(len(train_labels)).split(64):
-                    optimizer.zero_grad()
-                    inputs = (train_images[rows] - kind.mean) / kind.deviation
-                    functional.nll_loss(reference(inputs), train_labels[rows]).backward()
-                    optimizer.step()
-            trained = accuracy(reference, images, labels)
-
-            # And back: ours evaluates PyTorch's weights, with the prefix that its DataParallel adds.
-            save_file({f"module.{key}": value.contiguous() for key, value in reference.state_dict().items()}, checkpoint)
-            (directory / "ours.safetensors.resume").unlink()
-            subprocess.run([*common, "--epochs", "0", "--load", checkpoint], check=True)
-            loaded = json.loads(figures.read_text())["test_accuracy"]
-            assert abs(loaded - trained) <= 1.0 / len(labels), (net, loaded, trained)
-            print(f"check_checkpoint: {net}: accuracy {ours:.4f} trained here, {trained:.4f} by PyTorch; both agree on both")
+            checker = Checker(programs, directory, net, kind)
+            checker.ours_to_theirs()
+            checker.theirs_to_ours()
 
 
 if __name__ == "__main__":
