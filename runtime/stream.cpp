@@ -67,18 +67,28 @@ double Event::elapsed_ms(const Event& from, const Event& to) {
     return to.impl_->elapsed_ms_since(*from.impl_);
 }
 
+void rest_at_exit() {
+    try {
+        synchronize_all();
+    } catch (...) {  // the process is ending; there is nobody left to tell
+    }
+}
+
+/// Work that is under way when main returns needs what libraries keep in static objects (oneDNN's kernels, made at
+/// their first use). The main thread's own objects go before any static one, so that is when to wait.
+struct MainThread {
+    ~MainThread() { rest_at_exit(); }
+};
+thread_local MainThread main_thread;
+[[maybe_unused]] const MainThread* const made_on_the_main_thread = &main_thread;
+
 /// All streams of the process. They are never destroyed: memory may be freed in their order until the very end.
 class StreamTable {
 public:
     static StreamTable& instance() {
         static StreamTable* table = [] {
             auto* made = new StreamTable;
-            std::atexit([] {
-                try {
-                    synchronize_all();
-                } catch (...) {  // the process is ending; there is nobody left to tell
-                }
-            });
+            std::atexit(rest_at_exit);  // for what static destructors enqueue
             return made;
         }();
         return *table;
