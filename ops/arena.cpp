@@ -82,13 +82,13 @@ std::vector<ArenaLayout> lay_out(const std::vector<NamedTensor>& tensors, bool p
     return arenas;
 }
 
-ParameterStore::ParameterStore(std::vector<NamedTensor> tensors, std::vector<Device> devices)
-    : tensors_(std::move(tensors)), parameters_(lay_out(tensors_, true)), buffers_(lay_out(tensors_, false)) {
-    device_of(tensors_);
-    if (registered_store(tensors_))
+ParameterStore::ParameterStore(const std::vector<NamedTensor>& tensors, const std::vector<Device>& devices)
+    : parameters_(lay_out(tensors, true)), buffers_(lay_out(tensors, false)) {
+    device_of(tensors);
+    if (registered_store(tensors))
         throw InvalidArgument(fmt::format(
             "the parameter {} belongs to another wrapper or optimizer already; copy the model to wrap it again",
-            tensors_.front().name));
+            tensors.front().name));
     for (const Device device : devices) {
         Replica replica;
         replica.device = device;
@@ -101,17 +101,19 @@ ParameterStore::ParameterStore(std::vector<NamedTensor> tensors, std::vector<Dev
         replica.gradients.resize(parameters_.size());
         replicas_.push_back(std::move(replica));
     }
-    move_in(parameters_, replicas_.front().parameters);
-    move_in(buffers_, replicas_.front().buffers);
+    move_in(parameters_, replicas_.front().parameters, parameter_group_);
+    move_in(buffers_, replicas_.front().buffers, buffer_group_);
 }
 
-void ParameterStore::move_in(const std::vector<ArenaLayout>& layouts, std::vector<std::shared_ptr<Buffer>>& home) {
+void ParameterStore::move_in(std::vector<ArenaLayout>& layouts, std::vector<std::shared_ptr<Buffer>>& home,
+                             const std::shared_ptr<StorageGroup>& group) {
     const NoGrad no_tape;
     for (std::size_t a = 0; a < layouts.size(); ++a) {
-        const ArenaLayout& layout = layouts[a];
-        for (const ArenaSegment& segment : layout.segments) {
+        ArenaLayout& layout = layouts[a];
+        for (ArenaSegment& segment : layout.segments) {
             auto impl = std::make_shared<TensorImpl>();
             impl->storage = std::make_shared<Storage>();
+            impl->storage->group = group;
             impl->storage->buffer =
                 Buffer::part(home[a], static_cast<std::size_t>(segment.begin) * size_of(layout.dtype),
                              static_cast<std::size_t>(segment.end - segment.begin) * size_of(layout.dtype));
@@ -121,6 +123,8 @@ void ParameterStore::move_in(const std::vector<ArenaLayout>& layouts, std::vecto
             inside.copy_(outside);
             inside.requires_grad_(outside.requires_grad());
             segment.members.front()->rebind(inside);
+            segment.tensor = inside;
+            segment.members.clear();
         }
     }
 }
@@ -130,11 +134,11 @@ ParameterStore::~ParameterStore() {
     std::erase_if(registry().stores, [](const auto& entry) { return entry.second.expired(); });
 }
 
-std::shared_ptr<ParameterStore> ParameterStore::of(std::vector<NamedTensor> tensors) {
+std::shared_ptr<ParameterStore> ParameterStore::of(const std::vector<NamedTensor>& tensors) {
     if (tensors.empty()) throw InvalidArgument("the model has no parameters: list its members with LOCKSTEP_MEMBERS");
     if (auto store = registered_store(tensors)) return store;
     const Device home = device_of(tensors);
-    auto store = std::make_shared<ParameterStore>(std::move(tensors), std::vector<Device>{home});
+    auto store = std::make_shared<ParameterStore>(tensors, std::vector<Device>{home});
     store->enlist(store);
     return store;
 }
@@ -155,22 +159,14 @@ void ParameterStore::need_gradients(int index) {
         }
 }
 
-std::uint64_t ParameterStore::version() const {
-    std::uint64_t sum = 0;
-    for (const NamedTensor& named : tensors_) sum += named.member->tensor().version();
-    return sum;
-}
-
-void ParameterStore::touch_parameters() {
+const std::string& ParameterStore::trainable_flags() const {
+    if (trainable_flags_of_ == trainable_version()) return trainable_flags_;
+    trainable_flags_of_ = trainable_version();
+    trainable_flags_.clear();
     for (const ArenaLayout& layout : parameters_)
-        for (const ArenaSegment& segment : layout.segments) ++tensor(segment).impl()->storage->version;
-}
-
-std::string ParameterStore::trainable_flags() const {
-    std::string flags;
-    for (const ArenaLayout& layout : parameters_)
-        for (const ArenaSegment& segment : layout.segments) flags += tensor(segment).requires_grad() ? '1' : '0';
-    return flags;
+        for (const ArenaSegment& segment : layout.segments)
+            trainable_flags_ += tensor(segment).requires_grad() ? '1' : '0';
+    return trainable_flags_;
 }
 
 }  // namespace lockstep

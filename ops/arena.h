@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,9 @@ class Optimizer;
 /// One parameter or buffer in its arena; tied ones are one segment with several members.
 struct ArenaSegment {
     std::string name;                    ///< of the first member in member order
-    std::vector<ModuleTensor*> members;  ///< in the model that owns them
+    std::vector<ModuleTensor*> members;  ///< in the model; empty in a store, which may outlive the model
     std::vector<std::string> names;      ///< of all members
+    Tensor tensor;                       ///< what the members hold
     Shape shape;
     std::int64_t begin = 0;  ///< first element in the arena, aligned to 64
     std::int64_t end = 0;    ///< one past the last element
@@ -51,18 +53,17 @@ class ParameterStore {
 public:
     /// Moves the tensors (they must lie on one device) into arenas on `devices`. Throws InvalidArgument when they lie
     /// on several devices, or already belong to a store.
-    ParameterStore(std::vector<NamedTensor> tensors, std::vector<Device> devices);
+    ParameterStore(const std::vector<NamedTensor>& tensors, const std::vector<Device>& devices);
     ~ParameterStore();
     ParameterStore(const ParameterStore&) = delete;
     ParameterStore& operator=(const ParameterStore&) = delete;
 
     /// The store that holds the parameters of `tensors`, or a new one on the device where they lie.
-    static std::shared_ptr<ParameterStore> of(std::vector<NamedTensor> tensors);
+    static std::shared_ptr<ParameterStore> of(const std::vector<NamedTensor>& tensors);
 
     /// Lets `of` find this store.
     void enlist(const std::shared_ptr<ParameterStore>& self);
 
-    const std::vector<NamedTensor>& tensors() const { return tensors_; }
     const std::vector<ArenaLayout>& parameters() const { return parameters_; }
     const std::vector<ArenaLayout>& buffers() const { return buffers_; }
     std::vector<Replica>& replicas() { return replicas_; }
@@ -72,22 +73,35 @@ public:
     void need_gradients(int index);
 
     /// The tensor of a segment on replica 0.
-    const Tensor& tensor(const ArenaSegment& segment) const { return segment.members.front()->tensor(); }
+    const Tensor& tensor(const ArenaSegment& segment) const { return segment.tensor; }
     /// Grows with every write to a member from outside.
-    std::uint64_t version() const;
+    std::uint64_t version() const {
+        return parameter_group_->writes + parameter_group_->all_writes + buffer_group_->writes;
+    }
     /// Counts a write to all parameters (an update).
-    void touch_parameters();
+    void touch_parameters() { ++parameter_group_->all_writes; }
     /// Which parameters are trained, as bytes for keys.
-    std::string trainable_flags() const;
+    const std::string& trainable_flags() const;
+    /// Grows when `trainable_flags` may have changed.
+    std::uint64_t trainable_version() const { return parameter_group_->flags; }
 
     /// Performs an optimizer's update where a wrapper owns the replicas; empty for a plain model.
     std::function<void(Optimizer&)> update_hook;
+    /// Whether the optimizer of that id exists; optimizers enter and leave themselves.
+    bool has_optimizer(std::uint64_t id) const { return optimizers_.contains(id); }
+    void enter_optimizer(std::uint64_t id) { optimizers_.insert(id); }
+    void leave_optimizer(std::uint64_t id) { optimizers_.erase(id); }
 
 private:
-    void move_in(const std::vector<ArenaLayout>& layouts, std::vector<std::shared_ptr<Buffer>>& home);
-    std::vector<NamedTensor> tensors_;
+    static void move_in(std::vector<ArenaLayout>& layouts, std::vector<std::shared_ptr<Buffer>>& home,
+                        const std::shared_ptr<StorageGroup>& group);
     std::vector<ArenaLayout> parameters_, buffers_;
     std::vector<Replica> replicas_;
+    std::shared_ptr<StorageGroup> parameter_group_ = std::make_shared<StorageGroup>();
+    std::shared_ptr<StorageGroup> buffer_group_ = std::make_shared<StorageGroup>();
+    std::set<std::uint64_t> optimizers_;
+    mutable std::string trainable_flags_;
+    mutable std::uint64_t trainable_flags_of_ = ~std::uint64_t{0};  // the trainable_version that they are of
 };
 
 }  // namespace lockstep

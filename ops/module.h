@@ -81,14 +81,6 @@ struct NamedTensor {
     bool is_parameter;
 };
 
-/// Sees every member of a model: tensors, and modules with a training mode.
-class ModuleVisitor {
-public:
-    virtual ~ModuleVisitor() = default;
-    virtual void tensor(const std::string& name, ModuleTensor& member, bool is_parameter) = 0;
-    virtual void training_flag(const std::string&, bool&) {}
-};
-
 template <class T>
 concept HasMembers = requires(T& module) {
     module.lockstep_members([](std::string_view, auto&) {});
@@ -99,11 +91,21 @@ namespace detail {
 /// Splits "a, b, c" as the macro's arguments were written.
 std::string_view next_member_name(std::string_view& names);
 
+/// In place of a name, for those who want none: making names is what costs in a walk.
+struct NoName {};
+
 template <class Visit, class... Members>
 void visit_named(std::string_view names, Visit&& visit, Members&... members) {
-    (visit(next_member_name(names), members), ...);
+    if constexpr ((std::is_invocable_v<Visit&, NoName, Members&> && ...))
+        (visit(NoName{}, members), ...);
+    else
+        (visit(next_member_name(names), members), ...);
 }
 
+template <class Name>
+NoName join(NoName, const Name&) {
+    return {};
+}
 inline std::string join(const std::string& prefix, std::string_view name) {
     return prefix.empty() ? std::string(name) : prefix + "." + std::string(name);
 }
@@ -111,8 +113,9 @@ inline std::string join(const std::string& prefix, std::string_view name) {
 template <class T>
 inline constexpr bool always_false = false;
 
-template <class M>
-void visit_module(const std::string& name, M& member, ModuleVisitor& visitor) {
+/// Calls the visitor's `tensor` and `training_flag` for what `member` holds; with NoName for names if that is `name`.
+template <class Name, class M, class Visitor>
+void visit_module(const Name& name, M& member, Visitor& visitor) {
     if constexpr (std::is_base_of_v<Parameter, M>) {
         visitor.tensor(name, member, true);
     } else if constexpr (std::is_base_of_v<ModuleTensor, M>) {
@@ -122,8 +125,11 @@ void visit_module(const std::string& name, M& member, ModuleVisitor& visitor) {
                           { member.training } -> std::same_as<bool&>;
                       })
             visitor.training_flag(name, member.training);
-        member.lockstep_members(
-            [&](std::string_view child, auto& value) { visit_module(join(name, child), value, visitor); });
+        if constexpr (std::is_same_v<Name, NoName>)
+            member.lockstep_members([&](const auto&, auto& value) { visit_module(name, value, visitor); });
+        else
+            member.lockstep_members(
+                [&](std::string_view child, auto& value) { visit_module(join(name, child), value, visitor); });
     } else if constexpr (requires {
                              member.has_value();
                              *member;
@@ -158,37 +164,37 @@ void visit_module(const std::string& name, M& member, ModuleVisitor& visitor) {
 /// All tensors of `model` in member order, tied ones under each of their names.
 template <class Model>
 std::vector<NamedTensor> named_tensors(Model& model) {
-    struct Collect final : ModuleVisitor {
+    struct {
         std::vector<NamedTensor> found;
-        void tensor(const std::string& name, ModuleTensor& member, bool is_parameter) override {
+        void tensor(const std::string& name, ModuleTensor& member, bool is_parameter) {
             found.push_back({name, &member, is_parameter});
         }
+        void training_flag(const std::string&, bool&) {}
     } collect;
-    detail::visit_module("", model, collect);
+    detail::visit_module(std::string(), model, collect);
     return std::move(collect.found);
 }
 
 /// Puts every module of `model` in training (true) or evaluation mode.
 template <class Model>
 void set_training(Model& model, bool training) {
-    struct Set final : ModuleVisitor {
-        bool value = true;
-        void tensor(const std::string&, ModuleTensor&, bool) override {}
-        void training_flag(const std::string&, bool& flag) override { flag = value; }
-    } set;
-    set.value = training;
-    detail::visit_module("", model, set);
+    struct {
+        bool value;
+        void tensor(detail::NoName, ModuleTensor&, bool) {}
+        void training_flag(detail::NoName, bool& flag) { flag = value; }
+    } set{training};
+    detail::visit_module(detail::NoName(), model, set);
 }
 
-/// The training flags of all modules in member order, as a part of program keys.
+/// The training flags of all modules in member order, as a part of program keys: 't' or 'e' for each.
 template <class Model>
 std::string training_modes(Model& model) {
-    struct Read final : ModuleVisitor {
+    struct {
         std::string modes;
-        void tensor(const std::string&, ModuleTensor&, bool) override {}
-        void training_flag(const std::string&, bool& flag) override { modes += flag ? 't' : 'e'; }
+        void tensor(detail::NoName, ModuleTensor&, bool) {}
+        void training_flag(detail::NoName, bool& flag) { modes += flag ? 't' : 'e'; }
     } read;
-    detail::visit_module("", model, read);
+    detail::visit_module(detail::NoName(), model, read);
     return std::move(read.modes);
 }
 

@@ -24,7 +24,10 @@ Tensor over(const std::shared_ptr<Buffer>& buffer, DType dtype, std::int64_t ele
 Optimizer::Optimizer(std::shared_ptr<ParameterStore> store) : store_(std::move(store)) {
     static std::atomic<std::uint64_t> made{0};
     id_ = ++made;  // 0 stands for none
+    store_->enter_optimizer(id_);
 }
+
+Optimizer::~Optimizer() { store_->leave_optimizer(id_); }
 
 OptimizerState& Optimizer::state_on(Device device, const std::vector<std::int64_t>& elements) {
     OptimizerState* state = nullptr;
@@ -58,7 +61,8 @@ void Optimizer::step() {
 }
 
 void Optimizer::zero_grad() {
-    for (const NamedTensor& named : store_->tensors()) named.member->tensor().set_grad(Tensor());
+    for (const ArenaLayout& arena : store_->parameters())
+        for (const ArenaSegment& segment : arena.segments) store_->tensor(segment).set_grad(Tensor());
 }
 
 void Optimizer::step_plain() {
@@ -73,7 +77,7 @@ void Optimizer::step_plain() {
         const ArenaLayout& arena = store_->parameters()[a];
         const auto bytes = static_cast<std::int64_t>(arena.segments.size() * sizeof(Segment));
         const Tensor table = over(state.segments[a], DType::u8, bytes);
-        if (state.settings_version != settings_version()) {
+        if (state.settings_version != settings_version() || state.trainable_version != store_->trainable_version()) {
             const std::vector<Segment> fresh = segments(static_cast<int>(a));
             const auto* raw = reinterpret_cast<const std::uint8_t*>(fresh.data());
             const Tensor wanted = Tensor::from(std::span(raw, static_cast<std::size_t>(bytes)), {bytes}, device);
@@ -90,12 +94,13 @@ void Optimizer::step_plain() {
             apply(update(segment.begin, segment.end, index, index + 1), {gradients, table},
                   {over(replica.parameters[a], arena.dtype, arena.elements),
                    over(state.momentum[a], arena.dtype, arena.elements)});
-            ++store_->tensor(segment).impl()->storage->version;
+            store_->tensor(segment).impl()->storage->count_write();
             updated.push_back(index);
         }
         apply_one(MarkUpdated(updated), {}, table);
     }
     state.settings_version = settings_version();
+    state.trainable_version = store_->trainable_version();
 }
 
 }  // namespace lockstep

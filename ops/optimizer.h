@@ -18,7 +18,7 @@ struct OptimizerState {
     std::vector<std::shared_ptr<Buffer>> segments;  ///< one an arena: Segment of every parameter
     std::vector<std::shared_ptr<Buffer>> momentum;  ///< one an arena, or of its slices; null where there is none
     std::uint64_t settings_version = 0;             ///< of the settings that `segments` holds
-    std::string trainable_flags;                    ///< likewise
+    std::uint64_t trainable_version = 0;            ///< likewise, of the parameters' flags
 };
 
 /// Base of all optimizers. It knows which parameters it has and what to do to a range of an arena; where and when that
@@ -26,7 +26,7 @@ struct OptimizerState {
 class Optimizer {
 public:
     explicit Optimizer(std::shared_ptr<ParameterStore> store);
-    virtual ~Optimizer() = default;
+    virtual ~Optimizer();
     Optimizer(const Optimizer&) = delete;
     Optimizer& operator=(const Optimizer&) = delete;
 

@@ -74,11 +74,11 @@ public:
             "step takes a loss that returns lockstep::Loss, a sum of terms that is exact on shards; write what is "
             "none with sum_over_shards, or on gathered outputs (forward, then backward)");
         const auto both = std::tie(input, target);
-        ProgramKey key = key_of(both);
-        Signature signature;
-        structure::describe(loss, signature);
-        key.text += typeid(LossFunction).name() + signature.bytes();
-        if constexpr (std::is_copy_constructible_v<LossFunction>) key.keep = std::make_shared<const LossFunction>(loss);
+        ProgramKey& key = key_of(both);
+        key.text.add(std::string_view(typeid(LossFunction).name()));
+        structure::describe(loss, key.text);
+        if constexpr (std::is_copy_constructible_v<LossFunction>)
+            key.keep = [&loss] { return std::make_shared<const LossFunction>(loss); };
         return engine_->step(optimizer, key, leaves_of(both), [&](const std::vector<Tensor>& symbols) {
             auto next = symbols.begin();
             const auto take = [&] { return *next++; };
@@ -128,26 +128,29 @@ public:
     void synchronize() { engine_->synchronize(); }
 
 private:
+    /// The key of a call with these inputs, valid until the next call.
     template <class Values>
-    ProgramKey key_of(const Values& values) {
-        ProgramKey key;
+    ProgramKey& key_of(const Values& values) {
         const std::string modes = training_modes(*model_);
-        key.training = modes.find('t') != std::string::npos;
-        Signature signature;
-        structure::describe(values, signature);
-        key.text = modes + "|" + typeid(Values).name() + "|" + signature.bytes();
-        return key;
+        key_.training = modes.find('t') != std::string::npos;
+        key_.text.clear();
+        key_.text.add(std::string_view(modes)).add(std::string_view(typeid(Values).name()));
+        structure::describe(values, key_.text);
+        key_.keep = nullptr;
+        return key_;
     }
 
     template <class Values>
     static std::vector<BatchInput> leaves_of(const Values& values) {
         std::vector<BatchInput> leaves;
+        leaves.reserve(4);
         structure::for_each_tensor(values, [&](const auto& tensor) { leaves.emplace_back(tensor); });
         return leaves;
     }
 
     std::unique_ptr<Net> model_;
     std::unique_ptr<Engine> engine_;  // after the model: goes first
+    ProgramKey key_;                  // of the last call: its memory is used again
 };
 
 }  // namespace lockstep

@@ -24,7 +24,7 @@ struct Engine::Impl {
     Impl(std::vector<NamedTensor> tensors, Devices devices, EngineOptions wanted)
         : options(wanted), context(make_context(std::move(tensors), std::move(devices), wanted)) {
         in_flight = std::make_unique<InFlight>(context);
-        cache = std::make_unique<ProgramCache>(context, constants, wanted.nan_policy);
+        cache = std::make_unique<ProgramCache>(context, *in_flight, constants, wanted.nan_policy);
         replicas = std::make_unique<ReplicaKeeper>(context);
         longer = std::make_unique<LongerForm>(context, *in_flight, *replicas);
     }
@@ -36,6 +36,8 @@ struct Engine::Impl {
         if (wanted.threads_per_shard < 0)
             throw InvalidArgument(
                 fmt::format("{} threads a shard: give a positive number, or 0 to choose", wanted.threads_per_shard));
+        if (wanted.kept_programs < 1)
+            throw InvalidArgument(fmt::format("{} programs to keep: give at least 1", wanted.kept_programs));
         if (wanted.output_device && !wanted.output_device->is_host()) require_visible(*wanted.output_device);
         if (tensors.empty())
             throw InvalidArgument("the model has no parameters: list its members with LOCKSTEP_MEMBERS");
@@ -44,6 +46,7 @@ struct Engine::Impl {
         context.shards = fixed_shards ? wanted.shards : context.devices.size();
         context.deterministic = wanted.deterministic || fixed_shards;
         context.reduction = wanted.reduction;
+        context.kept_programs = static_cast<std::size_t>(wanted.kept_programs);
         if (wanted.threads_per_shard > 0 || context.devices.kind() == DeviceKind::cuda || fixed_shards) {
             context.threads = std::max(1, wanted.threads_per_shard);
         } else {
@@ -52,6 +55,13 @@ struct Engine::Impl {
                 context.threads = std::min(context.threads, device_info(device).units);
         }
         context.lanes = place_shards(context.devices, context.shards, context.threads);
+        for (const Lane& lane : context.lanes)
+            context.compute_streams.push_back(
+                &Stream::of(context.devices[lane.device], StreamRole::compute, lane.stream));
+        for (const Device device : context.devices) {
+            context.communication_streams.push_back(&Stream::of(device, StreamRole::communicate));
+            context.commit_streams.push_back(&Stream::of(device, StreamRole::commit));
+        }
         context.store = std::make_shared<ParameterStore>(
             std::move(tensors), std::vector<Device>(context.devices.begin(), context.devices.end()));
         context.store->enlist(context.store);
@@ -149,7 +159,6 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
         insist([&] { impl_->replicas->hand_back(); });
     });
     impl_->replicas->count(program, true);
-    program.release(instance);
     store()->touch_parameters();
     impl_->replicas->mark_current();
     return StepLoss(std::move(state));

@@ -15,6 +15,7 @@
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/parallel/placement.h"
 #include "lockstep/parallel/sharded_tensor.h"
+#include "lockstep/runtime/record.h"
 
 namespace lockstep {
 
@@ -39,6 +40,9 @@ struct EngineOptions {
     std::optional<std::uint64_t> seed = {};  ///< of random masks; that of manual_seed unless set
     std::size_t bucket_bytes = 0;  ///< gradients are reduced in ranges of about so many; 0: see docs/reduction.md
     std::optional<Device> output_device = {};  ///< where outputs are gathered; the first device unless set
+    /// Programs (one a batch size, mode, loss and optimizer) kept with their memory; the one not used for the longest
+    /// time goes, and is made again when it is wanted. One whose forward still waits for its backward stays.
+    int kept_programs = 64;
 };
 
 /// The loss of a step, read when it is wanted.
@@ -67,9 +71,10 @@ using ModelFunction = std::function<ModelResult(const std::vector<Tensor>& input
 
 /// What decides, besides shapes and flags of parameters, which program a call needs.
 struct ProgramKey {
-    std::string text;                  ///< model modes, non-tensor arguments, loss
-    bool training = false;             ///< some module is in training mode
-    std::shared_ptr<const void> keep;  ///< kept with the program: what the text refers to by address
+    Signature text;         ///< model modes, non-tensor arguments, loss
+    bool training = false;  ///< some module is in training mode
+    /// Makes what is kept with a new program: what the text refers to by address. May be empty.
+    std::function<std::shared_ptr<const void>()> keep;
 };
 
 /// Outputs of a forward with what they came in.
@@ -113,7 +118,8 @@ public:
     /// Continues a run: sets the number of committed steps.
     void set_steps_done(std::uint64_t steps);
 
-    /// How often `forward` of the model was traced.
+    /// How often `forward` of the model was traced: once for each shard shape, mode and loss, and again for a program
+    /// that was not kept (EngineOptions::kept_programs).
     std::uint64_t traces() const;
     /// Operations enqueued on each device since the engine was made.
     std::vector<std::uint64_t> operations_per_device() const;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <mutex>
 #include <unordered_map>
 
@@ -72,6 +73,7 @@ struct KernelTable::Impl {
     std::unordered_map<std::type_index, Factory> factories;
     std::mutex mutex;
     std::unordered_map<std::string, Made> made;
+    std::size_t room = 4096;  ///< kernels that may be kept before those that nobody uses go
 };
 
 KernelTable::KernelTable(DeviceKind kind) : impl_(std::make_shared<Impl>()) {
@@ -115,6 +117,10 @@ std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, Kern
             request.out[i].offset = offset;
         }
         return found->second.kernel;
+    }
+    if (impl_->made.size() >= impl_->room) {
+        std::erase_if(impl_->made, [](const auto& entry) { return entry.second.kernel.use_count() == 1; });
+        impl_->room = std::max<std::size_t>(4096, 2 * impl_->made.size());
     }
     const auto factory = impl_->factories.find(typeid(operation));
     if (factory == impl_->factories.end())
@@ -271,7 +277,7 @@ std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std:
                                 "constant); forward may only compute",
                                 operation->name()));
             results.push_back(outputs[i].target);
-            ++outputs[i].target.impl()->storage->version;
+            outputs[i].target.impl()->storage->count_write();
         } else {
             auto impl = std::make_shared<TensorImpl>();
             impl->storage = std::make_shared<Storage>();

@@ -33,6 +33,8 @@ public:
     Signature& add(const Shape& shape);
     Signature& add(const TensorMeta& meta);
     const std::string& bytes() const { return bytes_; }
+    /// Empty again, with the memory it had.
+    void clear() { bytes_.clear(); }
 
 private:
     std::string bytes_;

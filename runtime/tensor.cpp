@@ -148,7 +148,7 @@ DType Tensor::dtype() const { return defined_impl("dtype").meta.dtype; }
 Shape Tensor::strides() const { return defined_impl("strides").meta.strides; }
 bool Tensor::is_symbolic() const { return defined_impl("is_symbolic").storage->buffer->is_symbolic(); }
 bool Tensor::is_batch() const { return defined_impl("is_batch").meta.batch; }
-std::uint64_t Tensor::version() const { return defined_impl("version").storage->version; }
+std::uint64_t Tensor::version() const { return defined_impl("version").storage->version(); }
 
 const TensorImpl& Tensor::defined_impl(const char* what) const {
     if (!impl_) throw InvalidArgument(fmt::format("{}: the tensor is undefined", what));
@@ -312,7 +312,7 @@ void* Tensor::raw_data(DType wanted, bool writes) const {
             fmt::format("data: the tensor holds {}, not {}", name_of(impl.meta.dtype), name_of(wanted)));
     make_strided(*this);
     if (!is_contiguous()) throw InvalidArgument("data: the tensor is not contiguous; take .contiguous() first");
-    if (writes) ++impl_->storage->version;
+    if (writes) impl_->storage->count_write();
     return static_cast<char*>(impl.storage->buffer->data()) +
            static_cast<std::size_t>(impl.meta.offset) * size_of(wanted);
 }
@@ -344,6 +344,7 @@ const Tensor& Tensor::requires_grad_(bool on) const {
         throw InvalidArgument(
             fmt::format("requires_grad_: only floating tensors can require gradients, not {}", name_of(dtype())));
     if (!is_leaf()) throw InvalidArgument("requires_grad_: only leaves can change; detach() gives one");
+    if (impl_->requires_grad != on && impl_->storage->group) ++impl_->storage->group->flags;
     impl_->requires_grad = on;
     return *this;
 }

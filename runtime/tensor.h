@@ -51,11 +51,27 @@ struct TensorMeta {
     std::string str() const;
 };
 
+/// What is counted for several storages at once (the parameters of a model), so that nobody need walk over them to
+/// learn whether something has changed.
+struct StorageGroup {
+    std::uint64_t writes = 0;      ///< grows with every write to one of them
+    std::uint64_t all_writes = 0;  ///< grows with every write to all of them
+    std::uint64_t flags = 0;       ///< grows when requires_grad_ changes a tensor in one of them
+};
+
 /// Memory that tensors share, with its arrangement and version.
 struct Storage {
     std::shared_ptr<Buffer> buffer;
     std::shared_ptr<const OpaqueLayout> opaque;  ///< null: strided
-    std::uint64_t version = 0;                   ///< grows with every write
+    std::uint64_t writes = 0;                    ///< to this storage alone
+    std::shared_ptr<StorageGroup> group;         ///< or null
+
+    /// Grows with every write.
+    std::uint64_t version() const { return writes + (group ? group->all_writes : 0); }
+    void count_write() {
+        ++writes;
+        if (group) ++group->writes;
+    }
 };
 
 /// Shared by all handles of one tensor.

@@ -54,9 +54,9 @@ const std::shared_ptr<Buffer>& EngineContext::slot(int device, int index, int tu
 
 void ConstantCache::refresh(const EngineContext& context, const std::shared_ptr<Storage>& storage) {
     Copies& copies = copies_[storage.get()];
-    if (!copies.buffers.empty() && copies.version == storage->version) return;
+    if (!copies.buffers.empty() && copies.version == storage->version()) return;
     copies.storage = storage;
-    copies.version = storage->version;
+    copies.version = storage->version();
     const Device source = storage->buffer->device();
     if (!source.is_host()) Stream::of(source).synchronize();
     for (int d = 0; d < context.devices.size(); ++d) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -40,22 +41,22 @@ struct EngineContext {
     int threads = 1;  ///< CPU threads a shard is computed with
     bool deterministic = false;
     ReductionMode reduction = ReductionMode::root;
+    std::size_t kept_programs = 64;
     std::vector<Lane> lanes;
+    std::vector<Stream*> compute_streams;                        ///< one a lane
+    std::vector<Stream*> communication_streams, commit_streams;  ///< one a device
     std::shared_ptr<ParameterStore> store;
     std::optional<ArenaCut> cut;
     std::vector<ControlBlock> control;  ///< one a device
     std::shared_ptr<Health> health = std::make_shared<Health>();
 
     EngineContext(Devices d) : devices(std::move(d)) {}  // NOLINT(google-explicit-constructor)
-    Stream& compute(int lane) const {
-        const Lane& place = lanes[static_cast<std::size_t>(lane)];
-        return Stream::of(devices[place.device], StreamRole::compute, place.stream);
-    }
+    Stream& compute(int lane) const { return *compute_streams[static_cast<std::size_t>(lane)]; }
     /// Where gradients are summed: nothing there changes what a step may not change unless it is good.
-    Stream& communicate(int device) const { return Stream::of(devices[device], StreamRole::communicate); }
+    Stream& communicate(int device) const { return *communication_streams[static_cast<std::size_t>(device)]; }
     /// Where everything is changed that outlives a step: parameters, optimizer state, buffers, counters, gradients that
     /// backward adds to.
-    Stream& commit(int device) const { return Stream::of(devices[device], StreamRole::commit); }
+    Stream& commit(int device) const { return *commit_streams[static_cast<std::size_t>(device)]; }
     int lane_of(int shard) const;
     /// What `optimizer` keeps on a device that updates, made on first use.
     OptimizerState& state(Optimizer& optimizer, int device) const {
@@ -80,6 +81,10 @@ public:
     /// Copies `storage` to all devices unless that version is there already. Waits for the copies.
     void refresh(const EngineContext& context, const std::shared_ptr<Storage>& storage);
     const std::shared_ptr<Buffer>& on(const std::shared_ptr<Storage>& storage, int device) const;
+    /// Forgets the copies of all others.
+    void keep_only(const std::function<bool(const Storage&)>& wanted) {
+        std::erase_if(copies_, [&](const auto& entry) { return !wanted(*entry.first); });
+    }
 
 private:
     struct Copies {

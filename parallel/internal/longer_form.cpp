@@ -14,10 +14,17 @@ LongerForm::LongerForm(EngineContext& context, InFlight& in_flight, ReplicaKeepe
     context_.store->update_hook = [this](Optimizer& optimizer) { update(optimizer); };
 }
 
-LongerForm::~LongerForm() { context_.store->update_hook = nullptr; }
+LongerForm::~LongerForm() {
+    context_.store->update_hook = [](Optimizer&) {
+        throw InvalidArgument(
+            "optimizer step: the wrapper whose parameters it updates is gone; keep it as long as its optimizer");
+    };
+}
 
 Tensor LongerForm::joined(const PlacedProgram& program, const Instance& instance, const std::vector<Operand>& of_shards,
                           Device device) {
+    // The host waits for the values: what went wrong with them is thrown here, once, and not by the next call.
+    if (device.is_host()) in_flight_.drain();
     const BatchCut& cut = program.batch().cut;
     Shape shape = of_shards[0].meta.shape;
     const bool scalars = shape.dims() == 0;  // become a vector, as in PyTorch's gather
@@ -62,10 +69,7 @@ std::vector<Tensor> LongerForm::gather(PlacedProgram& program, std::shared_ptr<I
         outputs.push_back(joined(program, *instance, of_shards, output_device));
         if (batch.full->output_gradients[i].buffer) taped.push_back(outputs.back());
     }
-    if (taped.empty()) {
-        program.release(std::move(instance));
-        return outputs;
-    }
+    if (taped.empty()) return outputs;
     std::vector<Tensor> tape_inputs;
     std::vector<Device> input_devices;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -73,13 +77,10 @@ std::vector<Tensor> LongerForm::gather(PlacedProgram& program, std::shared_ptr<I
         tape_inputs.push_back(whole && wants[i] ? *whole : Tensor());
         input_devices.push_back(whole ? whole->device() : Device::host());
     }
-    // The instance goes back to the program when its tape is gone, used or not.
+    // The tape holds the instance, and with it the program, used or not.
     const std::weak_ptr<const bool> alive = alive_;
-    const std::shared_ptr<Instance> held(instance.get(), [&program, instance, alive](Instance*) {
-        if (!alive.expired()) program.release(instance);
-    });
     put_on_tape("data_parallel", tape_inputs, taped,
-                [this, alive, &program, held, input_devices,
+                [this, alive, &program, instance = std::move(instance), input_devices,
                  used = std::make_shared<bool>(false)](const std::vector<Tensor>& gradients) {
                     if (alive.expired())
                         throw InvalidArgument(
@@ -89,7 +90,7 @@ std::vector<Tensor> LongerForm::gather(PlacedProgram& program, std::shared_ptr<I
                             "backward: a wrapper's activations are freed by the first backward, retain_graph or not; "
                             "call forward again, or add the losses and go back once");
                     *used = true;
-                    return backward(program, *held, gradients, input_devices);
+                    return backward(program, *instance, gradients, input_devices);
                 });
     return outputs;
 }
@@ -211,6 +212,19 @@ void LongerForm::clear_missing(const std::vector<Delivery>& deliveries) {
     }
 }
 
+LongerForm::PlacedUpdate& LongerForm::update_for(const Optimizer& optimizer, std::string_view with_gradient) {
+    Signature key;
+    key.add(optimizer.id()).add(optimizer.has_momentum()).add(with_gradient);
+    if (PlacedUpdate* found = updates_.find(key.bytes())) return *found;
+    const auto orphaned = [&](const PlacedUpdate& update) { return !context_.store->has_optimizer(update.optimizer); };
+    if (updates_.full(context_.kept_programs) || updates_.any_of(orphaned)) {
+        in_flight_.drain();  // the devices may be running what goes
+        updates_.drop_if(orphaned);
+        updates_.make_room(context_.kept_programs, [](const PlacedUpdate&) { return true; });
+    }
+    return updates_.add(key.bytes(), PlacedUpdate{.optimizer = optimizer.id()});
+}
+
 void LongerForm::update(Optimizer& optimizer) {
     const int slot = in_flight_.begin();
     const ParameterStore& store = *context_.store;
@@ -223,10 +237,8 @@ void LongerForm::update(Optimizer& optimizer) {
     take_in_gradients();
     replicas_.refresh();
     replicas_.store_settings(optimizer);
-    PlacedUpdate& placed = updates_[{optimizer.id(), with_gradient}];
-    if (!placed.instance || placed.has_momentum != optimizer.has_momentum()) {
-        placed = PlacedUpdate{};
-        placed.has_momentum = optimizer.has_momentum();
+    PlacedUpdate& placed = update_for(optimizer, with_gradient);
+    if (!placed.instance) {
         Reducer reducer(context_, nullptr, {&optimizer, false}, placed.schedule);
         std::vector<std::size_t> first{0};
         for (const ArenaLayout& layout : store.parameters()) first.push_back(first.back() + layout.segments.size());

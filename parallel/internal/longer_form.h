@@ -1,13 +1,13 @@
 // PyTorch's longer form: forward with gathered outputs, backward(), sgd.step().
 #pragma once
 
-#include <map>
 #include <memory>
-#include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/parallel/internal/batch_inputs.h"
 #include "lockstep/parallel/internal/in_flight.h"
+#include "lockstep/parallel/internal/recently_used.h"
 #include "lockstep/parallel/internal/replicas.h"
 
 namespace lockstep {
@@ -46,11 +46,13 @@ private:
     ReplicaKeeper& replicas_;
     bool gradients_given_ = false;  ///< some parameter's gradient may lie in the arena
     struct PlacedUpdate {
-        Schedule schedule;
-        std::unique_ptr<Instance> instance;
-        bool has_momentum = false;
+        Schedule schedule = {};
+        std::unique_ptr<Instance> instance = {};
+        std::uint64_t optimizer = 0;  ///< its id
     };
-    std::map<std::pair<std::uint64_t, std::string>, PlacedUpdate> updates_;
+    /// Kept like programs; without an instance when it is new.
+    PlacedUpdate& update_for(const Optimizer& optimizer, std::string_view with_gradient);
+    RecentlyUsed<PlacedUpdate> updates_;
     /// Tapes may outlive the wrapper; they look here first.
     std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };

@@ -52,22 +52,23 @@ PlacedProgram::PlacedProgram(EngineContext& context, const ConstantCache& consta
                 : std::nullopt),
       buckets_(buckets_of(context, *batch_)),
       memory_(context, constants, *batch_, sums_ ? &*sums_ : nullptr, buckets_),
-      context_(context),
-      has_momentum_(update.optimizer && update.optimizer->has_momentum()) {
+      context_(context) {
     ProgramPlacer(*this, context, update).place();
 }
 
 std::shared_ptr<Instance> PlacedProgram::acquire() {
-    if (!free_.empty()) {
-        auto instance = std::move(free_.back());
-        free_.pop_back();
-        return instance;
-    }
+    for (const auto& instance : instances_)
+        if (instance.use_count() == 1) return instance;
     std::vector<std::shared_ptr<Buffer>> workspaces;
     for (int shard = 0; shard < batch_->cut.present; ++shard)
         workspaces.push_back(
             Buffer::allocate(context_.compute(context_.lane_of(shard)), memory_.workspace_bytes(shard), "activations"));
-    return std::make_shared<Instance>(schedule_, std::move(workspaces));
+    return instances_.emplace_back(std::make_shared<Instance>(schedule_, std::move(workspaces)));
+}
+
+bool PlacedProgram::in_use() const {
+    return std::any_of(instances_.begin(), instances_.end(),
+                       [](const auto& instance) { return instance.use_count() > 1; });
 }
 
 }  // namespace lockstep

@@ -20,16 +20,15 @@ public:
     const BatchProgram& batch() const { return *batch_; }
     const ShardMemory& memory() const { return memory_; }
     std::size_t forward_end() const { return forward_end_; }
-    /// An instance with free workspaces, made on first use. Give it back with `release`.
+    /// An instance that nobody else uses, made on first use; free again when the caller lets go of it.
     std::shared_ptr<Instance> acquire();
-    void release(std::shared_ptr<Instance> instance) { free_.push_back(std::move(instance)); }
+    /// Somebody uses an instance.
+    bool in_use() const;
     void enqueue_forward(Instance& instance, Phase phase) { instance.enqueue(schedule_, 0, forward_end_, phase); }
     void enqueue_backward(Instance& instance, Phase phase) {
         instance.enqueue(schedule_, forward_end_, schedule_.size(), phase);
     }
     const std::vector<Bucket>& buckets() const { return buckets_; }
-    /// Programs keep the optimizer's memory in their tasks: stale once it has more of it.
-    bool has_momentum() const { return has_momentum_; }
 
 private:
     friend class ProgramPlacer;
@@ -40,8 +39,7 @@ private:
     EngineContext& context_;
     Schedule schedule_;
     std::size_t forward_end_ = 0;
-    bool has_momentum_ = false;
-    std::vector<std::shared_ptr<Instance>> free_;
+    std::vector<std::shared_ptr<Instance>> instances_;
 };
 
 }  // namespace lockstep

@@ -35,10 +35,10 @@ void ReplicaKeeper::refresh() {
 }
 
 void ReplicaKeeper::store_settings(Optimizer& optimizer) {
-    const std::string flags = context_.store->trainable_flags();
+    const std::uint64_t flags = context_.store->trainable_version();
     for (int d = 0; d < context_.cut->updating(); ++d) {
         OptimizerState& state = context_.state(optimizer, d);
-        if (state.settings_version == optimizer.settings_version() && state.trainable_flags == flags) continue;
+        if (state.settings_version == optimizer.settings_version() && state.trainable_version == flags) continue;
         Stream& stream = context_.commit(d);
         Stream& memory_stream = Stream::of(context_.devices[d]);
         stream.wait(memory_stream);  // new state is zeroed there
@@ -59,7 +59,7 @@ void ReplicaKeeper::store_settings(Optimizer& optimizer) {
             stream.synchronize();  // rare: a changed setting; the task's description goes away here
         }
         state.settings_version = optimizer.settings_version();
-        state.trainable_flags = flags;
+        state.trainable_version = flags;
     }
 }
 

@@ -221,6 +221,38 @@ TEST_CASE("a kernel that throws in the longer form") {
     t.require_equal();
 }
 
+TEST_CASE("outputs on the host: what a kernel threw is thrown at once, and once") {
+    ls::manual_seed(29);
+    Twins t({.output_device = Device::host()});
+    for (const bool trains : {true, false}) {
+        t.model.train(trains);
+        t.twin.train(trains);
+        test_operations::hook().forward = [](int shard) {
+            if (shard == 1) throw std::runtime_error("the kernel broke");
+        };
+        CHECK(message_of<ls::DeviceError>([&] { (void)t.model(t.batch.images); }) ==
+              "replica 1 on cpu:1, shard 1: touch: the kernel broke");
+        test_operations::hook().forward = [](int) {};
+        t.model.synchronize();
+        CHECK(t.model(t.batch.images).device().is_host());
+        (void)t.twin(t.batch.images);
+        t.require_equal();
+    }
+    t.model.train();
+    t.twin.train();
+    // Backward, where the gradient of an input is wanted on the host.
+    const ls::Tensor images = t.batch.images.clone().requires_grad_();
+    test_operations::hook().backward = [](int shard) {
+        if (shard == 1) throw std::runtime_error("the kernel broke");
+    };
+    const ls::Tensor output = t.model(images);
+    CHECK(message_of<ls::DeviceError>([&] { ls::sum(output).backward(); }) ==
+          "replica 1 on cpu:1, shard 1: touch_backward: the kernel broke");
+    test_operations::hook().backward = [](int) {};
+    t.model.synchronize();
+    (void)t.model(images);
+}
+
 TEST_CASE("no memory on one device: clean, and usable when there is some") {
     ls::manual_seed(27);
     Twins t;

@@ -1,0 +1,99 @@
+// What a step costs the host: processor time of the calling thread inside `step`, and how often it asks for memory.
+// Networks of tiny layers, so that there is little else; processor time, so that other programs count little.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <new>
+#include <vector>
+
+#include "lockstep/parallel/lockstep.h"
+
+namespace ls = lockstep;
+
+namespace {
+
+thread_local long allocations = 0;
+
+double thread_seconds() {
+    timespec now{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+/// `layers` times 16 to 16, each a module with two parameters, and a dropout.
+struct Mlp {
+    std::vector<ls::Linear> layers;
+    ls::Dropout drop{0.1};
+    LOCKSTEP_MEMBERS(layers, drop)
+
+    explicit Mlp(int count) : layers(static_cast<std::size_t>(count), ls::Linear(16, 16)) {}
+    ls::Tensor forward(ls::Tensor x) {
+        for (ls::Linear& layer : layers) x = ls::relu(layer(x));
+        return ls::log_softmax(drop(x), 1);
+    }
+};
+
+/// Microseconds of the quickest and of the median step, allocations of the median one.
+struct Cost {
+    double least, median, allocations;
+};
+
+double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+}
+
+/// Each of `steps` steps begins when all devices are at rest.
+Cost cost_of_step(int layers, int devices, int steps) {
+    std::vector<ls::Device> chosen;
+    for (int i = 0; i < devices; ++i) chosen.push_back(ls::Device::cpu(i));
+    ls::DataParallel model(Mlp(layers), ls::Devices(chosen), {.threads_per_shard = 1});
+    ls::SGD sgd(model, {.lr = 0.001, .momentum = 0.5});
+    const ls::Tensor rows = ls::Tensor::rand({8, 16});
+    const ls::Tensor classes = ls::Tensor::zeros({8}, ls::DType::i64);
+    std::vector<double> seconds, counts;
+    for (int step = -3; step < steps; ++step) {
+        model.synchronize();
+        const double begin = thread_seconds();
+        const long before = allocations;
+        model.step(sgd, rows, classes, ls::nll_loss);
+        if (step < 0) continue;
+        seconds.push_back(thread_seconds() - begin);
+        counts.push_back(static_cast<double>(allocations - before));
+    }
+    model.synchronize();
+    return {*std::min_element(seconds.begin(), seconds.end()) * 1e6, median(seconds) * 1e6, median(counts)};
+}
+
+}  // namespace
+
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+    ++allocations;
+    if (void* memory = std::malloc(std::max<std::size_t>(bytes, 1))) return memory;
+    throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+int main(int argc, char** argv) {
+    CLI::App app("Host time and allocations of a training step, by parameters and devices.");
+    int steps = 300;
+    app.add_option("--steps", steps, "of each")->check(CLI::PositiveNumber)->capture_default_str();
+    CLI11_PARSE(app, argc, argv);
+    try {
+        setenv("LOCKSTEP_CPU_DEVICES", "4", 1);
+        std::printf("parameters  devices  us, least  us, median  allocations\n");
+        for (const int layers : {2, 50})
+            for (const int devices : {1, 2, 4}) {
+                const Cost cost = cost_of_step(layers, devices, steps);
+                std::printf("%10d  %7d  %9.1f  %10.1f  %11.0f\n", 2 * layers, devices, cost.least, cost.median,
+                            cost.allocations);
+            }
+        return 0;
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "host-bench: %s\n", error.what());
+        return 1;
+    }
+}

@@ -1,0 +1,61 @@
+// Values by key, of which only the recently used are kept.
+#pragma once
+
+#include <cstddef>
+#include <list>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace lockstep {
+
+/// A list in the order of use: few entries, mostly the first is asked for, and that costs one comparison.
+template <class Value>
+class RecentlyUsed {
+public:
+    /// The value under `key`, from now on the latest used; null where there is none.
+    Value* find(std::string_view key) {
+        for (auto entry = entries_.begin(); entry != entries_.end(); ++entry)
+            if (entry->key == key) {
+                entries_.splice(entries_.begin(), entries_, entry);
+                return &entry->value;
+            }
+        return nullptr;
+    }
+    /// Keeps `value`, which stays where it is until it is dropped.
+    Value& add(std::string_view key, Value value) {
+        entries_.push_front({std::string(key), std::move(value)});
+        return entries_.front().value;
+    }
+    /// Whether `add` would exceed `limit`.
+    bool full(std::size_t limit) const { return entries_.size() >= limit; }
+    template <class Wanted>
+    bool any_of(Wanted&& wanted) const {
+        for (const Entry& entry : entries_)
+            if (wanted(entry.value)) return true;
+        return false;
+    }
+    /// Drops all that `goes`.
+    template <class Goes>
+    void drop_if(Goes&& goes) {
+        entries_.remove_if([&](const Entry& entry) { return goes(entry.value); });
+    }
+    /// Makes room for one more under `limit`: drops those that were not used for the longest time, but none that is
+    /// not `idle`.
+    template <class Idle>
+    void make_room(std::size_t limit, Idle&& idle) {
+        for (auto entry = entries_.end(); full(limit) && entry != entries_.begin();) {
+            --entry;
+            if (idle(entry->value)) entry = entries_.erase(entry);
+        }
+    }
+
+private:
+    struct Entry {
+        std::string key;
+        Value value;
+    };
+    std::list<Entry> entries_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,201 @@
+// What is kept and for how long: programs, the memory of optimizers, and what outlives its wrapper.
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "lockstep/runtime/memory.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/messages.h"
+#include "lockstep/tests/parallel/small_net.h"
+#include "lockstep/tests/parallel/test_operations.h"
+
+using namespace small_net;
+using ls::Device;
+
+namespace {
+
+/// A network whose kernels can be held up.
+struct Slow {
+    Net net;
+    LOCKSTEP_MEMBERS(net)
+    ls::Tensor forward(const ls::Tensor& x) { return net.forward(test_operations::touch(x)); }
+};
+
+/// Bytes in use on `count` devices.
+std::size_t bytes_in_use(int count) {
+    std::size_t bytes = 0;
+    for (int d = 0; d < count; ++d) bytes += ls::memory_stats(Device::cpu(d)).current;
+    return bytes;
+}
+
+template <class Model>
+void step(Model& model, ls::SGD& sgd, const Batch& batch) {
+    model.step(sgd, batch.images, batch.labels, ls::nll_loss);
+}
+
+/// Bytes that a wrapper holds which has trained on batches of these sizes.
+std::size_t bytes_after(const std::vector<std::int64_t>& sizes, int kept, std::uint64_t traces) {
+    const std::size_t before = bytes_in_use(2);
+    ls::DataParallel<Net> model(Net{}, devices(2), {.kept_programs = kept});
+    ls::SGD sgd(model, {.lr = 0.01});
+    for (const std::int64_t rows : sizes) step(model, sgd, make_batch(rows));
+    model.synchronize();
+    CHECK(model.engine().traces() == traces);
+    return bytes_in_use(2) - before;
+}
+
+}  // namespace
+
+TEST_CASE("programs: the recently used are kept, memory is bounded whatever the batch sizes") {
+    ls::manual_seed(1);
+    std::vector<std::int64_t> many;
+    for (std::int64_t rows = 2; rows <= 200; rows += 2) many.push_back(rows);  // one shard shape each
+    // A little more: what the cache hands out again may be a little larger than asked.
+    CHECK(bytes_after(many, 1, 100) < bytes_after({200}, 1, 1) * 11 / 10);
+    // Eight sizes in turn: with room for all of them each is traced once, else each time.
+    const std::vector<std::int64_t> eight{100, 102, 104, 106, 108, 110, 112, 114};
+    std::vector<std::int64_t> turns = eight;
+    turns.insert(turns.end(), eight.begin(), eight.end());
+    const std::size_t all = bytes_after(eight, 8, 8);
+    CHECK(bytes_after(turns, 8, 8) == all);
+    CHECK(bytes_after(turns, 2, 16) < all / 2);
+    CHECK(bytes_after(many, 64, 100) < bytes_after(many, 100, 100));
+}
+
+TEST_CASE("programs that the devices are running are dropped when they are done") {
+    ls::manual_seed(2);
+    test_operations::hook().forward =
+        test_operations::hook().backward = [](int) { std::this_thread::sleep_for(std::chrono::milliseconds(2)); };
+    const Slow net;
+    ls::DataParallel<Slow> few(net, devices(3), {.kept_programs = 1}), all(net, devices(3));
+    ls::SGD few_sgd(few, {.lr = 0.05, .momentum = 0.9}), all_sgd(all, {.lr = 0.05, .momentum = 0.9});
+    for (int turn = 0; turn < 3; ++turn)
+        for (const std::int64_t rows : {9, 7, 4}) {
+            const Batch batch = make_batch(rows);
+            step(few, few_sgd, batch);
+            step(all, all_sgd, batch);
+        }
+    CHECK(relative_error(parameters_of(*few), parameters_of(*all)) == 0);
+    test_operations::hook() = {};
+}
+
+TEST_CASE("momentum that is turned on while a step without it runs") {
+    ls::manual_seed(3);
+    test_operations::hook().backward = [](int) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
+    const Slow net;
+    const Batch batch = make_batch(6);
+    const auto train = [&](bool waits, bool longer) {
+        ls::DataParallel<Slow> model(net, devices(2));
+        ls::SGD sgd(model, {.lr = 0.05});
+        for (const double momentum : {0.0, 0.9, 0.0, 0.9, 0.9}) {
+            sgd.set_options({.lr = 0.05, .momentum = momentum});
+            if (longer) {
+                sgd.zero_grad();
+                ls::nll_loss(model(batch.images), batch.labels.to(Device::cpu(0))).backward();
+                sgd.step();
+            } else {
+                step(model, sgd, batch);
+            }
+            if (waits) model.synchronize();
+        }
+        return parameters_of(*model);
+    };
+    for (const bool longer : {false, true}) CHECK(relative_error(train(false, longer), train(true, longer)) == 0);
+    test_operations::hook() = {};
+}
+
+TEST_CASE("a program whose forward waits for its backward is not dropped") {
+    ls::manual_seed(4);
+    const Net net;
+    const Batch batch = make_batch(7), other = make_batch(4);
+    const auto gradients = [&](int kept) {
+        ls::DataParallel<Net> model(net, devices(3), {.kept_programs = kept});
+        const ls::Tensor first = model(batch.images);
+        const ls::Tensor second = model(other.images);
+        for (const std::int64_t rows : {2, 3, 5, 6}) {
+            const ls::NoGrad no_tape;
+            (void)model(make_batch(rows).images);
+        }
+        ls::nll_loss(first, batch.labels.to(first.device())).backward();
+        ls::nll_loss(second, other.labels.to(second.device())).backward();
+        for (const std::int64_t rows : {2, 3}) (void)model(make_batch(rows).images);
+        return gradients_of(*model);
+    };
+    CHECK(relative_error(gradients(1), gradients(64)) == 0);
+}
+
+TEST_CASE("the memory of optimizers that are gone is free again") {
+    ls::manual_seed(5);
+    const Batch batch = make_batch(6);
+    for (const bool longer : {false, true}) {
+        ls::DataParallel<Net> model(Net{}, devices(2), {.reduction = ls::ReductionMode::slice_wise});
+        std::size_t first = 0;
+        for (int i = 0; i < 20; ++i) {
+            ls::SGD sgd(model, {.lr = 0.05, .momentum = 0.9});
+            if (longer) {
+                sgd.zero_grad();
+                ls::nll_loss(model(batch.images), batch.labels.to(Device::cpu(0))).backward();
+                sgd.step();
+            } else {
+                step(model, sgd, batch);
+            }
+            model.synchronize();
+            if (i == 0) first = bytes_in_use(2);
+            CHECK(bytes_in_use(2) == first);
+        }
+        CHECK(model.engine().traces() == 1);
+    }
+}
+
+TEST_CASE("an optimizer may outlive its wrapper, its step says that it is gone") {
+    ls::manual_seed(6);
+    auto model = std::make_unique<ls::DataParallel<Net>>(Net{}, devices(2));
+    ls::SGD sgd(*model, {.lr = 0.05, .momentum = 0.9});
+    const Batch batch = make_batch(6);
+    step(*model, sgd, batch);
+    ls::nll_loss((*model)(batch.images), batch.labels.to(Device::cpu(0))).backward();
+    model.reset();
+    CHECK(message_of<ls::InvalidArgument>([&] { sgd.step(); }) ==
+          "optimizer step: the wrapper whose parameters it updates is gone; keep it as long as its optimizer");
+    sgd.zero_grad();
+    sgd.set_lr(0.1);
+}
+
+TEST_CASE("an optimizer may outlive a plain model, or its model's first place") {
+    ls::manual_seed(7);
+    const Batch batch = make_batch(6);
+    auto net = std::make_unique<Net>();
+    ls::SGD sgd(*net, {.lr = 0.05});
+    Net moved = std::move(*net);
+    net.reset();
+    const auto before = parameters_of(moved);
+    ls::nll_loss(moved.forward(batch.images), batch.labels).backward();
+    sgd.step();
+    CHECK(relative_error(difference(before, parameters_of(moved), 20), gradients_of(moved)) < 1e-4);
+    { const Net last = std::move(moved); }
+    sgd.step();
+    sgd.zero_grad();
+}
+
+TEST_CASE("a plain model's parameter that was frozen is trained once it is not") {
+    ls::manual_seed(8);
+    Net net;
+    const Batch batch = make_batch(6);
+    net.fc2.weight->requires_grad_(false);
+    ls::SGD sgd(net, {.lr = 0.05});
+    const auto train = [&] {
+        const auto before = net.fc2.weight->detach().to_vector<float>();
+        sgd.zero_grad();
+        ls::nll_loss(net.forward(batch.images), batch.labels).backward();
+        sgd.step();
+        return net.fc2.weight->detach().to_vector<float>() != before;
+    };
+    CHECK_FALSE(train());
+    net.fc2.weight->requires_grad_(true);
+    CHECK(train());
+}
+
+TEST_CASE("how many programs are kept is checked") {
+    CHECK(message_of<ls::InvalidArgument>([] { ls::DataParallel<Net>(Net{}, devices(1), {.kept_programs = 0}); }) ==
+          "0 programs to keep: give at least 1");
+}
