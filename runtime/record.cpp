@@ -11,6 +11,7 @@
 #include "lockstep/runtime/internal/eager_state.h"
 #include "lockstep/runtime/internal/kernel_registration.h"
 #include "lockstep/runtime/internal/operand.h"
+#include "lockstep/runtime/internal/strided.h"
 #include "lockstep/runtime/trace.h"
 
 namespace lockstep {
@@ -124,8 +125,8 @@ std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, Kern
     }
     const auto factory = impl_->factories.find(typeid(operation));
     if (factory == impl_->factories.end())
-        throw DeviceError(fmt::format("operation {} has no kernel for {} devices", operation.name(),
-                                      impl_->kind == DeviceKind::cuda ? "cuda" : "cpu"));
+        throw DeviceError(fmt::format("operation {} has no kernel for {} devices; add one to their kernel table",
+                                      operation.name(), impl_->kind == DeviceKind::cuda ? "cuda" : "cpu"));
     std::unique_ptr<Kernel> kernel = factory->second(operation, request);
     kernel->threads = request.threads;
     std::shared_ptr<const Kernel> shared = std::move(kernel);
@@ -276,6 +277,7 @@ std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std:
                     fmt::format("{} inside forward writes a tensor that lives outside it (a parameter, a buffer or a "
                                 "constant); forward may only compute",
                                 operation->name()));
+            require_single_elements(outputs[i].target, operation->name());
             results.push_back(outputs[i].target);
             outputs[i].target.impl()->storage->count_write();
         } else {

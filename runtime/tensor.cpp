@@ -71,17 +71,10 @@ void check_shape(const Shape& shape) {
         if (size < 0)
             throw InvalidArgument(fmt::format("a tensor of shape {}: sizes must not be negative", shape.str()));
         if (size > 0 && count > most / size)
-            throw InvalidArgument(fmt::format("a tensor of shape {}: more elements than can be counted", shape.str()));
+            throw InvalidArgument(
+                fmt::format("a tensor of shape {}: more elements than can be counted; use a smaller one", shape.str()));
         count *= std::max<std::int64_t>(size, 1);
     }
-}
-
-/// Refuses writes that the tape would not see.
-void check_writable(const Tensor& tensor, const char* what) {
-    if (!tensor.defined()) throw InvalidArgument(fmt::format("{}: the tensor is undefined", what));
-    if (grad_enabled() && tensor.requires_grad())
-        throw InvalidArgument(
-            fmt::format("{}: writes a tensor that the tape follows; write it inside a NoGrad scope", what));
 }
 
 }  // namespace
@@ -109,8 +102,8 @@ Tensor Tensor::scalar(double value, DType dtype, Device device) { return full({}
 Tensor Tensor::from_bytes(const void* values, std::size_t count, DType dtype, const Shape& shape, Device device) {
     check_shape(shape);
     if (count != static_cast<std::size_t>(shape.numel()))
-        throw InvalidArgument(
-            fmt::format("a tensor of shape {} wants {} values, not {}", shape.str(), shape.numel(), count));
+        throw InvalidArgument(fmt::format("a tensor of shape {} wants {} values, not {}; give one an element",
+                                          shape.str(), shape.numel(), count));
     auto impl = std::make_shared<TensorImpl>();
     impl->storage = std::make_shared<Storage>();
     impl->meta = TensorMeta::contiguous(dtype, shape);
@@ -151,7 +144,7 @@ bool Tensor::is_batch() const { return defined_impl("is_batch").meta.batch; }
 std::uint64_t Tensor::version() const { return defined_impl("version").storage->version(); }
 
 const TensorImpl& Tensor::defined_impl(const char* what) const {
-    if (!impl_) throw InvalidArgument(fmt::format("{}: the tensor is undefined", what));
+    if (!impl_) throw InvalidArgument(fmt::format("{}: the tensor is undefined; make it first", what));
     return *impl_;
 }
 
@@ -166,7 +159,8 @@ bool Tensor::is_contiguous() const {
 }
 
 Tensor Tensor::tag_batch(bool batch) const {
-    if (batch && dims() == 0) throw InvalidArgument("tag_batch: a scalar has no batch dimension");
+    if (batch && dims() == 0)
+        throw InvalidArgument("tag_batch: a scalar has no batch dimension; unsqueeze(0) makes one");
     if (is_batch() == batch) return *this;
     auto impl = std::make_shared<TensorImpl>();
     impl->storage = impl_->storage;
@@ -216,7 +210,8 @@ Tensor Tensor::to(Device target) const {
     if (device() == target) return *this;
     if (Trace::current()) {
         if (is_symbolic())
-            throw InvalidArgument("to(device) inside forward: tensors of forward stay on their shard's device");
+            throw InvalidArgument(
+                "to(device) inside forward: tensors of forward stay on their shard's device; leave it out");
         return *this;  // constants are copied to every device by the program
     }
     if (!target.is_host()) require_visible(target);
@@ -294,7 +289,8 @@ void Tensor::copy_out(void* values, DType wanted) const {
 double Tensor::item() const {
     if (numel() != 1)
         throw InvalidArgument(
-            fmt::format("item: a tensor of shape {} has {} elements, not one", shape().str(), numel()));
+            fmt::format("item: a tensor of shape {} has {} elements, not one; reduce it, or read all with to_vector()",
+                        shape().str(), numel()));
     double value = 0;
     const Tensor wide = detach().to(DType::f64);
     wide.copy_out(&value, DType::f64);
@@ -308,31 +304,13 @@ void* Tensor::raw_data(DType wanted, bool writes) const {
         throw InvalidArgument(
             fmt::format("data: the tensor is on {}; use to_vector() or .to(Device::host())", device().str()));
     if (impl.meta.dtype != wanted)
-        throw InvalidArgument(
-            fmt::format("data: the tensor holds {}, not {}", name_of(impl.meta.dtype), name_of(wanted)));
+        throw InvalidArgument(fmt::format("data: the tensor holds {}, not {}; convert it with .to(dtype) first",
+                                          name_of(impl.meta.dtype), name_of(wanted)));
     make_strided(*this);
     if (!is_contiguous()) throw InvalidArgument("data: the tensor is not contiguous; take .contiguous() first");
     if (writes) impl_->storage->count_write();
     return static_cast<char*>(impl.storage->buffer->data()) +
            static_cast<std::size_t>(impl.meta.offset) * size_of(wanted);
-}
-
-const Tensor& Tensor::copy_(const Tensor& source) const {
-    check_writable(*this, "copy_");
-    const NoGrad no_tape;
-    make_strided(*this);
-    Tensor values = source.detach();
-    if (!Trace::current()) values = values.to(device());
-    if (!(values.shape() == shape())) values = values.expand(shape());
-    apply_one(Reorder(), {values}, *this);
-    return *this;
-}
-
-const Tensor& Tensor::fill_(double value) const {
-    check_writable(*this, "fill_");
-    make_strided(*this);
-    apply_one(Fill(value), {}, *this);
-    return *this;
 }
 
 // ---- tape -------------------------------------------------------------------------------------------------------
@@ -341,8 +319,9 @@ bool Tensor::requires_grad() const { return defined_impl("requires_grad").requir
 
 const Tensor& Tensor::requires_grad_(bool on) const {
     if (on && !is_floating(dtype()))
-        throw InvalidArgument(
-            fmt::format("requires_grad_: only floating tensors can require gradients, not {}", name_of(dtype())));
+        throw InvalidArgument(fmt::format(
+            "requires_grad_: only floating tensors can require gradients, not {}; convert it with .to(DType::f32)",
+            name_of(dtype())));
     if (!is_leaf()) throw InvalidArgument("requires_grad_: only leaves can change; detach() gives one");
     if (impl_->requires_grad != on && impl_->storage->group) ++impl_->storage->group->flags;
     impl_->requires_grad = on;
@@ -356,8 +335,9 @@ Tensor Tensor::grad() const { return Tensor(defined_impl("grad").grad); }
 void Tensor::set_grad(const Tensor& gradient) const {
     defined_impl("set_grad");
     if (gradient.defined() && !(gradient.shape() == shape()))
-        throw InvalidArgument(fmt::format("set_grad: a gradient of shape {} for a tensor of shape {}",
-                                          gradient.shape().str(), shape().str()));
+        throw InvalidArgument(
+            fmt::format("set_grad: a gradient of shape {} for a tensor of shape {}; give one of its shape",
+                        gradient.shape().str(), shape().str()));
     impl_->grad = gradient.impl();
 }
 
@@ -378,15 +358,17 @@ void Tensor::backward(const Tensor& gradient, bool retain_graph) const {
         start = full(shape(), 1.0, dtype(), device());
     }
     if (!(start.shape() == shape()) || start.dtype() != dtype() || start.device() != device())
-        throw InvalidArgument(fmt::format("backward: a gradient of {} {} on {} for a tensor of {} {} on {}",
-                                          name_of(start.dtype()), start.shape().str(), start.device().str(),
-                                          name_of(dtype()), shape().str(), device().str()));
+        throw InvalidArgument(
+            fmt::format("backward: a gradient of {} {} on {} for a tensor of {} {} on {}; give one that agrees",
+                        name_of(start.dtype()), start.shape().str(), start.device().str(), name_of(dtype()),
+                        shape().str(), device().str()));
     run_backward({*this}, {start}, retain_graph);
 }
 
 void Tensor::register_hook(std::function<void(const Tensor& gradient)> hook) const {
-    if (!requires_grad()) throw InvalidArgument("register_hook: the tensor does not require a gradient");
-    if (!hook) throw InvalidArgument("register_hook: there is no function to call");
+    if (!requires_grad())
+        throw InvalidArgument("register_hook: the tensor does not require a gradient; call requires_grad_() first");
+    if (!hook) throw InvalidArgument("register_hook: there is no function to call; pass one");
     if (impl_->node)
         impl_->node->hooks[static_cast<std::size_t>(impl_->output_index)].push_back(std::move(hook));
     else

@@ -1,5 +1,7 @@
-// Turning opaque storage into strided storage.
+// How storage lies: turning opaque storage into strided storage, elements that share a place.
 #pragma once
+
+#include <string_view>
 
 #include "lockstep/runtime/tensor.h"
 
@@ -8,5 +10,10 @@ namespace lockstep {
 /// Brings the storage of `tensor` into row-major order if a backend keeps it in a layout of its own. All aliases see
 /// it; values, version and tape stay.
 void make_strided(const Tensor& tensor);
+
+/// Several elements are one place in memory: an expanded view.
+bool repeats_elements(const TensorMeta& meta);
+/// Throws InvalidArgument, in the name of `what`, when that is true of a tensor that is to be written.
+void require_single_elements(const Tensor& written, std::string_view what);
 
 }  // namespace lockstep

@@ -219,6 +219,46 @@ TEST_CASE("copy_ broadcasts, converts, crosses devices and writes through views"
     CHECK(contains(text, "(3, 4)"));
 }
 
+TEST_CASE("writes where elements share memory") {
+    for (const Device device : {Device::host(), Device::cpu(0)}) {
+        // PyTorch: "more than one element of the written-to tensor refers to a single memory location".
+        const Tensor row = Tensor::from(counted(4), {4}, device);
+        const Tensor rows = row.expand({3, 4});
+        const std::string expected =
+            "copy_: several elements of the tensor of shape (3, 4) that it writes are one place in memory; clone() it "
+            "first";
+        CHECK(refusal([&] { rows.copy_(Tensor::zeros({3, 4}, DType::f32, device)); }) == expected);
+        CHECK(refusal([&] { rows.copy_(rows); }) == expected);
+        CHECK(row.to_vector<float>() == counted(4));
+        CHECK(contains(refusal([&] { rows.slice(0, 0, 2).transpose(0, 1).copy_(Tensor::scalar(1)); }), "(4, 2)"));
+        row.expand({1, 4}).copy_(Tensor::scalar(2));  // size 1: nothing is shared
+        CHECK(row.to_vector<float>() == std::vector<float>(4, 2));
+        rows.fill_(7);  // as in PyTorch: the same value for all
+        CHECK(row.to_vector<float>() == std::vector<float>(4, 7));
+        CHECK(rows.slice(0, 1, 1).copy_(Tensor::scalar(1)).numel() == 0);
+        // Running statistics are written in place too.
+        const Tensor x = Tensor::full({2, 3, 2, 2}, 1, DType::f32, device);
+        const Tensor shared = Tensor::zeros({1}, DType::f32, device).expand({3});
+        CHECK(
+            contains(refusal([&] { batch_norm(x, shared, shared, {}, {}, {.training = true}); }), "clone() it first"));
+
+        // PyTorch: "some elements of the input tensor and the written-to tensor refer to a single memory location".
+        const Tensor line = Tensor::from(counted(6), {6}, device);
+        const std::string source = "copy_: the source shares memory with what is written; clone() the source first";
+        CHECK(refusal([&] { line.slice(0, 1, 6).copy_(line.slice(0, 0, 5)); }) == source);
+        const Tensor square = line.slice(0, 0, 4).reshape({2, 2});
+        CHECK(refusal([&] { square.copy_(square.transpose(0, 1)); }) == source);
+        line.copy_(line);
+        line.slice(0, 0, 3).copy_(line.slice(0, 3, 6));
+        CHECK(line.to_vector<float>() == std::vector<float>{3, 4, 5, 3, 4, 5});
+        // Where PyTorch cannot tell it writes as it comes; here the source is what it was before.
+        const Tensor table = Tensor::from(counted(6), {2, 3}, device);
+        table.slice(1, 1, 3).copy_(table.slice(1, 0, 2));
+        CHECK(table.to_vector<float>() == std::vector<float>{0, 0, 1, 3, 3, 4});
+        CHECK(refusal([&] { table.copy_(table.slice(0, 1, 2)); }) == source);
+    }
+}
+
 TEST_CASE("printing") {
     CHECK(Tensor::from(std::vector<float>{1, 2, 3, 4.5f}, {2, 2}, Device::cpu(0)).str() ==
           "tensor([[1.0000, 2.0000], [3.0000, 4.5000]], shape=(2, 2), dtype=f32, device=cpu:0)");
