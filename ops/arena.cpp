@@ -43,7 +43,8 @@ Device device_of(const std::vector<NamedTensor>& tensors) {
     for (const NamedTensor& named : tensors)
         if (named.member->tensor().device() != first)
             throw InvalidArgument(
-                fmt::format("module must have its parameters and buffers on one device, but {} is on {} and {} on {}",
+                fmt::format("module must have its parameters and buffers on one device, but {} is on {} and {} on {}; "
+                            "bring the model to one",
                             tensors.front().name, first.str(), named.name, named.member->tensor().device().str()));
     return first;
 }

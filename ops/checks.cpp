@@ -7,7 +7,8 @@
 namespace lockstep::checks {
 
 void defined(const char* operation, const char* argument, const Tensor& tensor) {
-    if (!tensor.defined()) throw InvalidArgument(fmt::format("{}: {} is undefined", operation, argument));
+    if (!tensor.defined())
+        throw InvalidArgument(fmt::format("{}: {} is undefined; pass a tensor", operation, argument));
 }
 
 void floating(const char* operation, const char* argument, const Tensor& tensor) {

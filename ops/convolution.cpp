@@ -17,8 +17,8 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Pair st
     checks::dims("conv2d", "input", x, 4, "(N, C, H, W)");
     checks::dims("conv2d", "weight", weight, 4, "(out channels, in channels, kernel height, kernel width)");
     if (x.size(1) != weight.size(1))
-        throw InvalidArgument(fmt::format("conv2d: input {} has {} channels, weight {} wants {}", x.shape().str(),
-                                          x.size(1), weight.shape().str(), weight.size(1)));
+        throw InvalidArgument(fmt::format("conv2d: input {} has {} channels, weight {} wants {}; give as many channels",
+                                          x.shape().str(), x.size(1), weight.shape().str(), weight.size(1)));
     checks::vector_of("conv2d", "bias", bias, weight.size(0), "output channel");
     if (stride.h < 1 || stride.w < 1 || padding.h < 0 || padding.w < 0)
         throw InvalidArgument(fmt::format("conv2d: stride ({}, {}) must be positive and padding ({}, {}) not negative",
@@ -26,7 +26,7 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Pair st
     const std::int64_t room_h = x.size(2) + 2 * padding.h - weight.size(2);
     const std::int64_t room_w = x.size(3) + 2 * padding.w - weight.size(3);
     if (room_h < 0 || room_w < 0 || weight.numel() == 0)
-        throw InvalidArgument(fmt::format("conv2d: weight {} does not fit in input {} with padding ({}, {})",
+        throw InvalidArgument(fmt::format("conv2d: weight {} does not fit in input {} with padding ({}, {}); pad more",
                                           weight.shape().str(), x.shape().str(), padding.h, padding.w));
 
     const ConvGeometry geometry{stride.h, stride.w, padding.h, padding.w};
@@ -66,7 +66,8 @@ Tensor max_pool2d(const Tensor& x, Pair kernel_size, std::optional<Pair> stride,
                                           kernel_size.h, kernel_size.w, step.h, step.w));
     if (static_cast<std::int64_t>(kernel_size.h) * kernel_size.w > 255)
         throw InvalidArgument(
-            fmt::format("max_pool2d: a window of ({}, {}) has more than 255 elements", kernel_size.h, kernel_size.w));
+            fmt::format("max_pool2d: a window of ({}, {}) has more than 255 elements; use a smaller one", kernel_size.h,
+                        kernel_size.w));
     if (padding.h < 0 || padding.w < 0 || 2 * padding.h > kernel_size.h || 2 * padding.w > kernel_size.w)
         throw InvalidArgument(
             fmt::format("max_pool2d: padding ({}, {}) must be between 0 and half of the window ({}, {})", padding.h,
@@ -75,7 +76,7 @@ Tensor max_pool2d(const Tensor& x, Pair kernel_size, std::optional<Pair> stride,
     const std::int64_t room_w = x.size(3) + 2 * padding.w - kernel_size.w;
     if (room_h < 0 || room_w < 0)
         throw InvalidArgument(
-            fmt::format("max_pool2d: a window of ({}, {}) does not fit in input {} with padding ({}, {})",
+            fmt::format("max_pool2d: a window of ({}, {}) does not fit in input {} with padding ({}, {}); pad more",
                         kernel_size.h, kernel_size.w, x.shape().str(), padding.h, padding.w));
 
     const PoolGeometry geometry{kernel_size.h, kernel_size.w, step.h, step.w, padding.h, padding.w};

@@ -62,8 +62,10 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
     checks::same_dtype("linear", "bias", bias, x);
     checks::dims("linear", "weight", weight, 2, "(out, in)");
     if (x.dims() < 1 || x.size(-1) != weight.size(1))
-        throw InvalidArgument(fmt::format("linear: input {} has {} features, weight {} wants {}", x.shape().str(),
-                                          x.dims() < 1 ? 0 : x.size(-1), weight.shape().str(), weight.size(1)));
+        throw InvalidArgument(
+            fmt::format("linear: input {} has {} features, weight {} wants {}; "
+                        "give the input as many, or make the layer Linear(features, ...)",
+                        x.shape().str(), x.dims() < 1 ? 0 : x.size(-1), weight.shape().str(), weight.size(1)));
     checks::vector_of("linear", "bias", bias, weight.size(0), "output");
     if (x.dims() != 2) {
         Shape shape = x.shape();

@@ -87,7 +87,9 @@ ModuleTensor& ModuleTensor::operator=(ModuleTensor&& other) noexcept = default;
 ModuleTensor::~ModuleTensor() = default;
 
 const Tensor& ModuleTensor::tensor() const {
-    if (!group_) throw InvalidArgument("a parameter or buffer is used after its module was moved from");
+    if (!group_)
+        throw InvalidArgument(
+            "a parameter or buffer is used after its module was moved from; use the one it was moved to");
     ++detail::uses;
     return group_->value;
 }
@@ -95,8 +97,9 @@ const Tensor& ModuleTensor::tensor() const {
 void ModuleTensor::rebind(Tensor value) const {
     const Tensor& present = tensor();
     if (!value.defined() || !(value.shape() == present.shape()))
-        throw InvalidArgument(fmt::format("rebind: a module tensor of shape {} cannot become one of shape {}",
-                                          present.shape().str(), value.defined() ? value.shape().str() : "undefined"));
+        throw InvalidArgument(
+            fmt::format("rebind: a module tensor of shape {} cannot become one of shape {}; keep the shape",
+                        present.shape().str(), value.defined() ? value.shape().str() : "undefined"));
     group_->value = std::move(value);
 }
 

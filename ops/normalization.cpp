@@ -45,8 +45,9 @@ void check(const Tensor& x, const Tensor& mean, const Tensor& variance, const Te
     if (!(options.momentum >= 0 && options.momentum <= 1))
         throw InvalidArgument(fmt::format("batch_norm: momentum {} must lie in [0, 1]", options.momentum));
     if ((options.training || !mean.defined()) && x.size(0) * x.size(2) * x.size(3) <= 1)
-        throw InvalidArgument(
-            fmt::format("Expected more than 1 value per channel when training, got input size {}", x.shape().str()));
+        throw InvalidArgument(fmt::format(
+            "Expected more than 1 value per channel when training, got input size {}; use more rows a shard",
+            x.shape().str()));
 }
 
 }  // namespace

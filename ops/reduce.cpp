@@ -18,7 +18,8 @@ std::uint32_t dim_bits(const char* name, const Tensor& x, const Dims& dims) {
     for (const int dim : dims.list()) {
         const std::uint32_t bit = 1u << wrap_dim(dim, x.dims(), name);
         if (bits & bit)
-            throw InvalidArgument(fmt::format("{}: dimension {} of {} is named twice", name, dim, x.shape().str()));
+            throw InvalidArgument(
+                fmt::format("{}: dimension {} of {} is named twice; name each once", name, dim, x.shape().str()));
         bits |= bit;
     }
     return bits;
@@ -89,7 +90,8 @@ Tensor argmax(const Tensor& x, std::optional<int> dim, bool keepdim) {
     const int along = dim ? wrap_dim(*dim, x.dims(), "argmax") : 0;
     if (source.dims() == 0) return Tensor::zeros({}, DType::i64, x.device());
     if (source.size(along) == 0)
-        throw InvalidArgument(fmt::format("argmax: dimension {} of {} is empty", along, x.shape().str()));
+        throw InvalidArgument(
+            fmt::format("argmax: dimension {} of {} is empty; give at least one element", along, x.shape().str()));
     const std::uint32_t bit = 1u << along;
     const bool batch = dim && x.is_batch() && along != 0;
     const TensorMeta meta = TensorMeta::contiguous(DType::i64, reduced_shape(source.shape(), bit, true), batch);
@@ -106,7 +108,7 @@ Tensor argmax(const Tensor& x, std::optional<int> dim, bool keepdim) {
 }
 
 Tensor cat(const std::vector<Tensor>& tensors, int dim) {
-    if (tensors.empty()) throw InvalidArgument("cat: an empty list of tensors");
+    if (tensors.empty()) throw InvalidArgument("cat: an empty list of tensors; give at least one");
     for (const Tensor& tensor : tensors) {
         checks::floating("cat", "a tensor", tensor);
         checks::same_dtype("cat", "a tensor", tensor, tensors[0]);

@@ -45,7 +45,8 @@ int SGD::add_group(const std::vector<std::string>& names, SgdOptions options) {
                     found = true;
                 }
         if (!found)
-            throw InvalidArgument(fmt::format("SGD: no parameter is called {} or lies in a module of that name", name));
+            throw InvalidArgument(fmt::format(
+                "SGD: no parameter is called {} or lies in a module of that name; named_tensors() lists them", name));
     }
     group_of_ = std::move(moved);
     groups_.push_back(options);
@@ -55,7 +56,8 @@ int SGD::add_group(const std::vector<std::string>& names, SgdOptions options) {
 
 const SgdOptions& SGD::options(int group) const {
     if (group < 0 || group >= static_cast<int>(groups_.size()))
-        throw InvalidArgument(fmt::format("SGD: there is no group {}, only {}", group, groups_.size()));
+        throw InvalidArgument(
+            fmt::format("SGD: there is no group {}, only {}; add_group makes one", group, groups_.size()));
     return groups_[static_cast<std::size_t>(group)];
 }
 

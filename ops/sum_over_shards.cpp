@@ -7,7 +7,7 @@
 namespace lockstep {
 
 std::vector<Tensor> sum_over_shards(const std::vector<Tensor>& tensors) {
-    if (tensors.empty()) throw InvalidArgument("sum_over_shards: an empty list of tensors");
+    if (tensors.empty()) throw InvalidArgument("sum_over_shards: an empty list of tensors; give at least one");
     std::vector<Output> outputs;
     std::vector<bool> wanted;
     for (const Tensor& tensor : tensors) {

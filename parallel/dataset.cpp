@@ -23,8 +23,9 @@ std::vector<Tensor> checked_rows(std::vector<Tensor> tensors) {
                 fmt::format("TensorDataset: tensor {} is on {}; bring it to the host with to(Device::host())", i,
                             tensor.device().str()));
         if (tensor.size(0) != tensors[0].size(0))
-            throw InvalidArgument(fmt::format("TensorDataset: tensor 0 has {} rows, tensor {} has {}",
-                                              tensors[0].size(0), i, tensor.size(0)));
+            throw InvalidArgument(
+                fmt::format("TensorDataset: tensor 0 has {} rows, tensor {} has {}; give as many rows each",
+                            tensors[0].size(0), i, tensor.size(0)));
         tensor = tensor.detach().contiguous();
     }
     return tensors;
@@ -37,7 +38,8 @@ const std::byte* first_byte(const Tensor& contiguous) {
 }
 
 RowField row_field(const Tensor& row) {
-    if (!row.defined()) throw InvalidArgument("a data set returned an undefined tensor for row 0");
+    if (!row.defined())
+        throw InvalidArgument("a data set returned an undefined tensor for row 0; return one for every row");
     return {row.dtype(), row.shape()};
 }
 
@@ -64,15 +66,19 @@ Mnist::Mnist(const std::filesystem::path& directory, const MnistOptions& options
     IdxArray images = read_idx(image_file);
     const IdxArray labels = read_idx(label_file);
     if (images.dtype != DType::u8 || images.shape.size() != 3)
-        throw DataError(fmt::format("{}: offset 0: images must be bytes in 3 dimensions (count, rows, columns)",
-                                    image_file.string()));
+        throw DataError(
+            fmt::format("{}: offset 0: images must be bytes in 3 dimensions (count, rows, columns); "
+                        "give MNIST's own files",
+                        image_file.string()));
     if (labels.dtype != DType::u8 || labels.shape.size() != 1)
-        throw DataError(fmt::format("{}: offset 0: labels must be bytes in 1 dimension", label_file.string()));
+        throw DataError(fmt::format("{}: offset 0: labels must be bytes in 1 dimension; give MNIST's own files",
+                                    label_file.string()));
     if (images.shape[0] != labels.shape[0])
         throw DataError(fmt::format("{}: offset 4: {} labels, but {} has {} images; the files do not belong together",
                                     label_file.string(), labels.shape[0], image_file.string(), images.shape[0]));
     if (images.shape[0] == 0 || images.data.empty())
-        throw DataError(fmt::format("{}: offset 4: there are no pixels in it", image_file.string()));
+        throw DataError(
+            fmt::format("{}: offset 4: there are no pixels in it; get the file again", image_file.string()));
 
     auto content = std::make_shared<Content>();
     content->image = {1, images.shape[1], images.shape[2]};
@@ -81,8 +87,8 @@ Mnist::Mnist(const std::filesystem::path& directory, const MnistOptions& options
     for (std::size_t i = 0; i < labels.data.size(); ++i) {
         const auto label = static_cast<std::int64_t>(labels.data[i]);
         if (label > 9)
-            throw DataError(
-                fmt::format("{}: offset {}: label {} of image {} is no digit", label_file.string(), 8 + i, label, i));
+            throw DataError(fmt::format("{}: offset {}: label {} of image {} is no digit; get the file again",
+                                        label_file.string(), 8 + i, label, i));
         content->labels.push_back(label);
     }
     for (std::size_t v = 0; v < content->value_of.size(); ++v)
@@ -107,7 +113,8 @@ void Mnist::read(std::span<const std::int64_t> rows, std::span<std::byte* const>
 }
 
 std::tuple<Tensor, Tensor> Mnist::get(std::int64_t row) const {
-    if (row < 0 || row >= size()) throw InvalidArgument(fmt::format("Mnist: there is no row {}, only {}", row, size()));
+    if (row < 0 || row >= size())
+        throw InvalidArgument(fmt::format("Mnist: there is no row {}, only {}; count from 0", row, size()));
     std::vector<float> image(static_cast<std::size_t>(content_->image.numel()));
     std::int64_t label = 0;
     std::byte* const to[] = {reinterpret_cast<std::byte*>(image.data()), reinterpret_cast<std::byte*>(&label)};

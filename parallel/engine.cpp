@@ -126,7 +126,7 @@ std::vector<std::uint64_t> Engine::operations_per_device() const { return impl_-
 
 Device Engine::device_of_shard(int shard) const {
     if (shard < 0 || shard >= shards())
-        throw InvalidArgument(fmt::format("there is no shard {}, only {}", shard, shards()));
+        throw InvalidArgument(fmt::format("there is no shard {}, only {}; count from 0", shard, shards()));
     const Lane& lane = impl_->context.lanes[static_cast<std::size_t>(impl_->context.lane_of(shard))];
     return devices()[lane.device];
 }

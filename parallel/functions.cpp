@@ -16,7 +16,8 @@ namespace lockstep {
 namespace {
 
 void require_defined(const char* function, const Tensor& tensor) {
-    if (!tensor.defined()) throw InvalidArgument(fmt::format("{}: an undefined tensor", function));
+    if (!tensor.defined())
+        throw InvalidArgument(fmt::format("{}: an undefined tensor; pass one that is made", function));
 }
 
 /// Sizes of the parts of a dimension of `size` elements, one for each device that gets one.
@@ -40,8 +41,9 @@ std::vector<std::int64_t> part_sizes(const Shape& shape, int along, const Device
         // Checked one by one against what is left, so that no sum overflows.
         if (chunk < 1) throw InvalidArgument(fmt::format("scatter: a chunk size of {}; they must be positive", chunk));
         if (chunk > size - sum)
-            throw InvalidArgument(fmt::format("scatter: chunk sizes sum up to more than the {} of dimension {} of {}",
-                                              size, along, shape.str()));
+            throw InvalidArgument(
+                fmt::format("scatter: chunk sizes sum up to more than the {} of dimension {} of {}; give smaller ones",
+                            size, along, shape.str()));
         sum += chunk;
     }
     if (sum != size)
@@ -105,8 +107,8 @@ Tensor gather(const std::vector<Tensor>& tensors, Device destination, int dim) {
                 fmt::format("gather: tensor {} on {} is {} and the first {}; all dimensions but {} must agree", i,
                             tensors[i].device().str(), tensors[i].shape().str(), first.shape().str(), along));
         if (tensors[i].dtype() != first.dtype())
-            throw InvalidArgument(fmt::format("gather: tensor {} is {} and the first {}", i,
-                                              name_of(tensors[i].dtype()), name_of(first.dtype())));
+            throw InvalidArgument(fmt::format("gather: tensor {} is {} and the first {}; convert one with .to(dtype)",
+                                              i, name_of(tensors[i].dtype()), name_of(first.dtype())));
     }
     std::vector<Tensor> parts;
     for (const Tensor& tensor : tensors) parts.push_back((scalars ? tensor.unsqueeze(0) : tensor).to(destination));
@@ -129,7 +131,7 @@ std::vector<Tensor> broadcast(const Tensor& tensor, const Devices& devices) {
 }
 
 Tensor reduce_add(const std::vector<Tensor>& tensors, std::optional<Device> destination) {
-    if (tensors.empty()) throw InvalidArgument("reduce_add: an empty list of tensors");
+    if (tensors.empty()) throw InvalidArgument("reduce_add: an empty list of tensors; give at least one");
     for (const Tensor& tensor : tensors) require_defined("reduce_add", tensor);
     const Tensor& first = tensors[0];
     const Device where = destination.value_or(first.device());
@@ -139,8 +141,9 @@ Tensor reduce_add(const std::vector<Tensor>& tensors, std::optional<Device> dest
                                               i, tensors[i].device().str(), tensors[i].shape().str(),
                                               first.shape().str()));
         if (tensors[i].dtype() != first.dtype())
-            throw InvalidArgument(fmt::format("reduce_add: tensor {} is {} and the first {}", i,
-                                              name_of(tensors[i].dtype()), name_of(first.dtype())));
+            throw InvalidArgument(
+                fmt::format("reduce_add: tensor {} is {} and the first {}; convert one with .to(dtype)", i,
+                            name_of(tensors[i].dtype()), name_of(first.dtype())));
     }
     if (std::none_of(tensors.begin(), tensors.end(), [&](const Tensor& tensor) { return tensor.device() == where; }))
         throw InvalidArgument(

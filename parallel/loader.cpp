@@ -60,7 +60,7 @@ struct BatchLoader::State {
 
     State(const Engine& engine, std::shared_ptr<const RowSource> rows, const LoaderOptions& wanted)
         : options(checked(wanted)), source(std::move(rows)), size(source->size()) {
-        if (size < 1) throw InvalidArgument("Loader: the data set is empty");
+        if (size < 1) throw InvalidArgument("Loader: the data set is empty; give one with rows");
         batches = options.drop_last ? size / options.batch_size : (size + options.batch_size - 1) / options.batch_size;
         if (batches == 0)
             throw InvalidArgument(
@@ -193,8 +193,8 @@ const LoaderOptions& BatchLoader::options() const { return state_->options; }
 std::uint64_t BatchLoader::begin(std::uint64_t epoch, std::int64_t first_batch) {
     State& state = *state_;
     if (first_batch < 0 || first_batch > state.batches)
-        throw InvalidArgument(
-            fmt::format("Loader: an epoch cannot begin at batch {}, it has {}", first_batch, state.batches));
+        throw InvalidArgument(fmt::format("Loader: an epoch cannot begin at batch {}, it has {}; begin at one it has",
+                                          first_batch, state.batches));
     state.stop();
     if (state.options.shuffle) {
         state.order = shuffled_order(state.size, state.options.seed, epoch);

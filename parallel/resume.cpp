@@ -158,7 +158,7 @@ std::filesystem::path resume_path(const std::filesystem::path& checkpoint) { ret
 
 void detail::save_run(Engine& engine, SGD& optimizer, const RunState& run, const std::filesystem::path& checkpoint) {
     if (optimizer.store() != engine.store())
-        throw InvalidArgument("save_resume: the optimizer belongs to another model");
+        throw InvalidArgument("save_resume: the optimizer belongs to another model; give this one's");
     engine.synchronize();
     json state = {{"version", 1},
                   {"checkpoint_crc32", checksum(checkpoint)},
@@ -191,7 +191,7 @@ void detail::save_run(Engine& engine, SGD& optimizer, const RunState& run, const
 
 RunState detail::load_run(Engine& engine, SGD& optimizer, const std::filesystem::path& checkpoint) {
     if (optimizer.store() != engine.store())
-        throw InvalidArgument("load_resume: the optimizer belongs to another model");
+        throw InvalidArgument("load_resume: the optimizer belongs to another model; give this one's");
     const std::filesystem::path path = resume_path(checkpoint);
     const SafetensorsFile file(path);
     RunState run;

@@ -80,7 +80,7 @@ void check(Stream& stream) {
     if (found.code == static_cast<std::int32_t>(StatusCode::target_out_of_range))
         throw InvalidArgument(
             fmt::format("loss: target {} in row {} is out of range; classes count from 0", found.value, found.row));
-    throw InvalidArgument("loss: the value is not finite");
+    throw InvalidArgument("loss: the value is not finite; look at the inputs and the learning rate");
 }
 
 }  // namespace lockstep::eager_state

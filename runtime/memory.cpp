@@ -178,10 +178,10 @@ std::shared_ptr<Buffer> Buffer::symbolic(Trace& trace, int id, std::size_t bytes
 bool Buffer::belongs_to(const Trace& trace) const { return trace_ == trace.number(); }
 
 std::shared_ptr<Buffer> Buffer::part(std::shared_ptr<Buffer> whole, std::size_t offset, std::size_t bytes) {
-    if (!whole) throw InvalidArgument("part of a buffer: there is no buffer");
+    if (!whole) throw InvalidArgument("part of a buffer: there is no buffer; allocate it first");
     if (offset > whole->bytes_ || bytes > whole->bytes_ - offset)
-        throw InvalidArgument(
-            fmt::format("part of a buffer: {} bytes from byte {} of {}", bytes, offset, whole->bytes_));
+        throw InvalidArgument(fmt::format("part of a buffer: {} bytes from byte {} of {}; give a range inside", bytes,
+                                          offset, whole->bytes_));
     std::shared_ptr<Buffer> buffer(new Buffer);
     buffer->device_ = whole->device_;
     buffer->home_ = whole->home_;

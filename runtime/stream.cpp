@@ -36,9 +36,9 @@ void check_ownership(const Stream& stream, std::string_view what, std::span<cons
     for (const Access& access : accesses) {
         if (access.owner == stream.device() || access.owner.is_host() || access.mode == Access::Mode::peer_read)
             continue;
-        throw InvalidArgument(
-            fmt::format("{} on stream {}: memory of {} is neither the stream's nor a declared read of a peer's", what,
-                        stream.name(), access.owner.str()));
+        throw InvalidArgument(fmt::format(
+            "{} on stream {}: memory of {} is neither the stream's nor a declared read of a peer's; copy it over first",
+            what, stream.name(), access.owner.str()));
     }
 }
 
@@ -131,7 +131,8 @@ Stream::Stream(Device device, StreamRole role, int index, int id)
       handoff_(device) {}
 
 void Stream::run(std::string_view what, std::span<const Access> accesses, Work work, int threads) {
-    if (!work) throw InvalidArgument(fmt::format("{} on stream {}: there is no work to run", what, name_));
+    if (!work)
+        throw InvalidArgument(fmt::format("{} on stream {}: there is no work to run; pass a function", what, name_));
     check_ownership(*this, what, accesses);
     for (const Access& access : accesses)
         if (access.mode == Access::Mode::peer_read) copy_count::add(access.owner, device_, access.bytes);
@@ -145,8 +146,9 @@ void Stream::account_copy(std::span<Access, 2> accesses, std::size_t bytes) {
     const Access& to = accesses[1];
     if (from.owner != device_) from.mode = Access::Mode::peer_read;
     if (to.owner != device_ && from.owner != device_)
-        throw InvalidArgument(fmt::format("copy from {} to {} on stream {}: neither side is the stream's device",
-                                          from.owner.str(), to.owner.str(), name_));
+        throw InvalidArgument(
+            fmt::format("copy from {} to {} on stream {}: neither side is the stream's device; use a stream of one",
+                        from.owner.str(), to.owner.str(), name_));
     if (order_check::enabled()) order_check::on_work(id_, name_, "copy", accesses);
     copy_count::add(from.owner, to.owner, bytes);
 }
@@ -163,8 +165,8 @@ void Stream::copy_2d(void* to, std::size_t to_pitch, Device to_device, const voi
                      Device from_device, std::size_t row_bytes, std::size_t rows) {
     if (row_bytes == 0 || rows == 0) return;
     if (row_bytes > to_pitch || row_bytes > from_pitch)
-        throw InvalidArgument(
-            fmt::format("copy_2d: rows of {} bytes do not fit pitches {} and {}", row_bytes, from_pitch, to_pitch));
+        throw InvalidArgument(fmt::format("copy_2d: rows of {} bytes do not fit pitches {} and {}; give larger pitches",
+                                          row_bytes, from_pitch, to_pitch));
     Access accesses[] = {{from, from_pitch * (rows - 1) + row_bytes, from_device, Access::Mode::read},
                          {to, to_pitch * (rows - 1) + row_bytes, to_device, Access::Mode::write}};
     account_copy(accesses, row_bytes * rows);
@@ -181,7 +183,7 @@ void Stream::fill(void* to, std::uint8_t value, std::size_t bytes) {
 }
 
 void Stream::callback(std::function<void()> function) {
-    if (!function) throw InvalidArgument(fmt::format("callback on stream {}: there is no function", name_));
+    if (!function) throw InvalidArgument(fmt::format("callback on stream {}: there is no function; pass one", name_));
     impl_->callback(std::move(function));
 }
 

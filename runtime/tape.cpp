@@ -146,7 +146,8 @@ void run_backward(const std::vector<Tensor>& roots, const std::vector<Tensor>& g
         if (!impl->node) {
             if (!impl->requires_grad)
                 throw InvalidArgument(
-                    "backward: this tensor does not require a gradient and no operation on the tape made it");
+                    "backward: this tensor does not require a gradient and no operation on the tape made it; "
+                    "call requires_grad_() on a leaf before forward, and forward outside NoGrad");
             Leaf leaf{roots[i], gradients[i], 0};
             finish_leaf(leaf);
             continue;

@@ -72,13 +72,14 @@ Tensor Tensor::reshape(const Shape& wanted) const {
     }
     if (open >= 0) {
         if (known == 0 || numel() % known != 0)
-            throw InvalidArgument(fmt::format("reshape of {} to {}: {} elements are no multiple of {}", shape().str(),
-                                              wanted.str(), numel(), known));
+            throw InvalidArgument(
+                fmt::format("reshape of {} to {}: {} elements are no multiple of {}; give sizes that divide them",
+                            shape().str(), wanted.str(), numel(), known));
         target[open] = numel() / known;
     }
     if (target.numel() != numel())
-        throw InvalidArgument(fmt::format("reshape of {} to {}: {} elements, not {}", shape().str(), wanted.str(),
-                                          numel(), target.numel()));
+        throw InvalidArgument(fmt::format("reshape of {} to {}: {} elements, not {}; give sizes of that product",
+                                          shape().str(), wanted.str(), numel(), target.numel()));
     if (target == shape()) return *this;
     make_strided(*this);
     const bool batch = is_batch() && target.dims() > 0 && target[0] == size(0);
@@ -99,8 +100,8 @@ Tensor Tensor::flatten(int start_dim, int end_dim) const {
     const int first = wrap_dim(start_dim, dims(), "flatten");
     const int last = wrap_dim(end_dim, dims(), "flatten");
     if (first > last)
-        throw InvalidArgument(
-            fmt::format("flatten: start dimension {} lies behind end dimension {}", start_dim, end_dim));
+        throw InvalidArgument(fmt::format(
+            "flatten: start dimension {} lies behind end dimension {}; give the lower one first", start_dim, end_dim));
     Shape target;
     for (int i = 0; i < first; ++i) target.push_back(size(i));
     std::int64_t product = 1;
@@ -130,8 +131,10 @@ Tensor Tensor::transpose(int dim0, int dim1) const {
 Tensor Tensor::slice(int dim, std::int64_t start, std::int64_t end, std::int64_t step) const {
     const int d = wrap_dim(dim, dims(), "slice");
     if (start < 0 || end < start || end > size(d) || step < 1)
-        throw InvalidArgument(fmt::format("slice of dimension {} of {}: [{}, {}) by {} does not lie inside", dim,
-                                          shape().str(), start, end, step));
+        throw InvalidArgument(
+            fmt::format("slice of dimension {} of {}: [{}, {}) by {} does not lie inside; give 0 <= start <= end <= "
+                        "size and a positive step",
+                        dim, shape().str(), start, end, step));
     make_strided(*this);
     Shape sizes = shape();
     Shape steps = impl_->meta.strides;
@@ -153,14 +156,16 @@ Tensor Tensor::select(int dim, std::int64_t index) const {
     const int d = wrap_dim(dim, dims(), "select");
     if (index < 0 || index >= size(d))
         throw InvalidArgument(
-            fmt::format("select: index {} of dimension {} of {} is out of range", index, dim, shape().str()));
+            fmt::format("select: index {} of dimension {} of {} is out of range; count from 0, or back from -1", index,
+                        dim, shape().str()));
     return slice(d, index, index + 1).squeeze(d);
 }
 
 Tensor Tensor::expand(const Shape& target) const {
     const int shift = target.dims() - dims();
     if (shift < 0)
-        throw InvalidArgument(fmt::format("expand of {} to {}: fewer dimensions", shape().str(), target.str()));
+        throw InvalidArgument(
+            fmt::format("expand of {} to {}: fewer dimensions; give at least as many", shape().str(), target.str()));
     make_strided(*this);
     Shape steps = target;
     std::uint32_t summed = 0;
@@ -168,7 +173,8 @@ Tensor Tensor::expand(const Shape& target) const {
         const std::int64_t own = i < shift ? 1 : size(i - shift);
         if (target[i] < 0 || (own != target[i] && own != 1))
             throw InvalidArgument(
-                fmt::format("expand of {} to {}: sizes differ in dimension {}", shape().str(), target.str(), i));
+                fmt::format("expand of {} to {}: sizes differ in dimension {}; only a size of 1 can grow",
+                            shape().str(), target.str(), i));
         steps[i] = i < shift || own != target[i] ? 0 : impl_->meta.strides[i - shift];
         if (i < shift || own != target[i]) summed |= 1u << i;
     }

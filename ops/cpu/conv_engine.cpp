@@ -18,7 +18,7 @@ const ConvShape& checked(const ConvShape& s, int threads) {
     if (!sizes || !steps || s.h + 2 * s.pad.h < s.kh || s.w + 2 * s.pad.w < s.kw)
         throw InvalidArgument(
             fmt::format("convolution of ({}, {}, {}, {}) with weights ({}, {}, {}, {}), stride ({}, {}), padding ({}, "
-                        "{}): the output is empty",
+                        "{}): the output is empty, pad more",
                         s.n, s.c, s.h, s.w, s.k, s.c, s.kh, s.kw, s.stride.h, s.stride.w, s.pad.h, s.pad.w));
     if (threads < 1) throw InvalidArgument(fmt::format("convolution on {} threads: at least 1 is needed", threads));
     return s;

@@ -120,7 +120,8 @@ private:
 
 std::unique_ptr<Kernel> make_fill(const Fill& operation, KernelRequest& request) {
     if (request.out[0].opaque != nullptr)
-        throw InvalidArgument(std::string(operation.name()) + " writes a strided tensor, not " + request.out[0].str());
+        throw InvalidArgument(std::string(operation.name()) + " writes a strided tensor, not " + request.out[0].str() +
+                              "; clone() it first");
     return std::make_unique<FillKernel>(operation.value, request.out[0]);
 }
 

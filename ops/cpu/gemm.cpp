@@ -47,7 +47,8 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix<float>& a
     const dnnl::status status = dnnl::sgemm(left.transposed, right.transposed, m, n, k, 1.0F, a.data, left.stride,
                                             b.data, right.stride, add ? 1.0F : 0.0F, c, n);
     if (status != dnnl::status::success)
-        throw DeviceError("oneDNN's sgemm failed with status " + std::to_string(static_cast<int>(status)));
+        throw DeviceError("oneDNN's sgemm failed with status " + std::to_string(static_cast<int>(status)) +
+                          "; free memory if that is 1");
 }
 
 void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix<double>& a, const Matrix<double>& b, double* c,

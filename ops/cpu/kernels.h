@@ -38,7 +38,8 @@ auto for_floating(const Operation& operation, DType dtype, const Make& make) {
 inline void require_contiguous_output(const Operation& operation, const KernelRequest& request, std::size_t output) {
     const TensorMeta& meta = request.out[output];
     if (meta.opaque == nullptr && meta.is_contiguous()) return;
-    throw InvalidArgument(std::string(operation.name()) + " writes a contiguous tensor, not " + meta.str());
+    throw InvalidArgument(std::string(operation.name()) + " writes a contiguous tensor, not " + meta.str() +
+                          "; clone() it first");
 }
 
 /// Whether an input that may be missing is there (all of them have dimensions when they are).

@@ -110,7 +110,9 @@ void arrange(TensorMeta& meta, const onednn::Desc& desc) {
 onednn::Desc desc_of(const TensorMeta& meta) {
     if (meta.opaque != nullptr) {
         const auto* layout = dynamic_cast<const OneDnnLayout*>(meta.opaque.get());
-        if (layout == nullptr) throw InvalidArgument("a layout of another backend reached the CPU: " + meta.str());
+        if (layout == nullptr)
+            throw InvalidArgument("a layout of another backend reached the CPU: " + meta.str() +
+                                  "; make the tensor contiguous first");
         return layout->desc;
     }
     if (meta.shape.empty()) return {{1}, type_of(meta.dtype), onednn::Dims{1}};

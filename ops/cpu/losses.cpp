@@ -90,7 +90,7 @@ void report(const Invocation& call, StatusCode code, std::int64_t row, std::int6
 void require_targets(const Operation& operation, const TensorMeta& target) {
     if (target.dtype != DType::i64)
         throw InvalidArgument(std::string(operation.name()) + ": targets are i64, not " +
-                              std::string(name_of(target.dtype)));
+                              std::string(name_of(target.dtype)) + "; convert them with .to(dtype)");
 }
 
 std::unique_ptr<Kernel> make_nll_forward(const NllForward& operation, KernelRequest& request) {

@@ -59,7 +59,8 @@ std::string describe(const Desc& desc) {
 }
 
 void throw_no_kernel(const std::string& what, const std::string& tried) {
-    throw DeviceError(fmt::format("{}: oneDNN has no fast kernel on this processor (offered: {})", what, tried));
+    throw DeviceError(
+        fmt::format("{}: oneDNN has no fast kernel on this processor (offered: {}); use a newer oneDNN", what, tried));
 }
 
 }  // namespace lockstep::onednn

@@ -29,7 +29,8 @@ struct Sizes {
 
 int narrow(std::int64_t size) {
     if (size > std::int64_t{1} << 30)
-        throw InvalidArgument(fmt::format("conv2d: a dimension of {} elements is more than cuDNN takes", size));
+        throw InvalidArgument(fmt::format(
+            "conv2d: a dimension of {} elements is more than cuDNN takes; use a smaller batch or image", size));
     return static_cast<int>(size);
 }
 
@@ -127,8 +128,10 @@ Chosen<Algorithm> choose(const Sizes& sizes, const ConvGeometry& geometry, std::
                 return {std::move(convolution), algorithm, bytes};
         }
     }
-    throw DeviceError(fmt::format("cuDNN has no deterministic algorithm for a convolution of x {} with weights {}",
-                                  sizes.x.str(), sizes.w.str()));
+    throw DeviceError(
+        fmt::format("cuDNN has no deterministic algorithm for a convolution of x {} with weights {}; "
+                    "use other sizes",
+                    sizes.x.str(), sizes.w.str()));
 }
 
 /// cuDNN's handle, working on `queue`.

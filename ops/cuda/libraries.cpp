@@ -17,8 +17,10 @@ namespace {
     check(cudaGetLastError(), call, where);
     int device = -1;
     check_quietly(cudaGetDevice(&device));
-    throw DeviceError(fmt::format("{} failed: {} with CUDA device {} current, at {}:{}", call, status, device,
-                                  where.file_name(), where.line()));
+    throw DeviceError(
+        fmt::format("{} failed: {} with CUDA device {} current, at {}:{}; "
+                    "compare the versions that lockstep-info prints with those installed",
+                    call, status, device, where.file_name(), where.line()));
 }
 
 }  // namespace

@@ -12,15 +12,18 @@ namespace {
 
 TensorMeta meta_of(const BatchInput& input, std::size_t number) {
     if (const auto* cut = std::get_if<ShardedTensor>(&input)) {
-        if (cut->shards() == 0) throw InvalidArgument(fmt::format("input {}: the sharded tensor is empty", number));
+        if (cut->shards() == 0)
+            throw InvalidArgument(fmt::format("input {}: the sharded tensor is empty; fill its shards", number));
         Shape shape = cut->shard(0).shape();
         shape[0] = cut->rows();
         return TensorMeta::contiguous(cut->shard(0).dtype(), shape, true);
     }
     const Tensor& whole = std::get<Tensor>(input);
-    if (!whole.defined()) throw InvalidArgument(fmt::format("input {}: the tensor is undefined", number));
+    if (!whole.defined())
+        throw InvalidArgument(fmt::format("input {}: the tensor is undefined; make it first", number));
     if (whole.is_symbolic())
-        throw InvalidArgument(fmt::format("input {}: the tensor belongs to a forward that is being traced", number));
+        throw InvalidArgument(fmt::format(
+            "input {}: the tensor belongs to a forward that is being traced; pass one made outside", number));
     if (whole.dims() == 0)
         throw InvalidArgument(fmt::format(
             "input {}: a scalar cannot be scattered; give it a batch dimension or pass it as a number", number));
@@ -31,7 +34,8 @@ TensorMeta meta_of(const BatchInput& input, std::size_t number) {
 
 BatchInputs::BatchInputs(const EngineContext& context, const std::vector<BatchInput>& inputs)
     : context_(context), inputs_(inputs) {
-    if (inputs.empty()) throw InvalidArgument("there is no tensor among the inputs: nothing can be scattered");
+    if (inputs.empty())
+        throw InvalidArgument("there is no tensor among the inputs: nothing can be scattered; pass one");
     for (std::size_t i = 0; i < inputs.size(); ++i) {
         metas_.push_back(meta_of(inputs[i], i));
         if (metas_[i].shape[0] != metas_[0].shape[0])
@@ -40,7 +44,8 @@ BatchInputs::BatchInputs(const EngineContext& context, const std::vector<BatchIn
                 metas_[0].shape[0], i, metas_[i].shape[0]));
     }
     if (metas_[0].shape[0] == 0)
-        throw InvalidArgument(fmt::format("an empty batch of shape {} cannot be scattered", metas_[0].shape.str()));
+        throw InvalidArgument(
+            fmt::format("an empty batch of shape {} cannot be scattered; give it rows", metas_[0].shape.str()));
     cut_ = cut_batch(metas_[0].shape[0], context.shards);
     for (std::size_t i = 0; i < inputs.size(); ++i)
         if (const auto* cut = std::get_if<ShardedTensor>(&inputs[i])) {
@@ -52,8 +57,10 @@ BatchInputs::BatchInputs(const EngineContext& context, const std::vector<BatchIn
                 const Device device =
                     context.devices[context.lanes[static_cast<std::size_t>(context.lane_of(shard))].device];
                 if (cut->shard(shard).device() != device)
-                    throw InvalidArgument(fmt::format("input {}: shard {} is on {}, the model has it on {}", i, shard,
-                                                      cut->shard(shard).device().str(), device.str()));
+                    throw InvalidArgument(
+                        fmt::format("input {}: shard {} is on {}, the model has it on {}; "
+                                    "make the loader from this model",
+                                    i, shard, cut->shard(shard).device().str(), device.str()));
             }
         }
 }

@@ -61,15 +61,22 @@ std::string InFlight::describe(const StatusWord& status) const {
         fmt::format("shard {}, replica {} on {}", status.shard, device, context_.devices[device].str());
     switch (static_cast<StatusCode>(status.code)) {
         case StatusCode::target_out_of_range:
-            return fmt::format("step {}: target {} in row {} of the batch is out of range ({}); the step was not taken",
-                               status.step, status.value, status.row, where);
+            return fmt::format(
+                "step {}: target {} in row {} of the batch is out of range ({}); the step was not taken, "
+                "classes count from 0 to one less than the outputs",
+                status.step, status.value, status.row, where);
         case StatusCode::loss_not_finite:
-            return fmt::format("step {}: the loss is not finite; the step was not taken, the model is as before it",
-                               status.step);
+            return fmt::format(
+                "step {}: the loss is not finite; the step was not taken, the model is as before it; "
+                "look at the batch and the learning rate",
+                status.step);
         case StatusCode::operation_failed:
         case StatusCode::good: break;
     }
-    return fmt::format("step {}: an operation failed ({}); the step was not taken", status.step, where);
+    return fmt::format(
+        "step {}: an operation failed ({}); the step was not taken, "
+        "mend its cause and take it again",
+        status.step, where);
 }
 
 void InFlight::refuse(const StatusWord& status) {

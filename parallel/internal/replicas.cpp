@@ -90,8 +90,10 @@ void ReplicaKeeper::verify() {
                     const auto begin = static_cast<std::size_t>(segment.begin) * size;
                     const auto bytes = static_cast<std::size_t>(segment.end - segment.begin) * size;
                     if (std::memcmp(truth.data() + begin, own.data() + begin, bytes) != 0)
-                        throw DeviceError(fmt::format("replica {} on {} differs from replica 0 in {}", d,
-                                                      context_.devices[d].str(), segment.name));
+                        throw DeviceError(
+                            fmt::format("replica {} on {} differs from replica 0 in {}; write "
+                                        "parameters through the wrapper only",
+                                        d, context_.devices[d].str(), segment.name));
                 }
             }
         }

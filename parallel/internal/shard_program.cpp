@@ -229,7 +229,7 @@ void require_matching_spans(const ShardProgram& a, const ShardProgram& b) {
     if (a.structure != b.structure || a.outputs.size() != b.outputs.size())
         throw InvalidArgument(
             fmt::format("forward returns outputs of different structure for shards of input shapes {} and {}; they "
-                        "cannot be gathered",
+                        "cannot be gathered, return the same containers for all",
                         describe(a), describe(b)));
     for (std::size_t i = 0; i < a.outputs.size(); ++i) {
         const TensorMeta& one = a.outputs[i].meta;

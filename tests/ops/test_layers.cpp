@@ -131,7 +131,9 @@ TEST_CASE("running statistics follow the rule") {
 TEST_CASE("one value per channel is refused before anything has changed") {
     const BatchNorm2d norm{3};
     const std::string message = message_of([&] { norm(Tensor::randn({1, 3, 1, 1})); });
-    CHECK(message == "Expected more than 1 value per channel when training, got input size (1, 3, 1, 1)");
+    CHECK(message ==
+          "Expected more than 1 value per channel when training, got input size (1, 3, 1, 1); use more "
+          "rows a shard");
     CHECK(norm.num_batches_tracked->tensor().item() == 0);
     CHECK(to_array(*norm.running_mean).v == std::vector<double>(3, 0));
     const BatchNorm2d untracked{3, {.affine = false, .track_running_stats = false}};
@@ -159,10 +161,12 @@ TEST_CASE("shapes that do not fit are refused with both shapes") {
     const Tensor x = Tensor::randn({64, 3, 28, 28});
     CHECK(message_of([&] {
               conv2d(x, Tensor::randn({32, 1, 3, 3}));
-          }) == "conv2d: input (64, 3, 28, 28) has 3 channels, weight (32, 1, 3, 3) wants 1");
+          }) == "conv2d: input (64, 3, 28, 28) has 3 channels, weight (32, 1, 3, 3) wants 1; give as many channels");
     CHECK(message_of([&] {
               linear(x, Tensor::randn({5, 7}));
-          }) == "linear: input (64, 3, 28, 28) has 28 features, weight (5, 7) wants 7");
+          }) ==
+          "linear: input (64, 3, 28, 28) has 28 features, weight (5, 7) wants 7; give the input as many, or make the "
+          "layer Linear(features, ...)");
     const auto refused = [](auto f) { CHECK_THROWS_AS(f(), InvalidArgument); };
     const Tensor small = Tensor::randn({2, 3, 4, 4}), w = Tensor::randn({5, 3, 3, 3}), m = Tensor::randn({3, 4});
     refused([&] { conv2d(Tensor::randn({3, 4, 4}), w); });

@@ -53,7 +53,7 @@ TEST_CASE("models that cannot be wrapped") {
     };
     CHECK(message_of<InvalidArgument>(spread) ==
           "module must have its parameters and buffers on one device, but conv.weight is on host and fc2.weight on "
-          "cpu:1");
+          "cpu:1; bring the model to one");
 
     ls::DataParallel<Net> model(Net{}, devices(2));
     CHECK(message_of<InvalidArgument>([&] { ls::DataParallel<Net> twice(std::move(*model), devices(2)); }) ==
@@ -85,8 +85,9 @@ TEST_CASE("inputs that cannot be scattered") {
           "input 0: a scalar cannot be scattered; give it a batch dimension or pass it as a number");
     CHECK(message_of<InvalidArgument>([&] {
               (void)model(ls::Tensor::zeros({0, 2, 7, 7}));
-          }) == "an empty batch of shape (0, 2, 7, 7) cannot be scattered");
-    CHECK(message_of<InvalidArgument>([&] { (void)model(ls::Tensor()); }) == "input 0: the tensor is undefined");
+          }) == "an empty batch of shape (0, 2, 7, 7) cannot be scattered; give it rows");
+    CHECK(message_of<InvalidArgument>([&] { (void)model(ls::Tensor()); }) ==
+          "input 0: the tensor is undefined; make it first");
     CHECK(message_of<InvalidArgument>([&] { model.step(sgd, batch.images, make_batch(5).labels, ls::nll_loss); }) ==
           "batch sizes differ: input 0 has 6 rows, input 1 has 5; all tensors of one call are cut alike");
     (void)model(batch.images);  // still usable
@@ -133,7 +134,7 @@ TEST_CASE("tensors on the wrong device") {
     const ls::Tensor half = ls::Tensor::zeros({3, 2, 7, 7}, ls::DType::f32, Device::cpu(1));
     CHECK(message_of<InvalidArgument>([&] {
               (void)model(ls::ShardedTensor(cut, {half, half}));
-          }) == "input 0: shard 0 is on cpu:1, the model has it on cpu:0");
+          }) == "input 0: shard 0 is on cpu:1, the model has it on cpu:0; make the loader from this model");
 }
 
 TEST_CASE("unequal shards that do different things across shards are refused before anything runs") {
@@ -167,7 +168,7 @@ TEST_CASE("outputs that cannot be gathered") {
               (void)structure(ls::Tensor::zeros({7, 4}));
           }) ==
           "forward returns outputs of different structure for shards of input shapes (3, 4) and (1, 4); they cannot be "
-          "gathered");
+          "gathered, return the same containers for all");
     auto shapes = wrapped([](ls::Linear& fc, const ls::Tensor& x) {
         const ls::Tensor y = fc(x);
         return ls::matmul(y, y.transpose(0, 1));

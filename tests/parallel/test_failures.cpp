@@ -92,7 +92,8 @@ ls::Tensor not_a_number(const ls::Tensor& images) {
 }
 
 const std::string target_message =
-    "step 2: target 7 in row 4 of the batch is out of range (shard 1, replica 1 on cpu:1); the step was not taken";
+    "step 2: target 7 in row 4 of the batch is out of range (shard 1, replica 1 on cpu:1); the step was not taken, "
+    "classes count from 0 to one less than the outputs";
 
 }  // namespace
 
@@ -139,7 +140,8 @@ TEST_CASE("a loss that is not finite stops with the step's number") {
     t.good_steps(3);
     const ls::StepLoss loss = t.step(not_a_number(t.batch.images), t.batch.labels);
     CHECK(message_of<ls::StepError>([&] { t.model.synchronize(); }) ==
-          "step 3: the loss is not finite; the step was not taken, the model is as before it");
+          "step 3: the loss is not finite; the step was not taken, the model is as before it; look at the batch "
+          "and the learning rate");
     CHECK_THROWS_AS(loss.item(), ls::StepError);
     t.require_equal();
     t.good_steps(2);
