@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/bench/mnist_net.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/parallel/internal/shard_program.h"
 #include "lockstep/parallel/lockstep.h"
 #include "lockstep/runtime/internal/operand.h"
+#include "lockstep/samples/mnist_nets.h"
 
 namespace ls = lockstep;
 
@@ -95,7 +95,7 @@ private:
         return ls::first_element(operand);
     }
 
-    bench::MnistNet net_;
+    mnist::Cnn net_;
     ls::Stream& stream_;
     ls::ParameterStore store_;
     ls::ShardProgram program_;
@@ -130,7 +130,7 @@ double median(std::vector<double> values) {
 
 void measure(std::int64_t rows, int threads, int repetitions) {
     ShardBench shard(rows, threads);
-    ls::DataParallel model(bench::MnistNet(), {ls::Device::cpu(0)}, {.threads_per_shard = threads});
+    ls::DataParallel model(mnist::Cnn(), {ls::Device::cpu(0)}, {.threads_per_shard = threads});
     ls::SGD sgd(model, {.lr = 0.01, .momentum = 0.5});
     const ls::Tensor images = ls::Tensor::rand({rows, 1, 28, 28});
     const ls::Tensor labels = ls::Tensor::zeros({rows}, ls::DType::i64);

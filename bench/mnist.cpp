@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/bench/mnist_net.h"
 #include "lockstep/parallel/lockstep.h"
+#include "lockstep/samples/mnist_nets.h"
 
 namespace ls = lockstep;
 
@@ -24,7 +24,7 @@ class Contestant {
 public:
     Contestant(const ls::Devices& devices, int threads, std::int64_t batch)
         : batch_(batch),
-          model_(bench::MnistNet(), devices, {.threads_per_shard = threads}),
+          model_(mnist::Cnn(), devices, {.threads_per_shard = threads}),
           sgd_(model_, {.lr = 0.01, .momentum = 0.5}),
           images_(ls::Tensor::rand({batch, 1, 28, 28})) {
         std::vector<std::int64_t> classes;
@@ -44,7 +44,7 @@ public:
 
 private:
     std::int64_t batch_;
-    ls::DataParallel<bench::MnistNet> model_;
+    ls::DataParallel<mnist::Cnn> model_;
     ls::SGD sgd_;
     ls::Tensor images_, labels_;
 };

@@ -4,11 +4,14 @@ add_library(lockstep_catch_main STATIC ${PROJECT_SOURCE_DIR}/tests/catch_main.cp
 target_include_directories(lockstep_catch_main PUBLIC ${LOCKSTEP_INCLUDE_VIEW})
 target_link_libraries(lockstep_catch_main PUBLIC Catch2::Catch2)
 
-# lockstep_test(name sources... ): one test program, one ctest entry of the same name. Its label is the name of the
-# folder it lies in, so that `ctest -L parallel` runs the tests of one layer.
+# lockstep_test(name [STANDIN] sources... ): one test program, one ctest entry of the same name. Its label is the name of
+# the folder it lies in, so that `ctest -L parallel` runs the tests of one layer. STANDIN: on the CUDA stand-in
+# (tests/cuda_standin), where that can be built (if(TARGET lockstep_standin)).
 function(lockstep_test name)
-  add_executable(${name} ${ARGN})
-  target_link_libraries(${name} PRIVATE lockstep lockstep_catch_main fmt::fmt)
+  cmake_parse_arguments(PARSE_ARGV 1 test "STANDIN" "" "")
+  add_executable(${name} ${test_UNPARSED_ARGUMENTS})
+  set(library $<IF:$<BOOL:${test_STANDIN}>,lockstep_standin,lockstep>)
+  target_link_libraries(${name} PRIVATE ${library} lockstep_catch_main fmt::fmt)
   lockstep_warnings(${name})
   add_test(NAME ${name} COMMAND ${name})
   cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)

@@ -91,6 +91,8 @@ void describe(const T& value, Signature& signature) {
         for (const auto& entry : value) describe(entry, signature);
     } else if constexpr (TupleLike<T>) {
         std::apply([&](const auto&... parts) { (describe(parts, signature), ...); }, value);
+    } else if constexpr (std::is_function_v<T>) {
+        describe(std::addressof(value), signature);
     } else {
         // By its bytes: equal bytes are the same value; unequal ones at worst trace once more.
         signature.add(std::string_view(typeid(T).name()));

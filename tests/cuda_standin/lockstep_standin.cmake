@@ -18,13 +18,3 @@ target_link_libraries(lockstep_standin
   PRIVATE OpenMP::OpenMP_CXX fmt::fmt ZLIB::ZLIB oneDNN::dnnl nlohmann_json::nlohmann_json)
 lockstep_warnings(lockstep_standin)
 lockstep_sanitize(lockstep_standin)
-
-# lockstep_standin_test(name sources...): as lockstep_test, on the stand-in.
-function(lockstep_standin_test name)
-  add_executable(${name} ${ARGN})
-  target_link_libraries(${name} PRIVATE lockstep_standin lockstep_catch_main fmt::fmt)
-  lockstep_warnings(${name})
-  add_test(NAME ${name} COMMAND ${name})
-  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
-  set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS ${folder})
-endfunction()
