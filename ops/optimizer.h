@@ -30,7 +30,8 @@ public:
     Optimizer(const Optimizer&) = delete;
     Optimizer& operator=(const Optimizer&) = delete;
 
-    /// PyTorch's longer form: updates the parameters that have a gradient.
+    /// PyTorch's longer form: updates the parameters that have a gradient. On a wrapper's parameters it throws
+    /// InvalidArgument when none has one, and when the wrapper is gone.
     void step();
     /// Forgets all gradients: the next backward stores instead of adding.
     void zero_grad();

@@ -1,11 +1,11 @@
 // Data sets: a number of rows that can be read in any order. What a loader takes is any type with
 //
 //     std::int64_t size() const;
-//     std::tuple<ls::Tensor, ...> get(std::int64_t row) const;   // host tensors of one row, without the batch
-//     dimension
+//     std::tuple<ls::Tensor, ...> get(std::int64_t row) const;
 //
-// whose `get` may be called from several threads at once. All rows have the same shapes and dtypes. A type that also
-// has `fields` and `read` (below) is read without a tensor for every row.
+// whose `get` returns host tensors of one row, without the batch dimension, and may be called from several threads at
+// once. All rows have the same shapes and dtypes. A type that also has `fields` and `read` (below) is read without a
+// tensor for every row.
 #pragma once
 
 #include <array>
@@ -164,7 +164,8 @@ struct MnistOptions {
     double stddev = 1;
 };
 
-/// MNIST, or another set under its names (see find_mnist): image f32 (1, 28, 28), label i64 scalar in 0..9.
+/// MNIST, or another set under its names (see find_mnist): image f32 (1, rows, columns), MNIST's (1, 28, 28), and label
+/// i64 scalar in 0..9.
 class Mnist {
 public:
     /// Reads both files. Throws DataError when they are missing, damaged, of different lengths or have other labels,

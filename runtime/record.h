@@ -121,7 +121,8 @@ struct KernelRequest {
     void want_all_contiguous();
 };
 
-/// Makes kernels for operations on one kind of device. Backends fill theirs in `register_cpu_kernels` and
+/// Makes kernels for operations on one kind of device and keeps them: when there are thousands, those that nobody uses
+/// go. Backends fill theirs in `register_cpu_kernels` and
 /// `register_cuda_kernels` (ops/cpu/kernels.cpp, ops/cuda/kernels.cpp).
 class KernelTable {
 public:
@@ -179,7 +180,8 @@ struct Output {
 
 /// Performs `operation` on `inputs`: executes it at once on the inputs' device, or, under a Trace, appends its record.
 /// Inputs may be undefined only where the operation says so (they reach the kernel as a null pointer and an empty
-/// meta). Throws InvalidArgument when defined inputs lie on different devices. Does not touch the tape.
+/// meta). Throws InvalidArgument when defined inputs lie on different devices, and when several elements of a tensor
+/// that is written are one place in memory. Does not touch the tape.
 std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std::vector<Tensor>& inputs,
                           const std::vector<Output>& outputs);
 

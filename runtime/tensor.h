@@ -182,8 +182,10 @@ public:
         return static_cast<T*>(raw_data(dtype_of<std::remove_const_t<T>>, !std::is_const_v<T>));
     }
     /// Overwrites this tensor's elements with `source` (broadcast, converted, from any device). Not recorded on the
-    /// tape; a parameter that is trained may be written inside `NoGrad`.
+    /// tape; a parameter that is trained may be written inside `NoGrad`. Throws InvalidArgument where several elements
+    /// are one place in memory (expanded), and where the source is another view that overlaps this one.
     const Tensor& copy_(const Tensor& source) const;
+    /// Overwrites all elements with `value`, of an expanded tensor too.
     const Tensor& fill_(double value) const;
     const Tensor& zero_() const { return fill_(0); }
 
