@@ -114,8 +114,11 @@ void Instance::perform(const Task& task, const Launch& launch) {
             if (!spec.status && spec.step) health->failed_step = static_cast<std::int64_t>(spec.step->step);
             health->failed = true;
         }
-        throw DeviceError(fmt::format("replica {} on {}, shard {}: {}: {}", spec.replica, launch.device.str(),
-                                      spec.shard, spec.operation->name(), error.what()));
+        // Errors of our own say what to do.
+        const bool says_more = dynamic_cast<const Error*>(&error) != nullptr;
+        throw DeviceError(fmt::format("replica {} on {}, shard {}: {}: {}{}", spec.replica, launch.device.str(),
+                                      spec.shard, spec.operation->name(), error.what(),
+                                      says_more ? "" : "; look at what the operation was given"));
     }
 }
 

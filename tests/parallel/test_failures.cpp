@@ -166,7 +166,8 @@ TEST_CASE("a kernel that throws on one replica: replica and device are named, th
         };
         const ls::StepLoss loss = t.step(t.batch.images, t.batch.labels);
         const std::string expected = std::string("replica 1 on cpu:1, shard 1: ") +
-                                     (in_backward ? "touch_backward" : "touch") + ": the kernel broke";
+                                     (in_backward ? "touch_backward" : "touch") +
+                                     ": the kernel broke; look at what the operation was given";
         CHECK(message_of<ls::DeviceError>([&] { t.model.synchronize(); }) == expected);
         CHECK(message_of<ls::StepError>([&] { (void)loss.item(); }) == expected);
         hook = [](int) {};
@@ -201,7 +202,8 @@ TEST_CASE("a kernel that throws in backward after a bucket was updated: the erro
             throw std::runtime_error("the kernel broke");
         };
         CHECK(message_of<ls::DeviceError>([&] { (void)model.step(sgd, images, labels, ls::nll_loss).item(); }) ==
-              "replica 1 on cpu:1, shard 1: touch_backward: the kernel broke; a part of the step was committed: load a "
+              "replica 1 on cpu:1, shard 1: touch_backward: the kernel broke; look at what the operation was given; a "
+              "part of the step was committed: load a "
               "checkpoint before going on");
         test_operations::hook().backward = [](int) {};
         model.engine().verify_replicas();
@@ -218,7 +220,7 @@ TEST_CASE("a kernel that throws in the longer form") {
     };
     (void)t.model(t.batch.images);
     CHECK(message_of<ls::DeviceError>([&] { t.model.synchronize(); }) ==
-          "replica 2 on cpu:2, shard 2: touch: the kernel broke");
+          "replica 2 on cpu:2, shard 2: touch: the kernel broke; look at what the operation was given");
     test_operations::hook().forward = [](int) {};
     t.require_equal();
 }
@@ -233,7 +235,7 @@ TEST_CASE("outputs on the host: what a kernel threw is thrown at once, and once"
             if (shard == 1) throw std::runtime_error("the kernel broke");
         };
         CHECK(message_of<ls::DeviceError>([&] { (void)t.model(t.batch.images); }) ==
-              "replica 1 on cpu:1, shard 1: touch: the kernel broke");
+              "replica 1 on cpu:1, shard 1: touch: the kernel broke; look at what the operation was given");
         test_operations::hook().forward = [](int) {};
         t.model.synchronize();
         CHECK(t.model(t.batch.images).device().is_host());
@@ -249,7 +251,7 @@ TEST_CASE("outputs on the host: what a kernel threw is thrown at once, and once"
     };
     const ls::Tensor output = t.model(images);
     CHECK(message_of<ls::DeviceError>([&] { ls::sum(output).backward(); }) ==
-          "replica 1 on cpu:1, shard 1: touch_backward: the kernel broke");
+          "replica 1 on cpu:1, shard 1: touch_backward: the kernel broke; look at what the operation was given");
     test_operations::hook().backward = [](int) {};
     t.model.synchronize();
     (void)t.model(images);
