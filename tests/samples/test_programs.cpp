@@ -109,6 +109,7 @@ TEST_CASE("wrong usage is one line and status 2") {
 }
 
 TEST_CASE("figures that cannot be printed are a failed run") {
+    if (!std::filesystem::is_character_file("/dev/full")) return;  // containers may lack it
     const Place place;
     for (const std::string line : {"mnist --data digits --net small --steps 1", "lockstep-info"}) {
         const std::string command = "cd '" + place.directory.path().string() + "' && '" PROGRAMS "'/" + line;
