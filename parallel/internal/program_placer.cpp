@@ -286,8 +286,8 @@ void ProgramPlacer::place() {
     const ShardProgram& last = *batch_.last;
     for (const Turn& turn : turns(0, full.commit_begin, 0, last.commit_begin)) place_turn(turn);
     if (batch_.pass != Pass::inference) place_agreement();
-    if (commits_ && batch_.pass != Pass::inference) place_commits();
     const bool separate = batch_.pass != Pass::step;
+    if (commits_ && separate && batch_.pass != Pass::inference) place_commits();
     if (separate) place_barrier(batch_.pass != Pass::inference, false);
     placed_.forward_end_ = schedule_.size();
     if (batch_.pass != Pass::training && batch_.pass != Pass::step) return;
@@ -302,6 +302,8 @@ void ProgramPlacer::place() {
     const Turn everything{static_cast<long>(full.records.size()), static_cast<long>(last.records.size())};
     place_folds(everything);
     place_buckets(everything);
+    // Nobody waits for buffers: a kernel of backward that throws finds them as they were.
+    if (commits_ && !separate) place_commits();
     reducer_.finish(placed_.buckets_);
     place_barrier(batch_.pass == Pass::step && update_.optimizer, true);
 }
