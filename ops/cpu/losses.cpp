@@ -112,7 +112,7 @@ std::unique_ptr<Kernel> make_nll_forward(const NllForward& operation, KernelRequ
                     continue;
                 }
                 const double w = weighted ? static_cast<double>(weights[t]) : 1.0;
-                numerator -= w * static_cast<double>(logp[row * classes + t]);
+                if (logp) numerator -= w * static_cast<double>(logp[row * classes + t]);
                 weight += w;
             }
             *call.output<T>(0) = static_cast<T>(numerator);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/loops.h"
@@ -46,8 +47,8 @@ std::unique_ptr<Kernel> tree_sum(const TreeSum& op, const KernelRequest& request
     // One chunk for every level of the tree; shards are numbered below 2^16.
     constexpr std::size_t levels = 17;
     return make_kernel(
-        [ranges = op.ranges, accumulate = op.accumulate, elements](const Invocation& run) {
-            if (accumulate && run.agreed->code != 0) return;
+        [ranges = op.ranges, accumulate = op.accumulate, commits = op.commits(), elements](const Invocation& run) {
+            if (commits && run.agreed->code != 0) return;
             TreeAdder<T> adder(ranges, run.in);
             T* partial = static_cast<T*>(run.scratch);
             for (Index first = 0; first < elements; first += chunk) {
@@ -87,6 +88,12 @@ std::unique_ptr<Kernel> make_advance_step(const AdvanceStep& op, KernelRequest&)
     });
 }
 
+std::unique_ptr<Kernel> make_take_over(const TakeOver&, KernelRequest& request) {
+    return make_kernel([bytes = static_cast<std::size_t>(request.in[0].numel())](const Invocation& run) {
+        if (run.agreed->code == 0) std::memcpy(run.out[0], run.in[0], bytes);
+    });
+}
+
 std::unique_ptr<Kernel> make_store_segments(const StoreSegments&, KernelRequest& request) {
     const auto count = static_cast<std::size_t>(request.in[0].numel()) / sizeof(Segment);
     return make_kernel([count](const Invocation& run) {
@@ -113,6 +120,7 @@ void add_step_kernels(KernelTable& table) {
     table.add<TreeSum, make_tree_sum>();
     table.add<AgreeStatus, make_agree_status>();
     table.add<AdvanceStep, make_advance_step>();
+    table.add<TakeOver, make_take_over>();
     table.add<StoreSegments, make_store_segments>();
     table.add<MarkUpdated, make_mark_updated>();
 }

@@ -56,6 +56,7 @@ KernelPtr make_batch_norm_pool_stats(const BatchNormPoolStats&, KernelRequest&);
 KernelPtr make_tree_sum(const TreeSum&, KernelRequest&);
 KernelPtr make_agree_status(const AgreeStatus&, KernelRequest&);
 KernelPtr make_advance_step(const AdvanceStep&, KernelRequest&);
+KernelPtr make_take_over(const TakeOver&, KernelRequest&);
 KernelPtr make_store_segments(const StoreSegments&, KernelRequest&);
 KernelPtr make_mark_updated(const MarkUpdated&, KernelRequest&);
 

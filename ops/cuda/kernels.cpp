@@ -54,6 +54,7 @@ void register_cuda_kernels(KernelTable& table) {
     table.add<TreeSum, cuda::make_tree_sum>();
     table.add<AgreeStatus, cuda::make_agree_status>();
     table.add<AdvanceStep, cuda::make_advance_step>();
+    table.add<TakeOver, cuda::make_take_over>();
     table.add<StoreSegments, cuda::make_store_segments>();
     table.add<MarkUpdated, cuda::make_mark_updated>();
 }

@@ -25,7 +25,7 @@ struct NllSums {
 template <class T>
 struct NllRows {
     using Value = NllSums;
-    const T* log_probabilities;
+    const T* log_probabilities;  // or null: only the weight is wanted
     std::int64_t row_stride, class_stride, classes;
     const std::int64_t* target;
     std::int64_t target_stride;
@@ -48,7 +48,8 @@ struct NllRows {
             return;
         }
         const double w = weights != nullptr ? static_cast<double>(weights[t * weight_stride]) : 1.0;
-        value.numerator -= w * static_cast<double>(log_probabilities[row * row_stride + t * class_stride]);
+        if (log_probabilities != nullptr)
+            value.numerator -= w * static_cast<double>(log_probabilities[row * row_stride + t * class_stride]);
         value.weight += w;
     }
     LOCKSTEP_ELEMENT void join(Value& value, const Value& other) const {

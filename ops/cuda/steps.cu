@@ -78,6 +78,16 @@ struct Advance {
     }
 };
 
+struct TakeOverByte {
+    const StatusWord* agreed;
+    const std::uint8_t* prepared;
+    std::uint8_t* state;
+
+    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
+        if (is_good(agreed)) state[i] = prepared[i];
+    }
+};
+
 struct StoreSegment {
     const Segment* fresh;
     Segment* segments;
@@ -109,13 +119,13 @@ KernelPtr make_tree_sum(const TreeSum& op, KernelRequest& request) {
     plan_node(op.ranges, 0, op.ranges.front().first, op.ranges.back().second, joins);
     return visit_float(op.name(), request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_cuda_kernel(request, [joins, accumulate = op.accumulate, elements = request.in[0].numel()](
-                                             const Queue& queue, const Invocation& v) {
+        return make_cuda_kernel(request, [joins, accumulate = op.accumulate, commits = op.commits(),
+                                          elements = request.in[0].numel()](const Queue& queue, const Invocation& v) {
             TreeSumElement<T> element{};
             for (int i = 0; i < joins.parts; ++i) element.parts[i] = v.input<T>(i);
             element.joins = joins;
             element.accumulate = accumulate;
-            element.agreed = v.agreed;
+            element.agreed = commits ? v.agreed : nullptr;
             element.out = v.output<T>(0);
             launch(queue, "tree_sum", elements, element);
         });
@@ -139,6 +149,12 @@ KernelPtr make_agree_status(const AgreeStatus& /*op*/, KernelRequest& request) {
 KernelPtr make_advance_step(const AdvanceStep& op, KernelRequest& request) {
     return make_cuda_kernel(request, [whole = op.whole_step](const Queue& queue, const Invocation& v) {
         launch(queue, "advance_step", 1, Advance{v.agreed, v.output<StepState>(0), whole});
+    });
+}
+
+KernelPtr make_take_over(const TakeOver& /*op*/, KernelRequest& request) {
+    return make_cuda_kernel(request, [bytes = request.in[0].numel()](const Queue& queue, const Invocation& v) {
+        launch(queue, "take_over", bytes, TakeOverByte{v.agreed, v.input<std::uint8_t>(0), v.output<std::uint8_t>(0)});
     });
 }
 

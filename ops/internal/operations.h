@@ -246,7 +246,8 @@ struct LogSoftmaxBackward final : Operation {
 /// in: log_probabilities (N, C), target (N) i64, class weights (C) or undefined; out: numerator (scalar)
 /// = sum of -w[t] * logp[t], weight (scalar) = sum of w[t], over rows whose target is not ignore_index. A target
 /// outside 0..C-1 that is not ignore_index is reported in the status word (StatusCode::target_out_of_range, with row
-/// and value) and counts 0.
+/// and value) and counts 0. The weight alone does not need the log-probabilities: without them (a null pointer) the
+/// numerator is 0.
 struct NllForward final : Operation {
     explicit NllForward(std::int64_t ignore) : ignore_index(ignore) {}
     std::int64_t ignore_index;

@@ -13,17 +13,19 @@ namespace lockstep {
 /// ranges[i].second); parts come in order, without gaps, and each is a node of the tree (or all shards present). They
 /// are added as the tree over [0, last) would: the result has the bits of adding all shards at once.
 /// in: n parts, contiguous, alike (f32 or f64); out: the sum, which may be the memory of part 0; with `accumulate` the
-/// sum is added to what `out` holds, when the step is good.
+/// sum is added to what `out` holds: when the step is good, or `always`, where that does not outlive the step.
 struct TreeSum final : Operation {
-    TreeSum(std::vector<std::pair<int, int>> r, bool a) : ranges(std::move(r)), accumulate(a) {}
+    TreeSum(std::vector<std::pair<int, int>> r, bool a, bool whatever = false)
+        : ranges(std::move(r)), accumulate(a), always(whatever) {}
     std::vector<std::pair<int, int>> ranges;
     bool accumulate;
+    bool always;
     std::string_view name() const override { return "tree_sum"; }
     void describe(Signature& s) const override {
         for (const auto& [lo, hi] : ranges) s.add(lo).add(hi);
-        s.add(accumulate);
+        s.add(accumulate).add(always);
     }
-    bool commits() const override { return accumulate; }
+    bool commits() const override { return accumulate && !always; }
 };
 
 /// Brings the status words of all shards together: the agreed word keeps what it has (it is sticky), else takes the
@@ -41,6 +43,13 @@ struct AdvanceStep final : Operation {
     bool whole_step;
     std::string_view name() const override { return "advance_step"; }
     void describe(Signature& s) const override { s.add(whole_step); }
+    bool commits() const override { return true; }
+};
+
+/// Takes over what was prepared beside lasting state, when the step is good.
+/// in: bytes (u8); out: as many bytes, in place
+struct TakeOver final : Operation {
+    std::string_view name() const override { return "take_over"; }
     bool commits() const override { return true; }
 };
 

@@ -144,6 +144,12 @@ TEST_CASE("partial sums add up to the tree's bits, and accumulate") {
     call.run(TreeSum(ranges, true));
     found = out.fetch();
     for (std::size_t e = 0; e < 20; ++e) REQUIRE(found[e] == tree(values, e, 0, 7) + tree(values, e, 0, 7));
+    const OnDevice<StatusWord> refused({bad});
+    call.agreed = refused.data();
+    call.run(TreeSum(ranges, true));
+    REQUIRE(out.fetch() == found);
+    call.run(TreeSum(ranges, true, true));  // to what does not outlive the step
+    for (std::size_t e = 0; e < 20; ++e) REQUIRE(out.fetch()[e] == found[e] + tree(values, e, 0, 7));
 }
 
 TEST_CASE("pooled statistics are those of all values") {
@@ -245,6 +251,12 @@ TEST_CASE("a target out of range is reported with its global row, once") {
     call.first_row = 500;
     call.run(NllForward(-100));
     CHECK(status.fetch()[0].row == 101);
+    call.in[0] = nullptr;  // the weight alone
+    call.run(NllForward(1));
+    CHECK(numerator.fetch()[0] == 0);
+    CHECK(weight.fetch()[0] == 0);
+    call.run(NllForward(2));
+    CHECK(weight.fetch()[0] == 1);
 }
 
 TEST_CASE("statuses agree on the lowest shard, and what is agreed stays") {
@@ -308,6 +320,7 @@ TEST_CASE("step counters and marks of segments") {
     held[1].has_momentum = 1;
     for (auto& segment : wanted) segment.lr = 0.75f;
     const OnDevice<Segment> segments(held), fresh(wanted);
+    const OnDevice<std::uint8_t> prepared({7, 8, 9}), lasting({1, 2, 3});
     for (const bool is_good : {false, true}) {
         Call call;
         call.agreed = is_good ? good.data() : refused.data();
@@ -326,6 +339,11 @@ TEST_CASE("step counters and marks of segments") {
         call.out = {segments.data()};
         call.run(MarkUpdated({2}));
         CHECK(segments.fetch()[2].has_momentum == (is_good ? 1 : 0));
+        call.in_metas = call.out_metas = {bytes(3)};
+        call.in = {prepared.data()};
+        call.out = {lasting.data()};
+        call.run(TakeOver());
+        CHECK(lasting.fetch()[2] == (is_good ? 9 : 3));
     }
     Call call;
     call.in_metas = call.out_metas = {bytes(3 * sizeof(Segment))};
