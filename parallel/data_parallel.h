@@ -66,8 +66,10 @@ public:
     /// that spreads over forward's parameters, of tensors (or sharded tensors), containers and plain values; `target`
     /// likewise, handed to the loss. `loss` must return a Loss. Returns at once; errors that only devices can find are
     /// thrown at the latest two calls later or when the loss is read. Gradients that `backward` left are forgotten.
+    /// `options`: `{.micro_steps = 4}` takes the batch in four parts and updates once (gradient accumulation).
     template <class Input, class Target, class LossFunction>
-    StepLoss step(Optimizer& optimizer, const Input& input, const Target& target, const LossFunction& loss) {
+    StepLoss step(Optimizer& optimizer, const Input& input, const Target& target, const LossFunction& loss,
+                  const StepOptions& options = {}) {
         using Result = decltype(detail::call_forward(*model_, std::declval<const structure::traced_t<Input>&>()));
         static_assert(
             std::is_same_v<std::invoke_result_t<const LossFunction&, Result, const structure::traced_t<Target>&>, Loss>,
@@ -79,15 +81,18 @@ public:
         structure::describe(loss, key.text);
         if constexpr (std::is_copy_constructible_v<LossFunction>)
             key.keep = [&loss] { return std::make_shared<const LossFunction>(loss); };
-        return engine_->step(optimizer, key, leaves_of(both), [&](const std::vector<Tensor>& symbols) {
-            auto next = symbols.begin();
-            const auto take = [&] { return *next++; };
-            const auto traced_input = structure::replaced(input, take);
-            const auto traced_target = structure::replaced(target, take);
-            ModelResult result;
-            result.loss = loss(detail::call_forward(*model_, traced_input), traced_target).terms();
-            return result;
-        });
+        return engine_->step(
+            optimizer, key, leaves_of(both),
+            [&](const std::vector<Tensor>& symbols) {
+                auto next = symbols.begin();
+                const auto take = [&] { return *next++; };
+                const auto traced_input = structure::replaced(input, take);
+                const auto traced_target = structure::replaced(target, take);
+                ModelResult result;
+                result.loss = loss(detail::call_forward(*model_, traced_input), traced_target).terms();
+                return result;
+            },
+            options);
     }
 
     /// forward on all devices; outputs come gathered along dimension 0 on the output device, in the containers that

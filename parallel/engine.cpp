@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -132,33 +133,53 @@ Device Engine::device_of_shard(int shard) const {
 }
 
 StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::vector<BatchInput>& inputs,
-                      const ModelFunction& model) {
+                      const ModelFunction& model, const StepOptions& options) {
     if (optimizer.store() != store())
         throw InvalidArgument(
             "step: the optimizer belongs to another model; make it from this wrapper: SGD(model, ...)");
     const int slot = impl_->in_flight->begin();
-    const BatchInputs batch(impl_->context, inputs);
-    PlacedProgram& program = impl_->cache->get(key, Pass::step, batch.cut(), batch.metas(),
-                                               std::vector<bool>(inputs.size(), false), model, &optimizer);
-    const auto instance = program.acquire();
+    BatchInputs batch(impl_->context, inputs);
+    const std::vector<bool> wants(inputs.size(), false);
+    const ProgramCall call{key, Pass::step, batch.metas(), wants, model};
     auto state = std::make_shared<StepLoss::State>();
     state->engine = this;
-    const auto work = [&] {
-        impl_->replicas->refresh();
-        impl_->replicas->store_settings(optimizer);
-        impl_->longer->forget_gradients();
-        batch.scatter(*impl_->in_flight, slot, program, *instance);
-        program.enqueue_forward(*instance, Phase::work);
-        program.enqueue_backward(*instance, Phase::work);
+    const auto go = [&](const void* loss, const auto& programs, const auto& enqueue) {
+        const auto work = [&] {
+            impl_->replicas->refresh();
+            impl_->replicas->store_settings(optimizer);
+            impl_->longer->forget_gradients();
+            batch.stage(*impl_->in_flight, slot);
+            enqueue(Phase::work);
+        };
+        in_two_phases(impl_->context, *impl_->replicas, work, [&] {
+            enqueue(Phase::commit);
+            insist([&] { impl_->in_flight->end(slot, loss, devices()[0], state); });
+            insist([&] { impl_->replicas->hand_back(); });
+        });
+        for (const PlacedProgram* program : programs) impl_->replicas->count(*program, true);
     };
-    const void* loss = instance->address(program.memory().place(0, program.batch().of(0).loss));
-    in_two_phases(impl_->context, *impl_->replicas, work, [&] {
-        program.enqueue_forward(*instance, Phase::commit);
-        program.enqueue_backward(*instance, Phase::commit);
-        insist([&] { impl_->in_flight->end(slot, loss, devices()[0], state); });
-        insist([&] { impl_->replicas->hand_back(); });
-    });
-    impl_->replicas->count(program, true);
+    const auto run_whole = [&](const BatchCut& cut) {
+        PlacedProgram& program = impl_->cache->get(call, cut, &optimizer);
+        const auto instance = program.acquire();
+        const void* loss = instance->address(program.memory().place(0, program.batch().of(0).loss));
+        go(loss, std::array{&program}, [&](Phase phase) {
+            if (phase == Phase::work) batch.scatter(program, *instance);
+            program.enqueue_forward(*instance, phase);
+            program.enqueue_backward(*instance, phase);
+        });
+    };
+    if (options.micro_steps == 1) {
+        run_whole(batch.cut());
+    } else {
+        const std::vector<BatchCut> parts = cut_micro_steps(batch.cut(), options.micro_steps);
+        if (parts.size() == 1) {
+            run_whole(parts[0]);
+        } else {
+            MicroSteps& steps = impl_->cache->get(call, parts, optimizer);
+            steps.prepare();
+            go(steps.loss_address(), steps.programs(), [&](Phase phase) { steps.enqueue(batch, phase); });
+        }
+    }
     store()->touch_parameters();
     impl_->replicas->mark_current();
     return StepLoss(std::move(state));
@@ -167,7 +188,7 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
 ForwardResult Engine::forward(const ProgramKey& key, const std::vector<BatchInput>& inputs,
                               const ModelFunction& model) {
     const int slot = impl_->in_flight->begin();
-    const BatchInputs batch(impl_->context, inputs);
+    BatchInputs batch(impl_->context, inputs);
     const bool taped = grad_enabled();
     std::vector<bool> wants(inputs.size(), false);
     for (std::size_t i = 0; i < inputs.size(); ++i)
@@ -175,11 +196,12 @@ ForwardResult Engine::forward(const ProgramKey& key, const std::vector<BatchInpu
     const bool trains = store()->trainable_flags().find('1') != std::string::npos ||
                         std::find(wants.begin(), wants.end(), true) != wants.end();
     const Pass pass = taped && trains ? Pass::training : key.training ? Pass::forward_only : Pass::inference;
-    PlacedProgram& program = impl_->cache->get(key, pass, batch.cut(), batch.metas(), wants, model, nullptr);
+    PlacedProgram& program = impl_->cache->get({key, pass, batch.metas(), wants, model}, batch.cut(), nullptr);
     const auto instance = program.acquire();
     const auto work = [&] {
         impl_->replicas->refresh();
-        batch.scatter(*impl_->in_flight, slot, program, *instance);
+        batch.stage(*impl_->in_flight, slot);
+        batch.scatter(program, *instance);
         program.enqueue_forward(*instance, Phase::work);
     };
     in_two_phases(impl_->context, *impl_->replicas, work, [&] {

@@ -45,6 +45,16 @@ struct EngineOptions {
     int kept_programs = 64;
 };
 
+/// How one step goes through its batch.
+struct StepOptions {
+    /// The batch is taken in so many parts, one after another, with the memory of one part's activations; the
+    /// parameters change once, behind the last. Loss and gradients are those of the whole batch: the weights of the
+    /// loss are summed over all parts first. Every shard is cut in so many pieces of ceil(rows / micro_steps) rows, the
+    /// last one shorter; where rows run out there are fewer. To layers every part is a forward of its own: it has its
+    /// own random masks, and BatchNorm normalises with its rows and moves the running statistics once for it.
+    int micro_steps = 1;
+};
+
 /// The loss of a step, read when it is wanted.
 class StepLoss {
 public:
@@ -105,7 +115,7 @@ public:
 
     /// Forward, loss, backward, reduction and update of one batch. Returns at once.
     StepLoss step(Optimizer& optimizer, const ProgramKey& key, const std::vector<BatchInput>& inputs,
-                  const ModelFunction& model);
+                  const ModelFunction& model, const StepOptions& options = {});
     /// Forward of one batch; outputs are gathered on the output device. Differentiable where taping is on.
     ForwardResult forward(const ProgramKey& key, const std::vector<BatchInput>& inputs, const ModelFunction& model);
 

@@ -9,7 +9,10 @@
 
 namespace lockstep {
 
-std::int64_t BatchCut::rows_of(int shard) const { return std::clamp<std::int64_t>(rows - first_row(shard), 0, chunk); }
+std::int64_t BatchCut::rows_of(int shard) const {
+    const std::int64_t end = std::min(rows, (shard + 1) * spacing);
+    return std::clamp<std::int64_t>(end - first_row(shard), 0, chunk);
+}
 
 BatchCut cut_batch(std::int64_t rows, int shards) {
     if (rows < 1) throw InvalidArgument("a batch of 0 rows cannot be cut in shards; give it at least one row");
@@ -19,7 +22,23 @@ BatchCut cut_batch(std::int64_t rows, int shards) {
     cut.shards = shards;
     cut.chunk = (rows + shards - 1) / shards;
     cut.present = static_cast<int>((rows + cut.chunk - 1) / cut.chunk);
+    cut.spacing = cut.chunk;
     return cut;
+}
+
+std::vector<BatchCut> cut_micro_steps(const BatchCut& batch, int micro_steps) {
+    if (micro_steps < 1)
+        throw InvalidArgument(
+            fmt::format("{} micro-steps: give a positive number, 1 for the whole batch at once", micro_steps));
+    const std::int64_t piece = (batch.chunk + micro_steps - 1) / micro_steps;
+    std::vector<BatchCut> cuts;
+    for (std::int64_t begin = 0; begin < batch.chunk; begin += piece) {
+        BatchCut& cut = cuts.emplace_back(batch);
+        cut.begin = begin;
+        cut.chunk = std::min(piece, batch.chunk - begin);
+        if (cut.rows_of(batch.present - 1) == 0) --cut.present;
+    }
+    return cuts;
 }
 
 ShardRange run_of(int index, int count, int shards) {

@@ -25,11 +25,19 @@ struct BatchCut {
     int shards = 0;          ///< S
     std::int64_t chunk = 0;  ///< rows of a full shard
     int present = 0;         ///< shards that have rows
-    std::int64_t first_row(int shard) const { return shard * chunk; }
+    /// A micro-step takes part of every shard's rows: shards begin `spacing` rows apart, and it takes those from row
+    /// `begin` of each on. The whole batch: spacing == chunk, begin == 0.
+    std::int64_t spacing = 0, begin = 0;
+    std::int64_t first_row(int shard) const { return shard * spacing + begin; }
     std::int64_t rows_of(int shard) const;
 };
 /// Throws InvalidArgument for no rows or fewer than one shard.
 BatchCut cut_batch(std::int64_t rows, int shards);
+/// The micro-steps of a batch, those that have rows: every shard is cut in pieces of ceil(chunk / micro_steps) rows, as
+/// torch.chunk cuts a full shard, the last piece shorter. The last shard is cut in pieces of that size as well, so it
+/// never has more of them than the others, and absent shards stay the last ones. Throws InvalidArgument for fewer than
+/// one micro-step.
+std::vector<BatchCut> cut_micro_steps(const BatchCut& batch, int micro_steps);
 
 /// The run of shards of participant `index` of `count`: contiguous, lengths differ by at most one, longer ones first.
 ShardRange run_of(int index, int count, int shards);

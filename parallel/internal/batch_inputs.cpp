@@ -65,50 +65,64 @@ BatchInputs::BatchInputs(const EngineContext& context, const std::vector<BatchIn
         }
 }
 
-void BatchInputs::scatter(InFlight& in_flight, int slot, const PlacedProgram& program, const Instance& instance) const {
-    std::size_t staged = 0;
+void BatchInputs::stage(InFlight& in_flight, int slot) {
+    const auto staged = [this](std::size_t input) { return (metas_[input].bytes() + 63) / 64 * 64; };
+    std::size_t bytes = 0;
     for (std::size_t i = 0; i < inputs_.size(); ++i)
         if (const auto* whole = std::get_if<Tensor>(&inputs_[i]); whole && whole->device().is_host())
-            staged += (metas_[i].bytes() + 63) / 64 * 64;
-    char* staging = staged ? in_flight.staging(slot, staged) : nullptr;
+            bytes += staged(i);
+    char* staging = bytes ? in_flight.staging(slot, bytes) : nullptr;
+    sources_.reserve(inputs_.size());
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
-        if (const auto* whole = std::get_if<Tensor>(&inputs_[i])) {
-            scatter_whole(*whole, i, staging, program, instance);
-            if (whole->device().is_host()) staging += (metas_[i].bytes() + 63) / 64 * 64;
-        } else {
-            scatter_cut(std::get<ShardedTensor>(inputs_[i]), i, program, instance);
-        }
+        Source& source = sources_.emplace_back();
+        const auto* whole = std::get_if<Tensor>(&inputs_[i]);
+        if (!whole) continue;
+        source.tensor = whole->detach().contiguous();
+        source.rows = static_cast<const char*>(source.tensor.impl()->storage->buffer->data()) +
+                      static_cast<std::size_t>(source.tensor.impl()->meta.offset) * size_of(source.tensor.dtype());
+        if (!whole->device().is_host()) continue;
+        std::memcpy(staging, source.rows, metas_[i].bytes());
+        source.rows = staging;
+        staging += staged(i);
     }
 }
 
-void BatchInputs::scatter_whole(const Tensor& tensor, std::size_t input, char* staging, const PlacedProgram& program,
+void BatchInputs::scatter(const PlacedProgram& program, const Instance& instance) const {
+    for (std::size_t i = 0; i < inputs_.size(); ++i)
+        if (const auto* cut = std::get_if<ShardedTensor>(&inputs_[i]))
+            scatter_cut(*cut, i, program, instance);
+        else
+            scatter_whole(sources_[i], i, program, instance);
+}
+
+void BatchInputs::scatter_whole(const Source& source, std::size_t input, const PlacedProgram& program,
                                 const Instance& instance) const {
-    const Tensor source = tensor.detach().contiguous();
-    const auto& buffer = source.impl()->storage->buffer;
-    const std::size_t row_bytes = metas_[input].bytes() / static_cast<std::size_t>(cut_.rows);
-    const char* rows = static_cast<const char*>(buffer->data()) +
-                       static_cast<std::size_t>(source.impl()->meta.offset) * size_of(source.dtype());
-    if (source.device().is_host()) {
-        std::memcpy(staging, rows, metas_[input].bytes());
-        rows = staging;
-    }
-    for (int shard = 0; shard < cut_.present; ++shard) {
-        const PlaceRef place = program.memory().place(shard, program.batch().of(shard).inputs[input]);
+    const Device device = source.tensor.device();
+    const BatchCut& cut = program.batch().cut;
+    const std::size_t row_bytes = metas_[input].bytes() / static_cast<std::size_t>(cut.rows);
+    for (int shard = 0; shard < cut.present; ++shard) {
+        const Operand& wanted = program.batch().of(shard).inputs[input];
+        if (!wanted.buffer) continue;
+        const PlaceRef place = program.memory().place(shard, wanted);
         Stream& lane = context_.compute(context_.lane_of(shard));
-        if (!source.device().is_host()) {
-            lane.wait(Stream::of(source.device()));
-            buffer->used_on(lane);
+        if (!device.is_host()) {
+            lane.wait(Stream::of(device));
+            source.tensor.impl()->storage->buffer->used_on(lane);
         }
         lane.copy(instance.address(place), place.owner,
-                  rows + static_cast<std::size_t>(cut_.first_row(shard)) * row_bytes, source.device(),
-                  static_cast<std::size_t>(cut_.rows_of(shard)) * row_bytes);
+                  source.rows + static_cast<std::size_t>(cut.first_row(shard)) * row_bytes, device,
+                  static_cast<std::size_t>(cut.rows_of(shard)) * row_bytes);
     }
 }
 
 void BatchInputs::scatter_cut(const ShardedTensor& tensor, std::size_t input, const PlacedProgram& program,
                               const Instance& instance) const {
-    for (int shard = 0; shard < cut_.present; ++shard) {
-        const PlaceRef place = program.memory().place(shard, program.batch().of(shard).inputs[input]);
+    const BatchCut& cut = program.batch().cut;
+    const std::size_t row_bytes = metas_[input].bytes() / static_cast<std::size_t>(cut.rows);
+    for (int shard = 0; shard < cut.present; ++shard) {
+        const Operand& wanted = program.batch().of(shard).inputs[input];
+        if (!wanted.buffer) continue;
+        const PlaceRef place = program.memory().place(shard, wanted);
         Stream& lane = context_.compute(context_.lane_of(shard));
         const Tensor& rows = tensor.shard(shard);
         const auto& buffer = rows.impl()->storage->buffer;
@@ -120,7 +134,8 @@ void BatchInputs::scatter_cut(const ShardedTensor& tensor, std::size_t input, co
         const Tensor plain = rows.detach().contiguous();
         const char* start = static_cast<const char*>(plain.impl()->storage->buffer->data()) +
                             static_cast<std::size_t>(plain.impl()->meta.offset) * size_of(plain.dtype());
-        lane.copy(instance.address(place), place.owner, start, plain.device(), place.bytes);
+        lane.copy(instance.address(place), place.owner, start + static_cast<std::size_t>(cut.begin) * row_bytes,
+                  plain.device(), place.bytes);
     }
 }
 

@@ -16,12 +16,19 @@ public:
     const BatchCut& cut() const { return cut_; }
     /// dtype and shape of every input (whole batches).
     const std::vector<TensorMeta>& metas() const { return metas_; }
-    /// Enqueues the copies of all shards' rows on their lanes. Pageable memory is staged: the caller may overwrite it
-    /// when this returns.
-    void scatter(InFlight& in_flight, int slot, const PlacedProgram& program, const Instance& instance) const;
+    /// Copies pageable memory to the staging memory of `slot`: the caller may overwrite it when this returns. Comes
+    /// before `scatter`.
+    void stage(InFlight& in_flight, int slot);
+    /// Enqueues the copies of the rows that `program` takes, on the lanes of its shards.
+    void scatter(const PlacedProgram& program, const Instance& instance) const;
 
 private:
-    void scatter_whole(const Tensor& tensor, std::size_t input, char* staging, const PlacedProgram& program,
+    /// A whole batch, row-major, where copies may read it.
+    struct Source {
+        Tensor tensor;
+        const char* rows = nullptr;
+    };
+    void scatter_whole(const Source& source, std::size_t input, const PlacedProgram& program,
                        const Instance& instance) const;
     void scatter_cut(const ShardedTensor& tensor, std::size_t input, const PlacedProgram& program,
                      const Instance& instance) const;
@@ -30,6 +37,7 @@ private:
     const std::vector<BatchInput>& inputs_;
     BatchCut cut_;
     std::vector<TensorMeta> metas_;
+    std::vector<Source> sources_;  ///< by input
 };
 
 }  // namespace lockstep

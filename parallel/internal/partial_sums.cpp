@@ -4,15 +4,18 @@
 
 namespace lockstep {
 
-PartialSums::PartialSums(EngineContext& context, int present, bool keep_root) : context_(context) {
+PartialSums::PartialSums(EngineContext& context, int present, FirstNode first_node) : context_(context) {
     std::vector<int> used(static_cast<std::size_t>(context.devices.size()), 0);
     for (std::size_t lane = 0; lane < context.lanes.size(); ++lane) {
         const int device = context.lanes[lane].device;
         for (const ShardRange& range : tree_nodes(context.lanes[lane].shards, present)) {
             GradientNode node{range, device, static_cast<int>(lane), -1, {}};
-            if (int& count = used[static_cast<std::size_t>(device)]; count++ > 0) {
-                node.slot = count - 2;
-            } else if (keep_root && device == 0) {
+            const int number = used[static_cast<std::size_t>(device)]++;
+            if (first_node == FirstNode::slots) {
+                node.slot = number;
+            } else if (number > 0) {
+                node.slot = number - 1;
+            } else if (first_node == FirstNode::beside_root && device == 0) {
                 node.arenas = context.sums_to_add();
             } else {
                 context.store->need_gradients(device);

@@ -28,15 +28,20 @@ struct DeviceNode {
     std::size_t first = 0, last = 0;
 };
 
+/// Where the first node of a device lies.
+enum class FirstNode : std::uint8_t {
+    gradients,    ///< in its gradient arena
+    beside_root,  ///< there, but on device 0 in an arena of its own: what is summed is added later
+    slots         ///< in a slot as the others: the gradient arenas hold sums that are added to
+};
+
 /// The sums that devices hold for `present` shards.
 class PartialSums {
 public:
     /// Buckets take turns in a slot: while one is read the next is written.
     static constexpr int turns = 2;
 
-    /// The first node of a device lies in its gradient arena; with `keep_root`, device 0's gradient arena is left alone
-    /// (it holds a sum that is added to) and another arena takes its place.
-    PartialSums(EngineContext& context, int present, bool keep_root);
+    PartialSums(EngineContext& context, int present, FirstNode first_node);
 
     /// In order of shards.
     const std::vector<GradientNode>& nodes() const { return nodes_; }

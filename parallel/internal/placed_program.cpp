@@ -14,6 +14,11 @@ namespace {
 
 bool has_gradients(const BatchProgram& batch) { return batch.pass == Pass::training || batch.pass == Pass::step; }
 
+FirstNode first_node(const UpdatePlan& update) {
+    if (update.adds) return FirstNode::slots;
+    return update.accumulate ? FirstNode::beside_root : FirstNode::gradients;
+}
+
 std::set<std::pair<int, int>> delivered(const ShardProgram& program) {
     std::set<std::pair<int, int>> places;
     for (const Delivery& delivery : program.deliveries) places.emplace(delivery.arena, delivery.segment);
@@ -48,7 +53,7 @@ PlacedProgram::PlacedProgram(EngineContext& context, const ConstantCache& consta
                              std::shared_ptr<const BatchProgram> batch, UpdatePlan update)
     : batch_(std::move(batch)),
       sums_(has_gradients(*batch_)
-                ? std::optional<PartialSums>(std::in_place, context, batch_->cut.present, !update.optimizer)
+                ? std::optional<PartialSums>(std::in_place, context, batch_->cut.present, first_node(update))
                 : std::nullopt),
       buckets_(buckets_of(context, *batch_)),
       memory_(context, constants, *batch_, sums_ ? &*sums_ : nullptr, buckets_),

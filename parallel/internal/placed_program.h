@@ -22,6 +22,10 @@ public:
     std::size_t forward_end() const { return forward_end_; }
     /// An instance that nobody else uses, made on first use; free again when the caller lets go of it.
     std::shared_ptr<Instance> acquire();
+    /// An instance in workspaces that several programs share, one a shard and large enough for each of them.
+    std::shared_ptr<Instance> instance_in(std::vector<std::shared_ptr<Buffer>> workspaces) const {
+        return std::make_shared<Instance>(schedule_, std::move(workspaces));
+    }
     /// Somebody uses an instance.
     bool in_use() const;
     void enqueue_forward(Instance& instance, Phase phase) { instance.enqueue(schedule_, 0, forward_end_, phase); }

@@ -23,89 +23,119 @@ bool lies_in_store(const ParameterStore& store, const Storage& storage) {
     return false;
 }
 
+/// Constants that `programs` read outside the model's arenas, each once.
+std::vector<std::shared_ptr<Storage>> constants_of(const ParameterStore& store,
+                                                   const std::vector<const ShardProgram*>& programs) {
+    std::vector<std::shared_ptr<Storage>> found;
+    for (const ShardProgram* program : programs)
+        for (const auto& storage : program->outside)
+            if (!lies_in_store(store, *storage) && std::find(found.begin(), found.end(), storage) == found.end())
+                found.push_back(storage);
+    return found;
+}
+
 }  // namespace
 
-ShardProgram ProgramCache::trace(Pass pass, std::int64_t rows, const std::vector<TensorMeta>& inputs,
-                                 const std::vector<bool>& wants_gradient, const ModelFunction& model) const {
+void ProgramCache::describe(const ProgramCall& call, bool micro_step, Signature& text) const {
+    text.add(std::string_view(call.key.text.bytes()))
+        .add(call.key.training)
+        .add(call.pass)
+        .add(micro_step)
+        .add(std::string_view(context_.store->trainable_flags()));
+    for (std::size_t i = 0; i < call.inputs.size(); ++i)
+        text.add(with_rows(call.inputs[i], 1)).add(static_cast<bool>(call.wants_gradient[i]));
+}
+
+ShardProgram ProgramCache::trace(const ProgramCall& call, std::int64_t rows, bool micro_step) const {
     ShardProgramRequest request;
     request.prototype = context_.devices[0];
     request.threads = context_.threads;
     request.deterministic = context_.deterministic;
     request.shards = context_.shards;
-    request.pass = pass;
+    request.pass = call.pass;
     request.nan_policy = nan_policy_;
-    for (const TensorMeta& input : inputs) request.inputs.push_back(with_rows(input, rows));
-    request.input_wants_gradient = wants_gradient;
+    request.micro_step = micro_step;
+    for (const TensorMeta& input : call.inputs) request.inputs.push_back(with_rows(input, rows));
+    request.input_wants_gradient = call.wants_gradient;
     request.store = context_.store.get();
-    return trace_shard(request, model);
+    return trace_shard(request, call.model);
 }
 
-std::shared_ptr<const ShardProgram> ProgramCache::shard_program(const Signature& text, const ProgramKey& key, Pass pass,
-                                                                std::int64_t rows,
-                                                                const std::vector<TensorMeta>& inputs,
-                                                                const std::vector<bool>& wants_gradient,
-                                                                const ModelFunction& model) {
-    Signature own = text;
+std::shared_ptr<const ShardProgram> ProgramCache::shard_program(const ProgramCall& call, std::int64_t rows,
+                                                                bool micro_step) {
+    Signature own;
+    describe(call, micro_step, own);
     own.add(rows);
     if (const auto* kept = shard_programs_.find(own.bytes())) return *kept;
     ++traces_;
-    auto traced = std::make_shared<ShardProgram>(trace(pass, rows, inputs, wants_gradient, model));
-    if (key.keep) traced->keep = key.keep();
-    // A placed program has two of them at most. Those that are dropped here live on in their placed programs.
-    shard_programs_.make_room(2 * context_.kept_programs, [](const auto&) { return true; });
+    auto traced = std::make_shared<ShardProgram>(trace(call, rows, micro_step));
+    if (call.key.keep) traced->keep = call.key.keep();
+    // A placed program has two of them at most, micro-steps three. Those that are dropped here live on in their placed
+    // programs.
+    shard_programs_.make_room(3 * context_.kept_programs, [](const auto&) { return true; });
     return shard_programs_.add(own.bytes(), std::move(traced));
 }
 
-PlacedProgram& ProgramCache::get(const ProgramKey& key, Pass pass, const BatchCut& cut,
-                                 const std::vector<TensorMeta>& inputs, const std::vector<bool>& wants_gradient,
-                                 const ModelFunction& model, Optimizer* optimizer) {
-    const auto describe_call = [&](Signature& text) {
-        text.add(std::string_view(key.text.bytes()))
-            .add(key.training)
-            .add(pass)
-            .add(std::string_view(context_.store->trainable_flags()));
-        for (std::size_t i = 0; i < inputs.size(); ++i)
-            text.add(with_rows(inputs[i], 1)).add(static_cast<bool>(wants_gradient[i]));
-    };
+ProgramCache::Placed ProgramCache::place(const ProgramCall& call, std::span<const BatchCut> cuts, bool in_micro_steps,
+                                         Optimizer* optimizer) {
+    std::vector<std::shared_ptr<BatchProgram>> parts;
+    std::vector<const ShardProgram*> programs;
+    for (const BatchCut& cut : cuts) {
+        auto batch = std::make_shared<BatchProgram>();
+        batch->cut = cut;
+        batch->pass = call.pass;
+        batch->full = shard_program(call, cut.rows_of(0), in_micro_steps);
+        batch->last = shard_program(call, cut.rows_of(cut.present - 1), in_micro_steps);
+        if (batch->uneven()) require_matching_spans(*batch->full, *batch->last);
+        for (const auto& program : {batch->full, batch->last}) {
+            programs.push_back(program.get());
+            if (program->weighing) programs.push_back(program->weighing.get());
+        }
+        parts.push_back(std::move(batch));
+    }
+    make_room();
+    Placed fresh;
+    fresh.optimizer = optimizer ? optimizer->id() : 0;
+    fresh.constants = constants_of(*context_.store, programs);
+    for (const auto& storage : fresh.constants) constants_.refresh(context_, storage);
+    if (in_micro_steps)
+        fresh.micro_steps =
+            std::make_unique<MicroSteps>(context_, constants_, parts, *optimizer, nan_policy_ == NanPolicy::stop);
+    else
+        fresh.program = std::make_unique<PlacedProgram>(context_, constants_, std::move(parts[0]),
+                                                        UpdatePlan{optimizer, !optimizer});
+    return fresh;
+}
+
+void ProgramCache::require_unchanged(const ProgramCall& call, const BatchProgram& batch, bool micro_step) const {
+    require_same_trace(*batch.full, trace(call, batch.cut.rows_of(0), micro_step));
+    if (batch.uneven())
+        require_same_trace(*batch.last, trace(call, batch.cut.rows_of(batch.cut.present - 1), micro_step));
+}
+
+ProgramCache::Placed& ProgramCache::kept(const ProgramCall& call, std::span<const BatchCut> cuts, bool in_micro_steps,
+                                         Optimizer* optimizer) {
     key_.clear();
-    describe_call(key_);
-    // Programs keep the optimizer's memory in their tasks, of which there is more once it has momentum.
-    key_.add(cut.rows).add(optimizer ? optimizer->id() : 0).add(optimizer && optimizer->has_momentum());
+    describe(call, in_micro_steps, key_);
+    // The rows of the first micro-step tell how the others are cut. Programs keep the optimizer's memory in their
+    // tasks, of which there is more once it has momentum.
+    key_.add(cuts[0].rows)
+        .add(cuts[0].chunk)
+        .add(optimizer ? optimizer->id() : 0)
+        .add(optimizer && optimizer->has_momentum());
 
     static const bool checks = environment::flag("LOCKSTEP_CHECK_TRACE");
     Placed* placed = placed_.find(key_.bytes());
-    if (!placed) {
-        Signature text;
-        describe_call(text);
-        auto batch = std::make_shared<BatchProgram>();
-        batch->cut = cut;
-        batch->pass = pass;
-        batch->full = shard_program(text, key, pass, cut.rows_of(0), inputs, wants_gradient, model);
-        batch->last = shard_program(text, key, pass, cut.rows_of(cut.present - 1), inputs, wants_gradient, model);
-        if (batch->uneven()) require_matching_spans(*batch->full, *batch->last);
-        make_room();
-        Placed fresh;
-        fresh.optimizer = optimizer ? optimizer->id() : 0;
-        for (const auto& program : {batch->full, batch->last})
-            for (const auto& storage : program->outside)
-                if (!lies_in_store(*context_.store, *storage)) fresh.constants.push_back(storage);
-        for (const auto& storage : fresh.constants) constants_.refresh(context_, storage);
-        fresh.program =
-            std::make_unique<PlacedProgram>(context_, constants_, std::move(batch), UpdatePlan{optimizer, !optimizer});
-        return *placed_.add(key_.bytes(), std::move(fresh)).program;
-    }
-    if (checks) {
-        const BatchProgram& kept = placed->program->batch();
-        require_same_trace(*kept.full, trace(pass, cut.rows_of(0), inputs, wants_gradient, model));
-        if (kept.uneven())
-            require_same_trace(*kept.last, trace(pass, cut.rows_of(cut.present - 1), inputs, wants_gradient, model));
-    }
+    if (!placed) return placed_.add(key_.bytes(), place(call, cuts, in_micro_steps, optimizer));
+    if (checks && placed->program) require_unchanged(call, placed->program->batch(), false);
+    if (checks && placed->micro_steps)
+        for (const auto& part : placed->micro_steps->parts()) require_unchanged(call, *part, true);
     for (const auto& storage : placed->constants) constants_.refresh(context_, storage);
-    return *placed->program;
+    return *placed;
 }
 
 void ProgramCache::make_room() {
-    const auto idle = [](const Placed& placed) { return !placed.program->in_use(); };
+    const auto idle = [](const Placed& placed) { return !placed.program || !placed.program->in_use(); };
     const auto orphaned = [&](const Placed& placed) {
         return placed.optimizer != 0 && !context_.store->has_optimizer(placed.optimizer) && idle(placed);
     };

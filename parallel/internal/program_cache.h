@@ -3,41 +3,56 @@
 
 #include <cstdint>
 #include <memory>
-#include <string_view>
+#include <span>
 #include <vector>
 
 #include "lockstep/parallel/internal/in_flight.h"
+#include "lockstep/parallel/internal/micro_steps.h"
 #include "lockstep/parallel/internal/placed_program.h"
 #include "lockstep/parallel/internal/recently_used.h"
 
 namespace lockstep {
+
+/// What a call of the wrapper asks for.
+struct ProgramCall {
+    const ProgramKey& key;
+    Pass pass;
+    const std::vector<TensorMeta>& inputs;  ///< of the whole batch
+    const std::vector<bool>& wants_gradient;
+    const ModelFunction& model;
+};
 
 class ProgramCache {
 public:
     ProgramCache(EngineContext& context, InFlight& in_flight, ConstantCache& constants, NanPolicy nan_policy)
         : context_(context), in_flight_(in_flight), constants_(constants), nan_policy_(nan_policy) {}
 
-    /// The program for a batch of `cut` rows whose inputs have the given metas per row; traced, matched and placed when
-    /// it is new. Valid until the next call, or as long as one of its instances is in use. Whatever `model` throws
-    /// comes through before anything is kept.
-    PlacedProgram& get(const ProgramKey& key, Pass pass, const BatchCut& cut, const std::vector<TensorMeta>& inputs,
-                       const std::vector<bool>& wants_gradient, const ModelFunction& model, Optimizer* optimizer);
+    /// The program for a batch of `cut` rows; traced, matched and placed when it is new. Valid until the next call, or
+    /// as long as one of its instances is in use. Whatever the model throws comes through before anything is kept.
+    PlacedProgram& get(const ProgramCall& call, const BatchCut& cut, Optimizer* optimizer) {
+        return *kept(call, {&cut, 1}, false, optimizer).program;
+    }
+    /// Likewise the programs of a step that takes its batch in the micro-steps `cuts`. Valid until the next call.
+    MicroSteps& get(const ProgramCall& call, std::span<const BatchCut> cuts, Optimizer& optimizer) {
+        return *kept(call, cuts, true, &optimizer).micro_steps;
+    }
     std::uint64_t traces() const { return traces_; }
 
 private:
     struct Placed {
         std::uint64_t optimizer = 0;  ///< its id, or 0
         std::unique_ptr<PlacedProgram> program;
+        std::unique_ptr<MicroSteps> micro_steps;          ///< in its place
         std::vector<std::shared_ptr<Storage>> constants;  ///< what it reads outside the model's arenas
     };
 
-    ShardProgram trace(Pass pass, std::int64_t rows, const std::vector<TensorMeta>& inputs,
-                       const std::vector<bool>& wants_gradient, const ModelFunction& model) const;
-    /// `text`: the key but for the rows.
-    std::shared_ptr<const ShardProgram> shard_program(const Signature& text, const ProgramKey& key, Pass pass,
-                                                      std::int64_t rows, const std::vector<TensorMeta>& inputs,
-                                                      const std::vector<bool>& wants_gradient,
-                                                      const ModelFunction& model);
+    Placed& kept(const ProgramCall& call, std::span<const BatchCut> cuts, bool in_micro_steps, Optimizer* optimizer);
+    Placed place(const ProgramCall& call, std::span<const BatchCut> cuts, bool in_micro_steps, Optimizer* optimizer);
+    /// The key but for the rows and the optimizer.
+    void describe(const ProgramCall& call, bool micro_step, Signature& text) const;
+    ShardProgram trace(const ProgramCall& call, std::int64_t rows, bool micro_step) const;
+    std::shared_ptr<const ShardProgram> shard_program(const ProgramCall& call, std::int64_t rows, bool micro_step);
+    void require_unchanged(const ProgramCall& call, const BatchProgram& batch, bool micro_step) const;
     /// Waits for what is in flight and drops programs of optimizers that are gone, and as many others as it takes.
     void make_room();
 

@@ -84,7 +84,7 @@ TaskSpec ProgramPlacer::task_of(int shard, const Record& record, bool forward) c
     task.scratch = placed_.memory_.scratch(shard, record.kernel->scratch_bytes());
     task.replica = placed_.memory_.replica_of(shard);
     const ControlBlock& control = context_.control[static_cast<std::size_t>(task.replica)];
-    task.step = control.step();
+    task.step = batch_.micro.carry ? batch_.micro.carry->step(task.replica) : control.step();
     task.agreed = control.agreed();
     task.health = context_.health.get();
     task.status = forward ? control.shard(shard) : nullptr;
@@ -148,7 +148,7 @@ void ProgramPlacer::place_agreement() {
         return fixed(memory, static_cast<std::size_t>(offset), sizeof(StatusWord));
     };
     std::vector<PlaceRef> words;
-    for (int shard = 0; shard < batch_.cut.present; ++shard) {
+    for (int shard = 0; shard < std::max(batch_.cut.present, batch_.micro.present); ++shard) {
         const int device = placed_.memory_.replica_of(shard);
         words.push_back(readable_on(
             schedule_, root, word_place(device, context_.control[static_cast<std::size_t>(device)].shard(shard))));
@@ -167,14 +167,11 @@ void ProgramPlacer::place_agreement() {
 }
 
 void ProgramPlacer::place_commits() {
-    const ShardProgram& program = batch_.of(0);
     Stream& root = context_.commit(0);
-    for (std::size_t i = program.commit_begin; i < program.backward_begin; ++i) {
-        TaskSpec task = task_of(0, program.records[i], false);
-        if (task.scratch.workspace >= 0)  // the shard's own scratch is in use on its lane
-            task.scratch = fixed(context_.scratch(root, task.scratch.bytes), 0, task.scratch.bytes);
-        schedule_.run(root, std::move(task));
-    }
+    if (batch_.micro.carry)
+        place_taking_over();
+    else
+        place_commit_records(root);
     const int event = schedule_.record(root);
     const std::vector<Replica>& replicas = context_.store->replicas();
     for (int d = 1; d < context_.devices.size(); ++d) {
@@ -185,6 +182,21 @@ void ProgramPlacer::place_commits() {
                            {fixed(replicas[0].buffers[a], 0, replicas[0].buffers[a]->bytes()),
                             fixed(replicas[static_cast<std::size_t>(d)].buffers[a], 0, replicas[0].buffers[a]->bytes()),
                             replicas[0].buffers[a]->bytes()});
+    }
+}
+
+void ProgramPlacer::place_commit_records(Stream& root) {
+    const ShardProgram& program = batch_.of(0);
+    const MicroStep& micro = batch_.micro;
+    for (std::size_t i = program.commit_begin; i < program.backward_begin; ++i) {
+        TaskSpec task = task_of(0, program.records[i], false);
+        task.prepares = micro.carry != nullptr;
+        for (auto* side : {&task.in, &task.out})
+            for (PlaceRef& place : *side)
+                if (micro.carry) place = micro.carry->in_copy(context_, place);
+        if (task.scratch.workspace >= 0)  // the shard's own scratch is in use on its lane
+            task.scratch = fixed(context_.scratch(root, task.scratch.bytes), 0, task.scratch.bytes);
+        schedule_.run(root, std::move(task));
     }
 }
 
@@ -284,11 +296,19 @@ void ProgramPlacer::place_barrier(bool advances, bool whole_step) {
 void ProgramPlacer::place() {
     const ShardProgram& full = *batch_.full;
     const ShardProgram& last = *batch_.last;
+    const MicroStep& micro = batch_.micro;
+    if (micro.carry) place_what_is_carried();
     for (const Turn& turn : turns(0, full.commit_begin, 0, last.commit_begin)) place_turn(turn);
-    if (batch_.pass != Pass::inference) place_agreement();
+    if (micro.weighs) place_weights();
+    if (micro.carry && !micro.weighs) place_loss();
+    if (micro.carry && commits_) place_preparations();
+    if (batch_.pass != Pass::inference && micro.last) place_agreement();
     const bool separate = batch_.pass != Pass::step;
     if (commits_ && separate && batch_.pass != Pass::inference) place_commits();
-    if (separate) place_barrier(batch_.pass != Pass::inference, false);
+    if (micro.weighs)
+        place_end_of_micro_step();
+    else if (separate)
+        place_barrier(batch_.pass != Pass::inference, false);
     placed_.forward_end_ = schedule_.size();
     if (batch_.pass != Pass::training && batch_.pass != Pass::step) return;
 
@@ -303,9 +323,12 @@ void ProgramPlacer::place() {
     place_folds(everything);
     place_buckets(everything);
     // Nobody waits for buffers: a kernel of backward that throws finds them as they were.
-    if (commits_ && !separate) place_commits();
+    if (commits_ && !separate && micro.last) place_commits();
     reducer_.finish(placed_.buckets_);
-    place_barrier(batch_.pass == Pass::step && update_.optimizer, true);
+    if (micro.last)
+        place_barrier(batch_.pass == Pass::step && update_.optimizer, true);
+    else
+        place_end_of_micro_step();
 }
 
 }  // namespace lockstep

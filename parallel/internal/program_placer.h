@@ -27,6 +27,7 @@ private:
     void place_span(const Turn& turn);
     void place_agreement();
     void place_commits();
+    void place_commit_records(Stream& root);
     /// Sums elements [begin, end) of a segment over the shards of `node`.
     void place_fold(const GradientNode& node, int arena, int segment, std::int64_t begin, std::int64_t end,
                     const PlaceRef& sum);
@@ -37,6 +38,18 @@ private:
     void place_buckets(const Turn& done);
     /// Whoever comes next on any device waits for all of this program.
     void place_barrier(bool advances, bool whole_step);
+    // Micro-steps alone (micro_placement.cpp).
+    /// Before everything: the state of the step where it begins, the pooled weights.
+    void place_what_is_carried();
+    void place_weights();
+    /// Adds this micro-step's part of the loss.
+    void place_loss();
+    /// Brings the copy of the buffers forward.
+    void place_preparations();
+    /// The buffers become what the micro-steps made of their copy.
+    void place_taking_over();
+    /// Whoever comes next on any device waits for all of this program, which changes nothing that outlives the step.
+    void place_end_of_micro_step();
     TaskSpec task_of(int shard, const Record& record, bool forward) const;
     std::vector<int> record_lanes();
     std::vector<int> lanes_with_shards() const;

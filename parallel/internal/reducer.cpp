@@ -136,8 +136,9 @@ std::vector<int> Reducer::sum(int device, const Bucket& bucket, const Bucket& pa
     for (std::size_t i = 0; i < places.size(); ++i) places[i] = read_from_peer(stream, static_cast<int>(i), places[i]);
     const TensorMeta meta = flat(context_, part);
     const std::vector<TensorMeta> metas(places.size(), meta);
-    schedule_.run(stream, flat_task(context_, stream, device, std::make_shared<const TreeSum>(std::move(shards), false),
-                                    metas, std::move(places), {meta}, {target}));
+    schedule_.run(stream, flat_task(context_, stream, device,
+                                    std::make_shared<const TreeSum>(std::move(shards), update_.adds, true), metas,
+                                    std::move(places), {meta}, {target}));
     return {schedule_.record(stream)};
 }
 
@@ -179,17 +180,19 @@ void Reducer::reduce(const Bucket& bucket, const std::vector<int>& ready) {
         context_.store->need_gradients(device);
         const std::vector<int> summed = sum(device, bucket, part, combined);
         read.insert(read.end(), summed.begin(), summed.end());
-        for (const int event : summed) schedule_.wait(context_.commit(device), event);
+        for (const int event : update_.update ? summed : std::vector<int>())
+            schedule_.wait(context_.commit(device), event);
     };
     if (by_slices()) {
         std::vector<int> updated;
         for (int d = 0; d < context_.devices.size(); ++d) {
             const Bucket part = context_.cut->slice(bucket, d);
             brought(d, part);
+            if (!update_.update) continue;
             update(d, part);
             updated.push_back(schedule_.record(context_.commit(d)));
         }
-        gather_slices(bucket, updated);
+        if (update_.update) gather_slices(bucket, updated);
     } else {
         brought(0, bucket);
         if (update_.accumulate) {
@@ -202,7 +205,7 @@ void Reducer::reduce(const Bucket& bucket, const std::vector<int>& ready) {
                                             {meta}, {elements_at(context_, summed, bucket, bucket.begin)}, {meta},
                                             {range(context_, 0, &Replica::gradients, bucket)}));
         }
-        if (update_.optimizer) {
+        if (update_.optimizer && update_.update) {
             update(0, bucket);
             broadcast(bucket);
         }
@@ -247,7 +250,7 @@ void Reducer::gather_slices(const Bucket& bucket, const std::vector<int>& update
 }
 
 void Reducer::finish(const std::vector<Bucket>& buckets) {
-    if (!update_.optimizer || !update_.optimizer->has_momentum()) return;
+    if (!update_.optimizer || !update_.update || !update_.optimizer->has_momentum()) return;
     for (int d = 0; d < (by_slices() ? context_.devices.size() : 1); ++d) {
         OptimizerState& state = context_.state(*update_.optimizer, d);
         for (std::size_t a = 0; a < state.segments.size(); ++a) {

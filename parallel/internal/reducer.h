@@ -18,6 +18,8 @@ namespace lockstep {
 struct UpdatePlan {
     Optimizer* optimizer = nullptr;  ///< null: the sum stays in the gradient arena of device 0
     bool accumulate = false;         ///< it is added to what lies there
+    bool adds = false;   ///< micro-steps: added to the sums of earlier ones, in the gradient arenas of all who sum
+    bool update = true;  ///< false: a later micro-step updates
 };
 
 /// Appends the commands for one bucket after the other. Sums go to streams that communicate, whatever outlives the step

@@ -100,7 +100,7 @@ void Instance::perform(const Task& task, const Launch& launch) {
     Health* health = launch.native ? nullptr : spec.health;
     if (spec.operation->commits() && health) {
         if (health->failed) return;
-        if (spec.agreed->code == 0) health->committing = static_cast<std::int64_t>(spec.step->step);
+        if (spec.agreed->code == 0 && !spec.prepares) health->committing = static_cast<std::int64_t>(spec.step->step);
     }
     try {
         spec.kernel->run({launch, task.pointers.data(), task.pointers.data() + spec.in.size(), task.scratch, spec.step,

@@ -53,6 +53,7 @@ struct TaskSpec {
     StatusWord* status = nullptr;
     const StatusWord* agreed = nullptr;
     Health* health = nullptr;
+    bool prepares = false;  ///< commits to what does not outlive the step
     std::uint32_t ordinal = 0;
     int shard = 0;
     std::int64_t first_row = 0;

@@ -106,7 +106,8 @@ ShardMemory::Plan ShardMemory::plan(const ShardProgram& program, const std::vect
                 lifetimes.use(operand, shared ? -1 : at, shared || committed ? end : at);
         scratch_bytes = std::max(scratch_bytes, record.kernel->scratch_bytes());
     }
-    for (const Operand& operand : program.inputs) lifetimes.use(operand, -1, -1);
+    for (const auto* given : {&program.inputs, &program.weights})
+        for (const Operand& operand : *given) lifetimes.use(operand, -1, -1);
     for (const auto* results : {&program.outputs, &program.input_gradients})
         for (const Operand& operand : *results) lifetimes.use(operand, end, end);
     lifetimes.use(program.loss, end, end);

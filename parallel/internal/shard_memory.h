@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/parallel/internal/engine_context.h"
+#include "lockstep/parallel/internal/micro_step.h"
 #include "lockstep/parallel/internal/partial_sums.h"
 #include "lockstep/parallel/internal/schedule.h"
 #include "lockstep/parallel/internal/shard_program.h"
@@ -17,6 +18,7 @@ namespace lockstep {
 struct BatchProgram {
     BatchCut cut;
     Pass pass = Pass::inference;
+    MicroStep micro;
     std::shared_ptr<const ShardProgram> full;
     std::shared_ptr<const ShardProgram> last;  ///< the same as `full` where the last shard is full
     const ShardProgram& of(int shard) const { return shard + 1 == cut.present ? *last : *full; }

@@ -9,6 +9,7 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/operations.h"
 #include "lockstep/parallel/internal/fusion.h"
+#include "lockstep/parallel/internal/weighing.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/tape.h"
@@ -89,9 +90,34 @@ private:
     std::set<const Buffer*> taken_;
 };
 
-/// Sums the terms of the loss over all shards; returns its value and the gradients that backward starts from.
-Tensor pool_loss(const std::vector<Loss::Term>& terms, NanPolicy nan_policy, std::vector<Tensor>& numerators,
-                 std::vector<Tensor>& gradients) {
+/// Lets the weights of the loss come in from outside: notes the places and the program that computes this shard's own.
+std::vector<Tensor> take_in_weights(ShardProgram& program, const std::vector<Loss::Term>& terms) {
+    const NoGrad no_tape;
+    std::vector<Record>& records = program.trace->records();
+    const auto before = static_cast<std::ptrdiff_t>(records.size());
+    std::vector<Operand> own;
+    std::vector<Tensor> pooled;
+    for (const Loss::Term& term : terms) {
+        if (!term.weight.defined()) continue;
+        const TensorMeta scalar = TensorMeta::contiguous(term.weight.dtype(), {});
+        if (!is_floating(scalar.dtype))
+            throw InvalidArgument(fmt::format("loss: a weight is of dtype {}; it must be floating, as numerators are",
+                                              name_of(scalar.dtype)));
+        Tensor weight = term.weight.detach().reshape({});
+        if (!weight.is_symbolic()) weight = apply_one(Reorder(), {weight}, scalar);
+        own.push_back(operand_of(weight));
+        pooled.push_back(program.trace->input(scalar));
+        program.weights.push_back(operand_of(pooled.back()));
+    }
+    if (!own.empty()) program.weighing = std::make_shared<const ShardProgram>(weighing_program(program, own));
+    records.erase(records.begin() + before, records.end());
+    return pooled;
+}
+
+/// Sums the terms of the loss over all shards; returns its value and the gradients that backward starts from. `pooled`:
+/// weights that are sums already, or null.
+Tensor pool_loss(const std::vector<Loss::Term>& terms, const std::vector<Tensor>* pooled, NanPolicy nan_policy,
+                 std::vector<Tensor>& numerators, std::vector<Tensor>& gradients) {
     const NoGrad no_tape;
     std::vector<Tensor> local;
     for (const Loss::Term& term : terms) {
@@ -100,17 +126,17 @@ Tensor pool_loss(const std::vector<Loss::Term>& terms, NanPolicy nan_policy, std
                 fmt::format("loss: a numerator has shape {}; it must be a scalar, the sum over the rows of the shard",
                             term.numerator.shape().str()));
         local.push_back(term.numerator.detach().reshape({}));
-        if (term.weight.defined()) local.push_back(term.weight.detach().reshape({}));
+        if (term.weight.defined() && !pooled) local.push_back(term.weight.detach().reshape({}));
     }
     if (local.empty())
         throw InvalidArgument("loss: it has no terms; return nll_loss(...), a sum of losses, or the like");
     const std::vector<Tensor> sums = sum_over_shards(local);
     Tensor value;
-    std::size_t next = 0;
+    std::size_t next = 0, next_weight = 0;
     for (const Loss::Term& term : terms) {
         const Tensor& numerator = sums[next++];
         Tensor gradient = Tensor::full({}, term.factor, numerator.dtype(), numerator.device());
-        if (term.weight.defined()) gradient = div(gradient, sums[next++]);
+        if (term.weight.defined()) gradient = div(gradient, pooled ? (*pooled)[next_weight++] : sums[next++]);
         const Tensor part = mul(numerator, gradient);
         value = value.defined() ? add(value, part) : part;
         if (term.numerator.requires_grad()) {
@@ -119,8 +145,9 @@ Tensor pool_loss(const std::vector<Loss::Term>& terms, NanPolicy nan_policy, std
         }
     }
     const Tensor total = value.to(DType::f32);
-    return nan_policy == NanPolicy::go_on ? total
-                                          : apply_one(CheckFinite(), {total}, TensorMeta::contiguous(DType::f32, {}));
+    return pooled || nan_policy == NanPolicy::go_on
+               ? total
+               : apply_one(CheckFinite(), {total}, TensorMeta::contiguous(DType::f32, {}));
 }
 
 /// Moves records whose results only commits use behind the others: nothing in forward waits for them. (Pooled
@@ -143,6 +170,8 @@ void defer_to_commits(std::vector<Record>& records, const std::vector<Record>& c
     records.insert(records.end(), std::make_move_iterator(deferred.rbegin()), std::make_move_iterator(deferred.rend()));
 }
 
+}  // namespace
+
 /// Storages outside the trace that records read: parameters, buffers and constants.
 void note_outside(ShardProgram& program) {
     std::set<const Storage*> seen;
@@ -153,11 +182,9 @@ void note_outside(ShardProgram& program) {
                     program.outside.push_back(operand.storage);
 }
 
-}  // namespace
-
 ShardProgram trace_shard(const ShardProgramRequest& request, const ModelFunction& forward) {
     ShardProgram program;
-    program.trace = std::make_unique<Trace>(request.prototype, request.threads, request.deterministic, request.shards);
+    program.trace = std::make_shared<Trace>(request.prototype, request.threads, request.deterministic, request.shards);
     Trace& trace = *program.trace;
     const TraceScope scope(trace);
     const bool wants_gradients = request.pass == Pass::training || request.pass == Pass::step;
@@ -177,8 +204,12 @@ ShardProgram trace_shard(const ShardProgramRequest& request, const ModelFunction
     }
     std::vector<Tensor> roots;
     std::vector<Tensor> gradients;
-    if (request.pass == Pass::step)
-        program.loss = operand_of(pool_loss(result.loss, request.nan_policy, roots, gradients));
+    if (request.pass == Pass::step) {
+        std::vector<Tensor> pooled;
+        if (request.micro_step) pooled = take_in_weights(program, result.loss);
+        program.loss = operand_of(
+            pool_loss(result.loss, request.micro_step ? &pooled : nullptr, request.nan_policy, roots, gradients));
+    }
     for (Tensor& output : result.outputs) {
         const Tensor plain = output.contiguous();
         program.outputs.push_back(operand_of(plain));

@@ -30,14 +30,16 @@ enum class Pass : std::uint8_t {
 };
 
 struct ShardProgram {
-    std::unique_ptr<Trace> trace;
-    std::vector<Operand> inputs;            ///< places of the scattered inputs
+    std::shared_ptr<Trace> trace;
+    std::vector<Operand> inputs;            ///< places of the scattered inputs; no buffer: not read
     std::vector<Operand> outputs;           ///< places of forward's outputs
     std::vector<Operand> output_gradients;  ///< places of their gradients (training)
     std::vector<Operand> input_gradients;   ///< gradients of inputs that want one; no buffer where none (training)
-    Operand loss;                           ///< value of the loss, f32 scalar (step)
-    std::vector<Record> records;            ///< forward [0, commit_begin), commits, backward [backward_begin, end)
-    std::size_t commit_begin = 0;           ///< agreement on the status comes right before this record
+    Operand loss;                           ///< value of the loss, f32 scalar (step); of this micro-step alone
+    std::vector<Operand> weights;           ///< places where the weights of the loss come in (micro-steps)
+    std::shared_ptr<const ShardProgram> weighing;  ///< computes the weights of this shard, as outputs; null without any
+    std::vector<Record> records;   ///< forward [0, commit_begin), commits, backward [backward_begin, end)
+    std::size_t commit_begin = 0;  ///< agreement on the status comes right before this record
     std::size_t backward_begin = 0;
     std::vector<Delivery> deliveries;
     std::string structure;                          ///< see ModelResult
@@ -53,6 +55,7 @@ struct ShardProgramRequest {
     int shards = 1;
     Pass pass = Pass::inference;
     NanPolicy nan_policy = NanPolicy::stop;
+    bool micro_step = false;  ///< the weights of the loss come from outside, and whoever adds up the loss checks it
     std::vector<TensorMeta> inputs;
     std::vector<bool> input_wants_gradient;
     const ParameterStore* store = nullptr;
@@ -60,6 +63,9 @@ struct ShardProgramRequest {
 
 /// Traces `forward` (and loss and backward) for shards of the given input shapes.
 ShardProgram trace_shard(const ShardProgramRequest& request, const ModelFunction& forward);
+
+/// Fills in `program.outside`.
+void note_outside(ShardProgram& program);
 
 /// Throws InvalidArgument unless outputs have the same structure and can be gathered, and the records that span shards
 /// agree in number, order, operation and shapes: `a` and `b` were traced for shards of different lengths of one batch.

@@ -32,6 +32,7 @@ struct Setting {
     int steps = 10;
     std::int64_t rows = 22;  // eight shards: seven of 3 rows, one of 1
     std::vector<int> devices{2, 3, 8};
+    int micro_steps = 1;
 };
 
 /// ||found - expected|| / ||expected - before||, over everything.
@@ -48,6 +49,7 @@ double distance(const Values& found, const Values& expected, const Values& befor
 template <class Net>
 Values train(const Devices& devices, const Setting& setting, ReductionMode reduction) {
     Trained<Net> trained(devices, {.shards = 8, .reduction = reduction, .bucket_bytes = 4096});
+    trained.how.micro_steps = setting.micro_steps;
     trained.run(setting.steps, setting.rows);
     trained.model.engine().verify_replicas();
     const auto operations = trained.model.engine().operations_per_device();
@@ -85,6 +87,10 @@ TEST_CASE("small: ten steps give the same bits on 1, 2, 3 and 8 devices") { chec
 
 TEST_CASE("batch normalisation and two dropouts: the same bits on 1, 2, 3 and 8 devices") {
     check_same_bits<test::Normed>({});
+}
+
+TEST_CASE("batches in two micro-steps: the same bits on 1, 2, 3 and 8 devices") {
+    check_same_bits<test::Normed>({.steps = 4, .micro_steps = 2});  // of 22 rows, the last shard has no second one
 }
 
 TEST_CASE("cnn: the same bits on 1 and 3 devices") {
@@ -155,6 +161,18 @@ TEST_CASE("the host waits for no device while it enqueues a step") {
     CHECK(found.host_waits.empty());
     CHECK(found.calls.count("cudaMalloc") == 0);
     CHECK(found.calls.count("cudaDeviceSynchronize") == 0);
+    trained.model.synchronize();
+    standin::set_delays(0, 0);
+
+    trained.how.micro_steps = 2;
+    for (int i = 0; i < 4; ++i) trained.step(images, 0, 20);
+    trained.model.synchronize();
+    standin::set_delays(3, 300);
+    standin::reset_counters();
+    trained.step(images, 0, 20);
+    trained.step(images, 0, 20);
+    CHECK(standin::counters().host_waits.empty());
+    CHECK(standin::counters().calls.count("cudaMalloc") == 0);
     trained.model.synchronize();
     standin::set_delays(0, 0);
     test::check_no_mistakes();

@@ -55,7 +55,7 @@ struct Trained {
     }
 
     StepLoss step(const Images& images, std::int64_t first, std::int64_t last) {
-        return model.step(sgd, images.batch(first, last), images.targets(first, last), nll_loss);
+        return model.step(sgd, images.batch(first, last), images.targets(first, last), nll_loss, how);
     }
     /// `steps` steps of `rows` rows, the last one of 5 rows (fewer than eight shards).
     void run(int steps, std::int64_t rows) {
@@ -67,6 +67,7 @@ struct Trained {
 
     DataParallel<Net> model;
     SGD sgd;
+    StepOptions how;
 };
 
 }  // namespace lockstep::test

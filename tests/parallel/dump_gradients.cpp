@@ -66,6 +66,22 @@ void dump(const std::filesystem::path& directory, std::int64_t rows, int k) {
         for (const ls::NamedTensor& named : ls::named_tensors(*model))
             file.add(name + ".model." + named.name, named.member->tensor().grad());
     }
+    // Steps in micro-steps, at a rate beside which the parameters' own digits do not count.
+    constexpr double rate = 1 << 30;
+    for (const int micro_steps : {2, 3, 4}) {
+        const std::string name = fmt::format("micro_{}", micro_steps);
+        ls::DataParallel<Net> model(net, devices(k));
+        ls::SGD sgd(model, {.lr = rate});
+        const auto loss =
+            model.step(sgd, batch.images, batch.labels, ls::nll_loss, {.micro_steps = micro_steps}).item();
+        file.add(name + ".loss", ls::Tensor::scalar(loss));
+        const auto before = ls::named_tensors(net), after = ls::named_tensors(*model);
+        for (std::size_t i = 0; i < before.size(); ++i) {
+            const ls::Tensor then = before[i].member->tensor().detach().to(ls::Device::host());
+            const ls::Tensor now = after[i].member->tensor().detach().to(ls::Device::host());
+            file.add(name + ".model." + after[i].name, (then - now) * (1 / rate));
+        }
+    }
     file.write(directory / fmt::format("{}_rows_{}_devices.safetensors", rows, k));
 }
 

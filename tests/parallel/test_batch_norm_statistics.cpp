@@ -134,6 +134,38 @@ TEST_CASE("statistics of all shards are those of the whole batch, or of shard 0 
             }
 }
 
+TEST_CASE("every micro-step moves the statistics once for each call, in order") {
+    for (const BatchNormStatistics statistics : {BatchNormStatistics::all_shards, BatchNormStatistics::shard0})
+        for (const int shards : {0, 8})
+            for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise}) {
+                EngineOptions options = with_shards(shards);
+                options.reduction = reduction;
+                manual_seed(2);
+                DataParallel<Twice> model(Twice(statistics), test::cpu_devices(3), options);
+                SGD sgd(model, {.lr = 0.01, .momentum = 0.5});
+                Running expected;
+                for (const std::int64_t rows : {26, 64, 29, 5}) {
+                    const Tensor x = drifting(rows);
+                    model.step(sgd, x, targets(rows), nll_loss, {.micro_steps = 3});
+                    const std::int64_t of_shard = (rows + model.shards() - 1) / model.shards();
+                    const std::int64_t piece = (of_shard + 2) / 3;
+                    for (std::int64_t begin = 0; begin < of_shard; begin += piece) {
+                        std::vector<Tensor> parts;
+                        for (std::int64_t first = 0; first < rows; first += of_shard) {
+                            const std::int64_t end = std::min({first + of_shard, first + begin + piece, rows});
+                            if (first + begin < end) parts.push_back(x.slice(0, first + begin, end));
+                        }
+                        if (statistics == BatchNormStatistics::shard0) parts.resize(1);
+                        const Tensor counted = cat(parts);
+                        expected.forward(counted, counted.size(0));
+                    }
+                    INFO(rows << " rows, " << shards << " shards");
+                    check_statistics(model.module(), expected);
+                }
+                model.engine().verify_replicas();
+            }
+}
+
 TEST_CASE("every training forward of the longer form moves the statistics; evaluation does not") {
     manual_seed(2);
     DataParallel<Twice> model(Twice(BatchNormStatistics::all_shards), test::cpu_devices(4));

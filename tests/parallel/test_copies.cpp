@@ -20,6 +20,7 @@ struct Setting {
     ReductionMode reduction = ReductionMode::root;
     std::size_t bucket_bytes = 0;
     std::int64_t rows = 64;
+    int micro_steps = 1;
 };
 
 /// The copies of one step, added up kind by kind.
@@ -29,6 +30,10 @@ public:
         : setting_(setting),
           shards_(setting.shards > 0 ? setting.shards : setting.devices),
           cut_(cut_batch(setting.rows, shards_)) {}
+
+    /// From here on the rows and shards of one micro-step.
+    void begin_micro_step(const BatchCut& cut) { cut_ = cut; }
+    void end_micro_steps() { cut_ = cut_batch(setting_.rows, shards_); }
 
     /// Rows go straight to the device of their shard.
     void scatter(std::size_t row_bytes) {
@@ -43,6 +48,12 @@ public:
                 add(Device::cpu(0), device_of(shard), bytes);
             }
     }
+    /// Device 0 reads every shard's weight of the loss.
+    void shard_weights() {
+        for (int shard = 0; shard < cut_.present; ++shard) add(device_of(shard), Device::cpu(0), sizeof(float));
+    }
+    /// The sum of the weights, in micro-steps.
+    void pooled_weight() { to_all_others(sizeof(float)); }
     /// One word of every shard, the agreed one to every device, and what the host learns of the step.
     void status_and_loss() {
         for (int shard = 0; shard < cut_.present; ++shard) add(device_of(shard), Device::cpu(0), sizeof(StatusWord));
@@ -51,19 +62,19 @@ public:
         add(Device::cpu(0), Device::host(), sizeof(float));
     }
     void buffers(std::size_t arena_bytes) { to_all_others(arena_bytes); }
-    /// Partial sums in, weights out, for a bucket of that many f32 elements.
+    /// Partial sums in, parameters out, for a bucket of that many f32 elements.
     void bucket(std::int64_t elements) {
-        if (setting_.reduction == ReductionMode::root || setting_.devices == 1) {
-            for (const Device from : nodes()) add(from, Device::cpu(0), bytes_of(elements));
-            to_all_others(bytes_of(elements));
-            return;
-        }
-        for (int d = 0; d < setting_.devices; ++d) {
-            const std::int64_t slice = slice_begin(d + 1, elements) - slice_begin(d, elements);
-            for (const Device from : nodes()) add(from, Device::cpu(d), bytes_of(slice));
+        partial_sums(elements);
+        parameters(elements);
+    }
+    void partial_sums(std::int64_t elements) {
+        for (int d = 0; d < setting_.devices; ++d)
+            for (const Device from : nodes()) add(from, Device::cpu(d), bytes_of(part_of(d, elements)));
+    }
+    void parameters(std::int64_t elements) {
+        for (int d = 0; d < setting_.devices; ++d)
             for (int other = 0; other < setting_.devices; ++other)
-                add(Device::cpu(d), Device::cpu(other), bytes_of(slice));
-        }
+                add(Device::cpu(d), Device::cpu(other), bytes_of(part_of(d, elements)));
     }
     const Counts& counts() const { return counts_; }
     std::uint64_t bytes_between_devices() const {
@@ -98,6 +109,11 @@ private:
                          Device::cpu(d));
         return found;
     }
+    /// Elements of a bucket that a device sums and updates.
+    std::int64_t part_of(int device, std::int64_t elements) const {
+        if (setting_.reduction == ReductionMode::root) return device == 0 ? elements : 0;
+        return slice_begin(device + 1, elements) - slice_begin(device, elements);
+    }
     std::int64_t slice_begin(int device, std::int64_t elements) const {
         return std::min((elements + 63) / 64 * device / setting_.devices * 64, elements);
     }
@@ -117,10 +133,11 @@ Counts copies_of_step(const Setting& setting, const Tensor& x, const Tensor& y) 
     options.bucket_bytes = setting.bucket_bytes;
     DataParallel<Net> model(Net{}, test::cpu_devices(setting.devices), options);
     SGD sgd(model, {.lr = 0.01, .momentum = 0.5});
-    for (int i = 0; i < 3; ++i) model.step(sgd, x, y, nll_loss);
+    const StepOptions how{setting.micro_steps};
+    for (int i = 0; i < 3; ++i) model.step(sgd, x, y, nll_loss, how);
     model.synchronize();
     copy_count::reset();
-    model.step(sgd, x, y, nll_loss).item();
+    model.step(sgd, x, y, nll_loss, how).item();
     return copy_count::between_devices();
 }
 
@@ -204,6 +221,38 @@ TEST_CASE("more shards than devices: partial sums by the formula, in both modes"
                              << (reduction == ReductionMode::root ? "root" : "slices"));
                 check_equal(dense_copies(setting), expected_dense(setting).counts());
             }
+}
+
+TEST_CASE("micro-steps: partial sums once for each, parameters once, the targets twice") {
+    for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise})
+        for (const int devices : {1, 2, 3, 8})
+            for (const int shards : {0, 8})
+                for (const std::int64_t rows : {64, 29, 17}) {
+                    Setting setting;
+                    setting.devices = devices;
+                    setting.shards = shards;
+                    setting.reduction = reduction;
+                    setting.rows = rows;
+                    setting.micro_steps = 3;
+                    INFO(devices << " devices, " << shards << " shards, " << rows << " rows, "
+                                 << (reduction == ReductionMode::root ? "root" : "slices"));
+                    ExpectedCopies expected(setting);
+                    const BatchCut whole = cut_batch(rows, shards > 0 ? shards : devices);
+                    for (const BatchCut& cut : cut_micro_steps(whole, 3)) {
+                        expected.begin_micro_step(cut);
+                        expected.scatter(label_bytes);
+                        expected.shard_weights();
+                        expected.scatter(dense_row_bytes);
+                        expected.scatter(label_bytes);
+                        expected.across_shards({sizeof(float)});  // the numerator
+                        expected.partial_sums(dense_elements);
+                    }
+                    expected.end_micro_steps();
+                    expected.pooled_weight();
+                    expected.status_and_loss();
+                    expected.parameters(dense_elements);
+                    check_equal(dense_copies(setting), expected.counts());
+                }
 }
 
 TEST_CASE("slices: with a shard a device every device sends and receives as much as any other") {

@@ -1,5 +1,8 @@
 // What goes wrong while a step runs: bad targets, losses that are not finite, no memory, kernels that throw. The model
 // is as before that step and usable.
+#include <fmt/format.h>
+
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -55,19 +58,23 @@ struct Twins {
     ls::DataParallel<Stateful> model, twin;
     ls::SGD sgd{model, {.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01}},
         twin_sgd{twin, {.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01}};
-    Batch batch = make_batch(8);
+    Batch batch;
+    ls::StepOptions how;
 
-    explicit Twins(const ls::DataParallelOptions& options = {})
-        : model(net, devices(3), options), twin(net, devices(3), options) {}
+    explicit Twins(const ls::DataParallelOptions& options = {}, int micro_steps = 1)
+        : model(net, devices(3), options),
+          twin(net, devices(3), options),
+          batch(make_batch(micro_steps == 1 ? 8 : 20)),
+          how{micro_steps} {}
     ~Twins() { test_operations::hook() = {}; }
 
     ls::StepLoss step(const ls::Tensor& images, const ls::Tensor& labels) {
-        return model.step(sgd, images, labels, ls::nll_loss);
+        return model.step(sgd, images, labels, ls::nll_loss, how);
     }
     void good_steps(int count) {
         for (int i = 0; i < count; ++i) {
             const ls::StepLoss a = step(batch.images, batch.labels);
-            CHECK(a.item() == twin.step(twin_sgd, batch.images, batch.labels, ls::nll_loss).item());
+            CHECK(a.item() == twin.step(twin_sgd, batch.images, batch.labels, ls::nll_loss, how).item());
         }
         require_equal();
     }
@@ -258,6 +265,69 @@ TEST_CASE("outputs on the host: what a kernel threw is thrown at once, and once"
     test_operations::hook().backward = [](int) {};
     t.model.synchronize();
     (void)t.model(images);
+}
+
+TEST_CASE("what goes wrong in any micro-step refuses the whole step: nothing at all has changed") {
+    // 20 rows on three devices: shards of 7, 7 and 6 rows in micro-steps of 3, 3 and 1 (the last shard: 3 and 3).
+    const struct {
+        std::int64_t row;
+        int shard;
+    } places[] = {{1, 0}, {13, 1}, {10, 1}, {19, 2}};
+    for (const auto mode : {ls::ReductionMode::root, ls::ReductionMode::slice_wise})
+        for (const auto& [row, shard] : places) {
+            INFO("row " << row);
+            ls::manual_seed(29);
+            Twins t({.reduction = mode}, 3);
+            t.good_steps(2);
+            std::vector<std::int64_t> classes = t.batch.classes;
+            classes[static_cast<std::size_t>(row)] = 7;
+            const ls::Tensor labels = ls::Tensor::from(classes, {20});
+            ls::StepLoss loss = t.step(t.batch.images, labels);
+            CHECK(
+                message_of<ls::StepError>([&] { (void)loss.item(); }) ==
+                fmt::format("step 2: target 7 in row {} of the batch is out of range (shard {}, replica {} on cpu:{}); "
+                            "the step was not taken, classes count from 0 to one less than the outputs",
+                            row, shard, shard, shard));
+            t.good_steps(1);
+
+            ls::Tensor images = t.batch.images.clone();
+            images.data<float>()[row * 98] = std::numeric_limits<float>::quiet_NaN();
+            loss = t.step(images, t.batch.labels);
+            std::vector<ls::StepLoss> behind;  // queued behind the bad one
+            const std::string text = message_of<ls::StepError>([&] {
+                for (int i = 0; i < 3; ++i) behind.push_back(t.step(t.batch.images, t.batch.labels));
+            });
+            CHECK(text ==
+                  "step 3: the loss is not finite; the step was not taken, the model is as before it; "
+                  "look at the batch and the learning rate");
+            CHECK_THROWS_AS(loss.item(), ls::StepError);
+            for (const ls::StepLoss& each : behind) CHECK_THROWS_AS(each.item(), ls::StepError);
+            t.good_steps(2);
+        }
+}
+
+TEST_CASE("a kernel that throws in some micro-step: the model is as before") {
+    for (const bool in_backward : {false, true})
+        for (const int which : {1, 2, 3}) {
+            // In backward of the last micro-step another bucket may have been committed.
+            if (in_backward && which == 3) continue;
+            INFO("micro-step " << which << (in_backward ? ", backward" : ", forward"));
+            ls::manual_seed(30);
+            Twins t({}, 3);
+            t.good_steps(2);
+            std::atomic<int> calls{0};
+            auto& hook = in_backward ? test_operations::hook().backward : test_operations::hook().forward;
+            hook = [&](int shard) {
+                if (shard == 1 && ++calls == which) throw std::runtime_error("the kernel broke");
+            };
+            const ls::StepLoss loss = t.step(t.batch.images, t.batch.labels);
+            CHECK(message_of<ls::DeviceError>([&] { t.model.synchronize(); }) ==
+                  std::string("replica 1 on cpu:1, shard 1: touch") + (in_backward ? "_backward" : "") +
+                      ": the kernel broke; look at what the operation was given");
+            CHECK_THROWS_AS(loss.item(), ls::StepError);
+            hook = [](int) {};
+            t.good_steps(2);
+        }
 }
 
 TEST_CASE("no memory on one device: clean, and usable when there is some") {

@@ -187,6 +187,32 @@ TEST_CASE("the longer form trains as step does") {
     }
 }
 
+TEST_CASE("momentum that comes while updates are in flight is taken with the next one") {
+    ls::manual_seed(8);
+    Net net;
+    const Batch batch = make_batch(9);
+    std::vector<Array> weights = parameters_of(net), moved;
+    ls::DataParallel<Net> model(net, devices(3));
+    ls::SGD sgd(model, {.lr = 0.1});
+    for (int step = 0; step < 6; ++step) {
+        if (step == 2) sgd.set_options({.lr = 0.1, .momentum = 0.5});
+        const auto run = reference::run_small_net(weights, array_of(batch.images));
+        Array dy;
+        reference::small_net_loss({}, run.log_probabilities, batch.classes, dy);
+        const auto gradients = without_last(reference::small_net_gradients(weights, run, dy));
+        if (step <= 2) moved = difference(gradients, gradients, 0);
+        for (std::size_t p = 0; p < weights.size(); ++p)
+            for (std::ptrdiff_t i = 0; i < weights[p].size(); ++i) {
+                moved[p][i] = 0.5 * moved[p][i] + gradients[p][i];
+                weights[p][i] -= 0.1 * moved[p][i];
+            }
+        sgd.zero_grad();
+        loss_of(model(batch.images), batch).backward();
+        sgd.step();
+    }
+    CHECK(relative_error(parameters_of(*model), weights) < 1e-6);
+}
+
 TEST_CASE("what is added to gradients outside the wrapper counts") {
     ls::manual_seed(5);
     Net net;

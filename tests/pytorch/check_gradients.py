@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Compare DataParallel's gradients, for several losses, batch sizes and numbers of devices, with PyTorch's.
+"""Compare DataParallel's gradients, for several losses, batch sizes and numbers of devices, with PyTorch's; those of steps
+in micro-steps with PyTorch's accumulation, where the micro-steps have equally many rows.
 
 PyTorch computes them on the whole batch in double precision and in f32; Lockstep's relative L2 error may be twice that of
 PyTorch's f32. Needs the Python packages torch and safetensors; not part of the normal tests.
@@ -25,17 +26,43 @@ def losses(output, data):
     yield "combined", F.nll_loss(output, labels) + 0.1 * F.mse_loss(output, data["dense"].to(output.dtype))
 
 
-def gradients(data, dtype):
+def forward(leaves, images):
+    x = F.conv2d(images, leaves["model.conv.weight"], leaves["model.conv.bias"], stride=2).relu().flatten(1)
+    x = F.linear(x, leaves["model.fc1.weight"], leaves["model.fc1.bias"]).relu()
+    return F.log_softmax(F.linear(x, leaves["model.fc2.weight"], leaves["model.fc2.bias"]), 1)
+
+
+def micro_steps(rows, shards, count):
+    """The rows of every micro-step: one piece of each shard."""
+    pieces = [shard.chunk(count) for shard in torch.arange(rows).chunk(shards)]
+    return [torch.cat(parts) for parts in zip(*pieces)]
+
+
+def accumulated(data, dtype, names, shards, count):
+    """PyTorch's gradient accumulation: backward of every micro-step's mean over the number of micro-steps."""
+    leaves = {name: data[name].to(dtype).requires_grad_() for name in names}
+    parts = micro_steps(len(data["labels"]), shards, count)
+    total = 0
+    for rows in parts:
+        loss = F.nll_loss(forward(leaves, data["images"][rows].to(dtype)), data["labels"][rows]) / len(parts)
+        loss.backward()
+        total += loss.detach()
+    return dict({name: leaf.grad for name, leaf in leaves.items()}, loss=total)
+
+
+def gradients(data, dtype, shards):
     """Loss name -> (loss, one vector of all gradients, gradient of the images)."""
     names = [name for name in data if name.startswith("model.")]
     leaves = {name: data[name].to(dtype).requires_grad_() for name in [*names, "images"]}
-    x = F.conv2d(leaves["images"], leaves["model.conv.weight"], leaves["model.conv.bias"], stride=2).relu().flatten(1)
-    x = F.linear(x, leaves["model.fc1.weight"], leaves["model.fc1.bias"]).relu()
-    output = F.log_softmax(F.linear(x, leaves["model.fc2.weight"], leaves["model.fc2.bias"]), 1)
+    output = forward(leaves, leaves["images"])
     found = {}
     for name, loss in losses(output, data):
         of = torch.autograd.grad(loss, list(leaves.values()), retain_graph=True)
         found[name] = dict(zip([*names, "images"], of), loss=loss.detach())
+    for count in (2, 3, 4):
+        sizes = {len(rows) for rows in micro_steps(len(data["labels"]), shards, count)}
+        if len(data["labels"]) % shards == 0 and len(sizes) == 1:
+            found[f"micro_{count}"] = accumulated(data, dtype, names, shards, count)
     return found
 
 
@@ -53,7 +80,8 @@ def main():
         subprocess.run([pathlib.Path(sys.argv[1]) / "bin" / "dump_gradients", directory], check=True)
         for path in sorted(pathlib.Path(directory).iterdir()):
             data = load_file(path)
-            right, single = gradients(data, torch.float64), gradients(data, torch.float32)
+            shards = int(path.stem.split("_")[2])
+            right, single = gradients(data, torch.float64, shards), gradients(data, torch.float32, shards)
             for name, expected in right.items():
                 if not torch.isfinite(expected["loss"]):  # every row is ignored
                     assert not torch.isfinite(data[f"{name}.loss"]), (path.name, name)
