@@ -55,10 +55,16 @@ private:
 template <class Model, class Data, class LossFunction>
 class Trainer {
 public:
-    /// Keeps references to model, optimizer and loader. `on_step` is called in order, about two steps behind.
+    /// Keeps references to model, optimizer and loader. `on_step` is called in order, about two steps behind. Every
+    /// step goes as `how` says.
     Trainer(Model& model, Optimizer& optimizer, Loader<Data>& loader, LossFunction loss,
-            std::function<void(const StepReport&)> on_step = {})
-        : model_(model), optimizer_(optimizer), loader_(loader), loss_(std::move(loss)), on_step_(std::move(on_step)) {}
+            std::function<void(const StepReport&)> on_step = {}, const StepOptions& how = {})
+        : model_(model),
+          optimizer_(optimizer),
+          loader_(loader),
+          loss_(std::move(loss)),
+          on_step_(std::move(on_step)),
+          how_(how) {}
 
     /// Continues the count of steps of an earlier run.
     void set_steps(std::int64_t steps) { steps_ = steps; }
@@ -74,7 +80,7 @@ public:
         auto batches = loader_.epoch(epoch, first_batch);
         for (auto& [input, target] : batches) {
             if (last_step && steps_ >= *last_step) break;
-            behind_.push_back({{epoch, steps_, input.rows(), 0}, model_.step(optimizer_, input, target, loss_)});
+            behind_.push_back({{epoch, steps_, input.rows(), 0}, model_.step(optimizer_, input, target, loss_, how_)});
             ++steps_;
             ++batch;
             if (throughput_.step(input.rows())) {
@@ -106,6 +112,7 @@ private:
     Loader<Data>& loader_;
     LossFunction loss_;
     std::function<void(const StepReport&)> on_step_;
+    StepOptions how_;
     std::int64_t steps_ = 0;
     Throughput throughput_;
     std::deque<std::pair<StepReport, StepLoss>> behind_;

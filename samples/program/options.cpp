@@ -47,6 +47,11 @@ void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
         ->type_name("ROWS")
         ->check(silent(CLI::Range(std::int64_t{1}, most_rows)))
         ->excludes(whole);
+    app.add_option("--micro-steps", options.micro_steps,
+                   "parts in which a step takes its batch, one after another, with the memory of one")
+        ->type_name("N")
+        ->check(silent(CLI::Range(1, 65536)))
+        ->capture_default_str();
     app.add_option("--epochs", options.epochs, "passes over the data; those of a run that is continued count")
         ->type_name("N")
         ->check(silent(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31)))

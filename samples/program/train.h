@@ -64,11 +64,13 @@ void train(const std::string& name, const Options& options, Model& model, lockst
         progress.line(fmt::format("continues {}: {} steps done, lr {}, momentum {}", options.load.string(), before,
                                   sgd.options().lr, sgd.options().momentum));
     Figures figures;
-    lockstep::Trainer trainer(model, sgd, loader, loss, [&](const lockstep::StepReport& step) {
-        figures.losses.push_back(step.loss);
-        log.step(step);
-        progress.step(step.epoch, step.rows, step.loss);
-    });
+    lockstep::Trainer trainer(model, sgd, loader, loss,
+                              [&](const lockstep::StepReport& step) {
+                                  figures.losses.push_back(step.loss);
+                                  log.step(step);
+                                  progress.step(step.epoch, step.rows, step.loss);
+                              },
+                              {.micro_steps = options.micro_steps});
     trainer.set_steps(before);
     std::size_t reported = 0;  // losses that a line has told of
     bool evaluated = false;

@@ -49,8 +49,8 @@ TEST_CASE("help names all flags and succeeds") {
         CHECK(help.status == 0);
         CHECK(help.err.empty());
         for (const char* flag : {"--parallel", "--devices", "--shards", "--batch-size ", "--batch-size-per-device",
-                                 "--epochs", "--steps", "--lr", "--momentum", "--seed", "--deterministic", "--workers",
-                                 "--save", "--load", "--log-dir", "--json", "--quiet"})
+                                 "--micro-steps", "--epochs", "--steps", "--lr", "--momentum", "--seed",
+                                 "--deterministic", "--workers", "--save", "--load", "--log-dir", "--json", "--quiet"})
             CHECK_THAT(help.out, contains(flag));
         for (const char* flag : {"--amp", "--benchmark", "--backend", "ddp"})
             CHECK(help.out.find(flag) == std::string::npos);
@@ -70,6 +70,7 @@ TEST_CASE("wrong usage is one line and status 2") {
                                     "--devices gpu",
                                     "--devices ''",
                                     "--shards 0",
+                                    "--micro-steps 0",
                                     "--shards x",
                                     "--batch-size 0",
                                     "--batch-size 2.5",
