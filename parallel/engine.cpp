@@ -154,15 +154,14 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
         in_two_phases(impl_->context, *impl_->replicas, work, [&] {
             enqueue(Phase::commit);
             insist([&] { impl_->in_flight->end(slot, loss, devices()[0], state); });
-            insist([&] { impl_->replicas->hand_back(); });
+            if (options.micro_steps > 1) insist([&] { impl_->replicas->hand_back(); });
         });
         for (const PlacedProgram* program : programs) impl_->replicas->count(*program, true);
     };
     const auto run_whole = [&](const BatchCut& cut) {
         PlacedProgram& program = impl_->cache->get(call, cut, &optimizer);
         const auto instance = program.acquire();
-        const void* loss = instance->address(program.memory().place(0, program.batch().of(0).loss));
-        go(loss, std::array{&program}, [&](Phase phase) {
+        go(impl_->context.control[0].loss(), std::array{&program}, [&](Phase phase) {
             if (phase == Phase::work) batch.scatter(program, *instance);
             program.enqueue_forward(*instance, phase);
             program.enqueue_backward(*instance, phase);

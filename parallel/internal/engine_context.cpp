@@ -5,7 +5,7 @@
 namespace lockstep {
 
 ControlBlock::ControlBlock(Device device, int shards)
-    : memory_(Buffer::allocate(Stream::of(device), spacing * static_cast<std::size_t>(2 + shards), "control")) {
+    : memory_(Buffer::allocate(Stream::of(device), spacing * static_cast<std::size_t>(3 + shards), "control")) {
     Stream& stream = Stream::of(device);
     stream.fill(memory_->data(), 0, memory_->bytes());
     stream.synchronize();

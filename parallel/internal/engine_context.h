@@ -20,13 +20,14 @@
 
 namespace lockstep {
 
-/// Control words of one device: StepState, the agreed status, and one status word a shard.
+/// Control words of one device: StepState, the agreed status, the loss, and one status word a shard.
 class ControlBlock {
 public:
     ControlBlock(Device device, int shards);
     StepState* step() const { return static_cast<StepState*>(memory_->data()); }
     StatusWord* agreed() const { return reinterpret_cast<StatusWord*>(at(1)); }
-    StatusWord* shard(int shard) const { return reinterpret_cast<StatusWord*>(at(2 + shard)); }
+    float* loss() const { return reinterpret_cast<float*>(at(2)); }  ///< of the last step
+    StatusWord* shard(int shard) const { return reinterpret_cast<StatusWord*>(at(3 + shard)); }
     const std::shared_ptr<Buffer>& memory() const { return memory_; }
 
 private:

@@ -274,15 +274,10 @@ void ProgramPlacer::place_barrier(bool advances, bool whole_step) {
     for (const int event : record_lanes()) schedule_.wait(root, event);
     for (const int d : reducer_.communicating()) schedule_.wait(root, schedule_.record(context_.communicate(d)));
     const int all = schedule_.record(root);
-    const TensorMeta state = TensorMeta::contiguous(DType::u8, {sizeof(StepState)});
     for (int d = 0; d < context_.devices.size(); ++d) {
         Stream& stream = context_.commit(d);
         if (d > 0) schedule_.wait(stream, all);
-        if (advances)
-            schedule_.run(
-                stream,
-                flat_task(context_, stream, d, std::make_shared<const AdvanceStep>(whole_step), {}, {}, {state},
-                          {fixed(context_.control[static_cast<std::size_t>(d)].memory(), 0, sizeof(StepState))}));
+        if (advances) place_advance(d, whole_step);
         const int own = schedule_.record(stream);
         if (d > 0) schedule_.wait(root, own);
     }
@@ -291,6 +286,40 @@ void ProgramPlacer::place_barrier(bool advances, bool whole_step) {
         schedule_.wait(context_.compute(static_cast<int>(lane)), end);
     for (const int d : reducer_.communicating()) schedule_.wait(context_.communicate(d), end);
     for (int d = 1; d < context_.devices.size(); ++d) schedule_.wait(context_.commit(d), end);
+}
+
+void ProgramPlacer::place_advance(int device, bool whole_step) {
+    const TensorMeta state = TensorMeta::contiguous(DType::u8, {sizeof(StepState)});
+    Stream& stream = context_.commit(device);
+    schedule_.run(
+        stream, flat_task(context_, stream, device, std::make_shared<const AdvanceStep>(whole_step), {}, {}, {state},
+                          {fixed(context_.control[static_cast<std::size_t>(device)].memory(), 0, sizeof(StepState))}));
+}
+
+void ProgramPlacer::place_loss_of_step() {
+    const PlaceRef loss = placed_.memory_.place(0, batch_.of(0).loss);
+    const ControlBlock& control = context_.control[0];
+    const auto offset = reinterpret_cast<const char*>(control.loss()) - static_cast<char*>(control.memory()->data());
+    schedule_.copy(context_.commit(0),
+                   {loss, fixed(control.memory(), static_cast<std::size_t>(offset), sizeof(float)), sizeof(float)});
+}
+
+void ProgramPlacer::place_end_of_step() {
+    // Sums need no wait of their own: what was updated or copied to a device comes after them.
+    std::vector<int> committed;
+    for (int d = 0; d < context_.devices.size(); ++d) {
+        for (const int lane : lanes_with_shards())
+            if (context_.lanes[static_cast<std::size_t>(lane)].device == d)
+                schedule_.wait(context_.commit(d), schedule_.record(context_.compute(lane)));
+        place_advance(d, true);
+        committed.push_back(schedule_.record(context_.commit(d)));
+    }
+    for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane)
+        for (int d = 0; d < context_.devices.size(); ++d)
+            if (context_.lanes[lane].device == d || context_.lanes[lane].device == 0)
+                schedule_.wait(context_.compute(static_cast<int>(lane)), committed[static_cast<std::size_t>(d)]);
+    for (int d = 1; d < context_.devices.size(); ++d)
+        schedule_.wait(context_.commit(0), committed[static_cast<std::size_t>(d)]);
 }
 
 void ProgramPlacer::place() {
@@ -304,6 +333,8 @@ void ProgramPlacer::place() {
     if (micro.carry && commits_) place_preparations();
     if (batch_.pass != Pass::inference && micro.last) place_agreement();
     const bool separate = batch_.pass != Pass::step;
+    const bool ordinary_step = !separate && !micro.carry;
+    if (ordinary_step) place_loss_of_step();
     if (commits_ && separate && batch_.pass != Pass::inference) place_commits();
     if (micro.weighs)
         place_end_of_micro_step();
@@ -325,7 +356,9 @@ void ProgramPlacer::place() {
     // Nobody waits for buffers: a kernel of backward that throws finds them as they were.
     if (commits_ && !separate && micro.last) place_commits();
     reducer_.finish(placed_.buckets_);
-    if (micro.last)
+    if (ordinary_step)
+        place_end_of_step();
+    else if (micro.last)
         place_barrier(batch_.pass == Pass::step && update_.optimizer, true);
     else
         place_end_of_micro_step();

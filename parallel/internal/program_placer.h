@@ -38,6 +38,12 @@ private:
     void place_buckets(const Turn& done);
     /// Whoever comes next on any device waits for all of this program.
     void place_barrier(bool advances, bool whole_step);
+    /// The same for a step that updates, with fewer streams on the way from its last record to the next step's first:
+    /// what comes next on a device waits for what is committed there, and on the first one for all that is committed.
+    void place_end_of_step();
+    void place_advance(int device, bool whole_step);
+    /// Moves the loss to where it stays until the host has read it.
+    void place_loss_of_step();
     // Micro-steps alone (micro_placement.cpp).
     /// Before everything: the state of the step where it begins, the pooled weights.
     void place_what_is_carried();
