@@ -71,6 +71,11 @@ Stream& Reducer::communicate(int device) {
     return context_.communicate(device);
 }
 
+Stream& Reducer::summing(int device) {
+    const bool updates_at_once = update_.optimizer && update_.update && !update_.adds && !sums_->uses_slots();
+    return updates_at_once ? context_.commit(device) : communicate(device);
+}
+
 void Reducer::wait_for_slots(Stream& lane) {
     for (const int event : read_[static_cast<std::size_t>(turn_)]) schedule_.wait(lane, event);
 }
@@ -131,7 +136,7 @@ std::vector<int> Reducer::sum(int device, const Bucket& bucket, const Bucket& pa
     if (update_.accumulate)
         target = elements_at(context_, context_.sums_to_add()[static_cast<std::size_t>(part.arena)], part, part.begin);
     if (places.size() == 1 && places.front().memory == target.memory) return ready;  // the sum is there
-    Stream& stream = communicate(device);
+    Stream& stream = summing(device);
     for (const int event : ready) schedule_.wait(stream, event);
     for (std::size_t i = 0; i < places.size(); ++i) places[i] = read_from_peer(stream, static_cast<int>(i), places[i]);
     const TensorMeta meta = flat(context_, part);

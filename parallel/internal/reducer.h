@@ -22,8 +22,7 @@ struct UpdatePlan {
     bool update = true;  ///< false: a later micro-step updates
 };
 
-/// Appends the commands for one bucket after the other. Sums go to streams that communicate, whatever outlives the step
-/// to streams that commit.
+/// Appends the commands for one bucket after the other. Whatever outlives the step goes to streams that commit.
 class Reducer {
 public:
     /// `sums`: null where only `update_from_root` is wanted.
@@ -55,6 +54,9 @@ private:
     void gather_slices(const Bucket& bucket, const std::vector<int>& updated);
     PlaceRef read_from_peer(Stream& reader, int index, const PlaceRef& place);
     Stream& communicate(int device);
+    /// Where `device` sums. Lanes that use slots wait for sums, which must not be held back then; else the stream that
+    /// updates does, while the sum is in its cache.
+    Stream& summing(int device);
 
     EngineContext& context_;
     const PartialSums* sums_;

@@ -33,10 +33,12 @@ public:
 
     bool peer_access(int, int) override { return true; }
 
-    std::unique_ptr<StreamImpl> make_stream(int index, StreamRole) override {
+    std::unique_ptr<StreamImpl> make_stream(int index, StreamRole role) override {
         const Device device = index < 0 ? Device::host() : Device::cpu(index);
         if (index < 0 || serial_mode::enabled()) return std::make_unique<InlineStream>(device);
-        return std::make_unique<QueueStream>(device);
+        // Whoever computes waits for others briefly and often; to be put to sleep and woken takes as long.
+        const std::chrono::microseconds patience(role == StreamRole::compute ? 200 : 0);
+        return std::make_unique<QueueStream>(device, patience);
     }
 
     std::unique_ptr<EventImpl> make_event(int) override { return std::make_unique<CpuEvent>(); }

@@ -1,5 +1,7 @@
 #include "lockstep/runtime/cpu/cpu_event.h"
 
+#include <thread>
+
 namespace lockstep {
 
 std::uint64_t CpuEventState::issue() {
@@ -22,7 +24,14 @@ void CpuEventState::reach(std::uint64_t ticket) {
     changed_.notify_all();
 }
 
-void CpuEventState::await(std::uint64_t ticket) const {
+void CpuEventState::await(std::uint64_t ticket, std::chrono::microseconds patience) const {
+    if (patience.count() > 0) {
+        const auto until = std::chrono::steady_clock::now() + patience;
+        do {
+            if (reached_ >= ticket) return;
+            std::this_thread::yield();
+        } while (std::chrono::steady_clock::now() < until);
+    }
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return reached_ >= ticket; });
 }

@@ -1,6 +1,7 @@
 // Events of CPU streams: a counter that the worker raises when it gets there.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -19,7 +20,8 @@ public:
     std::uint64_t issued() const;
     /// The worker got to record `ticket`.
     void reach(std::uint64_t ticket);
-    void await(std::uint64_t ticket) const;
+    /// `patience`: how long it is worth to stay awake.
+    void await(std::uint64_t ticket, std::chrono::microseconds patience = {}) const;
     bool reached(std::uint64_t ticket) const;
     std::chrono::steady_clock::time_point reached_at() const;
 
@@ -27,7 +29,7 @@ private:
     mutable std::mutex mutex_;
     mutable std::condition_variable changed_;
     std::uint64_t issued_ = 0;
-    std::uint64_t reached_ = 0;
+    std::atomic<std::uint64_t> reached_ = 0;
     std::chrono::steady_clock::time_point reached_at_;
 };
 

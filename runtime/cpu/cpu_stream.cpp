@@ -83,7 +83,8 @@ void InlineStream::wait(const EventImpl& event) { event.synchronize(); }
 
 void InlineStream::synchronize() {}
 
-QueueStream::QueueStream(Device device) : InlineStream(device), queue_(std::make_shared<Queue>()) {
+QueueStream::QueueStream(Device device, std::chrono::microseconds patience)
+    : InlineStream(device), queue_(std::make_shared<Queue>()), patience_(patience) {
     injected_delay_us();  // a malformed setting is thrown here, not on the worker
     ++workers;
     std::thread([queue = queue_, device] { serve(queue, device); }).detach();
@@ -151,7 +152,8 @@ void QueueStream::wait(const EventImpl& event) {
     auto state = cpu_event->state();
     const std::uint64_t ticket = state->issued();
     if (state->reached(ticket)) return;
-    push({[state = std::move(state), ticket](const Launch&) { state->await(ticket); }, 0});
+    push({[state = std::move(state), ticket, patience = patience_](const Launch&) { state->await(ticket, patience); },
+          0});
 }
 
 void QueueStream::synchronize() {

@@ -34,7 +34,8 @@ protected:
 /// A queue served by a thread of its own.
 class QueueStream final : public InlineStream {
 public:
-    explicit QueueStream(Device device);
+    /// `patience`: how long its thread stays awake when it has to wait for an event.
+    QueueStream(Device device, std::chrono::microseconds patience);
     ~QueueStream() override;
     void run(Work work, int threads) override;
     void record(EventImpl& event) override;
@@ -58,6 +59,7 @@ private:
     static void serve(const std::shared_ptr<Queue>& queue, Device device);
     void push(Item item);
     std::shared_ptr<Queue> queue_;
+    std::chrono::microseconds patience_;
 };
 
 /// Threads that the library has started for CPU streams so far.
