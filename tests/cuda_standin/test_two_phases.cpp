@@ -54,7 +54,7 @@ std::vector<std::vector<float>> values(Trained<test::Normed>& of) { return of.va
 
 }  // namespace
 
-TEST_CASE("a failing call in a step: taken in full or not at all") {
+TEST_CASE("a failing call in a step: taken in full or not at all", "[two_phases]") {
     const Images images(8);
     for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise})
         for (const char* function : calls_of_a_step) {
@@ -72,7 +72,7 @@ TEST_CASE("a failing call in a step: taken in full or not at all") {
     test::check_no_mistakes();
 }
 
-TEST_CASE("a failing call in the longer form: every part is done in full or not at all") {
+TEST_CASE("a failing call in the longer form: every part is done in full or not at all", "[two_phases]") {
     const Images images(8);
     const auto gradients = [](Trained<test::Normed>& of) {
         auto all = of.values();
