@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <omp.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -65,9 +66,7 @@ std::string proc_value(const char* file, std::string_view name) {
     return {};
 }
 
-}  // namespace
-
-int usable_cores() {
+int cores_of_the_process() {
     for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {  // the kernel refuses a mask smaller than its own
         cpu_set_t* set = CPU_ALLOC(cpus);
         if (!set) break;
@@ -78,6 +77,11 @@ int usable_cores() {
     }
     return static_cast<int>(std::max(sysconf(_SC_NPROCESSORS_ONLN), 1L));
 }
+
+}  // namespace
+
+// A kernel that was made for more threads than OpenMP gives it (OMP_THREAD_LIMIT) would wait for the others for ever.
+int usable_cores() { return std::min(cores_of_the_process(), omp_get_thread_limit()); }
 
 int cpu_device_count() { return static_cast<int>(visible().size()); }
 
