@@ -41,6 +41,11 @@ ArenaCut::ArenaCut(std::shared_ptr<const ParameterStore> store, std::size_t buck
                      piece + 1 == pieces ? group.end : group.begin + grains * (piece + 1) / pieces * grain});
         }
     }
+    state_elements_.assign(static_cast<std::size_t>(updating), std::vector<std::int64_t>(fixed_.size(), 0));
+    for (std::size_t a = 0; a < fixed_.size(); ++a)
+        for (const OwnedSlice& slice : slices(static_cast<int>(a)))
+            state_elements_[static_cast<std::size_t>(slice.device)][a] =
+                slice.place + grains_in(slice.end - slice.begin) * grain;
 }
 
 std::vector<Bucket> ArenaCut::buckets(const SegmentFilter& taken) const {
@@ -101,16 +106,6 @@ std::vector<OwnedSlice> ArenaCut::slices(int arena) const {
         }
     }
     return result;
-}
-
-std::vector<std::int64_t> ArenaCut::state_elements(int device) const {
-    std::vector<std::int64_t> elements;
-    for (std::size_t a = 0; a < fixed_.size(); ++a) {
-        elements.push_back(0);
-        for (const OwnedSlice& slice : slices(static_cast<int>(a)))
-            if (slice.device == device) elements.back() = slice.place + grains_in(slice.end - slice.begin) * grain;
-    }
-    return elements;
 }
 
 std::int64_t ArenaCut::place_of_state(const Bucket& part, int device) const {

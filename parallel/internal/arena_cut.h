@@ -47,7 +47,9 @@ public:
     /// Who updates what of an arena.
     std::vector<OwnedSlice> slices(int arena) const;
     /// Elements of state that `device` keeps of each arena.
-    std::vector<std::int64_t> state_elements(int device) const;
+    const std::vector<std::int64_t>& state_elements(int device) const {
+        return state_elements_[static_cast<std::size_t>(device)];
+    }
     /// Where the state of the first element of `part`, which `device` updates, lies among them.
     std::int64_t place_of_state(const Bucket& part, int device) const;
     int updating() const { return updating_; }
@@ -62,7 +64,8 @@ private:
 
     std::shared_ptr<const ParameterStore> store_;
     int updating_;
-    std::vector<std::vector<Range>> fixed_;  ///< by arena
+    std::vector<std::vector<Range>> fixed_;                  ///< by arena
+    std::vector<std::vector<std::int64_t>> state_elements_;  ///< by device and arena; every step asks for them
 };
 
 }  // namespace lockstep
