@@ -62,7 +62,8 @@ private:
     std::uint64_t id_;
 };
 
-/// What a stream is for. Each device has one stream of each role and index; they live as long as the process.
+/// What a stream is for: kernels, sums between devices, changes that outlive a step, inputs. Each device has one stream
+/// of each role and index; they live as long as the process.
 enum class StreamRole : std::uint8_t { compute, communicate, commit, load };
 
 /// An in-order queue of work on one device.

@@ -30,6 +30,15 @@ TensorMeta meta_of(const BatchInput& input, std::size_t number) {
     return TensorMeta::contiguous(whole.dtype(), whole.shape(), true);
 }
 
+/// Calls `visit` for every shard whose program reads `input`, with its place there and the stream of its lane.
+template <class Visit>
+void for_wanted(const EngineContext& context, const PlacedProgram& program, std::size_t input, Visit&& visit) {
+    const BatchProgram& batch = program.batch();
+    for (int shard = 0; shard < batch.cut.present; ++shard)
+        if (const Operand& wanted = batch.of(shard).inputs[input]; wanted.buffer)
+            visit(shard, program.memory().place(shard, wanted), context.compute(context.lane_of(shard)));
+}
+
 }  // namespace
 
 BatchInputs::BatchInputs(const EngineContext& context, const std::vector<BatchInput>& inputs)
@@ -100,11 +109,7 @@ void BatchInputs::scatter_whole(const Source& source, std::size_t input, const P
     const Device device = source.tensor.device();
     const BatchCut& cut = program.batch().cut;
     const std::size_t row_bytes = metas_[input].bytes() / static_cast<std::size_t>(cut.rows);
-    for (int shard = 0; shard < cut.present; ++shard) {
-        const Operand& wanted = program.batch().of(shard).inputs[input];
-        if (!wanted.buffer) continue;
-        const PlaceRef place = program.memory().place(shard, wanted);
-        Stream& lane = context_.compute(context_.lane_of(shard));
+    for_wanted(context_, program, input, [&](int shard, const PlaceRef& place, Stream& lane) {
         if (!device.is_host()) {
             lane.wait(Stream::of(device));
             source.tensor.impl()->storage->buffer->used_on(lane);
@@ -112,18 +117,14 @@ void BatchInputs::scatter_whole(const Source& source, std::size_t input, const P
         lane.copy(instance.address(place), place.owner,
                   source.rows + static_cast<std::size_t>(cut.first_row(shard)) * row_bytes, device,
                   static_cast<std::size_t>(cut.rows_of(shard)) * row_bytes);
-    }
+    });
 }
 
 void BatchInputs::scatter_cut(const ShardedTensor& tensor, std::size_t input, const PlacedProgram& program,
                               const Instance& instance) const {
     const BatchCut& cut = program.batch().cut;
     const std::size_t row_bytes = metas_[input].bytes() / static_cast<std::size_t>(cut.rows);
-    for (int shard = 0; shard < cut.present; ++shard) {
-        const Operand& wanted = program.batch().of(shard).inputs[input];
-        if (!wanted.buffer) continue;
-        const PlaceRef place = program.memory().place(shard, wanted);
-        Stream& lane = context_.compute(context_.lane_of(shard));
+    for_wanted(context_, program, input, [&](int shard, const PlaceRef& place, Stream& lane) {
         const Tensor& rows = tensor.shard(shard);
         const auto& buffer = rows.impl()->storage->buffer;
         if (const Event* ready = tensor.ready(shard))
@@ -136,7 +137,7 @@ void BatchInputs::scatter_cut(const ShardedTensor& tensor, std::size_t input, co
                             static_cast<std::size_t>(plain.impl()->meta.offset) * size_of(plain.dtype());
         lane.copy(instance.address(place), place.owner, start + static_cast<std::size_t>(cut.begin) * row_bytes,
                   plain.device(), place.bytes);
-    }
+    });
 }
 
 }  // namespace lockstep
