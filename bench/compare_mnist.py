@@ -58,7 +58,7 @@ def main():
     parser.add_argument("mnist_bench")
     parser.add_argument("--python", help="an interpreter that has PyTorch")
     parser.add_argument("--batch-size", type=int, nargs="+", default=[64, 128])
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()

@@ -22,9 +22,9 @@ namespace {
 /// One way to train, kept warm.
 class Contestant {
 public:
-    Contestant(const ls::Devices& devices, int threads, std::int64_t batch)
+    Contestant(const ls::Devices& devices, const ls::EngineOptions& options, std::int64_t batch)
         : batch_(batch),
-          model_(mnist::Cnn(), devices, {.threads_per_shard = threads}),
+          model_(mnist::Cnn(), devices, options),
           sgd_(model_, {.lr = 0.01, .momentum = 0.5}),
           images_(ls::Tensor::rand({batch, 1, 28, 28})) {
         std::vector<std::int64_t> classes;
@@ -89,12 +89,18 @@ void serve(Contestants& contestants, int steps) {
 int main(int argc, char** argv) {
     CLI::App app("Samples per second of MNIST training steps, on one device and on two.");
     std::vector<std::int64_t> batches{64, 128};
-    int steps = 10;
+    int steps = 60;
     int repetitions = 9;
     bool serves = false;
+    bool slice_wise = false;
+    std::size_t bucket_bytes = 0;
     app.add_option("--batch-size", batches, "global batch sizes")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--steps", steps, "steps of a repetition")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--repetitions", repetitions, "of each")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_flag("--slice-wise", slice_wise, "every device sums and updates its slice");
+    app.add_option("--bucket-bytes", bucket_bytes,
+                   "gradients are reduced in ranges of about so many; 0: the library's choice")
+        ->capture_default_str();
     app.add_flag("--serve", serves, "answer lines such as \"dp 64\" with samples per second");
     CLI11_PARSE(app, argc, argv);
     try {
@@ -102,10 +108,13 @@ int main(int argc, char** argv) {
         ls::Device first = ls::Device::cpu(0), second = ls::Device::cpu(1);
         const int cores = ls::device_info(first).units + ls::device_info(second).units;
         ls::manual_seed(1);
+        const ls::EngineOptions one{.threads_per_shard = cores};
+        const ls::EngineOptions dp{.reduction = slice_wise ? ls::ReductionMode::slice_wise : ls::ReductionMode::root,
+                                   .bucket_bytes = bucket_bytes};
         Contestants contestants;
         for (const std::int64_t batch : batches) {
-            contestants[name_of("one", batch)] = std::make_unique<Contestant>(ls::Devices{first}, cores, batch);
-            contestants[name_of("dp", batch)] = std::make_unique<Contestant>(ls::Devices{first, second}, 0, batch);
+            contestants[name_of("one", batch)] = std::make_unique<Contestant>(ls::Devices{first}, one, batch);
+            contestants[name_of("dp", batch)] = std::make_unique<Contestant>(ls::Devices{first, second}, dp, batch);
         }
         if (serves)
             serve(contestants, steps);

@@ -44,6 +44,7 @@ struct DeviceInfo {
     std::size_t total_memory = 0;  ///< bytes; of a logical device its share of the GPU
     std::size_t free_memory = 0;   ///< bytes free now
     int units = 0;                 ///< streaming multiprocessors, or cores that this virtual device may use
+    std::size_t cache_bytes = 0;   ///< of the cache that all of a GPU, or one core, has to itself (L2)
     int physical_index = 0;        ///< index that the driver knows; logical devices of one GPU share it
     int compute_capability = 0;    ///< e.g. 90; 0 on the CPU
 };

@@ -42,6 +42,7 @@ nlohmann::ordered_json as_json() {
                                      {gpu ? "multiprocessors" : "cores", info.units},
                                      {"total_memory", info.total_memory},
                                      {"free_memory", info.free_memory},
+                                     {"cache_bytes", info.cache_bytes},
                                      {"physical_index", info.physical_index}});
         if (gpu) report["devices"].back()["compute_capability"] = info.compute_capability;
         for (const ls::Device owner : all_devices())

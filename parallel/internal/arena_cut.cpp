@@ -13,7 +13,11 @@ std::int64_t grains_in(std::int64_t elements) { return (elements + grain - 1) / 
 std::size_t chosen_bucket_bytes(const ParameterStore& store) {
     std::size_t all = 0;
     for (const ArenaLayout& arena : store.parameters()) all += arena.bytes();
-    return std::clamp(all / 64, std::size_t{1} << 20, std::size_t{25} << 20);
+    // Two gradients, parameters and momentum of a bucket fit in the cache, so that an update finds there what was
+    // added.
+    const std::size_t cache = device_info(store.replicas().front().device).cache_bytes;
+    const std::size_t least = std::clamp(cache / 4, std::size_t{64} << 10, std::size_t{1} << 20);
+    return std::clamp(all / 64, least, std::size_t{25} << 20);
 }
 
 }  // namespace

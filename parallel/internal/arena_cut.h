@@ -34,9 +34,10 @@ struct OwnedSlice {
 /// every program, whatever parameters it trains, finds the same element on the same device.
 class ArenaCut {
 public:
-    /// `bucket_bytes` 0: 1/64 of all parameters, at least 1 MiB and at most 25 MiB. Whole parameters are put together
-    /// until they have that many bytes; what has more than one and a half times as many is cut in even pieces.
-    /// `updating`: how many devices update, each its slices; 1: device 0 updates all.
+    /// `bucket_bytes` 0: 1/64 of all parameters, at least a quarter of the device's cache (64 KiB to 1 MiB) and at most
+    /// 25 MiB. Whole parameters are put together until they have that many bytes; what has more than one and a half
+    /// times as many is cut in even pieces. `updating`: how many devices update, each its slices; 1: device 0 updates
+    /// all.
     ArenaCut(std::shared_ptr<const ParameterStore> store, std::size_t bucket_bytes, int updating);
 
     /// Ranges over the segments that take part, in the order of the arenas. Where some are left out, a fixed bucket is

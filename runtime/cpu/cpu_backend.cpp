@@ -17,6 +17,16 @@ namespace {
 constexpr std::size_t alignment = 256;
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 
+CpuQueue::Part part_of(StreamRole role) {
+    switch (role) {
+        case StreamRole::compute: return CpuQueue::Part::helper;
+        case StreamRole::communicate:
+        case StreamRole::commit: return CpuQueue::Part::helped;
+        case StreamRole::load: break;
+    }
+    return CpuQueue::Part::alone;
+}
+
 class CpuBackend final : public Backend {
 public:
     int device_count() override { return cpu_device_count(); }
@@ -27,6 +37,7 @@ public:
         info.total_memory = total_memory();
         info.free_memory = free_memory();
         info.units = index < 0 ? usable_cores() : cores_of_cpu_device(index);
+        info.cache_bytes = cache_of_a_core();
         info.physical_index = index < 0 ? -1 : physical_cpu_device(index);
         return info;
     }
@@ -36,9 +47,7 @@ public:
     std::unique_ptr<StreamImpl> make_stream(int index, StreamRole role) override {
         const Device device = index < 0 ? Device::host() : Device::cpu(index);
         if (index < 0 || serial_mode::enabled()) return std::make_unique<InlineStream>(device);
-        // Whoever computes waits for others briefly and often; to be put to sleep and woken takes as long.
-        const std::chrono::microseconds patience(role == StreamRole::compute ? 200 : 0);
-        return std::make_unique<QueueStream>(device, patience);
+        return std::make_unique<QueueStream>(device, part_of(role));
     }
 
     std::unique_ptr<EventImpl> make_event(int) override { return std::make_unique<CpuEvent>(); }

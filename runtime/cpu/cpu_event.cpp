@@ -1,6 +1,6 @@
 #include "lockstep/runtime/cpu/cpu_event.h"
 
-#include <thread>
+#include "lockstep/runtime/cpu/cpu_queue.h"
 
 namespace lockstep {
 
@@ -15,30 +15,38 @@ std::uint64_t CpuEventState::issued() const {
 }
 
 void CpuEventState::reach(std::uint64_t ticket) {
+    std::vector<std::shared_ptr<CpuQueue>> told;
     {
         const std::scoped_lock lock(mutex_);
         if (ticket <= reached_) return;
         reached_ = ticket;
         reached_at_ = std::chrono::steady_clock::now();
+        std::erase_if(waiting_, [&](auto& entry) {
+            if (entry.first > ticket) return false;
+            told.push_back(std::move(entry.second));
+            return true;
+        });
+        if (awaited_ > 0) changed_.notify_all();
     }
-    changed_.notify_all();
+    for (const auto& queue : told) queue->announce();
 }
 
-void CpuEventState::await(std::uint64_t ticket, std::chrono::microseconds patience) const {
-    if (patience.count() > 0) {
-        const auto until = std::chrono::steady_clock::now() + patience;
-        do {
-            if (reached_ >= ticket) return;
-            std::this_thread::yield();
-        } while (std::chrono::steady_clock::now() < until);
-    }
+void CpuEventState::await(std::uint64_t ticket) const {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return reached_ >= ticket; });
+    ++awaited_;
+    while (!changed_.wait_for(lock, forgotten, [&] { return reached_ >= ticket; })) {
+        lock.unlock();
+        wake_offered_queues();
+        lock.lock();
+    }
+    --awaited_;
 }
 
-bool CpuEventState::reached(std::uint64_t ticket) const {
+bool CpuEventState::announce_to(std::shared_ptr<CpuQueue> queue, std::uint64_t ticket) {
     const std::scoped_lock lock(mutex_);
-    return reached_ >= ticket;
+    if (reached_ >= ticket) return false;
+    waiting_.emplace_back(ticket, std::move(queue));
+    return true;
 }
 
 std::chrono::steady_clock::time_point CpuEventState::reached_at() const {

@@ -1,4 +1,4 @@
-// Events of CPU streams: a counter that the worker raises when it gets there.
+// Events of CPU streams: a counter that is raised when the stream gets there.
 #pragma once
 
 #include <atomic>
@@ -7,10 +7,14 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "lockstep/runtime/internal/backend.h"
 
 namespace lockstep {
+
+class CpuQueue;
 
 /// Shared with the work items in the queues, which may outlive the event.
 class CpuEventState {
@@ -18,19 +22,23 @@ public:
     /// A new record; the ticket names it.
     std::uint64_t issue();
     std::uint64_t issued() const;
-    /// The worker got to record `ticket`.
+    /// The stream got to record `ticket`.
     void reach(std::uint64_t ticket);
-    /// `patience`: how long it is worth to stay awake.
-    void await(std::uint64_t ticket, std::chrono::microseconds patience = {}) const;
-    bool reached(std::uint64_t ticket) const;
+    /// Blocks the host.
+    void await(std::uint64_t ticket) const;
+    bool reached(std::uint64_t ticket) const { return reached_ >= ticket; }
+    /// `queue` is told when `ticket` is reached. False when it has been.
+    bool announce_to(std::shared_ptr<CpuQueue> queue, std::uint64_t ticket);
     std::chrono::steady_clock::time_point reached_at() const;
 
 private:
     mutable std::mutex mutex_;
     mutable std::condition_variable changed_;
+    mutable int awaited_ = 0;  ///< hosts that wait
     std::uint64_t issued_ = 0;
     std::atomic<std::uint64_t> reached_ = 0;
     std::chrono::steady_clock::time_point reached_at_;
+    std::vector<std::pair<std::uint64_t, std::shared_ptr<CpuQueue>>> waiting_;
 };
 
 class CpuEvent final : public EventImpl {

@@ -1,13 +1,9 @@
-// Streams of virtual CPU devices: a queue and one worker thread each; the host's stream runs work at once.
+// Streams of virtual CPU devices, and of the host.
 #pragma once
 
-#include <condition_variable>
-#include <cstdint>
-#include <deque>
-#include <exception>
 #include <memory>
-#include <mutex>
 
+#include "lockstep/runtime/cpu/cpu_queue.h"
 #include "lockstep/runtime/internal/backend.h"
 
 namespace lockstep {
@@ -31,38 +27,19 @@ protected:
     Device device_;
 };
 
-/// A queue served by a thread of its own.
+/// Work goes through a queue.
 class QueueStream final : public InlineStream {
 public:
-    /// `patience`: how long its thread stays awake when it has to wait for an event.
-    QueueStream(Device device, std::chrono::microseconds patience);
-    ~QueueStream() override;
+    QueueStream(Device device, CpuQueue::Part part) : InlineStream(device), queue_(CpuQueue::start(device, part)) {}
+    ~QueueStream() override { queue_->close(); }
     void run(Work work, int threads) override;
     void record(EventImpl& event) override;
     void wait(const EventImpl& event) override;
-    void synchronize() override;
-    bool idle() const override;
+    void synchronize() override { queue_->synchronize(); }
+    bool idle() const override { return queue_->idle(); }
 
 private:
-    struct Item {
-        Work work;
-        int threads = 0;  ///< 0: bookkeeping that also runs after a failure
-    };
-    struct Queue {
-        std::mutex mutex;
-        std::condition_variable changed;
-        std::deque<Item> items;
-        bool busy = false;
-        bool closing = false;
-        std::exception_ptr failure;
-    };
-    static void serve(const std::shared_ptr<Queue>& queue, Device device);
-    void push(Item item);
-    std::shared_ptr<Queue> queue_;
-    std::chrono::microseconds patience_;
+    std::shared_ptr<CpuQueue> queue_;
 };
-
-/// Threads that the library has started for CPU streams so far.
-int cpu_worker_count();
 
 }  // namespace lockstep

@@ -97,6 +97,11 @@ std::string cpu_model_name() {
     return name.empty() ? "CPU" : name;
 }
 
+std::size_t cache_of_a_core() {
+    const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return bytes > 0 ? static_cast<std::size_t>(bytes) : std::size_t{1} << 20;
+}
+
 std::size_t total_memory() {
     return static_cast<std::size_t>(std::max(sysconf(_SC_PHYS_PAGES), 0L)) *
            static_cast<std::size_t>(std::max(sysconf(_SC_PAGESIZE), 0L));

@@ -37,6 +37,7 @@ DeviceInfo gpu_info(int gpu) {
     info.name = properties.name;
     check(cudaMemGetInfo(&info.free_memory, &info.total_memory), "cudaMemGetInfo");
     info.units = properties.multiProcessorCount;
+    info.cache_bytes = static_cast<std::size_t>(properties.l2CacheSize);
     info.physical_index = gpu;
     info.compute_capability = properties.major * 10 + properties.minor;
     return info;

@@ -17,6 +17,8 @@ int cores_of_cpu_device(int index);
 int physical_cpu_device(int index);
 /// "AMD EPYC 9654 96-Core Processor"; "CPU" where the kernel does not tell.
 std::string cpu_model_name();
+/// Bytes of a core's second-level cache; 1 MiB where the system does not tell.
+std::size_t cache_of_a_core();
 /// Bytes of the machine's memory, and of that what a process could take now.
 std::size_t total_memory();
 std::size_t free_memory();

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/runtime/cpu/cpu_stream.h"
+#include "lockstep/runtime/cpu/cpu_queue.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/eight_devices.h"
 #include "lockstep/tests/parallel/networks.h"

@@ -256,6 +256,7 @@ TEST_CASE("one GPU as several logical devices") {
     CHECK(info.physical_index == 1);
     CHECK(info.name.find("(2 of 4)") != std::string::npos);
     CHECK(info.total_memory == (std::size_t{8} << 30) / 4);
+    CHECK(info.cache_bytes == std::size_t{40} << 20);
     CHECK(m.backend.peer_access(0, 3));
     CHECK(m.backend.peer_access(0, 4));
     const auto first = m.backend.make_stream(4, StreamRole::compute);

@@ -122,6 +122,7 @@ TEST_CASE("devices tell what they are") {
     CHECK(device.units >= 1);
     CHECK(device.total_memory > device.free_memory);
     CHECK(device.free_memory > 0);
+    CHECK(device.cache_bytes > 0);
     CHECK_THROWS_AS(device_info(Device::cpu(1000)), InvalidArgument);
     CHECK(peer_access(Device::cpu(0), Device::cpu(1)));
     CHECK(peer_access(Device::cpu(0), Device::host()));

@@ -367,7 +367,8 @@ TEST_CASE("the host's stream works at once, and waits for devices on the calling
 TEST_CASE("thousands of tasks over many streams, ordered by events alone") {
     std::vector<Stream*> streams;
     for (int d = 0; d < 2; ++d)
-        for (int i = 0; i < 3; ++i) streams.push_back(&Stream::of(Device::cpu(d), StreamRole::compute, i));
+        for (const StreamRole role : {StreamRole::compute, StreamRole::communicate, StreamRole::commit})
+            for (int i = 0; i < 2; ++i) streams.push_back(&Stream::of(Device::cpu(d), role, i));
     std::minstd_rand random(7);
     std::vector<int> order;  // no lock: each task waits for the one before it, on whatever stream
     std::vector<Event> events;

@@ -1,0 +1,317 @@
+#include "lockstep/runtime/cpu/cpu_queue.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lockstep/runtime/cpu/thread_count.h"
+#include "lockstep/runtime/internal/cpu_topology.h"
+#include "lockstep/runtime/internal/environment.h"
+
+namespace lockstep {
+
+namespace {
+
+std::atomic<int> workers{0};
+
+/// How long a helper stays awake without anything to do.
+constexpr std::chrono::microseconds patience(1000);
+
+/// Longest delay in microseconds that a worker sleeps before an item at random (LOCKSTEP_INJECT_DELAYS): shakes out
+/// missing waits in tests.
+int injected_delay_us() {
+    static const auto value = static_cast<int>(environment::integer("LOCKSTEP_INJECT_DELAYS", 0, 1000000).value_or(0));
+    return value;
+}
+
+int cores() {
+    static const int count = usable_cores();
+    return count;
+}
+
+void delay() {
+    const int longest = injected_delay_us();
+    if (longest == 0) return;
+    thread_local std::minstd_rand delays(std::random_device{}());
+    std::this_thread::sleep_for(std::chrono::microseconds(delays() % static_cast<unsigned>(longest)));
+}
+
+}  // namespace
+
+int cpu_worker_count() { return workers; }
+
+/// Which queues the threads of computing streams may serve, and how many of those are awake.
+class Helpers {
+public:
+    static Helpers& instance() {
+        static auto* helpers = new Helpers;  // workers may outlive what is destroyed at exit
+        return *helpers;
+    }
+
+    /// True when a helper is going to look at `queue`: one that waits, or, where no core is free for another thread,
+    /// one that is about to come to the end of an item. That should not be the caller: who brings the last thing that
+    /// others have waited for is behind them already.
+    bool offer(std::shared_ptr<CpuQueue> queue) {
+        const std::scoped_lock lock(mutex_);
+        const int others = awake_ - (is_helper_ ? 1 : 0);
+        if (waiting_ == 0 && (others == 0 || cores_in_use_ - waiting_ < cores())) return false;
+        offers_.push_back({std::move(queue), std::this_thread::get_id()});
+        count_ = offers_.size();
+        return true;
+    }
+
+    /// A queue to serve, if there is one. Who waits takes all, others what somebody else has offered.
+    std::shared_ptr<CpuQueue> take(bool waits) {
+        if (count_ == 0) return nullptr;
+        const std::scoped_lock lock(mutex_);
+        const auto found = std::find_if(offers_.begin(), offers_.end(), [&](const Offer& offer) {
+            return waits || offer.by != std::this_thread::get_id();
+        });
+        if (found == offers_.end()) return nullptr;
+        std::shared_ptr<CpuQueue> queue = std::move(found->queue);
+        offers_.erase(found);
+        count_ = offers_.size();
+        return queue;
+    }
+
+    void wake_up() {
+        is_helper_ = true;
+        const std::scoped_lock lock(mutex_);
+        ++awake_;
+    }
+    /// Leaves nothing behind: the others may be in the middle of long work.
+    void go_to_sleep() {
+        is_helper_ = false;
+        {
+            const std::scoped_lock lock(mutex_);
+            --awake_;
+        }
+        if (count_ > 0) give_back();
+    }
+    /// The caller begins (1) or ends (-1) to wait.
+    void waiting(int change) {
+        const std::scoped_lock lock(mutex_);
+        waiting_ += change;
+    }
+
+    /// What has been offered goes to the queues' own threads.
+    void give_back() {
+        std::vector<Offer> left;
+        {
+            const std::scoped_lock lock(mutex_);
+            left.swap(offers_);
+            count_ = 0;
+        }
+        for (const Offer& offer : left) offer.queue->wake();
+    }
+
+    void use_cores(int change) { cores_in_use_ += change; }
+
+private:
+    struct Offer {
+        std::shared_ptr<CpuQueue> queue;
+        std::thread::id by;
+    };
+
+    std::mutex mutex_;
+    int awake_ = 0;    ///< helpers that are not asleep
+    int waiting_ = 0;  ///< those that have nothing else to do
+    std::vector<Offer> offers_;
+    std::atomic<std::size_t> count_{0};
+    std::atomic<int> cores_in_use_{0};
+    static thread_local bool is_helper_;
+};
+
+thread_local bool Helpers::is_helper_ = false;
+
+void wake_offered_queues() { Helpers::instance().give_back(); }
+
+namespace {
+
+/// Cores that an item keeps busy.
+class UsedCores {
+public:
+    explicit UsedCores(int cores) : cores_(cores) { Helpers::instance().use_cores(cores_); }
+    ~UsedCores() { Helpers::instance().use_cores(-cores_); }
+    UsedCores(const UsedCores&) = delete;
+    UsedCores& operator=(const UsedCores&) = delete;
+
+private:
+    int cores_;
+};
+
+}  // namespace
+
+std::shared_ptr<CpuQueue> CpuQueue::start(Device device, Part part) {
+    injected_delay_us();  // a malformed setting is thrown here, not on the worker
+    std::shared_ptr<CpuQueue> queue(new CpuQueue(device, part));
+    ++workers;
+    std::thread([queue] { queue->serve(); }).detach();
+    return queue;
+}
+
+void CpuQueue::run(Work work, int threads) {
+    Item item;
+    item.work = std::move(work);
+    item.threads = threads;
+    push(std::move(item));
+}
+
+void CpuQueue::record(std::shared_ptr<CpuEventState> event, std::uint64_t ticket) {
+    push({{}, 0, std::move(event), ticket, false});
+}
+
+void CpuQueue::wait(std::shared_ptr<CpuEventState> event, std::uint64_t ticket) {
+    push({{}, 0, std::move(event), ticket, true});
+}
+
+void CpuQueue::push(Item item) {
+    std::unique_lock lock(mutex_);
+    items_.push_back(std::move(item));
+    if (!claimed_ && items_.size() == 1) leave(lock);
+}
+
+bool CpuQueue::ready() const {
+    return !items_.empty() && !(items_.front().waits && !items_.front().event->reached(items_.front().ticket));
+}
+
+void CpuQueue::serve() {
+    Helpers& helpers = Helpers::instance();
+    std::unique_lock lock(mutex_);
+    for (;;) {
+        changed_.wait(lock, [this] { return !claimed_ && (ready() || (closing_ && items_.empty())); });
+        if (items_.empty()) return;
+        claimed_ = true;
+        if (part_ == Part::helper) helpers.wake_up();
+        const UsedCores own(1);
+        do_ready(lock, nullptr, 0);
+        while (part_ == Part::helper && !items_.empty()) {
+            const std::shared_ptr<CpuEventState> event = items_.front().event;
+            const std::uint64_t ticket = items_.front().ticket;
+            lock.unlock();
+            const bool reached = help_others(*event, ticket);
+            lock.lock();
+            if (!reached) break;
+            do_ready(lock, nullptr, 0);
+        }
+        if (part_ == Part::helper) {
+            lock.unlock();
+            helpers.go_to_sleep();
+            lock.lock();
+        }
+        leave(lock);
+    }
+}
+
+bool CpuQueue::help_others(const CpuEventState& until, std::uint64_t ticket) {
+    Helpers& helpers = Helpers::instance();
+    helpers.waiting(1);
+    auto end = std::chrono::steady_clock::now() + patience;
+    do {
+        if (until.reached(ticket)) break;
+        if (const std::shared_ptr<CpuQueue> queue = helpers.take(true)) {
+            helpers.waiting(-1);
+            queue->help(&until, ticket);
+            helpers.waiting(1);
+            end = std::chrono::steady_clock::now() + patience;
+        } else {
+            std::this_thread::yield();
+        }
+    } while (std::chrono::steady_clock::now() < end);
+    helpers.waiting(-1);
+    return until.reached(ticket);
+}
+
+void CpuQueue::help(const CpuEventState* until, std::uint64_t ticket) {
+    std::unique_lock lock(mutex_);
+    if (claimed_ || !ready()) return;
+    claimed_ = true;
+    do_ready(lock, until, ticket);
+    leave(lock);
+}
+
+void CpuQueue::do_ready(std::unique_lock<std::mutex>& lock, const CpuEventState* until, std::uint64_t ticket) {
+    while (ready() && !(until && until->reached(ticket))) {
+        Item item = std::move(items_.front());
+        items_.pop_front();
+        busy_ = true;
+        const bool skip = item.work && failure_;
+        std::exception_ptr failure;
+        lock.unlock();
+        if (part_ == Part::helper && item.work)
+            while (const std::shared_ptr<CpuQueue> queue = Helpers::instance().take(false)) queue->help(nullptr, 0);
+        try {
+            if (!skip) perform(item);
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        item = {};  // what it holds may take long to destroy
+        lock.lock();
+        if (failure && !failure_) failure_ = failure;
+        busy_ = false;
+        if (items_.empty()) rested_.notify_all();
+    }
+}
+
+void CpuQueue::perform(Item& item) {
+    if (item.waits) return;
+    delay();
+    if (item.event) {
+        item.event->reach(item.ticket);
+        return;
+    }
+    const ThreadCount scope(item.threads);
+    const UsedCores more(item.threads - 1);
+    item.work(Launch{device_, nullptr});
+}
+
+void CpuQueue::leave(std::unique_lock<std::mutex>& lock) {
+    claimed_ = false;
+    if (items_.empty()) {
+        if (closing_) changed_.notify_all();
+        return;
+    }
+    const Item& front = items_.front();
+    if (front.waits && front.event->announce_to(shared_from_this(), front.ticket)) return;
+    const std::shared_ptr<CpuQueue> self = shared_from_this();
+    lock.unlock();
+    announce();
+    lock.lock();
+}
+
+void CpuQueue::announce() {
+    if (part_ != Part::helped || !Helpers::instance().offer(shared_from_this())) wake();
+}
+
+void CpuQueue::wake() {
+    { const std::scoped_lock lock(mutex_); }  // its thread has seen what is ready, or waits
+    changed_.notify_all();
+}
+
+void CpuQueue::synchronize() {
+    std::unique_lock lock(mutex_);
+    while (!rested_.wait_for(lock, forgotten, [&] { return items_.empty() && !busy_; })) {
+        lock.unlock();
+        wake_offered_queues();
+        lock.lock();
+    }
+    if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+bool CpuQueue::idle() const {
+    const std::scoped_lock lock(mutex_);
+    return items_.empty() && !busy_;
+}
+
+void CpuQueue::close() {
+    const std::scoped_lock lock(mutex_);
+    closing_ = true;
+    changed_.notify_all();
+}
+
+}  // namespace lockstep
