@@ -66,7 +66,8 @@ def main():
     sizes = [str(size) for size in args.batch_size]
     ours = Program([args.mnist_bench, "--serve", "--steps", str(args.steps), "--batch-size", *sizes])
     programs = {way: ours for way in OURS}
-    versions = {}
+    info = pathlib.Path(args.mnist_bench).with_name("lockstep-info")
+    versions = json.loads(subprocess.check_output([info, "--json"]))["versions"]
     if args.python:
         command = [args.python, str(HERE / "torch_mnist.py"), "--steps", str(args.steps), "--threads", str(args.threads)]
         single, ddp = Program(command), Program(command + ["--ddp"])
