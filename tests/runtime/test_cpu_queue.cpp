@@ -32,29 +32,38 @@ std::thread::id thread_of(Stream& stream) {
 
 }  // namespace
 
-TEST_CASE("the thread of a computing stream that waits serves others") {
+TEST_CASE("where no core is free the thread of a computing stream serves others between its items") {
     if (serial()) return;
     const std::thread::id computing = thread_of(compute(0));
-    Event ready(Device::cpu(0)), done(Device::cpu(0));
-    bool helped = false;
-    // Whether it has begun to wait in time is a matter of luck; that it never serves is not.
-    for (int i = 0; i < 2000 && !helped; ++i) {
-        std::thread::id served;
-        compute(1).run("prepare", nothing, [](const Launch&) {
-            const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(100);
-            while (std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    thread_of(commit());  // a thread that has just been started, or has not yet gone to sleep, would look by itself
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    Gate first_item, fillers;
+    const int lanes = usable_cores();
+    std::atomic<int> held{0};
+    for (int i = 1; i <= lanes; ++i)
+        compute(i).run("fill", nothing, [&](const Launch&) {
+            ++held;
+            fillers.pass();
         });
-        compute(1).record(ready);
-        commit().wait(ready);
-        commit().run("update", nothing, [&](const Launch&) { served = std::this_thread::get_id(); });
-        commit().record(done);
-        compute(0).run("wake up", nothing, [](const Launch&) {});
-        compute(0).wait(done);
-        compute(0).synchronize();
-        commit().synchronize();
-        helped = served == computing;
-    }
-    CHECK(helped);
+    compute(0).run("first", nothing, [&](const Launch&) {
+        ++held;
+        first_item.pass();
+    });
+    while (held <= lanes) std::this_thread::yield();
+    std::atomic<bool> served{false};
+    std::thread::id server;
+    commit().run("update", nothing, [&](const Launch&) {
+        server = std::this_thread::get_id();
+        served = true;
+    });
+    compute(0).run("second", nothing, [](const Launch&) {});
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    CHECK_FALSE(served);  // its own thread was not woken
+    first_item.open();
+    while (!served) std::this_thread::yield();  // a host that waits for a stream would wake that thread
+    CHECK(server == computing);
+    fillers.open();
+    CHECK_NOTHROW(synchronize_all());
 }
 
 TEST_CASE("a queue that was left to helpers is served though all of them are held up") {
