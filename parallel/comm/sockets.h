@@ -1,0 +1,48 @@
+// TCP sockets: owned, with deadlines.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+/// A file descriptor that closes itself.
+class Descriptor {
+public:
+    Descriptor() = default;
+    explicit Descriptor(int value) : value_(value) {}
+    Descriptor(Descriptor&& other) noexcept : value_(other.release()) {}
+    Descriptor& operator=(Descriptor&& other) noexcept;
+    ~Descriptor() { reset(); }
+    int get() const { return value_; }
+    explicit operator bool() const { return value_ >= 0; }
+    void reset() noexcept;
+
+private:
+    int release() noexcept;
+    int value_ = -1;
+};
+
+/// Milliseconds until `deadline`, for poll: at least 0, at most what fits.
+int milliseconds_until(Deadline deadline);
+/// "Connection refused".
+std::string text_of(int error);
+
+/// Listens on `host`, on `port` or a free one (0). Throws CommunicationError.
+Descriptor listen_on(const std::string& host, int port);
+int port_of(const Descriptor& socket);
+/// Whether all addresses of `host` are of the loopback interface. Throws CommunicationError when it has none.
+bool is_loopback(const std::string& host);
+/// Connects, and tries again until `deadline` while nobody answers. Throws CommunicationError.
+Descriptor connect_to(const std::string& host, int port, Deadline deadline);
+
+/// All of `bytes`, by `deadline`. Empty when done, else why not.
+std::string send_all(const Descriptor& socket, std::string_view bytes, Deadline deadline);
+/// Exactly `size` bytes into `to`. Empty when done, else why not.
+std::string receive_all(const Descriptor& socket, char* to, std::size_t size, Deadline deadline);
+
+}  // namespace lockstep

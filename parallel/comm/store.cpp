@@ -1,0 +1,68 @@
+#include "lockstep/parallel/store.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+void Store::require_key(std::string_view key) {
+    if (key.empty() || key.size() > longest_key)
+        throw InvalidArgument(fmt::format("store: a key of {} bytes; keys have 1 to {}", key.size(), longest_key));
+}
+
+void Store::require_value(std::string_view key, std::string_view value) {
+    require_key(key);
+    if (value.size() > longest_value)
+        throw InvalidArgument(
+            fmt::format("store: the value of '{}' has {} bytes; at most {} are kept, move tensors by "
+                        "collectives",
+                        key, value.size(), longest_value));
+}
+
+PrefixStore::PrefixStore(std::string prefix, std::shared_ptr<Store> store)
+    : prefix_(std::move(prefix)), store_(std::move(store)) {
+    if (!store_) throw InvalidArgument("PrefixStore: no store; give the one that this is a part of");
+}
+
+void PrefixStore::set(std::string_view key, std::string_view value) {
+    require_key(key);
+    store_->set(prefix_ + std::string(key), value);
+}
+
+std::string PrefixStore::get(std::string_view key, Milliseconds timeout) {
+    require_key(key);
+    return store_->get(prefix_ + std::string(key), timeout);
+}
+
+std::optional<std::string> PrefixStore::try_get(std::string_view key) {
+    require_key(key);
+    return store_->try_get(prefix_ + std::string(key));
+}
+
+std::int64_t PrefixStore::add(std::string_view key, std::int64_t amount) {
+    require_key(key);
+    return store_->add(prefix_ + std::string(key), amount);
+}
+
+std::string PrefixStore::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
+    require_key(key);
+    return store_->compare_set(prefix_ + std::string(key), expected, desired);
+}
+
+bool PrefixStore::remove(std::string_view key) {
+    require_key(key);
+    return store_->remove(prefix_ + std::string(key));
+}
+
+std::int64_t PrefixStore::count() { return store_->count(); }
+
+std::unique_ptr<Store> PrefixStore::clone() { return std::make_unique<PrefixStore>(prefix_, store_->clone()); }
+
+Store::Milliseconds PrefixStore::timeout() const { return store_->timeout(); }
+
+std::string PrefixStore::describe() const { return store_->describe(); }
+
+}  // namespace lockstep

@@ -1,0 +1,48 @@
+// What a TcpStore and its server say to each other. Both sides check every length before they believe it.
+//
+//   a frame:   u32 bytes that follow, u8 command or answer, then fields
+//   a field:   u32 bytes that follow, those bytes
+//
+// Numbers are little-endian. The first frame on a connection is `hello` with the magic word and the token; the server
+// closes a connection that begins otherwise. Every frame is answered by one frame, in order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::store_protocol {
+
+enum class Command : std::uint8_t { hello, set, get, try_get, add, compare_set, remove, count };
+enum class Answer : std::uint8_t {
+    good,     ///< fields: the result, if there is one
+    missing,  ///< no such key, or not in time
+    refused   ///< a field that says why
+};
+
+constexpr std::string_view magic = "lockstep store 1";
+constexpr std::size_t longest_token = 256;
+constexpr std::size_t most_fields = 3;
+/// Of the frames of who has said hello.
+constexpr std::size_t longest_frame = (std::size_t{16} << 20) + 4096;
+/// Of the first one.
+constexpr std::size_t longest_hello = 512;
+
+struct Frame {
+    std::uint8_t kind = 0;
+    std::vector<std::string> fields;
+};
+
+std::string encode(std::uint8_t kind, const std::vector<std::string_view>& fields);
+/// Of a frame's bytes without the length in front; nothing when they are none.
+std::optional<Frame> decode(std::string_view bytes);
+/// The number in the first four bytes.
+std::uint32_t length_of(std::string_view bytes);
+/// Numbers as fields: 8 bytes.
+std::string number(std::int64_t value);
+std::optional<std::int64_t> number(std::string_view field);
+
+}  // namespace lockstep::store_protocol

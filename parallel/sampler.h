@@ -1,0 +1,67 @@
+// Which rows of a data set a process reads, as PyTorch and its tutorials choose them: for those who port code.
+// Lockstep's own Loader draws every mode's batches from one global order instead and needs none of these.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace lockstep {
+
+struct DistributedSamplerOptions {
+    bool shuffle = true;
+    std::uint64_t seed = 0;  ///< the same on every rank
+    bool drop_last = false;  ///< rows that do not go round are left out instead of others being read twice
+    /// False: no rows are added either, so the first ranks may have one row more. For evaluation, where every row
+    /// counts once; not with `drop_last`.
+    bool pad = true;
+};
+
+/// torch.utils.data.DistributedSampler: the same indices for the same seed, epoch, length, replicas and `drop_last`.
+class DistributedSampler {
+public:
+    /// Throws InvalidArgument for a negative length, no replicas, a rank outside [0, replicas - 1], `drop_last` without
+    /// `pad`, and a length that leaves nothing to pad with.
+    DistributedSampler(std::int64_t length, int replicas, int rank, const DistributedSamplerOptions& options = {});
+
+    /// The order depends on seed + epoch. Call it before every epoch.
+    void set_epoch(std::int64_t epoch) { epoch_ = epoch; }
+    /// The rows of this rank in this epoch. Warns when a shuffled epoch is asked for twice in a row: without
+    /// `set_epoch` every epoch has the same order.
+    std::vector<std::int64_t> indices();
+    /// How many rows `indices` has.
+    std::int64_t size() const;
+
+private:
+    std::int64_t length_;
+    int replicas_, rank_;
+    DistributedSamplerOptions options_;
+    std::int64_t epoch_ = 0;
+    std::optional<std::int64_t> last_;  ///< epoch of the last call of `indices`
+};
+
+/// torch.randperm(length, generator=torch.Generator().manual_seed(seed)) on the CPU. Throws InvalidArgument for a
+/// negative length, and from 2^32 / 20 rows on, where PyTorch uses another generator.
+std::vector<std::int64_t> random_permutation(std::int64_t length, std::uint64_t seed);
+
+/// The DataPartitioner of PyTorch's tutorial "Writing Distributed Applications": rows shuffled as Python's
+/// random.Random(seed).shuffle does, then cut in parts of int(fraction * length) rows.
+class DataPartitioner {
+public:
+    /// Throws InvalidArgument for a negative length, and for fractions that are not in [0, 1], not finite, or sum up to
+    /// more than 1. Warns when rows are lost because fractions of the length are rounded down.
+    DataPartitioner(std::int64_t length, const std::vector<double>& fractions, std::uint64_t seed = 1234);
+
+    std::size_t parts() const { return parts_.size(); }
+    /// Rows of a part. Throws InvalidArgument when there is no such part.
+    const std::vector<std::int64_t>& part(std::size_t index) const;
+    /// Rows that are in no part.
+    std::int64_t lost() const { return lost_; }
+
+private:
+    std::vector<std::vector<std::int64_t>> parts_;
+    std::int64_t lost_ = 0;
+};
+
+}  // namespace lockstep

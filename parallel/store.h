@@ -1,0 +1,150 @@
+// A small key-value store through which processes find each other and agree on small things: addresses, sequence
+// numbers, who has arrived. Not a way to move tensors.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+/// Keys and values are bytes: keys 1 to 1024 of them, values at most 8 MiB (InvalidArgument otherwise). Calls may come
+/// from several threads at once; a call that waits holds up others on the same object, not those on a `clone`. What
+/// cannot be done in time, or because the other side has gone, throws CommunicationError.
+class Store {
+public:
+    using Milliseconds = std::chrono::milliseconds;
+    static constexpr std::size_t longest_key = 1024;
+    static constexpr std::size_t longest_value = std::size_t{8} << 20;
+    static constexpr Milliseconds default_timeout{300'000};
+
+    virtual ~Store() = default;
+
+    virtual void set(std::string_view key, std::string_view value) = 0;
+    /// Waits until the key is there.
+    virtual std::string get(std::string_view key, Milliseconds timeout) = 0;
+    std::string get(std::string_view key) { return get(key, timeout()); }
+    /// Nothing when the key is not there; does not wait.
+    virtual std::optional<std::string> try_get(std::string_view key) = 0;
+    /// Adds to the decimal number that the key holds (none: 0) and returns the sum. Throws CommunicationError when it
+    /// holds something else, or the sum does not fit.
+    virtual std::int64_t add(std::string_view key, std::int64_t amount) = 0;
+    /// Stores `desired` when the key holds `expected`, or when it is not there and `expected` is empty. Returns what it
+    /// holds afterwards; empty when it is still not there.
+    virtual std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) = 0;
+    /// True when the key was there.
+    virtual bool remove(std::string_view key) = 0;
+    virtual std::int64_t count() = 0;
+    /// The same store, for another thread that waits by itself.
+    virtual std::unique_ptr<Store> clone() = 0;
+    /// Of calls that wait and are not given another one.
+    virtual Milliseconds timeout() const = 0;
+    /// "store at 127.0.0.1:29500", for messages.
+    virtual std::string describe() const = 0;
+
+protected:
+    static void require_key(std::string_view key);
+    static void require_value(std::string_view key, std::string_view value);
+};
+
+struct TcpStoreOptions {
+    std::string host = "127.0.0.1";
+    int port = 0;
+    Store::Milliseconds timeout = Store::default_timeout;  ///< also of connecting
+    /// Shared secret of at most 256 bytes; who does not know it is sent away.
+    std::string token = {};
+};
+
+/// Holds the keys in memory and serves them to TcpStores from a thread of its own, until it is destroyed. Strangers,
+/// garbage and idle connections that say nothing are closed and harm nobody.
+class TcpStoreServer {
+public:
+    /// Listens on `options.host`; port 0: a free one. Throws InvalidArgument when the host is no loopback address and
+    /// there is no token, and CommunicationError when the port is in use or the address is not this machine's.
+    explicit TcpStoreServer(const TcpStoreOptions& options);
+    ~TcpStoreServer();
+    TcpStoreServer(const TcpStoreServer&) = delete;
+    TcpStoreServer& operator=(const TcpStoreServer&) = delete;
+    int port() const;
+
+private:
+    class Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+class TcpStore final : public Store {
+public:
+    /// Connects, and tries again until the timeout while nobody listens there.
+    explicit TcpStore(const TcpStoreOptions& options);
+    ~TcpStore() override;
+
+    using Store::get;
+    void set(std::string_view key, std::string_view value) override;
+    std::string get(std::string_view key, Milliseconds timeout) override;
+    std::optional<std::string> try_get(std::string_view key) override;
+    std::int64_t add(std::string_view key, std::int64_t amount) override;
+    std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;
+    bool remove(std::string_view key) override;
+    std::int64_t count() override;
+    std::unique_ptr<Store> clone() override;
+    Milliseconds timeout() const override;
+    std::string describe() const override;
+
+private:
+    class Connection;
+    std::unique_ptr<Connection> connection_;
+};
+
+/// A file that all processes see. New for each run: what an earlier run left is noticed by whoever finds a key there
+/// that only this run should have set.
+class FileStore final : public Store {
+public:
+    /// Makes the file unless it is there. Throws InvalidArgument when it cannot, DataError when it is no store.
+    explicit FileStore(std::filesystem::path file, Milliseconds timeout = default_timeout);
+
+    using Store::get;
+    void set(std::string_view key, std::string_view value) override;
+    std::string get(std::string_view key, Milliseconds timeout) override;
+    std::optional<std::string> try_get(std::string_view key) override;
+    std::int64_t add(std::string_view key, std::int64_t amount) override;
+    std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;
+    bool remove(std::string_view key) override;
+    std::int64_t count() override;
+    std::unique_ptr<Store> clone() override;
+    Milliseconds timeout() const override { return timeout_; }
+    std::string describe() const override;
+
+private:
+    std::filesystem::path file_;
+    Milliseconds timeout_;
+};
+
+/// A part of another store: its keys begin with `prefix`.
+class PrefixStore final : public Store {
+public:
+    PrefixStore(std::string prefix, std::shared_ptr<Store> store);
+
+    using Store::get;
+    void set(std::string_view key, std::string_view value) override;
+    std::string get(std::string_view key, Milliseconds timeout) override;
+    std::optional<std::string> try_get(std::string_view key) override;
+    std::int64_t add(std::string_view key, std::int64_t amount) override;
+    std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;
+    bool remove(std::string_view key) override;
+    /// Of the whole store.
+    std::int64_t count() override;
+    std::unique_ptr<Store> clone() override;
+    Milliseconds timeout() const override;
+    std::string describe() const override;
+
+private:
+    std::string prefix_;
+    std::shared_ptr<Store> store_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,302 @@
+// Stores: what they promise, the same for all; and strangers, garbage and dying servers.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/parallel/comm/sockets.h"
+#include "lockstep/parallel/comm/store_protocol.h"
+#include "lockstep/parallel/store.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/runtime/gate.h"
+
+using namespace lockstep;
+using lockstep::testing::contains;
+using lockstep::testing::message_of;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+class TemporaryFolder {
+public:
+    TemporaryFolder() {
+        std::string path = (std::filesystem::temp_directory_path() / "lockstep-store-XXXXXX").string();
+        if (!mkdtemp(path.data())) throw std::runtime_error("no temporary folder");
+        path_ = path;
+    }
+    ~TemporaryFolder() {
+        std::error_code ignored;
+        std::filesystem::remove_all(path_, ignored);
+    }
+    TemporaryFolder(const TemporaryFolder&) = delete;
+    TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+    std::filesystem::path operator/(const char* name) const { return path_ / name; }
+
+private:
+    std::filesystem::path path_;
+};
+
+TcpStoreOptions at(int port) { return {.port = port, .timeout = milliseconds(20000)}; }
+
+/// One of each kind.
+struct AnyStore {
+    TemporaryFolder folder;
+    TcpStoreServer server{TcpStoreOptions{}};
+    std::unique_ptr<Store> make(const std::string& kind) {
+        if (kind == "file") return std::make_unique<FileStore>(folder / "store", milliseconds(20000));
+        if (kind == "prefix")
+            return std::make_unique<PrefixStore>("job/", std::make_shared<TcpStore>(at(server.port())));
+        return std::make_unique<TcpStore>(at(server.port()));
+    }
+};
+
+Descriptor stranger(const TcpStoreServer& server) {
+    return connect_to("127.0.0.1", server.port(), Clock::now() + milliseconds(5000));
+}
+
+/// What the server says until it closes; it must do so in time.
+std::string answer_to(const TcpStoreServer& server, const std::string& bytes) {
+    const Descriptor socket = stranger(server);
+    send_all(socket, bytes, Clock::now() + milliseconds(5000));
+    shutdown(socket.get(), SHUT_WR);
+    std::string answer;
+    char byte = 0;
+    while (receive_all(socket, &byte, 1, Clock::now() + milliseconds(5000)).empty()) answer += byte;
+    return answer;
+}
+
+}  // namespace
+
+TEST_CASE("every store keeps what it is given") {
+    AnyStore any;
+    const auto store = any.make(GENERATE("tcp", "file", "prefix"));
+    INFO(store->describe());
+    const std::string binary("\0\xff\n'\"", 5);
+    store->set("key", "value");
+    store->set(binary, binary + binary);
+    store->set("empty", "");
+    CHECK(store->get("key") == "value");
+    CHECK(store->get(binary) == binary + binary);
+    CHECK(store->get("empty").empty());
+    CHECK(store->try_get("key") == "value");
+    CHECK_FALSE(store->try_get("none").has_value());
+    store->set("key", "another");
+    CHECK(store->clone()->get("key") == "another");
+    CHECK(store->count() == 3);
+    CHECK(store->remove("key"));
+    CHECK_FALSE(store->remove("key"));
+    CHECK_FALSE(store->try_get("key").has_value());
+    CHECK(store->count() == 2);
+    const std::string large(Store::longest_value, 'x');
+    store->set("large", large);
+    CHECK(store->get("large") == large);
+}
+
+TEST_CASE("every store counts and compares in one go") {
+    AnyStore any;
+    const auto store = any.make(GENERATE("tcp", "file", "prefix"));
+    INFO(store->describe());
+    CHECK(store->add("n", 5) == 5);
+    CHECK(store->add("n", -7) == -2);
+    CHECK(store->get("n") == "-2");
+    store->set("word", "three");
+    CHECK(contains(message_of<CommunicationError>([&] { store->add("word", 1); }), "word'"));
+    store->set("most", "9223372036854775807");
+    CHECK_THROWS_AS(store->add("most", 1), CommunicationError);
+    CHECK(store->get("most") == "9223372036854775807");
+
+    CHECK(store->compare_set("new", "old", "x").empty());
+    CHECK(store->compare_set("new", "", "first") == "first");
+    CHECK(store->compare_set("new", "", "second") == "first");
+    CHECK(store->compare_set("new", "first", "second") == "second");
+
+    constexpr int threads = 4, times = 100;
+    std::vector<std::thread> workers;
+    for (int t = 0; t < threads; ++t)
+        workers.emplace_back([own = store->clone()] {
+            for (int i = 0; i < times; ++i) own->add("sum", 1);
+        });
+    for (std::thread& worker : workers) worker.join();
+    CHECK(store->get("sum") == std::to_string(threads * times));
+}
+
+TEST_CASE("every store waits for a key, and no longer than it is told") {
+    AnyStore any;
+    const auto store = any.make(GENERATE("tcp", "file", "prefix"));
+    INFO(store->describe());
+    std::thread later([own = store->clone()] {
+        std::this_thread::sleep_for(milliseconds(50));
+        own->set("late", "here");
+        own->add("number", 3);
+        own->compare_set("swapped", "", "yes");
+    });
+    CHECK(store->get("late") == "here");
+    CHECK(store->get("number") == "3");
+    CHECK(store->get("swapped") == "yes");
+    later.join();
+    const auto begin = Clock::now();
+    const std::string text = message_of<CommunicationError>([&] { store->get("never", milliseconds(100)); });
+    CHECK(contains(text, "'"));
+    CHECK(contains(text, "never"));
+    CHECK(contains(text, "100 ms"));
+    CHECK(Clock::now() - begin >= milliseconds(100));
+    CHECK(Clock::now() - begin < milliseconds(5000));
+    store->set("after", "an expired wait");
+    CHECK(store->get("after") == "an expired wait");
+}
+
+TEST_CASE("every store refuses keys and values beyond its bounds") {
+    AnyStore any;
+    const auto store = any.make(GENERATE("tcp", "file", "prefix"));
+    INFO(store->describe());
+    CHECK(contains(message_of<InvalidArgument>([&] { store->set("", "x"); }), "0 bytes"));
+    CHECK(contains(message_of<InvalidArgument>([&] { store->get(std::string(2000, 'k')); }), "1024"));
+    const std::string huge(Store::longest_value + 1, 'x');
+    CHECK(contains(message_of<InvalidArgument>([&] { store->set("big", huge); }), "big'"));
+    CHECK_FALSE(store->try_get("big").has_value());
+}
+
+TEST_CASE("a store that is not there, or goes away, is an error in time") {
+    int port = 0;
+    {
+        const TcpStoreServer gone{TcpStoreOptions{}};
+        port = gone.port();
+    }
+    const auto begin = Clock::now();
+    const std::string text =
+        message_of<CommunicationError>([&] { TcpStore({.port = port, .timeout = milliseconds(200)}); });
+    CHECK(contains(text, "127.0.0.1:" + std::to_string(port)));
+    CHECK(contains(text, "rank 0"));
+    CHECK(Clock::now() - begin < milliseconds(5000));
+    CHECK(contains(message_of<CommunicationError>([&] { TcpStore({.host = "no.such.host.invalid", .port = 1}); }),
+                   "no.such.host.invalid"));
+
+    auto server = std::make_unique<TcpStoreServer>(TcpStoreOptions{});
+    TcpStore store(at(server->port()));
+    std::thread killer([&] {
+        std::this_thread::sleep_for(milliseconds(50));
+        server.reset();
+    });
+    CHECK(contains(message_of<CommunicationError>([&] { store.get("key"); }), "closed"));
+    killer.join();
+    CHECK(contains(message_of<CommunicationError>([&] { store.set("key", ""); }), "lost"));
+}
+
+TEST_CASE("a client that comes before its server waits for it") {
+    int port = 0;
+    {
+        const TcpStoreServer first{TcpStoreOptions{}};
+        port = first.port();
+    }
+    std::unique_ptr<TcpStoreServer> server;
+    std::thread later([&] {
+        std::this_thread::sleep_for(milliseconds(100));
+        server = std::make_unique<TcpStoreServer>(TcpStoreOptions{.port = port});
+    });
+    CHECK_NOTHROW(TcpStore(at(port)).set("key", "value"));
+    later.join();
+}
+
+TEST_CASE("ports in use, foreign addresses and open doors are refused") {
+    const TcpStoreServer server{TcpStoreOptions{}};
+    const std::string text = message_of<CommunicationError>([&] { TcpStoreServer({.port = server.port()}); });
+    CHECK(contains(text, std::to_string(server.port())));
+    CHECK(contains(text, "another port"));
+    CHECK_THROWS_AS(TcpStoreServer({.host = "192.0.2.1", .token = "secret"}), CommunicationError);
+    CHECK(contains(message_of<InvalidArgument>([] { TcpStoreServer({.host = "0.0.0.0"}); }), "token"));
+    CHECK(contains(message_of<InvalidArgument>([] { TcpStoreServer({.token = std::string(300, 't')}); }), "256"));
+}
+
+TEST_CASE("who does not know the token is sent away") {
+    const TcpStoreServer server{TcpStoreOptions{.host = "0.0.0.0", .token = "secret"}};
+    TcpStoreOptions options = at(server.port());
+    for (const char* wrong : {"", "secre", "secret2", "Secret"}) {
+        options.token = wrong;
+        CHECK(contains(message_of<CommunicationError>([&] { TcpStore{options}; }), "token is wrong"));
+    }
+    options.token = "secret";
+    CHECK_NOTHROW(TcpStore(options).set("key", "value"));
+}
+
+TEST_CASE("strangers and garbage on the store's port harm nobody") {
+    const TcpStoreServer server{TcpStoreOptions{}};
+    TcpStore store(at(server.port()));
+    store.set("key", "value");
+    namespace protocol = store_protocol;
+    const std::string hello =
+        protocol::encode(static_cast<std::uint8_t>(protocol::Command::hello), {protocol::magic, ""});
+
+    CHECK(contains(answer_to(server, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), "no frame"));
+    CHECK(contains(answer_to(server, std::string("\xff\xff\xff\xff", 4)), "no frame"));
+    CHECK(contains(answer_to(server, std::string("\0\0\0\0", 4)), "no frame"));
+    CHECK(contains(answer_to(server, protocol::encode(7, {})), "another protocol"));
+    CHECK(contains(answer_to(server, hello + protocol::encode(99, {})), "no command"));
+    CHECK(contains(answer_to(server, hello + protocol::encode(1, {"key"})), "no command"));
+    CHECK(contains(answer_to(server, hello + std::string("\xff\xff\xff\x7f", 4)), "no frame"));
+    CHECK(contains(answer_to(server, hello + hello), "no command"));
+    CHECK(answer_to(server, hello.substr(0, 7)).empty());  // leaves in the middle of a word
+
+    std::mt19937 random(3);
+    for (int i = 0; i < 500; ++i) {
+        std::string bytes = i % 2 == 0 ? hello : std::string();
+        for (unsigned frames = random() % 4; frames > 0; --frames) {
+            std::string body(1 + random() % 40, '\0');
+            for (char& byte : body) byte = static_cast<char>(random() % 12 < 8 ? random() % 6 : random());
+            std::string size = protocol::number(static_cast<std::int64_t>(body.size())).substr(0, 4);
+            if (random() % 8 == 0) size[random() % 4] = static_cast<char>(random());
+            bytes += size + body;
+        }
+        const Descriptor socket = stranger(server);
+        send_all(socket, bytes, Clock::now() + milliseconds(5000));
+    }
+    std::vector<Descriptor> silent;
+    for (int i = 0; i < 50; ++i) silent.push_back(stranger(server));
+    CHECK(store.get("key") == "value");
+    CHECK(TcpStore(at(server.port())).get("key") == "value");
+}
+
+TEST_CASE("what answers on a port and is no store is recognised") {
+    const Descriptor listener = listen_on("127.0.0.1", 0);
+    std::thread other([&] {
+        const Deadline deadline = Clock::now() + milliseconds(10000);
+        int socket = -1;
+        while (socket < 0 && Clock::now() < deadline) socket = accept(listener.get(), nullptr, nullptr);
+        const Descriptor owned(socket);
+        send_all(owned, "HTTP/1.1 400 Bad Request\r\n\r\n", deadline);
+    });
+    CHECK(contains(message_of<CommunicationError>([&] { TcpStore(at(port_of(listener))); }), "no store"));
+    other.join();
+}
+
+TEST_CASE("a file store outlives writers that die, and refuses what is none") {
+    const TemporaryFolder folder;
+    const std::filesystem::path file = folder / "store";
+    FileStore store(file, milliseconds(1000));
+    store.set("key", "value");
+    const auto size = std::filesystem::file_size(file);
+    for (const std::size_t kept : {std::size_t{1}, std::size_t{5}, std::size_t{12}}) {
+        store.set("torn", "in two");
+        std::filesystem::resize_file(file, size + kept);
+        CHECK(store.get("key") == "value");
+        CHECK_FALSE(store.try_get("torn").has_value());
+    }
+    store.set("next", "goes on");
+    CHECK(FileStore(file).get("next") == "goes on");
+    CHECK(store.count() == 2);
+
+    std::ofstream(file, std::ios::trunc) << "#!/bin/sh\necho something else altogether\n";
+    CHECK(contains(message_of<DataError>([&] { store.get("key"); }), "byte 0"));
+    CHECK(contains(message_of<DataError>([&] { FileStore{file}; }), file.string()));
+    CHECK(contains(message_of<InvalidArgument>([&] { FileStore(folder / "no" / "store"); }), "No such file"));
+    CHECK(contains(message_of<InvalidArgument>([] { PrefixStore("a", nullptr); }), "no store"));
+}
