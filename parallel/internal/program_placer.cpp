@@ -314,10 +314,10 @@ void ProgramPlacer::place_end_of_step() {
         place_advance(d, true);
         committed.push_back(schedule_.record(context_.commit(d)));
     }
-    // Slices are read by all devices: there the first one waits for all, and with it whatever follows on the others.
+    // Replica 0 may be written by whoever holds the model, on its device's stream: that waits for all who copy from it.
     for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane)
         for (int d = 0; d < context_.devices.size(); ++d)
-            if (context_.lanes[lane].device == d || (reducer_.by_slices() && context_.lanes[lane].device == 0))
+            if (context_.lanes[lane].device == d || context_.lanes[lane].device == 0)
                 schedule_.wait(context_.compute(static_cast<int>(lane)), committed[static_cast<std::size_t>(d)]);
     for (int d = 1; d < context_.devices.size(); ++d)
         schedule_.wait(context_.commit(0), committed[static_cast<std::size_t>(d)]);

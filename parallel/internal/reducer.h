@@ -42,10 +42,9 @@ public:
     void finish(const std::vector<Bucket>& buckets);
     /// Devices whose communication streams have been used.
     const std::set<int>& communicating() const { return communicating_; }
-    /// Every device sums and updates its slice.
-    bool by_slices() const;
 
 private:
+    bool by_slices() const;
     /// Adds up lanes' sums on devices that have several, before others read them. Events to wait for: `ready` and more.
     std::vector<int> combine(const Bucket& bucket, std::vector<int> ready);
     /// Brings the sum of `part` to `device`; returns the events behind which it is there.
