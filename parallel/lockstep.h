@@ -14,6 +14,7 @@
 #include "lockstep/parallel/functions.h"
 #include "lockstep/parallel/idx.h"
 #include "lockstep/parallel/loader.h"
+#include "lockstep/parallel/rendezvous.h"
 #include "lockstep/parallel/safetensors.h"
 #include "lockstep/parallel/sampler.h"
 #include "lockstep/parallel/sharded_tensor.h"

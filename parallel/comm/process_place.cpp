@@ -1,0 +1,117 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+#include "lockstep/parallel/rendezvous.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/environment.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr std::int64_t most_ranks = 1 << 20;
+
+std::string text(const char* name) {
+    const char* value = std::getenv(name);
+    return value ? value : "";
+}
+
+/// A variable that must be there because `because` is.
+int required(const char* name, const char* because, std::int64_t low) {
+    const auto value = environment::integer(name, low, most_ranks);
+    if (!value)
+        throw InvalidArgument(fmt::format("rendezvous: {} is set and {} is not; set both, or neither", because, name));
+    return static_cast<int>(*value);
+}
+
+int optional(const char* name, std::int64_t low, int otherwise) {
+    return static_cast<int>(environment::integer(name, low, most_ranks).value_or(otherwise));
+}
+
+/// A port that all processes of a job come to by themselves, below those that systems give out.
+int port_made_from(std::string_view job) {
+    std::uint32_t hash = 2166136261U;  // FNV-1a
+    for (const char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
+    return 10000 + static_cast<int>(hash % 20000);
+}
+
+/// First host of Slurm's "gpu[03-05,09],login".
+std::string first_host(const std::string& list) {
+    const auto bracket = list.find_first_of("[,");
+    if (bracket == std::string::npos || list[bracket] == ',') return list.substr(0, bracket);
+    const auto end = list.find_first_of("-,]", bracket + 1);
+    const auto close = list.find(']', bracket);
+    if (end == std::string::npos || close == std::string::npos)
+        throw InvalidArgument(fmt::format("rendezvous: the list of hosts '{}' is malformed; set MASTER_ADDR", list));
+    const auto rest = list.find(',', close);
+    return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1) +
+           list.substr(close + 1, rest == std::string::npos ? rest : rest - close - 1);
+}
+
+ProcessPlace from_environment() {
+    ProcessPlace place;
+    place.launcher = text("TORCHELASTIC_RUN_ID").empty() ? Launcher::environment : Launcher::torchrun;
+    place.rank = required("RANK", "WORLD_SIZE", 0);
+    place.world_size = required("WORLD_SIZE", "RANK", 1);
+    place.local_rank = optional("LOCAL_RANK", 0, place.rank);
+    place.local_world_size = optional("LOCAL_WORLD_SIZE", 1, place.world_size);
+    return place;
+}
+
+ProcessPlace from_open_mpi() {
+    constexpr const char* rank = "OMPI_COMM_WORLD_RANK";
+    ProcessPlace place;
+    place.launcher = Launcher::open_mpi;
+    place.rank = required(rank, "OMPI_COMM_WORLD_SIZE", 0);
+    place.world_size = required("OMPI_COMM_WORLD_SIZE", rank, 1);
+    place.local_rank = required("OMPI_COMM_WORLD_LOCAL_RANK", rank, 0);
+    place.local_world_size = required("OMPI_COMM_WORLD_LOCAL_SIZE", rank, 1);
+    place.master_port = port_made_from(text("PMIX_NAMESPACE"));
+    return place;
+}
+
+ProcessPlace from_slurm() {
+    constexpr const char* rank = "SLURM_PROCID";
+    ProcessPlace place;
+    place.launcher = Launcher::slurm;
+    place.rank = required(rank, "SLURM_STEP_NUM_TASKS", 0);
+    place.world_size = required("SLURM_STEP_NUM_TASKS", rank, 1);
+    place.local_rank = required("SLURM_LOCALID", rank, 0);
+    const std::string per_node = text("SLURM_STEP_TASKS_PER_NODE");  // "4(x2),3": this says it where all are alike
+    place.local_world_size = per_node.empty() ? place.world_size : std::max(std::atoi(per_node.c_str()), 1);
+    place.master_port = port_made_from(text("SLURM_JOB_ID") + "." + text("SLURM_STEP_ID"));
+    const std::string hosts =
+        text("SLURM_STEP_NODELIST").empty() ? text("SLURM_NODELIST") : text("SLURM_STEP_NODELIST");
+    if (place.local_world_size < place.world_size) place.master_addr = first_host(hosts);
+    return place;
+}
+
+}  // namespace
+
+ProcessPlace process_place() {
+    ProcessPlace place;
+    if (!text("RANK").empty() || !text("WORLD_SIZE").empty())
+        place = from_environment();
+    else if (!text("OMPI_COMM_WORLD_RANK").empty())
+        place = from_open_mpi();
+    else if (!text("SLURM_STEP_NUM_TASKS").empty())
+        place = from_slurm();
+    if (const std::string address = text("MASTER_ADDR"); !address.empty()) place.master_addr = address;
+    // What need not be reached from other machines is not: launchers often name the host as others see it.
+    const bool counts_hosts =
+        place.launcher == Launcher::open_mpi || place.launcher == Launcher::slurm || !text("LOCAL_WORLD_SIZE").empty();
+    if (counts_hosts && place.local_world_size == place.world_size) place.master_addr = "127.0.0.1";
+    if (const auto port = environment::integer("MASTER_PORT", 1, 65535)) place.master_port = static_cast<int>(*port);
+    if (place.rank >= place.world_size)
+        throw InvalidArgument(
+            fmt::format("rendezvous: rank {} of {} processes; ranks count from 0", place.rank, place.world_size));
+    if (place.local_rank >= place.local_world_size)
+        throw InvalidArgument(fmt::format("rendezvous: local rank {} of {} processes on this host; they count from 0",
+                                          place.local_rank, place.local_world_size));
+    return place;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,208 @@
+#include "lockstep/parallel/rendezvous.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = Store::Milliseconds;
+
+constexpr Milliseconds time_to_leave(5000);
+/// In front of what is stored in the place of a rank that did not come.
+constexpr std::string_view given_up = "! ";
+
+/// "tcp://host:port?rank=0&world_size=2" in parts.
+struct InitMethod {
+    std::string scheme, host, path;
+    int port = 0;
+    std::optional<int> rank, world_size;
+};
+
+[[noreturn]] void malformed(const std::string& text) {
+    throw InvalidArgument(
+        fmt::format("rendezvous: init method '{}'; give env://, tcp://HOST:PORT or file:///PATH", text));
+}
+
+int number_in(std::string_view digits, const std::string& whole) {
+    int value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (digits.empty() || error != std::errc() || end != digits.data() + digits.size() || value < 0) malformed(whole);
+    return value;
+}
+
+InitMethod parse(const std::string& text) {
+    InitMethod method;
+    const auto colon = text.find("://");
+    if (colon == std::string::npos) malformed(text);
+    method.scheme = text.substr(0, colon);
+    std::string rest = text.substr(colon + 3);
+    if (const auto question = rest.find('?'); question != std::string::npos) {
+        std::string_view query = std::string_view(rest).substr(question + 1);
+        while (!query.empty()) {
+            const auto end = std::min(query.find('&'), query.size());
+            const std::string_view entry = query.substr(0, end);
+            if (entry.starts_with("rank="))
+                method.rank = number_in(entry.substr(5), text);
+            else if (entry.starts_with("world_size="))
+                method.world_size = number_in(entry.substr(11), text);
+            else
+                malformed(text);
+            query.remove_prefix(std::min(end + 1, query.size()));
+        }
+        rest.resize(question);
+    }
+    if (method.scheme == "tcp") {
+        const auto last = rest.rfind(':');
+        if (last == std::string::npos || last == 0) malformed(text);
+        method.host = rest.substr(0, last);
+        if (method.host.size() > 2 && method.host.front() == '[' && method.host.back() == ']')
+            method.host = method.host.substr(1, method.host.size() - 2);
+        method.port = number_in(std::string_view(rest).substr(last + 1), text);
+        if (method.port < 1 || method.port > 65535) malformed(text);
+    } else if (method.scheme == "file") {
+        if (rest.size() < 2 || rest.front() != '/') malformed(text);
+        method.path = rest;
+    } else if (method.scheme != "env" || !rest.empty()) {
+        malformed(text);
+    }
+    return method;
+}
+
+/// What was said about one of rank and world size must not contradict itself.
+std::optional<int> agreed(const char* what, std::optional<int> a, std::optional<int> b) {
+    if (a && b && *a != *b)
+        throw InvalidArgument(fmt::format("rendezvous: the {} is given as {} and as {}; give it once", what, *a, *b));
+    return a ? a : b;
+}
+
+void place_from(ProcessPlace& place, const RendezvousOptions& options, const InitMethod& method) {
+    const std::optional<int> rank = agreed("rank", options.rank, method.rank);
+    const std::optional<int> world_size = agreed("world size", options.world_size, method.world_size);
+    if (rank.has_value() != world_size.has_value())
+        throw InvalidArgument("rendezvous: give both rank and world size, or neither where the environment has them");
+    if (rank) {
+        place = {};
+        place.launcher = Launcher::environment;
+        place.rank = place.local_rank = *rank;
+        place.world_size = place.local_world_size = *world_size;
+    }
+    if (place.world_size < 1 || place.rank < 0 || place.rank >= place.world_size)
+        throw InvalidArgument(fmt::format("rendezvous: rank {} of {} processes; ranks go from 0 to {}", place.rank,
+                                          place.world_size, std::max(place.world_size, 1) - 1));
+}
+
+std::string key_of(int rank) { return fmt::format("rank/{}", rank); }
+
+/// Tells this process from all others, of earlier runs as well.
+std::string signature() {
+    std::random_device random;
+    return fmt::format("{:08x}{:08x} pid {}", random(), random(), getpid());
+}
+
+}  // namespace
+
+Rendezvous::Rendezvous(const RendezvousOptions& options) {
+    const InitMethod method = parse(options.init_method);
+    if (!options.rank && !method.rank) place_ = process_place();
+    place_from(place_, options, method);
+    if (method.scheme == "file") {
+        file_ = method.path;
+        store_ = std::make_shared<FileStore>(file_, options.timeout);
+    } else if (place_.world_size == 1 && method.scheme == "env") {
+        server_ = std::make_unique<TcpStoreServer>(TcpStoreOptions{});
+        store_ = std::make_shared<TcpStore>(TcpStoreOptions{.port = server_->port(), .timeout = options.timeout});
+    } else {
+        const char* token = std::getenv("LOCKSTEP_STORE_TOKEN");
+        TcpStoreOptions there{.host = method.scheme == "tcp" ? method.host : place_.master_addr,
+                              .port = method.scheme == "tcp" ? method.port : place_.master_port,
+                              .timeout = options.timeout,
+                              .token = options.token.empty() && token ? token : options.token};
+        if (there.host.empty() || there.port == 0)
+            throw InvalidArgument(fmt::format(
+                "rendezvous: {} processes and no address of rank 0; set MASTER_ADDR and MASTER_PORT, or give "
+                "tcp://HOST:PORT",
+                place_.world_size));
+        if (method.scheme == "env" && place_.launcher == Launcher::torchrun) ++there.port;
+        if (place_.rank == 0) server_ = std::make_unique<TcpStoreServer>(there);
+        store_ = std::make_shared<TcpStore>(there);
+    }
+    store_ = std::make_shared<PrefixStore>("lockstep/", store_);
+    join(options.timeout);
+}
+
+void Rendezvous::join(Milliseconds timeout) {
+    const auto deadline = Clock::now() + timeout;
+    const std::string size = std::to_string(place_.world_size);
+    const std::string left_over = file_.empty() ? "" : "; or the file is left from an earlier run: remove it";
+    if (const std::string found = store_->compare_set("world_size", "", size); found != size)
+        throw CommunicationError(
+            fmt::format("rendezvous: rank {} was started for {} processes, others for {}; start all "
+                        "with the same world size{}",
+                        place_.rank, size, found, left_over));
+    const std::string own = signature();
+    const std::string found_rank = store_->compare_set(key_of(place_.rank), "", own);
+    if (found_rank.starts_with(given_up)) fail(found_rank);
+    if (found_rank != own)
+        throw CommunicationError(fmt::format("rendezvous: rank {} of {} is there twice; give every process its own{}",
+                                             place_.rank, size, left_over));
+    for (int rank = 0; rank < place_.world_size; ++rank) {
+        const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
+        std::string found_there;
+        try {
+            found_there = store_->get(key_of(rank), std::max(left, Milliseconds(0)));
+        } catch (const CommunicationError&) {
+            give_up(timeout);  // where the store itself has gone, that is what this throws
+        }
+        if (found_there.starts_with(given_up)) fail(found_there);
+    }
+}
+
+void Rendezvous::give_up(Milliseconds timeout) {
+    std::vector<int> missing;
+    for (int rank = 0; rank < place_.world_size; ++rank)
+        if (!store_->try_get(key_of(rank))) missing.push_back(rank);
+    if (missing.empty()) return;
+    const std::string reason = fmt::format(
+        "{}of {} processes ranks {} have not arrived in {} ms; are they running, and do they know the same "
+        "address?",
+        given_up, place_.world_size, fmt::join(missing, ", "), timeout.count());
+    // In their place: so those who still wait for them hear it too, and they themselves if they come.
+    for (const int rank : missing) store_->compare_set(key_of(rank), "", reason);
+    fail(reason);
+}
+
+void Rendezvous::fail(const std::string& reason) const {
+    throw CommunicationError(
+        fmt::format("rendezvous: rank {}: {}", place_.rank, std::string_view(reason).substr(given_up.size())));
+}
+
+Rendezvous::~Rendezvous() {
+    try {
+        const std::int64_t left = store_->add("left", 1);
+        if (!file_.empty()) {
+            if (left == place_.world_size) unlink(file_.c_str());
+            return;
+        }
+        const auto deadline = Clock::now() + time_to_leave;
+        while (server_ && store_->add("left", 0) < place_.world_size && Clock::now() < deadline)
+            std::this_thread::sleep_for(Milliseconds(2));
+    } catch (const std::exception&) {
+        return;  // rank 0 has gone: nobody is left to tell
+    }
+}
+
+}  // namespace lockstep

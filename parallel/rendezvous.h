@@ -1,0 +1,75 @@
+// How the processes of a job find each other: who is which rank, and the store through which they talk at first.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lockstep/parallel/store.h"
+
+namespace lockstep {
+
+/// Who has told this process its rank.
+enum class Launcher : std::uint8_t {
+    none,         ///< nobody: a job of one process
+    environment,  ///< RANK and WORLD_SIZE: lockstep-run, or by hand
+    torchrun,
+    open_mpi,
+    slurm
+};
+
+/// Where this process stands in its job.
+struct ProcessPlace {
+    Launcher launcher = Launcher::none;
+    int rank = 0, world_size = 1;
+    int local_rank = 0, local_world_size = 1;  ///< among the processes of this host
+    /// Of rank 0; empty when nobody said it. 127.0.0.1 where the launcher says that all processes are on this host.
+    std::string master_addr;
+    int master_port = 0;  ///< likewise; 0 when nobody said it
+};
+
+/// Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and where those of the rank are
+/// not set what Open MPI's mpirun and Slurm's srun set. Where those name no port, one is made from the job's name.
+/// Throws InvalidArgument for numbers that are none or contradict each other, and for half of what is needed.
+ProcessPlace process_place();
+
+struct RendezvousOptions {
+    /// "env://": as `process_place` says; "tcp://HOST:PORT" and "file:///PATH": rank and world size are given below, by
+    /// "?rank=R&world_size=N" behind, or by the environment.
+    std::string init_method = "env://";
+    std::optional<int> rank = {}, world_size = {};
+    Store::Milliseconds timeout = Store::default_timeout;
+    /// Shared by all ranks; needed where rank 0 can be reached from other machines. LOCKSTEP_STORE_TOKEN unless set.
+    std::string token = {};
+};
+
+/// A job whose processes have all arrived.
+class Rendezvous {
+public:
+    /// Returns on every rank once all are there. Rank 0 serves the store; under torchrun, whose agent holds
+    /// MASTER_PORT, on the next port. Throws InvalidArgument for what cannot be, and CommunicationError, within the
+    /// timeout, when ranks do not arrive (naming them), a rank is there twice or world sizes differ.
+    explicit Rendezvous(const RendezvousOptions& options = {});
+    /// Rank 0 gives the others a few seconds to take their leave.
+    ~Rendezvous();
+    Rendezvous(const Rendezvous&) = delete;
+    Rendezvous& operator=(const Rendezvous&) = delete;
+
+    const ProcessPlace& place() const { return place_; }
+    int rank() const { return place_.rank; }
+    int world_size() const { return place_.world_size; }
+    const std::shared_ptr<Store>& store() const { return store_; }
+
+private:
+    void join(Store::Milliseconds timeout);
+    /// After the deadline: says to all that nobody needs to wait any longer, and throws, unless all are there by now.
+    void give_up(Store::Milliseconds timeout);
+    [[noreturn]] void fail(const std::string& reason) const;
+    ProcessPlace place_;
+    std::string file_;  ///< of a file store: removed by the last one
+    std::unique_ptr<TcpStoreServer> server_;
+    std::shared_ptr<Store> store_;
+};
+
+}  // namespace lockstep
