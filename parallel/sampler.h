@@ -21,8 +21,8 @@ struct DistributedSamplerOptions {
 /// torch.utils.data.DistributedSampler: the same indices for the same seed, epoch, length, replicas and `drop_last`.
 class DistributedSampler {
 public:
-    /// Throws InvalidArgument for a negative length, no replicas, a rank outside [0, replicas - 1], `drop_last` without
-    /// `pad`, and a length that leaves nothing to pad with.
+    /// Throws InvalidArgument for a negative length, no replicas, a rank outside [0, replicas - 1], and `drop_last`
+    /// without `pad`. Nothing but rows of a data set is padded with: a length of 0 gives every rank 0 rows.
     DistributedSampler(std::int64_t length, int replicas, int rank, const DistributedSamplerOptions& options = {});
 
     /// The order depends on seed + epoch. Call it before every epoch.

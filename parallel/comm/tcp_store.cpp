@@ -113,8 +113,9 @@ std::int64_t TcpStore::add(std::string_view key, std::int64_t amount) {
 std::string TcpStore::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
     require_value(key, expected);
     require_value(key, desired);
-    return *connection_->ask(fmt::format("compare_set '{}'", key), Command::compare_set, {key, expected, desired},
-                             timeout());
+    return connection_
+        ->ask(fmt::format("compare_set '{}'", key), Command::compare_set, {key, expected, desired}, timeout())
+        .value_or("");
 }
 
 bool TcpStore::remove(std::string_view key) {

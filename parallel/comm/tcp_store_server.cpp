@@ -46,6 +46,21 @@ struct Client {
     Deadline deadline;                 ///< of that, or of hello
 };
 
+/// How many fields a command has.
+std::size_t fields_of(Command command) {
+    switch (command) {
+        case Command::count: return 0;
+        case Command::try_get:
+        case Command::remove: return 1;
+        case Command::compare_set: return 3;
+        case Command::hello:
+        case Command::set:
+        case Command::get:
+        case Command::add: break;
+    }
+    return 2;
+}
+
 }  // namespace
 
 class TcpStoreServer::Impl {
@@ -170,10 +185,7 @@ private:
     void obey(Client& client, const Frame& frame) {
         const std::vector<std::string>& fields = frame.fields;
         const auto command = static_cast<Command>(frame.kind);
-        const std::size_t wanted = command == Command::count                                   ? 0
-                                   : command == Command::compare_set                           ? 3
-                                   : command == Command::try_get || command == Command::remove ? 1
-                                                                                               : 2;
+        const std::size_t wanted = fields_of(command);
         if (fields.size() != wanted || (wanted > 0 && (fields[0].empty() || fields[0].size() > Store::longest_key)))
             return refuse(client, "that is no command of this protocol");
         for (const std::string& field : fields)

@@ -1,7 +1,5 @@
 #include "lockstep/runtime/cpu/cpu_queue.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <atomic>
 #include <random>

@@ -15,6 +15,7 @@
 #include "lockstep/parallel/rendezvous.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/file_fixture.h"
 #include "lockstep/tests/runtime/gate.h"
 
 using namespace lockstep;
@@ -179,9 +180,8 @@ TEST_CASE("environments that cannot be are refused") {
 TEST_CASE("all ranks find each other, by address and by file") {
     const Environment nothing({});
     const bool by_file = GENERATE(false, true);
-    const std::filesystem::path file =
-        std::filesystem::temp_directory_path() / ("lockstep-rendezvous-" + std::to_string(getpid()));
-    std::filesystem::remove(file);
+    const test::TemporaryDirectory directory;
+    const std::filesystem::path file = directory / "store";
     const int world_size = GENERATE(1, 2, 5);
     const std::string method = by_file ? "file://" + file.string() : "tcp://127.0.0.1:" + std::to_string(free_port());
     const auto errors = errors_of(world_size, [&](int rank) {
@@ -235,9 +235,8 @@ TEST_CASE("ranks that do not come are named, on every rank that did") {
 
 TEST_CASE("a rank that is there twice, or counts otherwise, is refused") {
     const Environment nothing({});
-    const std::string file =
-        (std::filesystem::temp_directory_path() / ("lockstep-twice-" + std::to_string(getpid()))).string();
-    std::filesystem::remove(file);
+    const test::TemporaryDirectory directory;
+    const std::string file = directory / "store";
     std::atomic<int> refused{0};
     const auto twice = errors_of(3, [&](int i) {
         while (i == 2 && refused == 0) std::this_thread::yield();  // rank 0 comes when one rank 1 has been sent away
@@ -258,7 +257,6 @@ TEST_CASE("a rank that is there twice, or counts otherwise, is refused") {
     const std::string size = message_of<CommunicationError>([&] { Rendezvous(member("file://" + file, 0, 2)); });
     CHECK(contains(size, "started for 2 processes, others for 7"));
     CHECK(contains(size, "earlier run"));
-    std::filesystem::remove(file);
 }
 
 TEST_CASE("an address that other machines reach needs a token") {

@@ -17,6 +17,7 @@
 #include "lockstep/parallel/store.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/file_fixture.h"
 #include "lockstep/tests/runtime/gate.h"
 
 using namespace lockstep;
@@ -27,30 +28,11 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-class TemporaryFolder {
-public:
-    TemporaryFolder() {
-        std::string path = (std::filesystem::temp_directory_path() / "lockstep-store-XXXXXX").string();
-        if (!mkdtemp(path.data())) throw std::runtime_error("no temporary folder");
-        path_ = path;
-    }
-    ~TemporaryFolder() {
-        std::error_code ignored;
-        std::filesystem::remove_all(path_, ignored);
-    }
-    TemporaryFolder(const TemporaryFolder&) = delete;
-    TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-    std::filesystem::path operator/(const char* name) const { return path_ / name; }
-
-private:
-    std::filesystem::path path_;
-};
-
 TcpStoreOptions at(int port) { return {.port = port, .timeout = milliseconds(20000)}; }
 
 /// One of each kind.
 struct AnyStore {
-    TemporaryFolder folder;
+    test::TemporaryDirectory folder;
     TcpStoreServer server{TcpStoreOptions{}};
     std::unique_ptr<Store> make(const std::string& kind) {
         if (kind == "file") return std::make_unique<FileStore>(folder / "store", milliseconds(20000));
@@ -279,7 +261,7 @@ TEST_CASE("what answers on a port and is no store is recognised") {
 }
 
 TEST_CASE("a file store outlives writers that die, and refuses what is none") {
-    const TemporaryFolder folder;
+    const test::TemporaryDirectory folder;
     const std::filesystem::path file = folder / "store";
     FileStore store(file, milliseconds(1000));
     store.set("key", "value");
@@ -297,6 +279,6 @@ TEST_CASE("a file store outlives writers that die, and refuses what is none") {
     std::ofstream(file, std::ios::trunc) << "#!/bin/sh\necho something else altogether\n";
     CHECK(contains(message_of<DataError>([&] { store.get("key"); }), "byte 0"));
     CHECK(contains(message_of<DataError>([&] { FileStore{file}; }), file.string()));
-    CHECK(contains(message_of<InvalidArgument>([&] { FileStore(folder / "no" / "store"); }), "No such file"));
+    CHECK(contains(message_of<InvalidArgument>([&] { FileStore(folder / "no/store"); }), "No such file"));
     CHECK(contains(message_of<InvalidArgument>([] { PrefixStore("a", nullptr); }), "no store"));
 }
