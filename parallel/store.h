@@ -40,8 +40,9 @@ public:
     /// True when the key was there.
     virtual bool remove(std::string_view key) = 0;
     virtual std::int64_t count() = 0;
-    /// The same store, for another thread that waits by itself.
-    virtual std::unique_ptr<Store> clone() = 0;
+    /// The same store, for another thread that waits by itself, and with a timeout of its own.
+    std::unique_ptr<Store> clone() { return clone(timeout()); }
+    virtual std::unique_ptr<Store> clone(Milliseconds timeout) = 0;
     /// Of calls that wait and are not given another one.
     virtual Milliseconds timeout() const = 0;
     /// "store at 127.0.0.1:29500", for messages.
@@ -83,6 +84,7 @@ public:
     explicit TcpStore(const TcpStoreOptions& options);
     ~TcpStore() override;
 
+    using Store::clone;
     using Store::get;
     void set(std::string_view key, std::string_view value) override;
     std::string get(std::string_view key, Milliseconds timeout) override;
@@ -91,7 +93,7 @@ public:
     std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;
     bool remove(std::string_view key) override;
     std::int64_t count() override;
-    std::unique_ptr<Store> clone() override;
+    std::unique_ptr<Store> clone(Milliseconds timeout) override;
     Milliseconds timeout() const override;
     std::string describe() const override;
 
@@ -107,6 +109,7 @@ public:
     /// Makes the file unless it is there. Throws InvalidArgument when it cannot, DataError when it is no store.
     explicit FileStore(std::filesystem::path file, Milliseconds timeout = default_timeout);
 
+    using Store::clone;
     using Store::get;
     void set(std::string_view key, std::string_view value) override;
     std::string get(std::string_view key, Milliseconds timeout) override;
@@ -115,7 +118,7 @@ public:
     std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;
     bool remove(std::string_view key) override;
     std::int64_t count() override;
-    std::unique_ptr<Store> clone() override;
+    std::unique_ptr<Store> clone(Milliseconds timeout) override;
     Milliseconds timeout() const override { return timeout_; }
     std::string describe() const override;
 
@@ -129,6 +132,7 @@ class PrefixStore final : public Store {
 public:
     PrefixStore(std::string prefix, std::shared_ptr<Store> store);
 
+    using Store::clone;
     using Store::get;
     void set(std::string_view key, std::string_view value) override;
     std::string get(std::string_view key, Milliseconds timeout) override;
@@ -138,7 +142,7 @@ public:
     bool remove(std::string_view key) override;
     /// Of the whole store.
     std::int64_t count() override;
-    std::unique_ptr<Store> clone() override;
+    std::unique_ptr<Store> clone(Milliseconds timeout) override;
     Milliseconds timeout() const override;
     std::string describe() const override;
 

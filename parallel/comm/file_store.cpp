@@ -163,7 +163,7 @@ bool FileStore::remove(std::string_view key) {
 
 std::int64_t FileStore::count() { return LockedLog(file_).keys().count(); }
 
-std::unique_ptr<Store> FileStore::clone() { return std::make_unique<FileStore>(file_, timeout_); }
+std::unique_ptr<Store> FileStore::clone(Milliseconds timeout) { return std::make_unique<FileStore>(file_, timeout); }
 
 std::string FileStore::describe() const { return fmt::format("file store {}", file_.string()); }
 

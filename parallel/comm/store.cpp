@@ -59,7 +59,9 @@ bool PrefixStore::remove(std::string_view key) {
 
 std::int64_t PrefixStore::count() { return store_->count(); }
 
-std::unique_ptr<Store> PrefixStore::clone() { return std::make_unique<PrefixStore>(prefix_, store_->clone()); }
+std::unique_ptr<Store> PrefixStore::clone(Milliseconds timeout) {
+    return std::make_unique<PrefixStore>(prefix_, store_->clone(timeout));
+}
 
 Store::Milliseconds PrefixStore::timeout() const { return store_->timeout(); }
 

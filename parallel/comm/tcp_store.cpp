@@ -128,7 +128,11 @@ std::int64_t TcpStore::count() {
     return number_in(connection_->ask("count", Command::count, {}, timeout()), describe());
 }
 
-std::unique_ptr<Store> TcpStore::clone() { return std::make_unique<TcpStore>(connection_->options()); }
+std::unique_ptr<Store> TcpStore::clone(Milliseconds timeout) {
+    TcpStoreOptions options = connection_->options();
+    options.timeout = timeout;
+    return std::make_unique<TcpStore>(options);
+}
 
 Store::Milliseconds TcpStore::timeout() const { return connection_->options().timeout; }
 

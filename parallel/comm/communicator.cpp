@@ -1,0 +1,312 @@
+#include "lockstep/parallel/comm/communicator.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include "lockstep/parallel/comm/progress_board.h"
+#include "lockstep/parallel/comm/reduce_elements.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string names_of_backends() {
+    std::string names;
+    for (const TransportBackend& backend : transport_backends())
+        names += fmt::format("{}{}", names.empty() ? "" : ", ", backend.name);
+    return names;
+}
+
+const TransportBackend& find_backend(std::string_view name) {
+    for (const TransportBackend& backend : transport_backends()) {
+        if (backend.name != name) continue;
+        if (!backend.make)
+            throw InvalidArgument(
+                fmt::format("backend {}: it was not built in; {}, or use another one", name, backend.how_to_build));
+        return backend;
+    }
+    throw InvalidArgument(fmt::format("backend '{}' does not exist; give one of {}", name, names_of_backends()));
+}
+
+bool compares() {
+    const char* level = std::getenv("LOCKSTEP_DEBUG");
+    const std::string_view text = level ? level : "";
+    if (text.empty() || text == "off") return false;
+    if (text == "detail") return true;
+    throw InvalidArgument(fmt::format("LOCKSTEP_DEBUG={}: give off or detail", text));
+}
+
+std::uint64_t layout_of(std::span<const std::size_t> parts) {
+    std::uint64_t hash = 14695981039346656037U;  // FNV-1a
+    for (const std::size_t part : parts) hash = (hash ^ part) * 1099511628211U;
+    return hash;
+}
+
+std::size_t sum_of(std::span<const std::size_t> parts) {
+    return std::accumulate(parts.begin(), parts.end(), std::size_t{0});
+}
+
+void copy(void* to, const void* from, std::size_t bytes) {
+    if (bytes > 0 && to != from) std::memmove(to, from, bytes);
+}
+
+/// What ranks compare.
+struct Fingerprint {
+    std::array<char, 24> name{};
+    std::uint64_t bytes = 0, layout = 0;
+    std::int32_t root = 0, dtype = 0, op = 0, unused = 0;
+    bool operator==(const Fingerprint&) const = default;
+};
+
+std::string describe(const Fingerprint& call) {
+    std::string text = fmt::format("{} of {} bytes", call.name.data(), call.bytes);
+    if (call.dtype >= 0) text += fmt::format(" of {}", name_of(static_cast<DType>(call.dtype)));
+    constexpr std::array<const char*, 5> ops{"sum", "mean", "min", "max", "product"};
+    if (call.op >= 0) text += fmt::format(" ({})", ops[static_cast<std::size_t>(call.op) % ops.size()]);
+    if (call.root >= 0) text += fmt::format(" with root {}", call.root);
+    return text;
+}
+
+}  // namespace
+
+Communicator::Communicator(const Place& place, std::string_view backend)
+    : place_(place), backend_(backend), compares_(compares()) {
+    const TransportBackend& found = find_backend(backend);
+    if (place_.rank < 0 || place_.rank >= place_.size)
+        throw InvalidArgument(fmt::format("group {}: rank {} of {} ranks; ranks go from 0 to {}", place_.name,
+                                          place_.rank, place_.size, place_.size - 1));
+    if (place_.size == 1) return;
+    auto store = std::make_shared<PrefixStore>(fmt::format("group/{}/", place_.name), place_.store);
+    try {
+        transport_ = found.make({place_.rank, place_.size, store, place_.timeout, place_.global_ranks});
+    } catch (const TransportError& error) {
+        throw CommunicationError(fmt::format("rank {} of {}: setting up group {} ({}): {}", place_.rank, place_.size,
+                                             place_.name, backend_, error.what()));
+    }
+    board_ = std::make_unique<ProgressBoard>(*store, place_.rank, place_.size);
+}
+
+Communicator::~Communicator() = default;
+
+std::unique_ptr<Communicator> Communicator::duplicate(std::string_view purpose) const {
+    Place place = place_;
+    place.name = fmt::format("{}/{}{}", place_.name, purpose, duplicates_++);
+    return std::make_unique<Communicator>(place, backend_);
+}
+
+void Communicator::fail(std::string_view name, std::uint64_t number, std::uint64_t bytes, const std::string& reason) {
+    // Others that wait for this rank learn of it now, not at their deadlines.
+    transport_->abort(fmt::format("rank {} gave up: {}", place_.rank, reason));
+    const std::string missing = number > 0 ? board_->missing(name, number) : std::string();
+    throw CommunicationError(fmt::format("rank {} of {}: {}{} ({} bytes, {}): {}{}{}", place_.rank, place_.size, name,
+                                         number > 0 ? fmt::format(" number {}", number) : std::string(), bytes,
+                                         backend_, reason, missing.empty() ? "" : "; ", missing));
+}
+
+template <class Body>
+void Communicator::perform(const Call& call, Body&& body) {
+    const std::uint64_t number = ++sequence_;
+    if (!transport_) return;
+    const Deadline deadline = Clock::now() + place_.timeout;
+    board_->begin(call.name, number);
+    try {
+        if (compares_) compare(call, deadline);
+        body(deadline);
+    } catch (const TransportError& error) {
+        board_->end();
+        fail(call.name, number, call.bytes, error.what());
+    }
+    board_->end();
+}
+
+void Communicator::compare(const Call& call, Deadline deadline) {
+    std::vector<Fingerprint> all(static_cast<std::size_t>(place_.size));
+    Fingerprint& own = all[static_cast<std::size_t>(place_.rank)];
+    call.name.copy(own.name.data(), own.name.size() - 1);
+    own.bytes = call.bytes;
+    own.layout = call.layout;
+    own.root = call.root;
+    own.dtype = call.dtype;
+    own.op = call.op;
+    const std::vector<std::size_t> sizes(all.size(), sizeof(Fingerprint));
+    transport_->all_gather(&own, all.data(), sizes, deadline);
+    for (std::size_t rank = 1; rank < all.size(); ++rank)
+        if (!(all[rank] == all[0]))
+            throw TransportError(fmt::format("the ranks call different things: rank 0 {}, rank {} {}{}",
+                                             describe(all[0]), rank, describe(all[rank]),
+                                             all[rank].layout != all[0].layout ? ", cut in other parts" : ""));
+}
+
+void Communicator::require_root(std::string_view name, int root) const {
+    if (root < 0 || root >= place_.size)
+        throw InvalidArgument(fmt::format("{}: root {} in a group of {}; ranks go from 0 to {}", name, root,
+                                          place_.size, place_.size - 1));
+}
+
+void Communicator::require_peer(std::string_view name, int peer) const {
+    if (peer < 0 || peer >= place_.size || peer == place_.rank)
+        throw InvalidArgument(
+            fmt::format("{}: rank {} talks to rank {} in a group of {}; give another rank of the group", name,
+                        place_.rank, peer, place_.size));
+}
+
+void Communicator::require_parts(std::string_view name, std::size_t parts) const {
+    if (parts != static_cast<std::size_t>(place_.size))
+        throw InvalidArgument(fmt::format("{}: {} parts in a group of {}; give one a rank", name, parts, place_.size));
+}
+
+void Communicator::barrier() {
+    perform({"barrier"}, [&](Deadline deadline) { transport_->barrier(deadline); });
+}
+
+void Communicator::broadcast(void* data, std::size_t bytes, int root) {
+    require_root("broadcast", root);
+    perform({"broadcast", bytes, root}, [&](Deadline d) { transport_->broadcast(data, bytes, root, d); });
+}
+
+void Communicator::all_gather(const void* in, void* out, std::span<const std::size_t> bytes) {
+    require_parts("all_gather", bytes.size());
+    if (!transport_) copy(out, in, bytes[0]);
+    perform({.name = "all_gather", .bytes = sum_of(bytes), .layout = layout_of(bytes)},
+            [&](Deadline d) { transport_->all_gather(in, out, bytes, d); });
+}
+
+void Communicator::gather(const void* in, void* out, std::span<const std::size_t> bytes, int root) {
+    require_root("gather", root);
+    require_parts("gather", bytes.size());
+    if (!transport_) copy(out, in, bytes[0]);
+    perform({.name = "gather", .bytes = sum_of(bytes), .root = root, .layout = layout_of(bytes)},
+            [&](Deadline d) { transport_->gather(in, out, bytes, root, d); });
+}
+
+void Communicator::scatter(const void* in, void* out, std::span<const std::size_t> bytes, int root) {
+    require_root("scatter", root);
+    require_parts("scatter", bytes.size());
+    if (!transport_) copy(out, in, bytes[0]);
+    perform({.name = "scatter", .bytes = sum_of(bytes), .root = root, .layout = layout_of(bytes)},
+            [&](Deadline d) { transport_->scatter(in, out, bytes, root, d); });
+}
+
+void Communicator::all_to_all(const void* in, std::span<const std::size_t> sent, void* out,
+                              std::span<const std::size_t> received) {
+    require_parts("all_to_all", sent.size());
+    require_parts("all_to_all", received.size());
+    if (!transport_) copy(out, in, std::min(sent[0], received[0]));
+    // The parts differ from rank to rank: there is nothing to compare but that all call it.
+    perform({"all_to_all"}, [&](Deadline d) { transport_->all_to_all(in, sent, out, received, d); });
+}
+
+void Communicator::all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op) {
+    const bool mean = op == ReduceOp::mean;
+    if (mean && dtype == DType::boolean) divide_elements(dtype, data, 0, 1);  // says what booleans have
+    perform({.name = "all_reduce",
+             .bytes = count * size_of(dtype),
+             .dtype = static_cast<int>(dtype),
+             .op = static_cast<int>(op)},
+            [&](Deadline d) { transport_->all_reduce(data, count, dtype, mean ? ReduceOp::sum : op, d); });
+    if (mean) divide_elements(dtype, data, count, place_.size);
+}
+
+void Communicator::reduce(void* data, std::size_t count, DType dtype, ReduceOp op, int root) {
+    require_root("reduce", root);
+    const bool mean = op == ReduceOp::mean;
+    if (mean && dtype == DType::boolean) divide_elements(dtype, data, 0, 1);
+    perform({.name = "reduce",
+             .bytes = count * size_of(dtype),
+             .root = root,
+             .dtype = static_cast<int>(dtype),
+             .op = static_cast<int>(op)},
+            [&](Deadline d) { transport_->reduce(data, count, dtype, mean ? ReduceOp::sum : op, root, d); });
+    if (mean && place_.rank == root) divide_elements(dtype, data, count, place_.size);
+}
+
+void Communicator::reduce_scatter(const void* in, void* out, std::span<const std::size_t> counts, DType dtype,
+                                  ReduceOp op) {
+    require_parts("reduce_scatter", counts.size());
+    const bool mean = op == ReduceOp::mean;
+    if (mean && dtype == DType::boolean) divide_elements(dtype, out, 0, 1);
+    if (!transport_) copy(out, in, counts[0] * size_of(dtype));
+    perform({.name = "reduce_scatter",
+             .bytes = sum_of(counts) * size_of(dtype),
+             .dtype = static_cast<int>(dtype),
+             .op = static_cast<int>(op),
+             .layout = layout_of(counts)},
+            [&](Deadline d) { transport_->reduce_scatter(in, out, counts, dtype, mean ? ReduceOp::sum : op, d); });
+    if (mean) divide_elements(dtype, out, counts[static_cast<std::size_t>(place_.rank)], place_.size);
+}
+
+void Communicator::monitored_barrier(std::chrono::milliseconds timeout) {
+    const std::uint64_t number = ++sequence_;
+    if (!transport_) return;
+    constexpr std::uint32_t arrive = 0xffffff01, leave = 0xffffff02;  // apart from the tags of users
+    const Deadline deadline = Clock::now() + timeout;
+    char token = 0;
+    std::vector<int> missing;
+    const auto arrived = [&](Message& message) {
+        while (!message.advance()) {
+            if (Clock::now() >= deadline) return false;
+            std::this_thread::yield();
+        }
+        return true;
+    };
+    try {
+        if (place_.rank > 0) {
+            const auto here = transport_->send(&token, 1, 0, arrive);
+            if (!arrived(*here) || !arrived(*transport_->receive(&token, 1, 0, leave))) missing.push_back(0);
+        } else {
+            for (int rank = 1; rank < place_.size; ++rank)
+                if (!arrived(*transport_->receive(&token, 1, rank, arrive))) missing.push_back(rank);
+            for (int rank = 1; missing.empty() && rank < place_.size; ++rank)
+                if (!arrived(*transport_->send(&token, 1, rank, leave))) missing.push_back(rank);
+        }
+    } catch (const TransportError& error) {
+        fail("monitored_barrier", number, 0, error.what());
+    }
+    if (!missing.empty())
+        fail("monitored_barrier", number, 0,
+             fmt::format("{} {} did not come within {} ms", missing.size() == 1 ? "rank" : "ranks",
+                         fmt::join(missing, ", "), timeout.count()));
+}
+
+std::unique_ptr<Message> Communicator::send(const void* data, std::size_t bytes, int to, std::uint32_t tag) {
+    require_peer("send", to);
+    try {
+        return transport_->send(data, bytes, to, tag);
+    } catch (const TransportError& error) {
+        fail(fmt::format("send to rank {}", to), 0, bytes, error.what());
+    }
+}
+
+std::unique_ptr<Message> Communicator::receive(void* data, std::size_t bytes, int from, std::uint32_t tag) {
+    if (from != Transport::any_source || !transport_) require_peer("receive", from);
+    try {
+        return transport_->receive(data, bytes, from, tag);
+    } catch (const TransportError& error) {
+        fail(fmt::format("receive from rank {}", from), 0, bytes, error.what());
+    }
+}
+
+bool Communicator::advance(Message& message, std::string_view what, std::size_t bytes) {
+    try {
+        return message.advance();
+    } catch (const TransportError& error) {
+        fail(what, 0, bytes, error.what());
+    }
+}
+
+void Communicator::abort(const std::string& reason) noexcept {
+    if (transport_) transport_->abort(reason);
+}
+
+}  // namespace lockstep
