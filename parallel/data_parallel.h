@@ -1,161 +1,24 @@
 // DataParallel: one model on all devices of a machine, driven by one host thread.
 #pragma once
 
-#include <memory>
-#include <string>
-#include <tuple>
-#include <type_traits>
 #include <utility>
-#include <vector>
 
-#include "lockstep/ops/loss.h"
-#include "lockstep/ops/module.h"
-#include "lockstep/ops/optimizer.h"
-#include "lockstep/parallel/engine.h"
-#include "lockstep/parallel/structure.h"
+#include "lockstep/parallel/sharded_model.h"
 
 namespace lockstep {
 
 using DataParallelOptions = EngineOptions;
 
-namespace detail {
-template <class T>
-inline constexpr bool is_tuple = false;
-template <class... Ts>
-inline constexpr bool is_tuple<std::tuple<Ts...>> = true;
-
-/// Calls `model.forward` with `input`, spreading a tuple over its parameters.
-template <class Net, class Input>
-decltype(auto) call_forward(Net& model, const Input& input) {
-    if constexpr (is_tuple<Input>)
-        return std::apply([&](const auto&... parts) -> decltype(auto) { return model.forward(parts...); }, input);
-    else
-        return model.forward(input);
-}
-}  // namespace detail
-
 /// Trains `Net` (a struct with LOCKSTEP_MEMBERS and `forward`) on several devices. `forward` describes what one shard
 /// does: it is called once for each distinct shard shape and mode, not once per device or step. Replica 0 is the truth:
 /// members reached through the wrapper are its own, writing them makes the others stale until the next call.
 template <class Net>
-class DataParallel {
+class DataParallel : public ShardedModel<Net> {
 public:
     /// Moves the model's tensors into arenas on every device. Throws InvalidArgument for bad device lists and options,
     /// for parameters spread over several devices, and for models that are wrapped already.
-    explicit DataParallel(Net model, Devices devices = Devices::visible(), DataParallelOptions options = {})
-        : model_(std::make_unique<Net>(std::move(model))),
-          engine_(std::make_unique<Engine>(named_tensors(*model_), std::move(devices), options)) {
-        static_assert(
-            !requires { model.parameter_store(); }, "this model is wrapped already");
-    }
-
-    Net* operator->() { return model_.get(); }
-    Net& operator*() { return *model_; }
-    /// The model on replica 0.
-    Net& module() { return *model_; }
-    Engine& engine() { return *engine_; }
-    const Devices& devices() const { return engine_->devices(); }
-    int shards() const { return engine_->shards(); }
-    const std::shared_ptr<ParameterStore>& parameter_store() const { return engine_->store(); }
-
-    /// Sets the mode of all modules.
-    void train(bool on = true) { set_training(*model_, on); }
-    void eval() { train(false); }
-
-    /// One training step: forward, `loss(output, target)`, backward, reduction, update. `input`: a tensor, or a tuple
-    /// that spreads over forward's parameters, of tensors (or sharded tensors), containers and plain values; `target`
-    /// likewise, handed to the loss. `loss` must return a Loss. Returns at once; errors that only devices can find are
-    /// thrown at the latest two calls later or when the loss is read. Gradients that `backward` left are forgotten.
-    /// `options`: `{.micro_steps = 4}` takes the batch in four parts and updates once (gradient accumulation).
-    template <class Input, class Target, class LossFunction>
-    StepLoss step(Optimizer& optimizer, const Input& input, const Target& target, const LossFunction& loss,
-                  const StepOptions& options = {}) {
-        using Result = decltype(detail::call_forward(*model_, std::declval<const structure::traced_t<Input>&>()));
-        static_assert(
-            std::is_same_v<std::invoke_result_t<const LossFunction&, Result, const structure::traced_t<Target>&>, Loss>,
-            "step takes a loss that returns lockstep::Loss, a sum of terms that is exact on shards; write what is "
-            "none with sum_over_shards, or on gathered outputs (forward, then backward)");
-        const auto both = std::tie(input, target);
-        ProgramKey& key = key_of(both);
-        key.text.add(std::string_view(typeid(LossFunction).name()));
-        structure::describe(loss, key.text);
-        if constexpr (std::is_copy_constructible_v<LossFunction>)
-            key.keep = [&loss] { return std::make_shared<const LossFunction>(loss); };
-        return engine_->step(
-            optimizer, key, leaves_of(both),
-            [&](const std::vector<Tensor>& symbols) {
-                auto next = symbols.begin();
-                const auto take = [&] { return *next++; };
-                const auto traced_input = structure::replaced(input, take);
-                const auto traced_target = structure::replaced(target, take);
-                ModelResult result;
-                result.loss = loss(detail::call_forward(*model_, traced_input), traced_target).terms();
-                return result;
-            },
-            options);
-    }
-
-    /// forward on all devices; outputs come gathered along dimension 0 on the output device, in the containers that
-    /// forward returns (scalars become a vector with one element a shard). Differentiable: `backward()` on a loss of
-    /// them sums the gradients into the parameters' `grad()`, once for each forward. Inside NoGrad nothing is kept.
-    template <class... Inputs>
-    auto forward(const Inputs&... inputs) {
-        using Result =
-            std::remove_cvref_t<decltype(model_->forward(std::declval<const structure::traced_t<Inputs>&>()...))>;
-        const auto all = std::tie(inputs...);
-        const ForwardResult result =
-            engine_->forward(key_of(all), leaves_of(all), [&](const std::vector<Tensor>& symbols) {
-                auto next = symbols.begin();
-                const auto take = [&] { return *next++; };
-                // Braces fix the order of evaluation.
-                const std::tuple<structure::traced_t<Inputs>...> traced{structure::replaced(inputs, take)...};
-                auto output = std::make_shared<Result>(detail::call_forward(*model_, traced));
-                ModelResult traced_result;
-                structure::for_each_tensor(*output, [&](Tensor& tensor) { traced_result.outputs.push_back(tensor); });
-                Signature signature;
-                structure::describe(*output, signature);
-                traced_result.structure = signature.bytes();
-                structure::for_each_tensor(*output, [&](Tensor& tensor) { tensor = Tensor(); });
-                traced_result.prototype = std::move(output);
-                return traced_result;
-            });
-        Result output = *static_cast<const Result*>(result.prototype.get());
-        auto next = result.outputs.begin();
-        structure::for_each_tensor(output, [&](Tensor& tensor) { tensor = *next++; });
-        return output;
-    }
-    template <class... Inputs>
-    auto operator()(const Inputs&... inputs) {
-        return forward(inputs...);
-    }
-
-    /// Waits for all steps; throws what they have to throw.
-    void synchronize() { engine_->synchronize(); }
-
-private:
-    /// The key of a call with these inputs, valid until the next call.
-    template <class Values>
-    ProgramKey& key_of(const Values& values) {
-        const std::string modes = training_modes(*model_);
-        key_.training = modes.find('t') != std::string::npos;
-        key_.text.clear();
-        key_.text.add(std::string_view(modes)).add(std::string_view(typeid(Values).name()));
-        structure::describe(values, key_.text);
-        key_.keep = nullptr;
-        return key_;
-    }
-
-    template <class Values>
-    static std::vector<BatchInput> leaves_of(const Values& values) {
-        std::vector<BatchInput> leaves;
-        leaves.reserve(4);
-        structure::for_each_tensor(values, [&](const auto& tensor) { leaves.emplace_back(tensor); });
-        return leaves;
-    }
-
-    std::unique_ptr<Net> model_;
-    std::unique_ptr<Engine> engine_;  // after the model: goes first
-    ProgramKey key_;                  // of the last call: its memory is used again
+    explicit DataParallel(Net model, Devices devices = Devices::visible(), const DataParallelOptions& options = {})
+        : ShardedModel<Net>(std::move(model), std::move(devices), options, nullptr) {}
 };
 
 }  // namespace lockstep

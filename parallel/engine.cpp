@@ -13,6 +13,7 @@
 #include "lockstep/parallel/internal/in_flight.h"
 #include "lockstep/parallel/internal/longer_form.h"
 #include "lockstep/parallel/internal/program_cache.h"
+#include "lockstep/parallel/internal/rank_agreement.h"
 #include "lockstep/parallel/internal/two_phases.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
@@ -22,15 +23,16 @@
 namespace lockstep {
 
 struct Engine::Impl {
-    Impl(std::vector<NamedTensor> tensors, Devices devices, EngineOptions wanted)
-        : options(wanted), context(make_context(std::move(tensors), std::move(devices), wanted)) {
+    Impl(std::vector<NamedTensor> tensors, Devices devices, EngineOptions wanted, std::shared_ptr<Communicator> job)
+        : options(wanted), context(make_context(std::move(tensors), std::move(devices), wanted, std::move(job))) {
         in_flight = std::make_unique<InFlight>(context);
         cache = std::make_unique<ProgramCache>(context, *in_flight, constants, wanted.nan_policy);
         replicas = std::make_unique<ReplicaKeeper>(context);
         longer = std::make_unique<LongerForm>(context, *in_flight, *replicas);
     }
 
-    static EngineContext make_context(std::vector<NamedTensor> tensors, Devices devices, const EngineOptions& wanted) {
+    static EngineContext make_context(std::vector<NamedTensor> tensors, Devices devices, const EngineOptions& wanted,
+                                      std::shared_ptr<Communicator> job) {
         if (wanted.shards < 0)
             throw InvalidArgument(
                 fmt::format("{} shards: give a positive number, or 0 for one a device", wanted.shards));
@@ -44,7 +46,10 @@ struct Engine::Impl {
             throw InvalidArgument("the model has no parameters: list its members with LOCKSTEP_MEMBERS");
         EngineContext context(std::move(devices));
         const bool fixed_shards = wanted.shards > 0;
-        context.shards = fixed_shards ? wanted.shards : context.devices.size();
+        context.job = std::move(job);
+        if (context.job) require_one_process_a_device(context.devices, wanted);
+        context.shards = fixed_shards ? wanted.shards : context.devices.size() * context.ranks();
+        context.held = context.held_by(context.rank(), context.shards);
         context.deterministic = wanted.deterministic || fixed_shards;
         context.reduction = wanted.reduction;
         context.kept_programs = static_cast<std::size_t>(wanted.kept_programs);
@@ -55,7 +60,8 @@ struct Engine::Impl {
             for (const Device device : context.devices)
                 context.threads = std::min(context.threads, device_info(device).units);
         }
-        context.lanes = place_shards(context.devices, context.shards, context.threads);
+        if (context.job) agree_on_options(context, wanted);
+        context.lanes = place_shards(context.devices, context.held, context.threads);
         for (const Lane& lane : context.lanes)
             context.compute_streams.push_back(
                 &Stream::of(context.devices[lane.device], StreamRole::compute, lane.stream));
@@ -71,6 +77,7 @@ struct Engine::Impl {
         for (const Device device : context.devices) context.control.emplace_back(device, context.shards);
         StepState state;
         state.seed = wanted.seed.value_or(current_seed());
+        if (context.job) begin_alike(context, state);
         for (int d = 0; d < context.devices.size(); ++d) write_state(context, d, state);
         return context;
     }
@@ -99,8 +106,9 @@ struct Engine::Impl {
     std::unique_ptr<LongerForm> longer;
 };
 
-Engine::Engine(std::vector<NamedTensor> tensors, Devices devices, EngineOptions options)
-    : impl_(std::make_unique<Impl>(std::move(tensors), std::move(devices), options)) {
+Engine::Engine(std::vector<NamedTensor> tensors, Devices devices, EngineOptions options,
+               std::shared_ptr<Communicator> job)
+    : impl_(std::make_unique<Impl>(std::move(tensors), std::move(devices), options, std::move(job))) {
     std::vector<DeviceInfo> infos;
     for (const Device device : this->devices()) infos.push_back(device_info(device));
     if (const std::string text = imbalance_warning(infos); !text.empty()) warn(text);
@@ -110,7 +118,7 @@ Engine::~Engine() {
     try {
         impl_->in_flight->drain();
 #ifndef NDEBUG
-        verify_replicas();
+        if (!impl_->context.job) verify_replicas();  // other processes may be gone already
 #endif
         rest_all_devices(impl_->context);
     } catch (const std::exception& error) {  // a destructor has nobody to throw to
@@ -125,9 +133,16 @@ const std::shared_ptr<ParameterStore>& Engine::store() const { return impl_->con
 std::uint64_t Engine::traces() const { return impl_->cache->traces(); }
 std::vector<std::uint64_t> Engine::operations_per_device() const { return impl_->replicas->operations(); }
 
+ShardRange Engine::held_shards() const { return impl_->context.held; }
+Communicator* Engine::job() const { return impl_->context.job.get(); }
+
 Device Engine::device_of_shard(int shard) const {
     if (shard < 0 || shard >= shards())
         throw InvalidArgument(fmt::format("there is no shard {}, only {}; count from 0", shard, shards()));
+    if (!held_shards().contains(shard))
+        throw InvalidArgument(fmt::format("shard {} is computed by rank {}, not by this one; ask for shards {} to {}",
+                                          shard, impl_->context.rank_of(shard), held_shards().first,
+                                          held_shards().last - 1));
     const Lane& lane = impl_->context.lanes[static_cast<std::size_t>(impl_->context.lane_of(shard))];
     return devices()[lane.device];
 }
@@ -137,6 +152,8 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
     if (optimizer.store() != store())
         throw InvalidArgument(
             "step: the optimizer belongs to another model; make it from this wrapper: SGD(model, ...)");
+    if (impl_->context.job && options.micro_steps != 1)
+        throw InvalidArgument("step: several processes take a batch at once; give micro_steps 1");
     const int slot = impl_->in_flight->begin();
     BatchInputs batch(impl_->context, inputs);
     const std::vector<bool> wants(inputs.size(), false);

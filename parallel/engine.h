@@ -19,6 +19,8 @@
 
 namespace lockstep {
 
+class Communicator;
+
 /// How gradients are brought together.
 enum class ReductionMode : std::uint8_t {
     root,       ///< summed on device 0, updated there, weights broadcast (PyTorch's DataParallel)
@@ -100,7 +102,12 @@ std::string imbalance_warning(const std::vector<DeviceInfo>& infos);
 class Engine {
 public:
     /// Wraps the tensors of a model. Throws InvalidArgument for tensors spread over devices or wrapped already.
-    Engine(std::vector<NamedTensor> tensors, Devices devices, EngineOptions options);
+    /// `job`: the processes that train the model together, each on one device; null: this one trains alone. Every
+    /// process makes its engine and all calls in the same order, and holds the shards of its rank (`run_of`). They
+    /// begin with the parameters, buffers and seed of rank 0; a model or options that differ between them are refused
+    /// on all of them (InvalidArgument that names rank and parameter). Throws CommunicationError.
+    Engine(std::vector<NamedTensor> tensors, Devices devices, EngineOptions options,
+           std::shared_ptr<Communicator> job = nullptr);
     /// Waits for all devices; never throws. A debug build compares all replicas first.
     ~Engine();
     Engine(const Engine&) = delete;
@@ -110,8 +117,12 @@ public:
     int shards() const;
     const EngineOptions& options() const;
     const std::shared_ptr<ParameterStore>& store() const;
-    /// Device of a shard, for those who fill shards themselves.
+    /// The shards that this process computes: all of them, unless there are others.
+    ShardRange held_shards() const;
+    /// Device of a shard that this process computes, for those who fill shards themselves.
     Device device_of_shard(int shard) const;
+    /// The processes that train together; null where this one trains alone.
+    Communicator* job() const;
 
     /// Forward, loss, backward, reduction and update of one batch. Returns at once.
     StepLoss step(Optimizer& optimizer, const ProgramKey& key, const std::vector<BatchInput>& inputs,
@@ -121,7 +132,8 @@ public:
 
     /// Waits for all steps; throws what they have to throw.
     void synchronize();
-    /// Throws DeviceError naming device and parameter when a replica differs from replica 0. Waits for all steps.
+    /// Throws DeviceError naming device (or rank) and parameter when a replica differs from replica 0. Waits for all
+    /// steps. Collective where there are several processes.
     void verify_replicas();
     /// Committed steps so far. Waits for all steps.
     std::uint64_t steps_done();

@@ -66,7 +66,10 @@ struct BatchLoader::State {
             throw InvalidArgument(
                 fmt::format("Loader: {} rows make no batch of {}; use a smaller batch or keep the last one", size,
                             options.batch_size));
-        for (int shard = 0; shard < engine.shards(); ++shard) devices.push_back(engine.device_of_shard(shard));
+        held = engine.held_shards();
+        devices.assign(static_cast<std::size_t>(engine.shards()), engine.devices()[0]);
+        for (int shard = held.first; shard < held.last; ++shard)
+            devices[static_cast<std::size_t>(shard)] = engine.device_of_shard(shard);
         if (options.batch_size < engine.shards())
             warn(fmt::format(
                 "Loader: batches of {} rows for {} shards: {} of them get no rows; use a larger batch or fewer shards",
@@ -93,8 +96,15 @@ struct BatchLoader::State {
 
     Slot& slot_of(std::int64_t batch) { return slots[number_of(batch)]; }
     std::size_t number_of(std::int64_t batch) const { return static_cast<std::size_t>(batch) % slots.size(); }
-    std::int64_t rows_of(std::int64_t batch) const {
-        return std::min(options.batch_size, size - batch * options.batch_size);
+    BatchCut cut_of(std::int64_t batch) const {
+        return cut_batch(std::min(options.batch_size, size - batch * options.batch_size),
+                         static_cast<int>(devices.size()));
+    }
+    /// The rows [first, last) of a batch that this process reads.
+    std::pair<std::int64_t, std::int64_t> held_rows(const BatchCut& cut) const {
+        const ShardRange own = held.among(cut.present);
+        if (own.empty()) return {0, 0};
+        return {cut.first_row(own.first), cut.first_row(own.last - 1) + cut.rows_of(own.last - 1)};
     }
 
     /// Has as many batches read as there are free slots.
@@ -112,8 +122,9 @@ struct BatchLoader::State {
                 }
                 slot.copied.reset();
             }
+            const auto [first, last] = held_rows(cut_of(to_read));
             const std::span<const std::int64_t> rows = std::span<const std::int64_t>(order).subspan(
-                static_cast<std::size_t>(to_read * options.batch_size), static_cast<std::size_t>(rows_of(to_read)));
+                static_cast<std::size_t>(to_read * options.batch_size + first), static_cast<std::size_t>(last - first));
             reader->fill(number_of(to_read), rows, slot.fields);
             ++to_read;
         }
@@ -123,7 +134,9 @@ struct BatchLoader::State {
     void upload() {
         reader->wait(number_of(to_upload));
         Slot& slot = slot_of(to_upload);
-        const BatchCut cut = cut_batch(rows_of(to_upload), static_cast<int>(devices.size()));
+        const BatchCut cut = cut_of(to_upload);
+        const std::int64_t first_row = held_rows(cut).first;
+        const ShardRange own = held.among(cut.present);
         const auto& fields = source->fields();
         std::vector<std::vector<Tensor>> shards(fields.size());
         const auto ready = free_events();
@@ -133,21 +146,26 @@ struct BatchLoader::State {
             Stream& stream = Stream::of(device, StreamRole::load);
             for (std::size_t f = 0; f < fields.size(); ++f) {
                 Shape shape = fields[f].shape;
-                shape.insert(0, cut.rows_of(shard));
+                shape.insert(0, own.contains(shard) ? cut.rows_of(shard) : 0);
+                if (!own.contains(shard)) {
+                    shards[f].push_back(Tensor::empty(shape, fields[f].dtype));
+                    continue;
+                }
                 const std::size_t bytes = fields[f].row_bytes() * static_cast<std::size_t>(cut.rows_of(shard));
                 auto impl = std::make_shared<TensorImpl>();
                 impl->storage = std::make_shared<Storage>();
                 impl->storage->buffer = Buffer::allocate(stream, bytes, "batches");
                 impl->meta = TensorMeta::contiguous(fields[f].dtype, shape, true);
-                stream.copy(impl->storage->buffer->data(), device,
-                            slot.fields[f] + fields[f].row_bytes() * static_cast<std::size_t>(cut.first_row(shard)),
-                            Device::host(), bytes);
+                stream.copy(
+                    impl->storage->buffer->data(), device,
+                    slot.fields[f] + fields[f].row_bytes() * static_cast<std::size_t>(cut.first_row(shard) - first_row),
+                    Device::host(), bytes);
                 shards[f].emplace_back(std::move(impl));
             }
-            stream.record((*ready)[static_cast<std::size_t>(shard)]);
+            if (own.contains(shard)) stream.record((*ready)[static_cast<std::size_t>(shard)]);
         }
         std::vector<ShardedTensor> batch;
-        for (auto& parts : shards) batch.emplace_back(cut, std::move(parts), ready);
+        for (auto& parts : shards) batch.emplace_back(cut, std::move(parts), ready, own);
         uploaded.push_back(std::move(batch));
         ++to_upload;
     }
@@ -172,7 +190,8 @@ struct BatchLoader::State {
     std::shared_ptr<const RowSource> source;
     std::int64_t size;
     std::int64_t batches = 0;
-    std::vector<Device> devices;  // of the shards
+    std::vector<Device> devices;  // of the shards; any for those of other processes
+    ShardRange held;
     std::vector<Slot> slots;
     std::vector<std::shared_ptr<std::vector<Event>>> events;
     std::vector<std::int64_t> order;

@@ -70,15 +70,16 @@ std::vector<ShardRange> tree_nodes(ShardRange run, int present) {
     return nodes;
 }
 
-std::vector<Lane> place_shards(const Devices& devices, int shards, int threads_per_shard) {
+std::vector<Lane> place_shards(const Devices& devices, ShardRange held, int threads_per_shard) {
     std::vector<Lane> lanes;
     for (int d = 0; d < devices.size(); ++d) {
-        const ShardRange run = run_of(d, devices.size(), shards);
+        const ShardRange run = run_of(d, devices.size(), held.size());
         const int cores = devices.kind() == DeviceKind::cpu ? device_info(devices[d]).units : 1;
         const int count = std::max(1, std::min(cores / std::max(1, threads_per_shard), run.size()));
         for (int lane = 0; lane < count; ++lane) {
             const ShardRange part = run_of(lane, count, run.size());
-            lanes.push_back({d, lane, {run.first + part.first, run.first + part.last}});
+            const int first = held.first + run.first;
+            lanes.push_back({d, lane, {first + part.first, first + part.last}});
         }
     }
     return lanes;

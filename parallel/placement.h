@@ -2,6 +2,7 @@
 // follows one tree: that is what makes results independent of the number of devices.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -15,6 +16,9 @@ struct ShardRange {
     int first = 0, last = 0;
     int size() const { return last - first; }
     bool empty() const { return last <= first; }
+    bool contains(int shard) const { return first <= shard && shard < last; }
+    /// Those below `present`.
+    ShardRange among(int present) const { return {std::min(first, present), std::min(last, present)}; }
     friend bool operator==(const ShardRange&, const ShardRange&) = default;
 };
 
@@ -53,8 +57,8 @@ struct Lane {
     ShardRange shards;
 };
 
-/// Lanes for `shards` shards on `devices` devices: one a device, or as many as the device has cores (and shards) when
+/// Lanes for the shards `held` on `devices` devices: one a device, or as many as the device has cores (and shards) when
 /// each shard is computed by one thread.
-std::vector<Lane> place_shards(const Devices& devices, int shards, int threads_per_shard);
+std::vector<Lane> place_shards(const Devices& devices, ShardRange held, int threads_per_shard);
 
 }  // namespace lockstep

@@ -27,6 +27,7 @@ std::string_view role_name(StreamRole role) {
         case StreamRole::communicate: return "communicate";
         case StreamRole::commit: return "commit";
         case StreamRole::load: return "load";
+        case StreamRole::exchange: return "exchange";
         case StreamRole::compute: break;
     }
     return "compute";

@@ -62,9 +62,9 @@ private:
     std::uint64_t id_;
 };
 
-/// What a stream is for: kernels, sums between devices, changes that outlive a step, inputs. Each device has one stream
-/// of each role and index; they live as long as the process.
-enum class StreamRole : std::uint8_t { compute, communicate, commit, load };
+/// What a stream is for: kernels, sums between devices, changes that outlive a step, inputs, operations between
+/// processes (which may block). Each device has one stream of each role and index; they live as long as the process.
+enum class StreamRole : std::uint8_t { compute, communicate, commit, load, exchange };
 
 /// An in-order queue of work on one device.
 class Stream {

@@ -6,7 +6,7 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::int64_t grain = 64;  // segments begin at multiples of this
+constexpr std::int64_t grain = ArenaCut::grain;  // segments begin at multiples of this as well
 
 std::int64_t grains_in(std::int64_t elements) { return (elements + grain - 1) / grain; }
 
@@ -79,8 +79,15 @@ std::vector<Bucket> ArenaCut::buckets(const SegmentFilter& taken) const {
     return result;
 }
 
-std::int64_t ArenaCut::slice_begin(Range bucket, int device) const {
-    return std::min(bucket.end, bucket.begin + grains_in(bucket.end - bucket.begin) * device / updating_ * grain);
+std::int64_t ArenaCut::begin_of(Range bucket, int index, int count) {
+    return std::min(bucket.end, bucket.begin + grains_in(bucket.end - bucket.begin) * index / count * grain);
+}
+
+Bucket ArenaCut::part(const Bucket& bucket, int index, int count) {
+    Bucket part = bucket;
+    part.begin = begin_of({bucket.begin, bucket.end}, index, count);
+    part.end = begin_of({bucket.begin, bucket.end}, index + 1, count);
+    return part;
 }
 
 Bucket ArenaCut::slice(const Bucket& bucket, int device) const {

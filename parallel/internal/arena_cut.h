@@ -34,6 +34,9 @@ struct OwnedSlice {
 /// every program, whatever parameters it trains, finds the same element on the same device.
 class ArenaCut {
 public:
+    /// Slices begin at multiples of so many elements.
+    static constexpr std::int64_t grain = 64;
+
     /// `bucket_bytes` 0: 1/64 of all parameters, at least a quarter of the device's cache (64 KiB to 1 MiB) and at most
     /// 25 MiB. Whole parameters are put together until they have that many bytes; what has more than one and a half
     /// times as many is cut in even pieces. `updating`: how many devices update, each its slices; 1: device 0 updates
@@ -43,8 +46,10 @@ public:
     /// Ranges over the segments that take part, in the order of the arenas. Where some are left out, a fixed bucket is
     /// cut to the contiguous runs of the others.
     std::vector<Bucket> buckets(const SegmentFilter& taken) const;
-    /// The part of `bucket` that `device` updates. Parts begin at multiples of 64 elements.
+    /// The part of `bucket` that `device` updates. Parts begin at multiples of `grain`.
     Bucket slice(const Bucket& bucket, int device) const;
+    /// Part `index` of `bucket` cut in `count` even parts, as slices are.
+    static Bucket part(const Bucket& bucket, int index, int count);
     /// Who updates what of an arena.
     std::vector<OwnedSlice> slices(int arena) const;
     /// Elements of state that `device` keeps of each arena.
@@ -61,7 +66,8 @@ private:
     struct Range {
         std::int64_t begin, end;
     };
-    std::int64_t slice_begin(Range bucket, int device) const;
+    static std::int64_t begin_of(Range bucket, int index, int count);
+    std::int64_t slice_begin(Range bucket, int device) const { return begin_of(bucket, device, updating_); }
 
     std::shared_ptr<const ParameterStore> store_;
     int updating_;

@@ -34,7 +34,7 @@ TensorMeta meta_of(const BatchInput& input, std::size_t number) {
 template <class Visit>
 void for_wanted(const EngineContext& context, const PlacedProgram& program, std::size_t input, Visit&& visit) {
     const BatchProgram& batch = program.batch();
-    for (int shard = 0; shard < batch.cut.present; ++shard)
+    for (int shard = batch.held.first; shard < batch.held.last; ++shard)
         if (const Operand& wanted = batch.of(shard).inputs[input]; wanted.buffer)
             visit(shard, program.memory().place(shard, wanted), context.compute(context.lane_of(shard)));
 }
@@ -62,7 +62,13 @@ BatchInputs::BatchInputs(const EngineContext& context, const std::vector<BatchIn
                 throw InvalidArgument(
                     fmt::format("input {} was cut in {} shards, the model has {}; make the loader from this model", i,
                                 cut->cut().shards, context.shards));
-            for (int shard = 0; shard < cut->shards(); ++shard) {
+            const ShardRange held = context.held.among(cut->cut().present);
+            if (!(cut->held() == held))
+                throw InvalidArgument(
+                    fmt::format("input {} holds shards {} to {}, this process computes {} to {}; make the loader from "
+                                "this model",
+                                i, cut->held().first, cut->held().last - 1, held.first, held.last - 1));
+            for (int shard = held.first; shard < held.last; ++shard) {
                 const Device device =
                     context.devices[context.lanes[static_cast<std::size_t>(context.lane_of(shard))].device];
                 if (cut->shard(shard).device() != device)

@@ -18,6 +18,12 @@ int EngineContext::lane_of(int shard) const {
     return static_cast<int>(lane - lanes.begin());
 }
 
+int EngineContext::rank_of(int shard) const {
+    int rank = 0;
+    while (!held_by(rank, shards).contains(shard)) ++rank;
+    return rank;
+}
+
 std::shared_ptr<Buffer> EngineContext::scratch(Stream& stream, std::size_t bytes) {
     auto& memory = scratches[&stream];
     if (!memory || memory->bytes() < bytes) memory = Buffer::allocate(stream, bytes, "scratch");
@@ -50,6 +56,16 @@ const std::shared_ptr<Buffer>& EngineContext::slot(int device, int index, int tu
         memory = zeroed(devices[device], (cut->largest() + 255) / 256 * 256 * static_cast<std::size_t>(turns),
                         "partial sums");
     return memory;
+}
+
+const std::shared_ptr<Buffer>& EngineContext::received(int index) {
+    const auto number = static_cast<std::size_t>(index);
+    if (received_.size() <= number) received_.resize(number + 1);
+    const auto parts = static_cast<std::size_t>(ranks());
+    if (!received_[number])
+        received_[number] = Buffer::allocate(
+            exchange(), (cut->largest() / parts + 2 * ArenaCut::grain * sizeof(double)) * parts, "slices of others");
+    return received_[number];
 }
 
 void ConstantCache::refresh(const EngineContext& context, const std::shared_ptr<Storage>& storage) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/ops/arena.h"
+#include "lockstep/parallel/comm/communicator.h"
 #include "lockstep/parallel/engine.h"
 #include "lockstep/parallel/internal/arena_cut.h"
 #include "lockstep/parallel/internal/schedule.h"
@@ -29,9 +30,15 @@ public:
     float* loss() const { return reinterpret_cast<float*>(at(2)); }  ///< of the last step
     StatusWord* shard(int shard) const { return reinterpret_cast<StatusWord*>(at(3 + shard)); }
     const std::shared_ptr<Buffer>& memory() const { return memory_; }
+    /// Where the status words of some shards lie, `spacing` bytes each.
+    PlaceRef statuses(ShardRange shards) const {
+        return fixed(memory_, spacing * static_cast<std::size_t>(3 + shards.first),
+                     spacing * static_cast<std::size_t>(shards.size()));
+    }
+    PlaceRef agreed_place() const { return fixed(memory_, spacing, sizeof(StatusWord)); }
+    static constexpr std::size_t spacing = 64;  // a cache line each: shards of one device report at the same time
 
 private:
-    static constexpr std::size_t spacing = 64;  // a cache line each: shards of one device report at the same time
     char* at(int slot) const { return static_cast<char*>(memory_->data()) + spacing * static_cast<std::size_t>(slot); }
     std::shared_ptr<Buffer> memory_;
 };
@@ -43,6 +50,8 @@ struct EngineContext {
     bool deterministic = false;
     ReductionMode reduction = ReductionMode::root;
     std::size_t kept_programs = 64;
+    std::shared_ptr<Communicator> job;  ///< the processes that train together; null: this one trains alone
+    ShardRange held;                    ///< shards that this process computes
     std::vector<Lane> lanes;
     std::vector<Stream*> compute_streams;                        ///< one a lane
     std::vector<Stream*> communication_streams, commit_streams;  ///< one a device
@@ -58,7 +67,15 @@ struct EngineContext {
     /// Where everything is changed that outlives a step: parameters, optimizer state, buffers, counters, gradients that
     /// backward adds to.
     Stream& commit(int device) const { return *commit_streams[static_cast<std::size_t>(device)]; }
+    /// Where this process talks to the others. Everything there is enqueued in the same order by all of them.
+    Stream& exchange() const { return Stream::of(devices[0], StreamRole::exchange); }
     int lane_of(int shard) const;
+    int ranks() const { return job ? job->size() : 1; }
+    int rank() const { return job ? job->rank() : 0; }
+    /// The process that computes a shard.
+    int rank_of(int shard) const;
+    /// Shards that a process computes, of those present.
+    ShardRange held_by(int rank, int present) const { return run_of(rank, ranks(), shards).among(present); }
     /// What `optimizer` keeps on a device that updates, made on first use.
     OptimizerState& state(Optimizer& optimizer, int device) const {
         return optimizer.state_on(devices[device], cut->state_elements(device));
@@ -71,7 +88,11 @@ struct EngineContext {
     /// Memory on `device` for `turns` buckets of any size, of whole 256 bytes each; made on first use.
     const std::shared_ptr<Buffer>& slot(int device, int index, int turns);
 
+    /// Memory for the slices of a bucket that the processes send this one, a piece for each of them.
+    const std::shared_ptr<Buffer>& received(int index);
+
 private:
+    std::vector<std::shared_ptr<Buffer>> received_;
     std::vector<std::shared_ptr<Buffer>> sums_to_add_;
     std::map<std::pair<int, int>, std::shared_ptr<Buffer>> slots_;
 };

@@ -42,7 +42,9 @@ void InFlight::look_at(Slot& slot) {
     slot.done.synchronize();
     slot.busy = false;
     const auto* report = static_cast<const Report*>(slot.report->data());
-    if (report->status.code != 0 || context_.health->failed) refuse(report->status);
+    // Processes that train together refuse a step at the same call: so one that only failed here waits for its report.
+    const bool failed = context_.job ? context_.health->failed_step >= 0 : context_.health->failed.load();
+    if (report->status.code != 0 || failed) refuse(report->status);
     if (slot.loss) {
         slot.loss->engine = nullptr;
         slot.loss->value = slot.has_loss ? static_cast<double>(report->loss) : 0;
@@ -55,10 +57,12 @@ void InFlight::drain() {
 }
 
 std::string InFlight::describe(const StatusWord& status) const {
-    const int lane = context_.lane_of(status.shard);
-    const int device = context_.lanes[static_cast<std::size_t>(lane)].device;
-    const std::string where =
-        fmt::format("shard {}, replica {} on {}", status.shard, device, context_.devices[device].str());
+    std::string where = fmt::format("shard {}, rank {}", status.shard, context_.rank_of(status.shard));
+    if (!context_.job) {
+        const int lane = context_.lane_of(status.shard);
+        const int device = context_.lanes[static_cast<std::size_t>(lane)].device;
+        where = fmt::format("shard {}, replica {} on {}", status.shard, device, context_.devices[device].str());
+    }
     switch (static_cast<StatusCode>(status.code)) {
         case StatusCode::target_out_of_range:
             return fmt::format(
@@ -86,11 +90,14 @@ void InFlight::refuse(const StatusWord& status) {
     std::exception_ptr failure;
     try {
         rest_all_devices(context_);
+    } catch (const CommunicationError& error) {
+        reason = error.what() + std::string(in_part ? committed_in_part : "");
+        failure = std::make_exception_ptr(CommunicationError(reason));
     } catch (const std::exception& error) {
-        reason = error.what();
-        failure = std::current_exception();
+        reason = error.what() + std::string(in_part ? committed_in_part : "");
+        failure = in_part ? std::make_exception_ptr(DeviceError(reason)) : std::current_exception();
     }
-    if (in_part) {
+    if (in_part && !failure) {
         reason += committed_in_part;
         failure = std::make_exception_ptr(DeviceError(reason));
     }
@@ -117,6 +124,7 @@ void rest_all_devices(EngineContext& context) {
         }
     };
     for (std::size_t lane = 0; lane < context.lanes.size(); ++lane) rest(context.compute(static_cast<int>(lane)));
+    if (context.job) rest(context.exchange());
     for (int d = 0; d < context.devices.size(); ++d) {
         rest(context.communicate(d));
         rest(context.commit(d));

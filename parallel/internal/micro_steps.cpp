@@ -42,6 +42,7 @@ void require_alike(const std::vector<std::shared_ptr<BatchProgram>>& parts) {
 std::shared_ptr<BatchProgram> weighing_of(const BatchProgram& part) {
     auto weighing = std::make_shared<BatchProgram>();
     weighing->cut = part.cut;
+    weighing->held = part.held;
     weighing->full = part.full->weighing;
     weighing->last = part.last->weighing;
     weighing->micro.weighs = true;

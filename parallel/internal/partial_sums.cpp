@@ -4,7 +4,17 @@
 
 namespace lockstep {
 
-PartialSums::PartialSums(EngineContext& context, int present, FirstNode first_node) : context_(context) {
+namespace {
+
+ShardRange run_of_device(const EngineContext& context, int device) {
+    const ShardRange run = run_of(device, context.devices.size(), context.held.size());
+    return {context.held.first + run.first, context.held.first + run.last};
+}
+
+}  // namespace
+
+PartialSums::PartialSums(EngineContext& context, int present, FirstNode first_node)
+    : context_(context), present_(present) {
     std::vector<int> used(static_cast<std::size_t>(context.devices.size()), 0);
     for (std::size_t lane = 0; lane < context.lanes.size(); ++lane) {
         const int device = context.lanes[lane].device;
@@ -26,7 +36,7 @@ PartialSums::PartialSums(EngineContext& context, int present, FirstNode first_no
     }
     std::size_t next = 0;
     for (int d = 0; d < context.devices.size(); ++d)
-        for (const ShardRange& range : tree_nodes(run_of(d, context.devices.size(), context.shards), present)) {
+        for (const ShardRange& range : tree_nodes(run_of_device(context, d), present)) {
             DeviceNode node{d, next, next};
             while (node.last < nodes_.size() && nodes_[node.last].range.last <= range.last) ++node.last;
             next = node.last;

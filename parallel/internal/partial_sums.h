@@ -43,6 +43,7 @@ public:
 
     PartialSums(EngineContext& context, int present, FirstNode first_node);
 
+    int present() const { return present_; }
     /// In order of shards.
     const std::vector<GradientNode>& nodes() const { return nodes_; }
     const std::vector<DeviceNode>& device_nodes() const { return device_nodes_; }
@@ -62,6 +63,7 @@ public:
 
 private:
     EngineContext& context_;
+    int present_;
     std::vector<GradientNode> nodes_;
     std::vector<DeviceNode> device_nodes_;
 };

@@ -65,7 +65,8 @@ std::shared_ptr<Instance> PlacedProgram::acquire() {
     for (const auto& instance : instances_)
         if (instance.use_count() == 1) return instance;
     std::vector<std::shared_ptr<Buffer>> workspaces;
-    for (int shard = 0; shard < batch_->cut.present; ++shard)
+    workspaces.resize(static_cast<std::size_t>(batch_->held.first));  // of other processes
+    for (int shard = batch_->held.first; shard < batch_->held.last; ++shard)
         workspaces.push_back(
             Buffer::allocate(context_.compute(context_.lane_of(shard)), memory_.workspace_bytes(shard), "activations"));
     return instances_.emplace_back(std::make_shared<Instance>(schedule_, std::move(workspaces)));

@@ -83,6 +83,7 @@ ProgramCache::Placed ProgramCache::place(const ProgramCall& call, std::span<cons
     for (const BatchCut& cut : cuts) {
         auto batch = std::make_shared<BatchProgram>();
         batch->cut = cut;
+        batch->held = context_.held.among(cut.present);
         batch->pass = call.pass;
         batch->full = shard_program(call, cut.rows_of(0), in_micro_steps);
         batch->last = shard_program(call, cut.rows_of(cut.present - 1), in_micro_steps);

@@ -64,8 +64,7 @@ long ProgramPlacer::index_of(const Turn& turn, int shard) const {
 std::vector<int> ProgramPlacer::lanes_with_shards() const {
     std::vector<int> lanes;
     for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane)
-        if (context_.lanes[lane].shards.first < batch_.cut.present && !context_.lanes[lane].shards.empty())
-            lanes.push_back(static_cast<int>(lane));
+        if (!context_.lanes[lane].shards.among(batch_.cut.present).empty()) lanes.push_back(static_cast<int>(lane));
     return lanes;
 }
 
@@ -75,23 +74,27 @@ std::vector<int> ProgramPlacer::record_lanes() {
     return events;
 }
 
-TaskSpec ProgramPlacer::task_of(int shard, const Record& record, bool forward) const {
+TaskSpec ProgramPlacer::bare_task(int replica, const Record& record) const {
     TaskSpec task;
     task.operation = record.operation;
     task.kernel = record.kernel;
+    task.replica = replica;
+    const ControlBlock& control = context_.control[static_cast<std::size_t>(replica)];
+    task.step = batch_.micro.carry ? batch_.micro.carry->step(replica) : control.step();
+    task.agreed = control.agreed();
+    task.health = context_.health.get();
+    task.ordinal = record.ordinal;
+    return task;
+}
+
+TaskSpec ProgramPlacer::task_of(int shard, const Record& record, bool forward) const {
+    TaskSpec task = bare_task(placed_.memory_.replica_of(shard), record);
     for (const Operand& operand : record.in) task.in.push_back(placed_.memory_.place(shard, operand));
     for (const Operand& operand : record.out) task.out.push_back(placed_.memory_.place(shard, operand));
     task.scratch = placed_.memory_.scratch(shard, record.kernel->scratch_bytes());
-    task.replica = placed_.memory_.replica_of(shard);
-    const ControlBlock& control = context_.control[static_cast<std::size_t>(task.replica)];
-    task.step = batch_.micro.carry ? batch_.micro.carry->step(task.replica) : control.step();
-    task.agreed = control.agreed();
-    task.health = context_.health.get();
-    task.status = forward ? control.shard(shard) : nullptr;
-    task.ordinal = record.ordinal;
+    task.status = forward ? context_.control[static_cast<std::size_t>(task.replica)].shard(shard) : nullptr;
     task.shard = shard;
     task.first_row = batch_.cut.first_row(shard);
-    task.shards = 1;
     return task;
 }
 
@@ -100,25 +103,30 @@ void ProgramPlacer::place_record(int shard, const Record& record, bool forward) 
 }
 
 void ProgramPlacer::place_span(const Turn& turn) {
-    const int root_lane = context_.lane_of(0);
+    std::vector<PlaceRef> given;
+    if (context_.job) given = gathered_over_ranks(turn);
+    if (batch_.held.empty()) return;
+    const int anchor = batch_.held.first;  // what the record makes is the same for all shards
+    const int root_lane = context_.lane_of(anchor);
     Stream& root = context_.compute(root_lane);
     for (const int lane : lanes_with_shards())
         if (lane != root_lane) schedule_.wait(root, schedule_.record(context_.compute(lane)));
     const auto record_of = [&](int shard) -> const Record& {
         return batch_.of(shard).records[static_cast<std::size_t>(index_of(turn, shard))];
     };
-    const bool forward = index_of(turn, 0) < static_cast<long>(batch_.of(0).commit_begin);
-    TaskSpec task = task_of(0, record_of(0), forward);
+    const bool forward = index_of(turn, anchor) < static_cast<long>(batch_.of(anchor).commit_begin);
+    TaskSpec task = task_of(anchor, record_of(anchor), forward);
     task.shards = batch_.cut.present;
-    for (int shard = 1; shard < batch_.cut.present; ++shard)
+    for (int shard = 1; !context_.job && shard < batch_.cut.present; ++shard)
         for (const Operand& operand : record_of(shard).in)
             task.in.push_back(readable_on(schedule_, root, placed_.memory_.place(shard, operand)));
+    if (context_.job) task.in = std::move(given);
     const std::vector<PlaceRef> results = task.out;
     schedule_.run(root, std::move(task));
     const int done = schedule_.record(root);
     for (const int lane : lanes_with_shards())
         if (lane != root_lane) schedule_.wait(context_.compute(lane), done);
-    for (int shard = 1; shard < batch_.cut.present; ++shard)
+    for (int shard = anchor + 1; shard < batch_.held.last; ++shard)
         for (std::size_t i = 0; i < results.size(); ++i)
             schedule_.copy(context_.compute(context_.lane_of(shard)),
                            {results[i], placed_.memory_.place(shard, record_of(shard).out[i]), results[i].bytes});
@@ -129,7 +137,7 @@ void ProgramPlacer::place_turn(const Turn& turn) {
         batch_.full->records[static_cast<std::size_t>(turn.full)].operation->span() == Span::all_shards) {
         place_span(turn);
     } else {
-        for (int shard = 0; shard < batch_.cut.present; ++shard)
+        for (int shard = batch_.held.first; shard < batch_.held.last; ++shard)
             if (const long index = index_of(turn, shard); index >= 0)
                 place_record(shard, batch_.of(shard).records[static_cast<std::size_t>(index)],
                              static_cast<std::size_t>(index) < batch_.of(shard).commit_begin);
@@ -140,20 +148,26 @@ void ProgramPlacer::place_turn(const Turn& turn) {
 
 void ProgramPlacer::place_agreement() {
     Stream& root = context_.commit(0);
-    for (const int event : record_lanes()) schedule_.wait(root, event);
+    if (context_.job)
+        place_report_of_ranks();
+    else
+        for (const int event : record_lanes()) schedule_.wait(root, event);
     const TensorMeta word = TensorMeta::contiguous(DType::u8, {sizeof(StatusWord)});
-    const auto word_place = [&](int device, const StatusWord* address) {
-        const auto& memory = context_.control[static_cast<std::size_t>(device)].memory();
-        const auto offset = reinterpret_cast<const char*>(address) - static_cast<const char*>(memory->data());
-        return fixed(memory, static_cast<std::size_t>(offset), sizeof(StatusWord));
-    };
     std::vector<PlaceRef> words;
     for (int shard = 0; shard < std::max(batch_.cut.present, batch_.micro.present); ++shard) {
-        const int device = placed_.memory_.replica_of(shard);
-        words.push_back(readable_on(
-            schedule_, root, word_place(device, context_.control[static_cast<std::size_t>(device)].shard(shard))));
+        if (context_.job) {
+            const int rank = context_.rank_of(shard);
+            const int before = shard - context_.held_by(rank, context_.shards).first;
+            words.push_back(
+                report_.parts->at(rank, ControlBlock::spacing * static_cast<std::size_t>(before), sizeof(StatusWord)));
+            continue;
+        }
+        const ControlBlock& control = context_.control[static_cast<std::size_t>(placed_.memory_.replica_of(shard))];
+        PlaceRef own = control.statuses({shard, shard + 1});
+        own.bytes = sizeof(StatusWord);
+        words.push_back(readable_on(schedule_, root, own));
     }
-    const PlaceRef agreed = word_place(0, context_.control[0].agreed());
+    const PlaceRef agreed = context_.control[0].agreed_place();
     const std::vector<TensorMeta> metas(words.size(), word);
     schedule_.run(root, flat_task(context_, root, 0, std::make_shared<const AgreeStatus>(), metas, std::move(words),
                                   {word}, {agreed}));
@@ -161,8 +175,8 @@ void ProgramPlacer::place_agreement() {
     for (int d = 1; d < context_.devices.size(); ++d) {
         Stream& stream = context_.commit(d);
         schedule_.wait(stream, event);
-        schedule_.copy(stream, {agreed, word_place(d, context_.control[static_cast<std::size_t>(d)].agreed()),
-                                sizeof(StatusWord)});
+        schedule_.copy(stream,
+                       {agreed, context_.control[static_cast<std::size_t>(d)].agreed_place(), sizeof(StatusWord)});
     }
 }
 
@@ -189,7 +203,8 @@ void ProgramPlacer::place_commit_records(Stream& root) {
     const ShardProgram& program = batch_.of(0);
     const MicroStep& micro = batch_.micro;
     for (std::size_t i = program.commit_begin; i < program.backward_begin; ++i) {
-        TaskSpec task = task_of(0, program.records[i], false);
+        const Record& record = program.records[i];
+        TaskSpec task = context_.job ? commit_task_of_ranks(record) : task_of(0, record, false);
         task.prepares = micro.carry != nullptr;
         for (auto* side : {&task.in, &task.out})
             for (PlaceRef& place : *side)
@@ -286,6 +301,7 @@ void ProgramPlacer::place_barrier(bool advances, bool whole_step) {
         schedule_.wait(context_.compute(static_cast<int>(lane)), end);
     for (const int d : reducer_.communicating()) schedule_.wait(context_.communicate(d), end);
     for (int d = 1; d < context_.devices.size(); ++d) schedule_.wait(context_.commit(d), end);
+    if (context_.job) schedule_.wait(context_.exchange(), end);
 }
 
 void ProgramPlacer::place_advance(int device, bool whole_step) {
@@ -297,7 +313,8 @@ void ProgramPlacer::place_advance(int device, bool whole_step) {
 }
 
 void ProgramPlacer::place_loss_of_step() {
-    const PlaceRef loss = placed_.memory_.place(0, batch_.of(0).loss);
+    const PlaceRef loss =
+        context_.job ? report_.parts->at(0, report_.loss, sizeof(float)) : placed_.memory_.place(0, batch_.of(0).loss);
     const ControlBlock& control = context_.control[0];
     const auto offset = reinterpret_cast<const char*>(control.loss()) - static_cast<char*>(control.memory()->data());
     schedule_.copy(context_.commit(0),
@@ -321,6 +338,7 @@ void ProgramPlacer::place_end_of_step() {
                 schedule_.wait(context_.compute(static_cast<int>(lane)), committed[static_cast<std::size_t>(d)]);
     for (int d = 1; d < context_.devices.size(); ++d)
         schedule_.wait(context_.commit(0), committed[static_cast<std::size_t>(d)]);
+    if (context_.job) schedule_.wait(context_.exchange(), committed[0]);
 }
 
 void ProgramPlacer::place() {

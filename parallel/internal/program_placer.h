@@ -1,8 +1,11 @@
 // Turns a batch program into commands.
 #pragma once
 
+#include <map>
+#include <optional>
 #include <vector>
 
+#include "lockstep/parallel/internal/exchange.h"
 #include "lockstep/parallel/internal/placed_program.h"
 
 namespace lockstep {
@@ -44,6 +47,14 @@ private:
     void place_advance(int device, bool whole_step);
     /// Moves the loss to where it stays until the host has read it.
     void place_loss_of_step();
+    // Several processes alone (rank_placement.cpp).
+    /// The inputs of a record that spans shards, those of all processes.
+    std::vector<PlaceRef> gathered_over_ranks(const Turn& turn);
+    /// The processes tell each other their shards' status, and rank 0 what only shard 0 has: the loss, and what records
+    /// that commit read.
+    void place_report_of_ranks();
+    /// A record that commits reads what rank 0 told.
+    TaskSpec commit_task_of_ranks(const Record& record);
     // Micro-steps alone (micro_placement.cpp).
     /// Before everything: the state of the step where it begins, the pooled weights.
     void place_what_is_carried();
@@ -57,6 +68,8 @@ private:
     /// Whoever comes next on any device waits for all of this program, which changes nothing that outlives the step.
     void place_end_of_micro_step();
     TaskSpec task_of(int shard, const Record& record, bool forward) const;
+    /// All but inputs, outputs and scratch memory.
+    TaskSpec bare_task(int replica, const Record& record) const;
     std::vector<int> record_lanes();
     std::vector<int> lanes_with_shards() const;
 
@@ -71,6 +84,13 @@ private:
     std::vector<Readiness> bucket_ready_;
     std::size_t next_bucket_ = 0;
     bool commits_ = false;
+    /// What the processes tell each other before the first commit.
+    struct Report {
+        std::optional<RankParts> parts;
+        std::size_t loss = 0;                            ///< byte of rank 0's part
+        std::map<int, std::size_t> values;               ///< by trace id: likewise
+        std::map<int, std::shared_ptr<Buffer>> between;  ///< by trace id: what one commit leaves to the next
+    } report_;
 };
 
 }  // namespace lockstep

@@ -49,6 +49,9 @@ private:
     std::vector<int> combine(const Bucket& bucket, std::vector<int> ready);
     /// Brings the sum of `part` to `device`; returns the events behind which it is there.
     std::vector<int> sum(int device, const Bucket& bucket, const Bucket& part, const std::vector<int>& ready);
+    /// The same over processes: each sums its part of the bucket, and gets those of the others. The sum comes to
+    /// `target`, all of it.
+    std::vector<int> sum_over_ranks(const Bucket& bucket, const PlaceRef& target, const std::vector<int>& ready);
     void update(int device, const Bucket& part);
     void broadcast(const Bucket& bucket);
     void gather_slices(const Bucket& bucket, const std::vector<int>& updated);

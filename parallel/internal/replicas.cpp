@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/parallel/internal/rank_agreement.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
@@ -70,6 +71,7 @@ void ReplicaKeeper::hand_back() {
 }
 
 void ReplicaKeeper::verify() {
+    if (context_.job) return require_same_values(context_);
     const std::vector<Replica>& replicas = context_.store->replicas();
     const auto read = [&](int d, const std::shared_ptr<Buffer>& arena) {
         std::vector<char> bytes(arena->bytes());
@@ -104,7 +106,7 @@ void ReplicaKeeper::verify() {
 
 void ReplicaKeeper::count(const PlacedProgram& program, bool backward) {
     const BatchProgram& batch = program.batch();
-    for (int shard = 0; shard < batch.cut.present; ++shard) {
+    for (int shard = batch.held.first; shard < batch.held.last; ++shard) {
         const ShardProgram& own = batch.of(shard);
         operations_[static_cast<std::size_t>(program.memory().replica_of(shard))] +=
             backward ? own.records.size() : own.backward_begin;

@@ -114,6 +114,7 @@ void Instance::perform(const Task& task, const Launch& launch) {
             if (!spec.status && spec.step) health->failed_step = static_cast<std::int64_t>(spec.step->step);
             health->failed = true;
         }
+        if (dynamic_cast<const CommunicationError*>(&error)) throw;  // names rank and operation itself
         // Errors of our own say what to do.
         const bool says_more = dynamic_cast<const Error*>(&error) != nullptr;
         throw DeviceError(fmt::format("replica {} on {}, shard {}: {}: {}{}", spec.replica, launch.device.str(),

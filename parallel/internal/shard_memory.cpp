@@ -56,8 +56,11 @@ Readiness ready_after(const EngineContext& context, const BatchProgram& batch, c
 
 ShardMemory::ShardMemory(const EngineContext& context, const ConstantCache& constants, const BatchProgram& batch,
                          const PartialSums* sums, const std::vector<Bucket>& buckets)
-    : context_(context), constants_(constants), direct_(static_cast<std::size_t>(batch.cut.present)) {
-    for (int shard = 0; shard < batch.cut.present; ++shard) {
+    : context_(context),
+      constants_(constants),
+      plans_(static_cast<std::size_t>(batch.cut.present)),
+      direct_(static_cast<std::size_t>(batch.cut.present)) {
+    for (int shard = batch.held.first; shard < batch.held.last; ++shard) {
         const ShardProgram& program = batch.of(shard);
         std::vector<bool> outside(static_cast<std::size_t>(program.trace->places()), false);
         const GradientNode* node = sums ? &sums->node_of(shard) : nullptr;
@@ -86,7 +89,7 @@ ShardMemory::ShardMemory(const EngineContext& context, const ConstantCache& cons
             // A longer shard of the same sum may come later in the order of records.
             kept.push_back(batch.uneven() ? static_cast<long>(program.records.size()) : last);
         }
-        plans_.push_back(plan(program, outside, kept));
+        plans_[static_cast<std::size_t>(shard)] = plan(program, outside, kept);
     }
 }
 
@@ -125,6 +128,10 @@ ShardMemory::Plan ShardMemory::plan(const ShardProgram& program, const std::vect
     return plan;
 }
 
+std::ptrdiff_t first_element(const Operand& operand) {
+    return static_cast<std::ptrdiff_t>(operand.meta.offset) * static_cast<std::ptrdiff_t>(size_of(operand.meta.dtype));
+}
+
 int ShardMemory::replica_of(int shard) const {
     return context_.lanes[static_cast<std::size_t>(context_.lane_of(shard))].device;
 }
@@ -134,28 +141,32 @@ Device ShardMemory::device_of(int shard) const { return context_.devices[replica
 PlaceRef ShardMemory::place(int shard, const Operand& operand) const {
     PlaceRef place;
     if (!operand.buffer) return place;
+    if (!operand.buffer->is_symbolic()) return lasting(replica_of(shard), operand);
+    const auto& direct = direct_[static_cast<std::size_t>(shard)];
+    if (const auto found = direct.find(operand.buffer->trace_id()); found != direct.end()) return found->second;
     place.owner = device_of(shard);
     place.bytes = operand.buffer->bytes();
-    place.first =
-        static_cast<std::ptrdiff_t>(operand.meta.offset) * static_cast<std::ptrdiff_t>(size_of(operand.meta.dtype));
-    if (operand.buffer->is_symbolic()) {
-        const auto& direct = direct_[static_cast<std::size_t>(shard)];
-        if (const auto found = direct.find(operand.buffer->trace_id()); found != direct.end()) return found->second;
-        place.workspace = shard;
-        place.offset = plan_of(shard).offsets[static_cast<std::size_t>(operand.buffer->trace_id())];
-        return place;
-    }
-    const auto replica = static_cast<std::size_t>(replica_of(shard));
+    place.first = first_element(operand);
+    place.workspace = shard;
+    place.offset = plan_of(shard).offsets[static_cast<std::size_t>(operand.buffer->trace_id())];
+    return place;
+}
+
+PlaceRef ShardMemory::lasting(int replica, const Operand& operand) const {
+    PlaceRef place;
+    place.owner = context_.devices[replica];
+    place.bytes = operand.buffer->bytes();
+    place.first = first_element(operand);
     const std::vector<Replica>& replicas = context_.store->replicas();
     const auto& whole = operand.buffer->whole();
     for (const auto member : {&Replica::parameters, &Replica::buffers})
         for (std::size_t a = 0; a < (replicas[0].*member).size(); ++a)
             if (whole && (replicas[0].*member)[a] == whole) {
-                place.memory = (replicas[replica].*member)[a];
+                place.memory = (replicas[static_cast<std::size_t>(replica)].*member)[a];
                 place.offset = operand.buffer->offset_in_whole();
                 return place;
             }
-    place.memory = constants_.on(operand.storage, replica_of(shard));
+    place.memory = constants_.on(operand.storage, replica);
     return place;
 }
 

@@ -21,6 +21,7 @@ struct BatchProgram {
     MicroStep micro;
     std::shared_ptr<const ShardProgram> full;
     std::shared_ptr<const ShardProgram> last;  ///< the same as `full` where the last shard is full
+    ShardRange held;                           ///< the shards that this process computes, of those present
     const ShardProgram& of(int shard) const { return shard + 1 == cut.present ? *last : *full; }
     bool uneven() const { return full != last; }
 };
@@ -32,6 +33,9 @@ struct Readiness {
 };
 Readiness ready_after(const EngineContext& context, const BatchProgram& batch, const Bucket& bucket);
 
+/// Bytes from the beginning of an operand's buffer to its first element.
+std::ptrdiff_t first_element(const Operand& operand);
+
 class ShardMemory {
 public:
     /// `sums`: null for a program without gradients.
@@ -40,6 +44,8 @@ public:
 
     /// Where `operand` of shard `shard` lies.
     PlaceRef place(int shard, const Operand& operand) const;
+    /// Where `operand`, which is no place in a trace, lies on a replica: a parameter, a buffer, a constant.
+    PlaceRef lasting(int replica, const Operand& operand) const;
     PlaceRef scratch(int shard, std::size_t bytes) const;
     std::size_t workspace_bytes(int shard) const { return plan_of(shard).total; }
     Device device_of(int shard) const;
@@ -57,7 +63,7 @@ private:
 
     const EngineContext& context_;
     const ConstantCache& constants_;
-    std::vector<Plan> plans_;  ///< by shard
+    std::vector<Plan> plans_;  ///< by shard; empty for those of other processes
     /// Gradients that are written straight into a node's arena: [shard][trace id].
     std::vector<std::map<int, PlaceRef>> direct_;
 };

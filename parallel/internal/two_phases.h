@@ -1,6 +1,8 @@
 // How a program reaches the devices: first all that changes nothing, then, once that has been enqueued, what commits.
 #pragma once
 
+#include <fmt/format.h>
+
 #include "lockstep/parallel/internal/replicas.h"
 #include "lockstep/runtime/error.h"
 
@@ -20,6 +22,8 @@ void in_two_phases(EngineContext& context, ReplicaKeeper& replicas, Work&& work,
         work();
     } catch (...) {
         const std::exception_ptr first = std::current_exception();
+        // The other processes have this step in full: there is no going on with them.
+        if (context.job) context.job->abort(fmt::format("rank {} failed in the middle of a call", context.rank()));
         rest();
         std::rethrow_exception(first);
     }

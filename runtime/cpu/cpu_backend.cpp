@@ -22,7 +22,8 @@ CpuQueue::Part part_of(StreamRole role) {
         case StreamRole::compute: return CpuQueue::Part::helper;
         case StreamRole::communicate:
         case StreamRole::commit: return CpuQueue::Part::helped;
-        case StreamRole::load: break;
+        case StreamRole::load:
+        case StreamRole::exchange: break;
     }
     return CpuQueue::Part::alone;
 }

@@ -113,7 +113,7 @@ TEST_CASE("lanes cover all shards in order, one after another on their device") 
     for (int devices = 1; devices <= 8; ++devices)
         for (const int shards : {1, 2, 5, 8, 13}) {
             int next = 0;
-            for (const Lane& lane : place_shards(test::cpu_devices(devices), shards, 1)) {
+            for (const Lane& lane : place_shards(test::cpu_devices(devices), {0, shards}, 1)) {
                 CHECK(lane.shards.first == next);
                 next = lane.shards.last;
                 const ShardRange run = run_of(lane.device, devices, shards);

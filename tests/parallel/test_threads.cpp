@@ -62,7 +62,7 @@ TEST_CASE("no thread is started by steps, and none beyond a stream's worker by a
 
         // A device's streams: the compute streams of its lanes, one to communicate, one to commit, none for anything
         // else.
-        const int lanes = static_cast<int>(place_shards(test::cpu_devices(devices), devices, 1).size());
+        const int lanes = static_cast<int>(place_shards(test::cpu_devices(devices), {0, devices}, 1).size());
         CHECK(workers <= lanes + 2 * devices);
         CHECK(process_threads() == workers + others);
     }

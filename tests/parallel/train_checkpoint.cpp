@@ -1,6 +1,7 @@
 // Trains one of the test networks and writes its checkpoint: what test_same_bits runs, a process for every combination.
-//     train_checkpoint NET DEVICES SHARDS root|slices BUCKET_BYTES ROWS EPOCHS FILE
-// Prints the operations that were enqueued on each device.
+//     train_checkpoint NET DEVICES SHARDS root|slices|shm|gloo|mpi BUCKET_BYTES ROWS EPOCHS FILE
+// Prints the operations that were enqueued on each device. With a backend it is one of DEVICES processes, and rank 0
+// writes the checkpoint.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -8,6 +9,7 @@
 #include <string>
 
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/safetensors.h"
 #include "lockstep/tests/parallel/networks.h"
 
@@ -18,7 +20,7 @@ namespace {
 struct Arguments {
     std::string net;
     int devices, shards;
-    ReductionMode reduction;
+    std::string reduction;
     std::size_t bucket_bytes;
     std::int64_t rows;
     int epochs;
@@ -51,18 +53,9 @@ void save(Net& net, const std::string& file) {
     write_safetensors(file, tensors);
 }
 
-template <class Net>
-void train(const Arguments& arguments) {
+template <class Model>
+void train(Model& model, const Arguments& arguments) {
     const test::Images images(arguments.rows);
-    manual_seed(1);
-    std::vector<Device> devices;
-    for (int i = 0; i < arguments.devices; ++i) devices.push_back(Device::cpu(i));
-    EngineOptions options;
-    options.shards = arguments.shards;
-    options.reduction = arguments.reduction;
-    options.bucket_bytes = arguments.bucket_bytes;
-    options.seed = 5;
-    DataParallel<Net> model(Net{}, Devices(devices), options);
     SGD sgd(model, {.lr = 0.01, .momentum = 0.5});
     for (int epoch = 0; epoch < arguments.epochs; ++epoch)
         for (std::int64_t first = 0; first < arguments.rows; first += 64) {
@@ -70,23 +63,46 @@ void train(const Arguments& arguments) {
             model.step(sgd, images.batch(first, last), images.targets(first, last), nll_loss);
         }
     model.engine().verify_replicas();
-    save(model.module(), arguments.file);
     for (const std::uint64_t count : model.engine().operations_per_device())
         std::printf("%llu\n", static_cast<unsigned long long>(count));
+}
+
+template <class Net>
+void train(const Arguments& arguments) {
+    EngineOptions options;
+    options.shards = arguments.shards;
+    options.bucket_bytes = arguments.bucket_bytes;
+    options.seed = 5;
+    manual_seed(1);
+    if (arguments.reduction != "root" && arguments.reduction != "slices") {
+        ProcessGroup group({.backend = arguments.reduction});
+        DistributedDataParallel<Net> model(Net{}, group, options);
+        train(model, arguments);
+        if (group.rank() == 0) save(model.module(), arguments.file);
+        group.barrier();
+        return;
+    }
+    std::vector<Device> devices;
+    for (int i = 0; i < arguments.devices; ++i) devices.push_back(Device::cpu(i));
+    options.reduction = arguments.reduction == "slices" ? ReductionMode::slice_wise : ReductionMode::root;
+    DataParallel<Net> model(Net{}, Devices(devices), options);
+    train(model, arguments);
+    save(model.module(), arguments.file);
 }
 
 }  // namespace
 
 int main(int count, char** words) {
     if (count != 9) {
-        std::fprintf(stderr, "usage: train_checkpoint NET DEVICES SHARDS root|slices BUCKET_BYTES ROWS EPOCHS FILE\n");
+        std::fprintf(stderr,
+                     "usage: train_checkpoint NET DEVICES SHARDS root|slices|BACKEND BUCKET_BYTES ROWS EPOCHS FILE\n");
         return 2;
     }
     try {
         const Arguments arguments{words[1],
                                   std::atoi(words[2]),
                                   std::atoi(words[3]),
-                                  std::string(words[4]) == "slices" ? ReductionMode::slice_wise : ReductionMode::root,
+                                  words[4],
                                   std::strtoul(words[5], nullptr, 10),
                                   std::atol(words[6]),
                                   std::atoi(words[7]),

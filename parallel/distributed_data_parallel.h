@@ -1,0 +1,39 @@
+// DistributedDataParallel: one model on one device in each of several processes.
+#pragma once
+
+#include <utility>
+
+#include "lockstep/parallel/process_group.h"
+#include "lockstep/parallel/sharded_model.h"
+
+namespace lockstep {
+
+using DistributedDataParallelOptions = EngineOptions;
+
+/// Trains `Net` together with the other processes of a group, each on its device. Every process makes it, and every
+/// call, in the same order; batches are the global ones, of which a process computes the shards of its rank. With the
+/// same number of shards it trains bit for bit as DataParallel does. torch.nn.parallel.DistributedDataParallel.
+///
+/// Gradients are summed along the tree of shards while backward goes on: every rank sums its part of a bucket and gets
+/// those of the others, on operations that every backend has. A rank that cannot go on makes all others throw
+/// CommunicationError, at the latest when the group's timeout has passed.
+template <class Net>
+class DistributedDataParallel : public ShardedModel<Net> {
+public:
+    /// Collective. The parameters, buffers and seed of rank 0 become everybody's. Throws InvalidArgument on all ranks
+    /// where models or options differ, naming rank and parameter.
+    explicit DistributedDataParallel(Net model, ProcessGroup& group, Device device,
+                                     const DistributedDataParallelOptions& options = {})
+        : ShardedModel<Net>(std::move(model), Devices({device}), options, group.communicator("ddp")) {}
+    /// On the visible device that this rank's place on its host says: local rank modulo their number.
+    explicit DistributedDataParallel(Net model, ProcessGroup& group, const DistributedDataParallelOptions& options = {})
+        : DistributedDataParallel(std::move(model), group, device_of_rank(group), options) {}
+
+private:
+    static Device device_of_rank(const ProcessGroup& group) {
+        const Devices visible = Devices::visible();
+        return visible[group.local_rank() % visible.size()];
+    }
+};
+
+}  // namespace lockstep

@@ -1,0 +1,131 @@
+// The commands that only several processes have: what they tell each other in the middle of a step.
+#include <algorithm>
+
+#include "lockstep/parallel/internal/program_placer.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr std::size_t alignment = 64;
+
+std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+
+/// Bytes that the inputs of a record take.
+std::size_t bytes_of(const Record& record) {
+    std::size_t bytes = 0;
+    for (const Operand& operand : record.in) bytes += operand.buffer ? aligned(operand.buffer->bytes()) : 0;
+    return bytes;
+}
+
+}  // namespace
+
+std::vector<PlaceRef> ProgramPlacer::gathered_over_ranks(const Turn& turn) {
+    const auto record_of = [&](int shard) -> const Record& {
+        return batch_.of(shard).records[static_cast<std::size_t>(index_of(turn, shard))];
+    };
+    std::vector<std::size_t> bytes(static_cast<std::size_t>(context_.ranks()), 0);
+    for (int rank = 0; rank < context_.ranks(); ++rank) {
+        const ShardRange held = context_.held_by(rank, batch_.cut.present);
+        for (int shard = held.first; shard < held.last; ++shard)
+            bytes[static_cast<std::size_t>(rank)] += bytes_of(record_of(shard));
+    }
+    const RankParts parts(context_, bytes, "sums over shards");
+    std::vector<PlaceRef> places;
+    for (int rank = 0; rank < context_.ranks(); ++rank) {
+        const ShardRange held = context_.held_by(rank, batch_.cut.present);
+        std::size_t offset = 0;
+        for (int shard = held.first; shard < held.last; ++shard)
+            for (const Operand& operand : record_of(shard).in) {
+                if (!operand.buffer) {
+                    places.emplace_back();
+                    continue;
+                }
+                PlaceRef place = parts.at(rank, offset, operand.buffer->bytes());
+                offset += aligned(operand.buffer->bytes());
+                if (rank == context_.rank()) {
+                    PlaceRef own = placed_.memory_.place(shard, operand);
+                    own.first = 0;
+                    schedule_.copy(context_.compute(context_.lane_of(shard)), {own, place, place.bytes});
+                }
+                place.first = first_element(operand);
+                places.push_back(place);
+            }
+    }
+    Stream& exchange = context_.exchange();
+    for (const int event : record_lanes()) schedule_.wait(exchange, event);
+    parts.gather(context_, schedule_);
+    if (!batch_.held.empty())
+        schedule_.wait(context_.compute(context_.lane_of(batch_.held.first)), schedule_.record(exchange));
+    return places;
+}
+
+void ProgramPlacer::place_report_of_ranks() {
+    const ShardProgram& program = batch_.of(0);
+    std::size_t of_rank_0 =
+        ControlBlock::spacing * static_cast<std::size_t>(context_.held_by(0, context_.shards).size());
+    report_.loss = of_rank_0;
+    if (program.loss.buffer) of_rank_0 += alignment;
+    // What commits read and no commit wrote.
+    std::vector<const Operand*> told;
+    for (std::size_t i = program.commit_begin; i < program.backward_begin; ++i) {
+        for (const Operand& operand : program.records[i].in) {
+            if (!operand.buffer || !operand.buffer->is_symbolic()) continue;
+            const int id = operand.buffer->trace_id();
+            if (report_.between.contains(id) || !report_.values.emplace(id, of_rank_0).second) continue;
+            of_rank_0 += aligned(operand.buffer->bytes());
+            told.push_back(&operand);
+        }
+        for (const Operand& operand : program.records[i].out)
+            if (operand.buffer && operand.buffer->is_symbolic())
+                report_.between[operand.buffer->trace_id()] =
+                    Buffer::allocate(context_.commit(0), operand.buffer->bytes(), "statistics");
+    }
+    std::vector<std::size_t> bytes;
+    for (int rank = 0; rank < context_.ranks(); ++rank)
+        bytes.push_back(rank == 0 ? of_rank_0
+                                  : ControlBlock::spacing *
+                                        static_cast<std::size_t>(context_.held_by(rank, context_.shards).size()));
+    report_.parts.emplace(context_, std::move(bytes), "report");
+
+    Stream& exchange = context_.exchange();
+    for (const int event : record_lanes()) schedule_.wait(exchange, event);
+    const PlaceRef statuses = context_.control[0].statuses(context_.held);
+    schedule_.copy(exchange, {statuses, report_.parts->at(context_.rank(), 0, statuses.bytes), statuses.bytes});
+    if (context_.rank() == 0) {
+        const auto tell = [&](const Operand& operand, std::size_t offset) {
+            PlaceRef from = placed_.memory_.place(0, operand);
+            from.first = 0;
+            schedule_.copy(exchange, {from, report_.parts->at(0, offset, from.bytes), from.bytes});
+        };
+        if (program.loss.buffer) {
+            const PlaceRef loss = placed_.memory_.place(0, program.loss);
+            schedule_.copy(exchange, {loss, report_.parts->at(0, report_.loss, sizeof(float)), sizeof(float)});
+        }
+        for (const Operand* operand : told) tell(*operand, report_.values.at(operand->buffer->trace_id()));
+    }
+    report_.parts->gather(context_, schedule_);
+    schedule_.wait(context_.commit(0), schedule_.record(exchange));
+}
+
+TaskSpec ProgramPlacer::commit_task_of_ranks(const Record& record) {
+    const auto place = [&](const Operand& operand) {
+        if (!operand.buffer) return PlaceRef();
+        if (!operand.buffer->is_symbolic()) return placed_.memory_.lasting(0, operand);
+        const int id = operand.buffer->trace_id();
+        const auto between = report_.between.find(id);
+        PlaceRef found = between != report_.between.end()
+                             ? fixed(between->second, 0, operand.buffer->bytes())
+                             : report_.parts->at(0, report_.values.at(id), operand.buffer->bytes());
+        found.first = first_element(operand);
+        return found;
+    };
+    TaskSpec task = bare_task(0, record);
+    for (const Operand& operand : record.in) task.in.push_back(place(operand));
+    for (const Operand& operand : record.out) task.out.push_back(place(operand));
+    if (const std::size_t bytes = record.kernel->scratch_bytes())
+        task.scratch = fixed(context_.scratch(context_.commit(0), bytes), 0, bytes);
+    return task;
+}
+
+}  // namespace lockstep
