@@ -239,6 +239,12 @@ void Engine::synchronize() {
     static_cast<void>(impl_->context.commit(0).idle());
 }
 
+std::int64_t Engine::sum_over_ranks(std::int64_t value) {
+    synchronize();
+    if (Communicator* others = job()) others->all_reduce(&value, 1, DType::i64, ReduceOp::sum);
+    return value;
+}
+
 void Engine::verify_replicas() {
     synchronize();
     impl_->replicas->refresh();

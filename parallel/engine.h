@@ -132,6 +132,8 @@ public:
 
     /// Waits for all steps; throws what they have to throw.
     void synchronize();
+    /// The sum of what the processes of the job give; `value` where there is one. Waits for all steps. Collective.
+    std::int64_t sum_over_ranks(std::int64_t value);
     /// Throws DeviceError naming device (or rank) and parameter when a replica differs from replica 0. Waits for all
     /// steps. Collective where there are several processes.
     void verify_replicas();

@@ -119,7 +119,8 @@ private:
 };
 
 /// The share (0 to 1) of rows of `loader`, pairs (input, class), whose largest output is that of their class. Puts the
-/// model in evaluation mode.
+/// model in evaluation mode. Where several processes train together each looks at its rows, and all get the share of
+/// all rows.
 template <class Model, class Data>
 double accuracy(Model& model, Loader<Data>& loader) {
     const NoGrad no_tape;
@@ -131,6 +132,8 @@ double accuracy(Model& model, Loader<Data>& loader) {
         for (std::size_t i = 0; i < wanted.size(); ++i) right += found[i] == wanted[i] ? 1 : 0;
         rows += std::ssize(wanted);
     }
+    right = model.engine().sum_over_ranks(right);
+    rows = model.engine().sum_over_ranks(rows);
     return static_cast<double>(right) / static_cast<double>(rows);
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/parallel/lockstep.h"
+#include "lockstep/samples/program/strategy.h"
 #include "lockstep/samples/program/train.h"
 
 namespace ls = lockstep;
@@ -23,26 +24,26 @@ struct Net {
 };
 
 void train(const program::Options& options, std::chrono::steady_clock::time_point began) {
-    const ls::Devices devices = options.chosen_devices();
     ls::manual_seed(options.seed);
     const ls::Tensor x = ls::Tensor::randn({rows, features});
     const ls::Tensor line = ls::Tensor::randn({features, 1});
     const ls::Tensor y = ls::matmul(x, line) + ls::Tensor::randn({rows, 1}) * 0.01 + 0.5;
 
-    ls::DataParallel model(Net{}, devices, options.engine_options());
-    ls::Loader batches(model, ls::TensorDataset(x, y),
-                       {.batch_size = options.global_batch_size(devices),
-                        .shuffle = true,
-                        .seed = options.seed,
-                        .workers = options.workers});
-    program::train("linear", options, model, batches, ls::mse_loss, {}, began);
+    program::with_model(options, Net{}, [&](auto& model) {
+        ls::Loader batches(model, ls::TensorDataset(x, y),
+                           {.batch_size = options.global_batch_size(model.devices()),
+                            .shuffle = true,
+                            .seed = options.seed,
+                            .workers = options.workers});
+        program::train("linear", options, model, batches, ls::mse_loss, {}, began);
 
-    if (options.quiet) return;
-    const std::vector<float> found = model->net.weight->to_vector<float>();
-    const std::vector<float> wanted = line.to_vector<float>();
-    float error = 0;
-    for (std::size_t i = 0; i < wanted.size(); ++i) error = std::max(error, std::abs(found[i] - wanted[i]));
-    fmt::print("the weights are within {:.4f} of the line that made the data\n", error);
+        if (options.quiet) return;
+        const std::vector<float> found = model->net.weight->template to_vector<float>();
+        const std::vector<float> wanted = line.to_vector<float>();
+        float error = 0;
+        for (std::size_t i = 0; i < wanted.size(); ++i) error = std::max(error, std::abs(found[i] - wanted[i]));
+        fmt::print("the weights are within {:.4f} of the line that made the data\n", error);
+    });
 }
 
 }  // namespace

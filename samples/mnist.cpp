@@ -5,6 +5,7 @@
 
 #include "lockstep/parallel/lockstep.h"
 #include "lockstep/samples/mnist_nets.h"
+#include "lockstep/samples/program/strategy.h"
 #include "lockstep/samples/program/train.h"
 
 namespace ls = lockstep;
@@ -13,18 +14,18 @@ namespace {
 
 template <class Net>
 void train(const program::Options& options, std::chrono::steady_clock::time_point began) {
-    const ls::Devices devices = options.chosen_devices();
     const ls::Mnist training(options.data, {.train = true, .mean = Net::mean, .stddev = Net::stddev});
     const ls::Mnist test(options.data, {.train = false, .mean = Net::mean, .stddev = Net::stddev});
     ls::manual_seed(options.seed);
-    ls::DataParallel model(Net{}, devices, options.engine_options());
-    const std::int64_t batch = options.global_batch_size(devices);
-    ls::Loader batches(model, training,
-                       {.batch_size = batch, .shuffle = true, .seed = options.seed, .workers = options.workers});
-    ls::Loader test_batches(model, test,
-                            {.batch_size = std::max<std::int64_t>(batch, 250), .workers = options.workers});
-    program::train(
-        "mnist", options, model, batches, ls::nll_loss, [&] { return ls::accuracy(model, test_batches); }, began);
+    const std::int64_t batch = options.global_batch_size(options.chosen_devices());
+    program::with_model(options, Net{}, [&](auto& model) {
+        ls::Loader batches(model, training,
+                           {.batch_size = batch, .shuffle = true, .seed = options.seed, .workers = options.workers});
+        ls::Loader test_batches(model, test,
+                                {.batch_size = std::max<std::int64_t>(batch, 250), .workers = options.workers});
+        program::train(
+            "mnist", options, model, batches, ls::nll_loss, [&] { return ls::accuracy(model, test_batches); }, began);
+    });
 }
 
 }  // namespace

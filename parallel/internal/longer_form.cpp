@@ -21,23 +21,25 @@ LongerForm::~LongerForm() {
     };
 }
 
-Tensor LongerForm::joined(const PlacedProgram& program, const Instance& instance, const std::vector<Operand>& of_shards,
-                          Device device) {
+Tensor LongerForm::joined(const PlacedProgram& program, const Instance& instance,
+                          const std::function<const Operand&(const ShardProgram&)>& of, Device device) {
     // The host waits for the values: what went wrong with them is thrown here, once, and not by the next call.
     if (device.is_host()) in_flight_.drain();
-    const BatchCut& cut = program.batch().cut;
-    Shape shape = of_shards[0].meta.shape;
+    const BatchProgram& batch = program.batch();
+    const TensorMeta& meta = of(*batch.full).meta;
+    Shape shape = meta.shape;
     const bool scalars = shape.dims() == 0;  // become a vector, as in PyTorch's gather
-    if (scalars) shape.push_back(cut.present);
-    if (!scalars) {
+    if (scalars)
+        shape.push_back(batch.held.size());
+    else
         shape[0] = 0;
-        for (const Operand& operand : of_shards) shape[0] += operand.meta.shape[0];
-    }
-    const Tensor result = Tensor::empty(shape, of_shards[0].meta.dtype, device).tag_batch();
+    for (int shard = batch.held.first; !scalars && shard < batch.held.last; ++shard)
+        shape[0] += of(batch.of(shard)).meta.shape[0];
+    const Tensor result = Tensor::empty(shape, meta.dtype, device).tag_batch();
     char* to = static_cast<char*>(result.impl()->storage->buffer->data());
     Stream& stream = Stream::of(device);
-    for (int shard = 0; shard < cut.present; ++shard) {
-        const Operand& operand = of_shards[static_cast<std::size_t>(shard)];
+    for (int shard = batch.held.first; shard < batch.held.last; ++shard) {
+        const Operand& operand = of(batch.of(shard));
         const PlaceRef place = program.memory().place(shard, operand);
         const std::size_t bytes = static_cast<std::size_t>(operand.meta.numel()) * size_of(operand.meta.dtype);
         Stream& lane = context_.compute(context_.lane_of(shard));
@@ -51,7 +53,8 @@ Tensor LongerForm::joined(const PlacedProgram& program, const Instance& instance
         to += bytes;
     }
     if (device.is_host())
-        for (int shard = 0; shard < cut.present; ++shard) context_.compute(context_.lane_of(shard)).synchronize();
+        for (int shard = batch.held.first; shard < batch.held.last; ++shard)
+            context_.compute(context_.lane_of(shard)).synchronize();
     return result;
 }
 
@@ -62,11 +65,8 @@ std::vector<Tensor> LongerForm::gather(PlacedProgram& program, std::shared_ptr<I
     std::vector<Tensor> outputs;
     std::vector<Tensor> taped;
     for (std::size_t i = 0; i < batch.full->outputs.size(); ++i) {
-        std::vector<Operand> of_shards;
-        for (int shard = 0; shard < batch.cut.present; ++shard) {
-            of_shards.push_back(batch.of(shard).outputs[i]);
-        }
-        outputs.push_back(joined(program, *instance, of_shards, output_device));
+        const auto output = [i](const ShardProgram& shard) -> const Operand& { return shard.outputs[i]; };
+        outputs.push_back(joined(program, *instance, output, output_device));
         if (batch.full->output_gradients[i].buffer) taped.push_back(outputs.back());
     }
     if (taped.empty()) return outputs;
@@ -107,7 +107,7 @@ std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& insta
             const Tensor gradient = gradients[next].defined() ? gradients[next].contiguous() : Tensor();
             ++next;
             std::size_t offset = 0;
-            for (int shard = 0; shard < batch.cut.present; ++shard) {
+            for (int shard = batch.held.first; shard < batch.held.last; ++shard) {
                 const Operand& operand = batch.of(shard).output_gradients[i];
                 const PlaceRef place = program.memory().place(shard, operand);
                 Stream& lane = context_.compute(context_.lane_of(shard));
@@ -145,10 +145,9 @@ std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& insta
     }
     std::vector<Tensor> input_gradients;
     for (std::size_t i = 0; i < input_devices.size(); ++i) {
-        std::vector<Operand> of_shards;
-        for (int shard = 0; shard < batch.cut.present; ++shard) of_shards.push_back(batch.of(shard).input_gradients[i]);
-        input_gradients.push_back(of_shards[0].buffer ? joined(program, instance, of_shards, input_devices[i])
-                                                      : Tensor());
+        const auto gradient = [i](const ShardProgram& shard) -> const Operand& { return shard.input_gradients[i]; };
+        input_gradients.push_back(gradient(*batch.full).buffer ? joined(program, instance, gradient, input_devices[i])
+                                                               : Tensor());
     }
     return input_gradients;
 }

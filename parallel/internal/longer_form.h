@@ -1,6 +1,7 @@
 // PyTorch's longer form: forward with gathered outputs, backward(), sgd.step().
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -37,9 +38,9 @@ private:
     void take_in_gradients();
     /// Zeroes the arena where a parameter has no gradient: the coming backward adds.
     void clear_missing(const std::vector<Delivery>& deliveries);
-    /// One tensor of all shards' `operand`s, on `device`.
-    Tensor joined(const PlacedProgram& program, const Instance& instance, const std::vector<Operand>& of_shards,
-                  Device device);
+    /// One tensor of the operand that `of` finds in the program of each shard of this process, on `device`.
+    Tensor joined(const PlacedProgram& program, const Instance& instance,
+                  const std::function<const Operand&(const ShardProgram&)>& of, Device device);
 
     EngineContext& context_;
     InFlight& in_flight_;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "lockstep/parallel/launcher.h"
 #include "lockstep/runtime/error.h"
 
 namespace program {
@@ -29,9 +30,10 @@ std::string text_of(double value) { return fmt::format("{}", value); }
 
 void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
     constexpr std::int64_t most_rows = std::int64_t{1} << 31;
-    app.add_option("--parallel", options.parallel, "none: the first device alone; dp: all devices from one thread")
-        ->type_name("none|dp")
-        ->check(silent(CLI::IsMember({"none", "dp"})))
+    app.add_option("--parallel", options.parallel,
+                   "none: the first device alone; dp: all devices from one thread; ddp: a process for each device")
+        ->type_name("none|dp|ddp")
+        ->check(silent(CLI::IsMember({"none", "dp", "ddp"})))
         ->capture_default_str();
     app.add_option("--devices", options.devices, "all, or a list: cuda:0,cuda:1 or cpu:0,cpu:1")
         ->type_name("LIST")
@@ -90,7 +92,61 @@ void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
     app.add_flag("--quiet", options.quiet, "prints warnings and errors only");
 }
 
+void add_flags_of_ranks(CLI::App& app, Options& options) {
+    app.add_option("--backend", options.backend, "how processes talk (ddp); shm on one host, else gloo, unless given")
+        ->type_name("shm|gloo|mpi");
+    app.add_option("--init-method", options.init_method, "how processes find each other (ddp)")
+        ->type_name("env://|tcp://HOST:PORT|file:///PATH")
+        ->capture_default_str();
+    auto* rank = app.add_option("--rank", options.rank, "of this process, where no launcher says it (ddp)")
+                     ->type_name("N")
+                     ->check(silent(CLI::Range(0, 1 << 20)));
+    auto* world = app.add_option("--world-size", options.world_size, "how many processes there are (ddp)")
+                      ->type_name("N")
+                      ->check(silent(CLI::Range(1, 1 << 20)));
+    rank->needs(world);
+    world->needs(rank);
+    app.add_option("--timeout", options.timeout_seconds, "seconds after which a silent process is given up (ddp)")
+        ->type_name("SECONDS")
+        ->check(silent(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31)))
+        ->capture_default_str();
+}
+
+/// Nobody has made this process one of several.
+bool nobody_launched(const Options& options) {
+    return !options.rank && lockstep::process_place().launcher == lockstep::Launcher::none &&
+           options.init_method.find("rank=") == std::string::npos;
+}
+
+/// Starts this program once for each device and waits. Throws what the first process that failed had to say.
+void launch_ranks(const Options& options, std::vector<std::string> command) {
+    if (options.backend == "mpi") throw UsageError("--backend mpi: start the processes with mpirun");
+    lockstep::LaunchOptions launch;
+    launch.command = std::move(command);
+    launch.processes = options.chosen_devices().size();
+    const lockstep::LaunchResult result = lockstep::launch(launch);
+    if (!result.success()) throw lockstep::CommunicationError(result.str());
+}
+
+void join_ranks(Options& options) {
+    const std::chrono::seconds timeout(options.timeout_seconds);
+    options.group = std::make_shared<lockstep::ProcessGroup>(
+        lockstep::ProcessGroupOptions{.backend = options.backend,
+                                      .rendezvous = {.init_method = options.init_method,
+                                                     .rank = options.rank,
+                                                     .world_size = options.world_size,
+                                                     .timeout = timeout},
+                                      .timeout = timeout});
+    if (options.leads()) return;
+    options.quiet = true;
+    options.save.clear();
+    options.json.clear();
+    options.log_dir.clear();
+}
+
 void check(const Options& options) {
+    if (!options.distributed() && (!options.backend.empty() || options.rank || options.init_method != "env://"))
+        throw UsageError("--backend, --rank, --world-size and --init-method are for --parallel ddp");
     for (const auto* path : {&options.save, &options.json})
         if (!path->empty() && !path->has_filename()) throw UsageError(path->string() + " is a directory; name a file");
 }
@@ -104,11 +160,22 @@ void make_room_for(const std::string& devices) {
     if (highest >= standard) setenv("LOCKSTEP_CPU_DEVICES", std::to_string(highest + 1).c_str(), 0);
 }
 
+/// Ranks take the devices of the list in turn. A process that has cores of its own sees one virtual device, all of
+/// them, whatever number it has in the list.
+lockstep::Device device_of_rank(const std::string& devices, int local_rank) {
+    const lockstep::Devices visible = lockstep::Devices::visible();
+    if (devices == "all") return visible[local_rank % visible.size()];
+    if (visible.kind() == lockstep::DeviceKind::cpu && visible.size() == 1) return visible[0];
+    const lockstep::Devices all = lockstep::Devices::parse(devices);
+    return all[local_rank % all.size()];
+}
+
 }  // namespace
 
 lockstep::Devices Options::chosen_devices() const {
     make_room_for(devices);
     try {
+        if (group) return lockstep::Devices({device_of_rank(devices, group->local_rank())});
         const lockstep::Devices all = lockstep::Devices::parse(devices);
         return parallel == "none" ? lockstep::Devices({all[0]}) : all;
     } catch (const lockstep::InvalidArgument& error) {
@@ -125,15 +192,19 @@ lockstep::EngineOptions Options::engine_options() const {
 }
 
 std::int64_t Options::global_batch_size(const lockstep::Devices& chosen) const {
-    return batch_size_per_device ? *batch_size_per_device * chosen.size() : batch_size;
+    return batch_size_per_device ? *batch_size_per_device * chosen.size() * world() : batch_size;
 }
 
 int run(const Program& program, Options& options, int argc, char** argv, const std::function<void()>& body) {
     CLI::App app(program.purpose, program.name);
     if (program.add_flags) program.add_flags(app);
     add_common_flags(app, options, program.reads_data);
+    add_flags_of_ranks(app, options);
     return run(app, argc, argv, [&] {
         check(options);
+        if (options.distributed() && nobody_launched(options))
+            return launch_ranks(options, lockstep::own_command(argc, argv));
+        if (options.distributed()) join_ranks(options);
         body();
     });
 }

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/engine.h"
+#include "lockstep/parallel/process_group.h"
 #include "lockstep/samples/program/command_line.h"
 
 namespace program {
@@ -30,8 +32,18 @@ struct Options {
     std::filesystem::path data;
     std::filesystem::path save, load, log_dir, json;
     bool quiet = false;
+    std::string backend, init_method = "env://";
+    std::optional<int> rank, world_size;
+    std::int64_t timeout_seconds = 300;
 
-    /// The devices that are trained on: with `none` the first of those chosen.
+    /// The processes of a run with `ddp`; null otherwise.
+    std::shared_ptr<lockstep::ProcessGroup> group;
+
+    bool distributed() const { return parallel == "ddp"; }
+    /// Prints, and writes files.
+    bool leads() const { return !group || group->rank() == 0; }
+    int world() const { return group ? group->size() : 1; }
+    /// The devices that this process trains on: with `none` the first of those chosen, with `ddp` the one of its rank.
     lockstep::Devices chosen_devices() const;
     lockstep::EngineOptions engine_options() const;
     std::int64_t global_batch_size(const lockstep::Devices& devices) const;
@@ -45,7 +57,8 @@ struct Program {
     std::function<void(CLI::App&)> add_flags = {};  ///< its own
 };
 
-/// As `run` in command_line.h, for a program with the common flags.
+/// As `run` in command_line.h, for a program with the common flags. With `ddp`, and without a launcher, the program
+/// starts itself once for each device and waits for these processes.
 int run(const Program& program, Options& options, int argc, char** argv, const std::function<void()>& body);
 
 }  // namespace program

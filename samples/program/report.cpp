@@ -1,5 +1,7 @@
 #include "lockstep/samples/program/report.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 #include "lockstep/parallel/internal/file.h"
@@ -19,23 +21,49 @@ ordered_json names_of(const lockstep::Devices& devices) {
     return names;
 }
 
+/// What each process has to say, in order of ranks, on rank 0.
+std::vector<ordered_json> told(const Options& options, const std::string& what, const ordered_json& own) {
+    if (!options.group) return {own};
+    const auto key = [&](int rank) { return "report/" + what + "/" + std::to_string(rank); };
+    options.group->store()->set(key(options.group->rank()), own.dump());
+    std::vector<ordered_json> all;
+    for (int rank = 0; options.leads() && rank < options.world(); ++rank)
+        all.push_back(ordered_json::parse(options.group->store()->get(key(rank))));
+    return all;
+}
+
 }  // namespace
 
-void write_json(const std::filesystem::path& path, const Figures& figures, const lockstep::Devices& devices) {
+void report(const Options& options, const Figures& figures, const lockstep::Devices& devices) {
+    ordered_json peaks = ordered_json::array();
+    for (const lockstep::Device device : devices) peaks.push_back(lockstep::memory_stats(device).peak);
+    const ordered_json own = {{"devices", names_of(devices)}, {"peak_bytes", peaks}};
+    const std::vector<ordered_json> all = told(options, "figures", own);
+    if (options.json.empty()) return;
     ordered_json text;
     text["losses"] = figures.losses;
     if (figures.test_accuracy) text["test_accuracy"] = *figures.test_accuracy;
     text["samples_per_second"] = figures.samples_per_second;
     text["seconds"] = figures.seconds;
-    text["peak_bytes"] = ordered_json::array();
-    for (const lockstep::Device device : devices) text["peak_bytes"].push_back(lockstep::memory_stats(device).peak);
-    text["devices"] = names_of(devices);
-    text["world_size"] = 1;
+    for (const char* key : {"peak_bytes", "devices"}) {
+        text[key] = ordered_json::array();
+        for (const ordered_json& process : all)
+            for (const ordered_json& value : process[key]) text[key].push_back(value);
+    }
+    text["world_size"] = options.world();
+    if (options.group) text["backend"] = std::string(options.group->backend());
     for (const auto& [name, version] : lockstep::library_versions()) text["versions"][name] = version;
     const std::string bytes = text.dump(1) + "\n";
-    lockstep::internal::AtomicFile file(path);
+    lockstep::internal::AtomicFile file(options.json);
     file.write(std::as_bytes(std::span(bytes)));
     file.commit();
+}
+
+std::string describe(const Options& options, const lockstep::Devices& devices) {
+    if (options.group)
+        return fmt::format("distributed data-parallel, {} {} ({})", options.world(),
+                           options.world() == 1 ? "process" : "processes", options.group->backend());
+    return fmt::format("{} on {}", options.parallel == "none" ? "one device" : "data-parallel", devices.str());
 }
 
 void require_writable(const std::filesystem::path& path) {

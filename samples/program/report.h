@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/parallel/training_loop.h"
+#include "lockstep/samples/program/options.h"
 
 namespace program {
 
@@ -19,8 +20,12 @@ struct Figures {
     double seconds = 0;                   ///< of the whole program
 };
 
-/// Writes the figures with devices, peak memory and versions, at once or not at all.
-void write_json(const std::filesystem::path& path, const Figures& figures, const lockstep::Devices& devices);
+/// Writes the figures with devices, peak memory (of all processes) and versions to --json, at once or not at all.
+/// Called by every process.
+void report(const Options& options, const Figures& figures, const lockstep::Devices& devices);
+
+/// "data-parallel on cpu:0, cpu:1", "distributed data-parallel, 2 processes (shm)".
+std::string describe(const Options& options, const lockstep::Devices& devices);
 
 /// Throws InvalidArgument now when a file could not be written to `path` later.
 void require_writable(const std::filesystem::path& path);

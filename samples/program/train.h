@@ -56,8 +56,7 @@ void train(const std::string& name, const Options& options, Model& model, lockst
     const std::int64_t total =
         options.steps ? std::clamp<std::int64_t>(*options.steps - before, 0, std::max<std::int64_t>(all, 0)) : all;
     Progress progress(options.quiet, epochs, total);
-    progress.line(fmt::format("{}: {} on {}, {} rows a step in {} {}, {} an epoch", name,
-                              options.parallel == "none" ? "one device" : "data-parallel", model.devices().str(),
+    progress.line(fmt::format("{}: {}, {} rows a step in {} {}, {} an epoch", name, describe(options, model.devices()),
                               loader.options().batch_size, model.shards(), model.shards() == 1 ? "shard" : "shards",
                               loader.rows()));
     if (before > 0)
@@ -112,7 +111,7 @@ void train(const std::string& name, const Options& options, Model& model, lockst
     }
     figures.samples_per_second = trainer.rows_per_second();
     figures.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-    if (!options.json.empty()) write_json(options.json, figures, model.devices());
+    report(options, figures, model.devices());
 }
 
 }  // namespace program
