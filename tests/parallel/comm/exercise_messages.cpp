@@ -1,0 +1,167 @@
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "lockstep/tests/parallel/comm/exercise_data.h"
+
+namespace lockstep::testing {
+
+namespace {
+
+/// A message's bytes are fixed by a number, the sender and the receiver, so that the receiver knows what to expect.
+class Messages {
+public:
+    Messages(Transport& transport, int rank, int size, Failures& failures)
+        : transport_(transport), rank_(rank), size_(size), failures_(failures) {}
+
+    void run() {
+        std::vector<Pending> list;
+        tags_out_of_order(list);
+        same_tag(list);
+        both_directions(list);
+        from_anybody();
+        during_collectives(list);
+    }
+
+private:
+    struct Pending {
+        std::unique_ptr<Message> message;
+        Target target;
+        Bytes expected;
+        int from;  ///< -1: a sent one
+        std::string name;
+        bool done = false;
+    };
+
+    void post_send(std::vector<Pending>& list, std::uint64_t call, int to, std::size_t bytes, std::uint32_t tag) {
+        list.push_back({nullptr, Target(sent_bytes(call, rank_, to, bytes)), {}, -1, "send", false});
+        list.back().message = transport_.send(list.back().target.data(), bytes, to, tag);
+    }
+    void post_receive(std::vector<Pending>& list, std::uint64_t call, int from, std::size_t bytes, std::uint32_t tag) {
+        list.push_back({nullptr, Target(bytes), sent_bytes(call, from, rank_, bytes), from,
+                        "message of " + std::to_string(bytes) + " from rank " + std::to_string(from) + " with tag " +
+                            std::to_string(tag),
+                        false});
+        list.back().message = transport_.receive(list.back().target.data(), bytes, from, tag);
+    }
+    static bool advance(std::vector<Pending>& list) {
+        bool all = true;
+        for (Pending& one : list) {
+            one.done = one.done || one.message->advance();
+            all = all && one.done;
+        }
+        return all;
+    }
+    void finish(std::vector<Pending>& list) {
+        const Deadline deadline = soon();
+        while (!advance(list)) {
+            if (Clock::now() > deadline) throw TransportError("messages are not done after a minute");
+            std::this_thread::yield();
+        }
+        for (Pending& one : list) {
+            if (one.from < 0) continue;
+            failures_.check(one.name, one.target, one.expected);
+            failures_.require(one.message->source() == one.from, one.name + ": wrong source");
+        }
+        list.clear();
+    }
+
+    template <class Call>
+    void peers(Call call) const {
+        for (int step = 1; step < size_; ++step) call((rank_ + step) % size_);
+    }
+
+    /// Sent by rising tag, received by falling one; of size 0 to some thousands.
+    void tags_out_of_order(std::vector<Pending>& list) {
+        constexpr std::uint32_t tags = 12;
+        const auto bytes = [](std::uint32_t tag) { return std::size_t{tag} * tag * tag * 3; };
+        peers([&](int to) {
+            for (std::uint32_t tag = 0; tag < tags; ++tag) post_send(list, tag, to, bytes(tag), tag * 0x10000001u);
+        });
+        peers([&](int from) {
+            for (std::uint32_t tag = tags; tag-- > 0;) post_receive(list, tag, from, bytes(tag), tag * 0x10000001u);
+        });
+        finish(list);
+    }
+
+    void same_tag(std::vector<Pending>& list) {
+        peers([&](int from) {
+            for (std::uint64_t i = 0; i < 20; ++i) post_receive(list, i, from, 100 * i, 7);
+        });
+        advance(list);
+        transport_.barrier(soon());
+        peers([&](int to) {
+            for (std::uint64_t i = 0; i < 20; ++i) post_send(list, i, to, 100 * i, 7);
+        });
+        finish(list);
+    }
+
+    void both_directions(std::vector<Pending>& list) {
+        peers([&](int to) {
+            for (std::uint32_t i = 0; i < 3; ++i) post_send(list, i, to, 2 * large + i, i / 2);
+        });
+        advance(list);
+        peers([&](int from) {
+            for (const std::uint32_t i : {2u, 0u, 1u}) post_receive(list, i, from, 2 * large + i, i / 2);
+        });
+        finish(list);
+    }
+
+    void from_anybody() {
+        for (const std::size_t bytes : {std::size_t{1}, std::size_t{4000}, large}) {
+            std::vector<Pending> list;
+            for (int i = 1; i < size_; ++i) post_receive(list, 0, Transport::any_source, bytes, 3);
+            peers([&](int to) { post_send(list, bytes, to, bytes, 3); });
+            const Deadline deadline = soon();
+            while (!advance(list) && Clock::now() < deadline) std::this_thread::yield();
+            std::vector<int> seen;
+            for (int i = 0; i + 1 < size_; ++i) {
+                Pending& one = list[static_cast<std::size_t>(i)];
+                if (!one.done) throw TransportError("messages from anybody are not done after a minute");
+                seen.push_back(one.message->source());
+                failures_.check("message from anybody", one.target, sent_bytes(bytes, seen.back(), rank_, bytes));
+            }
+            seen.push_back(rank_);
+            std::sort(seen.begin(), seen.end());
+            for (int r = 0; r < size_; ++r)
+                failures_.require(seen[static_cast<std::size_t>(r)] == r, "messages from anybody: a source is missing");
+            transport_.barrier(soon());
+        }
+    }
+
+    /// Even ranks wait in a collective while odd ones wait for a message of theirs: `meanwhile` must move it on. And
+    /// messages pass by a collective without being mistaken for a part of it.
+    void during_collectives(std::vector<Pending>& list) {
+        const int other = rank_ ^ 1;
+        if (other < size_) {
+            post_send(list, 1, other, 2 * large, 9);
+            post_receive(list, 1, other, 2 * large, 9);
+        }
+        transport_.meanwhile = [&] { advance(list); };
+        if (rank_ % 2 == 1) finish(list);
+        transport_.barrier(soon());
+        transport_.meanwhile = nullptr;
+        finish(list);
+
+        peers([&](int to) { post_send(list, 5, to, 5000, 1); });
+        advance(list);
+        Target data(elements<float>(ReduceOp::sum, rank_, 0, 5000));
+        transport_.all_reduce(data.data(), 5000, DType::f32, ReduceOp::sum, soon());
+        failures_.check("all_reduce beside messages", data, reduced<float>(ReduceOp::sum, size_, 0, 5000));
+        peers([&](int from) { post_receive(list, 5, from, 5000, 1); });
+        finish(list);
+    }
+
+    Transport& transport_;
+    int rank_, size_;
+    Failures& failures_;
+};
+
+}  // namespace
+
+void exercise_messages(Transport& transport, int rank, int size, Failures& failures) {
+    Messages(transport, rank, size, failures).run();
+}
+
+}  // namespace lockstep::testing
