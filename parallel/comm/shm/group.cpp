@@ -1,0 +1,186 @@
+#include "lockstep/parallel/comm/shm/group.h"
+
+#include <fmt/format.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+
+#include "lockstep/runtime/error.h"
+
+namespace lockstep::shm {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// How long a rank sleeps before it looks whether the others are still there.
+constexpr auto nap = std::chrono::milliseconds(10);
+constexpr unsigned pauses = 32;
+
+void pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+std::string ranks_text(const std::vector<int>& ranks) {
+    return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+}
+
+}  // namespace
+
+Group::Group(const TransportPlace& place) : rank_(place.rank), segments_(static_cast<std::size_t>(place.size)) {
+    try {
+        join(place);
+    } catch (const TransportError& error) {
+        end(error.what(), End::failed);
+        throw;
+    } catch (const Error& error) {  // of the store
+        end(error.what(), End::failed);
+        throw TransportError(error.what());
+    }
+}
+
+void Group::leave() const noexcept {
+    header(rank_).state.left.store(1, std::memory_order_seq_cst);
+    for (int peer = 0; peer < size(); ++peer)
+        if (peer != rank_) nudge(peer);
+}
+
+void Group::begin_call() {
+    require_alive();
+    auto& calls = progress(rank_).calls;
+    calls.store(calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+void Group::advance(std::atomic<std::uint64_t>& counter, std::uint64_t value) const {
+    // Sequentially consistent, as what a sleeper does: either it sees the counter or it is seen asleep here.
+    counter.store(value, std::memory_order_seq_cst);
+    for (int peer = 0; peer < size(); ++peer)
+        if (header(peer).bell.sleeping_for.load(std::memory_order_seq_cst) == static_cast<std::uint32_t>(rank_) + 1)
+            wake(peer);
+}
+
+void Group::nudge(int peer) const {
+    if (header(peer).bell.sleeping_for.load(std::memory_order_seq_cst) != 0) wake(peer);
+}
+
+void Group::wake(int peer) const {
+    auto& rings = header(peer).bell.rings;
+    rings.fetch_add(1, std::memory_order_seq_cst);
+    syscall(SYS_futex, &rings, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+}
+
+void Group::wait_long(int peer, const std::atomic<std::uint64_t>& counter, std::uint64_t value, Deadline deadline,
+                      const std::function<void()>& meanwhile) const {
+    const auto there = [&] { return counter.load(std::memory_order_acquire) >= value; };
+    for (unsigned turn = 0;; ++turn) {
+        for (unsigned i = 0; i < pauses; ++i) {
+            if (there()) return;
+            pause();
+        }
+        if (meanwhile) meanwhile();
+        require_alive();
+        if (turn < spins_) continue;
+        const std::string dead = who_died();
+        const bool left = has_left(peer), late = Clock::now() >= deadline;
+        const bool failed = header(peer).state.end.load(std::memory_order_seq_cst) > End::being_written;
+        if (there()) return;
+        if (!dead.empty()) fail(dead);
+        if (failed) {  // before it had mapped this rank's memory, or it would have said so there
+            std::uint32_t nobody = 0;
+            header(rank_).state.ended_by.compare_exchange_strong(nobody, static_cast<std::uint32_t>(peer) + 1);
+            throw_end();
+        }
+        if (left) fail(fmt::format("rank {} has left the group", peer));
+        if (late) throw_late(peer);
+        sleep(peer, counter, value, deadline);
+    }
+}
+
+void Group::sleep(int peer, const std::atomic<std::uint64_t>& counter, std::uint64_t value, Deadline deadline) const {
+    const Header& own = header(rank_);
+    auto& bell = header(rank_).bell;
+    bell.sleeping_for.store(static_cast<std::uint32_t>(peer) + 1, std::memory_order_seq_cst);
+    const std::uint32_t rings = bell.rings.load(std::memory_order_seq_cst);
+    if (counter.load(std::memory_order_seq_cst) < value && own.state.ended_by.load(std::memory_order_seq_cst) == 0 &&
+        !has_left(peer)) {
+        const auto left =
+            std::clamp<std::chrono::nanoseconds>(deadline - Clock::now(), std::chrono::nanoseconds(0), nap);
+        const timespec time{.tv_sec = 0, .tv_nsec = static_cast<long>(left.count())};
+        syscall(SYS_futex, &bell.rings, FUTEX_WAIT, rings, &time, nullptr, 0);
+    }
+    bell.sleeping_for.store(0, std::memory_order_relaxed);
+}
+
+std::string Group::who_died() const {
+    const auto now = Clock::now();
+    if (now - watched_ < nap) return {};
+    watched_ = now;
+    std::vector<pollfd> polled;
+    for (const Descriptor& process : processes_) polled.push_back({process.get(), POLLIN, 0});
+    if (poll(polled.data(), polled.size(), 0) <= 0) return {};
+    std::vector<int> dead;
+    for (int peer = 0; peer < size(); ++peer)
+        if (polled[static_cast<std::size_t>(peer)].revents != 0 && !(segment(peer) && has_left(peer)))
+            dead.push_back(peer);
+    if (dead.empty()) return {};
+    return fmt::format("{} {} died", ranks_text(dead), dead.size() == 1 ? "has" : "have");
+}
+
+void Group::fail(const std::string& reason) const {
+    end(reason, End::failed);
+    throw TransportError(reason);
+}
+
+void Group::end(const std::string& reason, End kind) const noexcept {
+    if (!segment(rank_)) return;
+    Header::State& own = header(rank_).state;
+    End none = End::none;
+    if (!own.end.compare_exchange_strong(none, End::being_written)) return;
+    std::memcpy(own.reason.data(), reason.data(), std::min(reason.size(), longest_reason));
+    own.end.store(kind, std::memory_order_seq_cst);
+    for (int peer = 0; peer < size(); ++peer) {
+        if (!segment(peer)) continue;  // setting up has failed
+        std::uint32_t nobody = 0;
+        header(peer).state.ended_by.compare_exchange_strong(nobody, static_cast<std::uint32_t>(rank_) + 1);
+        wake(peer);
+    }
+}
+
+void Group::throw_end() const {
+    const int who = static_cast<int>(header(rank_).state.ended_by.load(std::memory_order_acquire)) - 1;
+    if (!segment(who)) throw TransportError(fmt::format("rank {} has ended the group", who));
+    const Header::State& state = header(who).state;
+    const std::string reason(state.reason.data());
+    throw TransportError(who != rank_ && state.end.load(std::memory_order_acquire) == End::failed
+                             ? fmt::format("rank {}: {}", who, reason)
+                             : reason);
+}
+
+void Group::throw_late(int peer) const {
+    std::vector<int> missing;
+    const std::uint64_t calls = progress(rank_).calls.load(std::memory_order_relaxed);
+    for (int other = 0; other < size(); ++other)
+        if (progress(other).calls.load(std::memory_order_relaxed) < calls) missing.push_back(other);
+    if (missing.empty()) fail(fmt::format("the deadline has passed: rank {} has arrived and does not go on", peer));
+    fail(fmt::format("the deadline has passed: {} {} not arrived", ranks_text(missing),
+                     missing.size() == 1 ? "has" : "have"));
+}
+
+void Group::decide_spins() {
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    for (int peer = 0; peer < size(); ++peer) CPU_OR(&cores, &cores, &header(peer).cores);
+    // About 50 us where every rank has a core: more than a wake-up costs. Else somebody needs this core.
+    spins_ = CPU_COUNT(&cores) >= size() ? 64 : 1;
+}
+
+}  // namespace lockstep::shm

@@ -1,0 +1,81 @@
+// The ranks of a group in each other's memory: how they find it, wait for each other, and learn that one is gone.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/comm/shm/segment.h"
+#include "lockstep/parallel/comm/sockets.h"
+#include "lockstep/parallel/comm/transport.h"
+
+namespace lockstep::shm {
+
+/// `end` may be called from any thread; the rest from one at a time. Everything throws TransportError.
+class Group {
+public:
+    /// Returns when all ranks of `place` have mapped each other's memory.
+    explicit Group(const TransportPlace& place);
+    ~Group() { leave(); }
+    Group(const Group&) = delete;
+    Group& operator=(const Group&) = delete;
+
+    int rank() const { return rank_; }
+    int size() const { return static_cast<int>(segments_.size()); }
+    Header& header(int rank) const { return segment(rank).header(); }
+    Header::Progress& progress(int rank) const { return header(rank).progress; }
+    std::byte* slot(int rank, std::uint64_t round) const { return segment(rank).slot(round); }
+    Ring& ring(int from, int to) const { return segment(from).ring(to); }
+
+    /// A collective begins: others can see how far this rank has come.
+    void begin_call();
+    /// Waits until a counter of `peer`'s progress is at least `value`.
+    void wait(int peer, const std::atomic<std::uint64_t>& counter, std::uint64_t value, Deadline deadline,
+              const std::function<void()>& meanwhile) const {
+        if (counter.load(std::memory_order_acquire) < value) wait_long(peer, counter, value, deadline, meanwhile);
+    }
+    /// Sets a counter of the own progress and wakes who sleeps for it.
+    void advance(std::atomic<std::uint64_t>& counter, std::uint64_t value) const;
+    /// Wakes `peer` if it sleeps, for whatever it does.
+    void nudge(int peer) const;
+
+    /// Throws if the group was ended, here or by another rank.
+    void require_alive() const {
+        if (header(rank_).state.ended_by.load(std::memory_order_acquire) != 0) throw_end();
+    }
+    /// Tells the others that nothing more will come from here.
+    void leave() const noexcept;
+    /// "rank 2 has died", or nothing. Looks every few milliseconds at most.
+    std::string who_died() const;
+    bool has_left(int peer) const { return header(peer).state.left.load(std::memory_order_seq_cst) != 0; }
+    /// Ends the group with what went wrong here.
+    [[noreturn]] void fail(const std::string& reason) const;
+    /// Ends the group on all ranks; the first one to do so gives the reason.
+    void end(const std::string& reason, End kind) const noexcept;
+
+private:
+    struct Identity;
+
+    const Segment& segment(int rank) const { return segments_[static_cast<std::size_t>(rank)]; }
+    void join(const TransportPlace& place);
+    void map_peer(int peer, const Identity& identity);
+    std::vector<Identity> meet(const TransportPlace& place, const Descriptor& file, Deadline deadline);
+    void decide_spins();
+    void wake(int peer) const;
+    void wait_long(int peer, const std::atomic<std::uint64_t>& counter, std::uint64_t value, Deadline deadline,
+                   const std::function<void()>& meanwhile) const;
+    void sleep(int peer, const std::atomic<std::uint64_t>& counter, std::uint64_t value, Deadline deadline) const;
+    [[noreturn]] void throw_end() const;
+    [[noreturn]] void throw_late(int peer) const;
+
+    int rank_;
+    std::vector<Segment> segments_;
+    std::vector<Descriptor> processes_;  ///< one a rank, readable once it is dead; none for this rank
+    unsigned spins_ = 1;
+    mutable std::chrono::steady_clock::time_point watched_;
+};
+
+}  // namespace lockstep::shm

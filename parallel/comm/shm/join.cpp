@@ -1,0 +1,139 @@
+// How the ranks of a group find each other's memory: through /proc, by what each says of itself in the store. Nothing
+// with a name is made, so nothing can be left behind.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "lockstep/parallel/comm/shm/group.h"
+
+namespace lockstep::shm {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Of the process, in ticks since the host was started: together with its number it names a process for good.
+std::uint64_t start_time(pid_t process) {
+    std::ifstream file(fmt::format("/proc/{}/stat", process));
+    std::string text, word;
+    std::getline(file, text);
+    const auto end = text.rfind(')');  // of the program's name, which may hold anything
+    if (end == std::string::npos) return 0;
+    std::istringstream words(text.substr(end + 1));
+    for (int i = 0; i < 20; ++i) words >> word;
+    std::uint64_t ticks = 0;
+    words = std::istringstream(word);
+    words >> ticks;
+    return ticks;
+}
+
+/// The same for processes that see each other in /proc.
+std::string host() {
+    std::string boot;
+    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+    std::array<char, 64> space{};
+    const ssize_t length = readlink("/proc/self/ns/pid", space.data(), space.size());
+    if (boot.empty() || length <= 0)
+        throw TransportError("/proc does not tell which host this is; mount it, or use the gloo backend");
+    return boot + "/" + std::string(space.data(), static_cast<std::size_t>(length));
+}
+
+std::string key_of(int rank) { return fmt::format("shm/{}", rank); }
+
+}  // namespace
+
+struct Group::Identity {
+    std::string host;
+    pid_t process = 0;
+    int file = -1;
+    std::uint64_t start = 0, nonce = 0;
+
+    std::string text() const { return fmt::format("{} {} {} {} {}", host, process, file, start, nonce); }
+    static Identity of(int rank, const std::string& text) {
+        Identity result;
+        std::istringstream words(text);
+        if (words >> result.host >> result.process >> result.file >> result.start >> result.nonce) return result;
+        throw TransportError(fmt::format(
+            "rank {} is not of this version or no shm backend; start all ranks with the same program", rank));
+    }
+};
+
+void Group::join(const TransportPlace& place) {
+    const Deadline deadline = Clock::now() + place.timeout;
+    Descriptor file;
+    segments_[static_cast<std::size_t>(rank_)] = Segment(size(), file);
+    processes_.resize(static_cast<std::size_t>(size()));
+    const std::vector<Identity> ranks = meet(place, file, deadline);
+    std::vector<int> elsewhere;
+    for (int peer = 0; peer < size(); ++peer)
+        if (ranks[static_cast<std::size_t>(peer)].host != ranks[static_cast<std::size_t>(rank_)].host)
+            elsewhere.push_back(peer);
+    if (!elsewhere.empty())
+        throw TransportError(
+            fmt::format("rank{} {} cannot share memory with this one, on another host or in another container; use the "
+                        "gloo backend",
+                        elsewhere.size() == 1 ? "" : "s", fmt::join(elsewhere, ", ")));
+    for (int peer = 0; peer < size(); ++peer)
+        if (peer != rank_) map_peer(peer, ranks[static_cast<std::size_t>(peer)]);
+    decide_spins();
+    // All have mapped this rank's memory when all have come here; then the file has done its work and is closed.
+    advance(progress(rank_).calls, 1);
+    for (int peer = 0; peer < size(); ++peer) wait(peer, progress(peer).calls, 1, deadline, {});
+}
+
+std::vector<Group::Identity> Group::meet(const TransportPlace& place, const Descriptor& file, Deadline deadline) {
+    std::vector<Identity> ranks(static_cast<std::size_t>(size()));
+    ranks[static_cast<std::size_t>(rank_)] = {host(), getpid(), file.get(), start_time(getpid()), header(rank_).nonce};
+    place.store->set(key_of(rank_), ranks[static_cast<std::size_t>(rank_)].text());
+    for (int peer = 0; peer < size(); ++peer) {
+        if (peer == rank_) continue;
+        std::optional<std::string> text;
+        for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
+            text = place.store->try_get(key_of(peer));
+            if (text) break;
+            if (Clock::now() >= deadline)
+                throw TransportError(
+                    fmt::format("rank {} has not come within {} ms; was it started?", peer, place.timeout.count()));
+            std::this_thread::sleep_for(pause);
+        }
+        ranks[static_cast<std::size_t>(peer)] = Identity::of(peer, *text);
+    }
+    return ranks;
+}
+
+void Group::map_peer(int peer, const Identity& identity) {
+    const auto index = static_cast<std::size_t>(peer);
+    Descriptor process(static_cast<int>(syscall(SYS_pidfd_open, identity.process, 0)));
+    const int error = errno;
+    if (!process && error != ESRCH)
+        throw TransportError(fmt::format("cannot watch the process of rank {}: {}", peer, text_of(error)));
+    // In this order: had the number been given to another process, its start would differ.
+    if (!process || start_time(identity.process) != identity.start)
+        throw TransportError(fmt::format("rank {} has died", peer));
+    processes_[index] = std::move(process);
+    const Descriptor file(
+        open(fmt::format("/proc/{}/fd/{}", identity.process, identity.file).c_str(), O_RDWR | O_CLOEXEC));
+    if (!file) {
+        const int why = errno;
+        throw TransportError(
+            fmt::format("cannot open the memory of rank {}: {}; ranks must belong to one user, or use "
+                        "the gloo backend",
+                        peer, text_of(why)));
+    }
+    try {
+        segments_[index] = Segment(size(), file, identity.nonce);
+    } catch (const TransportError& failure) {
+        throw TransportError(fmt::format("rank {}: {}", peer, failure.what()));
+    }
+}
+
+}  // namespace lockstep::shm

@@ -1,0 +1,52 @@
+// Messages between two ranks, through a ring in the sender's memory. What comes before it is asked for is kept aside.
+#pragma once
+
+#include <deque>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "lockstep/parallel/comm/shm/group.h"
+
+namespace lockstep::shm {
+
+/// Used from one thread at a time, as Transport::send and receive are.
+class Mailbox : public std::enable_shared_from_this<Mailbox> {
+public:
+    explicit Mailbox(std::shared_ptr<Group> group);
+
+    std::unique_ptr<Message> send(const void* data, std::size_t bytes, int to, std::uint32_t tag);
+    std::unique_ptr<Message> receive(void* data, std::size_t bytes, int from, std::uint32_t tag);
+    /// Messages that are still there throw from now on.
+    void close() { closed_ = true; }
+
+private:
+    struct Sending;
+    struct Receiving;
+    struct Incoming;
+    class SentMessage;
+    class ReceivedMessage;
+
+    void require_open() const;
+    void progress();
+    void push(int to);
+    void drain(int from);
+    void arrives(std::shared_ptr<Incoming> message);
+    void pair(Incoming& message, const std::shared_ptr<Receiving>& receiver);
+    void forget(Incoming& message);
+    void give_up(const std::shared_ptr<Receiving>& receiver);
+    /// Whether `peer` has left; any_source: whether all have.
+    bool gone(int peer) const;
+    /// Throws if a message to or from `peer`, who may be gone, can't be finished any more.
+    void require_possible(int peer, bool gone) const;
+
+    std::shared_ptr<Group> group_;
+    bool closed_ = false;
+    std::uint64_t posted_count_ = 0;
+    std::vector<std::deque<std::shared_ptr<Sending>>> outgoing_;  ///< by receiver
+    std::vector<std::shared_ptr<Incoming>> current_;              ///< by sender: a part of it has come
+    std::list<std::shared_ptr<Incoming>> unexpected_;             ///< in the order in which they began
+    std::list<std::shared_ptr<Receiving>> posted_;                ///< in the order of the calls, without a message yet
+};
+
+}  // namespace lockstep::shm

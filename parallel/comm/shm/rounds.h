@@ -1,0 +1,72 @@
+// How collectives move bytes: each rank puts a piece into its slot, the others take what they need from there.
+#pragma once
+
+#include <functional>
+
+#include "lockstep/parallel/comm/shm/group.h"
+
+namespace lockstep::shm {
+
+/// The rounds of one collective call. All ranks go through the same number of them.
+class Rounds {
+public:
+    /// `next`: the number of the group's next round, which is moved on.
+    Rounds(Group& group, std::uint64_t& next, Deadline deadline, const std::function<void()>& meanwhile)
+        : group_(group), next_(next), deadline_(deadline), meanwhile_(meanwhile) {
+        group_.begin_call();
+    }
+
+    /// Gives the next round by put(own slot); returns its number.
+    template <class Put>
+    std::uint64_t give(Put put) {
+        const std::uint64_t round = next_++;
+        wait_until_free(round);
+        put(group_.slot(group_.rank(), round));
+        group_.advance(own().written, round + 1);
+        return round;
+    }
+    /// Nothing of the rounds before `round` is needed here any more.
+    void took_before(std::uint64_t round) { group_.advance(own().taken, round); }
+
+    /// Goes through `count` rounds. Whoever `puts` is asked for round k by put(k, own slot), whoever `takes` by take(k,
+    /// its number for `from`). A rank puts one round before it takes the one before, so that it seldom has to wait.
+    template <class Put, class Take>
+    void run(std::uint64_t count, bool puts, bool takes, Put put, Take take) {
+        const std::uint64_t begin = next_;
+        if (!takes) took_before(begin + count);
+        for (std::uint64_t k = 0; k < count + 1; ++k) {
+            if (puts && k < count) give([&](std::byte* slot) { put(k, slot); });
+            if (takes && k > 0) {
+                take(k - 1, begin + k - 1);
+                took_before(begin + k);
+            }
+        }
+        next_ = begin + count;
+        if (!puts) own().written.store(next_, std::memory_order_release);  // nobody waits for it
+    }
+
+    /// What `peer` has put in a round, once it is there.
+    const std::byte* from(int peer, std::uint64_t round) const {
+        group_.wait(peer, group_.progress(peer).written, round + 1, deadline_, meanwhile_);
+        return group_.slot(peer, round);
+    }
+
+    /// The greatest of the numbers that the ranks give.
+    std::uint64_t greatest(std::uint64_t number);
+
+private:
+    Header::Progress& own() const { return group_.progress(group_.rank()); }
+    /// Until all ranks have taken what lies in the slot for `round`.
+    void wait_until_free(std::uint64_t round) const {
+        if (round < slots) return;
+        for (int peer = 0; peer < group_.size(); ++peer)
+            group_.wait(peer, group_.progress(peer).taken, round + 1 - slots, deadline_, meanwhile_);
+    }
+
+    Group& group_;
+    std::uint64_t& next_;
+    Deadline deadline_;
+    const std::function<void()>& meanwhile_;
+};
+
+}  // namespace lockstep::shm

@@ -1,0 +1,89 @@
+// The memory that each rank of a group gives to the others, and what lies where in it. All of it is written by one
+// rank and read by others unless said otherwise; only atomics are touched by two at once.
+#pragma once
+
+#include <sched.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "lockstep/parallel/comm/sockets.h"
+
+namespace lockstep::shm {
+
+constexpr std::size_t cache_line = 64;
+
+/// Collectives go in rounds, numbered from 0 for the life of the group and the same on all ranks. What a rank gives in
+/// round k lies in its slot k % slots until all ranks have taken it.
+constexpr std::uint64_t slots = 4;
+constexpr std::size_t slot_bytes = std::size_t{128} << 10;
+/// Of the messages from one rank to another that have not been received.
+constexpr std::size_t ring_bytes = std::size_t{128} << 10;
+constexpr std::size_t longest_reason = 500;
+
+/// Who ended a group, and how its reason is to be read.
+enum class End : std::uint32_t { none, being_written, aborted, failed };
+
+struct Header {
+    std::uint64_t nonce;  ///< random: this is the segment that was meant
+    cpu_set_t cores;      ///< which the rank may run on
+
+    struct alignas(cache_line) Progress {
+        std::atomic<std::uint64_t> calls;    ///< begun; the first one is setting up
+        std::atomic<std::uint64_t> written;  ///< rounds whose slots are there to be read
+        std::atomic<std::uint64_t> taken;    ///< rounds for which it needs nobody's slots any more
+        /// By slot: how many rounds a call takes where only this rank knows.
+        std::array<std::atomic<std::uint64_t>, slots> rounds;
+    } progress;
+
+    /// Where the rank sleeps. Others count `rings` up and wake it.
+    struct alignas(cache_line) Bell {
+        std::atomic<std::uint32_t> rings;
+        /// 1 + the rank whose progress it sleeps for; 0: it is awake.
+        std::atomic<std::uint32_t> sleeping_for;
+    } bell;
+
+    struct alignas(cache_line) State {
+        std::atomic<std::uint32_t> left;
+        /// 1 + the rank whose `reason` ended the group for this one; written by that rank.
+        std::atomic<std::uint32_t> ended_by;
+        std::atomic<End> end;
+        std::array<char, longest_reason + 1> reason;  ///< valid once `end` is aborted or failed
+    } state;
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<End>::is_always_lock_free);
+
+/// Messages from the segment's rank to one other: bytes [tail, head) of an endless stream.
+struct Ring {
+    alignas(cache_line) std::atomic<std::uint64_t> head;
+    alignas(cache_line) std::atomic<std::uint64_t> tail;  ///< written by the receiver
+    alignas(cache_line) std::array<std::byte, ring_bytes> bytes;
+};
+
+/// A segment as it is mapped here. It has no name and is gone with the last process that maps it.
+class Segment {
+public:
+    Segment() noexcept = default;
+    /// Makes one for a group of `size` ranks; `file` is then what others open. Throws TransportError.
+    Segment(int size, Descriptor& file);
+    /// Maps another rank's. Throws TransportError when it is not one for `size` ranks with that nonce.
+    Segment(int size, const Descriptor& file, std::uint64_t nonce);
+    Segment(Segment&& other) noexcept;
+    Segment& operator=(Segment&& other) noexcept;
+    ~Segment();
+
+    explicit operator bool() const { return base_ != nullptr; }
+    Header& header() const;
+    std::byte* slot(std::uint64_t round) const;
+    Ring& ring(int to) const;
+
+private:
+    void map(const Descriptor& file);
+
+    std::byte* base_ = nullptr;
+    std::size_t bytes_ = 0;
+};
+
+}  // namespace lockstep::shm
