@@ -14,6 +14,7 @@
 #include "lockstep/parallel/engine.h"
 #include "lockstep/parallel/functions.h"
 #include "lockstep/parallel/idx.h"
+#include "lockstep/parallel/launcher.h"
 #include "lockstep/parallel/loader.h"
 #include "lockstep/parallel/process_group.h"
 #include "lockstep/parallel/rendezvous.h"

@@ -61,25 +61,26 @@ ProcessPlace from_environment() {
     return place;
 }
 
+/// What every launcher of a cluster says, under names of its own.
+ProcessPlace from_cluster(Launcher launcher, const char* rank, const char* world_size, const char* local_rank) {
+    ProcessPlace place;
+    place.launcher = launcher;
+    place.rank = required(rank, world_size, 0);
+    place.world_size = required(world_size, rank, 1);
+    place.local_rank = required(local_rank, rank, 0);
+    return place;
+}
+
 ProcessPlace from_open_mpi() {
     constexpr const char* rank = "OMPI_COMM_WORLD_RANK";
-    ProcessPlace place;
-    place.launcher = Launcher::open_mpi;
-    place.rank = required(rank, "OMPI_COMM_WORLD_SIZE", 0);
-    place.world_size = required("OMPI_COMM_WORLD_SIZE", rank, 1);
-    place.local_rank = required("OMPI_COMM_WORLD_LOCAL_RANK", rank, 0);
+    ProcessPlace place = from_cluster(Launcher::open_mpi, rank, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK");
     place.local_world_size = required("OMPI_COMM_WORLD_LOCAL_SIZE", rank, 1);
     place.master_port = port_made_from(text("PMIX_NAMESPACE"));
     return place;
 }
 
 ProcessPlace from_slurm() {
-    constexpr const char* rank = "SLURM_PROCID";
-    ProcessPlace place;
-    place.launcher = Launcher::slurm;
-    place.rank = required(rank, "SLURM_STEP_NUM_TASKS", 0);
-    place.world_size = required("SLURM_STEP_NUM_TASKS", rank, 1);
-    place.local_rank = required("SLURM_LOCALID", rank, 0);
+    ProcessPlace place = from_cluster(Launcher::slurm, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID");
     const std::string per_node = text("SLURM_STEP_TASKS_PER_NODE");  // "4(x2),3": this says it where all are alike
     place.local_world_size = per_node.empty() ? place.world_size : std::max(std::atoi(per_node.c_str()), 1);
     place.master_port = port_made_from(text("SLURM_JOB_ID") + "." + text("SLURM_STEP_ID"));

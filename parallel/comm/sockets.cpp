@@ -43,6 +43,16 @@ Descriptor open_socket(const addrinfo& address, int flags) {
     return socket;
 }
 
+/// A socket bound to `address`, whose port others may be holding or may have left just now.
+Descriptor bind_to(const addrinfo& address) {
+    Descriptor socket = open_socket(address, SOCK_NONBLOCK);
+    const int on = 1;
+    if (!socket || setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+        bind(socket.get(), address.ai_addr, address.ai_addrlen) != 0)
+        return {};
+    return socket;
+}
+
 void without_delay(const Descriptor& socket) {
     const int on = 1;
     setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -104,17 +114,19 @@ Descriptor listen_on(const std::string& host, int port) {
     const Addresses addresses = addresses_of(host, port, true);
     std::string failure;
     for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
-        Descriptor socket = open_socket(*address, SOCK_NONBLOCK);
-        const int on = 1;
-        if (socket) setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-        if (socket && bind(socket.get(), address->ai_addr, address->ai_addrlen) == 0 &&
-            listen(socket.get(), SOMAXCONN) == 0)
-            return socket;
+        Descriptor socket = bind_to(*address);
+        if (socket && listen(socket.get(), SOMAXCONN) == 0) return socket;
         failure = text_of(errno);
     }
     throw CommunicationError(fmt::format(
         "cannot listen on {}:{}: {}; choose another port, or 0 for a free one, and an address of this machine", host,
         port, failure));
+}
+
+Descriptor hold_free_port() {
+    Descriptor socket = bind_to(*addresses_of("127.0.0.1", 0, true));
+    if (!socket) throw CommunicationError(fmt::format("no free port on 127.0.0.1: {}", text_of(errno)));
+    return socket;
 }
 
 int port_of(const Descriptor& socket) {

@@ -34,6 +34,9 @@ std::string text_of(int error);
 
 /// Listens on `host`, on `port` or a free one (0). Throws CommunicationError.
 Descriptor listen_on(const std::string& host, int port);
+/// Holds a free port of 127.0.0.1: while it lives nobody else is given that port, and who asks for it by number and
+/// with SO_REUSEADDR, as `listen_on` does, may listen there. Throws CommunicationError.
+Descriptor hold_free_port();
 int port_of(const Descriptor& socket);
 /// Whether all addresses of `host` are of the loopback interface. Throws CommunicationError when it has none.
 bool is_loopback(const std::string& host);

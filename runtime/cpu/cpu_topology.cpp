@@ -66,22 +66,29 @@ std::string proc_value(const char* file, std::string_view name) {
     return {};
 }
 
-int cores_of_the_process() {
+}  // namespace
+
+std::vector<int> allowed_cores() {
+    std::vector<int> cores;
     for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {  // the kernel refuses a mask smaller than its own
         cpu_set_t* set = CPU_ALLOC(cpus);
         if (!set) break;
-        const bool known = sched_getaffinity(0, CPU_ALLOC_SIZE(cpus), set) == 0;
-        const int cores = known ? CPU_COUNT_S(CPU_ALLOC_SIZE(cpus), set) : 0;
+        const std::size_t bytes = CPU_ALLOC_SIZE(cpus);
+        const bool known = sched_getaffinity(0, bytes, set) == 0;
+        for (int core = 0; known && core < cpus; ++core)
+            if (CPU_ISSET_S(static_cast<std::size_t>(core), bytes, set)) cores.push_back(core);
         CPU_FREE(set);
-        if (known) return std::max(cores, 1);
+        if (known) break;
     }
-    return static_cast<int>(std::max(sysconf(_SC_NPROCESSORS_ONLN), 1L));
+    if (cores.empty()) {
+        cores.resize(static_cast<std::size_t>(std::max(sysconf(_SC_NPROCESSORS_ONLN), 1L)));
+        std::iota(cores.begin(), cores.end(), 0);
+    }
+    return cores;
 }
 
-}  // namespace
-
 // A kernel that was made for more threads than OpenMP gives it (OMP_THREAD_LIMIT) would wait for the others for ever.
-int usable_cores() { return std::min(cores_of_the_process(), omp_get_thread_limit()); }
+int usable_cores() { return std::min(static_cast<int>(allowed_cores().size()), omp_get_thread_limit()); }
 
 int cpu_device_count() { return static_cast<int>(visible().size()); }
 

@@ -7,7 +7,9 @@
 
 namespace lockstep {
 
-/// Cores that this process may run on (its affinity mask).
+/// Numbers of the cores that this process may run on (its affinity mask), in order; at least one.
+std::vector<int> allowed_cores();
+/// How many of them OpenMP may use.
 int usable_cores();
 /// Virtual CPU devices that are visible.
 int cpu_device_count();

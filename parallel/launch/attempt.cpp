@@ -1,0 +1,223 @@
+#include "lockstep/parallel/launch/attempt.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <vector>
+
+#include "lockstep/parallel/comm/sockets.h"
+#include "lockstep/parallel/launch/child.h"
+#include "lockstep/parallel/launch/output_route.h"
+#include "lockstep/parallel/launch/rank_environment.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/cpu_topology.h"
+
+namespace lockstep {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+/// Deaths are looked for at least so often, should the signal that tells of them be lost.
+constexpr milliseconds longest_sleep(500);
+/// A rank's last words have arrived when nothing came for so long.
+constexpr milliseconds quiet_at_the_end(1000);
+/// The same signal again is the user's impatience; sooner it is one that was sent to process and group, as timeout
+/// does.
+constexpr milliseconds impatience(1000);
+
+bool has(Streams streams, Streams one) { return (static_cast<unsigned>(streams) & static_cast<unsigned>(one)) != 0; }
+
+bool ends_the_run(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
+
+class Attempt {
+public:
+    Attempt(const LaunchOptions& options, const std::filesystem::path& program, int number, SignalWatch& signals)
+        : options_(options), number_(number), signals_(signals) {
+        RankPlace place{.attempt = number, .master_addr = options.master_addr, .master_port = options.master_port};
+        if (place.master_addr.empty()) place.master_addr = "127.0.0.1";
+        if (place.master_port == 0) {
+            port_ = hold_free_port();
+            place.master_port = port_of(port_);
+        }
+        const std::vector<int> cores = allowed_cores();
+        for (int local_rank = 0; local_rank < options.processes; ++local_rank) {
+            const std::vector<int> share = share_of(cores, local_rank, options.processes);
+            place.local_rank = local_rank;
+            place.cores = share.size();
+            ChildSpec spec{
+                .program = program, .arguments = options.command, .environment = rank_environment(options, place)};
+            if (options.bind_cores) spec.cores = share;
+            outs_.push_back(route(local_rank, Streams::out, spec.out));
+            errs_.push_back(route(local_rank, Streams::err, spec.err));
+            children_.emplace_back(spec, signals);
+            for (const auto* routes : {&outs_, &errs_})
+                if (routes->back()) routes->back()->started();
+        }
+    }
+
+    AttemptEnd run() {
+        for (;;) {
+            look_for_deaths();
+            if (std::all_of(children_.begin(), children_.end(), [](Child& child) { return child.ended(); })) break;
+            if (phase_ != Phase::running && Clock::now() >= deadline_ && !escalate()) break;
+            sleep(phase_ == Phase::running ? longest_sleep
+                                           : std::min(longest_sleep, milliseconds(milliseconds_until(deadline_))));
+            for (const int signal : signals_.take()) pass_on(signal);
+        }
+        send_to_all(SIGKILL);  // what the ranks have started and left behind
+        deliver_last_words();
+        if (failed_ >= 0) end_.failure->last_lines = errs_[static_cast<std::size_t>(failed_)]->last_lines();
+        return end_;
+    }
+
+private:
+    enum class Phase : std::uint8_t {
+        running,
+        noticing,  ///< a rank has failed; the others may find out by themselves
+        ending,    ///< they have been told
+        killed
+    };
+
+    /// Nothing where the rank has this process's own stream; else `end` becomes where it writes.
+    std::unique_ptr<OutputRoute> route(int local_rank, Streams stream, int& end) const {
+        const auto asked = [&](const std::vector<Streams>& choice) {
+            return !choice.empty() && has(choice[static_cast<std::size_t>(local_rank)], stream);
+        };
+        const bool tee = asked(options_.tee), to_file = tee || asked(options_.redirects);
+        const bool prefix = tee || options_.prefix;
+        if (stream == Streams::out && !to_file && !prefix) return nullptr;
+        const int rank = global_rank(options_, local_rank);
+        Descriptor file;
+        if (to_file) {
+            const auto directory = options_.log_dir / fmt::format("attempt_{}", number_) / std::to_string(rank);
+            const auto path = directory / (stream == Streams::out ? "stdout.log" : "stderr.log");
+            std::error_code error;
+            std::filesystem::create_directories(directory, error);
+            if (!error)
+                file = Descriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
+            if (!file)
+                throw InvalidArgument(fmt::format("launch: {} cannot be written: {}; choose another directory for logs",
+                                                  path.string(), error ? error.message() : text_of(errno)));
+        }
+        const int console = to_file && !tee ? -1 : (stream == Streams::out ? STDOUT_FILENO : STDERR_FILENO);
+        auto made = std::make_unique<OutputRoute>(console, std::move(file), prefix ? fmt::format("[{}]:", rank) : "");
+        end = made->entrance();
+        return made;
+    }
+
+    /// Of several that died since the last look the one that a signal killed is the cause: who misses another ends by
+    /// itself.
+    void look_for_deaths() {
+        int first = -1;
+        for (std::size_t i = 0; i < children_.size(); ++i) {
+            if (!children_[i].ended() || !children_[i].failed()) continue;
+            if (first < 0 || (children_[i].signal() != 0 && children_[static_cast<std::size_t>(first)].signal() == 0))
+                first = static_cast<int>(i);
+        }
+        if (first < 0 || phase_ != Phase::running) return;
+        const Child& child = children_[static_cast<std::size_t>(first)];
+        failed_ = first;
+        end_.failure = RankFailure{.rank = global_rank(options_, first),
+                                   .process = child.process(),
+                                   .exit_status = child.exit_status(),
+                                   .signal = child.signal()};
+        enter(Phase::noticing);
+    }
+
+    void enter(Phase phase) {
+        phase_ = phase;
+        deadline_ = Clock::now() + options_.grace;
+    }
+
+    void send_to_all(int signal) const {
+        for (const Child& child : children_) child.send(signal);
+    }
+
+    /// False when there is nothing stronger left.
+    bool escalate() {
+        if (phase_ == Phase::killed) return false;
+        const bool told = phase_ == Phase::ending;
+        send_to_all(told ? SIGKILL : SIGTERM);
+        enter(told ? Phase::killed : Phase::ending);
+        if (told) deadline_ = std::max(deadline_, Clock::now() + quiet_at_the_end);  // even SIGKILL takes its time
+        return true;
+    }
+
+    void pass_on(int signal) {
+        if (signal == SIGCHLD || phase_ == Phase::killed) return;
+        if (!ends_the_run(signal)) return send_to_all(signal);
+        if (end_.signal == 0) {
+            end_.signal = signal;
+            interrupted_ = Clock::now();
+            send_to_all(signal);
+            enter(Phase::ending);
+        } else if (Clock::now() - interrupted_ >= impatience) {
+            phase_ = Phase::ending;
+            escalate();
+        }
+    }
+
+    /// Until something happens. Output goes on its way meanwhile.
+    void sleep(milliseconds longest) {
+        std::vector<pollfd> entries{{signals_.descriptor(), POLLIN, 0}};
+        std::vector<OutputRoute*> routes{nullptr};
+        for (const auto* all : {&outs_, &errs_})
+            for (const auto& route : *all) {
+                if (!route || route->next().fd < 0) continue;
+                entries.push_back(route->next());
+                routes.push_back(route.get());
+            }
+        if (poll(entries.data(), entries.size(), static_cast<int>(longest.count())) <= 0) return;
+        for (std::size_t i = 1; i < entries.size(); ++i)
+            if (entries[i].revents != 0) routes[i]->advance();
+    }
+
+    /// A console that is slow is waited for, until a signal comes: what was printed last tells most. Others than the
+    /// ranks, who have their streams too, are not.
+    void deliver_last_words() {
+        auto deadline = Clock::now() + quiet_at_the_end;
+        for (;;) {
+            bool more = false;
+            for (const auto* all : {&outs_, &errs_})
+                for (const auto& route : *all) {
+                    if (!route) continue;
+                    more = more || route->next().fd >= 0;
+                    if (route->waits_for_console()) deadline = Clock::now() + quiet_at_the_end;
+                }
+            if (!more || Clock::now() >= deadline) return;
+            sleep(milliseconds(milliseconds_until(deadline)));
+            for (const int signal : signals_.take()) {
+                if (!ends_the_run(signal)) continue;
+                if (end_.signal == 0) end_.signal = signal;
+                return;
+            }
+        }
+    }
+
+    const LaunchOptions& options_;
+    int number_;
+    SignalWatch& signals_;
+    Descriptor port_;
+    std::vector<std::unique_ptr<OutputRoute>> outs_, errs_;
+    std::vector<Child> children_;
+    Phase phase_ = Phase::running;
+    Clock::time_point deadline_{}, interrupted_{};
+    int failed_ = -1;  // local rank
+    AttemptEnd end_;
+};
+
+}  // namespace
+
+AttemptEnd run_attempt(const LaunchOptions& options, const std::filesystem::path& program, int number,
+                       SignalWatch& signals) {
+    return Attempt(options, program, number, signals).run();
+}
+
+}  // namespace lockstep

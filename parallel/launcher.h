@@ -1,0 +1,94 @@
+// Starts a program as the ranks of a job, one process per device, and stays with them until all have ended.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+
+/// Output streams of a process, numbered as torchrun does.
+enum class Streams : std::uint8_t { none = 0, out = 1, err = 2, both = 3 };
+
+/// The first rank of an attempt that failed; what others did because of it is not told.
+struct RankFailure {
+    int rank = 0;
+    pid_t process = 0;
+    int exit_status = 0;                       ///< 0 when a signal ended it
+    int signal = 0;                            ///< 0 when it exited by itself
+    std::vector<std::string> last_lines = {};  ///< of its standard error, at most 10
+    /// "rank 1 failed first: exit status 3", "rank 1 failed first: killed by signal 9 (SIGKILL)"
+    std::string str() const;
+};
+
+struct LaunchOptions {
+    /// Program and arguments; a name without a slash is sought along PATH.
+    std::vector<std::string> command;
+    int processes = 1;  ///< on this machine: 1 to 1024
+    int nodes = 1;      ///< machines on each of which `launch` is called with the same numbers
+    /// Of this machine, from 0. Must be given, with address and port, when there are several.
+    std::optional<int> node_rank = {};
+    std::string master_addr = {};  ///< of the machine with rank 0; with one node 127.0.0.1 unless given
+    int master_port = 0;           ///< 0: a free one, another for every attempt; with one node only
+    int max_restarts = 0;          ///< attempts after the first; with one node only
+    /// Each process runs on its share of this process's cores; otherwise all on all of them.
+    bool bind_cores = true;
+    /// Lines of both streams begin with "[rank]:".
+    bool prefix = false;
+    /// Files attempt_A/RANK/stdout.log and stderr.log lie in here.
+    std::filesystem::path log_dir = {};
+    /// What goes to files alone, and what to files and, with "[rank]:" before every line, to the console too: one
+    /// entry per local rank, or none at all. Where both name a stream, `tee` holds.
+    std::vector<Streams> redirects = {}, tee = {};
+    /// Are passed on to all ranks. SIGINT, SIGTERM, SIGHUP and SIGQUIT end the run as well.
+    std::vector<int> signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+    /// How long the others may run after a rank has failed, to say what they miss; and then again between SIGTERM, or a
+    /// signal that was passed on, and SIGKILL.
+    std::chrono::milliseconds grace{5000};
+    /// Hears of every failure after which the ranks are started again, before they are.
+    std::function<void(const RankFailure&)> on_restart = {};
+};
+
+struct LaunchResult {
+    std::optional<RankFailure> failure = {};  ///< of the last attempt
+    int restarts = 0;                         ///< how many there were
+    int signal = 0;                           ///< that came from outside and ended the run
+    bool success() const { return !failure && signal == 0; }
+    /// One line: how the run ended.
+    std::string str() const;
+};
+
+/// Runs `options.command` as `options.processes` ranks and returns when all have ended, together with what they have
+/// started in their process groups. When one fails (an exit status other than 0, or a signal) the others are ended; who
+/// ends with 0 while others run on is left alone.
+///
+/// Each rank is told its place by RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT,
+/// TORCHELASTIC_RESTART_COUNT and TORCHELASTIC_MAX_RESTARTS (`process_place` reads them), has OMP_NUM_THREADS set to
+/// its cores unless it is set, and on a machine without GPUs sees one CPU device, of all its cores, unless
+/// LOCKSTEP_CPU_DEVICES or CUDA_VISIBLE_DEVICES is set. Standard input is empty. Standard output is this process's
+/// unless it goes to a file or bears prefixes. A free port is bound, not listened on, by this process until the attempt
+/// has ended, so that nobody else is given it: rank 0 listens on it with SO_REUSEADDR, as our store and PyTorch's do.
+///
+/// Meanwhile this process's handlers of SIGCHLD and of `options.signals` are replaced; a signal that is ignored stays
+/// so. Only one launch at a time. The ranks die with the calling thread, however it ends.
+///
+/// Throws InvalidArgument, before anything is started, for a program that cannot be executed and for options that
+/// cannot be or contradict each other, and Error when the system refuses processes or files.
+LaunchResult launch(const LaunchOptions& options);
+
+/// The ranks of a machine: a number, "gpu" (one per GPU), "cpu" (one per core), or "auto": one per GPU, or per virtual
+/// CPU device where there are none. Throws InvalidArgument for anything else, and for "gpu" without GPUs.
+int processes_per_node(std::string_view text);
+
+/// This program with the arguments of its `main`, for `LaunchOptions::command`.
+std::vector<std::string> own_command(int argc, const char* const* argv);
+
+}  // namespace lockstep
