@@ -1,0 +1,121 @@
+// Several processes train to the checkpoint of one: with eight shards, whatever their number and the backend. Every run
+// is a job of its own.
+#include <cstdio>
+#include <map>
+
+#include "lockstep/parallel/comm/transport.h"
+#include "lockstep/parallel/launcher.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/child_process.h"
+#include "lockstep/tests/parallel/file_fixture.h"
+
+using namespace lockstep;
+
+namespace {
+
+struct Run {
+    std::string net = "small", backend = "shm";
+    int ranks = 2;
+    std::int64_t rows = 404;  // batches of 64; the last one has 20 rows: shards of 3,3,3,3,3,3,2
+    std::size_t bucket_bytes = std::size_t{1} << 20;
+    int shards = 8;
+    int delay_us = 0;  ///< longest delay that is injected before a piece of work
+};
+
+const test::TemporaryDirectory& directory() {
+    static const test::TemporaryDirectory instance;
+    return instance;
+}
+
+bool built_in(const std::string& name) {
+    for (const TransportBackend& backend : transport_backends())
+        if (backend.name == name) return backend.make != nullptr;
+    return false;
+}
+
+std::string checkpoint_of(const Run& run) {
+    const std::string file = directory() / "checkpoint.safetensors";
+    std::filesystem::remove(file);
+    std::vector<std::string> command{TRAIN_CHECKPOINT,           run.net,     std::to_string(run.ranks),
+                                     std::to_string(run.shards), run.backend, std::to_string(run.bucket_bytes),
+                                     std::to_string(run.rows),   "1",         file};
+    INFO(run.net << ", " << run.backend << ", " << run.ranks << " ranks, " << run.rows << " rows, " << run.shards
+                 << " shards, delays " << run.delay_us);
+    const std::string delays = std::to_string(run.delay_us);
+    if (run.backend == "mpi") {
+        command.insert(command.begin(), {"/usr/bin/env", "mpirun", "--allow-run-as-root", "--oversubscribe", "-n",
+                                         std::to_string(run.ranks)});
+        const test::ChildProcess child{
+            .command = command, .environment = {{"LOCKSTEP_CPU_DEVICES", "1"}}, .output = directory() / "output"};
+        REQUIRE(test::run_child(child) == 0);
+    } else {
+        setenv("LOCKSTEP_INJECT_DELAYS", delays.c_str(), 1);
+        const LaunchResult result =
+            launch({.command = command,
+                    .processes = run.ranks,
+                    .log_dir = directory() / "logs",
+                    .redirects = std::vector<Streams>(static_cast<std::size_t>(run.ranks), Streams::out)});
+        unsetenv("LOCKSTEP_INJECT_DELAYS");
+        INFO(result.str());
+        REQUIRE(result.success());
+    }
+    return test::get_bytes(file);
+}
+
+/// Of one process on one device.
+const std::string& expected(const Run& run) {
+    static std::map<std::string, std::string> known;
+    std::string& bytes = known[run.net + std::to_string(run.rows) + "/" + std::to_string(run.shards)];
+    if (!bytes.empty()) return bytes;
+    const std::string file = directory() / "expected.safetensors";
+    test::ChildProcess child;
+    child.command = {TRAIN_CHECKPOINT,         run.net, "1", std::to_string(run.shards), "root", "1048576",
+                     std::to_string(run.rows), "1",     file};
+    child.environment = {{"LOCKSTEP_CPU_DEVICES", "1"}};
+    child.output = directory() / "output";
+    REQUIRE(test::run_child(child) == 0);
+    return bytes = test::get_bytes(file);
+}
+
+void check(const Run& run) {
+    INFO(run.net << ", " << run.backend << ", " << run.ranks << " ranks, " << run.rows << " rows");
+    CHECK((checkpoint_of(run) == expected(run)));  // in parentheses: files are not printed
+}
+
+}  // namespace
+
+TEST_CASE("ddp by shared memory: one checkpoint for all networks, rows and numbers of ranks") {
+    for (const char* net : {"small", "normed", "cnn"})
+        for (const std::int64_t rows : {404, 389})
+            for (const int ranks : {1, 2, 3, 4, 8}) check({.net = net, .ranks = ranks, .rows = rows});
+}
+
+TEST_CASE("ddp: buckets and timing change no bit") {
+    for (const std::size_t bucket : {1000, 20000}) check({.net = "normed", .ranks = 3, .bucket_bytes = bucket});
+    check({.net = "normed", .ranks = 3, .bucket_bytes = 20000, .delay_us = 300});
+}
+
+TEST_CASE("ddp: fewer shards than ranks") {
+    check({.ranks = 3, .shards = 2});
+    check({.net = "normed", .ranks = 4, .rows = 389, .shards = 3});
+}
+
+TEST_CASE("ddp by gloo and mpi: the same checkpoint") {
+    for (const char* backend : {"gloo", "mpi"}) {
+        if (!built_in(backend)) {
+            std::printf("skipped: %s was not built in\n", backend);
+            continue;
+        }
+        for (const int ranks : {2, 3, 8}) check({.net = "small", .backend = backend, .ranks = ranks, .rows = 389});
+        check({.net = "normed", .backend = backend, .ranks = 4, .rows = 404});
+        check({.net = "normed", .backend = backend, .ranks = 8, .rows = 389});
+        check({.net = "cnn", .backend = backend, .ranks = 2, .rows = 389});
+        check({.net = "cnn", .backend = backend, .ranks = 3, .rows = 404});
+        check({.net = "small", .backend = backend, .ranks = 1});
+    }
+}
+
+TEST_CASE("ddp: another number of shards gives other bits, so the comparison can fail") {
+    const std::string eight = expected({});
+    CHECK_FALSE((checkpoint_of({.shards = 7}) == eight));
+}
