@@ -14,6 +14,10 @@ using DistributedDataParallelOptions = EngineOptions;
 /// call, in the same order; batches are the global ones, of which a process computes the shards of its rank. With the
 /// same number of shards it trains bit for bit as DataParallel does. torch.nn.parallel.DistributedDataParallel.
 ///
+/// `step` takes batches from a Loader (each process reads its rows), or tensors that hold the whole batch on every
+/// rank. PyTorch's longer form takes those, or this rank's own rows: `forward` of plain tensors returns the outputs of
+/// these rows, and `backward()` leaves the mean over the ranks of the gradients of their losses, as in PyTorch.
+///
 /// Gradients are summed along the tree of shards while backward goes on: every rank sums its part of a bucket and gets
 /// those of the others, on operations that every backend has. A rank that cannot go on makes all others throw
 /// CommunicationError, at the latest when the group's timeout has passed.
@@ -28,6 +32,23 @@ public:
     /// On the visible device that this rank's place on its host says: local rank modulo their number.
     explicit DistributedDataParallel(Net model, ProcessGroup& group, const DistributedDataParallelOptions& options = {})
         : DistributedDataParallel(std::move(model), group, device_of_rank(group), options) {}
+
+    /// While what this returns lives, backward leaves gradients in each process; the first one afterwards brings them
+    /// together with its own. Forward must be called inside as well.
+    class [[nodiscard]] NoSync {
+    public:
+        explicit NoSync(Engine& engine) : engine_(engine), before_(engine.gradient_sync()) {
+            engine_.set_gradient_sync(false);
+        }
+        ~NoSync() { engine_.set_gradient_sync(before_); }
+        NoSync(const NoSync&) = delete;
+        NoSync& operator=(const NoSync&) = delete;
+
+    private:
+        Engine& engine_;
+        bool before_;
+    };
+    NoSync no_sync() { return NoSync(this->engine()); }
 
 private:
     static Device device_of_rank(const ProcessGroup& group) {

@@ -155,7 +155,7 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
     if (impl_->context.job && options.micro_steps != 1)
         throw InvalidArgument("step: several processes take a batch at once; give micro_steps 1");
     const int slot = impl_->in_flight->begin();
-    BatchInputs batch(impl_->context, inputs);
+    BatchInputs batch(impl_->context, inputs, false);
     const std::vector<bool> wants(inputs.size(), false);
     const ProgramCall call{key, Pass::step, batch.metas(), wants, model};
     auto state = std::make_shared<StepLoss::State>();
@@ -204,7 +204,7 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
 ForwardResult Engine::forward(const ProgramKey& key, const std::vector<BatchInput>& inputs,
                               const ModelFunction& model) {
     const int slot = impl_->in_flight->begin();
-    BatchInputs batch(impl_->context, inputs);
+    BatchInputs batch(impl_->context, inputs, impl_->context.job != nullptr);
     const bool taped = grad_enabled();
     std::vector<bool> wants(inputs.size(), false);
     for (std::size_t i = 0; i < inputs.size(); ++i)
@@ -212,7 +212,14 @@ ForwardResult Engine::forward(const ProgramKey& key, const std::vector<BatchInpu
     const bool trains = store()->trainable_flags().find('1') != std::string::npos ||
                         std::find(wants.begin(), wants.end(), true) != wants.end();
     const Pass pass = taped && trains ? Pass::training : key.training ? Pass::forward_only : Pass::inference;
-    PlacedProgram& program = impl_->cache->get({key, pass, batch.metas(), wants, model}, batch.cut(), nullptr);
+    if (pass != Pass::inference && batch.cut().end < impl_->context.held.among(batch.cut().present).last)
+        throw InvalidArgument(
+            fmt::format("forward: {} rows leave some of the {} shards of this process without any; give more rows, or "
+                        "use one shard a "
+                        "process",
+                        batch.cut().rows, impl_->context.held.size()));
+    const GradientSync sync = impl_->longer->sync();
+    PlacedProgram& program = impl_->cache->get({key, pass, batch.metas(), wants, model, sync}, batch.cut(), nullptr);
     const auto instance = program.acquire();
     const auto work = [&] {
         impl_->replicas->refresh();
@@ -228,10 +235,13 @@ ForwardResult Engine::forward(const ProgramKey& key, const std::vector<BatchInpu
     impl_->replicas->count(program, false);
     impl_->replicas->mark_current();
     const auto& prototype = program.batch().full->prototype;
-    return {
-        impl_->longer->gather(program, instance, inputs, wants, impl_->options.output_device.value_or(devices()[0])),
-        prototype};
+    return {impl_->longer->gather(program, instance, inputs, wants, sync,
+                                  impl_->options.output_device.value_or(devices()[0])),
+            prototype};
 }
+
+void Engine::set_gradient_sync(bool on) { impl_->longer->set_sync(on); }
+bool Engine::gradient_sync() const { return impl_->longer->syncs(); }
 
 void Engine::synchronize() {
     impl_->in_flight->drain();

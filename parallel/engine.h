@@ -130,6 +130,10 @@ public:
     /// Forward of one batch; outputs are gathered on the output device. Differentiable where taping is on.
     ForwardResult forward(const ProgramKey& key, const std::vector<BatchInput>& inputs, const ModelFunction& model);
 
+    /// PyTorch's no_sync: backwards of forwards made while it is off leave gradients where they are, in each process.
+    /// The next one whose forward was made while it is on brings all together. On at first.
+    void set_gradient_sync(bool on);
+    bool gradient_sync() const;
     /// Waits for all steps; throws what they have to throw.
     void synchronize();
     /// The sum of what the processes of the job give; `value` where there is one. Waits for all steps. Collective.

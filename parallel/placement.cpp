@@ -10,8 +10,8 @@
 namespace lockstep {
 
 std::int64_t BatchCut::rows_of(int shard) const {
-    const std::int64_t end = std::min(rows, (shard + 1) * spacing);
-    return std::clamp<std::int64_t>(end - first_row(shard), 0, chunk);
+    const std::int64_t behind = std::min(rows, (shard - first_shard + 1) * spacing);
+    return std::clamp<std::int64_t>(behind - own_row(shard), 0, chunk);
 }
 
 BatchCut cut_batch(std::int64_t rows, int shards) {
@@ -23,6 +23,19 @@ BatchCut cut_batch(std::int64_t rows, int shards) {
     cut.chunk = (rows + shards - 1) / shards;
     cut.present = static_cast<int>((rows + cut.chunk - 1) / cut.chunk);
     cut.spacing = cut.chunk;
+    cut.end = cut.present;
+    return cut;
+}
+
+BatchCut cut_own_rows(std::int64_t rows, int shards, ShardRange held, int rank) {
+    if (held.empty())
+        throw InvalidArgument(
+            fmt::format("{} shards leave rank {} none; use as many shards as there are ranks, or more", shards, rank));
+    BatchCut cut = cut_batch(rows, held.size());
+    cut.first_shard = held.first;
+    cut.end = cut.present + held.first;
+    cut.base_row = rank * rows;
+    cut.shards = cut.present = shards;
     return cut;
 }
 
@@ -37,6 +50,7 @@ std::vector<BatchCut> cut_micro_steps(const BatchCut& batch, int micro_steps) {
         cut.begin = begin;
         cut.chunk = std::min(piece, batch.chunk - begin);
         if (cut.rows_of(batch.present - 1) == 0) --cut.present;
+        cut.end = cut.present;
     }
     return cuts;
 }

@@ -32,11 +32,23 @@ struct BatchCut {
     /// A micro-step takes part of every shard's rows: shards begin `spacing` rows apart, and it takes those from row
     /// `begin` of each on. The whole batch: spacing == chunk, begin == 0.
     std::int64_t spacing = 0, begin = 0;
-    std::int64_t first_row(int shard) const { return shard * spacing + begin; }
+    /// The rows may be those of one of several processes alone: of shards [first_shard, end), and rows `base_row` and
+    /// further of the whole batch. By default: of all.
+    int first_shard = 0, end = 0;
+    std::int64_t base_row = 0;
+    /// Of the whole batch.
+    std::int64_t first_row(int shard) const { return base_row + own_row(shard); }
+    /// Of `rows`.
+    std::int64_t own_row(int shard) const { return (shard - first_shard) * spacing + begin; }
     std::int64_t rows_of(int shard) const;
+    /// The last shard of `rows`: it may be shorter than the others.
+    bool is_last(int shard) const { return shard + 1 == end; }
 };
 /// Throws InvalidArgument for no rows or fewer than one shard.
 BatchCut cut_batch(std::int64_t rows, int shards);
+/// The cut of the rows that one of several processes has of its own, for its shards `held`; `rank` processes before it
+/// have as many. Throws InvalidArgument for no rows and for no shards.
+BatchCut cut_own_rows(std::int64_t rows, int shards, ShardRange held, int rank);
 /// The micro-steps of a batch, those that have rows: every shard is cut in pieces of ceil(chunk / micro_steps) rows, as
 /// torch.chunk cuts a full shard, the last piece shorter. The last shard is cut in pieces of that size as well, so it
 /// never has more of them than the others, and absent shards stay the last ones. Throws InvalidArgument for fewer than

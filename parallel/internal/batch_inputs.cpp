@@ -41,7 +41,7 @@ void for_wanted(const EngineContext& context, const PlacedProgram& program, std:
 
 }  // namespace
 
-BatchInputs::BatchInputs(const EngineContext& context, const std::vector<BatchInput>& inputs)
+BatchInputs::BatchInputs(const EngineContext& context, const std::vector<BatchInput>& inputs, bool own_rows)
     : context_(context), inputs_(inputs) {
     if (inputs.empty())
         throw InvalidArgument("there is no tensor among the inputs: nothing can be scattered; pass one");
@@ -55,7 +55,13 @@ BatchInputs::BatchInputs(const EngineContext& context, const std::vector<BatchIn
     if (metas_[0].shape[0] == 0)
         throw InvalidArgument(
             fmt::format("an empty batch of shape {} cannot be scattered; give it rows", metas_[0].shape.str()));
-    cut_ = cut_batch(metas_[0].shape[0], context.shards);
+    const bool cut_already = std::holds_alternative<ShardedTensor>(inputs[0]);
+    for (std::size_t i = 1; own_rows && i < inputs.size(); ++i)
+        if (std::holds_alternative<ShardedTensor>(inputs[i]) != cut_already)
+            throw InvalidArgument(fmt::format(
+                "input {} holds rows of this process alone and another one those of all; give all in one way", i));
+    cut_ = own_rows && !cut_already ? cut_own_rows(metas_[0].shape[0], context.shards, context.held, context.rank())
+                                    : cut_batch(metas_[0].shape[0], context.shards);
     for (std::size_t i = 0; i < inputs.size(); ++i)
         if (const auto* cut = std::get_if<ShardedTensor>(&inputs[i])) {
             if (cut->cut().shards != context.shards)
@@ -121,7 +127,7 @@ void BatchInputs::scatter_whole(const Source& source, std::size_t input, const P
             source.tensor.impl()->storage->buffer->used_on(lane);
         }
         lane.copy(instance.address(place), place.owner,
-                  source.rows + static_cast<std::size_t>(cut.first_row(shard)) * row_bytes, device,
+                  source.rows + static_cast<std::size_t>(cut.own_row(shard)) * row_bytes, device,
                   static_cast<std::size_t>(cut.rows_of(shard)) * row_bytes);
     });
 }

@@ -11,7 +11,8 @@ namespace lockstep {
 class BatchInputs {
 public:
     /// Throws InvalidArgument: no tensor input, scalars, empty batches, batch sizes that differ, tensors cut otherwise.
-    BatchInputs(const EngineContext& context, const std::vector<BatchInput>& inputs);
+    /// `own_rows`: whole batches are those of this process alone, not of all processes.
+    BatchInputs(const EngineContext& context, const std::vector<BatchInput>& inputs, bool own_rows);
 
     const BatchCut& cut() const { return cut_; }
     /// dtype and shape of every input (whole batches).

@@ -58,9 +58,15 @@ Tensor LongerForm::joined(const PlacedProgram& program, const Instance& instance
     return result;
 }
 
+GradientSync LongerForm::sync() const {
+    if (!context_.job) return GradientSync::new_ones;
+    if (!syncs_) return GradientSync::none;
+    return own_gradients_ ? GradientSync::all : GradientSync::new_ones;
+}
+
 std::vector<Tensor> LongerForm::gather(PlacedProgram& program, std::shared_ptr<Instance> instance,
                                        const std::vector<BatchInput>& inputs, const std::vector<bool>& wants,
-                                       Device output_device) {
+                                       GradientSync sync, Device output_device) {
     const BatchProgram& batch = program.batch();
     std::vector<Tensor> outputs;
     std::vector<Tensor> taped;
@@ -80,7 +86,7 @@ std::vector<Tensor> LongerForm::gather(PlacedProgram& program, std::shared_ptr<I
     // The tape holds the instance, and with it the program, used or not.
     const std::weak_ptr<const bool> alive = alive_;
     put_on_tape("data_parallel", tape_inputs, taped,
-                [this, alive, &program, instance = std::move(instance), input_devices,
+                [this, alive, &program, instance = std::move(instance), input_devices, sync,
                  used = std::make_shared<bool>(false)](const std::vector<Tensor>& gradients) {
                     if (alive.expired())
                         throw InvalidArgument(
@@ -90,14 +96,18 @@ std::vector<Tensor> LongerForm::gather(PlacedProgram& program, std::shared_ptr<I
                             "backward: a wrapper's activations are freed by the first backward, retain_graph or not; "
                             "call forward again, or add the losses and go back once");
                     *used = true;
-                    return backward(program, *instance, gradients, input_devices);
+                    return backward(program, *instance, gradients, input_devices, sync);
                 });
     return outputs;
 }
 
 std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& instance,
-                                         const std::vector<Tensor>& gradients,
-                                         const std::vector<Device>& input_devices) {
+                                         const std::vector<Tensor>& gradients, const std::vector<Device>& input_devices,
+                                         GradientSync sync) {
+    if (sync == GradientSync::new_ones && own_gradients_)
+        throw InvalidArgument(
+            "backward: since its forward another one has gone back without bringing gradients together; call forward "
+            "after that one, or go back in the order of the forwards");
     const int slot = in_flight_.begin();
     const BatchProgram& batch = program.batch();
     const auto work = [&] {
@@ -126,6 +136,7 @@ std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& insta
         }
         take_in_gradients();
         clear_missing(batch.full->deliveries);
+        if (sync == GradientSync::all) context_.exchange().wait(context_.commit(0));  // behind what was just done
         program.enqueue_backward(instance, Phase::work);
     };
     in_two_phases(context_, replicas_, work, [&] {
@@ -134,6 +145,7 @@ std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& insta
         insist([&] { replicas_.hand_back(); });
     });
     replicas_.count(program, true);
+    own_gradients_ = sync == GradientSync::none;
 
     const std::vector<ArenaLayout>& layouts = context_.store->parameters();
     for (const Delivery& delivery : batch.full->deliveries) {
@@ -189,7 +201,7 @@ void LongerForm::take_in_gradients() {
 
 void LongerForm::forget_gradients() {
     if (!gradients_given_) return;
-    gradients_given_ = false;
+    gradients_given_ = own_gradients_ = false;
     const std::vector<ArenaLayout>& layouts = context_.store->parameters();
     for (std::size_t a = 0; a < layouts.size(); ++a)
         for (const ArenaSegment& segment : layouts[a].segments) {

@@ -22,15 +22,21 @@ public:
 
     /// Outputs of a program on `output_device`, on the tape where the program has a backward.
     std::vector<Tensor> gather(PlacedProgram& program, std::shared_ptr<Instance> instance,
-                               const std::vector<BatchInput>& inputs, const std::vector<bool>& wants,
+                               const std::vector<BatchInput>& inputs, const std::vector<bool>& wants, GradientSync sync,
                                Device output_device);
+
+    /// Whether backwards of the forwards to come are brought together with those of other processes.
+    void set_sync(bool on) { syncs_ = on; }
+    bool syncs() const { return syncs_; }
+    /// What the backward of a forward made now has to bring together.
+    GradientSync sync() const;
 
     /// A step uses the gradient arenas itself: parameters lose the gradients that lie there.
     void forget_gradients();
 
 private:
     std::vector<Tensor> backward(PlacedProgram& program, Instance& instance, const std::vector<Tensor>& gradients,
-                                 const std::vector<Device>& input_devices);
+                                 const std::vector<Device>& input_devices, GradientSync sync);
     void update(Optimizer& optimizer);
     /// The place of a segment's gradient in device 0's arena.
     Tensor arena_gradient(int arena, const ArenaSegment& segment) const;
@@ -45,6 +51,8 @@ private:
     EngineContext& context_;
     InFlight& in_flight_;
     ReplicaKeeper& replicas_;
+    bool syncs_ = true;
+    bool own_gradients_ = false;    ///< the arena holds gradients that are this process's alone
     bool gradients_given_ = false;  ///< some parameter's gradient may lie in the arena
     struct PlacedUpdate {
         Schedule schedule = {};

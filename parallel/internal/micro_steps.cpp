@@ -67,7 +67,9 @@ MicroSteps::MicroSteps(EngineContext& context, const ConstantCache& constants,
         part->micro.first = number == 0;
         part->micro.last = number + 1 == parts.size();
         part->micro.present = parts[0]->cut.present;
-        const UpdatePlan update{part->micro.weighs ? nullptr : &optimizer, false, !part->micro.first, part->micro.last};
+        const UpdatePlan update{.optimizer = part->micro.weighs ? nullptr : &optimizer,
+                                .adds = !part->micro.first,
+                                .update = part->micro.last};
         programs_.push_back(std::make_unique<PlacedProgram>(context, constants, part, update));
         in_order_.push_back(programs_.back().get());
     }

@@ -37,7 +37,7 @@ void require_same_deliveries(const ParameterStore& store, const BatchProgram& ba
                     store.parameters()[static_cast<std::size_t>(arena)]
                         .segments[static_cast<std::size_t>(segment)]
                         .name,
-                    batch.cut.chunk, batch.cut.rows_of(batch.cut.present - 1)));
+                    batch.cut.chunk, batch.cut.rows_of(batch.cut.end - 1)));
 }
 
 std::vector<Bucket> buckets_of(const EngineContext& context, const BatchProgram& batch) {

@@ -83,10 +83,10 @@ ProgramCache::Placed ProgramCache::place(const ProgramCall& call, std::span<cons
     for (const BatchCut& cut : cuts) {
         auto batch = std::make_shared<BatchProgram>();
         batch->cut = cut;
-        batch->held = context_.held.among(cut.present);
+        batch->held = context_.held.among(cut.end);
         batch->pass = call.pass;
-        batch->full = shard_program(call, cut.rows_of(0), in_micro_steps);
-        batch->last = shard_program(call, cut.rows_of(cut.present - 1), in_micro_steps);
+        batch->full = shard_program(call, cut.rows_of(cut.first_shard), in_micro_steps);
+        batch->last = shard_program(call, cut.rows_of(cut.end - 1), in_micro_steps);
         if (batch->uneven()) require_matching_spans(*batch->full, *batch->last);
         for (const auto& program : {batch->full, batch->last}) {
             programs.push_back(program.get());
@@ -103,15 +103,15 @@ ProgramCache::Placed ProgramCache::place(const ProgramCall& call, std::span<cons
         fresh.micro_steps =
             std::make_unique<MicroSteps>(context_, constants_, parts, *optimizer, nan_policy_ == NanPolicy::stop);
     else
-        fresh.program = std::make_unique<PlacedProgram>(context_, constants_, std::move(parts[0]),
-                                                        UpdatePlan{optimizer, !optimizer});
+        fresh.program = std::make_unique<PlacedProgram>(
+            context_, constants_, std::move(parts[0]),
+            UpdatePlan{.optimizer = optimizer, .accumulate = !optimizer, .sync = call.sync});
     return fresh;
 }
 
 void ProgramCache::require_unchanged(const ProgramCall& call, const BatchProgram& batch, bool micro_step) const {
-    require_same_trace(*batch.full, trace(call, batch.cut.rows_of(0), micro_step));
-    if (batch.uneven())
-        require_same_trace(*batch.last, trace(call, batch.cut.rows_of(batch.cut.present - 1), micro_step));
+    require_same_trace(*batch.full, trace(call, batch.cut.rows_of(batch.cut.first_shard), micro_step));
+    if (batch.uneven()) require_same_trace(*batch.last, trace(call, batch.cut.rows_of(batch.cut.end - 1), micro_step));
 }
 
 ProgramCache::Placed& ProgramCache::kept(const ProgramCall& call, std::span<const BatchCut> cuts, bool in_micro_steps,
@@ -122,6 +122,9 @@ ProgramCache::Placed& ProgramCache::kept(const ProgramCall& call, std::span<cons
     // tasks, of which there is more once it has momentum.
     key_.add(cuts[0].rows)
         .add(cuts[0].chunk)
+        .add(cuts[0].base_row)
+        .add(cuts[0].first_shard)
+        .add(call.sync)
         .add(optimizer ? optimizer->id() : 0)
         .add(optimizer && optimizer->has_momentum());
 

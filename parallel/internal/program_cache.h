@@ -20,6 +20,7 @@ struct ProgramCall {
     const std::vector<TensorMeta>& inputs;  ///< of the whole batch
     const std::vector<bool>& wants_gradient;
     const ModelFunction& model;
+    GradientSync sync = GradientSync::new_ones;
 };
 
 class ProgramCache {

@@ -58,7 +58,7 @@ std::vector<ProgramPlacer::Turn> ProgramPlacer::turns(std::size_t full_first, st
 }
 
 long ProgramPlacer::index_of(const Turn& turn, int shard) const {
-    return shard + 1 == batch_.cut.present ? turn.last : turn.full;
+    return batch_.cut.is_last(shard) ? turn.last : turn.full;
 }
 
 std::vector<int> ProgramPlacer::lanes_with_shards() const {
@@ -241,7 +241,7 @@ void ProgramPlacer::place_folds(const Turn& done) {
     for (std::size_t n = 0; n < next_fold_.size(); ++n) {
         const GradientNode& node = placed_.sums_->nodes()[n];
         if (node.range.size() == 1 || !node.in_arena()) continue;
-        const bool has_last = node.range.last == batch_.cut.present;
+        const bool has_last = node.range.last == batch_.cut.end;
         const auto& deliveries = batch_.full->deliveries;
         for (; next_fold_[n] < deliveries.size(); ++next_fold_[n]) {
             const Delivery& delivery = deliveries[next_fold_[n]];

@@ -1,9 +1,6 @@
 #include "lockstep/parallel/internal/reducer.h"
 
-#include <algorithm>
-
 #include "lockstep/ops/internal/step_operations.h"
-#include "lockstep/parallel/internal/exchange.h"
 
 namespace lockstep {
 
@@ -32,6 +29,10 @@ TensorMeta flat(const EngineContext& context, const Bucket& part) {
 }
 
 }  // namespace
+
+PlaceRef gradients_of(const EngineContext& context, const Bucket& part) {
+    return range(context, 0, &Replica::gradients, part);
+}
 
 PlaceRef readable_on(Schedule& schedule, Stream& reader, const PlaceRef& place) {
     if (place.owner == reader.device() || peer_access(reader.device(), place.owner)) return place;
@@ -94,7 +95,7 @@ PlaceRef Reducer::read_from_peer(Stream& reader, int index, const PlaceRef& plac
 
 std::vector<int> Reducer::combine(const Bucket& bucket, std::vector<int> ready) {
     const std::vector<int> lanes = ready;
-    for (int d = by_slices() || context_.job ? 0 : 1; d < context_.devices.size(); ++d) {
+    for (int d = by_slices() || over_ranks() ? 0 : 1; d < context_.devices.size(); ++d) {
         bool combines = false;
         for (const DeviceNode& node : sums_->device_nodes()) {
             if (node.device != d || node.last - node.first < 2) continue;
@@ -125,7 +126,7 @@ std::vector<int> Reducer::sum(int device, const Bucket& bucket, const Bucket& pa
     PlaceRef target = range(context_, device, &Replica::gradients, part);
     if (update_.accumulate)
         target = elements_at(context_, context_.sums_to_add()[static_cast<std::size_t>(part.arena)], part, part.begin);
-    if (context_.job) return sum_over_ranks(bucket, target, ready);
+    if (over_ranks()) return sum_over_ranks(bucket, target, ready);
     std::vector<std::pair<int, int>> shards;
     std::vector<PlaceRef> places;
     for (const DeviceNode& node : sums_->device_nodes()) {
@@ -139,6 +140,8 @@ std::vector<int> Reducer::sum(int device, const Bucket& bucket, const Bucket& pa
             places.push_back(sums_->place(node, bucket, turn_, part.begin, part.end));
         }
     }
+    if (context_.job)  // a part of the tree: parts are added up in their order
+        for (std::size_t i = 0; i < shards.size(); ++i) shards[i] = {static_cast<int>(i), static_cast<int>(i) + 1};
     if (places.size() == 1 && places.front().memory == target.memory) return ready;  // the sum is there
     Stream& stream = summing(device);
     for (const int event : ready) schedule_.wait(stream, event);
@@ -148,74 +151,6 @@ std::vector<int> Reducer::sum(int device, const Bucket& bucket, const Bucket& pa
     schedule_.run(stream, flat_task(context_, stream, device,
                                     std::make_shared<const TreeSum>(std::move(shards), update_.adds, true), metas,
                                     std::move(places), {meta}, {target}));
-    return {schedule_.record(stream)};
-}
-
-std::vector<int> Reducer::sum_over_ranks(const Bucket& bucket, const PlaceRef& target, const std::vector<int>& ready) {
-    Stream& stream = context_.exchange();
-    for (const int event : ready) schedule_.wait(stream, event);
-    const int ranks = context_.ranks(), rank = context_.rank();
-    const std::size_t size = size_of(layout_of(context_, bucket).dtype);
-    std::vector<std::size_t> parts;
-    for (int r = 0; r < ranks; ++r)
-        parts.push_back(static_cast<std::size_t>(ArenaCut::part(bucket, r, ranks).elements()) * size);
-    const std::size_t own = parts[static_cast<std::size_t>(rank)];
-
-    // A rank sends one sum for each of its nodes of the tree: one, unless its run of shards is unaligned.
-    std::vector<std::vector<ShardRange>> nodes;
-    std::size_t most = 0;
-    for (int r = 0; r < ranks; ++r) {
-        nodes.push_back(tree_nodes(context_.held_by(r, context_.shards), sums_->present()));
-        most = std::max(most, nodes.back().size());
-    }
-    const auto node_place = [&](std::size_t number) {
-        return sums_->place(sums_->device_nodes()[number], bucket, turn_, bucket.begin, bucket.end);
-    };
-    std::vector<std::vector<PlaceRef>> come(nodes.size());
-    for (std::size_t number = 0; number < most; ++number) {
-        std::vector<std::size_t> sent(parts.size(), 0), received(parts.size(), 0);
-        std::vector<PlaceRef> in{PlaceRef()};
-        if (number < nodes[static_cast<std::size_t>(rank)].size()) {
-            sent = parts;
-            in = {node_place(number)};
-        }
-        const auto& memory = context_.received(static_cast<int>(number));
-        std::size_t offset = 0;
-        for (std::size_t r = 0; r < nodes.size(); ++r) {
-            if (number >= nodes[r].size()) continue;
-            received[r] = own;
-            come[r].push_back(fixed(memory, offset, own));
-            offset += own;
-        }
-        schedule_.run(stream, exchange_task(context_, "all_to_all",
-                                            [sent, received](Communicator& job, const Invocation& call) {
-                                                job.all_to_all(call.in[0], sent, call.out[0], received);
-                                            },
-                                            std::move(in), {fixed(memory, 0, offset)}));
-    }
-    PlaceRef sum = target;
-    for (int r = 0; r < rank; ++r) sum.offset += parts[static_cast<std::size_t>(r)];
-    sum.bytes = own;
-    if (own > 0) {
-        std::vector<std::pair<int, int>> shards;
-        std::vector<PlaceRef> places;
-        for (std::size_t r = 0; r < nodes.size(); ++r)
-            for (std::size_t number = 0; number < nodes[r].size(); ++number) {
-                shards.emplace_back(nodes[r][number].first, nodes[r][number].last);
-                places.push_back(come[r][number]);
-            }
-        const TensorMeta meta =
-            TensorMeta::contiguous(layout_of(context_, bucket).dtype, {static_cast<std::int64_t>(own / size)});
-        const std::vector<TensorMeta> metas(places.size(), meta);
-        schedule_.run(stream, flat_task(context_, stream, 0,
-                                        std::make_shared<const TreeSum>(std::move(shards), update_.adds, true), metas,
-                                        std::move(places), {meta}, {sum}));
-    }
-    schedule_.run(stream, exchange_task(context_, "all_gather",
-                                        [parts](Communicator& job, const Invocation& call) {
-                                            job.all_gather(call.in[0], call.out[0], parts);
-                                        },
-                                        {sum}, {target}));
     return {schedule_.record(stream)};
 }
 
@@ -250,6 +185,24 @@ void Reducer::broadcast(const Bucket& bucket) {
     }
 }
 
+void Reducer::accumulate(const Bucket& bucket) {
+    Stream& stream = context_.commit(0);
+    const PlaceRef sum =
+        elements_at(context_, context_.sums_to_add()[static_cast<std::size_t>(bucket.arena)], bucket, bucket.begin);
+    const PlaceRef gradients = range(context_, 0, &Replica::gradients, bucket);
+    if (over_ranks() && update_.sync == GradientSync::all) {  // the sum has what lay there in it
+        const TensorMeta bytes = TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(sum.bytes)});
+        schedule_.run(stream, flat_task(context_, stream, 0, std::make_shared<const TakeOver>(), {bytes}, {sum},
+                                        {bytes}, {gradients}));
+        return;
+    }
+    const TensorMeta meta = flat(context_, bucket);
+    schedule_.run(
+        stream, flat_task(context_, stream, 0,
+                          std::make_shared<const TreeSum>(std::vector<std::pair<int, int>>{{0, context_.shards}}, true),
+                          {meta}, {sum}, {meta}, {gradients}));
+}
+
 void Reducer::reduce(const Bucket& bucket, const std::vector<int>& ready) {
     const std::vector<int> combined = combine(bucket, ready);
     std::vector<int> read;
@@ -272,16 +225,7 @@ void Reducer::reduce(const Bucket& bucket, const std::vector<int>& ready) {
         if (update_.update) gather_slices(bucket, updated);
     } else {
         brought(0, bucket);
-        if (update_.accumulate) {
-            Stream& stream = context_.commit(0);
-            const TensorMeta meta = flat(context_, bucket);
-            const auto& summed = context_.sums_to_add()[static_cast<std::size_t>(bucket.arena)];
-            schedule_.run(stream, flat_task(context_, stream, 0,
-                                            std::make_shared<const TreeSum>(
-                                                std::vector<std::pair<int, int>>{{0, context_.shards}}, true),
-                                            {meta}, {elements_at(context_, summed, bucket, bucket.begin)}, {meta},
-                                            {range(context_, 0, &Replica::gradients, bucket)}));
-        }
+        if (update_.accumulate) accumulate(bucket);
         if (update_.optimizer && update_.update) {
             update(0, bucket);
             broadcast(bucket);

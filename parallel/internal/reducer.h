@@ -14,12 +14,20 @@
 
 namespace lockstep {
 
+/// What several processes bring together in a backward of its own (PyTorch's longer form), as a mean over them.
+enum class GradientSync : std::uint8_t {
+    new_ones,  ///< the gradients of this backward
+    all,       ///< and what lies in the arena already, which backwards without it have left there
+    none       ///< nothing: they are added up in every process by itself
+};
+
 /// What happens to gradients once they are summed.
 struct UpdatePlan {
     Optimizer* optimizer = nullptr;  ///< null: the sum stays in the gradient arena of device 0
     bool accumulate = false;         ///< it is added to what lies there
     bool adds = false;   ///< micro-steps: added to the sums of earlier ones, in the gradient arenas of all who sum
     bool update = true;  ///< false: a later micro-step updates
+    GradientSync sync = GradientSync::new_ones;
 };
 
 /// Appends the commands for one bucket after the other. Whatever outlives the step goes to streams that commit.
@@ -45,13 +53,16 @@ public:
 
 private:
     bool by_slices() const;
+    bool over_ranks() const { return context_.job && update_.sync != GradientSync::none; }
     /// Adds up lanes' sums on devices that have several, before others read them. Events to wait for: `ready` and more.
     std::vector<int> combine(const Bucket& bucket, std::vector<int> ready);
     /// Brings the sum of `part` to `device`; returns the events behind which it is there.
     std::vector<int> sum(int device, const Bucket& bucket, const Bucket& part, const std::vector<int>& ready);
-    /// The same over processes: each sums its part of the bucket, and gets those of the others. The sum comes to
-    /// `target`, all of it.
+    /// The same over processes (rank_reduction.cpp): each sums its part of the bucket, and gets those of the others.
+    /// The sum comes to `target`, all of it.
     std::vector<int> sum_over_ranks(const Bucket& bucket, const PlaceRef& target, const std::vector<int>& ready);
+    /// Adds the sum to what lies in device 0's gradient arena, when the step is good.
+    void accumulate(const Bucket& bucket);
     void update(int device, const Bucket& part);
     void broadcast(const Bucket& bucket);
     void gather_slices(const Bucket& bucket, const std::vector<int>& updated);
@@ -71,6 +82,8 @@ private:
     std::map<std::pair<Stream*, int>, std::shared_ptr<Buffer>> staging_;
 };
 
+/// Elements of `part` in the gradient arena of device 0.
+PlaceRef gradients_of(const EngineContext& context, const Bucket& part);
 /// A task of an operation on memory given as flat ranges, for `stream`, whose scratch memory it uses.
 TaskSpec flat_task(EngineContext& context, Stream& stream, int device, std::shared_ptr<const Operation> operation,
                    const std::vector<TensorMeta>& in_metas, std::vector<PlaceRef> in,

@@ -22,7 +22,7 @@ struct BatchProgram {
     std::shared_ptr<const ShardProgram> full;
     std::shared_ptr<const ShardProgram> last;  ///< the same as `full` where the last shard is full
     ShardRange held;                           ///< the shards that this process computes, of those present
-    const ShardProgram& of(int shard) const { return shard + 1 == cut.present ? *last : *full; }
+    const ShardProgram& of(int shard) const { return cut.is_last(shard) ? *last : *full; }
     bool uneven() const { return full != last; }
 };
 
