@@ -94,10 +94,12 @@ Tensor max_pool2d(const Tensor& x, Pair kernel_size, std::optional<Pair> stride 
 
 // ---- normalisation and softmax ----------------------------------------------------------------------------------
 
-/// Whose rows the running statistics are made of; the batch itself is normalised with its own shard's statistics.
+/// Whose rows statistics are made of. But for `synchronized`, they are the running ones: the batch itself is normalised
+/// with its own shard's statistics.
 enum class BatchNormStatistics : std::uint8_t {
-    all_shards,  ///< count, mean and squared deviations of all shards pooled
-    shard0,      ///< those of shard 0, as torch.nn.DataParallel does
+    all_shards,    ///< count, mean and squared deviations of all shards pooled
+    shard0,        ///< those of shard 0, as torch.nn.DataParallel does
+    synchronized,  ///< all shards pooled, and these normalise the batch as well: torch.nn.SyncBatchNorm
 };
 
 struct BatchNormOptions {
@@ -109,7 +111,8 @@ struct BatchNormOptions {
 /// Normalises x (N, C, H, W) per channel, times weight (C), plus bias (C) (undefined: 1 and 0). In training, or without
 /// running statistics, with the mean and biased variance of x; the running statistics (C), where given, move by
 /// `momentum` towards the mean and the unbiased variance, when the step commits. Otherwise with the running
-/// statistics. Throws InvalidArgument when training with one value per channel, before anything has changed.
+/// statistics. Throws InvalidArgument when training with one value per channel, before anything has changed; with
+/// synchronized statistics that is left to the whole batch.
 Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var, const Tensor& weight = {},
                   const Tensor& bias = {}, const BatchNormOptions& options = {});
 

@@ -70,6 +70,25 @@ struct BatchNorm2d {
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
+/// torch.nn.SyncBatchNorm: normalises with the statistics of the whole batch, over all shards, devices and processes,
+/// with the same bits wherever these are.
+struct SyncBatchNorm : BatchNorm2d {
+    explicit SyncBatchNorm(std::int64_t num_features, BatchNorm2dOptions o = {})
+        : BatchNorm2d(num_features, (o.statistics = BatchNormStatistics::synchronized, o)) {}
+};
+
+/// torch.nn.SyncBatchNorm.convert_sync_batchnorm: all BatchNorm2d of `model`, in place, with their parameters and
+/// running statistics. Comes before the model is wrapped.
+template <class Model>
+void convert_sync_batchnorm(Model& model) {
+    struct {
+        void tensor(detail::NoName, ModuleTensor&, bool) {}
+        void training_flag(detail::NoName, bool&) {}
+        void module(BatchNorm2d& norm) { norm.options.statistics = BatchNormStatistics::synchronized; }
+    } convert;
+    detail::visit_module(detail::NoName(), model, convert);
+}
+
 /// torch.nn.Dropout.
 struct Dropout {
     explicit Dropout(double probability = 0.5);

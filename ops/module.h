@@ -113,7 +113,8 @@ inline std::string join(const std::string& prefix, std::string_view name) {
 template <class T>
 inline constexpr bool always_false = false;
 
-/// Calls the visitor's `tensor` and `training_flag` for what `member` holds; with NoName for names if that is `name`.
+/// Calls the visitor's `tensor` and `training_flag`, and its `module` where it has one that takes such a module, for
+/// what `member` holds; with NoName for names if that is `name`.
 template <class Name, class M, class Visitor>
 void visit_module(const Name& name, M& member, Visitor& visitor) {
     if constexpr (std::is_base_of_v<Parameter, M>) {
@@ -121,6 +122,7 @@ void visit_module(const Name& name, M& member, Visitor& visitor) {
     } else if constexpr (std::is_base_of_v<ModuleTensor, M>) {
         visitor.tensor(name, member, false);
     } else if constexpr (HasMembers<M>) {
+        if constexpr (requires { visitor.module(member); }) visitor.module(member);
         if constexpr (requires {
                           { member.training } -> std::same_as<bool&>;
                       })

@@ -19,12 +19,18 @@ Tensor stats_of(const Tensor& mean, const Tensor& variance) {
     return cat({mean, variance, one});
 }
 
-/// Moves the running statistics towards `stats` of this shard, pooled over the shards as asked.
+bool synchronized(const BatchNormOptions& options) { return options.statistics == BatchNormStatistics::synchronized; }
+
+/// `stats` of this shard pooled over the shards as asked.
+Tensor pooled(const Tensor& stats, const BatchNormOptions& options) {
+    return apply_one(BatchNormPoolStats(options.statistics == BatchNormStatistics::shard0), {stats}, like(stats));
+}
+
+/// Moves the running statistics towards `stats`, of this shard, or pooled already where they are synchronized.
 void update_running(const Tensor& stats, const Tensor& mean, const Tensor& variance, const BatchNormOptions& options) {
     const NoGrad no_tape;
-    const bool first_only = options.statistics == BatchNormStatistics::shard0;
-    const Tensor pooled = apply_one(BatchNormPoolStats(first_only), {stats}, like(stats));
-    apply(std::make_shared<const BatchNormUpdateRunning>(options.momentum), {pooled}, {mean, variance});
+    apply(std::make_shared<const BatchNormUpdateRunning>(options.momentum),
+          {synchronized(options) ? stats : pooled(stats, options)}, {mean, variance});
 }
 
 void check(const Tensor& x, const Tensor& mean, const Tensor& variance, const Tensor& weight, const Tensor& bias,
@@ -44,7 +50,7 @@ void check(const Tensor& x, const Tensor& mean, const Tensor& variance, const Te
     if (!(options.eps > 0)) throw InvalidArgument(fmt::format("batch_norm: eps {} must be positive", options.eps));
     if (!(options.momentum >= 0 && options.momentum <= 1))
         throw InvalidArgument(fmt::format("batch_norm: momentum {} must lie in [0, 1]", options.momentum));
-    if ((options.training || !mean.defined()) && x.size(0) * x.size(2) * x.size(3) <= 1)
+    if ((options.training || !mean.defined()) && !synchronized(options) && x.size(0) * x.size(2) * x.size(3) <= 1)
         throw InvalidArgument(fmt::format(
             "Expected more than 1 value per channel when training, got input size {}; use more rows a shard",
             x.shape().str()));
@@ -58,8 +64,10 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
     const std::int64_t channels = x.size(1);
     const bool own_stats = options.training || !running_mean.defined();
     const TensorMeta stats_meta = shaped(x, {2 * channels + 1});
-    const Tensor stats =
+    Tensor stats =
         own_stats ? apply_one(BatchNormStats(), {x.detach()}, stats_meta) : stats_of(running_mean, running_var);
+    const bool across_shards = own_stats && synchronized(options);
+    if (across_shards) stats = pooled(stats, options);
     const Tensor gamma = weight.defined() ? weight : Tensor::full({channels}, 1, x.dtype(), x.device());
     const Tensor beta = bias.defined() ? bias : Tensor::zeros({channels}, x.dtype(), x.device());
     const Tensor y = apply_one(BatchNormNormalize(options.eps), {x, stats, gamma, beta}, like(x));
@@ -82,7 +90,8 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
                     if (weight_wanted) result[1] = sums.slice(0, channels, 2 * channels);
                     if (x_wanted) {
                         // Running statistics do not depend on x: nothing flows through mean and variance.
-                        const Tensor through = own_stats ? sums : Tensor::zeros({2 * channels}, dx.dtype, dy.device());
+                        Tensor through = own_stats ? sums : Tensor::zeros({2 * channels}, dx.dtype, dy.device());
+                        if (across_shards) through = sum_over_shards(through);
                         result[0] = apply_one(BatchNormBackwardData(eps),
                                               {input.get(), dy, saved_stats.get(), scale.get(), through}, dx);
                     }

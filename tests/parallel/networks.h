@@ -40,6 +40,11 @@ struct Normed {
     }
 };
 
+/// Statistics of the whole batch, in the middle of forward and backward.
+struct Synced : Normed {
+    Synced() { convert_sync_batchnorm(static_cast<Normed&>(*this)); }
+};
+
 /// The `cnn` network of the mnist sample.
 struct Cnn {
     Conv2d conv1{1, 32, 3}, conv2{32, 64, 3};

@@ -90,6 +90,10 @@ TEST_CASE("ddp by shared memory: one checkpoint for all networks, rows and numbe
             for (const int ranks : {1, 2, 3, 4, 8}) check({.net = net, .ranks = ranks, .rows = rows});
 }
 
+TEST_CASE("ddp: synchronised batch normalisation gives the bits of one device") {
+    for (const int ranks : {2, 3, 8}) check({.net = "synced", .ranks = ranks, .rows = 389});
+}
+
 TEST_CASE("ddp: buckets and timing change no bit") {
     for (const std::size_t bucket : {1000, 20000}) check({.net = "normed", .ranks = 3, .bucket_bytes = bucket});
     check({.net = "normed", .ranks = 3, .bucket_bytes = 20000, .delay_us = 300});

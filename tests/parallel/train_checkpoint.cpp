@@ -111,6 +111,8 @@ int main(int count, char** words) {
             train<test::Small>(arguments);
         else if (arguments.net == "normed")
             train<test::Normed>(arguments);
+        else if (arguments.net == "synced")
+            train<test::Synced>(arguments);
         else
             train<test::Cnn>(arguments);
     } catch (const std::exception& error) {
