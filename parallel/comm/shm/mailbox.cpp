@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+
+#include "lockstep/parallel/comm/shm/copy.h"
 
 namespace lockstep::shm {
 
@@ -28,14 +29,14 @@ std::uint64_t padded(std::uint64_t bytes) { return (bytes + sizeof(Frame) - 1) /
 
 void put(Ring& ring, std::uint64_t at, const void* from, std::size_t bytes) {
     const std::size_t begin = at % ring_bytes, first = std::min(bytes, ring_bytes - begin);
-    if (first > 0) std::memcpy(ring.bytes.data() + begin, from, first);
-    if (bytes > first) std::memcpy(ring.bytes.data(), static_cast<const std::byte*>(from) + first, bytes - first);
+    copy_bytes(ring.bytes.data() + begin, from, first);
+    copy_bytes(ring.bytes.data(), static_cast<const std::byte*>(from) + first, bytes - first);
 }
 
 void get(const Ring& ring, std::uint64_t at, void* to, std::size_t bytes) {
     const std::size_t begin = at % ring_bytes, first = std::min(bytes, ring_bytes - begin);
-    if (first > 0) std::memcpy(to, ring.bytes.data() + begin, first);
-    if (bytes > first) std::memcpy(static_cast<std::byte*>(to) + first, ring.bytes.data(), bytes - first);
+    copy_bytes(to, ring.bytes.data() + begin, first);
+    copy_bytes(static_cast<std::byte*>(to) + first, ring.bytes.data(), bytes - first);
 }
 
 }  // namespace
@@ -242,7 +243,7 @@ void Mailbox::pair(Incoming& message, const std::shared_ptr<Receiving>& receiver
     if (message.total != receiver->bytes)
         group_->fail(fmt::format("rank {} sent {} bytes with tag {} where {} were to be received", message.from,
                                  message.total, message.tag, receiver->bytes));
-    if (message.arrived > 0) std::memcpy(receiver->data, message.kept.get(), message.arrived);
+    copy_bytes(receiver->data, message.kept.get(), message.arrived);
     message.kept.reset();
     receiver->source = message.from;
     receiver->done = message.arrived == message.total;

@@ -1,9 +1,9 @@
 // The collectives of the shm backend that compute. Parts are combined in the order of ranks, straight from the slots.
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "lockstep/parallel/comm/reduce_elements.h"
+#include "lockstep/parallel/comm/shm/copy.h"
 #include "lockstep/parallel/comm/shm/parts.h"
 #include "lockstep/parallel/comm/shm/shm_transport.h"
 
@@ -50,7 +50,7 @@ void ShmTransport::reduce_to(std::byte* data, std::size_t bytes, DType dtype, Re
         pieces(bytes, slot_bytes), puts, takes,
         [&](std::uint64_t k, std::byte* slot) {
             const Piece piece(k, slot_bytes, bytes);
-            std::memcpy(slot, data + piece.begin, piece.bytes);
+            copy_bytes(slot, data + piece.begin, piece.bytes);
         },
         [&](std::uint64_t k, std::uint64_t round) {
             const Piece piece(k, slot_bytes, bytes);
@@ -66,7 +66,7 @@ void ShmTransport::reduce_in_shares(std::byte* data, std::size_t bytes, DType dt
     Sources parts(ranks);
     const auto give = [&](std::uint64_t k) {
         const Piece piece(k, slot_bytes, bytes);
-        return call.give([&](std::byte* slot) { std::memcpy(slot, data + piece.begin, piece.bytes); });
+        return call.give([&](std::byte* slot) { copy_bytes(slot, data + piece.begin, piece.bytes); });
     };
     const std::uint64_t count = pieces(bytes, slot_bytes);
     std::uint64_t given = give(0);
@@ -82,7 +82,7 @@ void ShmTransport::reduce_in_shares(std::byte* data, std::size_t bytes, DType dt
         });
         for (int peer = 0; peer < size_ && takes; ++peer) {
             const Piece share(static_cast<std::uint64_t>(peer), unit, piece.bytes);
-            std::memcpy(data + piece.begin + share.begin, call.from(peer, sums), share.bytes);
+            copy_bytes(data + piece.begin + share.begin, call.from(peer, sums), share.bytes);
         }
         call.took_before(k + 1 < count ? next : sums + 1);
         given = next;

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
+#include "lockstep/parallel/comm/shm/copy.h"
 #include "lockstep/parallel/comm/shm/parts.h"
 
 namespace lockstep::shm {
@@ -12,11 +12,6 @@ namespace lockstep::shm {
 namespace {
 
 constexpr int most_ranks = 1024;
-
-/// `to` may be `from`; null where there is nothing.
-void copy_bytes(void* to, const void* from, std::size_t bytes) {
-    if (bytes > 0 && to != from) std::memmove(to, from, bytes);
-}
 
 }  // namespace
 
@@ -96,7 +91,7 @@ void ShmTransport::gather_to(const void* in, void* out, std::span<const std::siz
     const auto* const own = static_cast<const std::byte*>(in);
     auto* const all = static_cast<std::byte*>(out);
     each_part(bytes, [&](int part, std::size_t begin, std::size_t size) {
-        if (part == rank_ && takes) copy_bytes(all + begin, own, size);
+        if (part == rank_ && takes && all + begin != own) copy_bytes(all + begin, own, size);
     });
     call.run(
         pieces(longest(bytes), slot_bytes), puts, takes,

@@ -1,0 +1,427 @@
+// The backend in shared memory: every operation on 2 to 8 ranks, and what the others are told when one of them dies,
+// stops, leaves or gives up.
+#include <sys/mman.h>
+
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <new>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/parallel/comm/transport.h"
+#include "lockstep/parallel/process_group.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/comm/forked_ranks.h"
+#include "lockstep/tests/parallel/comm/temporary_folder.h"
+#include "lockstep/tests/parallel/comm/transport_exercise.h"
+#include "lockstep/tests/runtime/gate.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+using Lines = std::vector<std::string>;
+
+namespace {
+
+constexpr int victim = 1;
+constexpr std::size_t unit = 300'000;  ///< floats: more than the slots hold, so that nobody can run ahead
+
+/// What the ranks and the test tell each other, besides the transport.
+class Board {
+public:
+    struct Content {
+        std::atomic<int> steps[8];        ///< calls that have returned
+        std::atomic<std::int64_t> event;  ///< when something was done to the victim
+        std::atomic<int> ended;           ///< ranks that are done
+        std::int64_t elapsed_ms() const {
+            const auto since = Clock::now().time_since_epoch() - Clock::duration(event.load());
+            return std::chrono::duration_cast<milliseconds>(since).count();
+        }
+        void note_event() { event = Clock::now().time_since_epoch().count(); }
+    };
+    Board()
+        : content_(new (mmap(nullptr, sizeof(Content), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+                       Content{}) {}
+    ~Board() { munmap(content_, sizeof(Content)); }
+    Board(const Board&) = delete;
+    Board& operator=(const Board&) = delete;
+    Content* operator->() const { return content_; }
+
+private:
+    Content* content_;
+};
+
+void wait_until(const std::function<bool()>& there) {
+    const auto deadline = Clock::now() + std::chrono::seconds(60);
+    while (!there()) {
+        if (Clock::now() > deadline) throw std::runtime_error("the test has waited for a minute");
+        std::this_thread::sleep_for(milliseconds(1));
+    }
+}
+
+/// Hands on to another store, and lets a test change what goes through.
+class AlteredStore final : public Store {
+public:
+    explicit AlteredStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+    std::function<std::string(std::string)> written = [](std::string value) { return value; };
+    std::function<std::string(std::string)> read = [](std::string value) { return value; };
+
+    void set(std::string_view key, std::string_view value) override { store_->set(key, written(std::string(value))); }
+    std::string get(std::string_view key, Milliseconds timeout) override { return read(store_->get(key, timeout)); }
+    std::optional<std::string> try_get(std::string_view key) override {
+        auto value = store_->try_get(key);
+        if (value) value = read(*value);
+        return value;
+    }
+    std::int64_t add(std::string_view key, std::int64_t amount) override { return store_->add(key, amount); }
+    std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override {
+        return store_->compare_set(key, expected, desired);
+    }
+    bool remove(std::string_view key) override { return store_->remove(key); }
+    std::int64_t count() override { return store_->count(); }
+    std::unique_ptr<Store> clone() override { return store_->clone(); }
+    Milliseconds timeout() const override { return store_->timeout(); }
+    std::string describe() const override { return store_->describe(); }
+
+private:
+    std::shared_ptr<Store> store_;
+};
+
+/// A place where `size` ranks meet.
+struct Meeting {
+    TemporaryFolder folder;
+    int size = 3;
+    milliseconds timeout{20000};
+
+    std::shared_ptr<Store> store() const { return std::make_shared<FileStore>(folder / "store"); }
+    std::unique_ptr<Transport> join(int rank, std::shared_ptr<Store> store) const {
+        return shm_backend().make(
+            {.rank = rank, .size = size, .store = std::move(store), .timeout = timeout, .global_ranks = {}});
+    }
+    std::unique_ptr<Transport> join(int rank) const { return join(rank, store()); }
+};
+
+/// One call of each kind, that no rank can leave without the others; by its number.
+struct Calls {
+    explicit Calls(int size) : parts(static_cast<std::size_t>(size), unit), a(unit * parts.size()), b(a) {
+        for (const std::size_t part : parts) bytes.push_back(part * sizeof(float));
+    }
+    static constexpr int kinds = 10;
+    std::vector<std::size_t> parts, bytes;
+    std::vector<float> a, b;
+
+    void make(Transport& t, int rank, int kind, Deadline deadline) {
+        const std::size_t all = unit * sizeof(float);
+        switch (kind) {
+            case 0: return t.barrier(deadline);
+            case 1: return t.broadcast(a.data(), all, 0, deadline);
+            case 2: return t.all_gather(a.data(), b.data(), bytes, deadline);
+            case 3: return t.gather(a.data(), b.data(), bytes, 0, deadline);
+            case 4: return t.scatter(a.data(), b.data(), bytes, 0, deadline);
+            case 5: return t.all_to_all(a.data(), bytes, b.data(), bytes, deadline);
+            case 6: return t.all_reduce(a.data(), unit, DType::f32, ReduceOp::max, deadline);
+            case 7: return t.reduce(a.data(), unit, DType::f32, ReduceOp::max, 0, deadline);
+            case 8: return t.reduce_scatter(a.data(), b.data(), parts, DType::f32, ReduceOp::max, deadline);
+            default: return ring(t, rank);
+        }
+    }
+
+private:
+    void ring(Transport& t, int rank) {
+        const int size = static_cast<int>(parts.size());
+        const auto sent = t.send(a.data(), unit, (rank + 1) % size, 1);
+        const auto received = t.receive(b.data(), unit, (rank + size - 1) % size, 1);
+        while (!received->advance() || !sent->advance()) std::this_thread::yield();
+    }
+};
+
+/// Empty, or why `text` is not the error that was wanted, within so many milliseconds of the event.
+Lines judge(const Board& board, const std::string& text, const std::string& wanted, std::int64_t limit) {
+    Lines lines;
+    if (!contains(text, wanted)) lines.push_back("'" + text + "' does not say '" + wanted + "'");
+    if (board->elapsed_ms() > limit) lines.push_back("said so after " + std::to_string(board->elapsed_ms()) + " ms");
+    return lines;
+}
+
+/// Makes calls of a kind until an error comes, at most `most` of them; what it says.
+std::string call_until_error(Transport& transport, const Board& board, int rank, int kind, milliseconds deadline,
+                             int most = 1'000'000) {
+    Calls calls(static_cast<int>(3));
+    return message_of<TransportError>([&] {
+        for (int i = 0; i < most; ++i) {
+            calls.make(transport, rank, kind, Clock::now() + deadline);
+            ++board->steps[rank];
+        }
+    });
+}
+
+std::set<std::string> shared_memory_files() {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) names.insert(entry.path().string());
+    return names;
+}
+
+}  // namespace
+
+TEST_CASE("shm: every operation, from 2 to 8 ranks") {
+    Meeting meeting;
+    meeting.size = GENERATE(2, 3, 4, 5, 8);
+    INFO(meeting.size << " ranks");
+    const auto before = shared_memory_files();
+    ForkedRanks ranks(meeting.size, [&](int rank) {
+        const auto transport = meeting.join(rank);
+        Lines failures = exercise_transport(*transport, rank, meeting.size);
+        if (transport->backend() != "shm") failures.emplace_back("goes by another name");
+        for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+            std::error_code gone;
+            if (contains(std::filesystem::read_symlink(entry.path(), gone).string(), "memfd"))
+                failures.emplace_back("a file of shared memory is still open");
+        }
+        return failures;
+    });
+    CHECK(joined(ranks.finish(milliseconds(240000))) == "");
+    CHECK(shared_memory_files() == before);
+}
+
+TEST_CASE("shm: floats are added in the order of ranks, with the same bits everywhere") {
+    Meeting meeting;
+    meeting.size = GENERATE(2, 3, 4);
+    ForkedRanks ranks(meeting.size, [&](int rank) {
+        const auto transport = meeting.join(rank);
+        Lines failures;
+        for (const std::size_t count : {std::size_t{7}, std::size_t{100'000}}) {
+            std::vector<float> own(count), expected(count, 0.0F);
+            for (int r = 0; r < meeting.size; ++r) {
+                std::mt19937 random(static_cast<unsigned>(r));
+                for (std::size_t i = 0; i < count; ++i) {
+                    const float value = static_cast<float>(random()) * 1e-7F - 200.0F;
+                    if (r == rank) own[i] = value;
+                    expected[i] = r == 0 ? value : expected[i] + value;
+                }
+            }
+            transport->all_reduce(own.data(), count, DType::f32, ReduceOp::sum, Clock::now() + milliseconds(20000));
+            if (own != expected) failures.push_back("sums of " + std::to_string(count) + " differ");
+        }
+        return failures;
+    });
+    CHECK(joined(ranks.finish(milliseconds(60000))) == "");
+}
+
+TEST_CASE("shm: all are told at once that a rank was killed, whatever they wait in") {
+    const int kind = GENERATE(range(0, Calls::kinds));
+    INFO("call " << kind);
+    const Meeting meeting;
+    const Board board;
+    ForkedRanks ranks(meeting.size, [&](int rank) -> Lines {
+        const auto transport = meeting.join(rank);
+        if (rank == victim) {
+            call_until_error(*transport, board, rank, kind, milliseconds(60000), 3);
+            pause();
+        }
+        const std::string text = call_until_error(*transport, board, rank, kind, milliseconds(60000));
+        Lines lines = judge(board, text, "rank 1 has died", 1000);
+        const std::string again = message_of<TransportError>([&] { transport->barrier(Clock::now()); });
+        if (!contains(again, "rank 1 has died")) lines.push_back("afterwards: '" + again + "'");
+        return lines;
+    });
+    wait_until([&] { return board->steps[victim] >= 3; });
+    std::this_thread::sleep_for(milliseconds(30));  // the others are asleep in the next call
+    board->note_event();
+    ranks.signal(victim, SIGKILL);
+    auto failures = ranks.finish(milliseconds(30000));
+    CHECK(failures[victim] == Lines{"ended by signal 9"});
+    failures[victim].clear();
+    CHECK(joined(failures) == "");
+}
+
+TEST_CASE("shm: a rank killed at any moment is a clean error for the others") {
+    std::mt19937 random(11);
+    for (int trial = 0; trial < 20; ++trial) {
+        const int kind = trial % Calls::kinds;
+        INFO("call " << kind);
+        const Meeting meeting;
+        const Board board;
+        ForkedRanks ranks(meeting.size, [&](int rank) -> Lines {
+            std::string text = "no error";
+            try {
+                const auto transport = meeting.join(rank);
+                ++board->steps[rank];
+                text = call_until_error(*transport, board, rank, kind, milliseconds(60000));
+            } catch (const TransportError& error) {
+                text = error.what();
+            }
+            return judge(board, text, "rank 1 ", 1000);
+        });
+        wait_until([&] { return board->steps[victim] >= 1; });
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 5000));
+        board->note_event();
+        ranks.signal(victim, SIGKILL);
+        auto failures = ranks.finish(milliseconds(30000));
+        failures[victim].clear();
+        CHECK(joined(failures) == "");
+    }
+}
+
+TEST_CASE("shm: a stopped rank is named when the deadline has passed, and told when it goes on") {
+    const int kind = GENERATE(range(0, Calls::kinds - 1));  // messages have no deadline here
+    INFO("call " << kind);
+    const Meeting meeting;
+    const Board board;
+    ForkedRanks ranks(meeting.size, [&](int rank) -> Lines {
+        const auto transport = meeting.join(rank);
+        const std::string text = call_until_error(*transport, board, rank, kind, milliseconds(300));
+        ++board->ended;
+        // After the event the last call that works may still be begun, so it is up to two deadlines.
+        Lines lines = judge(board, text, "the deadline has passed: rank 1 has", rank == victim ? 60000 : 1300 + 300);
+        return lines;
+    });
+    wait_until([&] { return board->steps[victim] >= 3; });
+    board->note_event();
+    ranks.signal(victim, SIGSTOP);
+    wait_until([&] { return board->ended == meeting.size - 1; });
+    ranks.signal(victim, SIGCONT);
+    CHECK(joined(ranks.finish(milliseconds(30000))) == "");
+}
+
+TEST_CASE("shm: a rank that ends or leaves early is named") {
+    const bool leaves = GENERATE(true, false);
+    const int kind = GENERATE(range(0, Calls::kinds));
+    INFO("call " << kind);
+    const Meeting meeting;
+    const Board board;
+    ForkedRanks ranks(meeting.size, [&](int rank) -> Lines {
+        auto transport = meeting.join(rank);
+        if (rank == victim) {
+            call_until_error(*transport, board, rank, kind, milliseconds(60000), 3);
+            board->note_event();
+            if (!leaves) {
+                transport.release();  // and the process exits with 0
+                return {};
+            }
+            transport.reset();
+            wait_until([&] { return board->ended == meeting.size - 1; });
+            return {};
+        }
+        const std::string text = call_until_error(*transport, board, rank, kind, milliseconds(60000));
+        ++board->ended;
+        return judge(board, text, leaves ? "rank 1 has left the group" : "rank 1 has died", 1000);
+    });
+    CHECK(joined(ranks.finish(milliseconds(30000))) == "");
+}
+
+TEST_CASE("shm: abort ends the calls of all ranks with its reason") {
+    const Meeting meeting;
+    const Board board;
+    ForkedRanks ranks(meeting.size, [&](int rank) -> Lines {
+        const auto transport = meeting.join(rank);
+        std::thread other;
+        if (rank == 0)
+            other = std::thread([&] {
+                std::this_thread::sleep_for(milliseconds(50));
+                board->note_event();
+                transport->abort("somebody pressed a key");
+                transport->abort("too late");
+            });
+        if (rank == 2) wait_until([&] { return board->ended == 2; });
+        const std::string text =
+            message_of<TransportError>([&] { transport->barrier(Clock::now() + milliseconds(60000)); });
+        ++board->ended;
+        if (other.joinable()) other.join();
+        Lines lines = judge(board, text, "somebody pressed a key", 1000);
+        const std::string again =
+            message_of<TransportError>([&] { (void)transport->send(nullptr, 0, (rank + 1) % 3, 0); });
+        if (again != "somebody pressed a key") lines.push_back("afterwards: '" + again + "'");
+        return lines;
+    });
+    CHECK(joined(ranks.finish(milliseconds(30000))) == "");
+}
+
+TEST_CASE("shm: setting up ends in time, too") {
+    Meeting meeting;
+    meeting.timeout = milliseconds(500);
+    const Board board;
+    board->note_event();
+    const std::string how = GENERATE("absent", "killed", "stopped", "nonsense", "elsewhere");
+    INFO(how);
+    ForkedRanks ranks(meeting.size, [&](int rank) -> Lines {
+        const auto store = std::make_shared<AlteredStore>(meeting.store());
+        if (rank == victim && how == "absent") pause();
+        if (rank == victim && (how == "killed" || how == "stopped"))
+            store->read = [&](std::string value) {  // it has said who it is, and gets no further
+                ++board->steps[victim];
+                pause();
+                return value;
+            };
+        if (rank == victim && how == "nonsense") store->written = [](const std::string&) { return "hello"; };
+        if (rank == victim && how == "elsewhere") {
+            store->written = [](std::string value) { return "x" + value; };
+            store->read = store->written;
+        }
+        const std::string text = message_of<TransportError>([&] { meeting.join(rank, store); });
+        if (how == "nonsense" && rank == victim) return {};
+        const std::string wanted = how == "absent"     ? "rank 1 has not come within 500 ms"
+                                   : how == "killed"   ? "rank 1 has died"
+                                   : how == "stopped"  ? "the deadline has passed: rank 1 has not arrived"
+                                   : how == "nonsense" ? "same program"
+                                   : rank == victim    ? "ranks 0, 2 cannot share memory with this one"
+                                                       : "rank 1 cannot share memory with this one";
+        return judge(board, text, wanted, 1500);
+    });
+    if (how == "killed" || how == "stopped") wait_until([&] { return board->steps[victim] > 0; });
+    if (how == "killed") ranks.signal(victim, SIGKILL);
+    if (how == "absent" || how == "stopped") {
+        std::this_thread::sleep_for(milliseconds(1500));
+        ranks.signal(victim, SIGKILL);
+    }
+    auto failures = ranks.finish(milliseconds(30000));
+    if (how == "absent" || how == "killed" || how == "stopped") failures[victim].clear();
+    CHECK(joined(failures) == "");
+}
+
+TEST_CASE("shm: messages of another size, given up, and left behind") {
+    Meeting meeting;
+    meeting.size = 2;
+    ForkedRanks ranks(meeting.size, [&](int rank) -> Lines {
+        Lines lines;
+        auto transport = meeting.join(rank);
+        const auto soon = [] { return Clock::now() + milliseconds(20000); };
+        std::vector<char> large(1'000'000, 'a'), other(1'000'000, 'b'), got(1'000'000);
+        const auto finish = [&](Message& message) {
+            const auto deadline = soon();
+            while (!message.advance())
+                if (Clock::now() > deadline) throw std::runtime_error("a message is not done in time");
+        };
+        if (rank == 0) {
+            auto given_up = transport->send(large.data(), large.size(), 1, 5);
+            given_up.reset();  // in the middle: the ring holds a part of it
+            transport->send(large.data(), large.size(), 1, 5).reset();
+            const auto sent = transport->send(other.data(), other.size(), 1, 5);
+            finish(*sent);
+            transport->barrier(soon());
+            finish(*transport->send(other.data(), 8, 1, 6));
+            auto after = transport->receive(got.data(), 1, 1, 7);
+            transport.reset();
+            if (message_of<TransportError>([&] { after->advance(); }).empty()) lines.emplace_back("no group, no error");
+        } else {
+            transport->receive(got.data(), got.size(), 0, 5)->advance();  // given up on this side
+            const auto first = transport->receive(got.data(), got.size(), 0, 5);
+            finish(*first);
+            if (got != other) lines.emplace_back("got what had been given up");
+            transport->barrier(soon());
+            std::this_thread::sleep_for(milliseconds(50));  // the other one has left; what it sent is still there
+            const std::string text =
+                message_of<TransportError>([&] { finish(*transport->receive(got.data(), 4, 0, 6)); });
+            if (!contains(text, "rank 0 sent 8 bytes with tag 6 where 4 were to be received")) lines.push_back(text);
+        }
+        return lines;
+    });
+    CHECK(joined(ranks.finish(milliseconds(60000))) == "");
+}
