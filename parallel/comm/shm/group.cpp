@@ -56,13 +56,13 @@ void Group::leave() const noexcept {
 
 void Group::begin_call() {
     require_alive();
-    auto& calls = progress(rank_).calls;
+    auto& calls = progress(rank_)[Counter::calls];
     calls.store(calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
-void Group::advance(std::atomic<std::uint64_t>& counter, std::uint64_t value) const {
+void Group::advance(Counter counter, std::uint64_t value) const {
     // Sequentially consistent, as what a sleeper does: either it sees the counter or it is seen asleep here.
-    counter.store(value, std::memory_order_seq_cst);
+    progress(rank_)[counter].store(value, std::memory_order_seq_cst);
     for (int peer = 0; peer < size(); ++peer)
         if (header(peer).bell.sleeping_for.load(std::memory_order_seq_cst) == static_cast<std::uint32_t>(rank_) + 1)
             wake(peer);
@@ -78,21 +78,29 @@ void Group::wake(int peer) const {
     syscall(SYS_futex, &rings, FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
-void Group::wait_long(int peer, const std::atomic<std::uint64_t>& counter, std::uint64_t value, Deadline deadline,
+void Group::wait_long(int peer, Counter counter, std::uint64_t value, Deadline deadline,
                       const std::function<void()>& meanwhile) const {
-    const auto there = [&] { return counter.load(std::memory_order_acquire) >= value; };
+    auto& waiting = header(rank_).waiting;
+    const auto& number = progress(peer)[counter];
+    const auto there = [&] { return number.load(std::memory_order_acquire) >= value; };
     for (unsigned turn = 0;; ++turn) {
         for (unsigned i = 0; i < pauses; ++i) {
-            if (there()) return;
+            if (there()) {
+                if (turn > spins_) waiting.peer.store(0, std::memory_order_relaxed);
+                return;
+            }
             pause();
         }
         if (meanwhile) meanwhile();
         require_alive();
         if (turn < spins_) continue;
+        waiting.value.store(value, std::memory_order_relaxed);
+        waiting.counter.store(counter, std::memory_order_relaxed);
+        waiting.peer.store(static_cast<std::uint32_t>(peer) + 1, std::memory_order_release);
         const std::string dead = who_died();
         const bool left = has_left(peer), late = Clock::now() >= deadline;
-        const bool failed = header(peer).state.end.load(std::memory_order_seq_cst) > End::being_written;
-        if (there()) return;
+        const bool failed = has_failed(peer);
+        if (there()) continue;
         if (!dead.empty()) fail(dead);
         if (failed) {  // before it had mapped this rank's memory, or it would have said so there
             std::uint32_t nobody = 0;
@@ -105,13 +113,13 @@ void Group::wait_long(int peer, const std::atomic<std::uint64_t>& counter, std::
     }
 }
 
-void Group::sleep(int peer, const std::atomic<std::uint64_t>& counter, std::uint64_t value, Deadline deadline) const {
+void Group::sleep(int peer, Counter counter, std::uint64_t value, Deadline deadline) const {
     const Header& own = header(rank_);
     auto& bell = header(rank_).bell;
     bell.sleeping_for.store(static_cast<std::uint32_t>(peer) + 1, std::memory_order_seq_cst);
     const std::uint32_t rings = bell.rings.load(std::memory_order_seq_cst);
-    if (counter.load(std::memory_order_seq_cst) < value && own.state.ended_by.load(std::memory_order_seq_cst) == 0 &&
-        !has_left(peer)) {
+    if (progress(peer)[counter].load(std::memory_order_seq_cst) < value &&
+        own.state.ended_by.load(std::memory_order_seq_cst) == 0 && !has_left(peer)) {
         const auto left =
             std::clamp<std::chrono::nanoseconds>(deadline - Clock::now(), std::chrono::nanoseconds(0), nap);
         const timespec time{.tv_sec = 0, .tv_nsec = static_cast<long>(left.count())};
@@ -128,9 +136,11 @@ std::string Group::who_died() const {
     for (const Descriptor& process : processes_) polled.push_back({process.get(), POLLIN, 0});
     if (poll(polled.data(), polled.size(), 0) <= 0) return {};
     std::vector<int> dead;
-    for (int peer = 0; peer < size(); ++peer)
-        if (polled[static_cast<std::size_t>(peer)].revents != 0 && !(segment(peer) && has_left(peer)))
-            dead.push_back(peer);
+    for (int peer = 0; peer < size(); ++peer) {
+        if (polled[static_cast<std::size_t>(peer)].revents == 0) continue;
+        const bool said_so = segment(peer) && (has_left(peer) || has_failed(peer));
+        if (!said_so) dead.push_back(peer);
+    }
     if (dead.empty()) return {};
     return fmt::format("{} {} died", ranks_text(dead), dead.size() == 1 ? "has" : "have");
 }
@@ -165,12 +175,28 @@ void Group::throw_end() const {
                              : reason);
 }
 
+/// Who is to blame if `peer` does not go on: it may wait for another rank itself.
+int Group::held_up_by(int peer) const {
+    for (int steps = 0; steps < size(); ++steps) {
+        const auto& waiting = header(peer).waiting;
+        const std::uint32_t next = waiting.peer.load(std::memory_order_acquire);
+        if (next == 0) break;
+        const int other = static_cast<int>(next) - 1;
+        // What it waits for is there: it could go on.
+        if (progress(other)[waiting.counter.load(std::memory_order_relaxed)].load() >= waiting.value.load()) break;
+        if (other == rank_) break;
+        peer = other;
+    }
+    return peer;
+}
+
 void Group::throw_late(int peer) const {
     std::vector<int> missing;
-    const std::uint64_t calls = progress(rank_).calls.load(std::memory_order_relaxed);
+    const std::uint64_t calls = progress(rank_)[Counter::calls].load(std::memory_order_relaxed);
     for (int other = 0; other < size(); ++other)
-        if (progress(other).calls.load(std::memory_order_relaxed) < calls) missing.push_back(other);
-    if (missing.empty()) fail(fmt::format("the deadline has passed: rank {} has arrived and does not go on", peer));
+        if (progress(other)[Counter::calls].load(std::memory_order_relaxed) < calls) missing.push_back(other);
+    if (missing.empty())
+        fail(fmt::format("the deadline has passed: rank {} has arrived and does not go on", held_up_by(peer)));
     fail(fmt::format("the deadline has passed: {} {} not arrived", ranks_text(missing),
                      missing.size() == 1 ? "has" : "have"));
 }

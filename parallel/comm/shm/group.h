@@ -33,12 +33,13 @@ public:
     /// A collective begins: others can see how far this rank has come.
     void begin_call();
     /// Waits until a counter of `peer`'s progress is at least `value`.
-    void wait(int peer, const std::atomic<std::uint64_t>& counter, std::uint64_t value, Deadline deadline,
+    void wait(int peer, Counter counter, std::uint64_t value, Deadline deadline,
               const std::function<void()>& meanwhile) const {
-        if (counter.load(std::memory_order_acquire) < value) wait_long(peer, counter, value, deadline, meanwhile);
+        if (progress(peer)[counter].load(std::memory_order_acquire) < value)
+            wait_long(peer, counter, value, deadline, meanwhile);
     }
     /// Sets a counter of the own progress and wakes who sleeps for it.
-    void advance(std::atomic<std::uint64_t>& counter, std::uint64_t value) const;
+    void advance(Counter counter, std::uint64_t value) const;
     /// Wakes `peer` if it sleeps, for whatever it does.
     void nudge(int peer) const;
 
@@ -51,6 +52,9 @@ public:
     /// "rank 2 has died", or nothing. Looks every few milliseconds at most.
     std::string who_died() const;
     bool has_left(int peer) const { return header(peer).state.left.load(std::memory_order_seq_cst) != 0; }
+    bool has_failed(int peer) const {
+        return header(peer).state.end.load(std::memory_order_seq_cst) > End::being_written;
+    }
     /// Ends the group with what went wrong here.
     [[noreturn]] void fail(const std::string& reason) const;
     /// Ends the group on all ranks; the first one to do so gives the reason.
@@ -65,9 +69,10 @@ private:
     std::vector<Identity> meet(const TransportPlace& place, const Descriptor& file, Deadline deadline);
     void decide_spins();
     void wake(int peer) const;
-    void wait_long(int peer, const std::atomic<std::uint64_t>& counter, std::uint64_t value, Deadline deadline,
+    void wait_long(int peer, Counter counter, std::uint64_t value, Deadline deadline,
                    const std::function<void()>& meanwhile) const;
-    void sleep(int peer, const std::atomic<std::uint64_t>& counter, std::uint64_t value, Deadline deadline) const;
+    void sleep(int peer, Counter counter, std::uint64_t value, Deadline deadline) const;
+    int held_up_by(int peer) const;
     [[noreturn]] void throw_end() const;
     [[noreturn]] void throw_late(int peer) const;
 

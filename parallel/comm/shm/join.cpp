@@ -86,8 +86,8 @@ void Group::join(const TransportPlace& place) {
         if (peer != rank_) map_peer(peer, ranks[static_cast<std::size_t>(peer)]);
     decide_spins();
     // All have mapped this rank's memory when all have come here; then the file has done its work and is closed.
-    advance(progress(rank_).calls, 1);
-    for (int peer = 0; peer < size(); ++peer) wait(peer, progress(peer).calls, 1, deadline, {});
+    advance(Counter::calls, 1);
+    for (int peer = 0; peer < size(); ++peer) wait(peer, Counter::calls, 1, deadline, {});
 }
 
 std::vector<Group::Identity> Group::meet(const TransportPlace& place, const Descriptor& file, Deadline deadline) {
@@ -124,6 +124,8 @@ void Group::map_peer(int peer, const Identity& identity) {
         open(fmt::format("/proc/{}/fd/{}", identity.process, identity.file).c_str(), O_RDWR | O_CLOEXEC));
     if (!file) {
         const int why = errno;
+        const std::string dead = who_died();
+        if (!dead.empty()) throw TransportError(dead);
         throw TransportError(
             fmt::format("cannot open the memory of rank {}: {}; ranks must belong to one user, or use "
                         "the gloo backend",

@@ -22,11 +22,11 @@ public:
         const std::uint64_t round = next_++;
         wait_until_free(round);
         put(group_.slot(group_.rank(), round));
-        group_.advance(own().written, round + 1);
+        group_.advance(Counter::written, round + 1);
         return round;
     }
     /// Nothing of the rounds before `round` is needed here any more.
-    void took_before(std::uint64_t round) { group_.advance(own().taken, round); }
+    void took_before(std::uint64_t round) { group_.advance(Counter::taken, round); }
 
     /// Goes through `count` rounds. Whoever `puts` is asked for round k by put(k, own slot), whoever `takes` by take(k,
     /// its number for `from`). A rank puts one round before it takes the one before, so that it seldom has to wait.
@@ -42,12 +42,12 @@ public:
             }
         }
         next_ = begin + count;
-        if (!puts) own().written.store(next_, std::memory_order_release);  // nobody waits for it
+        if (!puts) own()[Counter::written].store(next_, std::memory_order_release);  // nobody waits for it
     }
 
     /// What `peer` has put in a round, once it is there.
     const std::byte* from(int peer, std::uint64_t round) const {
-        group_.wait(peer, group_.progress(peer).written, round + 1, deadline_, meanwhile_);
+        group_.wait(peer, Counter::written, round + 1, deadline_, meanwhile_);
         return group_.slot(peer, round);
     }
 
@@ -60,7 +60,7 @@ private:
     void wait_until_free(std::uint64_t round) const {
         if (round < slots) return;
         for (int peer = 0; peer < group_.size(); ++peer)
-            group_.wait(peer, group_.progress(peer).taken, round + 1 - slots, deadline_, meanwhile_);
+            group_.wait(peer, Counter::taken, round + 1 - slots, deadline_, meanwhile_);
     }
 
     Group& group_;

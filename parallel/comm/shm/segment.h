@@ -26,14 +26,20 @@ constexpr std::size_t longest_reason = 500;
 /// Who ended a group, and how its reason is to be read.
 enum class End : std::uint32_t { none, being_written, aborted, failed };
 
+/// What a rank counts up, for others to wait for.
+enum class Counter : std::uint32_t {
+    calls,    ///< begun; the first one is setting up
+    written,  ///< rounds whose slots are there to be read
+    taken     ///< rounds for which it needs nobody's slots any more
+};
+
 struct Header {
     std::uint64_t nonce;  ///< random: this is the segment that was meant
     cpu_set_t cores;      ///< which the rank may run on
 
     struct alignas(cache_line) Progress {
-        std::atomic<std::uint64_t> calls;    ///< begun; the first one is setting up
-        std::atomic<std::uint64_t> written;  ///< rounds whose slots are there to be read
-        std::atomic<std::uint64_t> taken;    ///< rounds for which it needs nobody's slots any more
+        std::array<std::atomic<std::uint64_t>, 3> counters;
+        std::atomic<std::uint64_t>& operator[](Counter which) { return counters[static_cast<std::size_t>(which)]; }
         /// By slot: how many rounds a call takes where only this rank knows.
         std::array<std::atomic<std::uint64_t>, slots> rounds;
     } progress;
@@ -44,6 +50,13 @@ struct Header {
         /// 1 + the rank whose progress it sleeps for; 0: it is awake.
         std::atomic<std::uint32_t> sleeping_for;
     } bell;
+
+    /// What it waits for, if it has waited for long: for those who want to know why it does not go on.
+    struct alignas(cache_line) Waiting {
+        std::atomic<std::uint32_t> peer;  ///< 1 + rank; 0: nobody
+        std::atomic<Counter> counter;
+        std::atomic<std::uint64_t> value;
+    } waiting;
 
     struct alignas(cache_line) State {
         std::atomic<std::uint32_t> left;
