@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
 
+#include "lockstep/ops/cpu/loops.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
@@ -57,6 +59,30 @@ void reduce(ReduceOp op, void* out, const void* a, const void* b, std::size_t co
     }
 }
 
+/// The 16-bit floats, in blocks that stay in the first cache: loops of conversions alone are vectorised.
+template <class T>
+void reduce_in_f32(ReduceOp op, void* out, const void* a, const void* b, std::size_t count) {
+    constexpr std::size_t block = 1024;
+    std::array<float, block> x, y;
+    const Conversions& convert = conversions();
+    for (std::size_t at = 0; at < count; at += block) {
+        const std::size_t n = std::min(block, count - at);
+        const auto length = static_cast<Conversions::Index>(n);
+        auto* to = static_cast<T*>(out) + at;
+        if constexpr (std::is_same_v<T, Half>) {
+            convert.from_half(static_cast<const T*>(a) + at, x.data(), length);
+            convert.from_half(static_cast<const T*>(b) + at, y.data(), length);
+            reduce<float>(op, x.data(), x.data(), y.data(), n);
+            convert.to_half(x.data(), to, length);
+        } else {
+            convert.from_bfloat16(static_cast<const T*>(a) + at, x.data(), length);
+            convert.from_bfloat16(static_cast<const T*>(b) + at, y.data(), length);
+            reduce<float>(op, x.data(), x.data(), y.data(), n);
+            convert.to_bfloat16(x.data(), to, length);
+        }
+    }
+}
+
 void reduce_booleans(ReduceOp op, void* out, const void* a, const void* b, std::size_t count) {
     const bool either = op == ReduceOp::sum || op == ReduceOp::max;
     combine<bool>(out, a, b, count, [either](bool x, bool y) { return either ? x || y : x && y; });
@@ -68,7 +94,10 @@ void reduce_elements(DType dtype, ReduceOp op, void* out, const void* a, const v
     if (dtype == DType::boolean) return reduce_booleans(op, out, a, b, count);
     visit_dtype(dtype, [&](auto element) {
         using T = decltype(element);
-        if constexpr (!std::is_same_v<T, bool>) reduce<T>(op, out, a, b, count);
+        if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>)
+            reduce_in_f32<T>(op, out, a, b, count);
+        else if constexpr (!std::is_same_v<T, bool>)
+            reduce<T>(op, out, a, b, count);
     });
 }
 

@@ -124,8 +124,8 @@ void Group::map_peer(int peer, const Identity& identity) {
         open(fmt::format("/proc/{}/fd/{}", identity.process, identity.file).c_str(), O_RDWR | O_CLOEXEC));
     if (!file) {
         const int why = errno;
-        const std::string dead = who_died();
-        if (!dead.empty()) throw TransportError(dead);
+        pollfd exited{processes_[index].get(), POLLIN, 0};  // a process that dies first loses its files, then its life
+        if (poll(&exited, 1, why == ENOENT ? 200 : 0) > 0) throw TransportError(fmt::format("rank {} has died", peer));
         throw TransportError(
             fmt::format("cannot open the memory of rank {}: {}; ranks must belong to one user, or use "
                         "the gloo backend",
