@@ -5,7 +5,6 @@
 #include <atomic>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <new>
@@ -18,6 +17,7 @@
 #include "lockstep/parallel/comm/transport.h"
 #include "lockstep/parallel/process_group.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/comm/altered_store.h"
 #include "lockstep/tests/parallel/comm/forked_ranks.h"
 #include "lockstep/tests/parallel/comm/temporary_folder.h"
 #include "lockstep/tests/parallel/comm/transport_exercise.h"
@@ -66,34 +66,6 @@ void wait_until(const std::function<bool()>& there) {
         std::this_thread::sleep_for(milliseconds(1));
     }
 }
-
-/// Hands on to another store, and lets a test change what goes through.
-class AlteredStore final : public Store {
-public:
-    explicit AlteredStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
-    std::function<std::string(std::string)> written = [](std::string value) { return value; };
-    std::function<std::string(std::string)> read = [](std::string value) { return value; };
-
-    void set(std::string_view key, std::string_view value) override { store_->set(key, written(std::string(value))); }
-    std::string get(std::string_view key, Milliseconds timeout) override { return read(store_->get(key, timeout)); }
-    std::optional<std::string> try_get(std::string_view key) override {
-        auto value = store_->try_get(key);
-        if (value) value = read(*value);
-        return value;
-    }
-    std::int64_t add(std::string_view key, std::int64_t amount) override { return store_->add(key, amount); }
-    std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override {
-        return store_->compare_set(key, expected, desired);
-    }
-    bool remove(std::string_view key) override { return store_->remove(key); }
-    std::int64_t count() override { return store_->count(); }
-    std::unique_ptr<Store> clone() override { return store_->clone(); }
-    Milliseconds timeout() const override { return store_->timeout(); }
-    std::string describe() const override { return store_->describe(); }
-
-private:
-    std::shared_ptr<Store> store_;
-};
 
 /// A place where `size` ranks meet.
 struct Meeting {
@@ -154,7 +126,7 @@ Lines judge(const Board& board, const std::string& text, const std::string& want
 /// Makes calls of a kind until an error comes, at most `most` of them; what it says.
 std::string call_until_error(Transport& transport, const Board& board, int rank, int kind, milliseconds deadline,
                              int most = 1'000'000) {
-    Calls calls(static_cast<int>(3));
+    Calls calls(3);
     return message_of<TransportError>([&] {
         for (int i = 0; i < most; ++i) {
             calls.make(transport, rank, kind, Clock::now() + deadline);
@@ -400,6 +372,7 @@ TEST_CASE("shm: messages of another size, given up, and left behind") {
                 if (Clock::now() > deadline) throw std::runtime_error("a message is not done in time");
         };
         if (rank == 0) {
+            finish(*transport->send(large.data(), large.size(), 1, 4));
             auto given_up = transport->send(large.data(), large.size(), 1, 5);
             given_up.reset();  // in the middle: the ring holds a part of it
             transport->send(large.data(), large.size(), 1, 5).reset();
@@ -411,7 +384,7 @@ TEST_CASE("shm: messages of another size, given up, and left behind") {
             transport.reset();
             if (message_of<TransportError>([&] { after->advance(); }).empty()) lines.emplace_back("no group, no error");
         } else {
-            transport->receive(got.data(), got.size(), 0, 5)->advance();  // given up on this side
+            transport->receive(got.data(), got.size(), 0, 4)->advance();  // given up on this side
             const auto first = transport->receive(got.data(), got.size(), 0, 5);
             finish(*first);
             if (got != other) lines.emplace_back("got what had been given up");
