@@ -1,0 +1,174 @@
+// launch() within a program: what it refuses, what it leaves as it was, and a program that starts itself.
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <csignal>
+#include <future>
+#include <thread>
+
+#include "lockstep/parallel/comm/sockets.h"
+#include "lockstep/parallel/launcher.h"
+#include "lockstep/parallel/store.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/parallel/launch/lockstep_run.h"
+#include "lockstep/tests/runtime/gate.h"
+
+using namespace lockstep;
+using lockstep::test::StartedProcess;
+using lockstep::test::TemporaryDirectory;
+using lockstep::test::Words;
+using lockstep::testing::contains;
+using lockstep::testing::message_of;
+
+namespace {
+
+LaunchOptions worker(const Words& actions, int processes) {
+    LaunchOptions options;
+    options.command = {LAUNCH_WORKER};
+    options.command.insert(options.command.end(), actions.begin(), actions.end());
+    options.processes = processes;
+    options.grace = std::chrono::milliseconds(300);
+    return options;
+}
+
+std::string refusal(const LaunchOptions& options) {
+    return message_of<InvalidArgument>([&] { launch(options); });
+}
+
+int caught = 0;
+
+}  // namespace
+
+TEST_CASE("results say who failed first and how") {
+    const LaunchResult well = launch(worker({"sleep=1"}, 2));
+    CHECK(well.success());
+    CHECK(well.restarts == 0);
+    CHECK(well.str() == "all ranks ended well");
+
+    LaunchOptions options = worker({"only=1", "err=why\n", "exit=9"}, 2);
+    options.max_restarts = 1;
+    std::vector<std::string> heard;
+    options.on_restart = [&](const RankFailure& failure) { heard.push_back(failure.str()); };
+    options.redirects = {Streams::err, Streams::err};
+    const TemporaryDirectory directory;
+    options.log_dir = directory.path();
+    const LaunchResult failed = launch(options);
+    CHECK_FALSE(failed.success());
+    REQUIRE(failed.failure);
+    CHECK(failed.failure->rank == 1);
+    CHECK(failed.failure->exit_status == 9);
+    CHECK(failed.failure->signal == 0);
+    CHECK(failed.failure->last_lines == Words{"why"});
+    CHECK(failed.restarts == 1);
+    CHECK(failed.str() == "rank 1 failed first: exit status 9; the limit of 1 restart is reached");
+    CHECK(heard == Words{"rank 1 failed first: exit status 9"});
+
+    const LaunchResult killed = launch(worker({"only=0", "kill=15"}, 2));
+    CHECK(killed.failure->signal == SIGTERM);
+    CHECK(killed.str() == "rank 0 failed first: killed by signal 15 (SIGTERM)");
+}
+
+TEST_CASE("options that cannot be are refused") {
+    const LaunchOptions good = worker({}, 2);
+    const auto with = [&](auto change) {
+        LaunchOptions options = good;
+        change(options);
+        return refusal(options);
+    };
+    CHECK(contains(with([](auto& o) { o.command.clear(); }), "no program was named"));
+    CHECK(contains(with([](auto& o) { o.command = {""}; }), "no program was named"));
+    CHECK(contains(with([](auto& o) { o.processes = 0; }), "0 processes"));
+    CHECK(contains(with([](auto& o) { o.master_port = -1; }), "master port -1"));
+    CHECK(contains(with([](auto& o) { o.max_restarts = -1; }), "-1 restarts"));
+    CHECK(contains(with([](auto& o) { o.grace = std::chrono::milliseconds(-1); }), "grace"));
+    CHECK(contains(with([](auto& o) { o.signals = {SIGCHLD}; }), "SIGCHLD"));
+    CHECK(contains(with([](auto& o) { o.tee = {Streams::out}; }), "1 local ranks were chosen, and there are 2"));
+    CHECK(contains(with([](auto& o) { o.nodes = 2; }), "node rank, master address and master port"));
+    CHECK(with([](auto&) {}).empty());
+}
+
+TEST_CASE("numbers of ranks are numbers or say what to count") {
+    CHECK(processes_per_node("1") == 1);
+    CHECK(processes_per_node("1024") == 1024);
+    CHECK(processes_per_node("cpu") >= 1);
+    for (const char* text : {"", "0", "1025", "+1", "1 ", "CPU", "auto,1", "99999999999999999999"})
+        CHECK(contains(message_of<InvalidArgument>([&] { processes_per_node(text); }), "give 1 to 1024"));
+}
+
+TEST_CASE("a port that is held is nobody else's, but for who asks for it by number") {
+    const Descriptor held = hold_free_port();
+    const int port = port_of(held);
+    for (int i = 0; i < 200; ++i) {
+        CHECK(port_of(hold_free_port()) != port);
+        CHECK(port_of(listen_on("127.0.0.1", 0)) != port);
+    }
+    const Descriptor plain(::socket(AF_INET, SOCK_STREAM, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    CHECK(::bind(plain.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0);
+    const TcpStoreServer server({.port = port});
+    TcpStore store({.port = port});
+    CHECK(store.add("n", 1) == 1);
+}
+
+TEST_CASE("one launch at a time, from any thread of a program that has several") {
+    const TemporaryDirectory directory;
+    std::future<LaunchResult> first = std::async(std::launch::async, [&] {
+        return launch(worker({"pid=" + directory.path().string(), "sleep=700"}, 2));
+    });
+    REQUIRE(test::processes_in(directory, 2).size() == 2);
+    CHECK(contains(message_of<Error>([] { launch(worker({}, 1)); }), "one already"));
+    CHECK(first.get().success());
+    CHECK(launch(worker({}, 1)).success());
+}
+
+TEST_CASE("handlers of signals are as they were, and ignored signals stay ignored") {
+    caught = 0;
+    void (*const before)(int) = std::signal(SIGINT, [](int) { ++caught; });
+    void (*const hang_up)(int) = std::signal(SIGHUP, SIG_IGN);
+    void (*const child)(int) = std::signal(SIGCHLD, SIG_IGN);  // the system would reap the ranks
+    const TemporaryDirectory directory;
+    std::thread user([&] {
+        test::processes_in(directory, 1);
+        ::kill(::getpid(), SIGHUP);
+        ::kill(::getpid(), SIGINT);
+    });
+    const LaunchResult result = launch(worker({"pid=" + directory.path().string(), "sleep=60000"}, 1));
+    user.join();
+    CHECK(result.signal == SIGINT);
+    CHECK_FALSE(result.failure);
+    CHECK(result.str() == "ended by signal 2 (SIGINT) from outside");
+    CHECK(caught == 0);
+    std::raise(SIGINT);
+    CHECK(caught == 1);
+    CHECK(launch(worker({"exit=3"}, 1)).failure->exit_status == 3);
+    CHECK(std::signal(SIGCHLD, child) == SIG_IGN);
+    std::signal(SIGHUP, hang_up);
+    std::signal(SIGINT, before);
+}
+
+TEST_CASE("a program starts itself once per rank") {
+    StartedProcess run({LAUNCH_WORKER, "self=3", "join", "exit=0"});
+    CHECK(run.status() == 0);
+    CHECK(run.lines() ==
+          Words{"joined 0/3 launcher 1 sum 5", "joined 1/3 launcher 1 sum 5", "joined 2/3 launcher 1 sum 5"});
+    CHECK(run.err() == "launched: all ranks ended well\n");
+}
+
+TEST_CASE("a hundred launches leave no descriptor and no process behind") {
+    const auto descriptors = [] {
+        return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                             std::filesystem::directory_iterator());
+    };
+    LaunchOptions options = worker({}, 3);
+    options.command = {"true"};
+    REQUIRE(launch(options).success());
+    const auto before = descriptors();
+    for (int i = 0; i < 100; ++i) {
+        options.command = {i % 2 ? "true" : "false"};
+        CHECK(launch(options).success() == (i % 2 == 1));
+    }
+    CHECK(descriptors() == before);
+    CHECK(::waitpid(-1, nullptr, WNOHANG) == -1);
+}

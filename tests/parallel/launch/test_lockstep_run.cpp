@@ -1,0 +1,319 @@
+// lockstep-run as a user meets it: flags, places, failures, restarts, signals.
+#include <sched.h>
+#include <sys/stat.h>
+
+#include <map>
+#include <set>
+
+#include "lockstep/parallel/store.h"
+#include "lockstep/tests/parallel/launch/lockstep_run.h"
+
+using namespace lockstep::test;
+
+namespace {
+
+std::vector<int> own_cores() {
+    cpu_set_t set;
+    std::vector<int> cores;
+    REQUIRE(sched_getaffinity(0, sizeof set, &set) == 0);
+    for (int core = 0; core < CPU_SETSIZE; ++core)
+        if (CPU_ISSET(core, &set)) cores.push_back(core);
+    return cores;
+}
+
+std::string text_of(const std::vector<int>& cores, std::size_t begin, std::size_t end) {
+    std::string text;
+    for (std::size_t i = begin; i < end; ++i) text += (text.empty() ? "" : ",") + std::to_string(cores[i]);
+    return text;
+}
+
+/// Status and stderr of a run that must end at once.
+void check_refused(const Words& words, const std::string& complaint, const Words& environment = {}) {
+    StartedProcess run(words, {.environment = environment});
+    CAPTURE(words, complaint);
+    CHECK(run.status() == 2);
+    CHECK(run.out().empty());
+    const std::string err = run.err();
+    CHECK_THAT(err, contains(complaint));
+    CHECK(err.rfind("lockstep-run: ", 0) == 0);
+    CHECK(std::count(err.begin(), err.end(), '\n') == 1);
+}
+
+}  // namespace
+
+TEST_CASE("help names all flags, in both spellings") {
+    StartedProcess help({LOCKSTEP_RUN, "--help"});
+    CHECK(help.status() == 0);
+    for (const char* flag :
+         {"--nproc-per-node,--nproc_per_node N|auto|cpu|gpu", "--nnodes N", "--node-rank,--node_rank",
+          "--master-addr,--master_addr", "--master-port,--master_port", "--standalone", "--max-restarts,--max_restarts",
+          "--log-dir,--log_dir", "-t,--tee", "-r,--redirects", "--signals", "--prefix", "--no-binding", "--grace",
+          "LOCKSTEP_STORE_TOKEN", "PROGRAM [ARGS...]"})
+        CHECK_THAT(help.out(), contains(flag));
+}
+
+TEST_CASE("wrong usage is one line and status 2, and nothing is started") {
+    const auto refused = [](const Words& flags, const std::string& complaint) {
+        check_refused(command(flags, {"out=started"}), complaint);
+    };
+    check_refused({LOCKSTEP_RUN}, "name a program");
+    check_refused({LOCKSTEP_RUN, "--nproc-per-node", "2", "--"}, "name a program");
+    refused({"--nonsense"}, "no flag --nonsense");
+    refused({"--nproc-per-node", "2", "--rdzv-backend", "c10d"}, "no flag --rdzv-backend");
+    for (const char* count : {"0", "-1", "1025", "two", "2x", ""})
+        refused({"--nproc-per-node", count}, "give 1 to 1024, auto, cpu or gpu");
+    refused({"--nnodes", "0"}, "0 nodes");
+    refused({"--nnodes", "2000000"}, "2000000 nodes");
+    refused({"--nnodes", "2", "--node-rank", "0"}, "master port");
+    refused({"--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", "2000"}, "node rank");
+    refused({"--nnodes", "2", "--node-rank", "2"}, "node rank 2 of 2");
+    refused({"--node-rank", "1"}, "node rank 1 of 1");
+    refused({"--nnodes", "2", "--node-rank", "0", "--master-addr", "10.1.2.3", "--master-port", "2000"},
+            "LOCKSTEP_STORE_TOKEN");
+    refused({"--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", "2000",
+             "--max-restarts", "1"},
+            "not started again");
+    refused({"--standalone", "--nnodes", "2"}, "--standalone");
+    refused({"--standalone", "--master-port", "2000"}, "--standalone");
+    refused({"--master-port", "70000"}, "70000");
+    refused({"--max-restarts", "-1"}, "-1 restarts");
+    refused({"--grace", "-1"}, "-1");
+    refused({"--signals", "SIGNONE"}, "SIGNONE");
+    refused({"--signals", "KILL"}, "signal 9 (SIGKILL) cannot be passed on");
+    refused({"--tee", "3"}, "give a directory");
+    refused({"--log-dir", "/proc/nothing"}, "/proc/nothing");
+    refused({"--log-dir", "/tmp", "--tee", "0"}, "no stream");
+    for (const char* streams : {"4", "both", "0:4", "9:1", "0:", ":1", "0:1,2"})
+        refused({"--nproc-per-node", "2", "--log-dir", "/tmp", "--tee", streams}, "--tee");
+    check_refused(command({"--nproc-per-node", "gpu"}, {"out=started"}), "cpu", {"CUDA_VISIBLE_DEVICES=-1"});
+}
+
+TEST_CASE("what cannot be executed is refused before anything is started") {
+    const TemporaryDirectory directory;
+    put_bytes(directory / "data", "no program");
+    put_bytes(directory / "garbage", "no program either");
+    put_bytes(directory / "script", "#!/nowhere/shell\n");
+    for (const char* name : {"garbage", "script"}) REQUIRE(::chmod((directory / name).c_str(), 0700) == 0);
+    const auto file = [&](const std::string& name) { return (directory / name).string(); };
+    check_refused({LOCKSTEP_RUN, file("missing")}, "No such file");
+    check_refused({LOCKSTEP_RUN, "no-such-program-anywhere"}, "along PATH");
+    check_refused({LOCKSTEP_RUN, file("data")}, "Permission denied");
+    check_refused({LOCKSTEP_RUN, directory.path().string()}, "directory");
+    check_refused({LOCKSTEP_RUN, file("garbage")}, "Exec format error");
+    check_refused({LOCKSTEP_RUN, file("script")}, "#!");
+    // Along PATH, with flags of its own that lockstep-run has too, and behind a "--".
+    StartedProcess found({LOCKSTEP_RUN, "--nproc_per_node=2", "--", "printf", "%s ", "--help", "--tee"});
+    CHECK(found.status() == 0);
+    CHECK(found.out() == "--help --tee --help --tee ");
+}
+
+TEST_CASE("each rank is told its place, and cores of its own") {
+    const auto cores = own_cores();
+    const int ranks = GENERATE(1, 2, 3);
+    StartedProcess run(command({"--nproc_per_node", std::to_string(ranks)}, {"env", "input"}),
+                       {.environment = {"TORCHELASTIC_RUN_ID=other", "RANK=17", "WORLD_SIZE=18"}});
+    REQUIRE(run.status() == 0);
+    CHECK(run.err().empty());
+    std::set<std::string> ports;
+    const auto lines = run.lines();
+    REQUIRE(std::ssize(lines) == 2 * ranks);
+    for (int rank = 0; rank < ranks; ++rank) {
+        const std::string& line = lines[static_cast<std::size_t>(2 * rank)];
+        const std::string number = std::to_string(rank), world = std::to_string(ranks);
+        CHECK(line.rfind(number + " env ", 0) == 0);
+        const std::size_t run_length = cores.size() / static_cast<std::size_t>(ranks);
+        const std::size_t begin =
+            run_length ? static_cast<std::size_t>(rank) * run_length : static_cast<std::size_t>(rank) % cores.size();
+        const std::map<std::string, std::string> expected{
+            {"LOCAL_RANK", number},
+            {"WORLD_SIZE", world},
+            {"LOCAL_WORLD_SIZE", world},
+            {"GROUP_RANK", "0"},
+            {"MASTER_ADDR", "127.0.0.1"},
+            {"TORCHELASTIC_RESTART_COUNT", "0"},
+            {"TORCHELASTIC_MAX_RESTARTS", "0"},
+            {"TORCHELASTIC_RUN_ID", "-"},
+            {"OMP_NUM_THREADS", std::to_string(std::max<std::size_t>(run_length, 1))},
+            {"cores", text_of(cores, begin, begin + std::max<std::size_t>(run_length, 1))}};
+        for (const auto& [name, value] : expected) {
+            CAPTURE(line, name);
+            CHECK(value_in(line, name) == value);
+        }
+        ports.insert(value_in(line, "MASTER_PORT"));
+        CHECK(lines[static_cast<std::size_t>(2 * rank + 1)] == number + " read 0 bytes");
+    }
+    CHECK(ports.size() == 1);
+    CHECK(std::stoi(*ports.begin()) > 0);
+}
+
+TEST_CASE("what the user has set stays") {
+    StartedProcess run(
+        command({"--nproc-per-node=2", "--no_binding", "--master-port", "2345", "--master_addr", "localhost"}, {"env"}),
+        {.environment = {"OMP_NUM_THREADS=7", "LOCKSTEP_CPU_DEVICES=3", "LOCKSTEP_STORE_TOKEN=secret"}});
+    REQUIRE(run.status() == 0);
+    const auto cores = own_cores();
+    for (const std::string& line : run.lines()) {
+        CHECK(value_in(line, "OMP_NUM_THREADS") == "7");
+        CHECK(value_in(line, "LOCKSTEP_CPU_DEVICES") == "3");
+        CHECK(value_in(line, "LOCKSTEP_STORE_TOKEN") == "secret");
+        CHECK(value_in(line, "MASTER_PORT") == "2345");
+        CHECK(value_in(line, "MASTER_ADDR") == "localhost");
+        CHECK(value_in(line, "cores") == text_of(cores, 0, cores.size()));
+    }
+    StartedProcess few(command({"--nproc-per-node=1"}, {"env"}), {.environment = {"CUDA_VISIBLE_DEVICES=1"}});
+    REQUIRE(few.status() == 0);
+    CHECK(value_in(few.out(), "LOCKSTEP_CPU_DEVICES") == "-");  // cpu:1 of one would be none at all
+}
+
+TEST_CASE("as many ranks as devices, or cores") {
+    const auto ranks_of = [](const char* count, const Words& environment) {
+        StartedProcess run(command({"--nproc-per-node", count}, {"env"}), {.environment = environment});
+        CHECK(run.status() == 0);
+        return run.lines().size();
+    };
+    CHECK(ranks_of("cpu", {}) == own_cores().size());
+    StartedProcess gpus(command({"--nproc-per-node", "gpu"}, {"env"}));
+    if (gpus.status() == 0) {
+        CHECK(ranks_of("auto", {}) == gpus.lines().size());
+    } else {
+        CHECK(ranks_of("auto", {"LOCKSTEP_CPU_DEVICES=3"}) == 3);
+        CHECK(ranks_of("auto", {}) == 2);
+    }
+}
+
+TEST_CASE("ranks find each other through what they are told") {
+    StartedProcess run(command({"--standalone", "--nnodes=1", "--nproc-per-node=4"}, {"join"}));
+    CHECK(run.status() == 0);
+    CHECK(run.lines() == Words{"joined 0/4 launcher 1 sum 14", "joined 1/4 launcher 1 sum 14",
+                               "joined 2/4 launcher 1 sum 14", "joined 3/4 launcher 1 sum 14"});
+}
+
+TEST_CASE("ranks of two nodes find each other") {
+    const int port = lockstep::TcpStoreServer{lockstep::TcpStoreOptions{}}.port();
+    const auto node = [&](const char* number) {
+        return command({"--nnodes=2", "--node-rank", number, "--master-addr=127.0.0.1", "--master-port",
+                        std::to_string(port), "--nproc-per-node=2"},
+                       {"env", "join"});
+    };
+    StartedProcess second(node("1")), first(node("0"));
+    CHECK(first.status() == 0);
+    CHECK(second.status() == 0);
+    CHECK(has_line(first, "joined 1/4 launcher 1 sum 14"));
+    CHECK(has_line(second, "joined 2/4 launcher 1 sum 14"));
+    CHECK(has_line(second, "joined 3/4 launcher 1 sum 14"));
+    CHECK(value_in(second.lines().front(), "GROUP_RANK") == "1");
+    CHECK(value_in(second.lines().front(), "LOCAL_RANK") == "0");
+}
+
+TEST_CASE("the rank that failed first is named, with how and its last words, and the others end") {
+    const TemporaryDirectory directory;
+    const std::string pid = "pid=" + directory.path().string();
+    {
+        StartedProcess run(
+            command({"--nproc-per-node=3", "--grace=0.2"}, {pid, "only=1", "err=no luck\nat all\n", "exit=7"}));
+        CHECK(run.status() == 1);
+        CHECK_THAT(run.err(), contains("last lines of rank 1 on stderr:\n  no luck\n  at all\n"
+                                       "lockstep-run: rank 1 failed first: exit status 7\n"));
+    }
+    {
+        StartedProcess run(command({"--nproc-per-node=3", "--grace=0.2"}, {pid, "deaf=15", "only=2", "kill=9"}));
+        CHECK(run.status() == 1);
+        CHECK(run.err() == "lockstep-run: rank 2 failed first: killed by signal 9 (SIGKILL)\n");
+    }
+    CHECK(none_runs(processes_in(directory, 3)));
+}
+
+TEST_CASE("ranks that notice by themselves may say so, and do not count") {
+    StartedProcess run({LOCKSTEP_RUN, "--nproc-per-node=3", "sh", "-c",
+                        "[ $RANK = 1 ] && exit 5; sleep 0.4; echo rank $RANK misses it; exit 6"});
+    CHECK(run.status() == 1);
+    CHECK(run.lines() == Words{"rank 0 misses it", "rank 2 misses it"});
+    CHECK_THAT(run.err(), contains("rank 1 failed first: exit status 5"));
+}
+
+TEST_CASE("who ends well leaves the others alone") {
+    StartedProcess run(command({"--nproc-per-node=2"}, {"skip=0", "sleep=300", "out=late"}));
+    CHECK(run.status() == 0);
+    CHECK(run.out() == "late");
+}
+
+TEST_CASE("after a failure all are started again, up to the limit, each time with another port") {
+    StartedProcess recovers(command({"--nproc-per-node=2", "--max_restarts=3", "--grace=0.2"},
+                                    {"env", "join", "until=2", "only=1", "err=again\n", "exit=3"}));
+    CHECK(recovers.status() == 0);
+    std::map<std::string, std::set<std::string>> ports;
+    for (const std::string& line : recovers.lines())
+        if (line.find(" env ") != std::string::npos)
+            ports[value_in(line, "TORCHELASTIC_RESTART_COUNT")].insert(value_in(line, "MASTER_PORT"));
+    REQUIRE(ports.size() == 3);
+    for (const auto& [attempt, used] : ports) CHECK(used.size() == 1);
+    CHECK_THAT(recovers.err(), contains("rank 1 failed first: exit status 3; all are started again, restart 2 of 3"));
+
+    StartedProcess fails(command({"--nproc-per-node=2", "--max-restarts=2", "--grace=0.2"}, {"only=0", "kill=11"}));
+    CHECK(fails.status() == 1);
+    CHECK_THAT(fails.err(), contains("lockstep-run: rank 0 failed first: killed by signal 11 (SIGSEGV); the limit of 2 "
+                                     "restarts is reached\n"));
+}
+
+TEST_CASE("signals reach all ranks and end the run") {
+    const int signal = GENERATE(SIGINT, SIGTERM, SIGHUP, SIGQUIT);
+    const std::string number = std::to_string(signal);
+    const TemporaryDirectory directory;
+    StartedProcess run(
+        command({"--nproc-per-node=2"}, {"trap=" + number, "pid=" + directory.path().string(), "sleep=60000"}));
+    const auto ranks = processes_in(directory, 2);
+    run.send(signal);
+    CHECK(run.status() == 1);
+    const std::string got = std::string(" got signal ") + (signal < 10 ? "0" : "") + number;
+    CHECK(run.lines() == Words{"0" + got, "1" + got});
+    CHECK_THAT(run.err(), contains("lockstep-run: ended by signal " + number));
+    CHECK(none_runs(ranks));
+}
+
+TEST_CASE("ranks that are deaf to a signal are killed after the grace, and at once when it comes again") {
+    const bool again = GENERATE(false, true);
+    const TemporaryDirectory directory;
+    StartedProcess run(command({"--nproc-per-node=2", again ? "--grace=300" : "--grace=0.3", "--max-restarts=5"},
+                               {"deaf=2", "deaf=15", "pid=" + directory.path().string(), "sleep=60000"}));
+    const auto ranks = processes_in(directory, 2);
+    run.send(SIGINT);
+    if (again) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+        run.send(SIGINT);
+    }
+    CHECK(run.status() == 1);
+    CHECK_THAT(run.err(), contains("ended by signal 2 (SIGINT)"));
+    CHECK(none_runs(ranks));
+}
+
+TEST_CASE("other signals are passed on, and the run goes on") {
+    const TemporaryDirectory directory;
+    StartedProcess run(command({"--nproc-per-node=2", "--signals=USR1,SIGTERM"},
+                               {"count=10", "pid=" + directory.path().string(), "sleep=3000", "out=done\n"}));
+    processes_in(directory, 2);
+    run.send(SIGUSR1);
+    CHECK(run.status() == 0);
+    CHECK(run.lines() == Words{"0 got signal 10", "1 got signal 10", "done", "done"});
+}
+
+TEST_CASE("no rank outlives lockstep-run, however that ends") {
+    const TemporaryDirectory directory;
+    StartedProcess run(command({"--nproc-per-node=3"}, {"pid=" + directory.path().string(), "sleep=60000"}));
+    const auto ranks = processes_in(directory, 3);
+    run.send(SIGKILL);
+    CHECK(run.status() == 128 + SIGKILL);
+    CHECK(none_runs(ranks));
+}
+
+TEST_CASE("what ranks have started ends with them") {
+    const bool fails = GENERATE(false, true);
+    const TemporaryDirectory directory;
+    const std::string where = directory.path().string();
+    StartedProcess run(
+        command({"--nproc-per-node=2", "--grace=0.2"},
+                {"pid=" + where, "child=" + where, fails ? "only=1" : "sleep=1", fails ? "exit=1" : "exit=0"}));
+    CHECK(run.status() == (fails ? 1 : 0));
+    const auto all = processes_in(directory, 4);
+    CHECK(all.size() == 4);
+    CHECK(none_runs(all));
+}
