@@ -249,9 +249,9 @@ TEST_CASE("after a failure all are started again, up to the limit, each time wit
     for (const auto& [attempt, used] : ports) CHECK(used.size() == 1);
     CHECK_THAT(recovers.err(), contains("rank 1 failed first: exit status 3; all are started again, restart 2 of 3"));
 
-    StartedProcess fails(command({"--nproc-per-node=2", "--max-restarts=2", "--grace=0.2"}, {"only=0", "kill=11"}));
+    StartedProcess fails(command({"--nproc-per-node=2", "--max-restarts=2", "--grace=0.2"}, {"only=0", "kill=12"}));
     CHECK(fails.status() == 1);
-    CHECK_THAT(fails.err(), contains("lockstep-run: rank 0 failed first: killed by signal 11 (SIGSEGV); the limit of 2 "
+    CHECK_THAT(fails.err(), contains("lockstep-run: rank 0 failed first: killed by signal 12 (SIGUSR2); the limit of 2 "
                                      "restarts is reached\n"));
 }
 
