@@ -78,7 +78,8 @@ struct LaunchResult {
 /// has ended, so that nobody else is given it: rank 0 listens on it with SO_REUSEADDR, as our store and PyTorch's do.
 ///
 /// Meanwhile this process's handlers of SIGCHLD and of `options.signals` are replaced; a signal that is ignored stays
-/// so. Only one launch at a time. The ranks die with the calling thread, however it ends.
+/// so. Only one launch at a time. The ranks die with the calling thread, however it ends; what
+/// they have started then stays only where SIGKILL took that thread.
 ///
 /// Throws InvalidArgument, before anything is started, for a program that cannot be executed and for options that
 /// cannot be or contradict each other, and Error when the system refuses processes or files.

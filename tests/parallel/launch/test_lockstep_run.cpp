@@ -305,6 +305,29 @@ TEST_CASE("no rank outlives lockstep-run, however that ends") {
     CHECK(none_runs(ranks));
 }
 
+TEST_CASE("killed while it starts them, lockstep-run leaves no rank either") {
+    const TemporaryDirectory mark;  // its name is in the command lines of all of them
+    const auto marked = [&] {
+        std::vector<pid_t> found;
+        for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+            const int process = std::atoi(entry.path().filename().c_str());
+            if (process > 0 && get_bytes(entry.path() / "cmdline").find(mark.path().string()) != std::string::npos)
+                found.push_back(process);
+        }
+        return found;
+    };
+    bool some = false;
+    for (int trial = 0; trial < 30; ++trial) {
+        StartedProcess run(command({"--nproc-per-node=4"}, {"sleep=60000", mark.path().string()}));
+        std::this_thread::sleep_for(std::chrono::milliseconds(2 * trial));
+        some = some || marked().size() > 1;
+        run.send(SIGKILL);
+        CHECK(run.status() == 128 + SIGKILL);
+        CHECK(none_runs(marked()));
+    }
+    CHECK(some);
+}
+
 TEST_CASE("what ranks have started ends with them") {
     const bool fails = GENERATE(false, true);
     const TemporaryDirectory directory;
