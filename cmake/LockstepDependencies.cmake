@@ -47,3 +47,67 @@ if(LOCKSTEP_CUDA)
   endif()
 endif()
 message(STATUS "Lockstep: CUDA backend ${LOCKSTEP_HAS_CUDA} (${LOCKSTEP_CUDA_STATUS})")
+
+# Backends of process groups beside our own: each is used where its library is found and links, otherwise a stub is built.
+include(CheckCXXSourceCompiles)
+include(CMakePushCheckState)
+set(LOCKSTEP_HAS_GLOO OFF)
+set(LOCKSTEP_GLOO_STATUS "switched off by LOCKSTEP_GLOO")
+# A header that Gloo's headers include and its package lacks; last in the search, so that a real one comes first.
+set(LOCKSTEP_GLOO_OPTIONS -idirafter ${CMAKE_CURRENT_SOURCE_DIR}/parallel/comm/gloo/missing)
+if(LOCKSTEP_GLOO)
+  find_package(Gloo QUIET)
+  set(LOCKSTEP_GLOO_STATUS "not found; libgloo-dev brings it")
+  if(Gloo_FOUND)
+    cmake_push_check_state(RESET)
+    set(CMAKE_REQUIRED_FLAGS "${LOCKSTEP_GLOO_OPTIONS}")
+    string(REPLACE ";" " " CMAKE_REQUIRED_FLAGS "${CMAKE_REQUIRED_FLAGS}")
+    set(CMAKE_REQUIRED_LIBRARIES Gloo::gloo Threads::Threads)
+    check_cxx_source_compiles("#include <gloo/allreduce.h>
+      #include <gloo/transport/tcp/context.h>
+      #include <gloo/transport/tcp/unbound_buffer.h>
+      struct Buffer : gloo::transport::tcp::UnboundBuffer {
+        using UnboundBuffer::UnboundBuffer;
+        int done() { return recvCompletions_ + sendCompletions_; }
+      };
+      struct Context : gloo::transport::tcp::Context {
+        using gloo::transport::tcp::Context::Context;
+        void close() { signalException(std::string()); }
+      };
+      int main() {
+        Context context(nullptr, 0, 1);
+        context.close();
+        return Buffer(nullptr, nullptr, 0).done();
+      }" LOCKSTEP_GLOO_LINKS)
+    cmake_pop_check_state()
+    set(LOCKSTEP_GLOO_STATUS "${GLOO_LIBRARY} is one that Lockstep cannot use")
+    if(LOCKSTEP_GLOO_LINKS)
+      set(LOCKSTEP_HAS_GLOO ON)
+      set(LOCKSTEP_GLOO_STATUS ${GLOO_LIBRARY})
+    endif()
+  endif()
+endif()
+
+set(LOCKSTEP_HAS_MPI OFF)
+set(LOCKSTEP_MPI_STATUS "switched off by LOCKSTEP_MPI")
+if(LOCKSTEP_MPI)
+  find_package(MPILibrary QUIET)
+  set(LOCKSTEP_MPI_STATUS "not found; libopenmpi-dev brings it")
+  if(MPILibrary_FOUND)
+    cmake_push_check_state(RESET)
+    set(CMAKE_REQUIRED_LIBRARIES MPILibrary::mpi Threads::Threads)
+    check_cxx_source_compiles("#include <mpi.h>
+      int main() {
+        MPI_Request request = MPI_REQUEST_NULL;
+        return MPI_Ibarrier(MPI_COMM_WORLD, &request);
+      }" LOCKSTEP_MPI_LINKS)
+    cmake_pop_check_state()
+    set(LOCKSTEP_MPI_STATUS "${MPI_mpi_LIBRARY} is one that Lockstep cannot use")
+    if(LOCKSTEP_MPI_LINKS)
+      set(LOCKSTEP_HAS_MPI ON)
+      set(LOCKSTEP_MPI_STATUS ${MPI_mpi_LIBRARY})
+    endif()
+  endif()
+endif()
+message(STATUS "Lockstep: backends gloo ${LOCKSTEP_HAS_GLOO} (${LOCKSTEP_GLOO_STATUS}), "
+  "mpi ${LOCKSTEP_HAS_MPI} (${LOCKSTEP_MPI_STATUS})")

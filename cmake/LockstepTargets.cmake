@@ -24,6 +24,12 @@ target_link_libraries(lockstep PUBLIC Threads::Threads
 if(LOCKSTEP_HAS_CUDA)
   target_link_libraries(lockstep PRIVATE CUDA::cudart CUDA::cublasLt cuDNN::cudnn)
 endif()
+if(LOCKSTEP_HAS_GLOO)
+  target_link_libraries(lockstep PRIVATE Gloo::gloo)
+endif()
+if(LOCKSTEP_HAS_MPI)
+  target_link_libraries(lockstep PRIVATE MPILibrary::mpi)
+endif()
 
 # Warnings for Lockstep's own C++ sources; a project that embeds Lockstep is left alone.
 function(lockstep_warnings target)

@@ -1,8 +1,12 @@
 #include "lockstep/parallel/comm/transport.h"
+
 #include <array>
+
 namespace lockstep {
+
 std::span<const TransportBackend> transport_backends() {
-    static const std::array<TransportBackend, 1> all{shm_backend()};
-    return all;
+    static const std::array backends{shm_backend(), gloo_backend(), mpi_backend()};
+    return backends;
 }
+
 }  // namespace lockstep

@@ -1,0 +1,93 @@
+#include "lockstep/parallel/comm/gloo/gloo_address.h"
+
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include "lockstep/parallel/comm/sockets.h"
+
+namespace lockstep {
+
+namespace {
+
+/// The same for two processes that share a loopback interface: one kernel, one network namespace.
+std::string loopback_name() {
+    std::string boot;
+    std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+    std::array<char, 64> space{};
+    const ssize_t length = ::readlink("/proc/self/ns/net", space.data(), space.size());
+    if (boot.empty() || length <= 0) return {};
+    return boot + " " + std::string(space.data(), static_cast<std::size_t>(length));
+}
+
+bool all_here(const TransportPlace& place, Deadline deadline) {
+    const std::string own = loopback_name();
+    bool all = !own.empty();
+    place.store->set(fmt::format("loopback/{}", place.rank), own.empty() ? "unknown" : own);
+    for (int r = 0; r < place.size; ++r) {
+        const std::chrono::milliseconds left(milliseconds_until(deadline));
+        all = place.store->get(fmt::format("loopback/{}", r), left) == own && all;
+    }
+    return all;
+}
+
+/// The address from which this host would send to `host`; empty when there is none.
+std::string address_towards(const std::string& host) {
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_DGRAM;
+    addrinfo* found = nullptr;
+    if (::getaddrinfo(host.c_str(), "9", &hints, &found) != 0) return {};
+    std::string result;
+    for (const addrinfo* one = found; one != nullptr && result.empty(); one = one->ai_next) {
+        const Descriptor socket(::socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+        sockaddr_storage local{};
+        socklen_t length = sizeof local;
+        std::array<char, NI_MAXHOST> text{};
+        if (socket && ::connect(socket.get(), one->ai_addr, one->ai_addrlen) == 0 &&
+            ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&local), &length) == 0 &&
+            ::getnameinfo(reinterpret_cast<sockaddr*>(&local), length, text.data(), text.size(), nullptr, 0,
+                          NI_NUMERICHOST) == 0)
+            result = text.data();
+    }
+    ::freeaddrinfo(found);
+    return result;
+}
+
+std::string host_name() {
+    std::array<char, 256> name{};
+    return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+}  // namespace
+
+gloo::transport::tcp::attr gloo_address(const TransportPlace& place, Deadline deadline) {
+    gloo::transport::tcp::attr result;
+    if (all_here(place, deadline)) {
+        result.hostname = "127.0.0.1";
+        return result;
+    }
+    for (const char* variable : {"LOCKSTEP_GLOO_INTERFACE", "GLOO_SOCKET_IFNAME"}) {
+        const char* name = std::getenv(variable);
+        if (name == nullptr || *name == 0) continue;
+        result.iface = name;
+        return result;
+    }
+    for (const std::string& host : {place.master_addr, host_name()}) {
+        const std::string address = host.empty() ? std::string() : address_towards(host);
+        if (address.empty() || is_loopback(address)) continue;
+        result.hostname = address;
+        return result;
+    }
+    throw TransportError(
+        "the ranks are on several hosts, but this one's name stands for no address that others can reach; set "
+        "LOCKSTEP_GLOO_INTERFACE to the name of a network interface");
+}
+
+}  // namespace lockstep

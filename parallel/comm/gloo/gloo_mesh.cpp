@@ -1,0 +1,161 @@
+#include "lockstep/parallel/comm/gloo/gloo_mesh.h"
+
+#include <fmt/format.h>
+#include <gloo/transport/tcp/device.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "lockstep/parallel/comm/gloo/gloo_address.h"
+#include "lockstep/parallel/comm/sockets.h"
+
+namespace lockstep {
+
+namespace {
+
+sigset_t only_sigpipe() {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGPIPE);
+    return set;
+}
+
+}  // namespace
+
+WithoutSigpipe::WithoutSigpipe() {
+    const sigset_t sigpipe = only_sigpipe();
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &sigpipe, &before_);
+}
+
+WithoutSigpipe::~WithoutSigpipe() {
+    const sigset_t sigpipe = only_sigpipe();
+    const timespec at_once{};
+    if (!was_pending_) sigtimedwait(&sigpipe, nullptr, &at_once);  // one that came since
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+/// Gloo puts the file and line in front.
+std::string GlooMesh::one_line(const std::exception& error) {
+    std::string text = error.what();
+    const std::size_t end = text.find("] ");
+    if (text.starts_with('[') && end != std::string::npos) text.erase(0, end + 2);
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    return text;
+}
+
+class GlooMesh::Connections final : public gloo::transport::tcp::Context {
+public:
+    Connections(GlooWatch& watch, std::shared_ptr<gloo::transport::tcp::Device> device, int own_rank, int ranks)
+        : Context(std::move(device), own_rank, ranks), watch_(watch) {}
+
+    std::unique_ptr<gloo::transport::UnboundBuffer> createUnboundBuffer(void* data, std::size_t bytes) override {
+        return buffer(data, bytes);
+    }
+    std::unique_ptr<GlooBuffer> buffer(void* data, std::size_t bytes) {
+        return std::make_unique<GlooBuffer>(watch_, shared_from_this(), data, bytes);
+    }
+    void close(const std::string& reason) { signalException(reason); }
+
+private:
+    GlooWatch& watch_;
+};
+
+class GlooMesh::Device final : public gloo::transport::tcp::Device {
+public:
+    Device(const gloo::transport::tcp::attr& address, GlooWatch& watch)
+        : gloo::transport::tcp::Device(address), watch_(watch) {}
+
+    std::shared_ptr<gloo::transport::Context> createContext(int rank, int size) override {
+        auto made = std::make_shared<Connections>(watch_, shared_from_this(), rank, size);
+        connections = made;
+        return made;
+    }
+    std::weak_ptr<Connections> connections;
+
+private:
+    GlooWatch& watch_;
+};
+
+/// Our store as Gloo wants one.
+class GlooMesh::Setup final : public gloo::rendezvous::Store {
+public:
+    Setup(lockstep::Store& store, Deadline deadline) : store_(store), deadline_(deadline) {}
+
+    void set(const std::string& key, const std::vector<char>& data) override {
+        store_.set("mesh/" + key, std::string_view(data.data(), data.size()));
+    }
+    std::vector<char> get(const std::string& key) override {
+        const std::string value = store_.get("mesh/" + key, left());
+        return {value.begin(), value.end()};
+    }
+    void wait(const std::vector<std::string>& keys) override {
+        for (const std::string& key : keys) store_.get("mesh/" + key, left());
+    }
+    void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
+
+private:
+    std::chrono::milliseconds left() const { return std::chrono::milliseconds(milliseconds_until(deadline_)); }
+    lockstep::Store& store_;
+    Deadline deadline_;
+};
+
+GlooMesh::GlooMesh(const TransportPlace& place, GlooWatch& watch) : watch_(watch) {
+    const WithoutSigpipe guard;
+    try {
+        const Deadline deadline = std::chrono::steady_clock::now() + place.timeout;
+        const auto address = gloo::transport::tcp::CreateDeviceAttr(gloo_address(place, deadline));
+        std::shared_ptr<Device> device;
+        {
+            sigset_t all, before;  // Gloo's thread, which is started here, handles nobody's signals
+            sigfillset(&all);
+            pthread_sigmask(SIG_SETMASK, &all, &before);
+            const std::unique_ptr<sigset_t, void (*)(sigset_t*)> restore(
+                &before, [](sigset_t* mask) { pthread_sigmask(SIG_SETMASK, mask, nullptr); });
+            device = std::make_shared<Device>(address, watch_);
+        }
+        auto context = std::make_shared<gloo::rendezvous::Context>(place.rank, place.size);
+        context->setTimeout(std::chrono::milliseconds(std::max(1, milliseconds_until(deadline))));
+        Setup setup(*place.store, deadline);
+        std::shared_ptr<gloo::transport::Device> base = device;
+        context->connectFullMesh(setup, base);
+        context_ = std::move(context);
+        connections_ = device->connections.lock();
+    } catch (const std::exception& error) {
+        throw TransportError("could not connect: " + one_line(error));
+    }
+}
+
+std::unique_ptr<GlooBuffer> GlooMesh::buffer(void* data, std::size_t bytes) const {
+    return connections_->buffer(data, bytes);
+}
+
+void GlooMesh::fail(const std::string& reason) {
+    close(reason);
+    require_alive();
+    throw TransportError(reason);
+}
+
+void GlooMesh::close(const std::string& reason) noexcept {
+    try {
+        {
+            const std::lock_guard lock(mutex_);
+            if (closed_) return;
+            reason_ = reason;
+            closed_ = true;
+        }
+        connections_->close(reason);
+    } catch (const std::exception&) {  // then the others are told when the connections are destroyed
+    }
+}
+
+void GlooMesh::require_alive() const {
+    if (!closed_) return;
+    const std::lock_guard lock(mutex_);
+    throw TransportError(reason_);
+}
+
+}  // namespace lockstep

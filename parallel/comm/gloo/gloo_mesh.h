@@ -1,0 +1,71 @@
+// The connections of a group: Gloo's context with buffers of ours, made through a store of ours.
+#pragma once
+
+#include <gloo/rendezvous/context.h>
+#include <signal.h>
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "lockstep/parallel/comm/gloo/gloo_buffer.h"
+#include "lockstep/parallel/comm/transport.h"
+
+namespace lockstep {
+
+/// Gloo writes to sockets without a thought for SIGPIPE, which would end the process when a peer has gone.
+class WithoutSigpipe {
+public:
+    WithoutSigpipe();
+    ~WithoutSigpipe();
+    WithoutSigpipe(const WithoutSigpipe&) = delete;
+    WithoutSigpipe& operator=(const WithoutSigpipe&) = delete;
+
+private:
+    sigset_t before_{};
+    bool was_pending_ = false;
+};
+
+class GlooMesh {
+public:
+    /// Connects all ranks. Throws TransportError.
+    GlooMesh(const TransportPlace& place, GlooWatch& watch);
+
+    const std::shared_ptr<gloo::rendezvous::Context>& context() const { return context_; }
+    std::unique_ptr<GlooBuffer> buffer(void* data, std::size_t bytes) const;
+
+    /// Runs what calls Gloo: whatever it throws becomes a TransportError and the end of the mesh.
+    template <class Call>
+    decltype(auto) guarded(Call&& call) {
+        require_alive();
+        const WithoutSigpipe guard;
+        try {
+            return call();
+        } catch (const std::exception& error) {
+            fail(one_line(error));
+        }
+    }
+    /// Closes the mesh and throws; the reason is that of the first call of this or `close`.
+    [[noreturn]] void fail(const std::string& reason);
+    /// Closes all connections: whoever waits, here or there, is told. From any thread.
+    void close(const std::string& reason) noexcept;
+    bool closed() const { return closed_; }
+    void require_alive() const;
+
+private:
+    class Connections;
+    class Device;
+    class Setup;
+    static std::string one_line(const std::exception& error);
+
+    GlooWatch& watch_;
+    std::shared_ptr<gloo::rendezvous::Context> context_;
+    std::shared_ptr<Connections> connections_;
+    std::atomic<bool> closed_{false};
+    mutable std::mutex mutex_;
+    std::string reason_;  ///< set when closed_ is
+};
+
+}  // namespace lockstep

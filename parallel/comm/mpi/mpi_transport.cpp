@@ -1,0 +1,306 @@
+// Process groups by MPI. Nothing blocks: deadlines are kept by asking non-blocking operations whether they are done.
+// Barrier, broadcast and small all-reduces are MPI's; the others are made of its messages, which know no limit of 2
+// GiB. So are large all-reduces: as fast as MPI_Allreduce by Open MPI, whose MPI_Iallreduce takes nearly twice as long.
+//
+// When a rank ends without MPI_Finalize, mpirun ends the whole job; what the others do about it then does not matter.
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
+#include "lockstep/parallel/comm/backoff.h"
+#include "lockstep/parallel/comm/message_collectives.h"
+#include "lockstep/parallel/comm/mpi/mpi_operations.h"
+#include "lockstep/parallel/comm/mpi/mpi_world.h"
+#include "lockstep/parallel/comm/sockets.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr std::size_t piece = std::size_t{1} << 30;           ///< bytes of one call
+constexpr std::size_t largest_whole = std::size_t{64} << 10;  ///< see all_reduce
+constexpr std::chrono::seconds patience{1};                   ///< of destructors
+
+/// Whether the transport still works; messages that outlive it ask as well.
+class Health {
+public:
+    void end(const std::string& reason) noexcept {
+        const std::lock_guard lock(mutex_);
+        if (ended_) return;
+        reason_ = reason;
+        ended_ = true;
+    }
+    bool ended() const { return ended_ || MpiWorld::given_up(); }
+    std::string reason() {
+        const std::lock_guard lock(mutex_);
+        return ended_ ? reason_ : "an operation of another group has failed, and MPI with it";
+    }
+    void require() {
+        if (ended()) throw TransportError(reason());
+    }
+
+private:
+    std::atomic<bool> ended_{false};
+    std::mutex mutex_;
+    std::string reason_;
+};
+
+class MpiMessage final : public Message {
+public:
+    MpiMessage(MpiWorld& world, std::shared_ptr<Health> health, int from, std::size_t bytes)
+        : world_(world), health_(std::move(health)), from_(from), bytes_(bytes) {}
+    ~MpiMessage() override {
+        if (request_ == MPI_REQUEST_NULL || MpiWorld::given_up()) return;
+        const auto lock = world_.lock();
+        if (from_ != sent) MPI_Cancel(&request_);
+        const Deadline deadline = std::chrono::steady_clock::now() + patience;
+        int done = 0;
+        for (Backoff backoff(0); done == 0; backoff.pause()) {
+            if (MPI_Test(&request_, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return;
+            if (done == 0 && std::chrono::steady_clock::now() > deadline) {
+                health_->end("a message was given up before it was complete");
+                MpiWorld::give_up();
+                return;
+            }
+        }
+    }
+
+    static constexpr int sent = -2;  ///< in place of `from`
+    MPI_Request* request() { return &request_; }
+
+    bool advance() override {
+        if (done_) return true;
+        health_->require();
+        try {
+            const auto lock = world_.lock();
+            MPI_Status status{};
+            int done = 0;
+            require_mpi(require_room(MPI_Test(&request_, &done, &status)), "MPI_Test");
+            if (done != 0 && from_ != sent) require_size(status);
+            if (done != 0 && from_ != sent) from_ = status.MPI_SOURCE;
+            return done_ = done != 0;
+        } catch (const TransportError& error) {
+            health_->end(error.what());
+            MpiWorld::give_up();
+            throw;
+        }
+    }
+    int source() const override { return from_; }
+
+private:
+    int require_room(int status) const {
+        int kind = MPI_SUCCESS;
+        if (status != MPI_SUCCESS) MPI_Error_class(status, &kind);
+        if (kind == MPI_ERR_TRUNCATE)
+            throw TransportError(fmt::format("more than the {} bytes that were to be received were sent", bytes_));
+        return status;
+    }
+    void require_size(const MPI_Status& status) const {
+        MPI_Count got = 0;
+        require_mpi(MPI_Get_elements_x(&status, MPI_BYTE, &got), "MPI_Get_elements_x");
+        if (static_cast<std::size_t>(got) != bytes_)
+            throw TransportError(
+                fmt::format("rank {} sent {} bytes where {} were to be received", status.MPI_SOURCE, got, bytes_));
+    }
+
+    MpiWorld& world_;
+    std::shared_ptr<Health> health_;
+    MPI_Request request_ = MPI_REQUEST_NULL;
+    int from_;
+    std::size_t bytes_;
+    bool done_ = false;
+};
+
+/// How often to ask MPI at once: where every rank of this host has a core of its own, for about a millisecond.
+int spins_of(const TransportPlace& place) {
+    const char* local = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    const int ranks = local != nullptr ? std::atoi(local) : place.size;
+    return ranks <= static_cast<int>(std::thread::hardware_concurrency()) ? 10000 : 0;
+}
+
+class MpiTransport final : public MessageCollectives {
+public:
+    explicit MpiTransport(const TransportPlace& place)
+        : MessageCollectives(place.rank, place.size, spins_of(place)), world_(MpiWorld::get(place)) {
+        meet(place);
+        make_communicators(place);
+    }
+    ~MpiTransport() override {
+        health_->end("the transport was destroyed");
+        if (MpiWorld::given_up()) return;
+        const auto lock = world_.lock();
+        int finalized = 0;
+        MPI_Finalized(&finalized);
+        for (MPI_Comm& one : communicators_)
+            if (finalized == 0 && one != MPI_COMM_NULL) MPI_Comm_free(&one);
+    }
+
+    std::string_view backend() const override { return "mpi"; }
+
+    std::unique_ptr<Message> send(const void* data, std::size_t bytes, int to, std::uint32_t tag) override {
+        return begin_send(data, bytes, to, communicators_[tag >> 31], tag);
+    }
+    std::unique_ptr<Message> receive(void* data, std::size_t bytes, int from, std::uint32_t tag) override {
+        return begin_receive(data, bytes, from, communicators_[tag >> 31], tag);
+    }
+
+    void barrier(Deadline deadline) override {
+        perform("MPI_Ibarrier", deadline, [&](MPI_Request* request) { return MPI_Ibarrier(collectives(), request); });
+    }
+    void broadcast(void* data, std::size_t bytes, int root, Deadline deadline) override {
+        for (std::size_t at = 0; at < bytes; at += piece) {
+            const int count = static_cast<int>(std::min(piece, bytes - at));
+            perform("MPI_Ibcast", deadline, [&](MPI_Request* request) {
+                return MPI_Ibcast(static_cast<std::byte*>(data) + at, count, MPI_BYTE, root, collectives(), request);
+            });
+        }
+    }
+    void all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, Deadline deadline) override {
+        if (count * size_of(dtype) > largest_whole)
+            return MessageCollectives::all_reduce(data, count, dtype, op, deadline);
+        if (count == 0) return;
+        perform("MPI_Iallreduce", deadline, [&](MPI_Request* request) {
+            return MPI_Iallreduce(MPI_IN_PLACE, data, static_cast<int>(count), mpi_type(dtype), mpi_op(dtype, op),
+                                  collectives(), request);
+        });
+    }
+
+    void abort(const std::string& reason) noexcept override {
+        health_->end(reason);
+        MpiWorld::skip_finalize();
+    }
+
+private:
+    MPI_Comm collectives() const { return communicators_[2]; }
+
+    /// Making a communicator waits without a deadline: let all be there first.
+    void meet(const TransportPlace& place) {
+        const Deadline deadline = std::chrono::steady_clock::now() + place.timeout;
+        const int expected = global_rank(place, place.rank);
+        if (world_.rank() != expected)
+            throw TransportError(
+                fmt::format("this is rank {} of the job, but rank {} for MPI: let mpirun number the "
+                            "ranks",
+                            expected, world_.rank()));
+        try {
+            place.store->set(fmt::format("here/{}", place.rank), "1");
+            for (int r = 0; r < place.size; ++r)
+                place.store->get(fmt::format("here/{}", r), std::chrono::milliseconds(milliseconds_until(deadline)));
+        } catch (const std::exception& error) {
+            throw TransportError(fmt::format("not all ranks have come: {}", error.what()));
+        }
+    }
+    static int global_rank(const TransportPlace& place, int rank) {
+        return place.global_ranks.empty() ? rank : place.global_ranks[static_cast<std::size_t>(rank)];
+    }
+
+    void make_communicators(const TransportPlace& place) {
+        std::vector<int> ranks(static_cast<std::size_t>(place.size));
+        for (int r = 0; r < place.size; ++r) ranks[static_cast<std::size_t>(r)] = global_rank(place, r);
+        const auto lock = world_.lock();
+        MPI_Group all = MPI_GROUP_NULL, group = MPI_GROUP_NULL;
+        require_mpi(MPI_Comm_group(MPI_COMM_WORLD, &all), "MPI_Comm_group");
+        require_mpi(MPI_Group_incl(all, place.size, ranks.data(), &group), "MPI_Group_incl");
+        for (std::size_t i = 0; i < communicators_.size(); ++i) {
+            const int tag = static_cast<int>(i);
+            require_mpi(MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, &communicators_[i]), "MPI_Comm_create_group");
+            require_mpi(MPI_Comm_set_errhandler(communicators_[i], MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+        }
+        MPI_Group_free(&group);
+        MPI_Group_free(&all);
+        int known = 0;
+        const int* highest = nullptr;
+        require_mpi(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&highest), &known),
+                    "MPI_Comm_get_attr");
+        if (known != 0) highest_tag_ = *highest;
+    }
+
+    std::unique_ptr<Message> send_part(const void* data, std::size_t bytes, int to, std::uint32_t call) override {
+        return begin_send(data, bytes, to, collectives(), part_tag(call));
+    }
+    std::unique_ptr<Message> receive_part(void* data, std::size_t bytes, int from, std::uint32_t call) override {
+        return begin_receive(data, bytes, from, collectives(), part_tag(call));
+    }
+    std::unique_ptr<Message> begin_send(const void* data, std::size_t bytes, int to, MPI_Comm on, std::uint32_t tag) {
+        auto message = std::make_unique<MpiMessage>(world_, health_, MpiMessage::sent, bytes);
+        begin("MPI_Isend", [&] {
+            const MpiBytes size(bytes);
+            return MPI_Isend(data, size.count(), size.type(), to, tag_of(tag), on, message->request());
+        });
+        return message;
+    }
+    std::unique_ptr<Message> begin_receive(void* data, std::size_t bytes, int from, MPI_Comm on, std::uint32_t tag) {
+        auto message = std::make_unique<MpiMessage>(world_, health_, from, bytes);
+        begin("MPI_Irecv", [&] {
+            const MpiBytes size(bytes);
+            return MPI_Irecv(data, size.count(), size.type(), from == any_source ? MPI_ANY_SOURCE : from, tag_of(tag),
+                             on, message->request());
+        });
+        return message;
+    }
+    static std::uint32_t part_tag(std::uint32_t call) { return call % 32768; }  // what every MPI has
+    int tag_of(std::uint32_t tag) const {
+        const int lower = static_cast<int>(tag & 0x7fffffffu);
+        if (lower > highest_tag_)
+            throw TransportError(fmt::format("this MPI knows tags up to {} only; {} is higher", highest_tag_, lower));
+        return lower;
+    }
+
+    template <class Call>
+    void begin(const char* name, Call&& call) {
+        health_->require();
+        go_on(name, call);
+    }
+    template <class Call>
+    void go_on(const char* name, Call&& call) {
+        try {
+            const auto lock = world_.lock();
+            require_mpi(call(), name);
+        } catch (const TransportError& error) {
+            fail(error.what());
+        }
+    }
+    template <class Call>
+    void perform(const char* name, Deadline deadline, Call&& call) {
+        MPI_Request request = MPI_REQUEST_NULL;
+        begin(name, [&] { return call(&request); });
+        for (Backoff backoff(spins_);; backoff.pause()) {
+            int done = 0;
+            go_on("MPI_Test", [&] { return MPI_Test(&request, &done, MPI_STATUS_IGNORE); });
+            if (done != 0) return;
+            if (health_->ended()) fail(health_->reason());
+            if (meanwhile) meanwhile();
+            if (std::chrono::steady_clock::now() >= deadline) fail(late("the other ranks"));
+        }
+    }
+    [[noreturn]] void fail(const std::string& reason) override {
+        health_->end(reason);  // which does nothing when there is a reason already
+        MpiWorld::give_up();
+        throw TransportError(health_->reason());
+    }
+
+    MpiWorld& world_;
+    std::shared_ptr<Health> health_ = std::make_shared<Health>();
+    int highest_tag_ = 32767;
+    /// For messages with tags below 2^31 and above, which MPI's tags cannot tell apart, and for collectives.
+    std::array<MPI_Comm, 3> communicators_{MPI_COMM_NULL, MPI_COMM_NULL, MPI_COMM_NULL};
+};
+
+}  // namespace
+
+TransportBackend mpi_backend() {
+    return {.name = "mpi",
+            .make = [](const TransportPlace& place) -> std::unique_ptr<Transport> {
+                return std::make_unique<MpiTransport>(place);
+            },
+            .how_to_build = "install libopenmpi-dev and configure again"};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,79 @@
+#include "lockstep/parallel/comm/mpi/mpi_world.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+namespace lockstep {
+
+namespace {
+
+bool initialized() {
+    int yes = 0;
+    MPI_Initialized(&yes);
+    return yes != 0;
+}
+
+/// Without a launcher MPI makes a job of one process, and ends the process where it cannot.
+bool launched() {
+    constexpr std::array variables{"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"};
+    return std::any_of(variables.begin(), variables.end(),
+                       [](const char* name) { return std::getenv(name) != nullptr; });
+}
+
+}  // namespace
+
+MpiWorld& MpiWorld::get(const TransportPlace& place) {
+    const auto otherwise = [&](const std::string& found) {
+        return TransportError(
+            fmt::format("{}, but the group has ranks of a job of {} or more: start the program with "
+                        "mpirun -n {}",
+                        found, place.size, place.size));
+    };
+    if (!launched() && !initialized()) throw otherwise("this process was not started by mpirun");
+    static MpiWorld world;
+    if (world.size_ < place.size) throw otherwise(fmt::format("MPI knows of {} processes", world.size_));
+    if (world.given_up_) throw TransportError("MPI cannot be used any more in this process: an operation has failed");
+    return world;
+}
+
+MpiWorld::MpiWorld() {
+    int provided = MPI_THREAD_SINGLE;
+    if (initialized()) {
+        require_mpi(MPI_Query_thread(&provided), "MPI_Query_thread");
+    } else {
+        require_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+        if (std::atexit(finalize) != 0) throw TransportError("nothing would call MPI_Finalize when the process ends");
+    }
+    if (provided < MPI_THREAD_SERIALIZED)
+        throw TransportError(
+            "MPI was started without support for threads: ask MPI_Init_thread for "
+            "MPI_THREAD_MULTIPLE, or leave it to Lockstep");
+    serial_ = provided < MPI_THREAD_MULTIPLE;
+    require_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
+    require_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
+}
+
+std::unique_lock<std::mutex> MpiWorld::lock() {
+    return serial_ ? std::unique_lock(mutex_) : std::unique_lock<std::mutex>();
+}
+
+void MpiWorld::finalize() {
+    int done = 0;
+    MPI_Finalized(&done);
+    if (done == 0 && !skip_finalize_) MPI_Finalize();
+}
+
+void require_mpi(int status, const char* call) {
+    if (status == MPI_SUCCESS) return;
+    std::array<char, MPI_MAX_ERROR_STRING> text{};
+    int length = 0;
+    MPI_Error_string(status, text.data(), &length);
+    std::string line(text.data(), static_cast<std::size_t>(length));
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    throw TransportError(fmt::format("{}: {}", call, line));
+}
+
+}  // namespace lockstep
