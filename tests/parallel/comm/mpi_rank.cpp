@@ -1,0 +1,162 @@
+// mpi-rank TRIAL FOLDER: one rank of test_mpi, which mpirun starts. Writes its process id into FOLDER/pid-RANK at its
+// begin and what was wrong (nothing, if all went well) into FOLDER/end-RANK when it has come so far.
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/parallel/comm/transport.h"
+#include "lockstep/parallel/process_group.h"
+#include "lockstep/parallel/rendezvous.h"
+#include "lockstep/tests/parallel/comm/transport_exercise.h"
+#include "lockstep/tests/parallel/comm/transport_trials.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+using std::chrono::milliseconds;
+
+namespace {
+
+struct Job {
+    std::shared_ptr<Store> store;
+    int rank, size;
+
+    /// A group of some of the ranks, under a name of its own.
+    std::unique_ptr<Transport> group(const std::string& name, const std::vector<int>& members) const {
+        int own = 0;
+        while (members[static_cast<std::size_t>(own)] != rank) ++own;
+        return mpi_backend().make({.rank = own,
+                                   .size = static_cast<int>(members.size()),
+                                   .store = std::make_shared<PrefixStore>(name + "/", store),
+                                   .timeout = milliseconds(20000),
+                                   .global_ranks = members,
+                                   .master_addr = {}});
+    }
+    std::unique_ptr<Transport> all() const {
+        std::vector<int> members(static_cast<std::size_t>(size));
+        std::iota(members.begin(), members.end(), 0);
+        return group("all", members);
+    }
+};
+
+void append(Lines& to, const Lines& more) { to.insert(to.end(), more.begin(), more.end()); }
+
+Lines exercise(const Job& job) {
+    const auto transport = job.all();
+    Lines wrong = exercise_transport(*transport, job.rank, job.size);
+    append(wrong, other_bits(*transport, job.rank));
+    if (job.size < 3) return wrong;
+    if (job.rank > 0) {  // a part of the job, in another order, beside the whole
+        std::vector<int> members;
+        for (int r = job.size - 1; r > 0; --r) members.push_back(r);
+        const auto part = job.group("part", members);
+        append(wrong, exercise_transport(*part, job.size - 1 - job.rank, job.size - 1));
+    }
+    transport->barrier(in(60000));
+    return wrong;
+}
+
+Lines messages(const Job& job) {
+    const auto transport = job.all();
+    std::vector<unsigned char> data(1 << 20, 7), got(data.size());
+    const int other = job.rank ^ 1;
+    for (const std::size_t bytes : {std::size_t{100}, data.size()}) {  // what is given up takes no other's place
+        transport->receive(data.data(), bytes, other, 1);
+        transport->receive(data.data(), bytes, Transport::any_source, 1);
+        transport->barrier(in(20000));
+        const auto sent = transport->send(data.data(), bytes, other, 1);
+        finish(*transport->receive(got.data(), bytes, other, 1));
+        finish(*sent);
+    }
+    if (got != data) return {"other bytes"};
+    transport->barrier(in(20000));
+    if (job.rank == 1) {
+        finish(*transport->send(data.data(), 100, 0, 1));
+        return {};
+    }
+    const std::size_t expected = job.rank == 0 ? 200 : 0;
+    const std::string error = error_within(20000, [&] { finish(*transport->receive(got.data(), expected, 1, 1)); });
+    const Lines wrong = unless(error, "rank 1 sent 100 bytes where 200 were to be received");
+    if (!wrong.empty()) return wrong;
+    const std::string later = error_within(100, [&] { transport->barrier(in(20000)); });
+    return unless(later, error);
+}
+
+/// Rank 1 stands still or leaves, while the others wait for it.
+Lines without_rank_1(const Job& job, bool stop) {
+    auto transport = job.all();
+    transport->barrier(in(20000));
+    if (job.rank == 1 && stop) ::kill(::getpid(), SIGSTOP);
+    if (job.rank == 1) {
+        transport.reset();
+        std::this_thread::sleep_for(milliseconds(3000));
+        return {};
+    }
+    std::vector<float> data(1 << 16);
+    const std::string error = error_within(
+        2000, [&] { transport->all_reduce(data.data(), data.size(), DType::f32, ReduceOp::sum, in(1000)); });
+    const auto begin = std::chrono::steady_clock::now();
+    transport.reset();
+    if (std::chrono::steady_clock::now() - begin > milliseconds(1500)) return {"destroyed too late"};
+    return unless(error, "deadline");
+}
+
+Lines aborted(const Job& job) {
+    auto transport = job.all();
+    std::thread other([&] {
+        std::this_thread::sleep_for(milliseconds(100));
+        transport->abort("had enough");
+    });
+    const std::string error = error_within(2000, [&] {
+        for (;;) transport->broadcast(nullptr, 0, 0, in(20000)), transport->barrier(in(20000));
+    });
+    other.join();
+    return unless(error, "had enough");
+}
+
+Lines killed(const Job& job) {
+    const auto transport = job.all();
+    transport->barrier(in(20000));
+    if (job.rank == 1) ::kill(::getpid(), SIGKILL);
+    for (;;) transport->barrier(in(60000));
+}
+
+Lines run(const std::string& trial, const Job& job) {
+    if (trial == "exercise") return exercise(job);
+    if (trial == "messages") return messages(job);
+    if (trial == "stop") return without_rank_1(job, true);
+    if (trial == "leave") return without_rank_1(job, false);
+    if (trial == "abort") return aborted(job);
+    if (trial == "kill") return killed(job);
+    return {"no such trial"};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (argc != 3) return 2;
+    const std::filesystem::path folder(argv[2]);
+    Lines wrong;
+    std::string rank = "unknown";
+    try {
+        const ProcessPlace place = process_place();
+        rank = std::to_string(place.rank);
+        std::ofstream(folder / ("pid-" + rank)) << ::getpid() << '\n';
+        const Job job{std::make_shared<FileStore>(folder / "store", milliseconds(20000)), place.rank, place.world_size};
+        wrong = run(argv[1], job);
+    } catch (const std::exception& error) {
+        wrong.push_back(error.what());
+    }
+    std::ofstream end(folder / ("end-" + rank));
+    for (const std::string& line : wrong) end << line << '\n';
+    return wrong.empty() ? 0 : 1;
+}

@@ -1,0 +1,219 @@
+// Process groups over Gloo: ranks are processes forked from the test, which meet in a file store.
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/parallel/comm/transport.h"
+#include "lockstep/parallel/process_group.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/comm/forked_ranks.h"
+#include "lockstep/tests/parallel/comm/temporary_folder.h"
+#include "lockstep/tests/parallel/comm/transport_exercise.h"
+#include "lockstep/tests/parallel/comm/transport_trials.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+bool absent() {
+    if (gloo_backend().make != nullptr) return false;
+    std::printf("skipped: gloo was not built in; %s\n", std::string(gloo_backend().how_to_build).c_str());
+    return true;
+}
+
+std::unique_ptr<Transport> connect(const TemporaryFolder& folder, int rank, int size, milliseconds timeout) {
+    return gloo_backend().make({.rank = rank,
+                                .size = size,
+                                .store = std::make_shared<FileStore>(folder / "store", timeout),
+                                .timeout = timeout,
+                                .global_ranks = {},
+                                .master_addr = {}});
+}
+
+using Body = std::function<Lines(std::unique_ptr<Transport>& transport, int rank)>;
+
+/// The failures of all ranks, each of which runs `body`.
+std::string failures_of(int size, const Body& body, milliseconds limit = milliseconds(60000)) {
+    const TemporaryFolder folder;
+    ForkedRanks ranks(size, [&](int rank) {
+        auto transport = connect(folder, rank, size, milliseconds(20000));
+        return body(transport, rank);
+    });
+    return joined(ranks.finish(limit));
+}
+
+/// The ways to wait for the others.
+void wait_in(int how, Transport& transport, int rank, int size, Deadline deadline) {
+    std::vector<float> data(1 << 18, 1.0f);
+    switch (how) {
+        case 0: transport.barrier(deadline); break;
+        case 1: transport.all_reduce(data.data(), data.size(), DType::f32, ReduceOp::sum, deadline); break;
+        case 2: transport.broadcast(data.data(), data.size() * sizeof(float), 1, deadline); break;
+        default:
+            const auto message = transport.receive(data.data(), 16, (rank + 1) % size, 1);
+            while (!message->advance() && Clock::now() < deadline) std::this_thread::yield();
+            throw TransportError("the deadline has passed");
+    }
+}
+constexpr int ways_to_wait = 4;
+
+}  // namespace
+
+TEST_CASE("every operation over Gloo") {
+    if (absent()) return;
+    const int size = GENERATE(2, 3, 4, 8);
+    CHECK(failures_of(
+              size, [&](auto& transport, int rank) { return exercise_transport(*transport, rank, size); },
+              milliseconds(240000))
+              .empty());
+}
+
+TEST_CASE("all ranks get the same bits by Gloo, in whatever order it adds") {
+    if (absent()) return;
+    CHECK(failures_of(4, [](auto& transport, int rank) { return other_bits(*transport, rank); }).empty());
+}
+
+TEST_CASE("ranks whose peer ends, leaves or gives up are told at once") {
+    if (absent()) return;
+    const int how = GENERATE(range(0, ways_to_wait));
+    const std::string end = GENERATE("kill", "exit", "destroy", "abort");
+    INFO(end << ", waiting in way " << how);
+    constexpr int size = 4;
+    CHECK(failures_of(size, [&](auto& transport, int rank) -> Lines {
+              transport->barrier(in(20000));
+              if (rank != 1) {
+                  const std::string error =
+                      error_within(3000, [&] { wait_in(how, *transport, rank, size, in(30000)); });
+                  if (!contains(error, "clos")) return {error};
+                  const std::string later = error_within(100, [&] { transport->barrier(in(30000)); });
+                  transport.reset();
+                  return unless(later, error);
+              }
+              std::this_thread::sleep_for(milliseconds(50));
+              if (end == "kill") ::kill(::getpid(), SIGKILL);
+              if (end == "exit") ::_exit(0);
+              if (end == "destroy") transport.reset();
+              if (end == "abort") transport->abort("had enough");
+              if (transport) return unless(error_within(100, [&] { transport->barrier(in(30000)); }), "had enough");
+              return {};
+          }) == (end == "kill" ? "rank 1: ended by signal 9\n" : ""));
+}
+
+TEST_CASE("abort ends what waits in another thread") {
+    if (absent()) return;
+    CHECK(failures_of(2, [&](auto& transport, int rank) -> Lines {
+              transport->barrier(in(20000));
+              if (rank == 1) return unless(error_within(5000, [&] { transport->barrier(in(30000)); }), "closed");
+              std::thread other([&] {
+                  std::this_thread::sleep_for(milliseconds(50));
+                  transport->abort("had enough");
+              });
+              float value = 1;
+              const std::string error =
+                  error_within(5000, [&] { transport->all_reduce(&value, 1, DType::f32, ReduceOp::sum, in(30000)); });
+              other.join();
+              return unless(error, "had enough");
+          }).empty());
+}
+
+TEST_CASE("a rank that stands still is noticed at the deadline, and leaving it behind takes a moment only") {
+    if (absent()) return;
+    const int how = GENERATE(range(0, ways_to_wait));
+    const TemporaryFolder folder;
+    constexpr int size = 3;
+    ForkedRanks ranks(size, [&](int rank) -> Lines {
+        auto transport = connect(folder, rank, size, milliseconds(20000));
+        transport->barrier(in(20000));
+        if (rank == 1) ::kill(::getpid(), SIGSTOP);
+        const std::string error = error_within(1500, [&] { wait_in(how, *transport, rank, size, in(1000)); });
+        const auto begin = Clock::now();
+        transport.reset();
+        if (Clock::now() - begin > milliseconds(1500)) return {"destroyed too late"};
+        return contains(error, "deadline") || contains(error, "closed") ? Lines{} : Lines{error};
+    });
+    std::this_thread::sleep_for(milliseconds(4000));
+    ranks.signal(1, SIGKILL);
+    CHECK(joined(ranks.finish(milliseconds(20000))) == "rank 1: ended by signal 9\n");
+}
+
+TEST_CASE("a rank that leaves early takes nothing along that it has sent") {
+    if (absent()) return;
+    CHECK(failures_of(3, [](auto& transport, int rank) -> Lines {
+              std::vector<unsigned char> data(std::size_t{12} << 20, static_cast<unsigned char>(rank + 1));
+              if (rank == 0) {  // to rank 1, and gone
+                  finish(*transport->send(data.data(), data.size(), 1, 5));
+                  finish(*transport->send(data.data(), 100, 2, 5));
+                  transport.reset();
+                  return {};
+              }
+              std::vector<unsigned char> got(data.size());
+              if (rank == 1) {
+                  const auto message = transport->receive(got.data(), got.size(), 0, 5);
+                  finish(*message);
+                  std::this_thread::sleep_for(milliseconds(300));
+                  finish(*transport->send(data.data(), data.size(), 2, 6));
+                  return got == std::vector<unsigned char>(got.size(), 1) ? Lines{} : Lines{"other bytes"};
+              }
+              finish(*transport->receive(got.data(), got.size(), 1, 6));
+              if (got != std::vector<unsigned char>(got.size(), 2)) return {"other bytes"};
+              finish(*transport->receive(got.data(), 100, 0, 5));  // came while rank 0 was there
+              return got[99] == 1 && got[100] == 2 ? Lines{} : Lines{"other bytes"};
+          }).empty());
+}
+
+TEST_CASE("messages that are given up take no other's place") {
+    if (absent()) return;
+    const std::size_t bytes = GENERATE(std::size_t{100}, std::size_t{1} << 20);
+    CHECK(failures_of(2, [&](auto& transport, int rank) -> Lines {
+              std::vector<unsigned char> data(bytes, 7), got(bytes);
+              const int other = 1 - rank;
+              transport->receive(data.data(), bytes, other, 1);
+              transport->receive(data.data(), bytes, Transport::any_source, 1);
+              transport->barrier(in(20000));
+              const auto sent = transport->send(data.data(), bytes, other, 1);
+              const auto received = transport->receive(got.data(), bytes, other, 1);
+              finish(*received);
+              finish(*sent);
+              transport->barrier(in(20000));
+              return got == data ? Lines{} : Lines{"other bytes"};
+          }).empty());
+}
+
+TEST_CASE("messages and reductions of different sizes are errors, not the end of the process") {
+    if (absent()) return;
+    CHECK(failures_of(2, [](auto& transport, int rank) -> Lines {
+              std::vector<unsigned char> data(100);
+              if (rank == 0)
+                  return unless(error_within(5000,
+                                             [&] {
+                                                 const auto message = transport->receive(data.data(), 50, 1, 1);
+                                                 finish(*message);
+                                             }),
+                                "rank 1 sent 100 bytes where 50");
+              const auto message = transport->send(data.data(), 100, 0, 1);
+              return unless(error_within(5000, [&] { transport->barrier(in(30000)); }), "closed");
+          }).empty());
+    CHECK(failures_of(3, [](auto& transport, int rank) -> Lines {
+              std::vector<float> data(rank == 0 ? 1000 : 10);
+              const std::string error = error_within(
+                  1500, [&] { transport->all_reduce(data.data(), data.size(), DType::f32, ReduceOp::sum, in(500)); });
+              return contains(error, "deadline") || contains(error, "closed") ? Lines{} : Lines{error};
+          }).empty());
+}
+
+TEST_CASE("a rank that does not come is an error in time") {
+    if (absent()) return;
+    const TemporaryFolder folder;
+    const std::string error = error_within(3000, [&] { connect(folder, 0, 2, milliseconds(500)); });
+    CHECK(contains(error, "could not connect"));
+}

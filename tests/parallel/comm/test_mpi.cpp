@@ -1,0 +1,152 @@
+// Process groups by MPI: mpirun starts mpi-rank, a small program whose ranks try something and write down what was
+// wrong.
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/comm/transport.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/child_process.h"
+#include "lockstep/tests/parallel/comm/temporary_folder.h"
+#include "lockstep/tests/parallel/comm/transport_trials.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+
+namespace {
+
+bool on_path(const std::string& program) {
+    const char* path = std::getenv("PATH");
+    std::string rest = path != nullptr ? path : "";
+    for (std::size_t at = 0; at <= rest.size();) {
+        const std::size_t end = std::min(rest.find(':', at), rest.size());
+        if (::access((rest.substr(at, end - at) + "/" + program).c_str(), X_OK) == 0) return true;
+        at = end + 1;
+    }
+    return false;
+}
+
+bool absent() {
+    if (mpi_backend().make == nullptr)
+        std::printf("skipped: mpi was not built in; %s\n", std::string(mpi_backend().how_to_build).c_str());
+    else if (!on_path("mpirun"))
+        std::printf("skipped: there is no mpirun; install openmpi-bin\n");
+    else
+        return false;
+    return true;
+}
+
+std::string content(const std::filesystem::path& file) {
+    std::ifstream in(file);
+    if (!in) return "never came to its end\n";
+    return {std::istreambuf_iterator<char>(in), {}};
+}
+
+struct Outcome {
+    int status = 0;
+    std::string output;
+    std::vector<std::string> ends;  ///< what each rank found wrong
+    std::string left;               ///< process ids that are still there
+
+    std::string failures() const {
+        std::string text;
+        for (std::size_t r = 0; r < ends.size(); ++r)
+            if (!ends[r].empty()) text += "rank " + std::to_string(r) + ": " + ends[r];
+        return text;
+    }
+};
+
+/// What mpirun has killed may take a moment to vanish.
+bool gone(int pid) {
+    for (const Deadline deadline = in(5000); std::chrono::steady_clock::now() < deadline;
+         std::this_thread::sleep_for(std::chrono::milliseconds(10)))
+        if (::kill(pid, 0) != 0 && errno == ESRCH) return true;
+    return false;
+}
+
+Outcome start(const std::string& trial, int ranks) {
+    const TemporaryFolder folder;
+    const std::string here = (folder / "").string();
+    const auto file = [&](const std::string& name, int rank) { return folder / (name + std::to_string(rank)).c_str(); };
+    test::ChildProcess job{
+        .command = {"/usr/bin/env", "timeout", "-k", "10", "240", "mpirun", "--allow-run-as-root", "--oversubscribe",
+                    "--bind-to", "none", "-n", std::to_string(ranks), MPI_RANK, trial, here},
+        .environment = {{"TMPDIR", here}, {"OMPI_MCA_btl_vader_backing_directory", here}},
+        .output = folder / "output"};
+    const char* asan = std::getenv("ASAN_OPTIONS");  // MPI leaves memory behind
+    job.environment.emplace_back("ASAN_OPTIONS",
+                                 (asan != nullptr ? std::string(asan) + ":" : std::string()) + "detect_leaks=0");
+    Outcome outcome;
+    outcome.status = test::run_child(job);
+    outcome.output = content(folder / "output");
+    for (int rank = 0; rank < ranks; ++rank) {
+        outcome.ends.push_back(content(file("end-", rank)));
+        const int pid = std::atoi(content(file("pid-", rank)).c_str());
+        if (pid <= 0 || !gone(pid)) outcome.left += " " + std::to_string(pid);
+    }
+    return outcome;
+}
+
+}  // namespace
+
+TEST_CASE("every operation by MPI") {
+    if (absent()) return;
+    const int ranks = GENERATE(2, 3, 4, 8);
+    const Outcome outcome = start("exercise", ranks);
+    INFO(outcome.output);
+    CHECK(outcome.failures() == "");
+    CHECK(outcome.status == 0);
+    CHECK(outcome.left == "");
+}
+
+TEST_CASE("messages by MPI are given up, and of the wrong size") {
+    if (absent()) return;
+    const Outcome outcome = start("messages", 2);
+    INFO(outcome.output);
+    CHECK(outcome.failures() == "");
+}
+
+TEST_CASE("a rank that stands still, leaves or has had enough is noticed at the deadline, and the job ends") {
+    if (absent()) return;
+    const std::string trial = GENERATE("stop", "leave", "abort");
+    Outcome outcome = start(trial, 3);
+    INFO(trial << ": " << outcome.output);
+    if (trial != "abort") outcome.ends[1].clear();  // mpirun ends it when the others have ended with an error
+    CHECK(outcome.failures() == "");
+    CHECK(outcome.status != 124);  // of `timeout`
+    CHECK(outcome.status < 128);
+    CHECK(outcome.left == "");
+}
+
+TEST_CASE("mpirun ends a job whose rank was killed") {
+    if (absent()) return;
+    const Outcome outcome = start("kill", 3);
+    INFO(outcome.output);
+    CHECK(outcome.status != 0);
+    CHECK(outcome.status != 124);
+    for (const std::string& end : outcome.ends) CHECK(contains(end, "never came to its end"));
+    CHECK(outcome.left == "");
+}
+
+TEST_CASE("without mpirun it says what to do") {
+    if (absent()) return;
+    const TemporaryFolder folder;
+    const std::string error = error_within(5000, [&] {
+        mpi_backend().make({.rank = 0,
+                            .size = 2,
+                            .store = std::make_shared<FileStore>(folder / "store"),
+                            .timeout = std::chrono::milliseconds(1000),
+                            .global_ranks = {0, 1},
+                            .master_addr = {}});
+    });
+    CHECK(contains(error, "mpirun -n 2"));
+}
