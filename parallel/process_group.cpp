@@ -23,6 +23,7 @@ ProcessGroup::ProcessGroup(const ProcessGroupOptions& options)
     place.size = size();
     place.store = store();
     place.timeout = options.timeout;
+    place.master_addr = rendezvous_->place().master_addr;
     place.global_ranks.resize(static_cast<std::size_t>(size()));
     std::iota(place.global_ranks.begin(), place.global_ranks.end(), 0);
     communicator_ = std::make_shared<Communicator>(place, chosen_backend(options.backend, rendezvous_->place()));

@@ -89,7 +89,8 @@ Communicator::Communicator(const Place& place, std::string_view backend)
     if (place_.size == 1) return;
     auto store = std::make_shared<PrefixStore>(fmt::format("group/{}/", place_.name), place_.store);
     try {
-        transport_ = found.make({place_.rank, place_.size, store, place_.timeout, place_.global_ranks});
+        transport_ =
+            found.make({place_.rank, place_.size, store, place_.timeout, place_.global_ranks, place_.master_addr});
     } catch (const TransportError& error) {
         throw CommunicationError(fmt::format("rank {} of {}: setting up group {} ({}): {}", place_.rank, place_.size,
                                              place_.name, backend_, error.what()));

@@ -32,6 +32,7 @@ public:
         std::shared_ptr<Store> store;  ///< of the job; may be null where size is 1
         std::chrono::milliseconds timeout = Store::default_timeout;
         std::vector<int> global_ranks;  ///< of the ranks of this group, in order
+        std::string master_addr;        ///< of the job's rank 0; may be empty
     };
     /// Collective: connects the ranks of the group. Throws InvalidArgument for a backend that is not there, saying how
     /// to build it, and CommunicationError.

@@ -40,11 +40,11 @@ std::vector<std::size_t> times(Sizes sizes, std::size_t factor) {
 
 }  // namespace
 
-void MessageCollectives::send(Parts& parts, const void* data, std::size_t bytes, int to, std::uint32_t call) {
+void MessageCollectives::add_send(Parts& parts, const void* data, std::size_t bytes, int to, std::uint32_t call) {
     parts.push_back({send_part(data, bytes, to, call), to});
 }
 
-void MessageCollectives::receive(Parts& parts, void* data, std::size_t bytes, int from, std::uint32_t call) {
+void MessageCollectives::add_receive(Parts& parts, void* data, std::size_t bytes, int from, std::uint32_t call) {
     parts.push_back({receive_part(data, bytes, from, call), from});
 }
 
@@ -68,8 +68,8 @@ void MessageCollectives::barrier(Deadline deadline) {
     const std::uint32_t call = next_call();
     for (int distance = 1; distance < size_; distance *= 2) {
         Parts parts;
-        receive(parts, nullptr, 0, (rank_ - distance + size_) % size_, call);
-        send(parts, nullptr, 0, (rank_ + distance) % size_, call);
+        add_receive(parts, nullptr, 0, (rank_ - distance + size_) % size_, call);
+        add_send(parts, nullptr, 0, (rank_ + distance) % size_, call);
         finish(parts, deadline);
     }
 }
@@ -83,11 +83,11 @@ void MessageCollectives::broadcast(void* data, std::size_t bytes, int root, Dead
     while (reach < size_ && (place & reach) == 0) reach *= 2;
     Parts parts;
     if (place != 0) {
-        receive(parts, data, bytes, rank_at(place - reach), call);
+        add_receive(parts, data, bytes, rank_at(place - reach), call);
         finish(parts, deadline);
     }
     for (int step = reach / 2; step > 0; step /= 2)
-        if (place + step < size_) send(parts, data, bytes, rank_at(place + step), call);
+        if (place + step < size_) add_send(parts, data, bytes, rank_at(place + step), call);
     finish(parts, deadline);
 }
 
@@ -99,8 +99,8 @@ void MessageCollectives::all_gather(const void* in, void* out, Sizes bytes, Dead
     for (int step = 0; step + 1 < size_; ++step) {
         const int passed_on = (rank_ - step + size_) % size_, got = (previous - step + size_) % size_;
         Parts parts;
-        receive(parts, part_of(out, bytes, got), of(bytes, got), previous, call);
-        send(parts, part_of(out, bytes, passed_on), of(bytes, passed_on), next, call);
+        add_receive(parts, part_of(out, bytes, got), of(bytes, got), previous, call);
+        add_send(parts, part_of(out, bytes, passed_on), of(bytes, passed_on), next, call);
         finish(parts, deadline);
     }
 }
@@ -109,10 +109,10 @@ void MessageCollectives::gather(const void* in, void* out, Sizes bytes, int root
     const std::uint32_t call = next_call();
     Parts parts;
     if (rank_ != root) {
-        send(parts, in, of(bytes, rank_), root, call);
+        add_send(parts, in, of(bytes, rank_), root, call);
     } else {
         for (int r = 0; r < size_; ++r)
-            if (r != root) receive(parts, part_of(out, bytes, r), of(bytes, r), r, call);
+            if (r != root) add_receive(parts, part_of(out, bytes, r), of(bytes, r), r, call);
         copy(part_of(out, bytes, rank_), in, of(bytes, rank_));
     }
     finish(parts, deadline);
@@ -122,10 +122,10 @@ void MessageCollectives::scatter(const void* in, void* out, Sizes bytes, int roo
     const std::uint32_t call = next_call();
     Parts parts;
     if (rank_ != root) {
-        receive(parts, out, of(bytes, rank_), root, call);
+        add_receive(parts, out, of(bytes, rank_), root, call);
     } else {
         for (int r = 0; r < size_; ++r)
-            if (r != root) send(parts, part_of(in, bytes, r), of(bytes, r), r, call);
+            if (r != root) add_send(parts, part_of(in, bytes, r), of(bytes, r), r, call);
         copy(out, part_of(in, bytes, rank_), of(bytes, rank_));
     }
     finish(parts, deadline);
@@ -136,11 +136,11 @@ void MessageCollectives::all_to_all(const void* in, Sizes sent, void* out, Sizes
     Parts parts;
     for (int step = 1; step < size_; ++step) {
         const int from = (rank_ - step + size_) % size_;
-        receive(parts, part_of(out, received, from), of(received, from), from, call);
+        add_receive(parts, part_of(out, received, from), of(received, from), from, call);
     }
     for (int step = 1; step < size_; ++step) {
         const int to = (rank_ + step) % size_;
-        send(parts, part_of(in, sent, to), of(sent, to), to, call);
+        add_send(parts, part_of(in, sent, to), of(sent, to), to, call);
     }
     copy(part_of(out, received, rank_), part_of(in, sent, rank_), of(sent, rank_));
     finish(parts, deadline);

@@ -55,8 +55,8 @@ private:
     using Parts = std::vector<Part>;
     /// Of `count` elements, a number for each rank.
     std::vector<std::size_t> even_shares(std::size_t count) const;
-    void send(Parts& parts, const void* data, std::size_t bytes, int to, std::uint32_t call);
-    void receive(Parts& parts, void* data, std::size_t bytes, int from, std::uint32_t call);
+    void add_send(Parts& parts, const void* data, std::size_t bytes, int to, std::uint32_t call);
+    void add_receive(Parts& parts, void* data, std::size_t bytes, int from, std::uint32_t call);
     /// Waits for all of them.
     void finish(Parts& parts, Deadline deadline);
 

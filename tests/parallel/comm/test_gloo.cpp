@@ -214,6 +214,6 @@ TEST_CASE("messages and reductions of different sizes are errors, not the end of
 TEST_CASE("a rank that does not come is an error in time") {
     if (absent()) return;
     const TemporaryFolder folder;
-    const std::string error = error_within(3000, [&] { connect(folder, 0, 2, milliseconds(500)); });
+    const std::string error = error_within(3000, [&] { auto never = connect(folder, 0, 2, milliseconds(500)); });
     CHECK(contains(error, "could not connect"));
 }

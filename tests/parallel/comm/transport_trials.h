@@ -49,7 +49,7 @@ inline Lines unless(const std::string& text, const std::string& part) {
 /// Sums that depend on the order of addition; empty when all ranks got the same ones.
 inline Lines other_bits(Transport& transport, int rank) {
     Lines wrong;
-    for (const std::size_t count : {1, 5, 1000, 70000, 1 << 20}) {
+    for (const std::size_t count : std::vector<std::size_t>{1, 5, 1000, 70000, 1 << 20}) {
         std::mt19937 random(static_cast<unsigned>(rank));
         std::uniform_real_distribution<float> any(-1.0f, 1.0f);
         std::vector<float> own(count);
