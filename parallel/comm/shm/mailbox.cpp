@@ -262,6 +262,7 @@ void Mailbox::forget(Incoming& message) {
     posted_.insert(later, std::move(message.receiver));
 }
 
+/// What has begun to come for it is lost with it.
 void Mailbox::give_up(const std::shared_ptr<Receiving>& receiver) {
     if (receiver->done) return;
     if (receiver->message)
