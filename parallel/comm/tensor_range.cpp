@@ -74,7 +74,8 @@ bool TensorRange::shares_memory_with(const TensorRange& other) const {
 }
 
 bool TensorRange::is_part_of(const TensorRange& whole, std::size_t offset) const {
-    return !copied_ && !whole.copied_ && parts_[0].first == whole.parts_[0].first + offset;
+    if (copied_ || whole.copied_ || parts_.empty() || whole.parts_.empty()) return false;
+    return parts_[0].first == whole.parts_[0].first + offset;
 }
 
 template <class Visit>
