@@ -128,7 +128,7 @@ int OperationQueue::run(Transfer transfer) {
 void OperationQueue::leave() {
     occupied_ = false;
     free_.notify_all();
-    if (!queued_.empty() || has_messages()) need_thread();
+    wake_.notify_all();
 }
 
 void OperationQueue::need_thread() {
