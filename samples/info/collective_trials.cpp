@@ -180,7 +180,7 @@ private:
 
 /// MPI's ranks are started by mpirun, which ends them after a minute. What went wrong, or nothing.
 std::string run_by_mpirun(const std::vector<std::string>& command) {
-    std::vector<std::string> words{"mpirun", "--timeout", "60", "--oversubscribe", "-n", "2"};
+    std::vector<std::string> words{"mpirun", "--timeout", "60", "--oversubscribe", "--bind-to", "none", "-n", "2"};
     if (::geteuid() == 0) words.insert(words.begin() + 1, "--allow-run-as-root");
     words.insert(words.end(), command.begin(), command.end());
     std::vector<char*> arguments;
