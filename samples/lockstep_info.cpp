@@ -1,4 +1,5 @@
-// Prints what Lockstep finds on this machine: devices, who may read whose memory, versions, instruction set.
+// Prints what Lockstep finds on this machine: devices, who may read whose memory, versions, instruction set; and what
+// its backends of process groups can do.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -12,6 +13,7 @@
 #include "lockstep/runtime/device.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/versions.h"
+#include "lockstep/samples/info/collective_trials.h"
 #include "lockstep/samples/program/command_line.h"
 
 namespace ls = lockstep;
@@ -98,15 +100,66 @@ std::string as_text() {
     return text;
 }
 
+nlohmann::ordered_json collectives_as_json() {
+    nlohmann::ordered_json report = nlohmann::ordered_json::object();
+    for (const info::BackendTrials& backend : info::try_all_backends()) {
+        if (backend.absent.empty())
+            for (const info::CollectiveTrial& trial : backend.trials)
+                report["collectives"][backend.backend][trial.device][trial.operation] = trial.answer;
+        else
+            report["collectives"][backend.backend] = backend.absent;
+    }
+    return report;
+}
+
+/// One row an operation, one column a kind of device for each backend.
+std::string collectives_as_text() {
+    const nlohmann::ordered_json backends = collectives_as_json()["collectives"];
+    std::vector<std::string> operations, absent;
+    std::string heading = fmt::format("{:<19}", ""), devices = heading;
+    for (const auto& [backend, found] : backends.items()) {
+        if (found.is_string()) {
+            absent.push_back(fmt::format("{}: {}\n", backend, found.get<std::string>()));
+            continue;
+        }
+        heading += fmt::format("{:<{}}", backend, 8 * found.size());
+        for (const auto& [device, answers] : found.items()) {
+            devices += fmt::format("{:<8}", device);
+            operations.clear();
+            for (const auto& answer : answers.items()) operations.push_back(answer.key());
+        }
+    }
+    const auto line = [](std::string text) { return text.erase(text.find_last_not_of(' ') + 1) + "\n"; };
+    std::string text = "collectives, tried between two processes\n" + line(heading) + line(devices);
+    for (const std::string& operation : operations) {
+        std::string row = fmt::format("{:<19}", operation);
+        for (const auto& found : backends)
+            if (!found.is_string())
+                for (const auto& answers : found) row += fmt::format("{:<8}", answers[operation].get<std::string>());
+        text += line(row);
+    }
+    for (const std::string& one : absent) text += one;
+    return text;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-    bool json = false;
+    bool json = false, collectives = false;
+    std::string backend, file;
     CLI::App app("Print devices, peer access, versions and instruction set as Lockstep sees them.", "lockstep-info");
     app.add_flag("--json", json, "print one JSON object");
+    app.add_flag("--collectives", collectives, "try every operation between processes on every backend instead");
+    // How --collectives starts this program as a rank.
+    app.add_option("--try-collectives", backend)->group("");
+    app.add_option("--to", file)->group("");
     return program::run(app, argc, argv, [&] {
+        if (!backend.empty()) return info::try_collectives(backend, file);
         try {
-            std::cout << (json ? as_json().dump(2) + "\n" : as_text());
+            if (collectives)
+                std::cout << (json ? collectives_as_json().dump(2) + "\n" : collectives_as_text());
+            else
+                std::cout << (json ? as_json().dump(2) + "\n" : as_text());
         } catch (const ls::InvalidArgument& error) {  // a malformed environment variable
             throw program::UsageError(error.what());
         }

@@ -57,6 +57,8 @@ std::size_t sum_of(std::span<const std::size_t> parts) {
     return std::accumulate(parts.begin(), parts.end(), std::size_t{0});
 }
 
+int number_of(Communicator::Elements elements) { return elements ? static_cast<int>(*elements) : -1; }
+
 void copy(void* to, const void* from, std::size_t bytes) {
     if (bytes > 0 && to != from) std::memmove(to, from, bytes);
 }
@@ -109,7 +111,9 @@ std::unique_ptr<Communicator> Communicator::duplicate(std::string_view purpose) 
 void Communicator::fail(std::string_view name, std::uint64_t number, std::uint64_t bytes, const std::string& reason) {
     // Others that wait for this rank learn of it now, not at their deadlines.
     transport_->abort(fmt::format("rank {} gave up: {}", place_.rank, reason));
-    const std::string missing = number > 0 ? board_->missing(name, number) : std::string();
+    // Once is enough: what is called behind a failure fails at once.
+    const std::string missing = number > 0 && !failed_ ? board_->missing(name, number) : std::string();
+    failed_ = true;
     throw CommunicationError(fmt::format("rank {} of {}: {}{} ({} bytes, {}): {}{}{}", place_.rank, place_.size, name,
                                          number > 0 ? fmt::format(" number {}", number) : std::string(), bytes,
                                          backend_, reason, missing.empty() ? "" : "; ", missing));
@@ -149,6 +153,20 @@ void Communicator::compare(const Call& call, Deadline deadline) {
                                              all[rank].layout != all[0].layout ? ", cut in other parts" : ""));
 }
 
+/// The parts differ from rank to rank: each looks whether what it expects is what comes.
+void Communicator::compare_parts(std::span<const std::size_t> sent, std::span<const std::size_t> received,
+                                 Deadline deadline) {
+    std::vector<std::size_t> coming(sent.size());
+    const std::vector<std::size_t> sizes(sent.size(), sizeof(std::size_t));
+    transport_->all_to_all(sent.data(), sizes, coming.data(), sizes, deadline);
+    for (std::size_t rank = 0; rank < coming.size(); ++rank)
+        if (coming[rank] != received[rank])
+            throw TransportError(
+                fmt::format("the ranks call different things: rank {} sends {} bytes where rank {} "
+                            "expects {}",
+                            rank, coming[rank], place_.rank, received[rank]));
+}
+
 void Communicator::require_root(std::string_view name, int root) const {
     if (root < 0 || root >= place_.size)
         throw InvalidArgument(fmt::format("{}: root {} in a group of {}; ranks go from 0 to {}", name, root,
@@ -171,41 +189,52 @@ void Communicator::barrier() {
     perform({"barrier"}, [&](Deadline deadline) { transport_->barrier(deadline); });
 }
 
-void Communicator::broadcast(void* data, std::size_t bytes, int root) {
+void Communicator::broadcast(void* data, std::size_t bytes, int root, Elements elements) {
     require_root("broadcast", root);
-    perform({"broadcast", bytes, root}, [&](Deadline d) { transport_->broadcast(data, bytes, root, d); });
+    perform({.name = "broadcast", .bytes = bytes, .root = root, .dtype = number_of(elements)},
+            [&](Deadline d) { transport_->broadcast(data, bytes, root, d); });
 }
 
-void Communicator::all_gather(const void* in, void* out, std::span<const std::size_t> bytes) {
+void Communicator::all_gather(const void* in, void* out, std::span<const std::size_t> bytes, Elements elements) {
     require_parts("all_gather", bytes.size());
     if (!transport_) copy(out, in, bytes[0]);
-    perform({.name = "all_gather", .bytes = sum_of(bytes), .layout = layout_of(bytes)},
+    perform({.name = "all_gather", .bytes = sum_of(bytes), .dtype = number_of(elements), .layout = layout_of(bytes)},
             [&](Deadline d) { transport_->all_gather(in, out, bytes, d); });
 }
 
-void Communicator::gather(const void* in, void* out, std::span<const std::size_t> bytes, int root) {
+void Communicator::gather(const void* in, void* out, std::span<const std::size_t> bytes, int root, Elements elements) {
     require_root("gather", root);
     require_parts("gather", bytes.size());
     if (!transport_) copy(out, in, bytes[0]);
-    perform({.name = "gather", .bytes = sum_of(bytes), .root = root, .layout = layout_of(bytes)},
+    perform({.name = "gather",
+             .bytes = sum_of(bytes),
+             .root = root,
+             .dtype = number_of(elements),
+             .layout = layout_of(bytes)},
             [&](Deadline d) { transport_->gather(in, out, bytes, root, d); });
 }
 
-void Communicator::scatter(const void* in, void* out, std::span<const std::size_t> bytes, int root) {
+void Communicator::scatter(const void* in, void* out, std::span<const std::size_t> bytes, int root, Elements elements) {
     require_root("scatter", root);
     require_parts("scatter", bytes.size());
     if (!transport_) copy(out, in, bytes[0]);
-    perform({.name = "scatter", .bytes = sum_of(bytes), .root = root, .layout = layout_of(bytes)},
+    perform({.name = "scatter",
+             .bytes = sum_of(bytes),
+             .root = root,
+             .dtype = number_of(elements),
+             .layout = layout_of(bytes)},
             [&](Deadline d) { transport_->scatter(in, out, bytes, root, d); });
 }
 
 void Communicator::all_to_all(const void* in, std::span<const std::size_t> sent, void* out,
-                              std::span<const std::size_t> received) {
+                              std::span<const std::size_t> received, Elements elements) {
     require_parts("all_to_all", sent.size());
     require_parts("all_to_all", received.size());
     if (!transport_) copy(out, in, std::min(sent[0], received[0]));
-    // The parts differ from rank to rank: there is nothing to compare but that all call it.
-    perform({"all_to_all"}, [&](Deadline d) { transport_->all_to_all(in, sent, out, received, d); });
+    perform({.name = "all_to_all", .dtype = number_of(elements)}, [&](Deadline d) {
+        if (compares_) compare_parts(sent, received, d);
+        transport_->all_to_all(in, sent, out, received, d);
+    });
 }
 
 void Communicator::all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op) {
@@ -251,12 +280,15 @@ void Communicator::monitored_barrier(std::chrono::milliseconds timeout) {
     const std::uint64_t number = ++sequence_;
     if (!transport_) return;
     constexpr std::uint32_t arrive = 0xffffff01, leave = 0xffffff02;  // apart from the tags of users
-    const Deadline deadline = Clock::now() + timeout;
+    // Rank 0 knows who is missing and tells it first.
+    constexpr std::chrono::milliseconds ahead(500);
+    const Deadline deadline = Clock::now() + timeout + (place_.rank == 0 ? std::chrono::milliseconds(0) : ahead);
     char token = 0;
     std::vector<int> missing;
     const auto arrived = [&](Message& message) {
         while (!message.advance()) {
             if (Clock::now() >= deadline) return false;
+            if (transport_->meanwhile) transport_->meanwhile();
             std::this_thread::yield();
         }
         return true;
@@ -304,6 +336,10 @@ bool Communicator::advance(Message& message, std::string_view what, std::size_t 
     } catch (const TransportError& error) {
         fail(what, 0, bytes, error.what());
     }
+}
+
+void Communicator::give_up(std::string_view what, std::size_t bytes, const std::string& reason) {
+    fail(what, 0, bytes, reason);
 }
 
 void Communicator::abort(const std::string& reason) noexcept {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -50,14 +51,15 @@ public:
     /// A group of the same ranks and kind for somebody else's operations. Collective.
     std::unique_ptr<Communicator> duplicate(std::string_view purpose) const;
 
-    // As in Transport, with checks of roots and sizes (InvalidArgument).
+    // As in Transport, with checks of roots and sizes (InvalidArgument). `elements`: what is moved, for comparing.
+    using Elements = std::optional<DType>;
     void barrier();
-    void broadcast(void* data, std::size_t bytes, int root);
-    void all_gather(const void* in, void* out, std::span<const std::size_t> bytes);
-    void gather(const void* in, void* out, std::span<const std::size_t> bytes, int root);
-    void scatter(const void* in, void* out, std::span<const std::size_t> bytes, int root);
-    void all_to_all(const void* in, std::span<const std::size_t> sent, void* out,
-                    std::span<const std::size_t> received);
+    void broadcast(void* data, std::size_t bytes, int root, Elements elements = {});
+    void all_gather(const void* in, void* out, std::span<const std::size_t> bytes, Elements elements = {});
+    void gather(const void* in, void* out, std::span<const std::size_t> bytes, int root, Elements elements = {});
+    void scatter(const void* in, void* out, std::span<const std::size_t> bytes, int root, Elements elements = {});
+    void all_to_all(const void* in, std::span<const std::size_t> sent, void* out, std::span<const std::size_t> received,
+                    Elements elements = {});
     /// `op` may be mean.
     void all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op);
     void reduce(void* data, std::size_t count, DType dtype, ReduceOp op, int root);
@@ -69,6 +71,8 @@ public:
     std::unique_ptr<Message> receive(void* data, std::size_t bytes, int from, std::uint32_t tag);
     /// Moves a message on; true once it is done. `what` names it in errors: "receive from rank 2".
     bool advance(Message& message, std::string_view what, std::size_t bytes);
+    /// The message is not to be waited for any longer: ends the group and throws CommunicationError.
+    [[noreturn]] void give_up(std::string_view what, std::size_t bytes, const std::string& reason);
     /// Called over and over while a collective waits, so that messages go on.
     void set_meanwhile(std::function<void()> function) {
         if (transport_) transport_->meanwhile = std::move(function);
@@ -89,6 +93,7 @@ private:
     template <class Body>
     void perform(const Call& call, Body&& body);
     void compare(const Call& call, Deadline deadline);
+    void compare_parts(std::span<const std::size_t> sent, std::span<const std::size_t> received, Deadline deadline);
     [[noreturn]] void fail(std::string_view name, std::uint64_t number, std::uint64_t bytes, const std::string& reason);
     void require_root(std::string_view name, int root) const;
     void require_peer(std::string_view name, int peer) const;
@@ -96,7 +101,7 @@ private:
 
     Place place_;
     std::string backend_;
-    bool compares_ = false;
+    bool compares_ = false, failed_ = false;
     std::unique_ptr<Transport> transport_;  ///< null where size is 1
     std::unique_ptr<ProgressBoard> board_;  ///< likewise
     std::atomic<std::uint64_t> sequence_{0};

@@ -92,51 +92,8 @@ void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
     app.add_flag("--quiet", options.quiet, "prints warnings and errors only");
 }
 
-void add_flags_of_ranks(CLI::App& app, Options& options) {
-    app.add_option("--backend", options.backend, "how processes talk (ddp); shm on one host, else gloo, unless given")
-        ->type_name("shm|gloo|mpi");
-    app.add_option("--init-method", options.init_method, "how processes find each other (ddp)")
-        ->type_name("env://|tcp://HOST:PORT|file:///PATH")
-        ->capture_default_str();
-    auto* rank = app.add_option("--rank", options.rank, "of this process, where no launcher says it (ddp)")
-                     ->type_name("N")
-                     ->check(silent(CLI::Range(0, 1 << 20)));
-    auto* world = app.add_option("--world-size", options.world_size, "how many processes there are (ddp)")
-                      ->type_name("N")
-                      ->check(silent(CLI::Range(1, 1 << 20)));
-    rank->needs(world);
-    world->needs(rank);
-    app.add_option("--timeout", options.timeout_seconds, "seconds after which a silent process is given up (ddp)")
-        ->type_name("SECONDS")
-        ->check(silent(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31)))
-        ->capture_default_str();
-}
-
-/// Nobody has made this process one of several.
-bool nobody_launched(const Options& options) {
-    return !options.rank && lockstep::process_place().launcher == lockstep::Launcher::none &&
-           options.init_method.find("rank=") == std::string::npos;
-}
-
-/// Starts this program once for each device and waits. Throws what the first process that failed had to say.
-void launch_ranks(const Options& options, std::vector<std::string> command) {
-    if (options.backend == "mpi") throw UsageError("--backend mpi: start the processes with mpirun");
-    lockstep::LaunchOptions launch;
-    launch.command = std::move(command);
-    launch.processes = options.chosen_devices().size();
-    const lockstep::LaunchResult result = lockstep::launch(launch);
-    if (!result.success()) throw lockstep::CommunicationError(result.str());
-}
-
-void join_ranks(Options& options) {
-    const std::chrono::seconds timeout(options.timeout_seconds);
-    options.group = std::make_shared<lockstep::ProcessGroup>(
-        lockstep::ProcessGroupOptions{.backend = options.backend,
-                                      .rendezvous = {.init_method = options.init_method,
-                                                     .rank = options.rank,
-                                                     .world_size = options.world_size,
-                                                     .timeout = timeout},
-                                      .timeout = timeout});
+void join(Options& options) {
+    options.group = join_ranks(options);
     if (options.leads()) return;
     options.quiet = true;
     options.save.clear();
@@ -199,12 +156,12 @@ int run(const Program& program, Options& options, int argc, char** argv, const s
     CLI::App app(program.purpose, program.name);
     if (program.add_flags) program.add_flags(app);
     add_common_flags(app, options, program.reads_data);
-    add_flags_of_ranks(app, options);
+    add_flags_of_ranks(app, options, " (ddp)");
     return run(app, argc, argv, [&] {
         check(options);
         if (options.distributed() && nobody_launched(options))
-            return launch_ranks(options, lockstep::own_command(argc, argv));
-        if (options.distributed()) join_ranks(options);
+            return launch_ranks(options, options.chosen_devices().size(), lockstep::own_command(argc, argv));
+        if (options.distributed()) join(options);
         body();
     });
 }

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "lockstep/parallel/engine.h"
-#include "lockstep/parallel/process_group.h"
 #include "lockstep/samples/program/command_line.h"
+#include "lockstep/samples/program/ranks.h"
 
 namespace program {
 
-struct Options {
+struct Options : RankFlags {
     std::string parallel = "dp";
     std::string devices = "all";
     std::optional<int> shards;
@@ -32,9 +32,6 @@ struct Options {
     std::filesystem::path data;
     std::filesystem::path save, load, log_dir, json;
     bool quiet = false;
-    std::string backend, init_method = "env://";
-    std::optional<int> rank, world_size;
-    std::int64_t timeout_seconds = 300;
 
     /// The processes of a run with `ddp`; null otherwise.
     std::shared_ptr<lockstep::ProcessGroup> group;

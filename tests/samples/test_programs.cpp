@@ -8,17 +8,12 @@
 
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/samples/run_program.h"
 
 using namespace lockstep::test;
 using nlohmann::json;
 
 namespace {
-
-struct Run {
-    int status = -1;
-    std::string out, err;
-    long lines_of_err() const { return std::count(err.begin(), err.end(), '\n'); }
-};
 
 /// A directory with a small data set in which programs are run.
 struct Place {
@@ -29,10 +24,7 @@ struct Place {
     }
     /// `line` begins with a program's name; `before` goes in front of it.
     Run run(const std::string& line, const std::string& before = "") const {
-        const std::string command =
-            "cd '" + directory.path().string() + "' && " + before + " '" PROGRAMS "'/" + line + " >out 2>err";
-        const int raw = std::system(command.c_str());
-        return {WIFEXITED(raw) ? WEXITSTATUS(raw) : -1, get_bytes(directory / "out"), get_bytes(directory / "err")};
+        return run_program(directory, line, before);
     }
     Run mnist(const std::string& flags, const std::string& before = "") const {
         return run("mnist --data digits --net small " + flags, before);

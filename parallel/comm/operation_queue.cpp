@@ -1,0 +1,229 @@
+#include "lockstep/parallel/comm/operation_queue.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// How often a thread looks for what has come before it sleeps.
+constexpr int looks = 2000;
+constexpr std::chrono::microseconds nap(200);
+
+}  // namespace
+
+std::string Transfer::name() const {
+    if (peer == ProcessGroup::any_source) return "receive from any rank";
+    return fmt::format("{} rank {}", sends ? "send to" : "receive from", peer);
+}
+
+OperationQueue::OperationQueue(std::shared_ptr<Communicator> communicator) : communicator_(std::move(communicator)) {
+    communicator_->set_meanwhile([this] { move_messages(); });
+}
+
+OperationQueue::~OperationQueue() {
+    {
+        const std::scoped_lock lock(mutex_);
+        stopping_ = true;
+        if (occupied_ || !queued_.empty() || has_messages())
+            communicator_->abort(
+                fmt::format("rank {} has left the group with operations under way", communicator_->rank()));
+        wake_.notify_all();
+    }
+    if (thread_.joinable()) thread_.join();
+    communicator_->set_meanwhile(nullptr);
+    const std::string reason = fmt::format("rank {} of {}: the group was destroyed before the operation was done",
+                                           communicator_->rank(), communicator_->size());
+    for (const Queued& one : queued_) one.state->fail(reason);
+    for (const auto* list : {&posted_, &moving_})
+        for (const Moving& one : *list) one.state->fail(reason);
+}
+
+void OperationQueue::make(Collective& call) {
+    const std::byte* in = call.in.begin();
+    std::byte* out = call.out.begin();
+    call.make(*communicator_, in, out);
+    call.out.end();
+}
+
+void OperationQueue::run(Collective call) {
+    {
+        std::unique_lock lock(mutex_);
+        ++callers_;
+        free_.wait(lock, [&] { return !occupied_ && queued_.empty(); });
+        --callers_;
+        occupied_ = true;
+    }
+    struct Leave {
+        OperationQueue& queue;
+        ~Leave() {
+            const std::scoped_lock lock(queue.mutex_);
+            queue.leave();
+        }
+    } const leave{*this};
+    make(call);
+}
+
+std::shared_ptr<WorkState> OperationQueue::start(Collective call) {
+    auto state = std::make_shared<WorkState>();
+    if (communicator_->size() == 1) {
+        make(call);
+        state->succeed(-1);
+        return state;
+    }
+    const std::scoped_lock lock(mutex_);
+    queued_.push_back({std::move(call), state});
+    need_thread();
+    return state;
+}
+
+std::shared_ptr<WorkState> OperationQueue::post(Transfer transfer) {
+    auto state = std::make_shared<WorkState>();
+    const Deadline deadline = Clock::now() + communicator_->place().timeout;
+    posted_.push_back({std::move(transfer), state, deadline});
+    return state;
+}
+
+std::shared_ptr<WorkState> OperationQueue::start(Transfer transfer) {
+    const std::scoped_lock lock(mutex_);
+    auto state = post(std::move(transfer));
+    need_thread();
+    return state;
+}
+
+int OperationQueue::run(Transfer transfer) {
+    std::unique_lock lock(mutex_);
+    const auto state = post(std::move(transfer));
+    const auto nobody_waits = [&] { return callers_ == 0 && queued_.empty(); };
+    if (!occupied_ && nobody_waits()) {
+        occupied_ = true;
+        for (int quiet = 0; nobody_waits();) {
+            lock.unlock();
+            const bool moved = move_messages();
+            const bool done = state->done();
+            lock.lock();
+            if (done) break;
+            if (moved)
+                quiet = 0;
+            else
+                rest(lock, quiet);
+        }
+        leave();
+    }
+    if (!state->done()) need_thread();
+    lock.unlock();
+    state->wait();
+    state->check();
+    return state->source();
+}
+
+void OperationQueue::leave() {
+    occupied_ = false;
+    free_.notify_all();
+    wake_.notify_all();
+}
+
+void OperationQueue::need_thread() {
+    if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+    wake_.notify_all();
+}
+
+void OperationQueue::rest(std::unique_lock<std::mutex>& lock, int& quiet) {
+    if (++quiet > looks) {
+        wake_.wait_for(lock, nap);
+        return;
+    }
+    lock.unlock();
+    std::this_thread::yield();
+    lock.lock();
+}
+
+void OperationQueue::serve() {
+    std::unique_lock lock(mutex_);
+    for (int quiet = 0; !stopping_;) {
+        const bool collective = !queued_.empty();
+        // A caller that waits for the communicator comes before messages, which it moves on itself.
+        if (occupied_ || !(collective || (has_messages() && callers_ == 0))) {
+            wake_.wait(lock);
+            continue;
+        }
+        occupied_ = true;
+        bool moved = true;
+        if (collective) {
+            Queued one = std::move(queued_.front());
+            queued_.pop_front();
+            lock.unlock();
+            try {
+                make(one.call);
+                one.call = {};  // lets go of the memory before anybody hears of it
+                one.state->succeed(-1);
+            } catch (const std::exception& error) {
+                one.state->fail(error.what());
+            }
+        } else {
+            lock.unlock();
+            moved = move_messages();
+        }
+        lock.lock();
+        occupied_ = false;
+        free_.notify_all();
+        if (moved)
+            quiet = 0;
+        else if (!stopping_)
+            rest(lock, quiet);
+    }
+}
+
+bool OperationQueue::move_messages() {
+    {
+        const std::scoped_lock lock(mutex_);
+        moving_.splice(moving_.end(), posted_);
+    }
+    bool moved = false;
+    for (auto one = moving_.begin(); one != moving_.end();) {
+        bool done = true;
+        try {
+            done = move(*one);
+        } catch (const std::exception& error) {
+            one->state->fail(error.what());
+        }
+        if (done) {
+            const std::scoped_lock lock(mutex_);  // has_messages looks at the list
+            one = moving_.erase(one);
+        } else {
+            ++one;
+        }
+        moved = moved || done;
+    }
+    return moved;
+}
+
+bool OperationQueue::move(Moving& one) {
+    Transfer& transfer = one.transfer;
+    const std::size_t bytes = transfer.range.bytes();
+    if (!one.message) {
+        std::byte* memory = transfer.range.begin();
+        one.message = transfer.sends ? communicator_->send(memory, bytes, transfer.peer, transfer.tag)
+                                     : communicator_->receive(memory, bytes, transfer.peer, transfer.tag);
+    }
+    if (!communicator_->advance(*one.message, transfer.name(), bytes)) {
+        if (Clock::now() < one.deadline) return false;
+        communicator_->give_up(transfer.name(), bytes,
+                               fmt::format("it was not done within {} ms", communicator_->place().timeout.count()));
+    }
+    const int source = transfer.sends ? -1 : one.message->source();
+    transfer.range.end();
+    one.message.reset();
+    one.state->succeed(source);
+    return true;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,91 @@
+// What a group has to do: collectives one after another in the order of the calls, messages beside them.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "lockstep/parallel/comm/communicator.h"
+#include "lockstep/parallel/comm/tensor_range.h"
+#include "lockstep/parallel/comm/work_state.h"
+
+namespace lockstep {
+
+/// A checked call of a collective.
+struct Collective {
+    TensorRange in = {}, out = {};
+    /// `in`, `out`: first bytes of the ranges.
+    std::function<void(Communicator&, const void* in, void* out)> make;
+};
+
+/// A checked call of send or recv.
+struct Transfer {
+    TensorRange range;
+    bool sends = false;
+    int peer = 0;  ///< or any_source
+    std::uint32_t tag = 0;
+    std::string name() const;  ///< for errors: "receive from rank 2"
+};
+
+/// The communicator is used by one thread at a time: by the caller of what blocks, else by the queue's own, which is
+/// started when it is first needed. Whoever has it moves all messages on, inside collectives too. May be called from
+/// any thread.
+class OperationQueue {
+public:
+    explicit OperationQueue(std::shared_ptr<Communicator> communicator);
+    /// Gives up what is under way, on the other ranks too; never waits for them.
+    ~OperationQueue();
+    OperationQueue(const OperationQueue&) = delete;
+    OperationQueue& operator=(const OperationQueue&) = delete;
+
+    /// Behind what has been started; throws what it throws.
+    void run(Collective call);
+    std::shared_ptr<WorkState> start(Collective call);
+    /// Returns who sent what was received.
+    int run(Transfer transfer);
+    std::shared_ptr<WorkState> start(Transfer transfer);
+
+private:
+    struct Queued {
+        Collective call;
+        std::shared_ptr<WorkState> state;
+    };
+    struct Moving {
+        Transfer transfer;
+        std::shared_ptr<WorkState> state;
+        Deadline deadline;
+        std::unique_ptr<Message> message = {};  ///< once it has begun
+    };
+
+    std::shared_ptr<WorkState> post(Transfer transfer);
+    void make(Collective& call);
+    /// Moves all messages on; whether one has begun or ended.
+    bool move_messages();
+    bool move(Moving& one);
+    bool has_messages() const { return !posted_.empty() || !moving_.empty(); }
+    void need_thread();  ///< under the lock
+    void serve();
+    /// Nothing has moved, again: looks after other threads, then sleeps for a moment.
+    void rest(std::unique_lock<std::mutex>& lock, int& quiet);
+    void leave();  ///< under the lock: the communicator is free
+
+    std::shared_ptr<Communicator> communicator_;
+    std::mutex mutex_;
+    std::condition_variable wake_;  ///< of the own thread
+    std::condition_variable free_;  ///< of callers that wait for the communicator
+    bool occupied_ = false;         ///< some thread uses the communicator
+    int callers_ = 0;               ///< wait for it
+    bool stopping_ = false;
+    std::deque<Queued> queued_;
+    std::list<Moving> posted_;  ///< messages that have not begun
+    std::list<Moving> moving_;  ///< of the thread that uses the communicator
+    std::thread thread_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,57 @@
+// Tensors as a communicator wants them: one range of host memory, from any thread.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/runtime/stream.h"
+#include "lockstep/runtime/tensor.h"
+
+namespace lockstep {
+
+/// One or several tensors, one behind the other. Where a tensor is alone and contiguous the range is its own memory,
+/// otherwise a copy. Keeps the memory alive.
+class TensorRange {
+public:
+    enum class Use : unsigned char { read, write, update };
+
+    TensorRange() = default;
+    /// To be called where the tensors are used: it counts the writes, and what their devices have been given so far is
+    /// waited for in `begin`. Throws InvalidArgument, in the name of `operation`, for tensors that cannot be moved.
+    TensorRange(std::string_view operation, std::span<const Tensor> tensors, Use use);
+
+    std::size_t bytes() const { return bytes_; }
+    /// Whether writing this range changes what `other` reads or writes.
+    bool shares_memory_with(const TensorRange& other) const;
+    /// Whether this is the part of `whole` that begins at `offset`.
+    bool is_part_of(const TensorRange& whole, std::size_t offset) const;
+
+    /// Waits for the devices. First byte; null where there is nothing.
+    std::byte* begin();
+    /// The memory has been written: the tensors get it.
+    void end();
+
+private:
+    struct Part {
+        std::shared_ptr<Buffer> buffer;
+        TensorMeta meta;
+        std::byte* first;
+        std::size_t bytes;
+    };
+    void add(std::string_view operation, const Tensor& tensor);
+    /// Calls visit(part of a tensor, part of the copy, bytes) all over.
+    template <class Visit>
+    void each_run(Visit visit);
+
+    std::vector<Part> parts_;
+    std::vector<Event> ready_;
+    Use use_ = Use::read;
+    std::size_t bytes_ = 0;
+    bool copied_ = false;
+    std::unique_ptr<std::byte[]> copy_;
+};
+
+}  // namespace lockstep

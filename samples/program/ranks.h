@@ -1,0 +1,35 @@
+// How a program becomes one of several: flags that say who it is, and starting itself as all of them when nobody did.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/process_group.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace program {
+
+struct RankFlags {
+    std::string backend, init_method = "env://";
+    std::optional<int> rank, world_size;
+    std::int64_t timeout_seconds = 300;
+};
+
+/// --backend, --init-method, --rank, --world-size and --timeout. `when`: behind each of their texts, " (ddp)".
+void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& when = "");
+
+/// Nobody has made this process one of several.
+bool nobody_launched(const RankFlags& flags);
+
+/// Starts this program as so many ranks and waits. Throws what the first one that failed had to say.
+void launch_ranks(const RankFlags& flags, int processes, std::vector<std::string> command);
+
+std::shared_ptr<lockstep::ProcessGroup> join_ranks(const RankFlags& flags);
+
+}  // namespace program

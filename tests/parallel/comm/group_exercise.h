@@ -1,0 +1,17 @@
+// Every operation of a ProcessGroup on tensors, with inputs whose results are exact, checked for equality against plain
+// loops: what must hold on every backend.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/process_group.h"
+
+namespace lockstep::testing {
+
+/// Called on all ranks of a group at once. What was wrong, a line each; stops after the first dozen.
+std::vector<std::string> exercise_group(ProcessGroup& group);
+/// The same for messages, which want two ranks or more.
+std::vector<std::string> exercise_group_messages(ProcessGroup& group);
+
+}  // namespace lockstep::testing

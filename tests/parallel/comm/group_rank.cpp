@@ -1,0 +1,24 @@
+// A rank of a group that somebody else has started (mpirun): does every operation and writes down what was wrong.
+//     group-rank BACKEND FOLDER
+#include <exception>
+#include <fstream>
+#include <iostream>
+#include <string>
+
+#include "lockstep/tests/parallel/comm/group_exercise.h"
+
+int main(int argc, char** argv) {
+    if (argc != 3) return 2;
+    try {
+        lockstep::ProcessGroup group({.backend = argv[1]});
+        std::ofstream out(std::string(argv[2]) + "/rank" + std::to_string(group.rank()));
+        for (const std::string& line : lockstep::testing::exercise_group(group)) out << line << '\n';
+        if (group.size() > 1)
+            for (const std::string& line : lockstep::testing::exercise_group_messages(group)) out << line << '\n';
+        out << "done\n";
+    } catch (const std::exception& error) {
+        std::cerr << error.what() << '\n';
+        return 1;
+    }
+    return 0;
+}

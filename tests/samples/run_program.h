@@ -1,0 +1,28 @@
+// A program as a user runs it, from a shell.
+#pragma once
+
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "lockstep/tests/parallel/file_fixture.h"
+
+namespace lockstep::test {
+
+struct Run {
+    int status = -1;
+    std::string out, err;
+    long lines_of_err() const { return std::count(err.begin(), err.end(), '\n'); }
+};
+
+/// In `directory`. `line` begins with a program's name; `before` goes in front of it.
+inline Run run_program(const TemporaryDirectory& directory, const std::string& line, const std::string& before = "") {
+    const std::string command =
+        "cd '" + directory.path().string() + "' && " + before + " '" PROGRAMS "'/" + line + " >out 2>err";
+    const int raw = std::system(command.c_str());
+    return {WIFEXITED(raw) ? WEXITSTATUS(raw) : -1, get_bytes(directory / "out"), get_bytes(directory / "err")};
+}
+
+}  // namespace lockstep::test
