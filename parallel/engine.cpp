@@ -42,6 +42,8 @@ struct Engine::Impl {
         if (wanted.kept_programs < 1)
             throw InvalidArgument(fmt::format("{} programs to keep: give at least 1", wanted.kept_programs));
         if (wanted.output_device && !wanted.output_device->is_host()) require_visible(*wanted.output_device);
+        if (!job && wanted.reduction == ReductionMode::fast)
+            throw InvalidArgument("the fast reduction is for several processes; leave it as it is in one");
         if (tensors.empty())
             throw InvalidArgument("the model has no parameters: list its members with LOCKSTEP_MEMBERS");
         EngineContext context(std::move(devices));
@@ -73,11 +75,16 @@ struct Engine::Impl {
             std::move(tensors), std::vector<Device>(context.devices.begin(), context.devices.end()));
         context.store->enlist(context.store);
         const bool by_slices = wanted.reduction == ReductionMode::slice_wise;
-        context.cut.emplace(context.store, wanted.bucket_bytes, by_slices ? context.devices.size() : 1);
+        if (context.job && wanted.bucket_bytes == 0 && wanted.first_bucket_bytes == 0)
+            context.cut.emplace(context.store, std::size_t{25} << 20, 1, std::size_t{1} << 20);
+        else
+            context.cut.emplace(context.store, wanted.bucket_bytes, by_slices ? context.devices.size() : 1,
+                                wanted.first_bucket_bytes);
+        context.find_unused = wanted.find_unused_parameters;
         for (const Device device : context.devices) context.control.emplace_back(device, context.shards);
         StepState state;
         state.seed = wanted.seed.value_or(current_seed());
-        if (context.job) begin_alike(context, state);
+        if (context.job) begin_alike(context, state, wanted.init_sync);
         for (int d = 0; d < context.devices.size(); ++d) write_state(context, d, state);
         return context;
     }

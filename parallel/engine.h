@@ -23,8 +23,9 @@ class Communicator;
 
 /// How gradients are brought together.
 enum class ReductionMode : std::uint8_t {
-    root,       ///< summed on device 0, updated there, weights broadcast (PyTorch's DataParallel)
-    slice_wise  ///< every device sums and updates its slice, weights are gathered by all: no device holds more
+    root,        ///< summed on device 0, updated there, weights broadcast (PyTorch's DataParallel)
+    slice_wise,  ///< every device sums and updates its slice, weights are gathered by all: no device holds more
+    fast  ///< several processes: the backend's own all-reduce, in its own order. Gives up the promise of equal bits
 };
 
 /// What happens to a step whose loss is not finite.
@@ -45,6 +46,14 @@ struct EngineOptions {
     /// Programs (one a batch size, mode, loss and optimizer) kept with their memory; the one not used for the longest
     /// time goes, and is made again when it is wanted. One whose forward still waits for its backward stays.
     int kept_programs = 64;
+
+    // Several processes alone.
+    /// Bytes of the first range of gradients that is reduced; 0: 1 MiB, and then `bucket_bytes` is 25 MiB unless set.
+    std::size_t first_bucket_bytes = 0;
+    /// Parameters that get no gradient are left alone. Otherwise they are an error that names them.
+    bool find_unused_parameters = false;
+    /// The parameters and buffers of rank 0 become everybody's at the start. Otherwise all ranks must have the same.
+    bool init_sync = true;
 };
 
 /// How one step goes through its batch.

@@ -71,7 +71,7 @@ public:
     std::unique_ptr<Message> receive(void* data, std::size_t bytes, int from, std::uint32_t tag);
     /// Moves a message on; true once it is done. `what` names it in errors: "receive from rank 2".
     bool advance(Message& message, std::string_view what, std::size_t bytes);
-    /// The message is not to be waited for any longer: ends the group and throws CommunicationError.
+    /// There is no going on: ends the group and throws CommunicationError. `what` was being done.
     [[noreturn]] void give_up(std::string_view what, std::size_t bytes, const std::string& reason);
     /// Called over and over while a collective waits, so that messages go on.
     void set_meanwhile(std::function<void()> function) {

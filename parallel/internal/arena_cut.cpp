@@ -22,13 +22,16 @@ std::size_t chosen_bucket_bytes(const ParameterStore& store) {
 
 }  // namespace
 
-ArenaCut::ArenaCut(std::shared_ptr<const ParameterStore> store, std::size_t bucket_bytes, int updating)
+ArenaCut::ArenaCut(std::shared_ptr<const ParameterStore> store, std::size_t bucket_bytes, int updating,
+                   std::size_t first_bucket_bytes)
     : store_(std::move(store)), updating_(updating) {
-    if (bucket_bytes == 0) bucket_bytes = chosen_bucket_bytes(*store_);
+    const std::size_t all_but_first = bucket_bytes > 0 ? bucket_bytes : chosen_bucket_bytes(*store_);
     for (const ArenaLayout& arena : store_->parameters()) {
         std::vector<Range>& ranges = fixed_.emplace_back();
         const std::size_t size = size_of(arena.dtype);
         for (std::size_t i = 0; i < arena.segments.size();) {
+            const bool first = fixed_.size() == 1 && ranges.empty() && first_bucket_bytes > 0;
+            bucket_bytes = first ? first_bucket_bytes : all_but_first;
             Range group{arena.segments[i].begin, 0};
             std::size_t bytes = 0;
             while (i < arena.segments.size() && bytes < bucket_bytes) {

@@ -41,7 +41,9 @@ public:
     /// 25 MiB. Whole parameters are put together until they have that many bytes; what has more than one and a half
     /// times as many is cut in even pieces. `updating`: how many devices update, each its slices; 1: device 0 updates
     /// all.
-    ArenaCut(std::shared_ptr<const ParameterStore> store, std::size_t bucket_bytes, int updating);
+    /// `first_bucket_bytes`: of the first bucket; 0: as of the others.
+    ArenaCut(std::shared_ptr<const ParameterStore> store, std::size_t bucket_bytes, int updating,
+             std::size_t first_bucket_bytes = 0);
 
     /// Ranges over the segments that take part, in the order of the arenas. Where some are left out, a fixed bucket is
     /// cut to the contiguous runs of the others.

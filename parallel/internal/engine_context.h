@@ -50,6 +50,7 @@ struct EngineContext {
     bool deterministic = false;
     ReductionMode reduction = ReductionMode::root;
     std::size_t kept_programs = 64;
+    bool find_unused = false;           ///< see EngineOptions::find_unused_parameters
     std::shared_ptr<Communicator> job;  ///< the processes that train together; null: this one trains alone
     ShardRange held;                    ///< shards that this process computes
     std::vector<Lane> lanes;

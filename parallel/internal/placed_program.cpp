@@ -40,10 +40,30 @@ void require_same_deliveries(const ParameterStore& store, const BatchProgram& ba
                     batch.cut.chunk, batch.cut.rows_of(batch.cut.end - 1)));
 }
 
+/// As DDP, unless told to find them.
+void require_all_used(const EngineContext& context, const std::set<std::pair<int, int>>& used) {
+    if (!context.job || context.find_unused) return;
+    std::string unused;
+    for (std::size_t a = 0; a < context.store->parameters().size(); ++a) {
+        const auto& segments = context.store->parameters()[a].segments;
+        for (std::size_t i = 0; i < segments.size(); ++i)
+            if (context.store->tensor(segments[i]).requires_grad() &&
+                !used.contains({static_cast<int>(a), static_cast<int>(i)}))
+                unused += (unused.empty() ? "" : ", ") + segments[i].name;
+    }
+    if (!unused.empty())
+        throw InvalidArgument(
+            fmt::format("rank {}: parameters that get no gradient: {}; use them in forward, freeze them "
+                        "(requires_grad_(false)), or "
+                        "set find_unused_parameters",
+                        context.rank(), unused));
+}
+
 std::vector<Bucket> buckets_of(const EngineContext& context, const BatchProgram& batch) {
     if (!has_gradients(batch)) return {};
     require_same_deliveries(*context.store, batch);
     const auto places = delivered(*batch.full);
+    require_all_used(context, places);
     return context.cut->buckets([&](int arena, int segment) { return places.contains({arena, segment}); });
 }
 

@@ -53,6 +53,9 @@ private:
     /// The processes tell each other their shards' status, and rank 0 what only shard 0 has: the loss, and what records
     /// that commit read.
     void place_report_of_ranks();
+    /// Gathers the report with a number that says which gradients come; where it differs the ranks give up.
+    /// `offsets`: where it lies in each rank's part.
+    void place_fingerprint(const std::vector<std::size_t>& offsets);
     /// A record that commits reads what rank 0 told.
     TaskSpec commit_task_of_ranks(const Record& record);
     // Micro-steps alone (micro_placement.cpp).

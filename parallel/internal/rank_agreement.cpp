@@ -111,18 +111,19 @@ void require_one_process_a_device(const Devices& devices, const EngineOptions& o
             devices.size()));
     if (devices.kind() == DeviceKind::cuda)
         throw InvalidArgument("backends that move host memory train on cpu: devices; use DataParallel on GPUs");
-    if (options.reduction != ReductionMode::root)
+    if (options.reduction == ReductionMode::slice_wise)
         throw InvalidArgument("slice-wise updates are for the devices of one process; leave the reduction as it is");
 }
 
 void agree_on_options(EngineContext& context, const EngineOptions& options) {
     Communicator& job = *context.job;
-    const std::string own = fmt::format(
-        "{} shards, {} bytes a bucket, {}{}{}", context.shards, options.bucket_bytes,
-        context.deterministic ? "deterministic" : "not deterministic",
-        options.nan_policy == NanPolicy::stop ? "" : ", steps that are not finite go on",
-        options.threads_per_shard > 0 || context.deterministic ? fmt::format(", {} threads a shard", context.threads)
-                                                               : "");
+    const bool threads_given = options.threads_per_shard > 0 || context.deterministic;
+    const std::string own =
+        fmt::format("{} shards, {} and {} bytes a bucket, {}{}{}{}", context.shards, options.first_bucket_bytes,
+                    options.bucket_bytes, options.reduction == ReductionMode::fast ? "the fast reduction, " : "",
+                    context.deterministic ? "deterministic" : "not deterministic",
+                    options.nan_policy == NanPolicy::stop ? "" : ", steps that are not finite go on",
+                    threads_given ? fmt::format(", {} threads a shard", context.threads) : "");
     const std::string of_rank_0 = text_of_rank_0(job, own);
     throw_together(
         job, own == of_rank_0
@@ -134,14 +135,15 @@ void agree_on_options(EngineContext& context, const EngineOptions& options) {
     context.threads = threads;
 }
 
-void begin_alike(EngineContext& context, StepState& state) {
+void begin_alike(EngineContext& context, StepState& state, bool values) {
     Communicator& job = *context.job;
     const std::vector<std::string> own = describe(*context.store);
     std::string text;
     for (const std::string& line : own) text += line + "\n";
     throw_together(job, difference(own, lines_of(text_of_rank_0(job, text)), job.rank()));
     for (const auto* arenas : {&context.store->replicas()[0].parameters, &context.store->replicas()[0].buffers})
-        for (const auto& arena : *arenas) take_values(context, *arena);
+        for (const auto& arena : *arenas)
+            if (values) take_values(context, *arena);
     job.broadcast(&state.seed, sizeof state.seed, 0);
 }
 

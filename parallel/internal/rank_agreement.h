@@ -15,9 +15,9 @@ void require_one_process_a_device(const Devices& devices, const EngineOptions& o
 void agree_on_options(EngineContext& context, const EngineOptions& options);
 
 /// Throws InvalidArgument, on all ranks, where names, shapes or dtypes of parameters and buffers differ from those of
-/// rank 0, naming rank and parameter; then takes values and seed from rank 0. DDP's
+/// rank 0, naming rank and parameter; then takes the seed, and where `values` the values as well, from rank 0. DDP's
 /// _verify_param_shape_across_processes and _sync_module_states.
-void begin_alike(EngineContext& context, StepState& state);
+void begin_alike(EngineContext& context, StepState& state, bool values);
 
 /// Throws DeviceError, on all ranks, where the replica of one differs from that of rank 0, naming rank and parameter.
 void require_same_values(const EngineContext& context);

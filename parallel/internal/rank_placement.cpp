@@ -1,4 +1,6 @@
 // The commands that only several processes have: what they tell each other in the middle of a step.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "lockstep/parallel/internal/program_placer.h"
@@ -62,8 +64,13 @@ std::vector<PlaceRef> ProgramPlacer::gathered_over_ranks(const Turn& turn) {
 
 void ProgramPlacer::place_report_of_ranks() {
     const ShardProgram& program = batch_.of(0);
-    std::size_t of_rank_0 =
-        ControlBlock::spacing * static_cast<std::size_t>(context_.held_by(0, context_.shards).size());
+    std::vector<std::size_t> bytes, fingerprints;  // a rank's part: its shards' status, then its fingerprint
+    for (int rank = 0; rank < context_.ranks(); ++rank) {
+        const int shards = context_.held_by(rank, context_.shards).size();
+        fingerprints.push_back(ControlBlock::spacing * static_cast<std::size_t>(shards));
+        bytes.push_back(fingerprints.back() + alignment);
+    }
+    std::size_t& of_rank_0 = bytes[0];
     report_.loss = of_rank_0;
     if (program.loss.buffer) of_rank_0 += alignment;
     // What commits read and no commit wrote.
@@ -81,11 +88,6 @@ void ProgramPlacer::place_report_of_ranks() {
                 report_.between[operand.buffer->trace_id()] =
                     Buffer::allocate(context_.commit(0), operand.buffer->bytes(), "statistics");
     }
-    std::vector<std::size_t> bytes;
-    for (int rank = 0; rank < context_.ranks(); ++rank)
-        bytes.push_back(rank == 0 ? of_rank_0
-                                  : ControlBlock::spacing *
-                                        static_cast<std::size_t>(context_.held_by(rank, context_.shards).size()));
     report_.parts.emplace(context_, std::move(bytes), "report");
 
     Stream& exchange = context_.exchange();
@@ -93,19 +95,53 @@ void ProgramPlacer::place_report_of_ranks() {
     const PlaceRef statuses = context_.control[0].statuses(context_.held);
     schedule_.copy(exchange, {statuses, report_.parts->at(context_.rank(), 0, statuses.bytes), statuses.bytes});
     if (context_.rank() == 0) {
-        const auto tell = [&](const Operand& operand, std::size_t offset) {
+        const auto tell = [&](const Operand& operand, std::size_t offset, std::size_t size) {
             PlaceRef from = placed_.memory_.place(0, operand);
             from.first = 0;
-            schedule_.copy(exchange, {from, report_.parts->at(0, offset, from.bytes), from.bytes});
+            from.bytes = size;
+            schedule_.copy(exchange, {from, report_.parts->at(0, offset, size), size});
         };
-        if (program.loss.buffer) {
-            const PlaceRef loss = placed_.memory_.place(0, program.loss);
-            schedule_.copy(exchange, {loss, report_.parts->at(0, report_.loss, sizeof(float)), sizeof(float)});
-        }
-        for (const Operand* operand : told) tell(*operand, report_.values.at(operand->buffer->trace_id()));
+        if (program.loss.buffer) tell(program.loss, report_.loss, sizeof(float));
+        for (const Operand* operand : told)
+            tell(*operand, report_.values.at(operand->buffer->trace_id()), operand->buffer->bytes());
     }
-    report_.parts->gather(context_, schedule_);
+    place_fingerprint(fingerprints);
     schedule_.wait(context_.commit(0), schedule_.record(exchange));
+}
+
+void ProgramPlacer::place_fingerprint(const std::vector<std::size_t>& offsets) {
+    std::uint64_t own = 14695981039346656037U;  // FNV-1a over what the other ranks must do as well
+    const auto add = [&](std::int64_t value) { own = (own ^ static_cast<std::uint64_t>(value)) * 1099511628211U; };
+    for (const Bucket& bucket : placed_.buckets_)
+        for (const std::int64_t value : {std::int64_t{bucket.arena}, bucket.begin, bucket.end}) add(value);
+    add(std::int64_t{update_.optimizer != nullptr});
+    add(static_cast<std::int64_t>(update_.sync));
+    const PlaceRef mine =
+        report_.parts->at(context_.rank(), offsets[static_cast<std::size_t>(context_.rank())], sizeof own);
+    schedule_.run(context_.exchange(), exchange_task(context_, "fingerprint",
+                                                     [own](Communicator&, const Invocation& call) {
+                                                         *static_cast<std::uint64_t*>(call.out[0]) = own;
+                                                     },
+                                                     {}, {mine}));
+    report_.parts->gather(context_, schedule_);
+    std::vector<PlaceRef> all;
+    for (int rank = 0; rank < context_.ranks(); ++rank)
+        all.push_back(report_.parts->at(rank, offsets[static_cast<std::size_t>(rank)], sizeof own));
+    schedule_.run(
+        context_.exchange(),
+        exchange_task(
+            context_, "compare_programs",
+            [](Communicator& job, const Invocation& call) {
+                for (int rank = 1; rank < job.size(); ++rank)
+                    if (*call.input<std::uint64_t>(rank) != *call.input<std::uint64_t>(0))
+                        job.give_up(
+                            "step", 0,
+                            fmt::format(
+                                "rank {} does not give gradients to the same parameters as rank 0, or not in the same "
+                                "way; forward must use the same ones on all ranks",
+                                rank));
+            },
+            all, {}));
 }
 
 TaskSpec ProgramPlacer::commit_task_of_ranks(const Record& record) {

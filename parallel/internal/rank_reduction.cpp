@@ -5,6 +5,7 @@
 #include "lockstep/ops/internal/step_operations.h"
 #include "lockstep/parallel/internal/exchange.h"
 #include "lockstep/parallel/internal/reducer.h"
+#include "lockstep/runtime/internal/core_operations.h"
 
 namespace lockstep {
 
@@ -96,6 +97,7 @@ private:
 std::vector<int> Reducer::sum_over_ranks(const Bucket& bucket, const PlaceRef& target, const std::vector<int>& ready) {
     Stream& stream = context_.exchange();
     for (const int event : ready) schedule_.wait(stream, event);
+    if (context_.reduction == ReductionMode::fast) return all_reduce(bucket, target);
     RankExchange exchange(context_, schedule_, bucket);
 
     // A rank sends one sum for each of its nodes of the tree: one, unless its run of shards is unaligned.
@@ -135,6 +137,35 @@ std::vector<int> Reducer::sum_over_ranks(const Bucket& bucket, const PlaceRef& t
     }
     if (!update_.optimizer) exchange.average(target);
     exchange.gather(target);
+    return {schedule_.record(stream)};
+}
+
+std::vector<int> Reducer::all_reduce(const Bucket& bucket, const PlaceRef& target) {
+    Stream& stream = context_.exchange();
+    std::vector<std::pair<int, int>> parts;
+    std::vector<PlaceRef> places;
+    const auto take = [&](const PlaceRef& place) {
+        parts.emplace_back(parts.size(), parts.size() + 1);
+        places.push_back(place);
+    };
+    for (const DeviceNode& node : sums_->device_nodes())
+        take(sums_->place(node, bucket, turn_, bucket.begin, bucket.end));
+    if (update_.sync == GradientSync::all) take(gradients_of(context_, bucket));
+    const DType dtype = context_.store->parameters()[static_cast<std::size_t>(bucket.arena)].dtype;
+    const TensorMeta meta = TensorMeta::contiguous(dtype, {bucket.elements()});
+    if (places.empty())  // no rows: it takes part all the same
+        schedule_.run(stream,
+                      flat_task(context_, stream, 0, std::make_shared<const Fill>(0), {}, {}, {meta}, {target}));
+    else if (places.size() > 1 || places.front().memory != target.memory)
+        schedule_.run(stream, flat_task(context_, stream, 0, std::make_shared<const TreeSum>(std::move(parts), false),
+                                        std::vector<TensorMeta>(places.size(), meta), places, {meta}, {target}));
+    const ReduceOp op = update_.optimizer ? ReduceOp::sum : ReduceOp::mean;
+    schedule_.run(stream, exchange_task(context_, "all_reduce",
+                                        [count = static_cast<std::size_t>(bucket.elements()), dtype, op](
+                                            Communicator& job, const Invocation& call) {
+                                            job.all_reduce(call.out[0], count, dtype, op);
+                                        },
+                                        {}, {target}));
     return {schedule_.record(stream)};
 }
 

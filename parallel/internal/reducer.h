@@ -61,6 +61,8 @@ private:
     /// The same over processes (rank_reduction.cpp): each sums its part of the bucket, and gets those of the others.
     /// The sum comes to `target`, all of it.
     std::vector<int> sum_over_ranks(const Bucket& bucket, const PlaceRef& target, const std::vector<int>& ready);
+    /// The same by the backend's own operation, in its order.
+    std::vector<int> all_reduce(const Bucket& bucket, const PlaceRef& target);
     /// Adds the sum to what lies in device 0's gradient arena, when the step is good.
     void accumulate(const Bucket& bucket);
     void update(int device, const Bucket& part);

@@ -102,8 +102,11 @@ void join(Options& options) {
 }
 
 void check(const Options& options) {
-    if (!options.distributed() && (!options.backend.empty() || options.rank || options.init_method != "env://"))
-        throw UsageError("--backend, --rank, --world-size and --init-method are for --parallel ddp");
+    if (!options.distributed() &&
+        (!options.backend.empty() || options.rank || options.init_method != "env://" || options.reduction != "tree"))
+        throw UsageError("--backend, --rank, --world-size, --init-method and --reduction are for --parallel ddp");
+    if (options.distributed() && options.micro_steps > 1)
+        throw UsageError("--micro-steps is for none and dp: several processes take a batch at once");
     for (const auto* path : {&options.save, &options.json})
         if (!path->empty() && !path->has_filename()) throw UsageError(path->string() + " is a directory; name a file");
 }
@@ -144,6 +147,7 @@ lockstep::EngineOptions Options::engine_options() const {
     lockstep::EngineOptions engine;
     engine.shards = shards.value_or(0);
     engine.deterministic = deterministic;
+    if (reduction == "fast") engine.reduction = lockstep::ReductionMode::fast;
     engine.seed = seed;
     return engine;
 }
@@ -157,6 +161,11 @@ int run(const Program& program, Options& options, int argc, char** argv, const s
     if (program.add_flags) program.add_flags(app);
     add_common_flags(app, options, program.reads_data);
     add_flags_of_ranks(app, options, " (ddp)");
+    app.add_option("--reduction", options.reduction,
+                   "tree: the same bits everywhere; fast: the backend's own all-reduce, which gives that up (ddp)")
+        ->type_name("tree|fast")
+        ->check(silent(CLI::IsMember({"tree", "fast"})))
+        ->capture_default_str();
     return run(app, argc, argv, [&] {
         check(options);
         if (options.distributed() && nobody_launched(options))

@@ -32,6 +32,7 @@ struct Options : RankFlags {
     std::filesystem::path data;
     std::filesystem::path save, load, log_dir, json;
     bool quiet = false;
+    std::string reduction = "tree";  ///< or "fast"
 
     /// The processes of a run with `ddp`; null otherwise.
     std::shared_ptr<lockstep::ProcessGroup> group;
