@@ -161,13 +161,14 @@ void OperationQueue::serve() {
             Queued one = std::move(queued_.front());
             queued_.pop_front();
             lock.unlock();
+            std::string error;
             try {
                 make(one.call);
-                one.call = {};  // lets go of the memory before anybody hears of it
-                one.state->succeed(-1);
-            } catch (const std::exception& error) {
-                one.state->fail(error.what());
+            } catch (const std::exception& caught) {
+                error = caught.what();
             }
+            one.call = {};  // lets go of the memory before anybody hears of it
+            error.empty() ? one.state->succeed(-1) : one.state->fail(error);
         } else {
             lock.unlock();
             moved = move_messages();
@@ -189,24 +190,29 @@ bool OperationQueue::move_messages() {
     }
     bool moved = false;
     for (auto one = moving_.begin(); one != moving_.end();) {
-        bool done = true;
+        std::optional<int> source;
+        std::string error;
         try {
-            done = move(*one);
-        } catch (const std::exception& error) {
-            one->state->fail(error.what());
+            source = move(*one);
+        } catch (const std::exception& caught) {
+            error = caught.what();
         }
-        if (done) {
+        if (!source && error.empty()) {
+            ++one;
+            continue;
+        }
+        moved = true;
+        const std::shared_ptr<WorkState> state = one->state;
+        {
             const std::scoped_lock lock(mutex_);  // has_messages looks at the list
             one = moving_.erase(one);
-        } else {
-            ++one;
         }
-        moved = moved || done;
+        source ? state->succeed(*source) : state->fail(error);
     }
     return moved;
 }
 
-bool OperationQueue::move(Moving& one) {
+std::optional<int> OperationQueue::move(Moving& one) {
     Transfer& transfer = one.transfer;
     const std::size_t bytes = transfer.range.bytes();
     if (!one.message) {
@@ -215,15 +221,12 @@ bool OperationQueue::move(Moving& one) {
                                      : communicator_->receive(memory, bytes, transfer.peer, transfer.tag);
     }
     if (!communicator_->advance(*one.message, transfer.name(), bytes)) {
-        if (Clock::now() < one.deadline) return false;
+        if (Clock::now() < one.deadline) return std::nullopt;
         communicator_->give_up(transfer.name(), bytes,
                                fmt::format("it was not done within {} ms", communicator_->place().timeout.count()));
     }
-    const int source = transfer.sends ? -1 : one.message->source();
     transfer.range.end();
-    one.message.reset();
-    one.state->succeed(source);
-    return true;
+    return transfer.sends ? -1 : one.message->source();
 }
 
 }  // namespace lockstep

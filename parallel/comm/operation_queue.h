@@ -8,6 +8,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -67,7 +68,8 @@ private:
     void make(Collective& call);
     /// Moves all messages on; whether one has begun or ended.
     bool move_messages();
-    bool move(Moving& one);
+    /// Who sent what was received, -1 for what was sent; nothing while it is under way.
+    std::optional<int> move(Moving& one);
     bool has_messages() const { return !posted_.empty() || !moving_.empty(); }
     void need_thread();  ///< under the lock
     void serve();
