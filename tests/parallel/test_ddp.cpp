@@ -1,0 +1,288 @@
+// DistributedDataParallel: PyTorch's longer form, gradients that stay, what ranks must have in common, and what the
+// others hear when one cannot go on. Ranks are forked; each says what it found wrong.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <functional>
+#include <thread>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/layers.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/tape.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/comm/forked_ranks.h"
+#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/runtime/gate.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+using Lines = std::vector<std::string>;
+
+namespace {
+
+const bool one_device = ::setenv("LOCKSTEP_CPU_DEVICES", "1", 1) == 0;
+
+struct Net {
+    Linear first{6, 5}, second{5, 3};
+    bool both = true;
+    LOCKSTEP_MEMBERS(first, second)
+    Tensor forward(const Tensor& x) { return both ? second(relu(first(x))) : first(x); }
+};
+
+struct Other {
+    Linear first, second{5, 3};
+    LOCKSTEP_MEMBERS(first, second)
+    Tensor forward(const Tensor& x) { return second(first(x)); }
+};
+
+/// Throws where `found` is not what it should be.
+void expect(bool good, const std::string& what) {
+    if (!good) throw Error(what);
+}
+
+std::string on_ranks(int size, const std::function<void(ProcessGroup&)>& body,
+                     std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+    const test::TemporaryDirectory place;
+    ForkedRanks ranks(size, [&](int rank) {
+        ProcessGroup group({.backend = "shm",
+                            .rendezvous = {.init_method = "file://" + (place / "store").string(),
+                                           .rank = rank,
+                                           .world_size = size,
+                                           .timeout = std::chrono::seconds(60)},
+                            .timeout = timeout});
+        body(group);
+        return Lines();
+    });
+    return joined(ranks.finish(std::chrono::seconds(120)));
+}
+
+/// Rows of all ranks, the same on each: rank r has [6 * r, 6 * r + 6).
+struct Data {
+    Tensor x, y;
+    explicit Data(int ranks) {
+        manual_seed(21);
+        x = Tensor::randn({6 * ranks, 6});
+        y = Tensor::randn({6 * ranks, 3});
+    }
+};
+
+Net seeded(std::uint64_t seed) {
+    manual_seed(seed);
+    return Net{};
+}
+
+Tensor loss_of(const Tensor& output, const Tensor& target) {
+    const Tensor difference = output - target;
+    return sum(difference * difference) * (1.0 / static_cast<double>(target.numel()));
+}
+
+std::vector<std::vector<float>> gradients(Net& net) {
+    std::vector<std::vector<float>> result;
+    for (const NamedTensor& named : named_tensors(net))
+        result.push_back(named.member->tensor().grad().to_vector<float>());
+    return result;
+}
+
+/// Of the whole batch on one plain module, `times` over.
+std::vector<std::vector<float>> expected_gradients(const Data& data, int times) {
+    Net net = seeded(1);
+    for (int i = 0; i < times; ++i) loss_of(net.forward(data.x), data.y).backward();
+    return gradients(net);
+}
+
+void expect_close(const std::vector<std::vector<float>>& found, const std::vector<std::vector<float>>& wanted,
+                  const std::string& what) {
+    for (std::size_t p = 0; p < wanted.size(); ++p)
+        for (std::size_t i = 0; i < wanted[p].size(); ++i)
+            expect(std::abs(found[p][i] - wanted[p][i]) <= 1e-5F * (1 + std::abs(wanted[p][i])),
+                   fmt::format("{}: gradient {} of parameter {} is {}, not {}", what, i, p, found[p][i], wanted[p][i]));
+}
+
+template <class E>
+void expect_throws(const std::string& part, const std::function<void()>& call) {
+    const std::string message = message_of<E>(call);
+    expect(contains(message, part) && message.find('\n') == std::string::npos,
+           fmt::format("'{}' does not say '{}'", message, part));
+}
+
+}  // namespace
+
+TEST_CASE("the longer form leaves the mean of the ranks' gradients: that of the whole batch") {
+    for (const int size : {1, 2, 3}) {
+        INFO(size << " ranks");
+        CHECK(on_ranks(size, [&](ProcessGroup& group) {
+                  const Data data(size);
+                  const int own = 6 * group.rank();
+                  const Tensor x = data.x.slice(0, own, own + 6), y = data.y.slice(0, own, own + 6);
+                  DistributedDataParallel model(seeded(1), group);
+                  const Tensor output = model.forward(x);
+                  expect(output.size(0) == 6, "the output does not have this rank's rows");
+                  loss_of(output, y.to(output.device())).backward();
+                  expect_close(gradients(model.module()), expected_gradients(data, 1), "one backward");
+                  loss_of(model.forward(x), y.to(output.device())).backward();
+                  expect_close(gradients(model.module()), expected_gradients(data, 2), "two backwards");
+
+                  SGD sgd(model, {.lr = 0.1});
+                  sgd.step();
+                  model.engine().verify_replicas();
+              }) == "");
+    }
+}
+
+TEST_CASE("no_sync: gradients stay in their process until the next backward outside") {
+    CHECK(on_ranks(2, [](ProcessGroup& group) {
+              const Data data(2);
+              const int own = 6 * group.rank();
+              const Tensor x = data.x.slice(0, own, own + 6), y = data.y.slice(0, own, own + 6).to(Device::cpu(0));
+              DistributedDataParallel model(seeded(1), group);
+              {
+                  const auto alone = model.no_sync();
+                  loss_of(model.forward(x), y).backward();
+                  Net single = seeded(1);
+                  loss_of(single.forward(x), y.to(Device::host())).backward();
+                  expect_close(gradients(model.module()), gradients(single), "within no_sync");
+              }
+              const auto before = model.forward(x);  // not gone back yet
+              loss_of(before, y).backward();
+              expect_close(gradients(model.module()), expected_gradients(data, 2), "outside again");
+              loss_of(model.forward(x), y).backward();
+              expect_close(gradients(model.module()), expected_gradients(data, 3), "a third one");
+
+              SGD sgd(model, {.lr = 0.1});
+              sgd.zero_grad();
+              const Tensor early = model.forward(x);
+              {
+                  const auto alone = model.no_sync();
+                  loss_of(model.forward(x), y).backward();
+              }
+              expect_throws<InvalidArgument>("in the order of the forwards", [&] { loss_of(early, y).backward(); });
+          }) == "");
+}
+
+TEST_CASE("the ranks begin alike, and what differs between them is refused on all, by name") {
+    CHECK(on_ranks(3, [](ProcessGroup& group) {
+              DistributedDataParallel model(seeded(static_cast<std::uint64_t>(group.rank())), group);
+              model.engine().verify_replicas();
+              Net first = seeded(0);
+              expect(model->first.weight->to_vector<float>() == first.first.weight->to_vector<float>(),
+                     "the parameters are not those of rank 0");
+
+              expect_throws<InvalidArgument>(
+                  "rank 2 has first.bias f32 (4,) where rank 0 has first.bias f32 (5,)", [&] {
+                      DistributedDataParallel(Other{Linear{6, group.rank() == 2 ? 4 : 5}}, group);
+                  });
+              expect_throws<InvalidArgument>("rank 1 has 5 shards", [&] {
+                  DistributedDataParallel(seeded(1), group, {.shards = group.rank() == 1 ? 5 : 4});
+              });
+              if (group.rank() == 1) {
+                  const NoGrad no_tape;
+                  model->second.bias->tensor().fill_(7);
+              }
+              expect_throws<DeviceError>("rank 1 differs from that of rank 0 in second.bias",
+                                         [&] { model.engine().verify_replicas(); });
+              DistributedDataParallel apart(seeded(static_cast<std::uint64_t>(group.rank())), group,
+                                            {.init_sync = false});
+              expect_throws<DeviceError>("differs from that of rank 0", [&] { apart.engine().verify_replicas(); });
+          }) == "");
+}
+
+TEST_CASE("parameters without a gradient are named, or left alone when told to") {
+    CHECK(on_ranks(2, [](ProcessGroup& group) {
+              const Tensor x = Tensor::randn({4, 6});
+              Net net = seeded(1);
+              net.both = false;
+              DistributedDataParallel strict(net, group);
+              expect_throws<InvalidArgument>("parameters that get no gradient: second",
+                                             [&] { static_cast<void>(strict.forward(x)); });
+              DistributedDataParallel finds(net, group, {.find_unused_parameters = true});
+              sum(finds.forward(x)).backward();
+              expect(finds->first.weight->grad().defined(), "a used parameter has no gradient");
+              expect(!finds->second.weight->grad().defined(), "an unused parameter has a gradient");
+          }) == "");
+}
+
+TEST_CASE("ranks that use different parameters end with an error that says so") {
+    CHECK(on_ranks(2, [](ProcessGroup& group) {
+              Net net = seeded(1);
+              net.both = group.rank() == 0;
+              DistributedDataParallel model(net, group, {.find_unused_parameters = true});
+              expect_throws<CommunicationError>("forward must use the same ones on all ranks", [&] {
+                  sum(model.forward(Tensor::randn({4, 6}))).backward();
+                  model.synchronize();
+              });
+          }) == "");
+}
+
+TEST_CASE("a step that one rank must refuse is refused on all, and training goes on") {
+    CHECK(on_ranks(3, [](ProcessGroup& group) {
+              DistributedDataParallel model(seeded(1), group);
+              SGD sgd(model, {.lr = 0.1, .momentum = 0.9});
+              const auto step = [&](std::int64_t target) {
+                  manual_seed(4);
+                  const Tensor x = Tensor::randn({6, 6});
+                  const Tensor targets =
+                      Tensor::from<std::int64_t>({0, 1, 2, 0, 1, target}, {6});  // the last row: rank 2
+                  return model.step(sgd, x, targets, cross_entropy);
+              };
+              step(0);
+              model.synchronize();
+              const auto before = model->first.weight->to_vector<float>();
+              const StepLoss bad = step(17);
+              expect_throws<StepError>("target 17 in row 5 of the batch is out of range (shard 2, rank 2)",
+                                       [&] { static_cast<void>(bad.item()); });
+              expect(model->first.weight->to_vector<float>() == before, "the refused step changed a parameter");
+              expect(model.engine().steps_done() == 1, "the refused step counts");
+              expect(std::isfinite(step(1).item()), "the next step has no loss");
+              expect(model->first.weight->to_vector<float>() != before, "the next step changed nothing");
+              model.engine().verify_replicas();
+          }) == "");
+}
+
+TEST_CASE("what several processes cannot do is refused") {
+    CHECK(on_ranks(2, [](ProcessGroup& group) {
+              expect_throws<InvalidArgument>("slice-wise", [&] {
+                  DistributedDataParallel(seeded(1), group, {.reduction = ReductionMode::slice_wise});
+              });
+              DistributedDataParallel model(seeded(1), group);
+              SGD sgd(model, {.lr = 0.1});
+              expect_throws<InvalidArgument>("micro_steps 1", [&] {
+                  model.step(sgd, Tensor::zeros({4, 6}), Tensor::zeros({4}, DType::i64), cross_entropy,
+                             {.micro_steps = 2});
+              });
+          }) == "");
+}
+
+TEST_CASE("a rank that is killed in the middle of training ends the others with an error that names it") {
+    const test::TemporaryDirectory place;
+    const auto begin = std::chrono::steady_clock::now();
+    ForkedRanks ranks(3, [&](int rank) {
+        ProcessGroup group({.backend = "shm",
+                            .rendezvous = {.init_method = "file://" + (place / "store").string(),
+                                           .rank = rank,
+                                           .world_size = 3,
+                                           .timeout = std::chrono::seconds(60)},
+                            .timeout = std::chrono::seconds(60)});
+        DistributedDataParallel model(seeded(1), group);
+        SGD sgd(model, {.lr = 0.01});
+        try {
+            for (int step = 0;; ++step) {
+                if (rank == 1 && step == 20) ::raise(SIGKILL);
+                model.step(sgd, Tensor::zeros({6, 6}), Tensor::zeros({6}, DType::i64), cross_entropy);
+            }
+        } catch (const CommunicationError& error) {
+            expect(contains(error.what(), "rank 1 has died"), error.what());
+        }
+        expect_throws<CommunicationError>("", [&] {
+            for (int step = 0; step < 3; ++step)
+                model.step(sgd, Tensor::zeros({6, 6}), Tensor::zeros({6}, DType::i64), cross_entropy);
+        });
+        return Lines();
+    });
+    const std::string found = joined(ranks.finish(std::chrono::seconds(60)));
+    CHECK(found == "rank 1: ended by signal 9\n");
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
+}
