@@ -22,8 +22,8 @@ THEIRS_DDP = ["ddp", "ddp_channels_last"]
 
 
 class Program:
-    def __init__(self, command):
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, command, **options):
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options)
         self.ready = self.answer()
 
     def answer(self):
@@ -32,10 +32,13 @@ class Program:
             raise SystemExit("%s ended with status %s" % (self.process.args, self.process.wait()))
         return line.split()
 
-    def rate(self, order):
+    def figures(self, order):
         self.process.stdin.write(order + "\n")
         self.process.stdin.flush()
-        return float(self.answer()[0])
+        return [float(figure) for figure in self.answer()]
+
+    def rate(self, order):
+        return self.figures(order)[0]
 
     def close(self):
         self.process.stdin.close()
@@ -70,7 +73,7 @@ def main():
     versions = json.loads(subprocess.check_output([info, "--json"]))["versions"]
     if args.python:
         command = [args.python, str(HERE / "torch_mnist.py"), "--steps", str(args.steps), "--threads", str(args.threads)]
-        single, ddp = Program(command), Program(command + ["--ddp"])
+        single, ddp = Program(command), Program(command + ["--processes", "2"])
         programs.update({way: single for way in THEIRS})
         programs.update({way: ddp for way in THEIRS_DDP})
         versions["torch"] = single.ready[1]

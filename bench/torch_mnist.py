@@ -1,8 +1,9 @@
-"""PyTorch's side of compare_mnist.py: the MNIST network on the CPU, waiting for orders.
+"""PyTorch's side of compare_mnist.py and dp-vs-ddp: the MNIST networks on the CPU, waiting for orders.
 
-Every line of input names a way and a batch size, as in "eager 64"; the answer is samples per second.
-Ways: eager and channels_last (one process, --threads threads), ddp and ddp_channels_last (gloo, two processes that
-share the batch and the threads).
+Every line of input names a way and a batch size, as in "eager 64"; the answer is samples per second, bytes of memory
+(proportional set size, all processes) and the time (monotonic clock, seconds) at which the first step was done.
+Ways: eager and channels_last (one process, --threads threads), ddp and ddp_channels_last (gloo, --processes processes
+that share the batch and the threads).
 """
 import argparse
 import os
@@ -28,9 +29,34 @@ class Net(nn.Module):
         return F.log_softmax(self.fc2(self.dropout2(F.relu(self.fc1(x)))), 1)
 
 
-def contestant(way, rows):
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 10, 5), nn.Conv2d(10, 20, 5)
+        self.conv2_drop, self.drop = nn.Dropout2d(0.5), nn.Dropout(0.5)
+        self.fc1, self.fc2 = nn.Linear(320, 50), nn.Linear(50, 10)
+
+    def forward(self, x):
+        x = F.relu(F.max_pool2d(self.conv1(x), 2))
+        x = F.relu(F.max_pool2d(self.conv2_drop(self.conv2(x)), 2)).flatten(1)
+        return F.log_softmax(self.fc2(self.drop(F.relu(self.fc1(x)))), 1)
+
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2, self.fc3 = nn.Linear(784, 512), nn.Linear(512, 512), nn.Linear(512, 10)
+
+    def forward(self, x):
+        return F.log_softmax(self.fc3(F.relu(self.fc2(F.relu(self.fc1(x.flatten(1)))))), 1)
+
+
+NETS = {"cnn": Net, "small": Small, "mlp": Mlp}
+
+
+def contestant(net, way, rows):
     layout = torch.channels_last if way.endswith("channels_last") else torch.contiguous_format
-    model = Net().to(memory_format=layout)
+    model = NETS[net]().to(memory_format=layout)
     if way.startswith("ddp"):
         model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
@@ -43,12 +69,21 @@ def contestant(way, rows):
             F.nll_loss(model(images), labels).backward()
             optimizer.step()
 
-    run(3)
-    return run
+    run(1)
+    first_step_done = time.monotonic()
+    run(2)
+    return run, first_step_done
+
+
+def proportional_bytes():
+    for line in open("/proc/self/smaps_rollup"):
+        if line.startswith("Pss:"):
+            return 1024 * int(line.split()[1])
+    return 0
 
 
 def follow(rank, world, orders, args, answer):
-    """Does what `orders` say; `answer` is called with the rate."""
+    """Does what `orders` say; `answer` is called with rate, memory and time."""
     torch.set_num_threads(max(1, args.threads // world))
     torch.manual_seed(1)
     if world > 1:
@@ -57,15 +92,20 @@ def follow(rank, world, orders, args, answer):
     for line in orders:
         way, batch = line.split()
         if line not in known:
-            known[line] = contestant(way, int(batch) // world)
-        known[line](2)  # caches are warm again after the others
+            known[line] = contestant(args.net, way, int(batch) // world)
+        run, first_step_done = known[line]
+        run(2)  # caches are warm again after the others
         if world > 1:
             dist.barrier()
         begin = time.perf_counter()
-        known[line](args.steps)
+        run(args.steps)
         if world > 1:
             dist.barrier()
-        answer(int(batch) * args.steps / (time.perf_counter() - begin))
+        rate = int(batch) * args.steps / (time.perf_counter() - begin)
+        memory = torch.tensor(proportional_bytes())
+        if world > 1:
+            dist.all_reduce(memory)
+        answer(rate, int(memory), first_step_done)
     if world > 1:
         dist.destroy_process_group()
 
@@ -75,36 +115,44 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--port", type=int, default=29517)
-    parser.add_argument("--ddp", action="store_true", help="two processes")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--net", choices=NETS, default="cnn")
     args = parser.parse_args()
 
-    def answer(rate):
-        print(rate, flush=True)
+    def answer(*figures):
+        print(*figures, flush=True)
 
-    if not args.ddp:
+    if args.processes == 1:
         print("ready", torch.__version__, flush=True)
         follow(0, 1, (line.strip() for line in sys.stdin), args, answer)
         return
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(writer)
-        with os.fdopen(reader) as orders:
-            follow(1, 2, (line.strip() for line in iter(orders.readline, "")), args, lambda rate: None)
-        os._exit(0)
-    os.close(reader)
+    pipes, children = [], []
+    for rank in range(1, args.processes):
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            for pipe in pipes + [writer]:  # else the others would never see their end
+                os.close(pipe)
+            with os.fdopen(reader) as orders:
+                lines = (line.strip() for line in iter(orders.readline, ""))
+                follow(rank, args.processes, lines, args, lambda *figures: None)
+            os._exit(0)
+        os.close(reader)
+        pipes.append(writer)
+        children.append(child)
     print("ready", torch.__version__, flush=True)
-    with os.fdopen(writer, "w") as to_child:
 
-        def orders():
-            for line in iter(sys.stdin.readline, ""):
-                to_child.write(line)
-                to_child.flush()
-                yield line.strip()
-            to_child.close()
+    def orders():
+        for line in iter(sys.stdin.readline, ""):
+            for pipe in pipes:
+                os.write(pipe, line.encode())
+            yield line.strip()
+        for pipe in pipes:
+            os.close(pipe)
 
-        follow(0, 2, orders(), args, answer)
-    os.waitpid(child, 0)
+    follow(0, args.processes, orders(), args, answer)
+    for child in children:
+        os.waitpid(child, 0)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@
 #include "lockstep/parallel/internal/program_cache.h"
 #include "lockstep/parallel/internal/rank_agreement.h"
 #include "lockstep/parallel/internal/two_phases.h"
+#include "lockstep/parallel/step_log.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/tape.h"
@@ -167,6 +168,7 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
     const ProgramCall call{key, Pass::step, batch.metas(), wants, model};
     auto state = std::make_shared<StepLoss::State>();
     state->engine = this;
+    const StepScope logged(impl_->context.recorder.get());
     const auto go = [&](const void* loss, const auto& programs, const auto& enqueue) {
         const auto work = [&] {
             impl_->replicas->refresh();
@@ -266,6 +268,17 @@ void Engine::verify_replicas() {
     synchronize();
     impl_->replicas->refresh();
     impl_->replicas->verify();
+}
+
+void Engine::log_steps(int steps) {
+    if (steps < 0) throw InvalidArgument(fmt::format("{} steps to log: give a number from 0 up", steps));
+    synchronize();
+    impl_->context.recorder = steps > 0 ? std::make_shared<StepRecorder>(steps) : nullptr;
+}
+
+std::vector<LoggedStep> Engine::step_log() {
+    synchronize();
+    return impl_->context.recorder ? impl_->context.recorder->read(job()) : std::vector<LoggedStep>();
 }
 
 std::uint64_t Engine::steps_done() {

@@ -20,6 +20,7 @@
 namespace lockstep {
 
 class Communicator;
+struct LoggedStep;
 
 /// How gradients are brought together.
 enum class ReductionMode : std::uint8_t {
@@ -160,6 +161,13 @@ public:
     std::uint64_t traces() const;
     /// Operations enqueued on each device since the engine was made.
     std::vector<std::uint64_t> operations_per_device() const;
+
+    /// Keeps a log of the last `steps` steps from now on (step_log.h), which takes two events a piece of work; 0: no
+    /// more. What was kept is forgotten. Waits for all steps. Throws InvalidArgument for a negative number.
+    void log_steps(int steps);
+    /// The log, in order of steps. Only `step` is logged, not the longer form. Waits for all steps. Collective where
+    /// there are several processes, all of which must keep a log.
+    std::vector<LoggedStep> step_log();
 
 private:
     struct Impl;

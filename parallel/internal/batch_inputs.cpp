@@ -39,6 +39,15 @@ void for_wanted(const EngineContext& context, const PlacedProgram& program, std:
             visit(shard, program.memory().place(shard, wanted), context.compute(context.lane_of(shard)));
 }
 
+void copy_recorded(const EngineContext& context, Stream& lane, void* to, Device to_device, const void* from,
+                   Device from_device, std::size_t bytes) {
+    const auto copy = [&] { lane.copy(to, to_device, from, from_device, bytes); };
+    if (context.recorder)
+        context.recorder->around(lane, SpanKind::input, false, "copy", copy);
+    else
+        copy();
+}
+
 }  // namespace
 
 BatchInputs::BatchInputs(const EngineContext& context, const std::vector<BatchInput>& inputs, bool own_rows)
@@ -126,9 +135,9 @@ void BatchInputs::scatter_whole(const Source& source, std::size_t input, const P
             lane.wait(Stream::of(device));
             source.tensor.impl()->storage->buffer->used_on(lane);
         }
-        lane.copy(instance.address(place), place.owner,
-                  source.rows + static_cast<std::size_t>(cut.own_row(shard)) * row_bytes, device,
-                  static_cast<std::size_t>(cut.rows_of(shard)) * row_bytes);
+        copy_recorded(context_, lane, instance.address(place), place.owner,
+                      source.rows + static_cast<std::size_t>(cut.own_row(shard)) * row_bytes, device,
+                      static_cast<std::size_t>(cut.rows_of(shard)) * row_bytes);
     });
 }
 
@@ -147,8 +156,8 @@ void BatchInputs::scatter_cut(const ShardedTensor& tensor, std::size_t input, co
         const Tensor plain = rows.detach().contiguous();
         const char* start = static_cast<const char*>(plain.impl()->storage->buffer->data()) +
                             static_cast<std::size_t>(plain.impl()->meta.offset) * size_of(plain.dtype());
-        lane.copy(instance.address(place), place.owner, start + static_cast<std::size_t>(cut.begin) * row_bytes,
-                  plain.device(), place.bytes);
+        copy_recorded(context_, lane, instance.address(place), place.owner,
+                      start + static_cast<std::size_t>(cut.begin) * row_bytes, plain.device(), place.bytes);
     });
 }
 

@@ -60,6 +60,7 @@ struct EngineContext {
     std::optional<ArenaCut> cut;
     std::vector<ControlBlock> control;  ///< one a device
     std::shared_ptr<Health> health = std::make_shared<Health>();
+    std::shared_ptr<StepRecorder> recorder;  ///< of a log of steps; null: none is kept
 
     EngineContext(Devices d) : devices(std::move(d)) {}  // NOLINT(google-explicit-constructor)
     Stream& compute(int lane) const { return *compute_streams[static_cast<std::size_t>(lane)]; }

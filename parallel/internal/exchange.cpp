@@ -33,6 +33,7 @@ TaskSpec exchange_task(const EngineContext& context, std::string name,
     task.step = control.step();
     task.agreed = control.agreed();
     task.health = context.health.get();
+    task.collective = true;
     return task;
 }
 

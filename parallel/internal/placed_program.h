@@ -28,9 +28,11 @@ public:
     }
     /// Somebody uses an instance.
     bool in_use() const;
-    void enqueue_forward(Instance& instance, Phase phase) { instance.enqueue(schedule_, 0, forward_end_, phase); }
+    void enqueue_forward(Instance& instance, Phase phase) {
+        instance.enqueue(schedule_, 0, forward_end_, phase, context_.recorder.get(), SpanKind::forward);
+    }
     void enqueue_backward(Instance& instance, Phase phase) {
-        instance.enqueue(schedule_, forward_end_, schedule_.size(), phase);
+        instance.enqueue(schedule_, forward_end_, schedule_.size(), phase, context_.recorder.get(), SpanKind::backward);
     }
     const std::vector<Bucket>& buckets() const { return buckets_; }
 

@@ -165,13 +165,14 @@ void Reducer::update(int device, const Bucket& part) {
     std::vector<PlaceRef> out{range(context_, device, &Replica::parameters, part)};
     if (state.momentum[arena]) out.push_back(elements_at(context_, state.momentum[arena], part, place));
     Stream& stream = context_.commit(device);
-    schedule_.run(
-        stream,
+    TaskSpec task =
         flat_task(context_, stream, device,
                   update_.optimizer->update(part.begin, part.end, part.first_segment, part.last_segment), {meta, table},
                   {range(context_, device, &Replica::gradients, part),
                    fixed(state.segments[arena], 0, state.segments[arena]->bytes())},
-                  std::vector<TensorMeta>(out.size(), meta), out));
+                  std::vector<TensorMeta>(out.size(), meta), out);
+    task.updates = true;
+    schedule_.run(stream, std::move(task));
 }
 
 void Reducer::broadcast(const Bucket& bucket) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/ops/internal/step_operations.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
@@ -142,14 +143,61 @@ void Instance::issue(Schedule& schedule, const Command& command) {
     }
 }
 
-void Instance::enqueue(Schedule& schedule, std::size_t first, std::size_t last, Phase phase) {
+namespace {
+
+SpanKind kind_of(const Stream& stream, const TaskSpec& task, SpanKind computing) {
+    switch (stream.role()) {
+        case StreamRole::compute: return computing;
+        case StreamRole::load: return SpanKind::input;
+        case StreamRole::communicate:
+        case StreamRole::exchange: return SpanKind::communication;
+        case StreamRole::commit: break;
+    }
+    if (task.updates) return SpanKind::update;
+    return dynamic_cast<const TreeSum*>(task.operation.get()) ? SpanKind::communication : SpanKind::commit;
+}
+
+SpanKind kind_of(const Stream& stream, const CopySpec& copy, SpanKind computing) {
+    if (stream.role() == StreamRole::compute) return computing;
+    const bool inside = stream.role() == StreamRole::commit && copy.from.owner == copy.to.owner;
+    return inside ? SpanKind::commit : SpanKind::communication;
+}
+
+}  // namespace
+
+void Instance::issue_recorded(Schedule& schedule, const Command& command, StepRecorder& recorder, SpanKind computing) {
+    Stream& stream = *command.stream;
+    const auto enqueue = [&] { issue(schedule, command); };
+    switch (command.kind) {
+        case Command::Kind::run: {
+            const TaskSpec& task = *tasks_[command.index].spec;
+            recorder.around(stream, kind_of(stream, task, computing), task.collective, task.operation->name(), enqueue);
+            break;
+        }
+        case Command::Kind::copy:
+            recorder.around(stream, kind_of(stream, schedule.copies()[command.index], computing), false, "copy",
+                            enqueue);
+            break;
+        case Command::Kind::record:
+        case Command::Kind::wait: enqueue(); break;
+    }
+}
+
+void Instance::enqueue(Schedule& schedule, std::size_t first, std::size_t last, Phase phase, StepRecorder* recorder,
+                       SpanKind computing) {
     for (std::size_t i = first; i < last; ++i) {
         const Command& command = schedule.commands()[i];
         if (command.phase != phase) continue;
+        const auto go = [&] {
+            if (recorder)
+                issue_recorded(schedule, command, *recorder, computing);
+            else
+                issue(schedule, command);
+        };
         if (phase == Phase::work)
-            issue(schedule, command);
+            go();
         else
-            insist([&] { issue(schedule, command); });
+            insist(go);
     }
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/parallel/internal/step_recorder.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/runtime/stream.h"
@@ -59,6 +60,8 @@ struct TaskSpec {
     std::int64_t first_row = 0;
     int shards = 1;
     int replica = 0;
+    bool updates = false;     ///< an optimizer's (for the log of steps)
+    bool collective = false;  ///< likewise: processes meet in it
 };
 
 struct CopySpec {
@@ -112,8 +115,9 @@ public:
     /// `workspaces`: one a shard, on the device of the shard.
     Instance(const Schedule& schedule, std::vector<std::shared_ptr<Buffer>> workspaces);
     /// Enqueues the commands of `phase` among [first, last). Once commits have begun they must go on: a call that fails
-    /// is made once more.
-    void enqueue(Schedule& schedule, std::size_t first, std::size_t last, Phase phase);
+    /// is made once more. `recorder`: notes when they run; may be null. What computes is noted as `computing`.
+    void enqueue(Schedule& schedule, std::size_t first, std::size_t last, Phase phase, StepRecorder* recorder = nullptr,
+                 SpanKind computing = SpanKind::backward);
     void* address(const PlaceRef& place) const;
 
 private:
@@ -125,6 +129,7 @@ private:
     };
     static void perform(const Task& task, const Launch& launch);
     void issue(Schedule& schedule, const Command& command);
+    void issue_recorded(Schedule& schedule, const Command& command, StepRecorder& recorder, SpanKind computing);
     char* start(const PlaceRef& place) const;
     Access access(const PlaceRef& place, Device runner, bool write) const;
     std::vector<std::shared_ptr<Buffer>> workspaces_;

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""Runs dp-vs-ddp for a few steps and looks at what it writes: figures add up, the page stands alone and shows them.
+
+    bench/check_dp_vs_ddp.py build/release/bin
+"""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import xml.dom.minidom
+
+HERE = pathlib.Path(__file__).resolve().parent
+PARTS = ["input", "forward", "backward", "slowest", "exposed", "update", "rest"]
+
+
+def main():
+    with tempfile.TemporaryDirectory() as out:
+        subprocess.run([sys.executable, str(HERE / "dp-vs-ddp"), sys.argv[1], "--net", "small", "--batch-size", "16",
+                        "--devices", "1", "2", "--steps", "3", "--logged", "4", "--repetitions", "2", "--out", out],
+                       check=True)
+        (page,) = pathlib.Path(out).glob("*.html")
+        (trace,) = pathlib.Path(out).glob("*-trace.json")
+        (figures,) = set(pathlib.Path(out).glob("*.json")) - {trace}
+        result, events = json.loads(figures.read_text()), json.loads(trace.read_text())["traceEvents"]
+        text = page.read_text()
+
+    assert [(run["mode"], run["devices"]) for run in result["runs"]] == [("dp", 1), ("ddp", 1), ("dp", 2), ("ddp", 2)]
+    for run in result["runs"]:
+        split, rate = run["split"], run["samples_per_second"]
+        assert abs(sum(split[part] for part in PARTS) - split["step"]) < 1e-6 * split["step"], split
+        assert split["forward"] > 0 and split["backward"] > 0 and split["overlap"] <= split["communication"] + 1e-9
+        assert (split["communication"] > 0) == (run["devices"] > 1 or run["mode"] == "ddp")
+        assert 0 < rate["min"] <= rate["median"] <= rate["max"]
+        assert run["memory_per_device"]["min"] > 1e6 and 0 < run["startup"]["median"] < 60
+        # Every figure of the table and of the chart is on the page.
+        assert "<td>%.0f</td>" % rate["median"] in text and "%.2f ms</text>" % split["step"] in text
+    for comparison in result["comparisons"]:
+        assert "%.2f times" % comparison["dp_over_ddp"]["median"] in comparison["words"][0]
+
+    document = xml.dom.minidom.parseString(text.split("\n", 1)[1])
+    assert not re.search(r"https?://|\bsrc=|\bhref=|@import|url\(", text), "the page needs something else"
+    assert "prefers-color-scheme: dark" in text and len(document.getElementsByTagName("svg")) == 5
+    for rectangle in document.getElementsByTagName("rect"):
+        assert float(rectangle.getAttribute("width")) >= 0 and float(rectangle.getAttribute("x")) >= 0
+
+    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert names == {"DP", "DDP rank 0", "DDP rank 1"}, names
+    spans = [event for event in events if event["ph"] == "X"]
+    assert {"forward", "backward", "communication", "update"} <= {span["cat"] for span in spans}
+    assert all(span["dur"] >= 0 and span["ts"] >= 0 for span in spans)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+// Collectives in the manner of nccl-tests: time and bandwidth over sizes, for every backend and between the devices of
+// one process. Starts its own ranks, once for each backend; under a launcher (mpirun: mpi) it is one of the ranks.
+#include "lockstep/bench/collectives.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/parallel/launcher.h"
+#include "lockstep/parallel/process_group.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/samples/program/command_line.h"
+
+namespace ls = lockstep;
+using collectives::Row;
+using nlohmann::ordered_json;
+
+namespace {
+
+constexpr const char* in_process = "in-process";
+
+struct Options {
+    collectives::Plan plan;
+    std::string dtype = "f32";
+    std::vector<std::string> backends;
+    int ranks = 2;
+    std::filesystem::path csv, json;
+    // Of a job that this program has started: its backend, and where it leaves its rows.
+    std::string job;
+    std::filesystem::path rows;
+};
+
+void print_head() {
+    std::printf("%-18s %-14s %12s %10s %6s %6s %12s %12s %12s %8s\n", "where", "operation", "size(B)", "count", "type",
+                "ranks", "time(us)", "algbw(GB/s)", "busbw(GB/s)", "#wrong");
+}
+
+void print(const Row& row, ls::DType dtype) {
+    std::printf("%-18s %-14s %12zu %10zu %6s %6d %12.2f %12.3f %12.3f %8lld\n", row.where.c_str(),
+                row.operation.c_str(), row.bytes, row.bytes / ls::size_of(dtype), row.dtype.c_str(), row.ranks,
+                row.microseconds, row.algorithm_gbs, row.bus_gbs, static_cast<long long>(row.wrong));
+    std::fflush(stdout);
+}
+
+ordered_json json_of(const Row& row) {
+    return {{"where", row.where},         {"operation", row.operation}, {"bytes", row.bytes},
+            {"dtype", row.dtype},         {"ranks", row.ranks},         {"microseconds", row.microseconds},
+            {"algbw", row.algorithm_gbs}, {"busbw", row.bus_gbs},       {"wrong", row.wrong}};
+}
+
+/// Rows so far, and where they end up.
+class Report {
+public:
+    explicit Report(const Options& options) : options_(options) {}
+    void add(const Row& row) {
+        print(row, options_.plan.dtype);
+        rows_.push_back(json_of(row));
+    }
+    /// Those of a job, which has printed them.
+    void take(const std::filesystem::path& file) {
+        std::ifstream lines(file);
+        for (std::string line; std::getline(lines, line);) rows_.push_back(ordered_json::parse(line));
+    }
+    /// Writes the files; throws DataError when a result was wrong.
+    void finish() const {
+        if (!options_.rows.empty()) {
+            std::ofstream file(options_.rows);
+            for (const ordered_json& row : rows_) file << row.dump() << '\n';
+            return;
+        }
+        if (!options_.json.empty()) std::ofstream(options_.json) << ordered_json(rows_).dump(1) << '\n';
+        if (!options_.csv.empty() && !rows_.empty()) {
+            std::ofstream file(options_.csv);
+            const auto line = [&](const auto& text) {
+                const char* comma = "";
+                for (const auto& item : rows_.front().items()) {
+                    file << comma << text(item.key());
+                    comma = ",";
+                }
+                file << '\n';
+            };
+            line([](const std::string& key) { return key; });
+            for (const ordered_json& row : rows_) line([&](const std::string& key) { return row[key]; });
+        }
+        for (const ordered_json& row : rows_)
+            if (row["wrong"] != 0)
+                throw ls::DataError(fmt::format("{} over {}: {} elements are wrong", row["operation"].dump(),
+                                                row["where"].dump(), row["wrong"].dump()));
+    }
+
+private:
+    const Options& options_;
+    std::vector<ordered_json> rows_;
+};
+
+/// One rank of a job.
+void be_a_rank(const Options& options, ls::Launcher launcher) {
+    std::string backend = options.job;
+    if (backend.empty() && !options.backends.empty()) backend = options.backends.front();
+    if (backend.empty() && launcher == ls::Launcher::open_mpi) backend = "mpi";
+    ls::ProcessGroup group({.backend = backend});
+    Report report(options);
+    if (group.rank() == 0 && options.rows.empty()) print_head();
+    collectives::run_collectives(*group.communicator("bench"), options.plan, [&](const Row& row) { report.add(row); });
+    if (group.rank() == 0) report.finish();
+}
+
+std::vector<std::string> all_backends() {
+    std::vector<std::string> names{in_process};
+    for (const ls::TransportBackend& backend : ls::transport_backends())
+        if (backend.make && backend.name != "mpi") names.emplace_back(backend.name);
+    return names;
+}
+
+/// A job for each backend.
+void run_all(const Options& options, const std::vector<std::string>& command) {
+    Report report(options);
+    print_head();
+    for (const std::string& backend : options.backends.empty() ? all_backends() : options.backends) {
+        if (backend == in_process) {
+            const auto& wanted = options.plan.operations;
+            if (options.plan.dtype == ls::DType::f32 &&
+                std::find(wanted.begin(), wanted.end(), "all_reduce") != wanted.end())
+                collectives::run_in_process(options.ranks, options.plan, [&](const Row& row) { report.add(row); });
+            continue;
+        }
+        const std::filesystem::path rows =
+            std::filesystem::temp_directory_path() / fmt::format("collectives-{}-{}", ::getpid(), backend);
+        ls::LaunchOptions launch;
+        launch.command = command;
+        for (const std::string& word : {std::string("--job"), backend, std::string("--rows"), rows.string()})
+            launch.command.push_back(word);
+        launch.processes = options.ranks;
+        const ls::LaunchResult result = ls::launch(launch);
+        report.take(rows);
+        std::filesystem::remove(rows);
+        if (!result.success()) throw ls::CommunicationError(backend + ": " + result.str());
+    }
+    report.finish();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    Options options;
+    CLI::App app("Time and bandwidth of collectives; see nccl-tests for the columns.", "collectives-bench");
+    const std::vector<std::string> known = collectives::operations();
+    options.plan.operations = known;
+    app.add_option("-b,--begin", options.plan.begin, "smallest size")->transform(CLI::AsSizeValue(false));
+    app.add_option("-e,--end", options.plan.end, "largest size")->transform(CLI::AsSizeValue(false));
+    app.add_option("-f,--factor", options.plan.factor, "from one size to the next")
+        ->check(CLI::Range(1.01, 1e6))
+        ->capture_default_str();
+    app.add_option("-n,--iterations", options.plan.iterations, "calls that are timed")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app.add_option("-w,--warmup", options.plan.warmup, "calls before them")
+        ->check(CLI::NonNegativeNumber)
+        ->capture_default_str();
+    app.add_option("-o,--operation", options.plan.operations, "which; all unless given")->check(CLI::IsMember(known));
+    app.add_option("-d,--dtype", options.dtype, "of elements")
+        ->check(CLI::IsMember({"f32", "f64", "i32", "i64"}))
+        ->capture_default_str();
+    app.add_option("--backend", options.backends,
+                   "in-process, shm, gloo: each in turn; mpi: start with mpirun. All that are built in, unless given");
+    app.add_option("--ranks", options.ranks, "processes, or devices in one")
+        ->check(CLI::Range(1, 64))
+        ->capture_default_str();
+    app.add_option("--csv", options.csv, "writes the rows");
+    app.add_option("--json", options.json, "likewise");
+    app.add_option("--job", options.job)->group("");
+    app.add_option("--rows", options.rows)->group("");
+    return program::run(app, argc, argv, [&] {
+        for (const ls::DType dtype : {ls::DType::f32, ls::DType::f64, ls::DType::i32, ls::DType::i64})
+            if (ls::name_of(dtype) == options.dtype) options.plan.dtype = dtype;
+        if (options.plan.sizes().empty())
+            throw program::UsageError("no size to measure: give -b at least an element, and -e not less than -b");
+        const ls::Launcher launcher = ls::process_place().launcher;
+        if (launcher != ls::Launcher::none) return be_a_rank(options, launcher);
+        ::setenv("LOCKSTEP_CPU_DEVICES", std::to_string(options.ranks).c_str(), 0);
+        run_all(options, ls::own_command(argc, argv));
+    });
+}

@@ -1,0 +1,79 @@
+// Keeps the log of an engine's last steps: an event before and one behind everything that a schedule enqueues.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/parallel/step_log.h"
+#include "lockstep/runtime/stream.h"
+
+namespace lockstep {
+
+class Communicator;
+
+class StepRecorder {
+public:
+    /// Of the last `kept` steps.
+    explicit StepRecorder(int kept) : steps_(static_cast<std::size_t>(kept)) {}
+
+    /// What is enqueued from now on belongs to a new step; behind `end_step` to none.
+    void begin_step();
+    void end_step() { current_ = nullptr; }
+    /// Calls `enqueue`, which puts one piece of work on `stream`.
+    template <class Enqueue>
+    void around(Stream& stream, SpanKind kind, bool collective, std::string_view name, Enqueue&& enqueue) {
+        if (!current_) return enqueue();
+        Mark& mark = next_mark(stream);
+        stream.record(mark.begin);
+        enqueue();
+        stream.record(mark.end);
+        mark.kind = kind;
+        mark.collective = collective;
+        mark.name = name;
+        ++current_->used;
+    }
+
+    /// The steps in their order; waits for what belongs to them. `job`: collective, adds what the ranks know of each
+    /// other.
+    std::vector<LoggedStep> read(Communicator* job) const;
+
+private:
+    struct Mark {
+        explicit Mark(Stream& s) : begin(s.device()), end(s.device()), stream(&s) {}
+        Event begin, end;
+        Stream* stream;
+        SpanKind kind = SpanKind::commit;
+        bool collective = false;
+        std::string name;
+    };
+    struct Step {
+        std::uint64_t number = 0;
+        std::size_t used = 0;  ///< of the marks: events are used again
+        std::vector<Mark> marks;
+    };
+    Mark& next_mark(Stream& stream);
+
+    std::vector<Step> steps_;
+    std::uint64_t begun_ = 0;
+    Step* current_ = nullptr;
+};
+
+/// The step that a call makes, as far as `recorder`, which may be null, is concerned.
+class StepScope {
+public:
+    explicit StepScope(StepRecorder* recorder) : recorder_(recorder) {
+        if (recorder_) recorder_->begin_step();
+    }
+    ~StepScope() {
+        if (recorder_) recorder_->end_step();
+    }
+    StepScope(const StepScope&) = delete;
+    StepScope& operator=(const StepScope&) = delete;
+
+private:
+    StepRecorder* recorder_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,210 @@
+// The log of steps: what is kept of steps on real devices, and what is computed from spans made by hand.
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <thread>
+
+#include "lockstep/parallel/step_log.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/small_net.h"
+#include "lockstep/tests/parallel/test_operations.h"
+
+using namespace small_net;
+using ls::LoggedStep;
+using ls::SpanKind;
+using ls::StepSpan;
+using ls::StepSplit;
+
+namespace {
+
+double now() {
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+struct Touched {
+    ls::Linear fc{4, 3};
+    LOCKSTEP_MEMBERS(fc)
+    ls::Tensor forward(const ls::Tensor& x) const { return test_operations::touch(fc(x)); }
+};
+
+struct Setting {
+    ls::DataParallel<Touched> model{Touched{}, devices(2)};
+    ls::SGD sgd{model, {.lr = 0.1}};
+    ls::Tensor x = ls::Tensor::randn({6, 4}), y = ls::Tensor::randn({6, 3});
+    void steps(int count) {
+        for (int i = 0; i < count; ++i) model.step(sgd, x, y, ls::mse_loss);
+        model.synchronize();
+    }
+    ~Setting() { test_operations::hook() = {}; }
+};
+
+StepSpan span(SpanKind kind, const char* stream, double begin, double end, bool collective = false) {
+    return {kind, collective, stream, "", begin, end};
+}
+
+bool equal(double found, double expected) { return std::abs(found - expected) < 1e-9; }
+
+}  // namespace
+
+TEST_CASE("nothing is logged unless it was asked for, and nothing any more when it was switched off") {
+    Setting s;
+    s.steps(2);
+    CHECK(s.model.engine().step_log().empty());
+    s.model.engine().log_steps(4);
+    CHECK(s.model.engine().step_log().empty());
+    s.steps(1);
+    CHECK(s.model.engine().step_log().size() == 1);
+    s.model.engine().log_steps(0);
+    s.steps(1);
+    CHECK(s.model.engine().step_log().empty());
+    CHECK_THROWS_AS(s.model.engine().log_steps(-1), ls::InvalidArgument);
+}
+
+TEST_CASE("the last steps are kept, in order, with spans that lie between the calls that made them") {
+    Setting s;
+    s.model.engine().log_steps(3);
+    s.steps(4);
+    const double before = now();
+    s.steps(2);
+    const double after = now();
+    const auto steps = s.model.engine().step_log();
+    REQUIRE(steps.size() == 3);
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+        CHECK(steps[i].number == 3 + i);
+        REQUIRE(!steps[i].spans.empty());
+        CHECK(steps[i].arrivals.empty());
+        CHECK(steps[i].slowest_rank == -1);
+        for (const StepSpan& one : steps[i].spans) {
+            CHECK(one.begin <= one.end);
+            CHECK(!one.collective);
+            // An event's time is known to as little as the host needs to see it.
+            if (i > 0) CHECK((one.begin > before - 1 && one.end < after + 1));
+        }
+    }
+    CHECK(ls::split_steps(steps).size() == 2);
+}
+
+TEST_CASE("every stream does one thing after another, and kinds are where they belong") {
+    Setting s;
+    s.model.engine().log_steps(8);
+    s.steps(8);
+    std::map<std::string, double> reached;
+    for (const LoggedStep& step : s.model.engine().step_log()) {
+        std::map<SpanKind, int> kinds;
+        std::map<std::pair<std::string, SpanKind>, std::pair<double, double>> range;
+        for (const StepSpan& one : step.spans) {
+            ++kinds[one.kind];
+            if (const bool computing = one.stream.find("/compute") != std::string::npos)
+                CHECK(computing ==
+                      (one.kind == SpanKind::input || one.kind == SpanKind::forward || one.kind == SpanKind::backward));
+            else
+                CHECK((one.kind == SpanKind::communication || one.kind == SpanKind::update ||
+                       one.kind == SpanKind::commit));
+            if (one.kind == SpanKind::update) CHECK(one.name == "sgd_update");
+            const auto [where, fresh] = range.try_emplace({one.stream, one.kind}, one.begin, one.end);
+            if (!fresh)
+                where->second = {std::min(where->second.first, one.begin), std::max(where->second.second, one.end)};
+        }
+        CHECK(kinds[SpanKind::input] == 4);    // x and y for two shards
+        CHECK(kinds[SpanKind::forward] >= 4);  // linear and touch, each on two devices
+        CHECK(kinds[SpanKind::backward] >= 2);
+        CHECK(kinds[SpanKind::communication] >= 2);  // a sum, and the copy of what was updated
+        CHECK(kinds[SpanKind::update] == 1);
+        for (const char* lane : {"cpu:0/compute0", "cpu:1/compute0"}) {
+            CHECK(range.at({lane, SpanKind::input}).second <= range.at({lane, SpanKind::forward}).first);
+            CHECK(range.at({lane, SpanKind::forward}).second <= range.at({lane, SpanKind::backward}).first);
+        }
+        // Per stream in the order of time; a stream's spans of one phase are enqueued in their order.
+        for (const char* lane : {"cpu:0/compute0", "cpu:1/compute0"})
+            for (const StepSpan& one : step.spans)
+                if (one.stream == lane) {
+                    CHECK(one.begin >= reached[lane]);
+                    reached[lane] = one.end;
+                }
+    }
+}
+
+TEST_CASE("a device that takes its time in backward is seen there, and the other one waits for it") {
+    Setting s;
+    s.steps(2);
+    s.model.engine().log_steps(4);
+    test_operations::hook().backward = [](int shard) {
+        if (shard == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    };
+    s.steps(4);
+    const auto splits = ls::split_steps(s.model.engine().step_log());
+    REQUIRE(splits.size() == 3);
+    for (const StepSplit& split : splits) {
+        CHECK(split.backward >= 10);  // mean of two streams, one of which sleeps
+        CHECK(split.slowest >= 9);
+        CHECK(split.step >= 20);
+        CHECK(equal(
+            split.input + split.forward + split.backward + split.slowest + split.exposed + split.update + split.rest,
+            split.step));
+    }
+}
+
+TEST_CASE("one stream: communication is exposed where nothing computes") {
+    const auto step_at = [](std::uint64_t number, double t) {
+        LoggedStep step;
+        step.number = number;
+        step.spans = {
+            span(SpanKind::input, "c", t + 0, t + 1),         span(SpanKind::forward, "c", t + 1, t + 4),
+            span(SpanKind::backward, "c", t + 4, t + 6),      span(SpanKind::backward, "c", t + 6, t + 9),
+            span(SpanKind::communication, "x", t + 5, t + 8), span(SpanKind::communication, "x", t + 8, t + 12),
+            span(SpanKind::update, "u", t + 11.5, t + 13)};
+        return step;
+    };
+    // The next step begins 15 behind this one: 2 ms behind the update nobody does anything.
+    const auto splits = ls::split_steps({step_at(0, 100), step_at(1, 115), step_at(3, 130)});
+    REQUIRE(splits.size() == 1);  // step 2 is missing: nobody knows where step 1 ended
+    const StepSplit& split = splits[0];
+    CHECK(equal(split.step, 15));
+    CHECK(equal(split.forward, 3));
+    CHECK(equal(split.backward, 5));
+    CHECK(equal(split.communication, 7));
+    CHECK(equal(split.overlap, 4));
+    CHECK(equal(split.exposed, 3));  // 9 to 12
+    CHECK(equal(split.updating, 1.5));
+    CHECK(equal(split.update, 1));  // 12 to 13: the half before that was hidden behind communication
+    CHECK(equal(split.slowest, 0));
+    CHECK(equal(split.input, 3));  // 1 of copying, 2 of waiting
+    CHECK(equal(split.rest, 0));
+}
+
+TEST_CASE("waiting in a collective counts as waiting for the slowest until the last rank is there") {
+    LoggedStep step;
+    step.spans = {span(SpanKind::forward, "c", 0, 2), span(SpanKind::communication, "x", 2, 5, true),
+                  span(SpanKind::backward, "c", 6, 8), span(SpanKind::communication, "x", 7, 9, true)};
+    step.arrivals = {{2, 4.5, 1}, {7, 7, 0}};
+    LoggedStep next;
+    next.number = 1;
+    next.spans = {span(SpanKind::forward, "c", 10, 11)};
+    const auto splits = ls::split_steps({step, next});
+    REQUIRE(splits.size() == 1);
+    CHECK(equal(splits[0].slowest, 2.5));
+    CHECK(equal(splits[0].in_collectives, 2.5));
+    CHECK(equal(splits[0].exposed, 0.5 + 1));
+    CHECK(equal(splits[0].rest, 1));   // 5 to 6
+    CHECK(equal(splits[0].input, 1));  // 9 to 10
+    CHECK(equal(splits[0].overlap, 1));
+}
+
+TEST_CASE("two streams: figures are means over them, and one waits for the other") {
+    LoggedStep step;
+    step.spans = {span(SpanKind::forward, "a", 0, 2), span(SpanKind::forward, "b", 0, 3),
+                  span(SpanKind::backward, "a", 3, 5), span(SpanKind::backward, "b", 3, 6),
+                  span(SpanKind::communication, "m", 5.5, 7)};
+    LoggedStep next;
+    next.number = 1;
+    next.spans = {span(SpanKind::forward, "a", 7, 8), span(SpanKind::forward, "b", 7.5, 8)};
+    const auto splits = ls::split_steps({step, next});
+    REQUIRE(splits.size() == 1);
+    CHECK(equal(splits[0].step, (7 + 7.5) / 2));
+    CHECK(equal(splits[0].forward, 2.5));
+    CHECK(equal(splits[0].backward, 2.5));
+    // a waits from 2 to 3 and from 5 to 6 for b; b from 7 to 7.5 for a, which is a step ahead.
+    CHECK(equal(splits[0].slowest, (2 + 0.5) / 2));
+    CHECK(equal(splits[0].exposed, (1 + 1) / 2.0));
+    CHECK(equal(splits[0].overlap, 0.5));
+}
