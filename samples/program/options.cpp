@@ -168,8 +168,12 @@ int run(const Program& program, Options& options, int argc, char** argv, const s
         ->capture_default_str();
     return run(app, argc, argv, [&] {
         check(options);
-        if (options.distributed() && nobody_launched(options))
-            return launch_ranks(options, options.chosen_devices().size(), lockstep::own_command(argc, argv));
+        if (options.distributed() && nobody_launched(options)) {
+            const lockstep::Devices devices = options.chosen_devices();
+            // A rank has its share of the cores, and one device of all of them.
+            if (devices.kind() == lockstep::DeviceKind::cpu) setenv("LOCKSTEP_CPU_DEVICES", "1", 1);
+            return launch_ranks(options, devices.size(), lockstep::own_command(argc, argv));
+        }
         if (options.distributed()) join(options);
         body();
     });

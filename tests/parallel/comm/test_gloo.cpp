@@ -14,9 +14,9 @@
 #include "lockstep/parallel/process_group.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/comm/forked_ranks.h"
-#include "lockstep/tests/parallel/comm/temporary_folder.h"
 #include "lockstep/tests/parallel/comm/transport_exercise.h"
 #include "lockstep/tests/parallel/comm/transport_trials.h"
+#include "lockstep/tests/parallel/file_fixture.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
@@ -31,7 +31,7 @@ bool absent() {
     return true;
 }
 
-std::unique_ptr<Transport> connect(const TemporaryFolder& folder, int rank, int size, milliseconds timeout) {
+std::unique_ptr<Transport> connect(const test::TemporaryDirectory& folder, int rank, int size, milliseconds timeout) {
     return gloo_backend().make({.rank = rank,
                                 .size = size,
                                 .store = std::make_shared<FileStore>(folder / "store", timeout),
@@ -44,7 +44,7 @@ using Body = std::function<Lines(std::unique_ptr<Transport>& transport, int rank
 
 /// The failures of all ranks, each of which runs `body`.
 std::string failures_of(int size, const Body& body, milliseconds limit = milliseconds(60000)) {
-    const TemporaryFolder folder;
+    const test::TemporaryDirectory folder;
     ForkedRanks ranks(size, [&](int rank) {
         auto transport = connect(folder, rank, size, milliseconds(20000));
         return body(transport, rank);
@@ -129,7 +129,7 @@ TEST_CASE("abort ends what waits in another thread") {
 TEST_CASE("a rank that stands still is noticed at the deadline, and leaving it behind takes a moment only") {
     if (absent()) return;
     const int how = GENERATE(range(0, ways_to_wait));
-    const TemporaryFolder folder;
+    const test::TemporaryDirectory folder;
     constexpr int size = 3;
     ForkedRanks ranks(size, [&](int rank) -> Lines {
         auto transport = connect(folder, rank, size, milliseconds(20000));
@@ -213,7 +213,7 @@ TEST_CASE("messages and reductions of different sizes are errors, not the end of
 
 TEST_CASE("a rank that does not come is an error in time") {
     if (absent()) return;
-    const TemporaryFolder folder;
+    const test::TemporaryDirectory folder;
     const std::string error = error_within(3000, [&] { auto never = connect(folder, 0, 2, milliseconds(500)); });
     CHECK(contains(error, "could not connect"));
 }

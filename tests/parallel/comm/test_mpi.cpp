@@ -16,8 +16,8 @@
 #include "lockstep/parallel/comm/transport.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/child_process.h"
-#include "lockstep/tests/parallel/comm/temporary_folder.h"
 #include "lockstep/tests/parallel/comm/transport_trials.h"
+#include "lockstep/tests/parallel/file_fixture.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
@@ -74,7 +74,7 @@ bool gone(int pid) {
 }
 
 Outcome start(const std::string& trial, int ranks) {
-    const TemporaryFolder folder;
+    const test::TemporaryDirectory folder;
     const std::string here = (folder / "").string();
     const auto file = [&](const std::string& name, int rank) { return folder / (name + std::to_string(rank)).c_str(); };
     test::ChildProcess job{
@@ -139,7 +139,7 @@ TEST_CASE("mpirun ends a job whose rank was killed") {
 
 TEST_CASE("without mpirun it says what to do") {
     if (absent()) return;
-    const TemporaryFolder folder;
+    const test::TemporaryDirectory folder;
     const std::string error = error_within(5000, [&] {
         mpi_backend().make({.rank = 0,
                             .size = 2,

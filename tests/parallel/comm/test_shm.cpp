@@ -19,8 +19,8 @@
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/comm/altered_store.h"
 #include "lockstep/tests/parallel/comm/forked_ranks.h"
-#include "lockstep/tests/parallel/comm/temporary_folder.h"
 #include "lockstep/tests/parallel/comm/transport_exercise.h"
+#include "lockstep/tests/parallel/file_fixture.h"
 #include "lockstep/tests/runtime/gate.h"
 
 using namespace lockstep;
@@ -69,7 +69,7 @@ void wait_until(const std::function<bool()>& there) {
 
 /// A place where `size` ranks meet.
 struct Meeting {
-    TemporaryFolder folder;
+    test::TemporaryDirectory folder;
     int size = 3;
     milliseconds timeout{20000};
 
