@@ -25,7 +25,7 @@ p.faint, .faint { color: var(--faint); font-size: .875rem; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child, td.name, th.name { text-align: left; }
+th { white-space: normal; vertical-align: bottom; } th:first-child, td:first-child { text-align: left; }
 svg { display: block; width: 100%; height: auto; min-width: 36rem; }
 svg text { fill: var(--text); font: 12px system-ui, sans-serif; } svg text.faint { fill: var(--faint); }
 svg .axis { stroke: var(--line); stroke-width: 1; } svg .whisker { stroke: var(--text); stroke-width: 1.2; }
