@@ -94,9 +94,9 @@ struct TransportPlace {
     std::chrono::milliseconds timeout{};  ///< for setting up
     /// Ranks of the parent's job in order of this group's ranks (0, 1, ... for the whole job): what backends that know
     /// the job by themselves (mpi) need.
-    std::vector<int> global_ranks;
+    std::vector<int> global_ranks = {};
     /// Host of the job's rank 0, empty when nobody said it: towards it a backend finds this host's own address.
-    std::string master_addr;
+    std::string master_addr = {};
 };
 
 /// A backend that this build knows by name.
