@@ -146,25 +146,36 @@ void Communicator::compare(const Call& call, Deadline deadline) {
     own.op = call.op;
     const std::vector<std::size_t> sizes(all.size(), sizeof(Fingerprint));
     transport_->all_gather(&own, all.data(), sizes, deadline);
-    for (std::size_t rank = 1; rank < all.size(); ++rank)
-        if (!(all[rank] == all[0]))
-            throw TransportError(fmt::format("the ranks call different things: rank 0 {}, rank {} {}{}",
-                                             describe(all[0]), rank, describe(all[rank]),
-                                             all[rank].layout != all[0].layout ? ", cut in other parts" : ""));
+    for (std::size_t rank = 1; rank < all.size(); ++rank) {
+        if (all[rank] == all[0]) continue;
+        transport_->barrier(deadline);  // all have seen it before the first one leaves
+        throw TransportError(fmt::format("the ranks call different things: rank 0 {}, rank {} {}{}", describe(all[0]),
+                                         rank, describe(all[rank]),
+                                         all[rank].layout != all[0].layout ? ", cut in other parts" : ""));
+    }
 }
 
-/// The parts differ from rank to rank: each looks whether what it expects is what comes.
+/// The parts differ from rank to rank: each looks whether what it expects is what comes, and all hear of it.
 void Communicator::compare_parts(std::span<const std::size_t> sent, std::span<const std::size_t> received,
                                  Deadline deadline) {
     std::vector<std::size_t> coming(sent.size());
     const std::vector<std::size_t> sizes(sent.size(), sizeof(std::size_t));
     transport_->all_to_all(sent.data(), sizes, coming.data(), sizes, deadline);
-    for (std::size_t rank = 0; rank < coming.size(); ++rank)
-        if (coming[rank] != received[rank])
-            throw TransportError(
-                fmt::format("the ranks call different things: rank {} sends {} bytes where rank {} "
-                            "expects {}",
-                            rank, coming[rank], place_.rank, received[rank]));
+    struct Difference {
+        std::int64_t from = -1;
+        std::uint64_t sent = 0, expected = 0;
+    };
+    std::vector<Difference> all(sent.size());
+    Difference& own = all[static_cast<std::size_t>(place_.rank)];
+    for (std::size_t rank = 0; rank < coming.size() && own.from < 0; ++rank)
+        if (coming[rank] != received[rank]) own = {static_cast<std::int64_t>(rank), coming[rank], received[rank]};
+    const std::vector<std::size_t> parts(all.size(), sizeof(Difference));
+    transport_->all_gather(&own, all.data(), parts, deadline);
+    const auto found = std::find_if(all.begin(), all.end(), [](const Difference& one) { return one.from >= 0; });
+    if (found == all.end()) return;
+    transport_->barrier(deadline);  // all have seen it before the first one leaves
+    throw TransportError(fmt::format("the ranks call different things: rank {} sends {} bytes where rank {} expects {}",
+                                     found->from, found->sent, found - all.begin(), found->expected));
 }
 
 void Communicator::require_root(std::string_view name, int root) const {

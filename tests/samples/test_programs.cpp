@@ -42,9 +42,10 @@ TEST_CASE("help names all flags and succeeds") {
         CHECK(help.err.empty());
         for (const char* flag : {"--parallel", "--devices", "--shards", "--batch-size ", "--batch-size-per-device",
                                  "--micro-steps", "--epochs", "--steps", "--lr", "--momentum", "--seed",
-                                 "--deterministic", "--workers", "--save", "--load", "--log-dir", "--json", "--quiet"})
+                                 "--deterministic", "--workers", "--save", "--load", "--log-dir", "--json", "--quiet", "ddp",
+                                 "--backend", "--rank", "--world-size", "--init-method", "--timeout", "--reduction"})
             CHECK_THAT(help.out, contains(flag));
-        for (const char* flag : {"--amp", "--benchmark", "--backend", "ddp"})
+        for (const char* flag : {"--amp", "--benchmark"})
             CHECK(help.out.find(flag) == std::string::npos);
     }
     CHECK_THAT(place.run("mnist --help").out, contains("--net"));
@@ -55,7 +56,12 @@ TEST_CASE("wrong usage is one line and status 2") {
     for (const std::string flags : {"--nonsense",
                                     "--amp fp16",
                                     "--benchmark",
-                                    "--parallel ddp",
+                                    "--backend shm",
+                                    "--reduction fast",
+                                    "--parallel ddp --micro-steps 2",
+                                    "--parallel ddp --rank 0",
+                                    "--parallel ddp --backend mpi",
+                                    "--parallel ddp --reduction quick",
                                     "--net large",
                                     "--devices cpu:99",
                                     "--devices cpu:0,cpu:0",
