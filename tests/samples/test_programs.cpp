@@ -40,13 +40,14 @@ TEST_CASE("help names all flags and succeeds") {
         const Run help = place.run(name + " --help");
         CHECK(help.status == 0);
         CHECK(help.err.empty());
-        for (const char* flag : {"--parallel", "--devices", "--shards", "--batch-size ", "--batch-size-per-device",
-                                 "--micro-steps", "--epochs", "--steps", "--lr", "--momentum", "--seed",
-                                 "--deterministic", "--workers", "--save", "--load", "--log-dir", "--json", "--quiet", "ddp",
-                                 "--backend", "--rank", "--world-size", "--init-method", "--timeout", "--reduction"})
+        for (const char* flag :
+             {"--parallel",    "--devices",       "--shards",      "--batch-size ", "--batch-size-per-device",
+              "--micro-steps", "--epochs",        "--steps",       "--lr",          "--momentum",
+              "--seed",        "--deterministic", "--workers",     "--save",        "--load",
+              "--log-dir",     "--json",          "--quiet",       "ddp",           "--backend",
+              "--rank",        "--world-size",    "--init-method", "--timeout",     "--reduction"})
             CHECK_THAT(help.out, contains(flag));
-        for (const char* flag : {"--amp", "--benchmark"})
-            CHECK(help.out.find(flag) == std::string::npos);
+        for (const char* flag : {"--amp", "--benchmark"}) CHECK(help.out.find(flag) == std::string::npos);
     }
     CHECK_THAT(place.run("mnist --help").out, contains("--net"));
 }
