@@ -50,7 +50,7 @@ std::vector<PlaceRef> ProgramPlacer::gathered_over_ranks(const Turn& turn) {
                     own.first = 0;
                     schedule_.copy(context_.compute(context_.lane_of(shard)), {own, place, place.bytes});
                 }
-                place.first = first_element(operand);
+                place.first = offset_of_first(operand);
                 places.push_back(place);
             }
     }
@@ -153,7 +153,7 @@ TaskSpec ProgramPlacer::commit_task_of_ranks(const Record& record) {
         PlaceRef found = between != report_.between.end()
                              ? fixed(between->second, 0, operand.buffer->bytes())
                              : report_.parts->at(0, report_.values.at(id), operand.buffer->bytes());
-        found.first = first_element(operand);
+        found.first = offset_of_first(operand);
         return found;
     };
     TaskSpec task = bare_task(0, record);

@@ -128,7 +128,7 @@ ShardMemory::Plan ShardMemory::plan(const ShardProgram& program, const std::vect
     return plan;
 }
 
-std::ptrdiff_t first_element(const Operand& operand) {
+std::ptrdiff_t offset_of_first(const Operand& operand) {
     return static_cast<std::ptrdiff_t>(operand.meta.offset) * static_cast<std::ptrdiff_t>(size_of(operand.meta.dtype));
 }
 
@@ -146,7 +146,7 @@ PlaceRef ShardMemory::place(int shard, const Operand& operand) const {
     if (const auto found = direct.find(operand.buffer->trace_id()); found != direct.end()) return found->second;
     place.owner = device_of(shard);
     place.bytes = operand.buffer->bytes();
-    place.first = first_element(operand);
+    place.first = offset_of_first(operand);
     place.workspace = shard;
     place.offset = plan_of(shard).offsets[static_cast<std::size_t>(operand.buffer->trace_id())];
     return place;
@@ -156,7 +156,7 @@ PlaceRef ShardMemory::lasting(int replica, const Operand& operand) const {
     PlaceRef place;
     place.owner = context_.devices[replica];
     place.bytes = operand.buffer->bytes();
-    place.first = first_element(operand);
+    place.first = offset_of_first(operand);
     const std::vector<Replica>& replicas = context_.store->replicas();
     const auto& whole = operand.buffer->whole();
     for (const auto member : {&Replica::parameters, &Replica::buffers})

@@ -34,7 +34,7 @@ struct Readiness {
 Readiness ready_after(const EngineContext& context, const BatchProgram& batch, const Bucket& bucket);
 
 /// Bytes from the beginning of an operand's buffer to its first element.
-std::ptrdiff_t first_element(const Operand& operand);
+std::ptrdiff_t offset_of_first(const Operand& operand);
 
 class ShardMemory {
 public:
