@@ -1,14 +1,13 @@
 // TCP sockets: owned, with deadlines.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <string>
 #include <string_view>
 
-namespace lockstep {
+#include "lockstep/parallel/comm/deadline.h"
 
-using Deadline = std::chrono::steady_clock::time_point;
+namespace lockstep {
 
 /// A file descriptor that closes itself.
 class Descriptor {

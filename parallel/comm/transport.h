@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/parallel/comm/deadline.h"
 #include "lockstep/parallel/store.h"
 #include "lockstep/runtime/dtype.h"
 
@@ -28,9 +29,6 @@ class TransportError : public std::runtime_error {
 public:
     using std::runtime_error::runtime_error;
 };
-
-/// When a call must have ended, one way or the other.
-using Deadline = std::chrono::steady_clock::time_point;
 
 /// A message on its way. Destroying it gives it up.
 class Message {

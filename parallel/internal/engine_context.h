@@ -36,6 +36,7 @@ public:
                      spacing * static_cast<std::size_t>(shards.size()));
     }
     PlaceRef agreed_place() const { return fixed(memory_, spacing, sizeof(StatusWord)); }
+    PlaceRef loss_place() const { return fixed(memory_, 2 * spacing, sizeof(float)); }
     static constexpr std::size_t spacing = 64;  // a cache line each: shards of one device report at the same time
 
 private:

@@ -315,10 +315,7 @@ void ProgramPlacer::place_advance(int device, bool whole_step) {
 void ProgramPlacer::place_loss_of_step() {
     const PlaceRef loss =
         context_.job ? report_.parts->at(0, report_.loss, sizeof(float)) : placed_.memory_.place(0, batch_.of(0).loss);
-    const ControlBlock& control = context_.control[0];
-    const auto offset = reinterpret_cast<const char*>(control.loss()) - static_cast<char*>(control.memory()->data());
-    schedule_.copy(context_.commit(0),
-                   {loss, fixed(control.memory(), static_cast<std::size_t>(offset), sizeof(float)), sizeof(float)});
+    schedule_.copy(context_.commit(0), {loss, context_.control[0].loss_place(), sizeof(float)});
 }
 
 void ProgramPlacer::place_end_of_step() {
