@@ -33,7 +33,7 @@ OperationQueue::~OperationQueue() {
     {
         const std::scoped_lock lock(mutex_);
         stopping_ = true;
-        if (occupied_ || !queued_.empty() || has_messages())
+        if (under_way_ != 0)
             communicator_->abort(
                 fmt::format("rank {} has left the group with operations under way", communicator_->rank()));
         wake_.notify_all();
@@ -58,6 +58,7 @@ void OperationQueue::run(Collective call) {
     {
         std::unique_lock lock(mutex_);
         ++callers_;
+        ++under_way_;
         free_.wait(lock, [&] { return !occupied_ && queued_.empty(); });
         --callers_;
         occupied_ = true;
@@ -66,6 +67,7 @@ void OperationQueue::run(Collective call) {
         OperationQueue& queue;
         ~Leave() {
             const std::scoped_lock lock(queue.mutex_);
+            --queue.under_way_;
             queue.leave();
         }
     } const leave{*this};
@@ -81,6 +83,7 @@ std::shared_ptr<WorkState> OperationQueue::start(Collective call) {
     }
     const std::scoped_lock lock(mutex_);
     queued_.push_back({std::move(call), state});
+    ++under_way_;
     need_thread();
     return state;
 }
@@ -89,6 +92,7 @@ std::shared_ptr<WorkState> OperationQueue::post(Transfer transfer) {
     auto state = std::make_shared<WorkState>();
     const Deadline deadline = Clock::now() + communicator_->place().timeout;
     posted_.push_back({std::move(transfer), state, deadline});
+    ++under_way_;
     return state;
 }
 
@@ -131,6 +135,14 @@ void OperationQueue::leave() {
     wake_.notify_all();
 }
 
+void OperationQueue::end(const std::shared_ptr<WorkState>& state, int source, const std::string& error) {
+    {
+        const std::scoped_lock lock(mutex_);  // first: whoever hears of it may destroy the group
+        --under_way_;
+    }
+    error.empty() ? state->succeed(source) : state->fail(error);
+}
+
 void OperationQueue::need_thread() {
     if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
     wake_.notify_all();
@@ -168,7 +180,7 @@ void OperationQueue::serve() {
                 error = caught.what();
             }
             one.call = {};  // lets go of the memory before anybody hears of it
-            error.empty() ? one.state->succeed(-1) : one.state->fail(error);
+            end(one.state, -1, error);
         } else {
             lock.unlock();
             moved = move_messages();
@@ -207,7 +219,7 @@ bool OperationQueue::move_messages() {
             const std::scoped_lock lock(mutex_);  // has_messages looks at the list
             one = moving_.erase(one);
         }
-        source ? state->succeed(*source) : state->fail(error);
+        end(state, source.value_or(-1), error);
     }
     return moved;
 }

@@ -76,6 +76,8 @@ private:
     /// Nothing has moved, again: looks after other threads, then sleeps for a moment.
     void rest(std::unique_lock<std::mutex>& lock, int& quiet);
     void leave();  ///< under the lock: the communicator is free
+    /// Tells who waits for `state` how it ended, and nothing more of it is under way.
+    void end(const std::shared_ptr<WorkState>& state, int source, const std::string& error);
 
     std::shared_ptr<Communicator> communicator_;
     std::mutex mutex_;
@@ -83,6 +85,7 @@ private:
     std::condition_variable free_;  ///< of callers that wait for the communicator
     bool occupied_ = false;         ///< some thread uses the communicator
     int callers_ = 0;               ///< wait for it
+    std::size_t under_way_ = 0;     ///< started, and nobody has been told how they ended
     bool stopping_ = false;
     std::deque<Queued> queued_;
     std::list<Moving> posted_;  ///< messages that have not begun

@@ -157,7 +157,9 @@ void Group::end(const std::string& reason, End kind) const noexcept {
     if (!own.end.compare_exchange_strong(none, End::being_written)) return;
     std::memcpy(own.reason.data(), reason.data(), std::min(reason.size(), longest_reason));
     own.end.store(kind, std::memory_order_seq_cst);
-    for (int peer = 0; peer < size(); ++peer) {
+    // This rank last: once a call has failed here, nothing succeeds elsewhere any more.
+    for (int i = 1; i <= size(); ++i) {
+        const int peer = (rank_ + i) % size();
         if (!segment(peer)) continue;  // setting up has failed
         std::uint32_t nobody = 0;
         header(peer).state.ended_by.compare_exchange_strong(nobody, static_cast<std::uint32_t>(rank_) + 1);

@@ -385,3 +385,22 @@ TEST_CASE("destroying a group ends what is under way, here and elsewhere, and ne
         CHECK(joined(ranks.finish(std::chrono::seconds(60))) == "");
     }
 }
+
+TEST_CASE("a group may be destroyed as soon as its work has been waited for") {
+    for (const std::string& backend : backends())
+        CHECK(on_ranks(backend, 2, [](ProcessGroup& world) {
+                  Lines lines;
+                  for (int i = 0; i < 200; ++i) {
+                      const auto group = world.duplicate();
+                      const Tensor x = Tensor::zeros({1});
+                      const std::string message = message_of<CommunicationError>([&] {
+                          if (i % 2 == 0)
+                              group->all_reduce_async(x).wait();
+                          else
+                              (world.rank() == 0 ? group->isend(x, 1) : group->irecv(x, 0)).wait();
+                      });
+                      if (!message.empty()) lines.push_back(message);
+                  }
+                  return lines;
+              }) == "");
+}
