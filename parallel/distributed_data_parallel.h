@@ -1,8 +1,11 @@
 // DistributedDataParallel: one model on one device in each of several processes.
 #pragma once
 
+#include <memory>
+#include <string>
 #include <utility>
 
+#include "lockstep/parallel/communication_hook.h"
 #include "lockstep/parallel/process_group.h"
 #include "lockstep/parallel/sharded_model.h"
 
@@ -49,6 +52,16 @@ public:
         bool before_;
     };
     NoSync no_sync() { return NoSync(this->engine()); }
+
+    /// From now on `hook` brings gradients together, over a duplicate of `group`: the one of the constructor. Gives up
+    /// the promise of equal bits. Collective; every rank registers the same, once, and before the first forward or step
+    /// (InvalidArgument).
+    void register_comm_hook(ProcessGroup& group, CommunicationHook hook) {
+        const std::shared_ptr<ProcessGroup> own = group.duplicate();
+        this->engine().set_reduction_hook(
+            {[hook = std::move(hook), own](const GradientBucket& bucket) { return hook(bucket, *own); },
+             [own](const std::string& reason) { own->abort(reason); }});
+    }
 
 private:
     static Device device_of_rank(const ProcessGroup& group) {

@@ -252,6 +252,14 @@ ForwardResult Engine::forward(const ProgramKey& key, const std::vector<BatchInpu
 void Engine::set_gradient_sync(bool on) { impl_->longer->set_sync(on); }
 bool Engine::gradient_sync() const { return impl_->longer->syncs(); }
 
+void Engine::set_reduction_hook(ReductionHook hook) {
+    auto& place = impl_->context.hook;
+    if (!job()) throw InvalidArgument("a communication hook is for several processes; make the model distributed");
+    if (place) throw InvalidArgument("register_comm_hook can only be called once");
+    if (traces() > 0) throw InvalidArgument("register_comm_hook: training has begun; call it right after the wrapper");
+    place = std::make_shared<const ReductionHook>(std::move(hook));
+}
+
 void Engine::synchronize() {
     impl_->in_flight->drain();
     // With nothing in flight a device that was lost has not been asked yet.

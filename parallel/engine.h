@@ -20,6 +20,7 @@
 namespace lockstep {
 
 class Communicator;
+class GradientBucket;
 struct LoggedStep;
 
 /// How gradients are brought together.
@@ -99,6 +100,12 @@ struct ProgramKey {
     std::function<std::shared_ptr<const void>()> keep;
 };
 
+/// What brings gradients together in place of an engine's own reduction (communication_hook.h).
+struct ReductionHook {
+    std::function<Tensor(const GradientBucket&)> sum;
+    std::function<void(const std::string& reason)> abort;  ///< ends what `sum` waits for, on all ranks
+};
+
 /// Outputs of a forward with what they came in.
 struct ForwardResult {
     std::vector<Tensor> outputs;
@@ -144,6 +151,8 @@ public:
     /// The next one whose forward was made while it is on brings all together. On at first.
     void set_gradient_sync(bool on);
     bool gradient_sync() const;
+    /// Several processes alone. Throws InvalidArgument when there is a hook already, or training has begun.
+    void set_reduction_hook(ReductionHook hook);
     /// Waits for all steps; throws what they have to throw.
     void synchronize();
     /// The sum of what the processes of the job give; `value` where there is one. Waits for all steps. Collective.

@@ -104,6 +104,8 @@ std::shared_ptr<Communicator> ProcessGroup::communicator(std::string_view purpos
     return communicator_->duplicate(purpose);
 }
 
+void ProcessGroup::abort(const std::string& reason) noexcept { communicator_->abort(reason); }
+
 bool ProcessGroup::Work::done() const { return state_->done(); }
 
 void ProcessGroup::Work::wait() const {

@@ -162,6 +162,10 @@ public:
     int recv(const Tensor& tensor, int from = any_source, int tag = 0);
     Work irecv(const Tensor& tensor, int from = any_source, int tag = 0);
 
+    /// From any thread: whoever waits in this group, here or on another rank, gets a CommunicationError with `reason`,
+    /// and so does every later call. torch's ProcessGroup.abort.
+    void abort(const std::string& reason) noexcept;
+
 private:
     ProcessGroup(std::shared_ptr<Rendezvous> rendezvous, std::shared_ptr<Communicator> communicator);
 

@@ -110,7 +110,7 @@ std::unique_ptr<Communicator> Communicator::duplicate(std::string_view purpose) 
 
 void Communicator::fail(std::string_view name, std::uint64_t number, std::uint64_t bytes, const std::string& reason) {
     // Others that wait for this rank learn of it now, not at their deadlines.
-    transport_->abort(fmt::format("rank {} gave up: {}", place_.rank, reason));
+    abort(fmt::format("rank {} gave up: {}", place_.rank, reason));
     // Once is enough: what is called behind a failure fails at once.
     const std::string missing = number > 0 && !failed_ ? board_->missing(name, number) : std::string();
     failed_ = true;

@@ -51,9 +51,10 @@ struct EngineContext {
     bool deterministic = false;
     ReductionMode reduction = ReductionMode::root;
     std::size_t kept_programs = 64;
-    bool find_unused = false;           ///< see EngineOptions::find_unused_parameters
-    std::shared_ptr<Communicator> job;  ///< the processes that train together; null: this one trains alone
-    ShardRange held;                    ///< shards that this process computes
+    bool find_unused = false;                   ///< see EngineOptions::find_unused_parameters
+    std::shared_ptr<Communicator> job;          ///< the processes that train together; null: this one trains alone
+    std::shared_ptr<const ReductionHook> hook;  ///< brings gradients together instead; may be null
+    ShardRange held;                            ///< shards that this process computes
     std::vector<Lane> lanes;
     std::vector<Stream*> compute_streams;                        ///< one a lane
     std::vector<Stream*> communication_streams, commit_streams;  ///< one a device

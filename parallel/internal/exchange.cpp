@@ -20,12 +20,15 @@ TaskSpec exchange_task(const EngineContext& context, std::string name,
                        std::function<void(Communicator&, const Invocation&)> body, std::vector<PlaceRef> in,
                        std::vector<PlaceRef> out) {
     TaskSpec task;
-    task.kernel =
-        make_kernel([job = context.job, health = context.health, body = std::move(body)](const Invocation& i) {
-            if (health->failed_step >= 0)
-                job->abort(fmt::format("rank {} stopped: an operation of its backward failed", job->rank()));
-            body(*job, i);
-        });
+    task.kernel = make_kernel([job = context.job, hook = context.hook, health = context.health,
+                               body = std::move(body)](const Invocation& i) {
+        if (health->failed_step >= 0) {
+            const std::string reason = fmt::format("rank {} stopped: an operation of its backward failed", job->rank());
+            job->abort(reason);
+            if (hook) hook->abort(reason);
+        }
+        body(*job, i);
+    });
     task.operation = std::make_shared<const Exchange>(std::move(name));
     task.in = std::move(in);
     task.out = std::move(out);

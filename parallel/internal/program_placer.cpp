@@ -280,7 +280,7 @@ void ProgramPlacer::place_buckets(const Turn& done) {
         if (ready.full > done.full || ready.last > done.last) return;
         const Bucket& bucket = placed_.buckets_[next_bucket_];
         place_in_slots(bucket);
-        reducer_.reduce(bucket, record_lanes());
+        reducer_.reduce(bucket, record_lanes(), next_bucket_ + 1 == placed_.buckets_.size());
     }
 }
 

@@ -116,6 +116,7 @@ void ProgramPlacer::place_fingerprint(const std::vector<std::size_t>& offsets) {
         for (const std::int64_t value : {std::int64_t{bucket.arena}, bucket.begin, bucket.end}) add(value);
     add(std::int64_t{update_.optimizer != nullptr});
     add(static_cast<std::int64_t>(update_.sync));
+    add(std::int64_t{context_.hook != nullptr});
     const PlaceRef mine =
         report_.parts->at(context_.rank(), offsets[static_cast<std::size_t>(context_.rank())], sizeof own);
     // On the stream of the collectives, but nobody meets anybody there.

@@ -1,23 +1,30 @@
 // Sums over the shards of several processes, bucket by bucket, on operations that every backend has: each rank is sent
 // its part of a bucket by all others, adds the parts up along the tree, and everybody gathers the sums.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstring>
 
 #include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/parallel/communication_hook.h"
 #include "lockstep/parallel/internal/exchange.h"
 #include "lockstep/parallel/internal/reducer.h"
 #include "lockstep/runtime/internal/core_operations.h"
+#include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
 namespace {
 
+DType dtype_in(const EngineContext& context, const Bucket& bucket) {
+    return context.store->parameters()[static_cast<std::size_t>(bucket.arena)].dtype;
+}
+
 /// Where the parts of one bucket begin and end, and who sends what.
 class RankExchange {
 public:
     RankExchange(EngineContext& context, Schedule& schedule, const Bucket& bucket)
-        : context_(context),
-          schedule_(schedule),
-          dtype_(context.store->parameters()[static_cast<std::size_t>(bucket.arena)].dtype) {
+        : context_(context), schedule_(schedule), dtype_(dtype_in(context, bucket)) {
         for (int r = 0; r < context.ranks(); ++r)
             parts_.push_back(static_cast<std::size_t>(ArenaCut::part(bucket, r, context.ranks()).elements()) *
                              size_of(dtype_));
@@ -92,12 +99,45 @@ private:
     std::vector<std::size_t> parts_;  ///< bytes of each rank's part
 };
 
+/// What does not fit in a hook's result; empty where it does.
+std::string misfit(const Tensor& sum, const Tensor& buffer) {
+    if (!sum.defined()) return "it returned an undefined tensor; return the sum of the ranks' buffers";
+    if (sum.device().is_host() && sum.dtype() == buffer.dtype() && sum.shape() == buffer.shape()) return {};
+    return fmt::format("it returned a tensor of shape {} and {} on {}; the bucket has shape {} and {} on the host",
+                       sum.shape().str(), name_of(sum.dtype()), sum.device().str(), buffer.shape().str(),
+                       name_of(buffer.dtype()));
+}
+
+/// `data`: the numbers of the bucket, before and after.
+void run_hook(const ReductionHook& hook, Communicator& job, void* data, const GradientBucket& bucket) {
+    const Tensor& own = bucket.buffer();
+    const auto& memory = own.impl()->storage->buffer;
+    std::string wrong;
+    try {
+        const NoGrad no_tape;
+        std::memcpy(memory->data(), data, memory->bytes());
+        const Tensor sum = hook.sum(bucket);
+        wrong = misfit(sum, own);
+        if (wrong.empty() && sum.impl()->storage != own.impl()->storage) own.copy_(sum);
+        std::memcpy(data, memory->data(), memory->bytes());
+    } catch (const std::exception& error) {
+        wrong = error.what();
+    }
+    if (wrong.empty()) return;
+    hook.abort(fmt::format("rank {}: the communication hook failed: {}", job.rank(), wrong));
+    job.give_up(fmt::format("communication hook of bucket {}", bucket.index()), memory->bytes(), wrong);
+}
+
 }  // namespace
 
 std::vector<int> Reducer::sum_over_ranks(const Bucket& bucket, const PlaceRef& target, const std::vector<int>& ready) {
     Stream& stream = context_.exchange();
     for (const int event : ready) schedule_.wait(stream, event);
-    if (context_.reduction == ReductionMode::fast) return all_reduce(bucket, target);
+    if (context_.hook || context_.reduction == ReductionMode::fast) {
+        sum_own(bucket, target);
+        context_.hook ? call_hook(bucket, target) : all_reduce(bucket, target);
+        return {schedule_.record(stream)};
+    }
     RankExchange exchange(context_, schedule_, bucket);
 
     // A rank sends one sum for each of its nodes of the tree: one, unless its run of shards is unaligned.
@@ -140,7 +180,7 @@ std::vector<int> Reducer::sum_over_ranks(const Bucket& bucket, const PlaceRef& t
     return {schedule_.record(stream)};
 }
 
-std::vector<int> Reducer::all_reduce(const Bucket& bucket, const PlaceRef& target) {
+void Reducer::sum_own(const Bucket& bucket, const PlaceRef& target) {
     Stream& stream = context_.exchange();
     std::vector<std::pair<int, int>> parts;
     std::vector<PlaceRef> places;
@@ -151,22 +191,49 @@ std::vector<int> Reducer::all_reduce(const Bucket& bucket, const PlaceRef& targe
     for (const DeviceNode& node : sums_->device_nodes())
         take(sums_->place(node, bucket, turn_, bucket.begin, bucket.end));
     if (update_.sync == GradientSync::all) take(gradients_of(context_, bucket));
-    const DType dtype = context_.store->parameters()[static_cast<std::size_t>(bucket.arena)].dtype;
-    const TensorMeta meta = TensorMeta::contiguous(dtype, {bucket.elements()});
+    const TensorMeta meta = TensorMeta::contiguous(dtype_in(context_, bucket), {bucket.elements()});
     if (places.empty())  // no rows: it takes part all the same
         schedule_.run(stream,
                       flat_task(context_, stream, 0, std::make_shared<const Fill>(0), {}, {}, {meta}, {target}));
     else if (places.size() > 1 || places.front().memory != target.memory)
         schedule_.run(stream, flat_task(context_, stream, 0, std::make_shared<const TreeSum>(std::move(parts), false),
                                         std::vector<TensorMeta>(places.size(), meta), places, {meta}, {target}));
+}
+
+void Reducer::all_reduce(const Bucket& bucket, const PlaceRef& target) {
     const ReduceOp op = update_.optimizer ? ReduceOp::sum : ReduceOp::mean;
-    schedule_.run(stream, exchange_task(context_, "all_reduce",
-                                        [count = static_cast<std::size_t>(bucket.elements()), dtype, op](
-                                            Communicator& job, const Invocation& call) {
-                                            job.all_reduce(call.out[0], count, dtype, op);
-                                        },
-                                        {}, {target}));
-    return {schedule_.record(stream)};
+    schedule_.run(
+        context_.exchange(),
+        exchange_task(context_, "all_reduce",
+                      [count = static_cast<std::size_t>(bucket.elements()), dtype = dtype_in(context_, bucket), op](
+                          Communicator& job, const Invocation& call) { job.all_reduce(call.out[0], count, dtype, op); },
+                      {}, {target}));
+}
+
+void Reducer::call_hook(const Bucket& bucket, const PlaceRef& target) {
+    const DType dtype = dtype_in(context_, bucket);
+    const auto& segments = context_.store->parameters()[static_cast<std::size_t>(bucket.arena)].segments;
+    std::vector<GradientBucket::Part> parts;
+    for (int i = bucket.first_segment; i < bucket.last_segment; ++i) {
+        const ArenaSegment& segment = segments[static_cast<std::size_t>(i)];
+        const std::int64_t begin = std::max(segment.begin, bucket.begin), end = std::min(segment.end, bucket.end);
+        const bool whole = begin == segment.begin && end == segment.end;
+        parts.push_back({segment.name, whole, whole ? segment.shape : Shape{end - begin}, begin - bucket.begin,
+                         end - bucket.begin});
+    }
+    schedule_.run(
+        context_.exchange(),
+        exchange_task(context_, "communication_hook",
+                      [hook = context_.hook, number = number_, last = last_, shape = Shape{bucket.elements()}, dtype,
+                       parts = std::move(parts)](Communicator& job, const Invocation& call) {
+                          run_hook(*hook, job, call.out[0], {number, last, Tensor::empty(shape, dtype), parts});
+                      },
+                      {}, {target}));
+    if (update_.optimizer || context_.ranks() == 1) return;
+    const TensorMeta meta = TensorMeta::contiguous(dtype, {bucket.elements()});
+    schedule_.run(context_.exchange(),
+                  flat_task(context_, context_.exchange(), 0, std::make_shared<const Affine>(1.0 / context_.ranks(), 0),
+                            {meta}, {target}, {meta}, {target}));
 }
 
 }  // namespace lockstep

@@ -204,7 +204,8 @@ void Reducer::accumulate(const Bucket& bucket) {
                           {meta}, {sum}, {meta}, {gradients}));
 }
 
-void Reducer::reduce(const Bucket& bucket, const std::vector<int>& ready) {
+void Reducer::reduce(const Bucket& bucket, const std::vector<int>& ready, bool last) {
+    last_ = last;
     const std::vector<int> combined = combine(bucket, ready);
     std::vector<int> read;
     const auto brought = [&](int device, const Bucket& part) {
@@ -234,6 +235,7 @@ void Reducer::reduce(const Bucket& bucket, const std::vector<int>& ready) {
     }
     if (sums_->uses_slots()) read_[static_cast<std::size_t>(turn_)] = std::move(read);
     turn_ = (turn_ + 1) % PartialSums::turns;
+    ++number_;
 }
 
 void Reducer::update_from_root(const Bucket& bucket) {

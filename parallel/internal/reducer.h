@@ -42,8 +42,8 @@ public:
     /// Makes a lane's stream wait until the slots of this turn have been read.
     void wait_for_slots(Stream& lane);
     /// `ready`: events (one a lane that has shards) behind which the gradients of the bucket are complete, and in slots
-    /// where they belong there, and its parameters are no longer read.
-    void reduce(const Bucket& bucket, const std::vector<int>& ready);
+    /// where they belong there, and its parameters are no longer read. `last`: no other follows.
+    void reduce(const Bucket& bucket, const std::vector<int>& ready, bool last);
     /// Update and broadcast alone, for gradients that lie in the arena of device 0 (PyTorch's longer form).
     void update_from_root(const Bucket& bucket);
     /// After the last bucket: notes on every device which segments have been updated.
@@ -61,8 +61,11 @@ private:
     /// The same over processes (rank_reduction.cpp): each sums its part of the bucket, and gets those of the others.
     /// The sum comes to `target`, all of it.
     std::vector<int> sum_over_ranks(const Bucket& bucket, const PlaceRef& target, const std::vector<int>& ready);
-    /// The same by the backend's own operation, in its order.
-    std::vector<int> all_reduce(const Bucket& bucket, const PlaceRef& target);
+    /// This rank's own sum, all of it, to `target`.
+    void sum_own(const Bucket& bucket, const PlaceRef& target);
+    /// Makes it the sum of all ranks by the backend's own operation, in its order, or by a hook.
+    void all_reduce(const Bucket& bucket, const PlaceRef& target);
+    void call_hook(const Bucket& bucket, const PlaceRef& target);
     /// Adds the sum to what lies in device 0's gradient arena, when the step is good.
     void accumulate(const Bucket& bucket);
     void update(int device, const Bucket& part);
@@ -79,6 +82,8 @@ private:
     UpdatePlan update_;
     Schedule& schedule_;
     int turn_ = 0;
+    int number_ = 0;                                         ///< of the bucket, in the order of the turns
+    bool last_ = false;                                      ///< it is the last one
     std::array<std::vector<int>, PartialSums::turns> read_;  ///< events behind which slots have been read
     std::set<int> communicating_;
     std::map<std::pair<Stream*, int>, std::shared_ptr<Buffer>> staging_;

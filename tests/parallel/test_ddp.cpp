@@ -14,17 +14,13 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/tape.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/comm/forked_ranks.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/parallel/ddp_ranks.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
 using Lines = std::vector<std::string>;
 
 namespace {
-
-const bool one_device = ::setenv("LOCKSTEP_CPU_DEVICES", "1", 1) == 0;
 
 struct Net {
     Linear first{6, 5}, second{5, 3};
@@ -38,27 +34,6 @@ struct Other {
     LOCKSTEP_MEMBERS(first, second)
     Tensor forward(const Tensor& x) { return second(first(x)); }
 };
-
-/// Throws where `found` is not what it should be.
-void expect(bool good, const std::string& what) {
-    if (!good) throw Error(what);
-}
-
-std::string on_ranks(int size, const std::function<void(ProcessGroup&)>& body,
-                     std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
-    const test::TemporaryDirectory place;
-    ForkedRanks ranks(size, [&](int rank) {
-        ProcessGroup group({.backend = "shm",
-                            .rendezvous = {.init_method = "file://" + (place / "store").string(),
-                                           .rank = rank,
-                                           .world_size = size,
-                                           .timeout = std::chrono::seconds(60)},
-                            .timeout = timeout});
-        body(group);
-        return Lines();
-    });
-    return joined(ranks.finish(std::chrono::seconds(120)));
-}
 
 /// Rows of all ranks, the same on each: rank r has [6 * r, 6 * r + 6).
 struct Data {
@@ -100,13 +75,6 @@ void expect_close(const std::vector<std::vector<float>>& found, const std::vecto
         for (std::size_t i = 0; i < wanted[p].size(); ++i)
             expect(std::abs(found[p][i] - wanted[p][i]) <= 1e-5F * (1 + std::abs(wanted[p][i])),
                    fmt::format("{}: gradient {} of parameter {} is {}, not {}", what, i, p, found[p][i], wanted[p][i]));
-}
-
-template <class E>
-void expect_throws(const std::string& part, const std::function<void()>& call) {
-    const std::string message = message_of<E>(call);
-    expect(contains(message, part) && message.find('\n') == std::string::npos,
-           fmt::format("'{}' does not say '{}'", message, part));
 }
 
 }  // namespace
