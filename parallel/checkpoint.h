@@ -40,14 +40,25 @@ std::vector<NamedTensor> tensors_of(Model& model) {
     }
 }
 
+/// Of several processes one writes.
+template <class Model>
+bool writes_files(Model& model) {
+    if constexpr (requires { model.engine(); })
+        return model.engine().rank() == 0;
+    else
+        return true;
+}
+
 }  // namespace detail
 
 /// Writes parameters and buffers of a wrapper or a plain module, tied ones under each of their names. An old file is
 /// replaced at once or, after an error, as it was. Waits for all steps and throws what they have to throw;
-/// InvalidArgument where the directory cannot be written, DataError when writing fails.
+/// InvalidArgument where the directory cannot be written, DataError when writing fails. Of several processes rank 0
+/// writes, and the others only wait for their steps.
 template <class Model>
 void save(Model& model, const std::filesystem::path& path) {
-    detail::save_tensors(detail::tensors_of(model), path);
+    const std::vector<NamedTensor> tensors = detail::tensors_of(model);
+    if (detail::writes_files(model)) detail::save_tensors(tensors, path);
 }
 
 /// Reads what `save` or PyTorch wrote into a wrapper or a plain module; "module." before a name is left out. Floating
@@ -62,10 +73,12 @@ void load(Model& model, const std::filesystem::path& path) {
 std::filesystem::path resume_path(const std::filesystem::path& checkpoint);
 
 /// Writes the state of the run beside `checkpoint`, which is there already: settings and momentum of the optimizer by
-/// parameter name, steps, and `run`. Does not depend on devices or reduction. Throws as `save` does.
+/// parameter name, steps, and `run`. Does not depend on devices or reduction. Throws as `save` does, and like it writes
+/// on rank 0.
 template <class Model>
 void save_resume(Model& model, SGD& optimizer, const RunState& run, const std::filesystem::path& checkpoint) {
-    detail::save_run(model.engine(), optimizer, run, checkpoint);
+    model.synchronize();
+    if (detail::writes_files(model)) detail::save_run(model.engine(), optimizer, run, checkpoint);
 }
 
 /// Continues the run: `model` has been loaded from `checkpoint`. Sets the optimizer's settings and momentum and the

@@ -11,6 +11,7 @@
 #include "lockstep/ops/internal/step_operations.h"
 #include "lockstep/parallel/internal/batch_inputs.h"
 #include "lockstep/parallel/internal/in_flight.h"
+#include "lockstep/parallel/internal/join.h"
 #include "lockstep/parallel/internal/longer_form.h"
 #include "lockstep/parallel/internal/program_cache.h"
 #include "lockstep/parallel/internal/rank_agreement.h"
@@ -82,6 +83,7 @@ struct Engine::Impl {
             context.cut.emplace(context.store, wanted.bucket_bytes, by_slices ? context.devices.size() : 1,
                                 wanted.first_bucket_bytes);
         context.find_unused = wanted.find_unused_parameters;
+        context.static_graph = wanted.static_graph;
         for (const Device device : context.devices) context.control.emplace_back(device, context.shards);
         StepState state;
         state.seed = wanted.seed.value_or(current_seed());
@@ -112,6 +114,24 @@ struct Engine::Impl {
     std::unique_ptr<ProgramCache> cache;
     std::unique_ptr<ReplicaKeeper> replicas;
     std::unique_ptr<LongerForm> longer;
+    std::unique_ptr<Join> join;  ///< while ranks may run out of batches
+
+    /// The forward of the longer form.
+    void enqueue_forward(PlacedProgram& program, Instance& instance, BatchInputs& batch, int slot) {
+        const auto work = [&] {
+            replicas->refresh();
+            batch.stage(*in_flight, slot);
+            batch.scatter(program, instance);
+            program.enqueue_forward(instance, Phase::work);
+        };
+        in_two_phases(context, *replicas, work, [&] {
+            program.enqueue_forward(instance, Phase::commit);
+            insist([&] { in_flight->end(slot, nullptr, context.devices[0], nullptr); });
+            insist([&] { replicas->hand_back(); });
+        });
+        replicas->count(program, false);
+        replicas->mark_current();
+    }
 };
 
 Engine::Engine(std::vector<NamedTensor> tensors, Devices devices, EngineOptions options,
@@ -142,6 +162,7 @@ std::uint64_t Engine::traces() const { return impl_->cache->traces(); }
 std::vector<std::uint64_t> Engine::operations_per_device() const { return impl_->replicas->operations(); }
 
 ShardRange Engine::held_shards() const { return impl_->context.held; }
+int Engine::rank() const { return impl_->context.rank(); }
 Communicator* Engine::job() const { return impl_->context.job.get(); }
 
 Device Engine::device_of_shard(int shard) const {
@@ -162,8 +183,12 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
             "step: the optimizer belongs to another model; make it from this wrapper: SGD(model, ...)");
     if (impl_->context.job && options.micro_steps != 1)
         throw InvalidArgument("step: several processes take a batch at once; give micro_steps 1");
+    if (impl_->join)
+        throw InvalidArgument(
+            "step: inside join ranks have batches of their own; use forward, backward() and the optimizer's step()");
     const int slot = impl_->in_flight->begin();
     BatchInputs batch(impl_->context, inputs, false);
+    if (impl_->options.broadcast_buffers && impl_->context.job) take_buffers(impl_->context);
     const std::vector<bool> wants(inputs.size(), false);
     const ProgramCall call{key, Pass::step, batch.metas(), wants, model};
     auto state = std::make_shared<StepLoss::State>();
@@ -227,30 +252,54 @@ ForwardResult Engine::forward(const ProgramKey& key, const std::vector<BatchInpu
                         "use one shard a "
                         "process",
                         batch.cut().rows, impl_->context.held.size()));
+    if (impl_->options.broadcast_buffers && impl_->context.job) take_buffers(impl_->context);
     const GradientSync sync = impl_->longer->sync();
     PlacedProgram& program = impl_->cache->get({key, pass, batch.metas(), wants, model, sync}, batch.cut(), nullptr);
     const auto instance = program.acquire();
-    const auto work = [&] {
-        impl_->replicas->refresh();
-        batch.stage(*impl_->in_flight, slot);
-        batch.scatter(program, *instance);
-        program.enqueue_forward(*instance, Phase::work);
-    };
-    in_two_phases(impl_->context, *impl_->replicas, work, [&] {
-        program.enqueue_forward(*instance, Phase::commit);
-        insist([&] { impl_->in_flight->end(slot, nullptr, devices()[0], nullptr); });
-        insist([&] { impl_->replicas->hand_back(); });
-    });
-    impl_->replicas->count(program, false);
-    impl_->replicas->mark_current();
+    const bool joins = impl_->join && pass == Pass::training;
+    const double scale = joins ? impl_->join->enter({&program, instance, inputs}, sync) : 1;
+    impl_->enqueue_forward(program, *instance, batch, slot);
     const auto& prototype = program.batch().full->prototype;
-    return {impl_->longer->gather(program, instance, inputs, wants, sync,
+    return {impl_->longer->gather(program, instance, inputs, wants, sync, scale,
                                   impl_->options.output_device.value_or(devices()[0])),
             prototype};
 }
 
 void Engine::set_gradient_sync(bool on) { impl_->longer->set_sync(on); }
 bool Engine::gradient_sync() const { return impl_->longer->syncs(); }
+
+void Engine::begin_join(const JoinOptions& options) {
+    if (!job()) throw InvalidArgument("join is for several processes; make the model distributed");
+    if (impl_->join) throw InvalidArgument("join: another one is going on; leave it first");
+    impl_->join = std::make_unique<Join>(impl_->context, options);
+    impl_->longer->join = impl_->join.get();
+}
+
+void Engine::end_join() {
+    const bool synced = gradient_sync();
+    impl_->join->leave([&](bool syncs) {
+        set_gradient_sync(syncs);
+        impl_->longer->forget_shared_gradients();
+        const GradientSync sync = impl_->longer->sync();
+        const Join::Company& company = impl_->join->company(sync);
+        const int slot = impl_->in_flight->begin();
+        BatchInputs batch(impl_->context, company.inputs, true);
+        const auto instance = company.program->acquire();
+        impl_->enqueue_forward(*company.program, *instance, batch, slot);
+        impl_->longer->go_back_without_gradients(*company.program, *instance, sync);
+    });
+    set_gradient_sync(synced);
+    synchronize();
+    impl_->join->hand_on();
+    give_up_join();
+    store()->touch_parameters();
+    impl_->replicas->mark_current();
+}
+
+void Engine::give_up_join() noexcept {
+    impl_->longer->join = nullptr;
+    impl_->join.reset();
+}
 
 void Engine::set_reduction_hook(ReductionHook hook) {
     auto& place = impl_->context.hook;

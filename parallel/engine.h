@@ -54,8 +54,15 @@ struct EngineOptions {
     std::size_t first_bucket_bytes = 0;
     /// Parameters that get no gradient are left alone. Otherwise they are an error that names them.
     bool find_unused_parameters = false;
+    /// The same parameters are used in every step: those that are not are left alone, and it is an error, which names
+    /// one, when others get gradients later.
+    bool static_graph = false;
     /// The parameters and buffers of rank 0 become everybody's at the start. Otherwise all ranks must have the same.
     bool init_sync = true;
+    /// The buffers of rank 0 become everybody's before every forward. Running statistics are those of rank 0 anyway; a
+    /// model that writes other buffers, differently on each rank, needs it. Costs a collective, and each step waits for
+    /// the one before it.
+    bool broadcast_buffers = false;
 };
 
 /// How one step goes through its batch.
@@ -66,6 +73,15 @@ struct StepOptions {
     /// last one shorter; where rows run out there are fewer. To layers every part is a forward of its own: it has its
     /// own random masks, and BatchNorm normalises with its rows and moves the running statistics once for it.
     int micro_steps = 1;
+};
+
+/// What happens when ranks run out of batches one after the other (DistributedDataParallel::join).
+struct JoinOptions {
+    /// The mean of gradients is over all ranks, those without batches count as zeros. Otherwise it is over the ranks
+    /// that still have some: late batches count for more.
+    bool divide_by_initial_world_size = true;
+    /// All ranks throw StepError as soon as one has none left.
+    bool throw_on_early_termination = false;
 };
 
 /// The loss of a step, read when it is wanted.
@@ -138,6 +154,8 @@ public:
     ShardRange held_shards() const;
     /// Device of a shard that this process computes, for those who fill shards themselves.
     Device device_of_shard(int shard) const;
+    /// Of this process among those that train together; 0 where it trains alone.
+    int rank() const;
     /// The processes that train together; null where this one trains alone.
     Communicator* job() const;
 
@@ -151,6 +169,12 @@ public:
     /// The next one whose forward was made while it is on brings all together. On at first.
     void set_gradient_sync(bool on);
     bool gradient_sync() const;
+    /// Between these two, ranks may make different numbers of forwards and backwards. Collective.
+    void begin_join(const JoinOptions& options);
+    /// This rank has no batch left. Returns when all ranks have none, with the model of the one that came last.
+    void end_join();
+    /// This rank ends without: the others find out that it has left.
+    void give_up_join() noexcept;
     /// Several processes alone. Throws InvalidArgument when there is a hook already, or training has begun.
     void set_reduction_hook(ReductionHook hook);
     /// Waits for all steps; throws what they have to throw.

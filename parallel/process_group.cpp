@@ -104,6 +104,26 @@ std::shared_ptr<Communicator> ProcessGroup::communicator(std::string_view purpos
     return communicator_->duplicate(purpose);
 }
 
+void ProcessGroup::once_per_host(const std::function<void()>& prepare) {
+    const auto of_all = [&](std::int32_t own) {
+        const Tensor all = Tensor::empty({size()}, DType::i32);
+        all_gather(all, Tensor::from(std::vector<std::int32_t>{own}, Shape{1}));
+        return all.to_vector<std::int32_t>();
+    };
+    const int world_rank = communicator_->place().global_ranks[static_cast<std::size_t>(rank())];
+    const std::vector<std::int32_t> first_of_host = of_all(world_rank - local_rank());
+    const auto same_host = std::find(first_of_host.begin(), first_of_host.end(), world_rank - local_rank());
+    if (same_host - first_of_host.begin() == rank()) {
+        try {
+            prepare();
+        } catch (const std::exception& error) {
+            abort(fmt::format("rank {} could not prepare: {}", rank(), error.what()));
+            throw;
+        }
+    }
+    barrier();
+}
+
 void ProcessGroup::abort(const std::string& reason) noexcept { communicator_->abort(reason); }
 
 bool ProcessGroup::Work::done() const { return state_->done(); }

@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -151,6 +152,10 @@ public:
     Work barrier_async();
     /// As barrier; an error on rank 0 names all ranks that have not come within `timeout`.
     void monitored_barrier(std::chrono::milliseconds timeout);
+
+    /// Runs `prepare` on one rank of each host while the others wait, for what must be there once (data that is
+    /// unpacked, for one). What it throws is thrown on its rank, and CommunicationError that quotes it on the others.
+    void once_per_host(const std::function<void()>& prepare);
 
     // Messages. Between two ranks those with the same tag (0 to 2^31 - 1) arrive in the order in which they were sent;
     // both sides give tensors of the same number of bytes. To send does not mean that the other side has received it.

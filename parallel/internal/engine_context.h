@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -51,7 +52,10 @@ struct EngineContext {
     bool deterministic = false;
     ReductionMode reduction = ReductionMode::root;
     std::size_t kept_programs = 64;
-    bool find_unused = false;                   ///< see EngineOptions::find_unused_parameters
+    bool find_unused = false;   ///< see EngineOptions::find_unused_parameters
+    bool static_graph = false;  ///< see EngineOptions
+    /// Parameters (arena, segment) that the first program used, where the graph is static.
+    std::optional<std::set<std::pair<int, int>>> used_parameters;
     std::shared_ptr<Communicator> job;          ///< the processes that train together; null: this one trains alone
     std::shared_ptr<const ReductionHook> hook;  ///< brings gradients together instead; may be null
     ShardRange held;                            ///< shards that this process computes

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/parallel/internal/join.h"
 #include "lockstep/parallel/internal/two_phases.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/tape.h"
@@ -66,7 +68,7 @@ GradientSync LongerForm::sync() const {
 
 std::vector<Tensor> LongerForm::gather(PlacedProgram& program, std::shared_ptr<Instance> instance,
                                        const std::vector<BatchInput>& inputs, const std::vector<bool>& wants,
-                                       GradientSync sync, Device output_device) {
+                                       GradientSync sync, double scale, Device output_device) {
     const BatchProgram& batch = program.batch();
     std::vector<Tensor> outputs;
     std::vector<Tensor> taped;
@@ -86,8 +88,8 @@ std::vector<Tensor> LongerForm::gather(PlacedProgram& program, std::shared_ptr<I
     // The tape holds the instance, and with it the program, used or not.
     const std::weak_ptr<const bool> alive = alive_;
     put_on_tape("data_parallel", tape_inputs, taped,
-                [this, alive, &program, instance = std::move(instance), input_devices, sync,
-                 used = std::make_shared<bool>(false)](const std::vector<Tensor>& gradients) {
+                [this, alive, &program, instance = std::move(instance), input_devices, sync, scale,
+                 used = std::make_shared<bool>(false)](std::vector<Tensor> gradients) {
                     if (alive.expired())
                         throw InvalidArgument(
                             "backward: the wrapper that made this tensor is gone; keep it until after backward");
@@ -96,9 +98,18 @@ std::vector<Tensor> LongerForm::gather(PlacedProgram& program, std::shared_ptr<I
                             "backward: a wrapper's activations are freed by the first backward, retain_graph or not; "
                             "call forward again, or add the losses and go back once");
                     *used = true;
+                    for (Tensor& gradient : gradients)
+                        if (scale != 1 && gradient.defined()) gradient = gradient * scale;
                     return backward(program, *instance, gradients, input_devices, sync);
                 });
     return outputs;
+}
+
+void LongerForm::go_back_without_gradients(PlacedProgram& program, Instance& instance, GradientSync sync) {
+    std::vector<Tensor> none;
+    for (const Operand& gradient : program.batch().full->output_gradients)
+        if (gradient.buffer) none.emplace_back();
+    (void)backward(program, instance, none, {}, sync);
 }
 
 std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& instance,
@@ -280,6 +291,7 @@ void LongerForm::update(Optimizer& optimizer) {
         insist([&] { in_flight_.end(slot, nullptr, context_.devices[0], nullptr); });
         insist([&] { replicas_.hand_back(); });
     });
+    if (join) join->note(optimizer);
     context_.store->touch_parameters();
     replicas_.mark_current();
 }

@@ -13,6 +13,8 @@
 
 namespace lockstep {
 
+class Join;
+
 class LongerForm {
 public:
     LongerForm(EngineContext& context, InFlight& in_flight, ReplicaKeeper& replicas);
@@ -20,10 +22,13 @@ public:
     LongerForm(const LongerForm&) = delete;
     LongerForm& operator=(const LongerForm&) = delete;
 
-    /// Outputs of a program on `output_device`, on the tape where the program has a backward.
+    /// Outputs of a program on `output_device`, on the tape where the program has a backward, whose gradients are
+    /// multiplied by `scale`.
     std::vector<Tensor> gather(PlacedProgram& program, std::shared_ptr<Instance> instance,
                                const std::vector<BatchInput>& inputs, const std::vector<bool>& wants, GradientSync sync,
-                               Device output_device);
+                               double scale, Device output_device);
+    /// The backward of a forward whose outputs nobody has used: it only brings together what other ranks have.
+    void go_back_without_gradients(PlacedProgram& program, Instance& instance, GradientSync sync);
 
     /// Whether backwards of the forwards to come are brought together with those of other processes.
     void set_sync(bool on) { syncs_ = on; }
@@ -31,8 +36,14 @@ public:
     /// What the backward of a forward made now has to bring together.
     GradientSync sync() const;
 
+    Join* join = nullptr;  ///< is told of updates; may be null
+
     /// A step uses the gradient arenas itself: parameters lose the gradients that lie there.
     void forget_gradients();
+    /// Those that have been brought together already: other ranks have used them, too.
+    void forget_shared_gradients() {
+        if (!own_gradients_) forget_gradients();
+    }
 
 private:
     std::vector<Tensor> backward(PlacedProgram& program, Instance& instance, const std::vector<Tensor>& gradients,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "lockstep/parallel/internal/program_placer.h"
@@ -42,7 +43,7 @@ void require_same_deliveries(const ParameterStore& store, const BatchProgram& ba
 
 /// As DDP, unless told to find them.
 void require_all_used(const EngineContext& context, const std::set<std::pair<int, int>>& used) {
-    if (!context.job || context.find_unused) return;
+    if (!context.job || context.find_unused || context.static_graph) return;
     std::string unused;
     for (std::size_t a = 0; a < context.store->parameters().size(); ++a) {
         const auto& segments = context.store->parameters()[a].segments;
@@ -59,12 +60,34 @@ void require_all_used(const EngineContext& context, const std::set<std::pair<int
                         context.rank(), unused));
 }
 
-std::vector<Bucket> buckets_of(const EngineContext& context, const BatchProgram& batch) {
+void require_static(EngineContext& context, const std::set<std::pair<int, int>>& used) {
+    if (!context.job || !context.static_graph) return;
+    if (!context.used_parameters) context.used_parameters = used;
+    std::vector<std::pair<int, int>> changed;
+    std::set_symmetric_difference(used.begin(), used.end(), context.used_parameters->begin(),
+                                  context.used_parameters->end(), std::back_inserter(changed));
+    if (changed.empty()) return;
+    const auto [arena, segment] = changed.front();
+    throw InvalidArgument(fmt::format(
+        "rank {}: the training graph has changed: {} {} a gradient now and {} at first, which static_graph rules out; "
+        "use the same parameters in every step, or set find_unused_parameters instead",
+        context.rank(),
+        context.store->parameters()[static_cast<std::size_t>(arena)].segments[static_cast<std::size_t>(segment)].name,
+        used.contains(changed.front()) ? "gets" : "does not get", used.contains(changed.front()) ? "did not" : "did"));
+}
+
+/// In the order in which backward finishes them.
+std::vector<Bucket> buckets_of(EngineContext& context, const BatchProgram& batch) {
     if (!has_gradients(batch)) return {};
     require_same_deliveries(*context.store, batch);
     const auto places = delivered(*batch.full);
     require_all_used(context, places);
-    return context.cut->buckets([&](int arena, int segment) { return places.contains({arena, segment}); });
+    require_static(context, places);
+    auto buckets = context.cut->buckets([&](int arena, int segment) { return places.contains({arena, segment}); });
+    std::stable_sort(buckets.begin(), buckets.end(), [&](const Bucket& a, const Bucket& b) {
+        return ready_after(context, batch, a).full < ready_after(context, batch, b).full;
+    });
+    return buckets;
 }
 
 }  // namespace

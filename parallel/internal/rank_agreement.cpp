@@ -82,10 +82,10 @@ std::vector<char> values_of(const EngineContext& context, const Buffer& arena) {
     return values;
 }
 
-/// Values of an arena, from rank 0.
-void take_values(const EngineContext& context, const Buffer& arena) {
+/// Values of an arena, from one rank.
+void take_values(const EngineContext& context, const Buffer& arena, int root = 0) {
     std::vector<char> values = values_of(context, arena);
-    context.job->broadcast(values.data(), values.size(), 0);
+    context.job->broadcast(values.data(), values.size(), root);
     Stream& stream = Stream::of(context.devices[0]);
     stream.copy(arena.data(), context.devices[0], values.data(), Device::host(), values.size());
     stream.synchronize();
@@ -119,10 +119,11 @@ void agree_on_options(EngineContext& context, const EngineOptions& options) {
     Communicator& job = *context.job;
     const bool threads_given = options.threads_per_shard > 0 || context.deterministic;
     const std::string own =
-        fmt::format("{} shards, {} and {} bytes a bucket, {}{}{}{}", context.shards, options.first_bucket_bytes,
+        fmt::format("{} shards, {} and {} bytes a bucket, {}{}{}{}{}", context.shards, options.first_bucket_bytes,
                     options.bucket_bytes, options.reduction == ReductionMode::fast ? "the fast reduction, " : "",
                     context.deterministic ? "deterministic" : "not deterministic",
                     options.nan_policy == NanPolicy::stop ? "" : ", steps that are not finite go on",
+                    options.broadcast_buffers ? ", buffers are broadcast" : "",
                     threads_given ? fmt::format(", {} threads a shard", context.threads) : "");
     const std::string of_rank_0 = text_of_rank_0(job, own);
     throw_together(
@@ -145,6 +146,22 @@ void begin_alike(EngineContext& context, StepState& state, bool values) {
         for (const auto& arena : *arenas)
             if (values) take_values(context, *arena);
     job.broadcast(&state.seed, sizeof state.seed, 0);
+}
+
+void take_buffers(const EngineContext& context) {
+    for (const auto& arena : context.store->replicas()[0].buffers) take_values(context, *arena);
+}
+
+void take_state(EngineContext& context, const std::map<std::uint64_t, Optimizer*>& optimizers, int root) {
+    for (const auto& arena : context.store->replicas()[0].parameters) take_values(context, *arena, root);
+    for (const auto& arena : context.store->replicas()[0].buffers) take_values(context, *arena, root);
+    for (const auto& [id, optimizer] : optimizers) {
+        const OptimizerState& state = context.state(*optimizer, 0);
+        for (const auto* arenas : {&state.segments, &state.momentum})
+            for (const auto& arena : *arenas)
+                if (arena) take_values(context, *arena, root);
+    }
+    take_values(context, *context.control[0].memory(), root);
 }
 
 void require_same_values(const EngineContext& context) {

@@ -2,6 +2,9 @@
 // and values, and that their replicas have stayed alike.
 #pragma once
 
+#include <cstdint>
+#include <map>
+
 #include "lockstep/parallel/internal/engine_context.h"
 #include "lockstep/runtime/random.h"
 
@@ -18,6 +21,13 @@ void agree_on_options(EngineContext& context, const EngineOptions& options);
 /// rank 0, naming rank and parameter; then takes the seed, and where `values` the values as well, from rank 0. DDP's
 /// _verify_param_shape_across_processes and _sync_module_states.
 void begin_alike(EngineContext& context, StepState& state, bool values);
+
+/// Rank 0's buffers become everybody's. Waits for all steps.
+void take_buffers(const EngineContext& context);
+
+/// Parameters, buffers, counters and the state of optimizers (by id) of rank `root` become everybody's. Waits for all
+/// steps.
+void take_state(EngineContext& context, const std::map<std::uint64_t, Optimizer*>& optimizers, int root);
 
 /// Throws DeviceError, on all ranks, where the replica of one differs from that of rank 0, naming rank and parameter.
 void require_same_values(const EngineContext& context);

@@ -1,0 +1,202 @@
+// Ranks with different numbers of batches: what each gets while the others go on, and what they have in the end.
+#include <cmath>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/layers.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/runtime/random.h"
+#include "lockstep/runtime/tape.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/ddp_ranks.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+
+namespace {
+
+struct Net {
+    Linear first{6, 5}, second{5, 3};
+    LOCKSTEP_MEMBERS(first, second)
+    Tensor forward(const Tensor& x) { return second(relu(first(x))); }
+};
+
+Net seeded() {
+    manual_seed(3);
+    return Net{};
+}
+
+/// Batch `number` of a rank.
+struct Rows {
+    Tensor x, y;
+    Rows(int rank, int number) {
+        manual_seed(static_cast<std::uint64_t>(100 * rank + number));
+        x = Tensor::randn({4 + rank, 6});
+        y = Tensor::randn({4 + rank, 3});
+    }
+};
+
+Tensor loss_of(const Tensor& output, const Tensor& target) {
+    const Tensor difference = output - target.to(output.device());
+    return sum(difference * difference) * (1.0 / static_cast<double>(target.numel()));
+}
+
+constexpr double rate = 0.05, momentum = 0.5;
+
+/// The same on one plain module: round i has the batches of all ranks that have so many, and the sum of their gradients
+/// is divided by all ranks, or by those that took part.
+std::vector<float> expected(const std::vector<int>& batches, bool by_all) {
+    Net net = seeded();
+    SGD sgd(net, {.lr = rate, .momentum = momentum});
+    const int rounds = *std::max_element(batches.begin(), batches.end());
+    for (int i = 0; i < rounds; ++i) {
+        const auto ranks = static_cast<int>(batches.size());
+        int present = 0;
+        for (const int count : batches) present += i < count ? 1 : 0;
+        sgd.zero_grad();
+        for (int rank = 0; rank < ranks; ++rank) {
+            if (i >= batches[static_cast<std::size_t>(rank)]) continue;
+            const Rows rows(rank, i);
+            (loss_of(net.forward(rows.x), rows.y) * (1.0 / (by_all ? ranks : present))).backward();
+        }
+        sgd.step();
+    }
+    return net.first.weight.tensor().to_vector<float>();
+}
+
+void expect_close(const std::vector<float>& found, const std::vector<float>& wanted, const std::string& what) {
+    for (std::size_t i = 0; i < wanted.size(); ++i)
+        expect(std::abs(found[i] - wanted[i]) <= 1e-5F, fmt::format("{}: {} instead of {}", what, found[i], wanted[i]));
+}
+
+/// One batch of PyTorch's longer form.
+void train(DistributedDataParallel<Net>& model, SGD& sgd, const Rows& rows) {
+    sgd.zero_grad();
+    loss_of(model.forward(rows.x), rows.y).backward();
+    sgd.step();
+}
+
+}  // namespace
+
+TEST_CASE("uneven inputs: gradients are the mean over all ranks, or over those that have batches") {
+    for (const std::vector<int>& batches :
+         {std::vector<int>{3, 5}, std::vector<int>{4, 1}, std::vector<int>{2, 4, 1}, std::vector<int>{3, 3}})
+        for (const bool by_all : {true, false}) {
+            CAPTURE(batches, by_all);
+            CHECK(on_ranks(static_cast<int>(batches.size()), [&](ProcessGroup& group) {
+                      DistributedDataParallel model(seeded(), group);
+                      SGD sgd(model, {.lr = rate, .momentum = momentum});
+                      model.join(
+                          [&] {
+                              for (int i = 0; i < batches[static_cast<std::size_t>(group.rank())]; ++i)
+                                  train(model, sgd, Rows(group.rank(), i));
+                          },
+                          {.divide_by_initial_world_size = by_all});
+                      model.engine().verify_replicas();
+                      expect_close(model->first.weight.tensor().to_vector<float>(), expected(batches, by_all),
+                                   "weights");
+
+                      // The momentum came with the model: a batch that all have keeps them alike.
+                      train(model, sgd, Rows(0, 77));
+                      model.engine().verify_replicas();
+                  }) == "");
+        }
+}
+
+TEST_CASE("uneven inputs with gradients that are brought together every second time") {
+    CHECK(on_ranks(2, [](ProcessGroup& group) {
+              DistributedDataParallel model(seeded(), group);
+              SGD sgd(model, {.lr = rate});
+              model.join([&] {
+                  for (int i = 0; i < (group.rank() == 0 ? 6 : 2); ++i) {
+                      const Rows rows(group.rank(), i);
+                      if (i % 2 == 0) {
+                          sgd.zero_grad();
+                          const auto apart = model.no_sync();
+                          loss_of(model.forward(rows.x), rows.y).backward();
+                      } else {
+                          loss_of(model.forward(rows.x), rows.y).backward();
+                          sgd.step();
+                      }
+                  }
+              });
+              model.engine().verify_replicas();
+              Net net = seeded();
+              SGD plain(net, {.lr = rate});
+              for (int i = 0; i < 6; ++i) {
+                  if (i % 2 == 0) plain.zero_grad();
+                  for (int rank = 0; rank < (i < 2 ? 2 : 1); ++rank) {
+                      const Rows rows(rank, i);
+                      (loss_of(net.forward(rows.x), rows.y) * 0.5).backward();
+                  }
+                  if (i % 2 == 1) plain.step();
+              }
+              expect_close(model->first.weight.tensor().to_vector<float>(),
+                           net.first.weight.tensor().to_vector<float>(), "weights");
+          }) == "");
+}
+
+TEST_CASE("throw_on_early_termination ends all ranks with the first that has nothing left") {
+    CHECK(on_ranks(2, [](ProcessGroup& group) {
+              DistributedDataParallel model(seeded(), group);
+              SGD sgd(model, {.lr = rate});
+              int done = 0;
+              expect_throws<StepError>("at least one rank has no batch left", [&] {
+                  model.join(
+                      [&] {
+                          for (; done < (group.rank() == 0 ? 2 : 5); ++done)
+                              train(model, sgd, Rows(group.rank(), done));
+                      },
+                      {.throw_on_early_termination = true});
+              });
+              expect(done == 2, fmt::format("{} batches were taken", done));
+              model.engine().verify_replicas();
+          }) == "");
+}
+
+TEST_CASE("join: a rank without any batch, a body that throws, step inside, and one inside the other") {
+    CHECK(on_ranks(2, [](ProcessGroup& group) {
+              DistributedDataParallel model(seeded(), group);
+              SGD sgd(model, {.lr = rate});
+              const auto one_batch = [&] { train(model, sgd, Rows(group.rank(), 0)); };
+              const auto begin = std::chrono::steady_clock::now();
+              if (group.rank() == 0)
+                  expect_throws<InvalidArgument>("rank 0 had no batch at all", [&] { model.join([] {}); });
+              else
+                  expect_throws<CommunicationError>("rank 0", [&] { model.join(one_batch); });
+              expect(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20), "the other rank waited");
+          }) == "");
+    CHECK(on_ranks(2, [](ProcessGroup& group) {
+              DistributedDataParallel model(seeded(), group);
+              SGD sgd(model, {.lr = rate});
+              const Rows rows(0, 0);
+              if (group.rank() == 0)
+                  expect_throws<Error>("tired", [&] { model.join([] { throw Error("tired"); }); });
+              else
+                  expect_throws<CommunicationError>("rank 0",
+                                                    [&] { model.join([&] { train(model, sgd, Rows(1, 0)); }); });
+          }) == "");
+    CHECK(on_ranks(1, [](ProcessGroup& group) {
+              DistributedDataParallel model(seeded(), group);
+              SGD sgd(model, {.lr = rate});
+              const Rows rows(0, 0);
+              expect_throws<InvalidArgument>("inside join",
+                                             [&] { model.join([&] { model.step(sgd, rows.x, rows.y, mse_loss); }); });
+              expect_throws<InvalidArgument>("another one is going on",
+                                             [&] { model.join([&] { model.join([] {}); }); });
+          }) == "");
+}
+
+TEST_CASE("uneven inputs without join: the rank that waits learns who has left") {
+    CHECK(on_ranks(2, [](ProcessGroup& group) {
+              const auto train_all = [&] {
+                  DistributedDataParallel model(seeded(), group);
+                  SGD sgd(model, {.lr = rate});
+                  for (int i = 0; i < (group.rank() == 0 ? 1 : 4); ++i) train(model, sgd, Rows(group.rank(), i));
+                  model.synchronize();
+              };
+              if (group.rank() == 0)
+                  train_all();
+              else
+                  expect_throws<CommunicationError>("rank 0 has left", train_all);
+          }) == "");
+}
