@@ -1,0 +1,129 @@
+// What DistributedDataParallel can be told: a graph that stays, buffers that are sent, the order of buckets; and what
+// only one rank does.
+#include <fstream>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/layers.h"
+#include "lockstep/parallel/checkpoint.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/runtime/random.h"
+#include "lockstep/runtime/tape.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/ddp_ranks.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+using lockstep::test::TemporaryDirectory;
+
+namespace {
+
+/// Uses its second half when `both`.
+struct Halves {
+    Linear first{4, 3}, second{4, 3};
+    bool both = false;
+    LOCKSTEP_MEMBERS(first, second)
+    Tensor forward(const Tensor& x) { return both ? first(x) + second(x) : first(x); }
+};
+
+/// Listed in another order than they are used.
+struct Shuffled {
+    Linear b{8, 8}, d{8, 8}, a{8, 8}, c{8, 8};
+    LOCKSTEP_MEMBERS(b, d, a, c)
+    Tensor forward(const Tensor& x) { return d(relu(c(relu(b(relu(a(x))))))); }
+};
+
+struct Normed {
+    Conv2d conv{1, 3, 2};
+    BatchNorm2d norm{3};
+    LOCKSTEP_MEMBERS(conv, norm)
+    Tensor forward(const Tensor& x) { return norm(conv(x)); }
+};
+
+}  // namespace
+
+TEST_CASE("static_graph: unused parameters are left alone, and no others may be used later") {
+    CHECK(on_ranks(2, [](ProcessGroup& group) {
+              manual_seed(1);
+              DistributedDataParallel model(Halves{}, group, {.static_graph = true});
+              SGD sgd(model, {.lr = 0.1});
+              const Tensor x = Tensor::randn({8, 4}), y = Tensor::randn({8, 3});
+              const auto second = model->second.weight.tensor().to_vector<float>();
+              for (int i = 0; i < 3; ++i) (void)model.step(sgd, x, y, mse_loss).item();
+              (void)model.step(sgd, x.slice(0, 0, 6), y.slice(0, 0, 6), mse_loss).item();
+              expect(model->second.weight.tensor().to_vector<float>() == second, "what was not used has changed");
+              model->both = true;
+              const Tensor other = Tensor::randn({4, 4}), target = Tensor::randn({4, 3});  // traced anew
+              expect_throws<InvalidArgument>(
+                  "the training graph has changed: second.bias gets a gradient now and did not",
+                  [&] { model.step(sgd, other, target, mse_loss); });
+          }) == "");
+}
+
+TEST_CASE("broadcast_buffers: what rank 0 has written is used on all ranks") {
+    CHECK(on_ranks(2, [](ProcessGroup& group) {
+              const auto mean_after = [&](bool broadcasts) {
+                  DistributedDataParallel model(Normed{}, group, {.broadcast_buffers = broadcasts});
+                  const NoGrad no_tape;
+                  model->norm.running_mean->tensor().fill_(10 + group.rank());
+                  model.eval();
+                  (void)model.forward(Tensor::zeros({2, 1, 4, 4}));
+                  model.synchronize();
+                  return model->norm.running_mean->tensor().to_vector<float>()[0];
+              };
+              expect(mean_after(true) == 10, "the buffer of rank 0 did not come");
+              expect(mean_after(false) == static_cast<float>(10 + group.rank()), "a buffer came unasked");
+          }) == "");
+}
+
+TEST_CASE("buckets go in the order in which backward finishes them, whatever the order of members") {
+    CHECK(on_ranks(2, [](ProcessGroup& group) {
+              manual_seed(1);
+              DistributedDataParallel model(Shuffled{}, group, {.bucket_bytes = 300, .first_bucket_bytes = 300});
+              std::string order;
+              model.register_comm_hook(group, [&](const GradientBucket& bucket, ProcessGroup& ranks) {
+                  for (const auto& part : bucket.parts())
+                      if (order.empty() || order.back() != part.name[0]) order += part.name[0];
+                  return all_reduce_hook()(bucket, ranks);
+              });
+              SGD sgd(model, {.lr = 0.1});
+              (void)model.step(sgd, Tensor::randn({8, 8}), Tensor::randn({8, 8}), mse_loss).item();
+              expect(order == "dcba", "the order was " + order);
+          }) == "");
+}
+
+TEST_CASE("save writes on rank 0 alone") {
+    const TemporaryDirectory place;
+    CHECK(on_ranks(2, [&](ProcessGroup& group) {
+              DistributedDataParallel model(Halves{}, group);
+              SGD sgd(model, {.lr = 0.1});
+              const auto file = place / fmt::format("weights{}.safetensors", group.rank());
+              save(model, file);
+              save_resume(model, sgd, {}, file);
+              expect(std::filesystem::exists(file) == (group.rank() == 0), "weights");
+              expect(std::filesystem::exists(resume_path(file)) == (group.rank() == 0), "the state of the run");
+          }) == "");
+}
+
+TEST_CASE("once_per_host: one rank prepares, the others wait, and all hear of a failure") {
+    const TemporaryDirectory place;
+    CHECK(on_ranks(3, [&](ProcessGroup& group) {
+              group.once_per_host([&] {
+                  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+                  std::ofstream(place / "data", std::ios::app) << group.rank();
+              });
+              std::string text;
+              std::ifstream(place / "data") >> text;
+              expect(text == "0", "the data is '" + text + "'");
+              const auto pair = group.subgroup({2, 1});
+              if (pair) {
+                  bool own = false;
+                  pair->once_per_host([&] { own = true; });
+                  expect(own == (group.rank() == 2), "another rank than the group's first prepared");
+              }
+              const auto fail = [&] { group.once_per_host([] { throw Error("the disk is full"); }); };
+              if (group.rank() == 0)
+                  expect_throws<Error>("the disk is full", fail);
+              else
+                  expect_throws<CommunicationError>("rank 0 could not prepare: the disk is full", fail);
+          }) == "");
+}
