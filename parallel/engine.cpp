@@ -118,6 +118,8 @@ struct Engine::Impl {
 
     /// The forward of the longer form.
     void enqueue_forward(PlacedProgram& program, Instance& instance, BatchInputs& batch, int slot) {
+        const bool trains = program.batch().pass == Pass::training;
+        const StepScope logged(trains ? context.recorder.get() : nullptr, StepScope::Part::some);
         const auto work = [&] {
             replicas->refresh();
             batch.stage(*in_flight, slot);
@@ -193,7 +195,7 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
     const ProgramCall call{key, Pass::step, batch.metas(), wants, model};
     auto state = std::make_shared<StepLoss::State>();
     state->engine = this;
-    const StepScope logged(impl_->context.recorder.get());
+    const StepScope logged(impl_->context.recorder.get(), StepScope::Part::whole);
     const auto go = [&](const void* loss, const auto& programs, const auto& enqueue) {
         const auto work = [&] {
             impl_->replicas->refresh();

@@ -196,10 +196,11 @@ public:
     std::vector<std::uint64_t> operations_per_device() const;
 
     /// Keeps a log of the last `steps` steps from now on (step_log.h), which takes two events a piece of work; 0: no
-    /// more. What was kept is forgotten. Waits for all steps. Throws InvalidArgument for a negative number.
+    /// more. What was kept is forgotten. In the longer form a step goes from the first forward that will have a
+    /// backward to the optimizer's step(). Waits for all steps. Throws InvalidArgument for a negative number.
     void log_steps(int steps);
-    /// The log, in order of steps. Only `step` is logged, not the longer form. Waits for all steps. Collective where
-    /// there are several processes, all of which must keep a log.
+    /// The log, in order of steps. Waits for all steps. Collective where there are several processes, all of which must
+    /// keep a log.
     std::vector<LoggedStep> step_log();
 
 private:

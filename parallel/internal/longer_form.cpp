@@ -5,6 +5,7 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/step_operations.h"
 #include "lockstep/parallel/internal/join.h"
+#include "lockstep/parallel/internal/step_recorder.h"
 #include "lockstep/parallel/internal/two_phases.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/tape.h"
@@ -120,6 +121,7 @@ std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& insta
             "backward: since its forward another one has gone back without bringing gradients together; call forward "
             "after that one, or go back in the order of the forwards");
     const int slot = in_flight_.begin();
+    const StepScope logged(context_.recorder.get(), StepScope::Part::some);
     const BatchProgram& batch = program.batch();
     const auto work = [&] {
         std::size_t next = 0;
@@ -283,8 +285,9 @@ void LongerForm::update(Optimizer& optimizer) {
         for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane)
             context_.commit(context_.lanes[lane].device).wait(context_.compute(static_cast<int>(lane)));
     };
+    const StepScope logged(context_.recorder.get(), StepScope::Part::last);
     in_two_phases(context_, replicas_, wait_for_lanes, [&] {
-        placed.instance->enqueue(placed.schedule, 0, placed.schedule.size(), Phase::commit);
+        placed.instance->enqueue(placed.schedule, 0, placed.schedule.size(), Phase::commit, context_.recorder.get());
         insist([&] {
             for (int d = 1; d < context_.devices.size(); ++d) context_.commit(0).wait(context_.commit(d));
         });

@@ -86,6 +86,13 @@ void StepRecorder::begin_step() {
     current_->used = 0;
 }
 
+void StepRecorder::go_on() {
+    constexpr std::size_t most_marks = 100'000;  // somebody takes gradients and never updates
+    if (open_) current_ = &steps_[(begun_ - 1) % steps_.size()];
+    if (!open_ || current_->used > most_marks) begin_step();
+    open_ = true;
+}
+
 StepRecorder::Mark& StepRecorder::next_mark(Stream& stream) {
     if (current_->used == current_->marks.size()) return current_->marks.emplace_back(stream);
     Mark& mark = current_->marks[current_->used];

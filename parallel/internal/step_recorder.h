@@ -18,9 +18,12 @@ public:
     /// Of the last `kept` steps.
     explicit StepRecorder(int kept) : steps_(static_cast<std::size_t>(kept)) {}
 
-    /// What is enqueued from now on belongs to a new step; behind `end_step` to none.
+    /// What is enqueued from now on belongs to a new step; behind `pause` to none.
     void begin_step();
-    void end_step() { current_ = nullptr; }
+    /// The longer form: it belongs to the step that goes on until the optimizer has updated.
+    void go_on();
+    void pause() { current_ = nullptr; }
+    void close_step() { open_ = false; }
     /// Calls `enqueue`, which puts one piece of work on `stream`.
     template <class Enqueue>
     void around(Stream& stream, SpanKind kind, bool collective, std::string_view name, Enqueue&& enqueue) {
@@ -58,22 +61,28 @@ private:
     std::vector<Step> steps_;
     std::uint64_t begun_ = 0;
     Step* current_ = nullptr;
+    bool open_ = false;  ///< a step of the longer form
 };
 
-/// The step that a call makes, as far as `recorder`, which may be null, is concerned.
+/// What a call is of a step, as far as `recorder`, which may be null, is concerned.
 class StepScope {
 public:
-    explicit StepScope(StepRecorder* recorder) : recorder_(recorder) {
-        if (recorder_) recorder_->begin_step();
+    enum class Part : std::uint8_t { whole, some, last };
+
+    StepScope(StepRecorder* recorder, Part part) : recorder_(recorder), part_(part) {
+        if (recorder_) part == Part::whole ? recorder_->begin_step() : recorder_->go_on();
     }
     ~StepScope() {
-        if (recorder_) recorder_->end_step();
+        if (!recorder_) return;
+        recorder_->pause();
+        if (part_ != Part::some) recorder_->close_step();
     }
     StepScope(const StepScope&) = delete;
     StepScope& operator=(const StepScope&) = delete;
 
 private:
     StepRecorder* recorder_;
+    Part part_;
 };
 
 }  // namespace lockstep

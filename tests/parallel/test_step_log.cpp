@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "lockstep/parallel/step_log.h"
+#include "lockstep/runtime/tape.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/small_net.h"
 #include "lockstep/tests/parallel/test_operations.h"
@@ -122,6 +123,34 @@ TEST_CASE("every stream does one thing after another, and kinds are where they b
                     reached[lane] = one.end;
                 }
     }
+}
+
+TEST_CASE("the longer form: a step goes from the first forward to the update") {
+    Setting s;
+    s.model.engine().log_steps(8);
+    for (int step = 0; step < 3; ++step) {
+        s.sgd.zero_grad();
+        for (int part = 0; part <= step; ++part) ls::sum(s.model(s.x)).backward();
+        {
+            const ls::NoGrad no_tape;
+            (void)s.model(s.x);  // is no part of a step
+        }
+        s.sgd.step();
+    }
+    const auto steps = s.model.engine().step_log();
+    REQUIRE(steps.size() == 3);
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+        std::map<SpanKind, std::size_t> kinds;
+        for (const StepSpan& one : steps[i].spans) ++kinds[one.kind];
+        CHECK(steps[i].number == i);
+        CHECK(kinds[SpanKind::input] == 2 * (i + 1));
+        CHECK(kinds[SpanKind::forward] % (i + 1) == 0);
+        CHECK(kinds[SpanKind::forward] / (i + 1) >= 4);
+        CHECK(kinds[SpanKind::backward] / (i + 1) >= 2);
+        CHECK(kinds[SpanKind::update] == 1);
+    }
+    CHECK(ls::split_steps(steps).size() == 2);
+    CHECK(ls::split_steps(steps)[0].backward > 0);
 }
 
 TEST_CASE("a device that takes its time in backward is seen there, and the other one waits for it") {
