@@ -2,29 +2,10 @@
 #include <atomic>
 
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/small_net.h"
-#include "lockstep/tests/parallel/test_operations.h"
+#include "lockstep/tests/parallel/touched_training.h"
 
-using namespace small_net;
+using namespace touched_training;
 using test_operations::Gate;
-
-namespace {
-
-struct Touched {
-    ls::Linear fc{4, 3};
-    LOCKSTEP_MEMBERS(fc)
-    ls::Tensor forward(const ls::Tensor& x) const { return test_operations::touch(fc(x)); }
-};
-
-struct Setting {
-    ls::DataParallel<Touched> model{Touched{}, devices(2)};
-    ls::SGD sgd{model, {.lr = 0.1}};
-    ls::Tensor x = ls::Tensor::randn({6, 4}), y = ls::Tensor::randn({6, 3});
-    ls::StepLoss step() { return model.step(sgd, x, y, ls::mse_loss); }
-    ~Setting() { test_operations::hook() = {}; }
-};
-
-}  // namespace
 
 TEST_CASE("an operation of one device ends only when one of the other has begun, and the other way round") {
     for (const bool in_backward : {false, true})

@@ -7,10 +7,9 @@
 #include "lockstep/parallel/step_log.h"
 #include "lockstep/runtime/tape.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/small_net.h"
-#include "lockstep/tests/parallel/test_operations.h"
+#include "lockstep/tests/parallel/touched_training.h"
 
-using namespace small_net;
+using namespace touched_training;
 using ls::LoggedStep;
 using ls::SpanKind;
 using ls::StepSpan;
@@ -21,23 +20,6 @@ namespace {
 double now() {
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
-
-struct Touched {
-    ls::Linear fc{4, 3};
-    LOCKSTEP_MEMBERS(fc)
-    ls::Tensor forward(const ls::Tensor& x) const { return test_operations::touch(fc(x)); }
-};
-
-struct Setting {
-    ls::DataParallel<Touched> model{Touched{}, devices(2)};
-    ls::SGD sgd{model, {.lr = 0.1}};
-    ls::Tensor x = ls::Tensor::randn({6, 4}), y = ls::Tensor::randn({6, 3});
-    void steps(int count) {
-        for (int i = 0; i < count; ++i) model.step(sgd, x, y, ls::mse_loss);
-        model.synchronize();
-    }
-    ~Setting() { test_operations::hook() = {}; }
-};
 
 StepSpan span(SpanKind kind, const char* stream, double begin, double end, bool collective = false) {
     return {kind, collective, stream, "", begin, end};
