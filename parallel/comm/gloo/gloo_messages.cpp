@@ -169,6 +169,18 @@ std::unique_ptr<Message> GlooMessages::receive(void* data, std::size_t bytes, in
     });
 }
 
+int GlooMessages::announced(std::uint32_t tag) {
+    return mesh_.guarded([&] {
+        const bool last = lost(Transport::any_source);  // asked first: what came before the end counts
+        poll();
+        const auto found = std::find_if(unexpected_.begin(), unexpected_.end(), [&](const Arrived& one) {
+            return one.header.label == Label{tag, 0};
+        });
+        if (found != unexpected_.end()) return found->source;
+        return last ? Transport::nobody : Transport::any_source;
+    });
+}
+
 void GlooMessages::poll() {
     for (int r = 0; r < static_cast<int>(peers_.size()); ++r) {
         if (r == rank_) continue;
