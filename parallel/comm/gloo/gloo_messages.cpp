@@ -1,6 +1,7 @@
 #include "lockstep/parallel/comm/gloo/gloo_messages.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -224,8 +225,14 @@ bool GlooMessages::lost(int rank) {
 
 void GlooMessages::require(int rank) {
     if (!lost(rank)) return;
-    throw TransportError(rank == Transport::any_source ? "all other ranks have gone"
-                                                       : fmt::format("the connection to rank {} is closed", rank));
+    if (rank == Transport::any_source) throw TransportError("all other ranks have gone");
+    // All of them: who has died is among them, while `rank` may only have heard of it first.
+    std::vector<int> closed;
+    for (int r = 0; r < static_cast<int>(peers_.size()); ++r)
+        if (r != rank_ && lost(r)) closed.push_back(r);
+    throw TransportError(closed.size() == 1
+                             ? fmt::format("the connection to rank {} is closed", rank)
+                             : fmt::format("the connections to ranks {} are closed", fmt::join(closed, ", ")));
 }
 
 void GlooMessages::take_leave(Deadline deadline) {

@@ -14,8 +14,10 @@
 #include <vector>
 
 #include "lockstep/parallel/comm/host_identity.h"
+#include "lockstep/parallel/comm/sockets.h"
 #include "lockstep/parallel/comm/transport.h"
 #include "lockstep/parallel/process_group.h"
+#include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/comm/forked_ranks.h"
 #include "lockstep/tests/parallel/comm/transport_exercise.h"
@@ -114,6 +116,36 @@ TEST_CASE("hosts: the death of a rank ends all ranks of all hosts, and all are t
               if (!contains(error, end == "abort" ? "had enough" : "rank 3")) return {error};
               return unless(later, error);
           }) == (end == "kill" ? "rank 3: ended by signal 9\n" : ""));
+}
+
+TEST_CASE("hosts: the rank with the store may die as well") {
+    if (absent()) return;
+    const int victim = GENERATE(0, 3);
+    INFO("rank " << victim);
+    const Descriptor port = hold_free_port();
+    ForkedRanks ranks(4, [&](int rank) -> Lines {
+        setenv("LOCKSTEP_HOST_ID", rank < 2 ? "a" : "b", 1);
+        ProcessGroup group({.backend = "shm",
+                            .rendezvous = {.init_method = fmt::format("tcp://127.0.0.1:{}", port_of(port)),
+                                           .rank = rank,
+                                           .world_size = 4,
+                                           .timeout = milliseconds(20000)},
+                            .timeout = milliseconds(20000)});
+        group.barrier();
+        if (rank == victim) ::kill(::getpid(), SIGKILL);
+        const auto begin = std::chrono::steady_clock::now();
+        std::string error = "nothing was thrown";
+        try {
+            for (;;) group.all_reduce(Tensor::zeros({100000}));
+        } catch (const CommunicationError& caught) {
+            error = caught.what();
+        }
+        if (std::chrono::steady_clock::now() - begin > milliseconds(5000)) error = "too late: " + error;
+        const std::size_t what = error.find("shm): ");  // behind who says it
+        if (what == std::string::npos) return {error};
+        return unless(error.substr(what), fmt::format(" {}", victim));
+    });
+    CHECK(joined(ranks.finish(milliseconds(60000))) == fmt::format("rank {}: ended by signal 9\n", victim));
 }
 
 TEST_CASE("hosts: a rank that stands still is noticed at the deadline, on all hosts") {
