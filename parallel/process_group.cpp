@@ -13,11 +13,6 @@ namespace lockstep {
 
 namespace {
 
-std::string chosen_backend(const std::string& wanted, const ProcessPlace& place) {
-    if (!wanted.empty()) return wanted;
-    return place.local_world_size == place.world_size ? "shm" : "gloo";
-}
-
 std::shared_ptr<Communicator> world(const ProcessGroupOptions& options, const Rendezvous& rendezvous) {
     Communicator::Place place;
     place.name = "world";
@@ -28,7 +23,7 @@ std::shared_ptr<Communicator> world(const ProcessGroupOptions& options, const Re
     place.master_addr = rendezvous.place().master_addr;
     place.global_ranks.resize(static_cast<std::size_t>(place.size));
     std::iota(place.global_ranks.begin(), place.global_ranks.end(), 0);
-    return std::make_shared<Communicator>(place, chosen_backend(options.backend, rendezvous.place()));
+    return std::make_shared<Communicator>(place, options.backend.empty() ? "shm" : options.backend);
 }
 
 calls::Caller caller(const Communicator& group) { return {group.rank(), group.size()}; }
@@ -66,6 +61,7 @@ std::unique_ptr<ProcessGroup> ProcessGroup::subgroup(const std::vector<int>& ran
     place.rank = -1;
     place.size = static_cast<int>(ranks.size());
     place.global_ranks.clear();
+    place.hosts.clear();
     for (std::size_t i = 0; i < ranks.size(); ++i) {
         const int rank = ranks[i];
         if (rank < 0 || rank >= size())

@@ -31,7 +31,7 @@ class WorkState;
 enum class ReduceOp : std::uint8_t { sum, mean, min, max, product };
 
 struct ProcessGroupOptions {
-    /// "shm" (ranks of one host), "gloo", "mpi"; empty: shm where all ranks are on one host, else gloo.
+    /// "shm" (shared memory on each host, gloo between hosts), "gloo", "mpi"; empty: shm.
     std::string backend = {};
     /// How the processes find each other.
     RendezvousOptions rendezvous = {};

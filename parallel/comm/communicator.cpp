@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/parallel/comm/host_identity.h"
 #include "lockstep/parallel/comm/progress_board.h"
 #include "lockstep/parallel/comm/reduce_elements.h"
 #include "lockstep/runtime/error.h"
@@ -90,9 +91,16 @@ Communicator::Communicator(const Place& place, std::string_view backend)
                                           place_.rank, place_.size, place_.size - 1));
     if (place_.size == 1) return;
     auto store = std::make_shared<PrefixStore>(fmt::format("group/{}/", place_.name), place_.store);
+    TransportPlace where{.rank = place_.rank,
+                         .size = place_.size,
+                         .store = store,
+                         .timeout = place_.timeout,
+                         .global_ranks = place_.global_ranks,
+                         .master_addr = place_.master_addr};
     try {
-        transport_ =
-            found.make({place_.rank, place_.size, store, place_.timeout, place_.global_ranks, place_.master_addr});
+        if (place_.hosts.empty()) place_.hosts = find_hosts(where, Clock::now() + place_.timeout);
+        where.hosts = place_.hosts;
+        transport_ = found.make(where);
     } catch (const TransportError& error) {
         throw CommunicationError(fmt::format("rank {} of {}: setting up group {} ({}): {}", place_.rank, place_.size,
                                              place_.name, backend_, error.what()));

@@ -34,6 +34,7 @@ public:
         std::chrono::milliseconds timeout = Store::default_timeout;
         std::vector<int> global_ranks;  ///< of the ranks of this group, in order
         std::string master_addr;        ///< of the job's rank 0; may be empty
+        std::vector<int> hosts;         ///< see TransportPlace; empty: the ranks find out
     };
     /// Collective: connects the ranks of the group. Throws InvalidArgument for a backend that is not there, saying how
     /// to build it, and CommunicationError.

@@ -45,7 +45,7 @@ public:
 /// is given for a rank's own part is copied. Sizes may be 0. Throws TransportError.
 class Transport {
 public:
-    static constexpr int any_source = -1;
+    static constexpr int any_source = -1, nobody = -2;
 
     virtual ~Transport() = default;  ///< never blocks for long: peers that still wait are told, or find out
     virtual std::string_view backend() const = 0;
@@ -54,6 +54,9 @@ public:
     /// sides must agree. The memory must stay until the message is done.
     virtual std::unique_ptr<Message> send(const void* data, std::size_t bytes, int to, std::uint32_t tag) = 0;
     virtual std::unique_ptr<Message> receive(void* data, std::size_t bytes, int from, std::uint32_t tag) = 0;
+    /// Who has sent the first message with this tag that has come and was not asked for: `receive` from that rank takes
+    /// it. any_source: there is none so far; nobody: there is none, and all other ranks are known to have gone.
+    virtual int announced(std::uint32_t tag) = 0;
 
     virtual void barrier(Deadline deadline) = 0;
     virtual void broadcast(void* data, std::size_t bytes, int root, Deadline deadline) = 0;
@@ -95,6 +98,11 @@ struct TransportPlace {
     std::vector<int> global_ranks = {};
     /// Host of the job's rank 0, empty when nobody said it: towards it a backend finds this host's own address.
     std::string master_addr = {};
+    /// The host of each rank, numbered from 0 in order of ranks; empty: all are on one.
+    std::vector<int> hosts = {};
+    /// What the ranks are called in messages, where that is not their own number.
+    std::vector<int> names = {};
+    int called(int peer) const { return names.empty() ? peer : names[static_cast<std::size_t>(peer)]; }
 };
 
 /// A backend that this build knows by name.
@@ -105,10 +113,11 @@ struct TransportBackend {
     std::string_view how_to_build;  ///< "install libgloo-dev and configure again"
 };
 
-/// shm, gloo, mpi: in this order, all of them named.
+/// shm, gloo, mpi: in this order, all of them named. The shm backend among them takes gloo between hosts.
 std::span<const TransportBackend> transport_backends();
 
-TransportBackend shm_backend();
+TransportBackend shm_backend();  ///< for one host alone
+TransportBackend hosts_backend();
 TransportBackend gloo_backend();
 TransportBackend mpi_backend();
 

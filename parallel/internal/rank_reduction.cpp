@@ -8,6 +8,7 @@
 #include "lockstep/ops/internal/step_operations.h"
 #include "lockstep/parallel/communication_hook.h"
 #include "lockstep/parallel/internal/exchange.h"
+#include "lockstep/parallel/internal/rank_exchange.h"
 #include "lockstep/parallel/internal/reducer.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/tape.h"
@@ -19,85 +20,6 @@ namespace {
 DType dtype_in(const EngineContext& context, const Bucket& bucket) {
     return context.store->parameters()[static_cast<std::size_t>(bucket.arena)].dtype;
 }
-
-/// Where the parts of one bucket begin and end, and who sends what.
-class RankExchange {
-public:
-    RankExchange(EngineContext& context, Schedule& schedule, const Bucket& bucket)
-        : context_(context), schedule_(schedule), dtype_(dtype_in(context, bucket)) {
-        for (int r = 0; r < context.ranks(); ++r)
-            parts_.push_back(static_cast<std::size_t>(ArenaCut::part(bucket, r, context.ranks()).elements()) *
-                             size_of(dtype_));
-    }
-
-    /// Every rank in `senders` sends what lies at `own` (this rank's), of the length of the bucket; each gets its part
-    /// of it from all of them. Returns where these lie, in the order of senders. `number`: which memory to use.
-    std::vector<PlaceRef> send(int number, const std::vector<bool>& senders, const PlaceRef& own) {
-        const bool sends = senders[static_cast<std::size_t>(context_.rank())];
-        std::vector<std::size_t> sent(parts_.size(), 0), received(parts_.size(), 0);
-        if (sends) sent = parts_;
-        const auto& memory = context_.received(number);
-        std::vector<PlaceRef> come;
-        for (std::size_t r = 0; r < parts_.size(); ++r) {
-            if (!senders[r]) continue;
-            received[r] = own_bytes();
-            come.push_back(fixed(memory, come.size() * own_bytes(), own_bytes()));
-        }
-        schedule_.run(context_.exchange(),
-                      exchange_task(context_, "all_to_all",
-                                    [sent, received](Communicator& job, const Invocation& call) {
-                                        job.all_to_all(call.in[0], sent, call.out[0], received);
-                                    },
-                                    {sends ? own : PlaceRef()}, {fixed(memory, 0, come.size() * own_bytes())}));
-        return come;
-    }
-
-    /// Adds up `places`, which are the sums over `ranges`, to this rank's part of `target`.
-    void sum(std::vector<std::pair<int, int>> ranges, std::vector<PlaceRef> places, bool accumulate,
-             const PlaceRef& target) {
-        if (own_bytes() == 0) return;
-        const std::vector<TensorMeta> metas(places.size(), flat());
-        run(std::make_shared<const TreeSum>(std::move(ranges), accumulate, true), metas, std::move(places),
-            part_of(target));
-    }
-
-    /// Divides this rank's part of `target` by the number of ranks.
-    void average(const PlaceRef& target) {
-        if (own_bytes() == 0 || context_.ranks() == 1) return;
-        run(std::make_shared<const Affine>(1.0 / context_.ranks(), 0), {flat()}, {part_of(target)}, part_of(target));
-    }
-
-    /// Everybody gets the parts of all others.
-    void gather(const PlaceRef& target) {
-        schedule_.run(context_.exchange(), exchange_task(context_, "all_gather",
-                                                         [parts = parts_](Communicator& job, const Invocation& call) {
-                                                             job.all_gather(call.in[0], call.out[0], parts);
-                                                         },
-                                                         {part_of(target)}, {target}));
-    }
-
-private:
-    std::size_t own_bytes() const { return parts_[static_cast<std::size_t>(context_.rank())]; }
-    TensorMeta flat() const {
-        return TensorMeta::contiguous(dtype_, {static_cast<std::int64_t>(own_bytes() / size_of(dtype_))});
-    }
-    PlaceRef part_of(PlaceRef place) const {
-        for (int r = 0; r < context_.rank(); ++r) place.offset += parts_[static_cast<std::size_t>(r)];
-        place.bytes = own_bytes();
-        return place;
-    }
-    void run(std::shared_ptr<const Operation> operation, const std::vector<TensorMeta>& metas,
-             std::vector<PlaceRef> places, const PlaceRef& out) {
-        Stream& stream = context_.exchange();
-        schedule_.run(stream,
-                      flat_task(context_, stream, 0, std::move(operation), metas, std::move(places), {flat()}, {out}));
-    }
-
-    EngineContext& context_;
-    Schedule& schedule_;
-    DType dtype_;
-    std::vector<std::size_t> parts_;  ///< bytes of each rank's part
-};
 
 /// What does not fit in a hook's result; empty where it does.
 std::string misfit(const Tensor& sum, const Tensor& buffer) {
@@ -141,40 +63,18 @@ std::vector<int> Reducer::sum_over_ranks(const Bucket& bucket, const PlaceRef& t
     RankExchange exchange(context_, schedule_, bucket);
 
     // A rank sends one sum for each of its nodes of the tree: one, unless its run of shards is unaligned.
-    std::vector<std::vector<ShardRange>> nodes;
-    std::size_t most = 0;
+    std::vector<std::vector<ShardRange>> nodes, ranks;
     for (int r = 0; r < context_.ranks(); ++r) {
         nodes.push_back(tree_nodes(context_.held_by(r, context_.shards), sums_->present()));
-        most = std::max(most, nodes.back().size());
+        ranks.push_back({{r, r + 1}});
     }
-    std::vector<std::pair<ShardRange, PlaceRef>> sums;
-    for (std::size_t number = 0; number < most; ++number) {
-        std::vector<bool> senders;
-        for (const auto& of_rank : nodes) senders.push_back(number < of_rank.size());
-        PlaceRef own;
-        if (senders[static_cast<std::size_t>(context_.rank())])
-            own = sums_->place(sums_->device_nodes()[number], bucket, turn_, bucket.begin, bucket.end);
-        auto come = exchange.send(static_cast<int>(number), senders, own);
-        std::size_t next = 0;
-        for (const auto& of_rank : nodes)
-            if (number < of_rank.size()) sums.emplace_back(of_rank[number], come[next++]);
-    }
-    std::sort(sums.begin(), sums.end(), [](const auto& a, const auto& b) { return a.first.first < b.first.first; });
-    std::vector<std::pair<int, int>> shards;
-    std::vector<PlaceRef> places;
-    for (const auto& [range, place] : sums) {
-        shards.emplace_back(range.first, range.last);
-        places.push_back(place);
-    }
-    exchange.sum(std::move(shards), std::move(places), update_.adds, target);
-
-    if (update_.sync == GradientSync::all) {
-        const std::vector<bool> everybody(nodes.size(), true);
-        std::vector<std::pair<int, int>> ranks;
-        for (int r = 0; r < context_.ranks(); ++r) ranks.emplace_back(r, r + 1);
-        exchange.sum(std::move(ranks), exchange.send(static_cast<int>(most), everybody, gradients_of(context_, bucket)),
-                     true, target);
-    }
+    const auto own_sum = [&](std::size_t number) {
+        return sums_->place(sums_->device_nodes()[number], bucket, turn_, bucket.begin, bucket.end);
+    };
+    exchange.sum(nodes, sums_->present(), own_sum, update_.adds, target);
+    if (update_.sync == GradientSync::all)
+        exchange.sum(
+            ranks, context_.ranks(), [&](std::size_t) { return gradients_of(context_, bucket); }, true, target);
     if (!update_.optimizer) exchange.average(target);
     exchange.gather(target);
     return {schedule_.record(stream)};

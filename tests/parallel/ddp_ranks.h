@@ -25,10 +25,12 @@ inline void expect(bool good, const std::string& what) {
     if (!good) throw Error(what);
 }
 
+/// `per_host`: how many ranks share a host; 0: all.
 inline std::string on_ranks(int size, const std::function<void(ProcessGroup&)>& body,
-                            std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+                            std::chrono::milliseconds timeout = std::chrono::seconds(60), int per_host = 0) {
     const test::TemporaryDirectory place;
     ForkedRanks ranks(size, [&](int rank) {
+        if (per_host > 0) ::setenv("LOCKSTEP_HOST_ID", std::to_string(rank / per_host).c_str(), 1);
         ProcessGroup group({.backend = "shm",
                             .rendezvous = {.init_method = "file://" + (place / "store").string(),
                                            .rank = rank,

@@ -20,6 +20,8 @@ struct Run {
     std::size_t bucket_bytes = std::size_t{1} << 20;
     int shards = 8;
     int delay_us = 0;  ///< longest delay that is injected before a piece of work
+    /// Which host a rank is on, as the shell computes it; empty: all are on one.
+    std::string host = {};
 };
 
 const test::TemporaryDirectory& directory() {
@@ -40,7 +42,9 @@ std::string checkpoint_of(const Run& run) {
                                      std::to_string(run.shards), run.backend, std::to_string(run.bucket_bytes),
                                      std::to_string(run.rows),   "1",         file};
     INFO(run.net << ", " << run.backend << ", " << run.ranks << " ranks, " << run.rows << " rows, " << run.shards
-                 << " shards, delays " << run.delay_us);
+                 << " shards, delays " << run.delay_us << ", hosts " << run.host);
+    if (!run.host.empty())
+        command.insert(command.begin(), {"/bin/sh", "-c", "LOCKSTEP_HOST_ID=$((" + run.host + ")) exec \"$@\"", "sh"});
     const std::string delays = std::to_string(run.delay_us);
     if (run.backend == "mpi") {
         command.insert(command.begin(), {"/usr/bin/env", "mpirun", "--allow-run-as-root", "--oversubscribe", "-n",
@@ -88,6 +92,22 @@ TEST_CASE("ddp by shared memory: one checkpoint for all networks, rows and numbe
     for (const char* net : {"small", "normed", "cnn"})
         for (const std::int64_t rows : {404, 389})
             for (const int ranks : {1, 2, 3, 4, 8}) check({.net = net, .ranks = ranks, .rows = rows});
+}
+
+TEST_CASE("ddp over several hosts: the same checkpoint, whoever shares one") {
+    if (!built_in("gloo")) {
+        std::printf("skipped: gloo was not built in\n");
+        return;
+    }
+    check({.net = "normed", .ranks = 4, .rows = 389, .host = "RANK / 2"});
+    check({.net = "cnn", .ranks = 4, .host = "RANK / 3"});
+    check({.net = "small", .ranks = 4, .host = "(RANK + 1) / 2"});
+    check({.net = "normed", .ranks = 4, .host = "RANK % 2"});
+    check({.net = "normed", .ranks = 3, .host = "RANK / 2"});
+    check({.net = "synced", .ranks = 8, .rows = 389, .host = "RANK / 2"});
+    check({.net = "small", .ranks = 8, .bucket_bytes = 20000, .host = "RANK / 5"});
+    check({.net = "small", .ranks = 7, .shards = 5, .host = "RANK / 3"});
+    check({.net = "small", .backend = "gloo", .ranks = 4, .host = "RANK / 2"});
 }
 
 TEST_CASE("ddp: synchronised batch normalisation gives the bits of one device") {

@@ -1,6 +1,7 @@
 #include "lockstep/parallel/comm/gloo/gloo_messages.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -169,6 +170,18 @@ std::unique_ptr<Message> GlooMessages::receive(void* data, std::size_t bytes, in
     });
 }
 
+int GlooMessages::announced(std::uint32_t tag) {
+    return mesh_.guarded([&] {
+        const bool last = lost(Transport::any_source);  // asked first: what came before the end counts
+        poll();
+        const auto found = std::find_if(unexpected_.begin(), unexpected_.end(), [&](const Arrived& one) {
+            return one.header.label == Label{tag, 0};
+        });
+        if (found != unexpected_.end()) return found->source;
+        return last ? Transport::nobody : Transport::any_source;
+    });
+}
+
 void GlooMessages::poll() {
     for (int r = 0; r < static_cast<int>(peers_.size()); ++r) {
         if (r == rank_) continue;
@@ -212,8 +225,14 @@ bool GlooMessages::lost(int rank) {
 
 void GlooMessages::require(int rank) {
     if (!lost(rank)) return;
-    throw TransportError(rank == Transport::any_source ? "all other ranks have gone"
-                                                       : fmt::format("the connection to rank {} is closed", rank));
+    if (rank == Transport::any_source) throw TransportError("all other ranks have gone");
+    // The others too: `rank` may only have heard first of one that has died.
+    std::vector<int> others;
+    for (int r = 0; r < static_cast<int>(peers_.size()); ++r)
+        if (r != rank_ && r != rank && lost(r)) others.push_back(r);
+    throw TransportError(
+        fmt::format("the connection to rank {} is closed{}", rank,
+                    others.empty() ? std::string() : fmt::format(", as is that to {}", fmt::join(others, ", "))));
 }
 
 void GlooMessages::take_leave(Deadline deadline) {

@@ -32,6 +32,9 @@ public:
     std::unique_ptr<Message> send(const void* data, std::size_t bytes, int to, Label label);
     std::unique_ptr<Message> receive(void* data, std::size_t bytes, int from, Label label);
 
+    /// As Transport::announced, among the messages of the user.
+    int announced(std::uint32_t tag);
+
     GlooMesh& mesh() { return mesh_; }
     /// Takes in what has come.
     void poll();

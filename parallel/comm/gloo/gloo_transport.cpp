@@ -40,6 +40,8 @@ public:
         return messages_->receive(data, bytes, from, {tag, 0});
     }
 
+    int announced(std::uint32_t tag) override { return messages_->announced(tag); }
+
     void all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, Deadline deadline) override {
         const std::uint32_t call = next_call();
         if (count == 0) return;

@@ -150,6 +150,13 @@ public:
     std::unique_ptr<Message> receive(void* data, std::size_t bytes, int from, std::uint32_t tag) override {
         return begin_receive(data, bytes, from, communicators_[tag >> 31], tag);
     }
+    int announced(std::uint32_t tag) override {
+        int found = 0;
+        MPI_Status status{};
+        begin("MPI_Iprobe",
+              [&] { return MPI_Iprobe(MPI_ANY_SOURCE, tag_of(tag), communicators_[tag >> 31], &found, &status); });
+        return found != 0 ? status.MPI_SOURCE : any_source;
+    }
 
     void barrier(Deadline deadline) override {
         perform("MPI_Ibarrier", deadline, [&](MPI_Request* request) { return MPI_Ibarrier(collectives(), request); });

@@ -30,13 +30,16 @@ void pause() {
 #endif
 }
 
-std::string ranks_text(const std::vector<int>& ranks) {
-    return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
-}
-
 }  // namespace
 
-Group::Group(const TransportPlace& place) : rank_(place.rank), segments_(static_cast<std::size_t>(place.size)) {
+std::string Group::called(const std::vector<int>& ranks) const {
+    std::vector<int> names;
+    for (const int rank : ranks) names.push_back(called(rank));
+    return fmt::format("rank{} {}", names.size() == 1 ? "" : "s", fmt::join(names, ", "));
+}
+
+Group::Group(const TransportPlace& place)
+    : rank_(place.rank), names_(place.names), segments_(static_cast<std::size_t>(place.size)) {
     try {
         join(place);
     } catch (const TransportError& error) {
@@ -107,7 +110,7 @@ void Group::wait_long(int peer, Counter counter, std::uint64_t value, Deadline d
             header(rank_).state.ended_by.compare_exchange_strong(nobody, static_cast<std::uint32_t>(peer) + 1);
             throw_end();
         }
-        if (left) fail(fmt::format("rank {} has left the group", peer));
+        if (left) fail(fmt::format("rank {} has left the group", called(peer)));
         if (late) throw_late(peer);
         sleep(peer, counter, value, deadline);
     }
@@ -142,7 +145,7 @@ std::string Group::who_died() const {
         if (!said_so) dead.push_back(peer);
     }
     if (dead.empty()) return {};
-    return fmt::format("{} {} died", ranks_text(dead), dead.size() == 1 ? "has" : "have");
+    return fmt::format("{} {} died", called(dead), dead.size() == 1 ? "has" : "have");
 }
 
 void Group::fail(const std::string& reason) const {
@@ -169,11 +172,11 @@ void Group::end(const std::string& reason, End kind) const noexcept {
 
 void Group::throw_end() const {
     const int who = static_cast<int>(header(rank_).state.ended_by.load(std::memory_order_acquire)) - 1;
-    if (!segment(who)) throw TransportError(fmt::format("rank {} has ended the group", who));
+    if (!segment(who)) throw TransportError(fmt::format("rank {} has ended the group", called(who)));
     const Header::State& state = header(who).state;
     const std::string reason(state.reason.data());
     throw TransportError(who != rank_ && state.end.load(std::memory_order_acquire) == End::failed
-                             ? fmt::format("rank {}: {}", who, reason)
+                             ? fmt::format("rank {}: {}", called(who), reason)
                              : reason);
 }
 
@@ -198,8 +201,8 @@ void Group::throw_late(int peer) const {
     for (int other = 0; other < size(); ++other)
         if (progress(other)[Counter::calls].load(std::memory_order_relaxed) < calls) missing.push_back(other);
     if (missing.empty())
-        fail(fmt::format("the deadline has passed: rank {} has arrived and does not go on", held_up_by(peer)));
-    fail(fmt::format("the deadline has passed: {} {} not arrived", ranks_text(missing),
+        fail(fmt::format("the deadline has passed: rank {} has arrived and does not go on", called(held_up_by(peer))));
+    fail(fmt::format("the deadline has passed: {} {} not arrived", called(missing),
                      missing.size() == 1 ? "has" : "have"));
 }
 

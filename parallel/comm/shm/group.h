@@ -25,6 +25,8 @@ public:
 
     int rank() const { return rank_; }
     int size() const { return static_cast<int>(segments_.size()); }
+    /// For messages: see TransportPlace::names.
+    int called(int rank) const { return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)]; }
     Header& header(int rank) const { return segment(rank).header(); }
     Header::Progress& progress(int rank) const { return header(rank).progress; }
     std::byte* slot(int rank, std::uint64_t round) const { return segment(rank).slot(round); }
@@ -76,7 +78,10 @@ private:
     [[noreturn]] void throw_end() const;
     [[noreturn]] void throw_late(int peer) const;
 
+    std::string called(const std::vector<int>& ranks) const;
+
     int rank_;
+    std::vector<int> names_;
     std::vector<Segment> segments_;
     std::vector<Descriptor> processes_;  ///< one a rank, readable once it is dead; none for this rank
     unsigned spins_ = 1;

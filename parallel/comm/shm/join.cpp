@@ -6,13 +6,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
 #include <fstream>
 #include <sstream>
-#include <thread>
 
+#include "lockstep/parallel/comm/host_identity.h"
 #include "lockstep/parallel/comm/shm/group.h"
 
 namespace lockstep::shm {
@@ -35,19 +33,6 @@ std::uint64_t start_time(pid_t process) {
     words >> ticks;
     return ticks;
 }
-
-/// The same for processes that see each other in /proc.
-std::string host() {
-    std::string boot;
-    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-    std::array<char, 64> space{};
-    const ssize_t length = readlink("/proc/self/ns/pid", space.data(), space.size());
-    if (boot.empty() || length <= 0)
-        throw TransportError("/proc does not tell which host this is; mount it, or use the gloo backend");
-    return boot + "/" + std::string(space.data(), static_cast<std::size_t>(length));
-}
-
-std::string key_of(int rank) { return fmt::format("shm/{}", rank); }
 
 }  // namespace
 
@@ -79,9 +64,9 @@ void Group::join(const TransportPlace& place) {
             elsewhere.push_back(peer);
     if (!elsewhere.empty())
         throw TransportError(
-            fmt::format("rank{} {} cannot share memory with this one, on another host or in another container; use the "
-                        "gloo backend",
-                        elsewhere.size() == 1 ? "" : "s", fmt::join(elsewhere, ", ")));
+            fmt::format("{} cannot share memory with this one, on another host or in another container; use the gloo "
+                        "backend",
+                        called(elsewhere)));
     for (int peer = 0; peer < size(); ++peer)
         if (peer != rank_) map_peer(peer, ranks[static_cast<std::size_t>(peer)]);
     decide_spins();
@@ -91,50 +76,42 @@ void Group::join(const TransportPlace& place) {
 }
 
 std::vector<Group::Identity> Group::meet(const TransportPlace& place, const Descriptor& file, Deadline deadline) {
-    std::vector<Identity> ranks(static_cast<std::size_t>(size()));
-    ranks[static_cast<std::size_t>(rank_)] = {host(), getpid(), file.get(), start_time(getpid()), header(rank_).nonce};
-    place.store->set(key_of(rank_), ranks[static_cast<std::size_t>(rank_)].text());
-    for (int peer = 0; peer < size(); ++peer) {
-        if (peer == rank_) continue;
-        std::optional<std::string> text;
-        for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
-            text = place.store->try_get(key_of(peer));
-            if (text) break;
-            if (Clock::now() >= deadline)
-                throw TransportError(
-                    fmt::format("rank {} has not come within {} ms; was it started?", peer, place.timeout.count()));
-            std::this_thread::sleep_for(pause);
-        }
-        ranks[static_cast<std::size_t>(peer)] = Identity::of(peer, *text);
-    }
+    const std::string space = process_space();
+    if (space.empty())
+        throw TransportError("/proc does not tell which host this is; mount it, or use the gloo backend");
+    const Identity own{space, getpid(), file.get(), start_time(getpid()), header(rank_).nonce};
+    std::vector<Identity> ranks;
+    for (const std::string& text : introduce(place, "shm", own.text(), deadline))
+        ranks.push_back(Identity::of(called(static_cast<int>(ranks.size())), text));
     return ranks;
 }
 
 void Group::map_peer(int peer, const Identity& identity) {
     const auto index = static_cast<std::size_t>(peer);
+    const int name = called(peer);
     Descriptor process(static_cast<int>(syscall(SYS_pidfd_open, identity.process, 0)));
     const int error = errno;
     if (!process && error != ESRCH)
-        throw TransportError(fmt::format("cannot watch the process of rank {}: {}", peer, text_of(error)));
+        throw TransportError(fmt::format("cannot watch the process of rank {}: {}", name, text_of(error)));
     // In this order: had the number been given to another process, its start would differ.
     if (!process || start_time(identity.process) != identity.start)
-        throw TransportError(fmt::format("rank {} has died", peer));
+        throw TransportError(fmt::format("rank {} has died", name));
     processes_[index] = std::move(process);
     const Descriptor file(
         open(fmt::format("/proc/{}/fd/{}", identity.process, identity.file).c_str(), O_RDWR | O_CLOEXEC));
     if (!file) {
         const int why = errno;
         pollfd exited{processes_[index].get(), POLLIN, 0};  // a process that dies first loses its files, then its life
-        if (poll(&exited, 1, why == ENOENT ? 200 : 0) > 0) throw TransportError(fmt::format("rank {} has died", peer));
+        if (poll(&exited, 1, why == ENOENT ? 200 : 0) > 0) throw TransportError(fmt::format("rank {} has died", name));
         throw TransportError(
             fmt::format("cannot open the memory of rank {}: {}; ranks must belong to one user, or use "
                         "the gloo backend",
-                        peer, text_of(why)));
+                        name, text_of(why)));
     }
     try {
         segments_[index] = Segment(size(), file, identity.nonce);
     } catch (const TransportError& failure) {
-        throw TransportError(fmt::format("rank {}: {}", peer, failure.what()));
+        throw TransportError(fmt::format("rank {}: {}", name, failure.what()));
     }
 }
 

@@ -142,6 +142,17 @@ std::unique_ptr<Message> Mailbox::receive(void* data, std::size_t bytes, int fro
     return std::make_unique<ReceivedMessage>(shared_from_this(), std::move(receiver));
 }
 
+int Mailbox::announced(std::uint32_t tag) {
+    require_open();
+    const bool last = gone(Transport::any_source);  // asked first: what they sent before they left counts
+    progress();
+    const auto message = std::find_if(unexpected_.begin(), unexpected_.end(),
+                                      [&](const auto& candidate) { return candidate->tag == tag; });
+    if (message != unexpected_.end()) return (*message)->from;
+    require_possible(Transport::any_source, false);
+    return last ? Transport::nobody : Transport::any_source;
+}
+
 void Mailbox::require_open() const {
     if (closed_) throw TransportError("the group has been destroyed");
     group_->require_alive();
@@ -159,7 +170,7 @@ void Mailbox::require_possible(int peer, bool gone) const {
     if (!dead.empty()) group_->fail(dead);
     if (!gone) return;
     group_->fail(peer == Transport::any_source ? "all other ranks have left the group"
-                                               : fmt::format("rank {} has left the group", peer));
+                                               : fmt::format("rank {} has left the group", group_->called(peer)));
 }
 
 void Mailbox::progress() {
@@ -241,8 +252,8 @@ void Mailbox::arrives(std::shared_ptr<Incoming> message) {
 
 void Mailbox::pair(Incoming& message, const std::shared_ptr<Receiving>& receiver) {
     if (message.total != receiver->bytes)
-        group_->fail(fmt::format("rank {} sent {} bytes with tag {} where {} were to be received", message.from,
-                                 message.total, message.tag, receiver->bytes));
+        group_->fail(fmt::format("rank {} sent {} bytes with tag {} where {} were to be received",
+                                 group_->called(message.from), message.total, message.tag, receiver->bytes));
     copy_bytes(receiver->data, message.kept.get(), message.arrived);
     message.kept.reset();
     receiver->source = message.from;

@@ -10,13 +10,14 @@
 
 namespace lockstep::shm {
 
-/// Used from one thread at a time, as Transport::send and receive are.
+/// Used from one thread at a time, as Transport::send, receive and announced are.
 class Mailbox : public std::enable_shared_from_this<Mailbox> {
 public:
     explicit Mailbox(std::shared_ptr<Group> group);
 
     std::unique_ptr<Message> send(const void* data, std::size_t bytes, int to, std::uint32_t tag);
     std::unique_ptr<Message> receive(void* data, std::size_t bytes, int from, std::uint32_t tag);
+    int announced(std::uint32_t tag);
     /// Messages that are still there throw from now on.
     void close() { closed_ = true; }
 

@@ -20,6 +20,7 @@ public:
     std::string_view backend() const override { return "shm"; }
     std::unique_ptr<Message> send(const void* data, std::size_t bytes, int to, std::uint32_t tag) override;
     std::unique_ptr<Message> receive(void* data, std::size_t bytes, int from, std::uint32_t tag) override;
+    int announced(std::uint32_t tag) override { return mailbox_->announced(tag); }
     void barrier(Deadline deadline) override;
     void broadcast(void* data, std::size_t bytes, int root, Deadline deadline) override;
     void all_gather(const void* in, void* out, std::span<const std::size_t> bytes, Deadline deadline) override;

@@ -21,6 +21,8 @@ public:
         same_tag(list);
         both_directions(list);
         from_anybody();
+        anybody_in_turn(list);
+        announced_ones();
         during_collectives(list);
     }
 
@@ -44,6 +46,12 @@ private:
                             std::to_string(tag),
                         false});
         list.back().message = transport_.receive(list.back().target.data(), bytes, from, tag);
+    }
+    void post_receive_from_anybody(std::vector<Pending>& list, std::uint64_t call, int from, std::size_t bytes,
+                                   std::uint32_t tag) {
+        list.push_back(
+            {nullptr, Target(bytes), sent_bytes(call, from, rank_, bytes), from, "message from anybody", false});
+        list.back().message = transport_.receive(list.back().target.data(), bytes, Transport::any_source, tag);
     }
     static bool advance(std::vector<Pending>& list) {
         bool all = true;
@@ -128,6 +136,49 @@ private:
                 failures_.require(seen[static_cast<std::size_t>(r)] == r, "messages from anybody: a source is missing");
             transport_.barrier(soon());
         }
+    }
+
+    /// Receives from anybody and from one rank take what comes in the order in which they were asked for.
+    void anybody_in_turn(std::vector<Pending>& list) {
+        constexpr std::uint64_t count = 5;
+        const auto from_last = [&](int call) {
+            if (rank_ == 0)
+                for (std::uint64_t i = 0; i < count; ++i)
+                    call % 2 == static_cast<int>(i % 2) ? post_receive(list, i, size_ - 1, 3000 * i, 12)
+                                                        : post_receive_from_anybody(list, i, size_ - 1, 3000 * i, 12);
+        };
+        for (const int call : {0, 1}) {
+            from_last(call);
+            advance(list);
+            transport_.barrier(soon());
+            if (rank_ == size_ - 1)
+                for (std::uint64_t i = 0; i < count; ++i) post_send(list, i, 0, 3000 * i, 12);
+            finish(list);
+        }
+    }
+
+    /// What has come without being asked for is announced, one after the other.
+    void announced_ones() {
+        std::vector<Pending> sent;
+        peers([&](int to) { post_send(sent, 2, to, large, 13); });
+        const Deadline deadline = soon();
+        for (int i = 1; i < size_; ++i) {
+            int from = Transport::any_source;
+            while (from < 0) {
+                from = transport_.announced(13);
+                advance(sent);
+                if (Clock::now() > deadline) throw TransportError("no message was announced within a minute");
+                std::this_thread::yield();
+            }
+            std::vector<Pending> list;
+            post_receive(list, 2, from, large, 13);
+            while (!advance(list)) advance(sent);
+            finish(list);
+        }
+        finish(sent);
+        transport_.barrier(soon());
+        failures_.require(transport_.announced(13) == Transport::any_source, "a message that nobody sent is announced");
+        transport_.barrier(soon());
     }
 
     /// Even ranks wait in a collective while odd ones wait for a message of theirs: `meanwhile` must move it on. And

@@ -130,6 +130,17 @@ Lines killed(const Job& job) {
     for (;;) transport->barrier(in(60000));
 }
 
+/// mpirun kills the others as soon as one has ended without MPI_Finalize: each may say first what it found.
+void wait_for_ends(const std::filesystem::path& folder) {
+    const int size = process_place().world_size;
+    for (const Deadline deadline = in(3000); std::chrono::steady_clock::now() < deadline;
+         std::this_thread::sleep_for(milliseconds(10))) {
+        int there = 0;
+        for (int r = 0; r < size; ++r) there += std::filesystem::exists(folder / ("end-" + std::to_string(r))) ? 1 : 0;
+        if (there == size) return;
+    }
+}
+
 Lines run(const std::string& trial, const Job& job) {
     if (trial == "exercise") return exercise(job);
     if (trial == "messages") return messages(job);
@@ -156,7 +167,11 @@ int main(int argc, char** argv) {
     } catch (const std::exception& error) {
         wrong.push_back(error.what());
     }
-    std::ofstream end(folder / ("end-" + rank));
-    for (const std::string& line : wrong) end << line << '\n';
+    {
+        std::ofstream end(folder / ("unfinished-" + rank));
+        for (const std::string& line : wrong) end << line << '\n';
+    }
+    std::filesystem::rename(folder / ("unfinished-" + rank), folder / ("end-" + rank));
+    wait_for_ends(folder);
     return wrong.empty() ? 0 : 1;
 }

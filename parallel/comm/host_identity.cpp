@@ -1,0 +1,77 @@
+#include "lockstep/parallel/comm/host_identity.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <thread>
+
+namespace lockstep {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+/// A rank of which nobody can tell is a host by itself.
+std::string host_identity(int rank) {
+    const std::string space = process_space();
+    const char* id = std::getenv("LOCKSTEP_HOST_ID");
+    return fmt::format("{}/{}", space.empty() ? fmt::format("rank {}", rank) : space, id ? id : "");
+}
+
+}  // namespace
+
+std::string process_space() {
+    std::string boot;
+    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+    std::array<char, 64> space{};
+    const ssize_t length = ::readlink("/proc/self/ns/pid", space.data(), space.size());
+    if (boot.empty() || length <= 0) return {};
+    return boot + "/" + std::string(space.data(), static_cast<std::size_t>(length));
+}
+
+std::vector<std::string> introduce(const TransportPlace& place, std::string_view key, const std::string& own,
+                                   Deadline deadline) {
+    place.store->set(fmt::format("{}/{}", key, place.rank), own);
+    std::vector<std::string> all(static_cast<std::size_t>(place.size), own);
+    for (int peer = 0; peer < place.size; ++peer) {
+        if (peer == place.rank) continue;
+        std::optional<std::string> text;
+        for (auto pause = milliseconds(1);; pause = std::min(2 * pause, milliseconds(20))) {
+            text = place.store->try_get(fmt::format("{}/{}", key, peer));
+            if (text) break;
+            if (std::chrono::steady_clock::now() >= deadline)
+                throw TransportError(fmt::format("rank {} has not come within {} ms; was it started?",
+                                                 place.called(peer), place.timeout.count()));
+            std::this_thread::sleep_for(pause);
+        }
+        all[static_cast<std::size_t>(peer)] = *text;
+    }
+    return all;
+}
+
+std::vector<int> find_hosts(const TransportPlace& place, Deadline deadline) {
+    std::map<std::string, int> numbers;
+    std::vector<int> hosts;
+    for (const std::string& identity : introduce(place, "host", host_identity(place.rank), deadline))
+        hosts.push_back(numbers.emplace(identity, static_cast<int>(numbers.size())).first->second);
+    return hosts;
+}
+
+HostLayout::HostLayout(const std::vector<int>& hosts, int size)
+    : host_(hosts.empty() ? std::vector<int>(static_cast<std::size_t>(size), 0) : hosts) {
+    for (std::size_t rank = 0; rank < host_.size(); ++rank) {
+        const auto host = static_cast<std::size_t>(host_[rank]);
+        if (ranks_.size() <= host) ranks_.resize(host + 1);
+        place_.push_back(static_cast<int>(ranks_[host].size()));
+        ranks_[host].push_back(static_cast<int>(rank));
+        in_order_ = in_order_ && (rank == 0 || host_[rank - 1] <= host_[rank]);
+    }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,183 @@
+#include "lockstep/parallel/comm/hosts/host_messages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lockstep/parallel/comm/sockets.h"
+
+namespace lockstep {
+
+namespace {
+
+/// The store may lie with the rank that has stopped: nobody waits longer for its answer.
+constexpr std::chrono::milliseconds time_to_answer(250);
+constexpr const char* ended_key = "ended";
+
+}  // namespace
+
+class HostMessages::Sending final : public Message {
+public:
+    Sending(HostMessages& messages, std::unique_ptr<Message> message)
+        : messages_(messages.shared_from_this()), message_(std::move(message)) {}
+    bool advance() override {
+        return done_ = done_ || messages_->guarded([&] { return message_->advance(); });
+    }
+    int source() const override { return messages_->rank_; }
+
+private:
+    std::shared_ptr<HostMessages> messages_;
+    std::unique_ptr<Message> message_;
+    bool done_ = false;
+};
+
+class HostMessages::Receiving final : public Message {
+public:
+    Receiving(HostMessages& messages, void* data, std::size_t bytes, int from, std::uint32_t tag)
+        : tag_(tag), from_(from), messages_(messages.shared_from_this()), data_(data), bytes_(bytes) {}
+    ~Receiving() override { messages_->waiting_.remove(this); }
+    Receiving(const Receiving&) = delete;
+    Receiving& operator=(const Receiving&) = delete;
+
+    std::uint32_t tag() const { return tag_; }
+    int from() const { return from_; }
+    void post(int from) {
+        from_ = from;
+        const bool here = messages_->here(from);
+        Transport& level = here ? *messages_->inside_ : *messages_->between_;
+        message_ = level.receive(data_, bytes_, here ? messages_->layout_.place_of(from) : from, tag_);
+    }
+    bool advance() override {
+        return done_ = done_ || messages_->guarded([&] {
+            if (!message_) messages_->post_waiting();
+            return message_ && message_->advance();
+        });
+    }
+    int source() const override { return from_; }
+
+private:
+    std::uint32_t tag_;
+    int from_;
+    std::shared_ptr<HostMessages> messages_;
+    void* data_;
+    std::size_t bytes_;
+    std::unique_ptr<Message> message_;
+    bool done_ = false;
+};
+
+HostMessages::HostMessages(const TransportPlace& place, const HostLayout& layout)
+    : rank_(place.rank), layout_(layout), store_(place.store->clone(time_to_answer)) {
+    const Deadline deadline = std::chrono::steady_clock::now() + place.timeout;
+    const int host = layout_.host_of(rank_);
+    TransportPlace part = place;
+    part.hosts.clear();
+    part.names = layout_.ranks_on(host);
+    part.rank = layout_.place_of(rank_);
+    part.size = static_cast<int>(part.names.size());
+    part.global_ranks.clear();
+    part.store = std::make_shared<PrefixStore>(fmt::format("host{}/", host), place.store);
+    if (part.size > 1) inside_ = shm_backend().make(part);
+    TransportPlace all = place;
+    all.hosts.clear();
+    all.store = std::make_shared<PrefixStore>("between/", place.store);
+    all.timeout = std::chrono::milliseconds(std::max(1, milliseconds_until(deadline)));
+    between_ = gloo_backend().make(all);
+}
+
+void HostMessages::set_meanwhile(const std::function<void()>& function) {
+    if (inside_) inside_->meanwhile = function;
+}
+
+std::unique_ptr<Message> HostMessages::send(const void* data, std::size_t bytes, int to, std::uint32_t tag) {
+    return guarded([&] {
+        return std::make_unique<Sending>(*this, here(to) ? inside_->send(data, bytes, layout_.place_of(to), tag)
+                                                         : between_->send(data, bytes, to, tag));
+    });
+}
+
+std::unique_ptr<Message> HostMessages::receive(void* data, std::size_t bytes, int from, std::uint32_t tag) {
+    return guarded([&] {
+        auto message = std::make_unique<Receiving>(*this, data, bytes, from, tag);
+        waiting_.push_back(message.get());
+        post_waiting();
+        return message;
+    });
+}
+
+int HostMessages::announced(std::uint32_t tag) {
+    return guarded([&] {
+        post_waiting();  // what they wait for is asked for
+        return sender(tag);
+    });
+}
+
+int HostMessages::sender(std::uint32_t tag) {
+    const int near = inside_ ? inside_->announced(tag) : Transport::nobody;
+    return near >= 0 ? rank_inside(near) : between_->announced(tag);
+}
+
+void HostMessages::post_waiting() {
+    std::vector<std::uint32_t> held_up;  // by a message from anybody: whatever comes is for that one
+    for (auto next = waiting_.begin(); next != waiting_.end();) {
+        Receiving& one = **next;
+        const bool behind = std::find(held_up.begin(), held_up.end(), one.tag()) != held_up.end();
+        int from = behind ? Transport::any_source : one.from();
+        if (!behind && from == Transport::any_source) from = sender(one.tag());
+        if (from == Transport::nobody) throw TransportError("all other ranks have left the group");
+        if (from == Transport::any_source) {
+            if (!behind) held_up.push_back(one.tag());
+            ++next;
+            continue;
+        }
+        one.post(from);
+        next = waiting_.erase(next);
+    }
+}
+
+void HostMessages::require_alive() const {
+    if (!ended_) return;
+    const std::lock_guard lock(mutex_);
+    throw TransportError(reason_);
+}
+
+void HostMessages::fail(const std::string& reason) {
+    end(reason);
+    require_alive();
+    throw TransportError(reason);
+}
+
+void HostMessages::end(const std::string& reason) noexcept {
+    try {
+        const std::lock_guard lock(mutex_);
+        if (ended_) return;
+        reason_ = first_reason(reason);
+        ended_ = true;
+        if (inside_) inside_->abort(reason_);
+        if (between_) between_->abort(reason_);
+    } catch (const std::exception&) {  // no memory for the text: the others see this rank go
+    }
+}
+
+/// Gloo's connections are closed without a word. So whoever ends the group says why in the store first; who finds a
+/// connection closed behind that reads it there.
+std::string HostMessages::first_reason(const std::string& reason) noexcept {
+    try {
+        const std::string own = reason.starts_with("rank") ? reason : fmt::format("rank {}: {}", rank_, reason);
+        const std::string first = store_->compare_set(ended_key, "", own);
+        return first == own ? reason : first;
+    } catch (const std::exception&) {  // it has gone with its rank
+        return reason;
+    }
+}
+
+void HostMessages::close() {
+    {
+        const std::lock_guard lock(mutex_);
+        if (!ended_) reason_ = "the group has been destroyed";
+        ended_ = true;
+    }
+    inside_.reset();
+    between_.reset();
+}
+
+}  // namespace lockstep

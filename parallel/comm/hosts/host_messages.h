@@ -1,0 +1,82 @@
+// Messages between ranks of several hosts: through shared memory on the own host, by Gloo to others. And the end of
+// both: what goes wrong on one level, or on one host, ends the group on all.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "lockstep/parallel/comm/host_identity.h"
+#include "lockstep/parallel/comm/transport.h"
+
+namespace lockstep {
+
+/// `end` may be called from any thread; the rest from one at a time. Everything throws TransportError.
+class HostMessages : public std::enable_shared_from_this<HostMessages> {
+public:
+    /// `place.hosts` says who is where.
+    HostMessages(const TransportPlace& place, const HostLayout& layout);
+
+    std::unique_ptr<Message> send(const void* data, std::size_t bytes, int to, std::uint32_t tag);
+    std::unique_ptr<Message> receive(void* data, std::size_t bytes, int from, std::uint32_t tag);
+    int announced(std::uint32_t tag);
+
+    /// Makes a call of the transport between the ranks of this host, where they are numbered by HostLayout::place_of.
+    /// Nothing happens where this rank is alone.
+    template <class Call>
+    void inside(Call&& call) {
+        guarded([&] {
+            if (inside_) call(*inside_);
+        });
+    }
+    void set_meanwhile(const std::function<void()>& function);
+
+    /// Ends the group, here and on all ranks, and throws why: what ended it first.
+    [[noreturn]] void fail(const std::string& reason);
+    void end(const std::string& reason) noexcept;
+    /// Messages that are still there throw from now on.
+    void close();
+
+private:
+    class Sending;
+    class Receiving;
+
+    template <class Call>
+    decltype(auto) guarded(Call&& call) {
+        require_alive();
+        try {
+            return call();
+        } catch (const TransportError& error) {
+            fail(error.what());
+        }
+    }
+    void require_alive() const;
+    bool here(int rank) const { return inside_ && layout_.host_of(rank) == layout_.host_of(rank_); }
+    int rank_inside(int place) const {
+        return layout_.ranks_on(layout_.host_of(rank_))[static_cast<std::size_t>(place)];
+    }
+    /// As Transport::announced, on both levels.
+    int sender(std::uint32_t tag);
+    /// Asks for what can be asked for by now.
+    void post_waiting();
+    std::string first_reason(const std::string& reason) noexcept;
+
+    const int rank_;
+    const HostLayout layout_;
+    std::unique_ptr<Transport> inside_;   ///< null where this rank is alone on its host
+    std::unique_ptr<Transport> between_;  ///< of all ranks, numbered as the group's
+    /// In the order of the calls: those from anybody, of whom nobody has been heard of, and those behind them with the
+    /// same tag.
+    std::list<Receiving*> waiting_;
+
+    std::unique_ptr<Store> store_;  ///< where the first reason is
+    mutable std::mutex mutex_;
+    std::string reason_;  ///< valid when ended_
+    std::atomic<bool> ended_{false};
+};
+
+}  // namespace lockstep

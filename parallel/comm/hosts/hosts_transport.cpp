@@ -1,0 +1,197 @@
+#include "lockstep/parallel/comm/hosts/hosts_transport.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "lockstep/parallel/process_group.h"
+
+namespace lockstep {
+
+namespace {
+
+// Tags of parts, apart from those of users and of Communicator. The number of the call begins anew after a while; what
+// two ranks send each other under one tag stays in order.
+constexpr std::uint32_t direct_parts = 0xfffe0000, speakers_parts = 0xfffe8000, calls = 0x8000;
+
+std::size_t sum_of(std::span<const std::size_t> numbers) {
+    return std::accumulate(numbers.begin(), numbers.end(), std::size_t{0});
+}
+
+void copy(void* to, const void* from, std::size_t bytes) {
+    if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+
+/// The ranks that speak for their hosts, one each, as a transport between them: its ranks are the hosts.
+class HostsTransport::Speakers final : public MessageCollectives {
+public:
+    explicit Speakers(HostsTransport& all)
+        : MessageCollectives(all.host_, all.layout_.hosts(), 0), all_(all), ranks_(static_cast<std::size_t>(size_)) {
+        meanwhile = [&all] {
+            if (all.meanwhile) all.meanwhile();
+        };
+    }
+
+    void begin(std::uint32_t call, int root) {
+        tag_ = speakers_parts + call % calls;
+        for (int host = 0; host < size_; ++host)
+            ranks_[static_cast<std::size_t>(host)] = all_.layout_.ranks_on(host).front();
+        ranks_[static_cast<std::size_t>(all_.layout_.host_of(root))] = root;
+    }
+    int of(int host) const { return ranks_[static_cast<std::size_t>(host)]; }
+    /// Whether this rank is one of them.
+    bool here() const { return of(rank_) == all_.rank_; }
+    /// The number inside the host of the one who speaks for this one.
+    int inside() const { return all_.layout_.place_of(of(rank_)); }
+
+    std::string_view backend() const override { return all_.backend(); }
+    std::unique_ptr<Message> send(const void* data, std::size_t bytes, int to, std::uint32_t tag) override {
+        return all_.send(data, bytes, of(to), tag);
+    }
+    std::unique_ptr<Message> receive(void* data, std::size_t bytes, int from, std::uint32_t tag) override {
+        return all_.receive(data, bytes, of(from), tag);
+    }
+    int announced(std::uint32_t tag) override { return all_.announced(tag); }
+    void abort(const std::string& reason) noexcept override { all_.abort(reason); }
+
+private:
+    std::unique_ptr<Message> send_part(const void* data, std::size_t bytes, int to, std::uint32_t) override {
+        return send(data, bytes, to, tag_);
+    }
+    std::unique_ptr<Message> receive_part(void* data, std::size_t bytes, int from, std::uint32_t) override {
+        return receive(data, bytes, from, tag_);
+    }
+    [[noreturn]] void fail(const std::string& reason) override { all_.fail(reason); }
+
+    HostsTransport& all_;
+    std::vector<int> ranks_;  ///< one a host
+    std::uint32_t tag_ = 0;
+};
+
+HostsTransport::HostsTransport(const TransportPlace& place)
+    : MessageCollectives(place.rank, place.size, 0),
+      layout_(place.hosts, place.size),
+      host_(layout_.host_of(place.rank)),
+      messages_(std::make_shared<HostMessages>(place, layout_)),
+      speakers_(std::make_unique<Speakers>(*this)) {
+    messages_->set_meanwhile([this] {
+        if (meanwhile) meanwhile();
+    });
+}
+
+std::unique_ptr<Message> HostsTransport::send_part(const void* data, std::size_t bytes, int to, std::uint32_t call) {
+    return messages_->send(data, bytes, to, direct_parts + call % calls);
+}
+
+std::unique_ptr<Message> HostsTransport::receive_part(void* data, std::size_t bytes, int from, std::uint32_t call) {
+    return messages_->receive(data, bytes, from, direct_parts + call % calls);
+}
+
+HostsTransport::Speakers& HostsTransport::speakers(int root) {
+    speakers_->begin(next_call(), root);
+    return *speakers_;
+}
+
+std::span<const std::size_t> HostsTransport::of_own_host(std::span<const std::size_t> numbers) const {
+    const std::vector<int>& own = layout_.ranks_on(host_);
+    return numbers.subspan(static_cast<std::size_t>(own.front()), own.size());
+}
+
+std::vector<std::size_t> HostsTransport::by_host(std::span<const std::size_t> numbers) const {
+    std::vector<std::size_t> sums(static_cast<std::size_t>(layout_.hosts()), 0);
+    for (int r = 0; r < size_; ++r)
+        sums[static_cast<std::size_t>(layout_.host_of(r))] += numbers[static_cast<std::size_t>(r)];
+    return sums;
+}
+
+void HostsTransport::barrier(Deadline deadline) {
+    Speakers& between = speakers();
+    messages_->inside([&](Transport& host) { host.barrier(deadline); });
+    if (between.here()) between.barrier(deadline);
+    messages_->inside([&](Transport& host) { host.barrier(deadline); });
+}
+
+void HostsTransport::broadcast(void* data, std::size_t bytes, int root, Deadline deadline) {
+    Speakers& between = speakers(root);
+    if (between.here()) between.broadcast(data, bytes, layout_.host_of(root), deadline);
+    messages_->inside([&](Transport& host) { host.broadcast(data, bytes, between.inside(), deadline); });
+}
+
+/// Where the parts of a host don't lie side by side the ring of all ranks does it.
+void HostsTransport::all_gather(const void* in, void* out, std::span<const std::size_t> bytes, Deadline deadline) {
+    if (!layout_.in_order()) return MessageCollectives::all_gather(in, out, bytes, deadline);
+    Speakers& between = speakers();
+    const std::vector<std::size_t> hosts = by_host(bytes);
+    const std::size_t before = sum_of(std::span(hosts).first(static_cast<std::size_t>(host_)));
+    const std::size_t behind = before + hosts[static_cast<std::size_t>(host_)], all = sum_of(hosts);
+    auto* const to = static_cast<std::byte*>(out);
+    if (layout_.ranks_on(host_).size() == 1) copy(to + before, in, behind - before);
+    messages_->inside([&](Transport& host) { host.all_gather(in, to + before, of_own_host(bytes), deadline); });
+    if (between.here()) between.all_gather(to + before, to, hosts, deadline);
+    messages_->inside([&](Transport& host) {
+        host.broadcast(to, before, between.inside(), deadline);
+        host.broadcast(to + behind, all - behind, between.inside(), deadline);
+    });
+}
+
+void HostsTransport::all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, Deadline deadline) {
+    Speakers& between = speakers();
+    messages_->inside([&](Transport& host) { host.reduce(data, count, dtype, op, between.inside(), deadline); });
+    if (between.here()) between.all_reduce(data, count, dtype, op, deadline);
+    messages_->inside(
+        [&](Transport& host) { host.broadcast(data, count * size_of(dtype), between.inside(), deadline); });
+}
+
+void HostsTransport::reduce(void* data, std::size_t count, DType dtype, ReduceOp op, int root, Deadline deadline) {
+    Speakers& between = speakers(root);
+    const std::size_t bytes = count * size_of(dtype);
+    const bool own_memory = between.here() && rank_ != root;
+    const auto memory = std::make_unique_for_overwrite<std::byte[]>(own_memory ? bytes : 0);
+    void* sum = own_memory ? memory.get() : data;
+    copy(sum, data, bytes);
+    messages_->inside([&](Transport& host) { host.reduce(sum, count, dtype, op, between.inside(), deadline); });
+    if (between.here()) between.reduce(sum, count, dtype, op, layout_.host_of(root), deadline);
+}
+
+void HostsTransport::reduce_scatter(const void* in, void* out, std::span<const std::size_t> counts, DType dtype,
+                                    ReduceOp op, Deadline deadline) {
+    if (!layout_.in_order()) return MessageCollectives::reduce_scatter(in, out, counts, dtype, op, deadline);
+    Speakers& between = speakers();
+    const std::vector<std::size_t> hosts = by_host(counts);
+    const std::size_t all = sum_of(counts), of_host = hosts[static_cast<std::size_t>(host_)];
+    const std::size_t size = size_of(dtype);
+    const auto sums = std::make_unique_for_overwrite<std::byte[]>(between.here() ? all * size : 0);
+    const auto part = std::make_unique_for_overwrite<std::byte[]>(between.here() ? of_host * size : 0);
+    if (between.here()) copy(sums.get(), in, all * size);
+    messages_->inside([&](Transport& host) {  // who does not get the sum gives its memory unchanged
+        void* data = between.here() ? sums.get() : const_cast<void*>(in);
+        host.reduce(data, all, dtype, op, between.inside(), deadline);
+    });
+    if (between.here()) between.reduce_scatter(sums.get(), part.get(), hosts, dtype, op, deadline);
+    if (layout_.ranks_on(host_).size() == 1) copy(out, part.get(), of_host * size);
+    std::vector<std::size_t> bytes;
+    for (const std::size_t count : of_own_host(counts)) bytes.push_back(count * size);
+    messages_->inside([&](Transport& host) { host.scatter(part.get(), out, bytes, between.inside(), deadline); });
+}
+
+TransportBackend hosts_backend() {
+    return {.name = "shm",
+            .make = [](const TransportPlace& place) -> std::unique_ptr<Transport> {
+                const HostLayout layout(place.hosts, place.size);
+                if (layout.hosts() == 1) return shm_backend().make(place);
+                const TransportBackend gloo = gloo_backend();
+                if (gloo.make == nullptr)
+                    throw TransportError(
+                        fmt::format("the ranks are on {} hosts, and shm needs gloo between them, which was not built "
+                                    "in; {}",
+                                    layout.hosts(), gloo.how_to_build));
+                if (layout.hosts() == place.size) return gloo.make(place);
+                return std::make_unique<HostsTransport>(place);
+            },
+            .how_to_build = shm_backend().how_to_build};
+}
+
+}  // namespace lockstep

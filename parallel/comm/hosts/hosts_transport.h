@@ -1,0 +1,59 @@
+// The backend for ranks of several hosts: shared memory inside a host, Gloo between them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/comm/hosts/host_messages.h"
+#include "lockstep/parallel/comm/message_collectives.h"
+
+namespace lockstep {
+
+/// What all ranks need, or all have a part in, goes between hosts once for each of them: one rank speaks for its host.
+/// The other collectives (gather, scatter, all_to_all) are made of messages, which go where they are needed and nowhere
+/// else. Sums are added up inside the hosts first, in the order of ranks, then host by host.
+class HostsTransport final : public MessageCollectives {
+public:
+    explicit HostsTransport(const TransportPlace& place);
+    ~HostsTransport() override { messages_->close(); }
+    HostsTransport(const HostsTransport&) = delete;
+    HostsTransport& operator=(const HostsTransport&) = delete;
+
+    std::string_view backend() const override { return "shm"; }
+    std::unique_ptr<Message> send(const void* data, std::size_t bytes, int to, std::uint32_t tag) override {
+        return messages_->send(data, bytes, to, tag);
+    }
+    std::unique_ptr<Message> receive(void* data, std::size_t bytes, int from, std::uint32_t tag) override {
+        return messages_->receive(data, bytes, from, tag);
+    }
+    int announced(std::uint32_t tag) override { return messages_->announced(tag); }
+    void barrier(Deadline deadline) override;
+    void broadcast(void* data, std::size_t bytes, int root, Deadline deadline) override;
+    void all_gather(const void* in, void* out, std::span<const std::size_t> bytes, Deadline deadline) override;
+    void all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, Deadline deadline) override;
+    void reduce(void* data, std::size_t count, DType dtype, ReduceOp op, int root, Deadline deadline) override;
+    void reduce_scatter(const void* in, void* out, std::span<const std::size_t> counts, DType dtype, ReduceOp op,
+                        Deadline deadline) override;
+    void abort(const std::string& reason) noexcept override { messages_->end(reason); }
+
+private:
+    class Speakers;
+
+    std::unique_ptr<Message> send_part(const void* data, std::size_t bytes, int to, std::uint32_t call) override;
+    std::unique_ptr<Message> receive_part(void* data, std::size_t bytes, int from, std::uint32_t call) override;
+    [[noreturn]] void fail(const std::string& reason) override { messages_->fail(reason); }
+    /// A collective in two levels begins; the first rank of every host speaks for it, and `root` for its own.
+    Speakers& speakers(int root = 0);
+    /// Of numbers one a rank: those of this host's ranks, and the sums of every host's.
+    std::span<const std::size_t> of_own_host(std::span<const std::size_t> numbers) const;
+    std::vector<std::size_t> by_host(std::span<const std::size_t> numbers) const;
+
+    const HostLayout layout_;
+    const int host_;
+    std::shared_ptr<HostMessages> messages_;
+    std::unique_ptr<Speakers> speakers_;
+};
+
+}  // namespace lockstep

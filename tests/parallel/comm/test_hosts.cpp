@@ -1,0 +1,221 @@
+// The backend for several hosts: which ranks are on which is given, so that processes of this machine can stand for
+// any.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/parallel/comm/host_identity.h"
+#include "lockstep/parallel/comm/sockets.h"
+#include "lockstep/parallel/comm/transport.h"
+#include "lockstep/parallel/process_group.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/comm/forked_ranks.h"
+#include "lockstep/tests/parallel/comm/transport_exercise.h"
+#include "lockstep/tests/parallel/comm/transport_trials.h"
+#include "lockstep/tests/parallel/file_fixture.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+using std::chrono::milliseconds;
+using Hosts = std::vector<int>;
+
+namespace {
+
+bool absent() {
+    if (gloo_backend().make != nullptr) return false;
+    std::printf("skipped: gloo was not built in; %s\n", std::string(gloo_backend().how_to_build).c_str());
+    return true;
+}
+
+std::unique_ptr<Transport> connect(const test::TemporaryDirectory& folder, int rank, const Hosts& hosts,
+                                   milliseconds timeout) {
+    return hosts_backend().make({.rank = rank,
+                                 .size = static_cast<int>(hosts.size()),
+                                 .store = std::make_shared<FileStore>(folder / "store", timeout),
+                                 .timeout = timeout,
+                                 .hosts = hosts});
+}
+
+using Body = std::function<Lines(std::unique_ptr<Transport>& transport, int rank)>;
+
+std::string failures_of(const Hosts& hosts, const Body& body, milliseconds limit = milliseconds(60000)) {
+    const test::TemporaryDirectory folder;
+    ForkedRanks ranks(static_cast<int>(hosts.size()), [&](int rank) {
+        auto transport = connect(folder, rank, hosts, milliseconds(20000));
+        return body(transport, rank);
+    });
+    return joined(ranks.finish(limit));
+}
+
+/// Two hosts of two ranks; and the ways to wait for the others.
+const Hosts two_by_two{0, 0, 1, 1};
+constexpr int ways_to_wait = 6;
+void wait_in(int how, Transport& transport, Deadline deadline) {
+    std::vector<float> data(1 << 18, 1.0F), parts(4 << 18);
+    const std::vector<std::size_t> bytes(4, data.size() * sizeof(float));
+    switch (how) {
+        case 0: return transport.barrier(deadline);
+        case 1: return transport.all_reduce(data.data(), data.size(), DType::f32, ReduceOp::sum, deadline);
+        case 2: return transport.broadcast(data.data(), bytes[0], 3, deadline);
+        case 3: return transport.all_gather(data.data(), parts.data(), bytes, deadline);
+        case 4: return transport.all_to_all(std::vector<float>(parts).data(), bytes, parts.data(), bytes, deadline);
+        default:
+            const auto message = transport.receive(data.data(), 16, 3, 1);
+            while (!message->advance() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+            throw TransportError("the deadline has passed");
+    }
+}
+
+}  // namespace
+
+TEST_CASE("hosts: every operation, in even and uneven layouts") {
+    if (absent()) return;
+    const Hosts hosts = GENERATE(Hosts{0, 0, 1, 1}, Hosts{0, 0, 0, 1}, Hosts{0, 1, 1, 2}, Hosts{0, 1, 0, 1},
+                                 Hosts{0, 1, 2}, Hosts{0, 0, 0, 0, 1, 1, 1, 1}, Hosts{0, 0});
+    INFO(fmt::format("{}", fmt::join(hosts, " ")));
+    CHECK(failures_of(
+              hosts,
+              [&](auto& transport, int rank) {
+                  return exercise_transport(*transport, rank, static_cast<int>(hosts.size()));
+              },
+              milliseconds(240000)) == "");
+}
+
+TEST_CASE("hosts: all ranks get the same bits") {
+    if (absent()) return;
+    CHECK(failures_of({0, 0, 0, 1, 1}, [](auto& transport, int rank) { return other_bits(*transport, rank); }) == "");
+}
+
+TEST_CASE("hosts: the death of a rank ends all ranks of all hosts, and all are told whose") {
+    if (absent()) return;
+    const int how = GENERATE(range(0, ways_to_wait));
+    const std::string end = GENERATE("kill", "abort", "destroy");
+    INFO(end << ", waiting in way " << how);
+    CHECK(failures_of(two_by_two, [&](auto& transport, int rank) -> Lines {
+              transport->barrier(in(20000));
+              if (rank == 3) {
+                  std::this_thread::sleep_for(milliseconds(50));
+                  if (end == "kill") ::kill(::getpid(), SIGKILL);
+                  if (end == "abort") transport->abort("had enough");
+                  if (end == "destroy") transport.reset();
+                  std::this_thread::sleep_for(milliseconds(2000));
+                  return {};
+              }
+              const std::string error = error_within(3000, [&] { wait_in(how, *transport, in(30000)); });
+              const std::string later = error_within(100, [&] { transport->barrier(in(30000)); });
+              if (!contains(error, end == "abort" ? "had enough" : "rank 3")) return {error};
+              return unless(later, error);
+          }) == (end == "kill" ? "rank 3: ended by signal 9\n" : ""));
+}
+
+TEST_CASE("hosts: the rank with the store may die as well") {
+    if (absent()) return;
+    const int victim = GENERATE(0, 3);
+    INFO("rank " << victim);
+    const Descriptor port = hold_free_port();
+    ForkedRanks ranks(4, [&](int rank) -> Lines {
+        setenv("LOCKSTEP_HOST_ID", rank < 2 ? "a" : "b", 1);
+        ProcessGroup group({.backend = "shm",
+                            .rendezvous = {.init_method = fmt::format("tcp://127.0.0.1:{}", port_of(port)),
+                                           .rank = rank,
+                                           .world_size = 4,
+                                           .timeout = milliseconds(20000)},
+                            .timeout = milliseconds(20000)});
+        group.barrier();
+        if (rank == victim) ::kill(::getpid(), SIGKILL);
+        const auto begin = std::chrono::steady_clock::now();
+        std::string error = "nothing was thrown";
+        try {
+            for (;;) group.all_reduce(Tensor::zeros({100000}));
+        } catch (const CommunicationError& caught) {
+            error = caught.what();
+        }
+        if (std::chrono::steady_clock::now() - begin > milliseconds(5000)) error = "too late: " + error;
+        const std::size_t what = error.find("shm): ");  // behind who says it
+        if (what == std::string::npos) return {error};
+        return unless(error.substr(what), fmt::format(" {}", victim));
+    });
+    CHECK(joined(ranks.finish(milliseconds(60000))) == fmt::format("rank {}: ended by signal 9\n", victim));
+}
+
+TEST_CASE("hosts: a rank that stands still is noticed at the deadline, on all hosts") {
+    if (absent()) return;
+    const int how = GENERATE(range(0, ways_to_wait));
+    const test::TemporaryDirectory folder;
+    ForkedRanks ranks(4, [&](int rank) -> Lines {
+        auto transport = connect(folder, rank, two_by_two, milliseconds(20000));
+        transport->barrier(in(20000));
+        if (rank == 3) ::kill(::getpid(), SIGSTOP);
+        const std::string error = error_within(1800, [&] { wait_in(how, *transport, in(1000)); });
+        const auto begin = std::chrono::steady_clock::now();
+        transport.reset();
+        if (std::chrono::steady_clock::now() - begin > milliseconds(1500)) return {"destroyed too late"};
+        return contains(error, "deadline") || contains(error, "closed") ? Lines{} : Lines{error};
+    });
+    std::this_thread::sleep_for(milliseconds(5000));
+    ranks.signal(3, SIGKILL);
+    CHECK(joined(ranks.finish(milliseconds(20000))) == "rank 3: ended by signal 9\n");
+}
+
+TEST_CASE("hosts: messages that outlive the transport, and from nobody") {
+    if (absent()) return;
+    CHECK(failures_of({0, 0, 1}, [](auto& transport, int rank) -> Lines {
+              int value = 0;
+              transport->barrier(in(20000));
+              if (rank != 0) {
+                  finish(*transport->send(&value, sizeof value, 0, 1));
+                  transport->barrier(in(20000));
+                  auto after = transport->receive(&value, sizeof value, 0, 2);
+                  transport.reset();
+                  return unless(error_within(100, [&] { finish(*after); }), "the group has been destroyed");
+              }
+              transport->barrier(in(20000));
+              for (int i = 0; i < 2; ++i) finish(*transport->receive(&value, sizeof value, Transport::any_source, 1));
+              return unless(error_within(5000, [&] { finish(*transport->receive(&value, sizeof value, -1, 1)); }),
+                            "left the group");
+          }) == "");
+}
+
+TEST_CASE("hosts: a rank that does not come is an error in time") {
+    if (absent()) return;
+    const test::TemporaryDirectory folder;
+    const Hosts hosts{0, 0, 1};
+    ForkedRanks ranks(2, [&](int rank) -> Lines {
+        const std::string error =
+            error_within(3000, [&] { auto never = connect(folder, rank, hosts, milliseconds(500)); });
+        return contains(error, "could not connect") ? Lines{} : Lines{error};
+    });
+    CHECK(joined(ranks.finish(milliseconds(20000))) == "");
+}
+
+TEST_CASE("hosts: LOCKSTEP_HOST_ID tells processes of one machine apart") {
+    const test::TemporaryDirectory folder;
+    ForkedRanks ranks(4, [&](int rank) -> Lines {
+        setenv("LOCKSTEP_HOST_ID", rank % 2 == 0 ? "a" : "b", 1);
+        if (rank == 3) unsetenv("LOCKSTEP_HOST_ID");
+        const auto store = std::make_shared<FileStore>(folder / "store", milliseconds(20000));
+        const Hosts hosts = find_hosts({.rank = rank, .size = 4, .store = store}, in(20000));
+        return hosts == Hosts{0, 1, 0, 2} ? Lines{} : Lines{fmt::format("{}", fmt::join(hosts, " "))};
+    });
+    CHECK(joined(ranks.finish(milliseconds(20000))) == "");
+}
+
+TEST_CASE("hosts: who is where") {
+    const HostLayout layout({0, 1, 1, 0, 2}, 5);
+    CHECK(layout.hosts() == 3);
+    CHECK_FALSE(layout.in_order());
+    CHECK(layout.ranks_on(0) == std::vector<int>{0, 3});
+    CHECK(layout.place_of(3) == 1);
+    CHECK(HostLayout({0, 0, 1}, 3).in_order());
+    CHECK(HostLayout({}, 3).ranks_on(0) == std::vector<int>{0, 1, 2});
+}
