@@ -90,17 +90,28 @@ Communicator::Communicator(const Place& place, std::string_view backend)
                                           place_.rank, place_.size, place_.size - 1));
     if (place_.size == 1) return;
     auto store = std::make_shared<PrefixStore>(fmt::format("group/{}/", place_.name), place_.store);
+    const auto give_up = [&](const std::string& reason) {
+        place_.failure->note();
+        const std::string missing = board_ ? board_->unconnected() : std::string();
+        throw CommunicationError(fmt::format("rank {} of {}: setting up group {} ({}): {}{}{}", place_.rank,
+                                             place_.size, place_.name, backend_, reason, missing.empty() ? "" : "; ",
+                                             missing));
+    };
     try {
+        board_ = std::make_unique<ProgressBoard>(*store, place_.rank, place_.size);
         transport_ =
             found.make({place_.rank, place_.size, store, place_.timeout, place_.global_ranks, place_.master_addr});
+        board_->note_connected();
     } catch (const TransportError& error) {
-        throw CommunicationError(fmt::format("rank {} of {}: setting up group {} ({}): {}", place_.rank, place_.size,
-                                             place_.name, backend_, error.what()));
+        give_up(error.what());
+    } catch (const CommunicationError& error) {  // of the store
+        give_up(error.what());
     }
-    board_ = std::make_unique<ProgressBoard>(*store, place_.rank, place_.size);
 }
 
-Communicator::~Communicator() = default;
+Communicator::~Communicator() {
+    if (transport_) transport_->patience = place_.failure->patience(transport_->patience);
+}
 
 std::unique_ptr<Communicator> Communicator::duplicate(std::string_view purpose) const {
     Place place = place_;
@@ -109,6 +120,8 @@ std::unique_ptr<Communicator> Communicator::duplicate(std::string_view purpose) 
 }
 
 void Communicator::fail(std::string_view name, std::uint64_t number, std::uint64_t bytes, const std::string& reason) {
+    place_.failure->note();
+    if (!failed_) board_->note_cause(reason);
     // Others that wait for this rank learn of it now, not at their deadlines.
     transport_->abort(fmt::format("rank {} gave up: {}", place_.rank, reason));
     // Once is enough: what is called behind a failure fails at once.
@@ -354,7 +367,10 @@ void Communicator::give_up(std::string_view what, std::size_t bytes, const std::
 }
 
 void Communicator::abort(const std::string& reason) noexcept {
-    if (transport_) transport_->abort(reason);
+    if (!transport_) return;
+    place_.failure->note();
+    board_->note_cause(reason);
+    transport_->abort(reason);
 }
 
 }  // namespace lockstep

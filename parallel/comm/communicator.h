@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/parallel/comm/job_failure.h"
 #include "lockstep/parallel/comm/transport.h"
 #include "lockstep/parallel/process_group.h"
 
@@ -32,8 +33,9 @@ public:
         int rank = 0, size = 1;
         std::shared_ptr<Store> store;  ///< of the job; may be null where size is 1
         std::chrono::milliseconds timeout = Store::default_timeout;
-        std::vector<int> global_ranks;  ///< of the ranks of this group, in order
-        std::string master_addr;        ///< of the job's rank 0; may be empty
+        std::vector<int> global_ranks;                                         ///< of the ranks of this group, in order
+        std::string master_addr;                                               ///< of the job's rank 0; may be empty
+        std::shared_ptr<JobFailure> failure = std::make_shared<JobFailure>();  ///< of the job
     };
     /// Collective: connects the ranks of the group. Throws InvalidArgument for a backend that is not there, saying how
     /// to build it, and CommunicationError.
