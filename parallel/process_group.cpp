@@ -21,6 +21,7 @@ std::shared_ptr<Communicator> world(const ProcessGroupOptions& options, const Re
     place.store = rendezvous.store();
     place.timeout = options.timeout;
     place.master_addr = rendezvous.place().master_addr;
+    place.failure = rendezvous.failure();
     place.global_ranks.resize(static_cast<std::size_t>(place.size));
     std::iota(place.global_ranks.begin(), place.global_ranks.end(), 0);
     return std::make_shared<Communicator>(place, options.backend.empty() ? "shm" : options.backend);

@@ -34,6 +34,8 @@ struct ProcessPlace {
 /// Throws InvalidArgument for numbers that are none or contradict each other, and for half of what is needed.
 ProcessPlace process_place();
 
+class JobFailure;
+
 struct RendezvousOptions {
     /// "env://": as `process_place` says; "tcp://HOST:PORT" and "file:///PATH": rank and world size are given below, by
     /// "?rank=R&world_size=N" behind, or by the environment.
@@ -51,7 +53,7 @@ public:
     /// MASTER_PORT, on the next port. Throws InvalidArgument for what cannot be, and CommunicationError, within the
     /// timeout, when ranks do not arrive (naming them), a rank is there twice or world sizes differ.
     explicit Rendezvous(const RendezvousOptions& options = {});
-    /// Rank 0 gives the others a few seconds to take their leave.
+    /// Rank 0 gives the others a few seconds to take their leave, unless the job has failed.
     ~Rendezvous();
     Rendezvous(const Rendezvous&) = delete;
     Rendezvous& operator=(const Rendezvous&) = delete;
@@ -60,16 +62,23 @@ public:
     int rank() const { return place_.rank; }
     int world_size() const { return place_.world_size; }
     const std::shared_ptr<Store>& store() const { return store_; }
+    /// For groups: where they say that the job cannot go on.
+    const std::shared_ptr<JobFailure>& failure() const { return failure_; }
 
 private:
     void join(Store::Milliseconds timeout);
     /// After the deadline: says to all that nobody needs to wait any longer, and throws, unless all are there by now.
     void give_up(Store::Milliseconds timeout);
+    /// Leaves a job that has not come together, and throws.
+    [[noreturn]] void give_in(const std::string& reason) const;
     [[noreturn]] void fail(const std::string& reason) const;
+    /// One of `ranks` that came goes. The last one removes the file; rank 0, which serves the store, waits for it.
+    void leave(Store& store, int ranks, Store::Milliseconds patience) const;
     ProcessPlace place_;
     std::string file_;  ///< of a file store: removed by the last one
     std::unique_ptr<TcpStoreServer> server_;
     std::shared_ptr<Store> store_;
+    std::shared_ptr<JobFailure> failure_;
 };
 
 }  // namespace lockstep

@@ -45,7 +45,7 @@ public:
     virtual std::unique_ptr<Store> clone(Milliseconds timeout) = 0;
     /// Of calls that wait and are not given another one.
     virtual Milliseconds timeout() const = 0;
-    /// "store at 127.0.0.1:29500", for messages.
+    /// "store of rank 0 at 127.0.0.1:29500", for messages.
     virtual std::string describe() const = 0;
 
 protected:
@@ -106,7 +106,8 @@ private:
 /// that only this run should have set.
 class FileStore final : public Store {
 public:
-    /// Makes the file unless it is there. Throws InvalidArgument when it cannot, DataError when it is no store.
+    /// Makes the file unless it is there. Throws InvalidArgument when it cannot, DataError when it is no store. The
+    /// timeout is for its lock as well.
     explicit FileStore(std::filesystem::path file, Milliseconds timeout = default_timeout);
 
     using Store::clone;

@@ -91,6 +91,13 @@ Communicator::Communicator(const Place& place, std::string_view backend)
                                           place_.rank, place_.size, place_.size - 1));
     if (place_.size == 1) return;
     auto store = std::make_shared<PrefixStore>(fmt::format("group/{}/", place_.name), place_.store);
+    const auto give_up = [&](const std::string& reason) {
+        place_.failure->note();
+        const std::string missing = board_ ? board_->unconnected() : std::string();
+        throw CommunicationError(fmt::format("rank {} of {}: setting up group {} ({}): {}{}{}", place_.rank,
+                                             place_.size, place_.name, backend_, reason, missing.empty() ? "" : "; ",
+                                             missing));
+    };
     TransportPlace where{.rank = place_.rank,
                          .size = place_.size,
                          .store = store,
@@ -98,17 +105,21 @@ Communicator::Communicator(const Place& place, std::string_view backend)
                          .global_ranks = place_.global_ranks,
                          .master_addr = place_.master_addr};
     try {
+        board_ = std::make_unique<ProgressBoard>(*store, place_.rank, place_.size);
         if (place_.hosts.empty()) place_.hosts = find_hosts(where, Clock::now() + place_.timeout);
         where.hosts = place_.hosts;
         transport_ = found.make(where);
+        board_->note_connected();
     } catch (const TransportError& error) {
-        throw CommunicationError(fmt::format("rank {} of {}: setting up group {} ({}): {}", place_.rank, place_.size,
-                                             place_.name, backend_, error.what()));
+        give_up(error.what());
+    } catch (const CommunicationError& error) {  // of the store
+        give_up(error.what());
     }
-    board_ = std::make_unique<ProgressBoard>(*store, place_.rank, place_.size);
 }
 
-Communicator::~Communicator() = default;
+Communicator::~Communicator() {
+    if (transport_) transport_->patience = place_.failure->patience(transport_->patience);
+}
 
 std::unique_ptr<Communicator> Communicator::duplicate(std::string_view purpose) const {
     Place place = place_;
@@ -117,6 +128,8 @@ std::unique_ptr<Communicator> Communicator::duplicate(std::string_view purpose) 
 }
 
 void Communicator::fail(std::string_view name, std::uint64_t number, std::uint64_t bytes, const std::string& reason) {
+    place_.failure->note();
+    if (board_ && !failed_) board_->note_cause(reason);
     // Others that wait for this rank learn of it now, not at their deadlines.
     abort(fmt::format("rank {} gave up: {}", place_.rank, reason));
     // Once is enough: what is called behind a failure fails at once.
@@ -362,7 +375,10 @@ void Communicator::give_up(std::string_view what, std::size_t bytes, const std::
 }
 
 void Communicator::abort(const std::string& reason) noexcept {
-    if (transport_) transport_->abort(reason);
+    if (!transport_) return;
+    place_.failure->note();
+    board_->note_cause(reason);
+    transport_->abort(reason);
 }
 
 }  // namespace lockstep

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/parallel/comm/job_failure.h"
 #include "lockstep/parallel/comm/transport.h"
 #include "lockstep/parallel/process_group.h"
 
@@ -35,6 +36,7 @@ public:
         std::vector<int> global_ranks;  ///< of the ranks of this group, in order
         std::string master_addr;        ///< of the job's rank 0; may be empty
         std::vector<int> hosts;         ///< see TransportPlace; empty: the ranks find out
+        std::shared_ptr<JobFailure> failure = std::make_shared<JobFailure>();  ///< of the job
     };
     /// Collective: connects the ranks of the group. Throws InvalidArgument for a backend that is not there, saying how
     /// to build it, and CommunicationError.

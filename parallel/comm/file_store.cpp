@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/parallel/comm/backoff.h"
 #include "lockstep/parallel/comm/key_table.h"
 #include "lockstep/parallel/comm/sockets.h"
 #include "lockstep/parallel/comm/store_protocol.h"
@@ -27,16 +28,16 @@ enum class Change : std::uint8_t { set, remove };
 /// The file, opened and locked for as long as this lives.
 class LockedLog {
 public:
-    explicit LockedLog(const std::filesystem::path& file)
-        : file_(file), descriptor_(open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {
+    /// `create`: 0, or O_CREAT to make the file where there is none. `timeout`: for others to let go of it.
+    LockedLog(const std::filesystem::path& file, Store::Milliseconds timeout, int create = 0)
+        : file_(file), descriptor_(open(file.c_str(), O_RDWR | create | O_CLOEXEC, 0600)) {
+        if (!descriptor_ && create == 0 && errno == ENOENT)
+            throw CommunicationError(fmt::format("file store {}: it was removed: the job has ended", file.string()));
         if (!descriptor_)
             throw InvalidArgument(
                 fmt::format("file store {}: {}; name a file in a directory that all processes can write", file.string(),
                             text_of(errno)));
-        while (flock(descriptor_.get(), LOCK_EX) != 0)
-            if (errno != EINTR)
-                throw CommunicationError(
-                    fmt::format("file store {}: cannot lock it: {}", file.string(), text_of(errno)));
+        lock(timeout);
         read();
     }
 
@@ -60,6 +61,18 @@ private:
     [[noreturn]] void fail(const char* what) const {
         throw CommunicationError(
             fmt::format("file store {}: cannot {} it: {}; look at the disk", file_.string(), what, text_of(errno)));
+    }
+
+    /// Does not sleep in the kernel: a process that was stopped may hold the lock.
+    void lock(Store::Milliseconds timeout) const {
+        const Deadline deadline = std::chrono::steady_clock::now() + timeout;
+        for (Backoff backoff(0); flock(descriptor_.get(), LOCK_EX | LOCK_NB) != 0; backoff.pause()) {
+            if (errno != EWOULDBLOCK && errno != EINTR) fail("lock");
+            if (std::chrono::steady_clock::now() >= deadline)
+                throw CommunicationError(
+                    fmt::format("file store {}: another process has held its lock for {} ms; is one of them stopped?",
+                                file_.string(), timeout.count()));
+        }
     }
 
     void read() {
@@ -105,12 +118,12 @@ private:
 }  // namespace
 
 FileStore::FileStore(std::filesystem::path file, Milliseconds timeout) : file_(std::move(file)), timeout_(timeout) {
-    LockedLog log(file_);
+    LockedLog log(file_, timeout_, O_CREAT);
 }
 
 void FileStore::set(std::string_view key, std::string_view value) {
     require_value(key, value);
-    LockedLog(file_).append(Change::set, key, value);
+    LockedLog(file_, timeout_).append(Change::set, key, value);
 }
 
 std::string FileStore::get(std::string_view key, Milliseconds timeout) {
@@ -128,14 +141,14 @@ std::string FileStore::get(std::string_view key, Milliseconds timeout) {
 
 std::optional<std::string> FileStore::try_get(std::string_view key) {
     require_key(key);
-    LockedLog log(file_);
+    LockedLog log(file_, timeout_);
     const std::string* value = log.keys().find(key);
     return value ? std::optional(*value) : std::nullopt;
 }
 
 std::int64_t FileStore::add(std::string_view key, std::int64_t amount) {
     require_key(key);
-    LockedLog log(file_);
+    LockedLog log(file_, timeout_);
     const std::optional<std::int64_t> sum = log.keys().add(key, amount);
     if (!sum)
         throw CommunicationError(fmt::format(
@@ -147,7 +160,7 @@ std::int64_t FileStore::add(std::string_view key, std::int64_t amount) {
 std::string FileStore::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
     require_value(key, expected);
     require_value(key, desired);
-    LockedLog log(file_);
+    LockedLog log(file_, timeout_);
     if (log.keys().compare_set(key, expected, desired)) log.append(Change::set, key, desired);
     const std::string* value = log.keys().find(key);
     return value ? *value : std::string();
@@ -155,15 +168,19 @@ std::string FileStore::compare_set(std::string_view key, std::string_view expect
 
 bool FileStore::remove(std::string_view key) {
     require_key(key);
-    LockedLog log(file_);
+    LockedLog log(file_, timeout_);
     if (!log.keys().remove(key)) return false;
     log.append(Change::remove, key, {});
     return true;
 }
 
-std::int64_t FileStore::count() { return LockedLog(file_).keys().count(); }
+std::int64_t FileStore::count() { return LockedLog(file_, timeout_).keys().count(); }
 
-std::unique_ptr<Store> FileStore::clone(Milliseconds timeout) { return std::make_unique<FileStore>(file_, timeout); }
+std::unique_ptr<Store> FileStore::clone(Milliseconds timeout) {
+    auto other = std::make_unique<FileStore>(*this);  // does not make the file again
+    other->timeout_ = timeout;
+    return other;
+}
 
 std::string FileStore::describe() const { return fmt::format("file store {}", file_.string()); }
 

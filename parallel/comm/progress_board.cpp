@@ -5,7 +5,6 @@
 
 #include <optional>
 #include <sstream>
-#include <vector>
 
 namespace lockstep {
 
@@ -23,7 +22,10 @@ constexpr milliseconds time_to_answer(250);
 /// What others have done may not have been told yet.
 constexpr milliseconds time_to_tell(600);
 
-std::string key_of(int rank) { return fmt::format("progress/{}", rank); }
+std::string ranks_have(const std::vector<int>& ranks) {
+    return fmt::format("{} {} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "),
+                       ranks.size() == 1 ? "has" : "have");
+}
 
 }  // namespace
 
@@ -52,9 +54,9 @@ void ProgressBoard::end() {
     under_way_ = false;
 }
 
-void ProgressBoard::publish(const std::string& text) {
+void ProgressBoard::publish(std::string_view key, const std::string& text) {
     try {
-        store_->set(key_of(rank_), text);
+        store_->set(fmt::format("{}/{}", key, rank_), text);
     } catch (const std::exception&) {  // the store has gone with its rank: then nobody reads this
         return;
     }
@@ -72,37 +74,65 @@ void ProgressBoard::watch() {
         told = now;
         const std::string text = fmt::format("{} {}", number_, operation_);
         lock.unlock();
-        publish(text);
+        publish(progress, text);
         lock.lock();
     }
 }
 
+ProgressBoard::Behind ProgressBoard::behind(std::string_view key, std::uint64_t number) {
+    const auto until = Clock::now() + time_to_tell;
+    Behind found;
+    do {
+        std::this_thread::sleep_for(milliseconds(20));
+        found = {};
+        for (int rank = 0; rank < size_; ++rank) {
+            const std::optional<std::string> text = store_->try_get(fmt::format("{}/{}", key, rank));
+            std::uint64_t there = 0;
+            std::string name;
+            if (text) std::istringstream(*text) >> there >> name;
+            if (there >= number) continue;
+            found.ranks.push_back(rank);
+            if (there > 0 && found.last.empty())
+                found.last = fmt::format(" (rank {} was last seen in {} number {})", rank, name, there);
+        }
+    } while (!found.ranks.empty() && Clock::now() < until);
+    return found;
+}
+
 std::string ProgressBoard::missing(std::string_view operation, std::uint64_t number) noexcept {
     try {
-        publish(fmt::format("{} {}", number, operation));
-        const auto until = Clock::now() + time_to_tell;
-        std::vector<int> behind;
-        std::string last;
-        do {
-            std::this_thread::sleep_for(milliseconds(20));
-            behind.clear();
-            last.clear();
-            for (int rank = 0; rank < size_; ++rank) {
-                const std::optional<std::string> text = store_->try_get(key_of(rank));
-                std::uint64_t found = 0;
-                std::string name;
-                if (text) std::istringstream(*text) >> found >> name;
-                if (found >= number) continue;
-                behind.push_back(rank);
-                if (found > 0 && last.empty())
-                    last = fmt::format(" (rank {} was last seen in {} number {})", rank, name, found);
-            }
-        } while (!behind.empty() && Clock::now() < until);
-        if (behind.empty()) return {};
-        return fmt::format("{} {} not come so far{}", behind.size() == 1 ? "rank" : "ranks",
-                           fmt::format("{} {}", fmt::join(behind, ", "), behind.size() == 1 ? "has" : "have"), last);
+        publish(progress, fmt::format("{} {}", number, operation));
+        const Behind found = behind(progress, number);
+        std::string text = found.ranks.empty() ? "" : ranks_have(found.ranks) + " not come so far" + found.last;
+        if (const std::string first = cause(); !first.empty()) text += (text.empty() ? "" : "; ") + first;
+        return text;
+    } catch (const std::exception& error) {
+        return error.what();  // the rank that holds the store may be the one that is missing
+    }
+}
+
+void ProgressBoard::note_cause(const std::string& reason) noexcept {
+    try {
+        store_->compare_set("cause", "", fmt::format("{} {}", rank_, reason));
     } catch (const std::exception&) {
-        return {};
+        return;
+    }
+}
+
+std::string ProgressBoard::cause() {
+    const std::string text = store_->try_get("cause").value_or("");
+    const std::size_t space = text.find(' ');
+    if (text.empty() || text.substr(0, space) == std::to_string(rank_)) return {};
+    return fmt::format("rank {} gave up first: {}", text.substr(0, space), text.substr(space + 1));
+}
+
+std::string ProgressBoard::unconnected() noexcept {
+    try {
+        note_connected();  // it is not, but it is no reason for the others to wait
+        const Behind found = behind(connected, 1);
+        return found.ranks.empty() ? "" : ranks_have(found.ranks) + " not connected so far";
+    } catch (const std::exception& error) {
+        return error.what();
     }
 }
 

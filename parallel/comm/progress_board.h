@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "lockstep/parallel/store.h"
 
@@ -27,12 +28,28 @@ public:
     void begin(std::string_view operation, std::uint64_t number);
     void end();
     /// After a failure in operation `number`: "ranks 1, 3 have not come so far (rank 1 was last seen in all_reduce
-    /// number 4)", or nothing when all have, or nobody can tell. Takes at most about 0.7 s.
+    /// number 4)", and the cause where another rank noted it; what is wrong with the store where it does not tell.
+    /// Takes at most about 0.7 s.
     std::string missing(std::string_view operation, std::uint64_t number) noexcept;
+    /// This rank gives up, or hears that it must. What the first one says is the cause.
+    void note_cause(const std::string& reason) noexcept;
+    /// This rank is connected to the others.
+    void note_connected() { publish(connected, "1"); }
+    /// After the group could not be set up: "ranks 1, 3 have not connected so far". As `missing` otherwise.
+    std::string unconnected() noexcept;
 
 private:
+    static constexpr std::string_view progress = "progress", connected = "connected";
     void watch();
-    void publish(const std::string& text);
+    void publish(std::string_view key, const std::string& text);
+    struct Behind {
+        std::vector<int> ranks;
+        std::string last;  ///< where the first one of them was last
+    };
+    /// Who has not published `number` or more under `key` in time.
+    Behind behind(std::string_view key, std::uint64_t number);
+    /// Of another rank.
+    std::string cause();
 
     const int rank_, size_;
     std::unique_ptr<Store> store_;

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/parallel/comm/job_failure.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
@@ -22,6 +23,8 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = Store::Milliseconds;
 
 constexpr Milliseconds time_to_leave(5000);
+/// Why the job has not come together.
+constexpr Milliseconds time_to_hear(300);
 /// In front of what is stored in the place of a rank that did not come.
 constexpr std::string_view given_up = "! ";
 
@@ -115,7 +118,7 @@ std::string signature() {
 
 }  // namespace
 
-Rendezvous::Rendezvous(const RendezvousOptions& options) {
+Rendezvous::Rendezvous(const RendezvousOptions& options) : failure_(std::make_shared<JobFailure>()) {
     const InitMethod method = parse(options.init_method);
     if (!options.rank && !method.rank) place_ = process_place();
     place_from(place_, options, method);
@@ -166,8 +169,9 @@ void Rendezvous::join(Milliseconds timeout) {
             found_there = store_->get(key_of(rank), std::max(left, Milliseconds(0)));
         } catch (const CommunicationError&) {
             give_up(timeout);  // where the store itself has gone, that is what this throws
+            found_there = store_->get(key_of(rank), Milliseconds(0));
         }
-        if (found_there.starts_with(given_up)) fail(found_there);
+        if (found_there.starts_with(given_up)) give_in(found_there);
     }
 }
 
@@ -182,6 +186,17 @@ void Rendezvous::give_up(Milliseconds timeout) {
         given_up, place_.world_size, fmt::join(missing, ", "), timeout.count());
     // In their place: so those who still wait for them hear it too, and they themselves if they come.
     for (const int rank : missing) store_->compare_set(key_of(rank), "", reason);
+    give_in(reason);
+}
+
+void Rendezvous::give_in(const std::string& reason) const {
+    try {
+        int came = 0;
+        for (int rank = 0; rank < place_.world_size; ++rank)
+            if (const auto found = store_->try_get(key_of(rank)); found && !found->starts_with(given_up)) ++came;
+        leave(*store_, came, time_to_hear);
+    } catch (const std::exception&) {  // the others have left: the reason is known
+    }
     fail(reason);
 }
 
@@ -190,16 +205,24 @@ void Rendezvous::fail(const std::string& reason) const {
         fmt::format("rendezvous: rank {}: {}", place_.rank, std::string_view(reason).substr(given_up.size())));
 }
 
+void Rendezvous::leave(Store& store, int ranks, Milliseconds patience) const {
+    const auto deadline = Clock::now() + patience;
+    std::int64_t left = store.add("left", 1);
+    if (!file_.empty() && left >= ranks) unlink(file_.c_str());
+    for (; server_ && left < ranks && Clock::now() < deadline; left = store.add("left", 0))
+        std::this_thread::sleep_for(Milliseconds(2));
+}
+
 Rendezvous::~Rendezvous() {
+    const Milliseconds patience = failure_->patience(time_to_leave);
+    // Some rank will never take its leave, and whoever still looks into the file does without.
+    if (failure_->noted() && !file_.empty()) {
+        unlink(file_.c_str());
+        return;
+    }
     try {
-        const std::int64_t left = store_->add("left", 1);
-        if (!file_.empty()) {
-            if (left == place_.world_size) unlink(file_.c_str());
-            return;
-        }
-        const auto deadline = Clock::now() + time_to_leave;
-        while (server_ && store_->add("left", 0) < place_.world_size && Clock::now() < deadline)
-            std::this_thread::sleep_for(Milliseconds(2));
+        const std::unique_ptr<Store> store = store_->clone(patience);
+        leave(*store, place_.world_size, patience);
     } catch (const std::exception&) {
         return;  // rank 0 has gone: nobody is left to tell
     }

@@ -27,7 +27,7 @@ public:
     }
 
     const TcpStoreOptions& options() const { return options_; }
-    std::string describe() const { return fmt::format("store at {}:{}", options_.host, options_.port); }
+    std::string describe() const { return fmt::format("store of rank 0 at {}:{}", options_.host, options_.port); }
 
     /// The answer's field (empty without one), or nothing when the server says that the key is missing.
     std::optional<std::string> ask(std::string_view what, Command command, const std::vector<std::string_view>& fields,
@@ -71,7 +71,7 @@ private:
 namespace {
 
 /// What a server is given beyond the deadline it was told, to answer.
-constexpr Store::Milliseconds grace(2000);
+constexpr Store::Milliseconds grace(250);
 
 std::int64_t number_in(const std::optional<std::string>& field, const std::string& store) {
     const std::optional<std::int64_t> value = field ? number(*field) : std::nullopt;

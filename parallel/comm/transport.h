@@ -86,6 +86,8 @@ public:
 
     /// Called over and over while a collective waits; set by the owner, may be empty.
     std::function<void()> meanwhile;
+    /// How long its end waits until the others have read what was sent.
+    std::chrono::milliseconds patience{1000};
 };
 
 /// Who makes up a group. `store` is the group's own (a PrefixStore) and outlives the transport.

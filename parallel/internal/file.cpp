@@ -68,16 +68,43 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
         const char* kind = std::filesystem::is_directory(path_, ignored) ? "a directory" : "no regular file";
         throw InvalidArgument("cannot write " + path_.string() + ": it is " + kind + "; give a file name");
     }
-    // beside the old file, because only a rename within one file system is atomic
-    static std::atomic<unsigned> count{0};
+    if (try_without_name()) return;
     do {
-        temporary_ = path_.string() + "." + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".tmp";
+        temporary_ = next_name();
         descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (descriptor_ < 0 && errno == EEXIST);
     if (descriptor_ < 0) {
         throw InvalidArgument("cannot write " + path_.string() + ": " + reason() +
                               "; choose a directory that exists and can be written");
     }
+}
+
+/// A file without a name goes with its process, killed or not. Not every file system can have one.
+bool AtomicFile::try_without_name() {
+    if (::access("/proc/self/fd", X_OK) != 0) return false;  // there it will be given its name
+    const std::filesystem::path parent = path_.has_parent_path() ? path_.parent_path() : ".";
+    descriptor_ = ::open(parent.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+    return descriptor_ >= 0;
+}
+
+std::string AtomicFile::next_name() const {
+    static std::atomic<unsigned> count{0};
+    return path_.string() + "." + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".tmp";
+}
+
+/// Where no file is in the way it is that of the path at once.
+void AtomicFile::give_name() {
+    const std::string nameless = "/proc/self/fd/" + std::to_string(descriptor_);
+    const auto link_as = [&](const std::string& name) {
+        return ::linkat(AT_FDCWD, nameless.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
+    };
+    if (link_as(path_.string())) return;
+    std::string name;
+    do {
+        if (errno != EEXIST) fail("naming");
+        name = next_name();
+    } while (!link_as(name));
+    temporary_ = name;
 }
 
 AtomicFile::~AtomicFile() {
@@ -102,9 +129,10 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 
 void AtomicFile::commit() {
     if (::fsync(descriptor_) != 0) fail("syncing");
+    if (temporary_.empty()) give_name();
     // closing reports what a network file system could not write
     if (::close(std::exchange(descriptor_, -1)) != 0) fail("closing");
-    if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("renaming");
+    if (!temporary_.empty() && ::rename(temporary_.c_str(), path_.c_str()) != 0) fail("renaming");
     temporary_.clear();
     // The new name outlives a power failure only when the directory is synced too. The file itself is complete, so
     // file systems that cannot sync directories are no reason to fail.

@@ -39,14 +39,18 @@ public:
 
     /// DataError when the disk is full or fails.
     void write(std::span<const std::byte> bytes);
-    /// Syncs the file, renames it and syncs the directory.
+    /// Syncs the file, names it and syncs the directory.
     void commit();
 
 private:
     [[noreturn]] void fail(const char* action) const;
+    bool try_without_name();
+    /// A name beside the old file, because only a rename within one file system is atomic.
+    std::string next_name() const;
+    void give_name();
 
     std::filesystem::path path_;
-    std::string temporary_;
+    std::string temporary_;  ///< empty while the file has no name
     int descriptor_ = -1;
     std::uint64_t written_ = 0;
 };

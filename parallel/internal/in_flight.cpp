@@ -84,9 +84,9 @@ std::string InFlight::describe(const StatusWord& status) const {
 }
 
 void InFlight::refuse(const StatusWord& status) {
-    std::string reason = describe(status);
     const std::int64_t failed_step = context_.health->failed_step;
     const bool in_part = failed_step >= 0 && context_.health->committing == failed_step;
+    std::string reason;
     std::exception_ptr failure;
     try {
         rest_all_devices(context_);
@@ -97,6 +97,7 @@ void InFlight::refuse(const StatusWord& status) {
         reason = error.what() + std::string(in_part ? committed_in_part : "");
         failure = in_part ? std::make_exception_ptr(DeviceError(reason)) : std::current_exception();
     }
+    if (!failure) reason = describe(status);  // not before: of a report that has not come it would be garbage
     if (in_part && !failure) {
         reason += committed_in_part;
         failure = std::make_exception_ptr(DeviceError(reason));

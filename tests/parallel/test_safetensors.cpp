@@ -1,7 +1,9 @@
 // The safetensors reader and writer against files put together here by hand, and against damaged ones.
 #include "lockstep/parallel/safetensors.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include <array>
 #include <cstring>
@@ -223,6 +225,30 @@ TEST_CASE("safetensors: a full disk leaves the old file and nothing else") {
     CHECK(directory.file_count() == 1);
     write_safetensors(directory / "file", {{"x", DType::f32, {100'000}, data.data()}});
     CHECK(SafetensorsFile(directory / "file").find("x")->bytes == 400'000);
+}
+
+TEST_CASE("safetensors: a process that is killed while it writes leaves the old file and nothing else") {
+    const TemporaryDirectory directory;
+    const int nameless = ::open(directory.path().c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+    if (nameless < 0) return;  // this file system has no files without names
+    ::close(nameless);
+    const std::vector<float> data(100'000, 1.0f);
+    const bool is_there = GENERATE(false, true);
+    if (is_there) write_safetensors(directory / "file", {{"x", DType::f32, {10}, data.data()}});
+    const std::string before = is_there ? get_bytes(directory / "file") : "";
+    const pid_t writer = ::fork();
+    REQUIRE(writer >= 0);
+    if (writer == 0) {
+        const FileSizeLimit half(200'000);
+        std::signal(SIGXFSZ, [](int) { ::raise(SIGKILL); });
+        write_safetensors(directory / "file", {{"x", DType::f32, {100'000}, data.data()}});
+        ::_exit(0);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(writer, &status, 0) == writer);
+    CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
+    CHECK(directory.file_count() == (is_there ? 1 : 0));
+    if (is_there) CHECK(get_bytes(directory / "file") == before);
 }
 
 TEST_CASE("safetensors: damaged files are refused or read, never worse") {

@@ -89,24 +89,30 @@ public:
         store_.set("mesh/" + key, std::string_view(data.data(), data.size()));
     }
     std::vector<char> get(const std::string& key) override {
+        peer_ = key.substr(key.find_last_not_of("0123456789") + 1);
         const std::string value = store_.get("mesh/" + key, left());
         return {value.begin(), value.end()};
     }
     void wait(const std::vector<std::string>& keys) override {
-        for (const std::string& key : keys) store_.get("mesh/" + key, left());
+        for (const std::string& key : keys) get(key);
     }
     void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
+
+    /// "rank 2": whose turn it is to be connected.
+    std::string peer() const { return peer_.empty() ? "the others" : "rank " + peer_; }
 
 private:
     std::chrono::milliseconds left() const { return std::chrono::milliseconds(milliseconds_until(deadline_)); }
     lockstep::Store& store_;
     Deadline deadline_;
+    std::string peer_;  ///< Gloo asks for keys that end with the rank
 };
 
 GlooMesh::GlooMesh(const TransportPlace& place, GlooWatch& watch) : watch_(watch) {
     const WithoutSigpipe guard;
+    const Deadline deadline = std::chrono::steady_clock::now() + place.timeout;
+    Setup setup(*place.store, deadline);
     try {
-        const Deadline deadline = std::chrono::steady_clock::now() + place.timeout;
         const auto address = gloo::transport::tcp::CreateDeviceAttr(gloo_address(place, deadline));
         std::shared_ptr<Device> device;
         {
@@ -118,14 +124,14 @@ GlooMesh::GlooMesh(const TransportPlace& place, GlooWatch& watch) : watch_(watch
             device = std::make_shared<Device>(address, watch_);
         }
         auto context = std::make_shared<gloo::rendezvous::Context>(place.rank, place.size);
-        context->setTimeout(std::chrono::milliseconds(std::max(1, milliseconds_until(deadline))));
-        Setup setup(*place.store, deadline);
+        // Of which Gloo gives every connection five.
+        context->setTimeout(std::chrono::milliseconds(std::max(1, milliseconds_until(deadline) / 5)));
         std::shared_ptr<gloo::transport::Device> base = device;
         context->connectFullMesh(setup, base);
         context_ = std::move(context);
         connections_ = device->connections.lock();
     } catch (const std::exception& error) {
-        throw TransportError("could not connect: " + one_line(error));
+        throw TransportError(fmt::format("could not connect to {}: {}", setup.peer(), one_line(error)));
     }
 }
 

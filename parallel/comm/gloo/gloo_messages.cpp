@@ -139,11 +139,15 @@ GlooMessages::GlooMessages(const TransportPlace& place, GlooWatch& watch)
         for (int r = 0; r < place.size; ++r) {
             if (r == rank_) continue;
             Peer& one = peer(r);
-            one.leave_given = mesh_.buffer(&one.nothing, 1);
-            one.leave_given->send(r, leave_slot, 0, 1);
-            for (std::size_t i = 0; i < open_frames; ++i) {
-                one.open.push_back(make_frame());
-                one.open.back().buffer->recv(r, frame_slot, 0, frame_bytes);
+            try {
+                one.leave_given = mesh_.buffer(&one.nothing, 1);
+                one.leave_given->send(r, leave_slot, 0, 1);
+                for (std::size_t i = 0; i < open_frames; ++i) {
+                    one.open.push_back(make_frame());
+                    one.open.back().buffer->recv(r, frame_slot, 0, frame_bytes);
+                }
+            } catch (const std::exception&) {
+                throw TransportError(fmt::format("the connection to rank {} is closed", r));
             }
         }
     });

@@ -16,8 +16,6 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::chrono::seconds leave_taking{1};
-
 class GlooTransport final : public MessageCollectives, private GlooWatch {
 public:
     explicit GlooTransport(const TransportPlace& place)
@@ -25,7 +23,7 @@ public:
 
     ~GlooTransport() override {
         try {
-            messages_->take_leave(std::chrono::steady_clock::now() + leave_taking);
+            messages_->take_leave(std::chrono::steady_clock::now() + patience);
         } catch (const std::exception&) {  // the mesh is closed
         }
         mesh().close("the transport was destroyed");

@@ -233,6 +233,21 @@ TEST_CASE("ranks that do not come are named, on every rank that did") {
     CHECK(std::chrono::steady_clock::now() - begin < milliseconds(10000));
 }
 
+TEST_CASE("ranks whose patience ends at the same time all hear who did not come, and leave no file") {
+    const Environment nothing({});
+    const test::TemporaryDirectory directory;
+    const bool by_file = GENERATE(false, true);
+    for (int round = 0; round < 5; ++round) {
+        const std::string method =
+            by_file ? "file://" + (directory / "store").string() : "tcp://127.0.0.1:" + std::to_string(free_port());
+        for (const std::string& error : errors_of(3, [&](int i) { Rendezvous(member(method, i, 4, 300)); })) {
+            CAPTURE(error);
+            CHECK(contains(error, "3 have not arrived"));
+        }
+        CHECK(directory.file_count() == 0);
+    }
+}
+
 TEST_CASE("a rank that is there twice, or counts otherwise, is refused") {
     const Environment nothing({});
     const test::TemporaryDirectory directory;

@@ -1,4 +1,6 @@
 // Stores: what they promise, the same for all; and strangers, garbage and dying servers.
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -281,4 +283,25 @@ TEST_CASE("a file store outlives writers that die, and refuses what is none") {
     CHECK(contains(message_of<DataError>([&] { FileStore{file}; }), file.string()));
     CHECK(contains(message_of<InvalidArgument>([&] { FileStore(folder / "no/store"); }), "No such file"));
     CHECK(contains(message_of<InvalidArgument>([] { PrefixStore("a", nullptr); }), "no store"));
+}
+
+TEST_CASE("a file store waits no longer than its time for who holds the lock, and is not made again") {
+    const test::TemporaryDirectory folder;
+    const std::filesystem::path file = folder / "store";
+    FileStore store(file, milliseconds(200));
+    store.set("key", "value");
+    const std::unique_ptr<Store> other = store.clone(milliseconds(50));
+    {
+        const Descriptor stopped(open(file.c_str(), O_RDWR | O_CLOEXEC));
+        REQUIRE(flock(stopped.get(), LOCK_EX) == 0);
+        const auto begin = Clock::now();
+        CHECK(contains(message_of<CommunicationError>([&] { store.try_get("key"); }), "held its lock for 200 ms"));
+        CHECK(contains(message_of<CommunicationError>([&] { other->set("key", "no"); }), "held its lock for 50 ms"));
+        CHECK(Clock::now() - begin < milliseconds(5000));
+    }
+    CHECK(store.get("key") == "value");
+    std::filesystem::remove(file);
+    CHECK(contains(message_of<CommunicationError>([&] { other->try_get("key"); }), "it was removed"));
+    CHECK(contains(message_of<CommunicationError>([&] { store.clone()->set("key", "value"); }), "it was removed"));
+    CHECK(folder.file_count() == 0);
 }

@@ -1,11 +1,10 @@
 // Ranks that somebody else started: torchrun, mpirun, or the user by hand.
 #include <unistd.h>
 
-#include <cstdio>
 #include <memory>
-#include <optional>
 
 #include "lockstep/parallel/store.h"
+#include "lockstep/tests/parallel/launch/found_launcher.h"
 #include "lockstep/tests/parallel/launch/lockstep_run.h"
 
 using namespace lockstep::test;
@@ -13,17 +12,6 @@ using namespace lockstep::test;
 namespace {
 
 constexpr int world_size = 3;
-
-/// A program's file: what the variable says, or the first along PATH.
-std::optional<std::string> found(const char* variable, const std::string& name) {
-    if (const char* file = std::getenv(variable)) return file;
-    const char* path = std::getenv("PATH");
-    std::istringstream directories(path ? path : "");
-    for (std::string directory; std::getline(directories, directory, ':');)
-        if (const std::string file = directory + "/" + name; ::access(file.c_str(), X_OK) == 0) return file;
-    std::printf("skipped: %s was not found (%s names it)\n", name.c_str(), variable);
-    return std::nullopt;
-}
 
 /// Lines of three ranks that have found each other, told so by `launcher`.
 Words all_joined(int launcher) {

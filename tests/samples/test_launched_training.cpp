@@ -1,0 +1,113 @@
+// One training, started by every launcher there is, leaves the weights of a single process, byte for byte.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/parallel/store.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/parallel/launch/found_launcher.h"
+#include "lockstep/tests/parallel/launch/started_process.h"
+
+using namespace lockstep::test;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+const std::string programs = PROGRAMS;
+
+/// A directory with data, and the training in it.
+struct Training {
+    TemporaryDirectory directory;
+
+    Training() {
+        StartedProcess digits(
+            {programs + "/make-digits", "--data", (directory / "data").string(), "--train", "330", "--test", "10"});
+        REQUIRE(digits.status() == 0);
+    }
+
+    Words command(const Words& flags, const std::string& weights, const std::string& shards = "4") const {
+        Words all{programs + "/mnist", "--quiet"};
+        for (const auto& [flag, value] :
+             std::vector<std::pair<std::string, std::string>>{{"--net", "small"},
+                                                              {"--data", (directory / "data").string()},
+                                                              {"--shards", shards},
+                                                              {"--epochs", "2"},
+                                                              {"--seed", "3"},
+                                                              {"--save", (directory / weights).string()}}) {
+            all.push_back(flag);
+            all.push_back(value);
+        }
+        all.insert(all.end(), flags.begin(), flags.end());
+        return all;
+    }
+    /// What `launcher` starts trains as several processes.
+    Words launched(Words launcher, const std::string& weights) const {
+        for (const std::string& word : command({"--parallel", "ddp"}, weights)) launcher.push_back(word);
+        return launcher;
+    }
+
+    /// All of a job, in order of ranks.
+    static void run(const std::vector<Words>& commands) {
+        std::vector<std::unique_ptr<StartedProcess>> processes;
+        for (const Words& words : commands) processes.push_back(std::make_unique<StartedProcess>(words));
+        for (const auto& process : processes) {
+            const int status = process->status();
+            INFO(process->err());
+            CHECK(status == 0);
+        }
+    }
+    std::string weights(const std::string& name) const { return get_bytes(directory / name); }
+
+    void check(const std::vector<Words>& commands, const std::string& name) {
+        if (!std::filesystem::exists(directory / "single"))
+            run({command({"--parallel", "none", "--devices", "cpu:0"}, "single")});
+        REQUIRE(weights("single").size() > 80'000);  // 21840 floats
+        run(commands);
+        CHECK((weights(name) == weights("single")));  // in parentheses: files are not printed
+    }
+};
+
+}  // namespace
+
+TEST_CASE("training started by itself, by lockstep-run and by hand leaves the weights of one process") {
+    Training training;
+    training.check({training.launched({}, "own")}, "own");
+    training.check({training.launched({programs + "/lockstep-run", "--nproc-per-node", "2"}, "lockstep-run")},
+                   "lockstep-run");
+    const std::string address =
+        fmt::format("tcp://127.0.0.1:{}", lockstep::TcpStoreServer{lockstep::TcpStoreOptions{}}.port());
+    for (const std::string& method : {address, "file://" + (training.directory / "store").string()}) {
+        std::vector<Words> ranks;
+        for (const char* rank : {"0", "1"})
+            ranks.push_back(training.command(
+                {"--parallel", "ddp", "--rank", rank, "--world-size", "2", "--init-method", method}, "by-hand"));
+        std::filesystem::remove(training.directory / "by-hand");
+        training.check(ranks, "by-hand");
+    }
+    // Other shards give other bits, so the comparison can fail.
+    training.run({training.command({"--parallel", "none", "--devices", "cpu:0"}, "other", "3")});
+    CHECK_FALSE((training.weights("other") == training.weights("single")));
+}
+
+TEST_CASE("training under torchrun leaves the weights of one process", "[.torchrun]") {
+    const auto torchrun = found("LOCKSTEP_TORCHRUN", "torchrun");
+    if (!torchrun) return;
+    Training training;
+    training.check({training.launched({*torchrun, "--standalone", "--nproc-per-node", "2", "--no-python"}, "torchrun")},
+                   "torchrun");
+}
+
+TEST_CASE("training under mpirun leaves the weights of one process", "[.mpirun]") {
+    const auto mpirun = found("LOCKSTEP_MPIRUN", "mpirun");
+    if (!mpirun) return;
+    Training training;
+    Words launcher{*mpirun, "--oversubscribe", "-n", "2"};
+    if (::geteuid() == 0) launcher.emplace_back("--allow-run-as-root");
+    training.check({training.launched(launcher, "mpirun")}, "mpirun");
+}
