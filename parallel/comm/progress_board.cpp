@@ -20,7 +20,7 @@ constexpr milliseconds interval(400);
 /// The store may lie with the rank that has stopped: nobody waits longer for its answer.
 constexpr milliseconds time_to_answer(250);
 /// What others have done may not have been told yet.
-constexpr milliseconds time_to_tell(600);
+constexpr milliseconds time_to_tell(500);
 
 std::string ranks_have(const std::vector<int>& ranks) {
     return fmt::format("{} {} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "),

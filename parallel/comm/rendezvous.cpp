@@ -209,23 +209,20 @@ void Rendezvous::leave(Store& store, int ranks, Milliseconds patience) const {
     const auto deadline = Clock::now() + patience;
     std::int64_t left = store.add("left", 1);
     if (!file_.empty() && left >= ranks) unlink(file_.c_str());
-    for (; server_ && left < ranks && Clock::now() < deadline; left = store.add("left", 0))
+    const bool others_look = server_ || (!file_.empty() && failure_->noted());  // for who is missing
+    for (; others_look && left < ranks && Clock::now() < deadline; left = store.add("left", 0))
         std::this_thread::sleep_for(Milliseconds(2));
 }
 
 Rendezvous::~Rendezvous() {
-    const Milliseconds patience = failure_->patience(time_to_leave);
-    // Some rank will never take its leave, and whoever still looks into the file does without.
-    if (failure_->noted() && !file_.empty()) {
-        unlink(file_.c_str());
-        return;
-    }
+    const bool failed = failure_->noted();  // then some rank, or more, will never take its leave
+    const Milliseconds patience = failed ? time_to_hear : time_to_leave;
     try {
         const std::unique_ptr<Store> store = store_->clone(patience);
-        leave(*store, place_.world_size, patience);
-    } catch (const std::exception&) {
-        return;  // rank 0 has gone: nobody is left to tell
+        leave(*store, place_.world_size - (failed ? 1 : 0), patience);
+    } catch (const std::exception&) {  // rank 0 has gone: nobody is left to tell
     }
+    if (failed && !file_.empty()) unlink(file_.c_str());
 }
 
 }  // namespace lockstep

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "lockstep/parallel/comm/sockets.h"
+#include "lockstep/runtime/error.h"
 
 namespace lockstep {
 
@@ -33,7 +34,11 @@ bool all_here(const TransportPlace& place, Deadline deadline) {
     place.store->set(fmt::format("loopback/{}", place.rank), own.empty() ? "unknown" : own);
     for (int r = 0; r < place.size; ++r) {
         const std::chrono::milliseconds left(milliseconds_until(deadline));
-        all = place.store->get(fmt::format("loopback/{}", r), left) == own && all;
+        try {
+            all = place.store->get(fmt::format("loopback/{}", r), left) == own && all;
+        } catch (const CommunicationError& error) {
+            throw TransportError(fmt::format("waited for rank {}: {}", r, error.what()));
+        }
     }
     return all;
 }
