@@ -34,8 +34,7 @@ run_hosts() { # HOSTS BACKEND FOLDER: in the outer namespaces
   rm -f "$folder/checkpoint" "$folder"/sent*
   ((run += 1)) # interfaces of the run before may still be there
   for ((number = 0; number < hosts; ++number)); do
-    unshare --net --pid --fork --kill-child --mount-proc \
-      "$BASH" "$0" "$train" "$lockstep_run" host "$number" "$hosts" "$backend" "$folder" &
+    "${apart[@]}" "$BASH" "$0" "$train" "$lockstep_run" host "$number" "$hosts" "$backend" "$folder" &
     processes+=($!)
     until [ "$(readlink "/proc/$!/ns/net")" != "$(readlink /proc/self/ns/net)" ]; do
       [ $((tries += 1)) -lt 200 ]
@@ -51,10 +50,9 @@ run_hosts() { # HOSTS BACKEND FOLDER: in the outer namespaces
   echo "$hosts hosts, $backend: the same bits; host 0 sent $(cat "$folder/sent0") bytes"
 }
 
-run_all() {
-  local hosts shared alone
-  run=0 folder=/mnt
-  mount -t tmpfs several-hosts "$folder"
+run_all() { # FOLDER
+  local folder=$1 hosts shared alone
+  run=0
   LOCKSTEP_CPU_DEVICES=1 "$train" normed 1 8 root 1048576 389 1 "$folder/expected" > "$folder/output"
   ip link add between type bridge || skip "this kernel makes no network bridges"
   ip link set between up
@@ -69,16 +67,24 @@ run_all() {
   echo "several hosts: all is well"
 }
 
+own_proc() { # also where / is no mount of its own, as in a chroot
+  mount --make-private /proc
+  mount -t proc proc /proc
+}
+
 train=$1 lockstep_run=$2
+apart=(unshare --net --pid --mount --propagation unchanged --fork --kill-child)
 case ${3:-} in
-  host) run_host "${@:4}" ;;
-  outer) run_all ;;
+  host) own_proc && run_host "${@:4}" ;;
+  outer) own_proc && run_all "$4" ;;
+  try) own_proc ;;
   *)
     command -v ip > /dev/null || skip "there is no ip; install iproute2"
     command -v unshare > /dev/null || skip "there is no unshare; install util-linux"
-    apart=(unshare --net --pid --fork --kill-child --mount-proc)
-    [ "$(id -u)" = 0 ] || apart=(unshare --user --map-root-user "${apart[@]:1}")
-    "${apart[@]}" true 2> /dev/null || skip "this user may not make namespaces"
-    timeout -k 5 500 "${apart[@]}" "$BASH" "$0" "$train" "$lockstep_run" outer
+    [ "$(id -u)" = 0 ] || apart=("${apart[@]}" --user --map-root-user)
+    "${apart[@]}" "$BASH" "$0" "$train" "$lockstep_run" try 2> /dev/null || skip "this user may not make namespaces"
+    folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
+    timeout -k 5 500 "${apart[@]}" "$BASH" "$0" "$train" "$lockstep_run" outer "$folder"
     ;;
 esac

@@ -226,13 +226,13 @@ bool GlooMessages::lost(int rank) {
 void GlooMessages::require(int rank) {
     if (!lost(rank)) return;
     if (rank == Transport::any_source) throw TransportError("all other ranks have gone");
-    // All of them: who has died is among them, while `rank` may only have heard of it first.
-    std::vector<int> closed;
+    // The others too: `rank` may only have heard first of one that has died.
+    std::vector<int> others;
     for (int r = 0; r < static_cast<int>(peers_.size()); ++r)
-        if (r != rank_ && lost(r)) closed.push_back(r);
-    throw TransportError(closed.size() == 1
-                             ? fmt::format("the connection to rank {} is closed", rank)
-                             : fmt::format("the connections to ranks {} are closed", fmt::join(closed, ", ")));
+        if (r != rank_ && r != rank && lost(r)) others.push_back(r);
+    throw TransportError(
+        fmt::format("the connection to rank {} is closed{}", rank,
+                    others.empty() ? std::string() : fmt::format(", as is that to {}", fmt::join(others, ", "))));
 }
 
 void GlooMessages::take_leave(Deadline deadline) {
