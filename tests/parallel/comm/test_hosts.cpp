@@ -108,7 +108,7 @@ TEST_CASE("hosts: the death of a rank ends all ranks of all hosts, and all are t
                   if (end == "kill") ::kill(::getpid(), SIGKILL);
                   if (end == "abort") transport->abort("had enough");
                   if (end == "destroy") transport.reset();
-                  std::this_thread::sleep_for(milliseconds(2000));
+                  std::this_thread::sleep_for(milliseconds(1000));
                   return {};
               }
               const std::string error = error_within(3000, [&] { wait_in(how, *transport, in(30000)); });
@@ -162,7 +162,7 @@ TEST_CASE("hosts: a rank that stands still is noticed at the deadline, on all ho
         if (std::chrono::steady_clock::now() - begin > milliseconds(1500)) return {"destroyed too late"};
         return contains(error, "deadline") || contains(error, "closed") ? Lines{} : Lines{error};
     });
-    std::this_thread::sleep_for(milliseconds(5000));
+    std::this_thread::sleep_for(milliseconds(3500));
     ranks.signal(3, SIGKILL);
     CHECK(joined(ranks.finish(milliseconds(20000))) == "rank 3: ended by signal 9\n");
 }
