@@ -74,4 +74,9 @@ HostLayout::HostLayout(const std::vector<int>& hosts, int size)
     }
 }
 
+bool HostLayout::even() const {
+    return std::all_of(ranks_.begin(), ranks_.end(),
+                       [&](const std::vector<int>& ranks) { return ranks.size() == ranks_.front().size(); });
+}
+
 }  // namespace lockstep

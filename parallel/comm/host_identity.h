@@ -35,6 +35,8 @@ public:
     int place_of(int rank) const { return place_[static_cast<std::size_t>(rank)]; }
     /// Whether the ranks of every host follow each other, host by host.
     bool in_order() const { return in_order_; }
+    /// Whether all hosts have as many ranks.
+    bool even() const;
 
 private:
     std::vector<int> host_, place_;

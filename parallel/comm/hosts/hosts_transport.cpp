@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 
@@ -35,12 +36,13 @@ public:
         };
     }
 
-    void begin(std::uint32_t call, int root) {
+    /// On every host the rank at `place` speaks.
+    void begin(std::uint32_t call, int place) {
         tag_ = speakers_parts + call % calls;
         for (int host = 0; host < size_; ++host)
-            ranks_[static_cast<std::size_t>(host)] = all_.layout_.ranks_on(host).front();
-        ranks_[static_cast<std::size_t>(all_.layout_.host_of(root))] = root;
+            ranks_[static_cast<std::size_t>(host)] = all_.layout_.ranks_on(host)[static_cast<std::size_t>(place)];
     }
+    void let_speak(int rank) { ranks_[static_cast<std::size_t>(all_.layout_.host_of(rank))] = rank; }
     int of(int host) const { return ranks_[static_cast<std::size_t>(host)]; }
     /// Whether this rank is one of them.
     bool here() const { return of(rank_) == all_.rank_; }
@@ -91,7 +93,13 @@ std::unique_ptr<Message> HostsTransport::receive_part(void* data, std::size_t by
 }
 
 HostsTransport::Speakers& HostsTransport::speakers(int root) {
-    speakers_->begin(next_call(), root);
+    speakers_->begin(next_call(), 0);
+    speakers_->let_speak(root);
+    return *speakers_;
+}
+
+HostsTransport::Speakers& HostsTransport::counterparts() {
+    speakers_->begin(next_call(), layout_.place_of(rank_));
     return *speakers_;
 }
 
@@ -137,7 +145,21 @@ void HostsTransport::all_gather(const void* in, void* out, std::span<const std::
     });
 }
 
+void HostsTransport::all_reduce_in_shares(void* data, std::size_t count, DType dtype, ReduceOp op, Deadline deadline) {
+    Speakers& between = counterparts();
+    const std::size_t ranks = layout_.ranks_on(host_).size();
+    std::vector<std::size_t> counts(ranks, count / ranks), bytes;
+    std::fill_n(counts.begin(), count % ranks, count / ranks + 1);
+    for (const std::size_t share : counts) bytes.push_back(share * size_of(dtype));
+    const auto place = static_cast<std::size_t>(layout_.place_of(rank_));
+    void* const own = static_cast<std::byte*>(data) + sum_of(std::span(bytes).first(place));
+    messages_->inside([&](Transport& host) { host.reduce_scatter(data, own, counts, dtype, op, deadline); });
+    between.all_reduce(own, counts[place], dtype, op, deadline);
+    messages_->inside([&](Transport& host) { host.all_gather(own, data, bytes, deadline); });
+}
+
 void HostsTransport::all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, Deadline deadline) {
+    if (layout_.even()) return all_reduce_in_shares(data, count, dtype, op, deadline);
     Speakers& between = speakers();
     messages_->inside([&](Transport& host) { host.reduce(data, count, dtype, op, between.inside(), deadline); });
     if (between.here()) between.all_reduce(data, count, dtype, op, deadline);

@@ -11,9 +11,10 @@
 
 namespace lockstep {
 
-/// What all ranks need, or all have a part in, goes between hosts once for each of them: one rank speaks for its host.
-/// The other collectives (gather, scatter, all_to_all) are made of messages, which go where they are needed and nowhere
-/// else. Sums are added up inside the hosts first, in the order of ranks, then host by host.
+/// What all ranks need, or all have a part in, goes between hosts once for each of them: one rank speaks for its host,
+/// or, in all_reduce on even hosts, each for a share. The other collectives (gather, scatter, all_to_all) are made of
+/// messages, which go where they are needed and nowhere else. Sums are added up inside the hosts first, in the order of
+/// ranks, then host by host.
 class HostsTransport final : public MessageCollectives {
 public:
     explicit HostsTransport(const TransportPlace& place);
@@ -46,9 +47,13 @@ private:
     [[noreturn]] void fail(const std::string& reason) override { messages_->fail(reason); }
     /// A collective in two levels begins; the first rank of every host speaks for it, and `root` for its own.
     Speakers& speakers(int root = 0);
+    /// For even hosts: all ranks speak, each to those in its place on the other hosts.
+    Speakers& counterparts();
     /// Of numbers one a rank: those of this host's ranks, and the sums of every host's.
     std::span<const std::size_t> of_own_host(std::span<const std::size_t> numbers) const;
     std::vector<std::size_t> by_host(std::span<const std::size_t> numbers) const;
+    /// Every rank of a host takes a share to the other hosts.
+    void all_reduce_in_shares(void* data, std::size_t count, DType dtype, ReduceOp op, Deadline deadline);
 
     const HostLayout layout_;
     const int host_;
