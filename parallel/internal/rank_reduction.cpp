@@ -23,8 +23,8 @@ DType dtype_in(const EngineContext& context, const Bucket& bucket) {
 /// Where the parts of one bucket begin and end, and who sends what.
 class RankExchange {
 public:
-    RankExchange(EngineContext& context, Schedule& schedule, const Bucket& bucket)
-        : context_(context), schedule_(schedule), dtype_(dtype_in(context, bucket)) {
+    RankExchange(EngineContext& context, Schedule& schedule, const Bucket& bucket, bool behind_commits)
+        : context_(context), schedule_(schedule), dtype_(dtype_in(context, bucket)), behind_commits_(behind_commits) {
         for (int r = 0; r < context.ranks(); ++r)
             parts_.push_back(static_cast<std::size_t>(ArenaCut::part(bucket, r, context.ranks()).elements()) *
                              size_of(dtype_));
@@ -43,12 +43,15 @@ public:
             received[r] = own_bytes();
             come.push_back(fixed(memory, come.size() * own_bytes(), own_bytes()));
         }
-        schedule_.run(context_.exchange(),
-                      exchange_task(context_, "all_to_all",
-                                    [sent, received](Communicator& job, const Invocation& call) {
-                                        job.all_to_all(call.in[0], sent, call.out[0], received);
-                                    },
-                                    {sends ? own : PlaceRef()}, {fixed(memory, 0, come.size() * own_bytes())}));
+        place_exchange(context_, schedule_,
+                       {.name = "all_to_all",
+                        .body =
+                            [sent, received](Communicator& job, const Invocation& call) {
+                                job.all_to_all(call.in[0], sent, call.out[0], received);
+                            },
+                        .in = {sends ? own : PlaceRef()},
+                        .out = {fixed(memory, 0, come.size() * own_bytes())},
+                        .behind_commits = behind_commits_});
         return come;
     }
 
@@ -69,11 +72,14 @@ public:
 
     /// Everybody gets the parts of all others.
     void gather(const PlaceRef& target) {
-        schedule_.run(context_.exchange(), exchange_task(context_, "all_gather",
-                                                         [parts = parts_](Communicator& job, const Invocation& call) {
-                                                             job.all_gather(call.in[0], call.out[0], parts);
-                                                         },
-                                                         {part_of(target)}, {target}));
+        place_exchange(
+            context_, schedule_,
+            {.name = "all_gather",
+             .body = [parts = parts_](Communicator& job,
+                                      const Invocation& call) { job.all_gather(call.in[0], call.out[0], parts); },
+             .in = {part_of(target)},
+             .out = {target},
+             .behind_commits = behind_commits_});
     }
 
 private:
@@ -96,6 +102,7 @@ private:
     EngineContext& context_;
     Schedule& schedule_;
     DType dtype_;
+    bool behind_commits_;
     std::vector<std::size_t> parts_;  ///< bytes of each rank's part
 };
 
@@ -138,7 +145,7 @@ std::vector<int> Reducer::sum_over_ranks(const Bucket& bucket, const PlaceRef& t
         context_.hook ? call_hook(bucket, target) : all_reduce(bucket, target);
         return {schedule_.record(stream)};
     }
-    RankExchange exchange(context_, schedule_, bucket);
+    RankExchange exchange(context_, schedule_, bucket, behind_commits());
 
     // A rank sends one sum for each of its nodes of the tree: one, unless its run of shards is unaligned.
     std::vector<std::vector<ShardRange>> nodes;
@@ -202,12 +209,14 @@ void Reducer::sum_own(const Bucket& bucket, const PlaceRef& target) {
 
 void Reducer::all_reduce(const Bucket& bucket, const PlaceRef& target) {
     const ReduceOp op = update_.optimizer ? ReduceOp::sum : ReduceOp::mean;
-    schedule_.run(
-        context_.exchange(),
-        exchange_task(context_, "all_reduce",
-                      [count = static_cast<std::size_t>(bucket.elements()), dtype = dtype_in(context_, bucket), op](
-                          Communicator& job, const Invocation& call) { job.all_reduce(call.out[0], count, dtype, op); },
-                      {}, {target}));
+    place_exchange(
+        context_, schedule_,
+        {.name = "all_reduce",
+         .body = [count = static_cast<std::size_t>(bucket.elements()), dtype = dtype_in(context_, bucket), op](
+                     Communicator& job, const Invocation& call) { job.all_reduce(call.out[0], count, dtype, op); },
+         .in = {target},
+         .out = {target},
+         .behind_commits = behind_commits()});
 }
 
 void Reducer::call_hook(const Bucket& bucket, const PlaceRef& target) {
@@ -221,14 +230,16 @@ void Reducer::call_hook(const Bucket& bucket, const PlaceRef& target) {
         parts.push_back({segment.name, whole, whole ? segment.shape : Shape{end - begin}, begin - bucket.begin,
                          end - bucket.begin});
     }
-    schedule_.run(
-        context_.exchange(),
-        exchange_task(context_, "communication_hook",
-                      [hook = context_.hook, number = number_, last = last_, shape = Shape{bucket.elements()}, dtype,
-                       parts = std::move(parts)](Communicator& job, const Invocation& call) {
-                          run_hook(*hook, job, call.out[0], {number, last, Tensor::empty(shape, dtype), parts});
-                      },
-                      {}, {target}));
+    place_exchange(context_, schedule_,
+                   {.name = "communication_hook",
+                    .body =
+                        [hook = context_.hook, number = number_, last = last_, shape = Shape{bucket.elements()}, dtype,
+                         parts = std::move(parts)](Communicator& job, const Invocation& call) {
+                            run_hook(*hook, job, call.out[0], {number, last, Tensor::empty(shape, dtype), parts});
+                        },
+                    .in = {target},
+                    .out = {target},
+                    .behind_commits = behind_commits()});
     if (update_.optimizer || context_.ranks() == 1) return;
     const TensorMeta meta = TensorMeta::contiguous(dtype, {bucket.elements()});
     schedule_.run(context_.exchange(),
