@@ -73,6 +73,8 @@ bool peer_access(Device reader, Device owner) {
     return backend_of(reader).peer_access(reader.index(), owner.index());
 }
 
+bool host_access(Device device) { return backend_of(device).host_access(); }
+
 void require_visible(Device device) {
     if (device.is_host() || device.index() < device_count(device.kind())) return;
     throw InvalidArgument(fmt::format("device {} does not exist or is not visible ({}); {}", device.str(),

@@ -59,6 +59,8 @@ DeviceInfo device_info(Device device);
 std::string cuda_absence_reason();
 /// Whether kernels on `reader` may read memory of `owner` directly.
 bool peer_access(Device reader, Device owner);
+/// Whether the host may read and write memory of `device` as it does its own; otherwise only copies reach it.
+bool host_access(Device device);
 /// Throws InvalidArgument when the device does not exist or is not visible, listing those that are.
 void require_visible(Device device);
 

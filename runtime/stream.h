@@ -91,7 +91,7 @@ public:
                  Device from_device, std::size_t row_bytes, std::size_t rows);
     /// Sets `bytes` bytes of this device's memory to `value`.
     void fill(void* to, std::uint8_t value, std::size_t bytes);
-    /// Runs `function` on a thread of the backend when the stream gets there; it must not enqueue or block.
+    /// Runs `function` on a thread of the backend when the stream gets there; it must not enqueue or wait for a device.
     void callback(std::function<void()> function);
 
     /// Throws InvalidArgument for an event of another device.

@@ -47,9 +47,18 @@ OperationQueue::~OperationQueue() {
         for (const Moving& one : *list) one.state->fail(reason);
 }
 
+std::byte* OperationQueue::begin(TensorRange& range) {
+    try {
+        return range.begin();
+    } catch (const std::exception& error) {  // the others would wait for what does not come
+        communicator_->abort(fmt::format("rank {} cannot reach a tensor: {}", communicator_->rank(), error.what()));
+        throw;
+    }
+}
+
 void OperationQueue::make(Collective& call) {
-    const std::byte* in = call.in.begin();
-    std::byte* out = call.out.begin();
+    const std::byte* in = begin(call.in);
+    std::byte* out = begin(call.out);
     call.make(*communicator_, in, out);
     call.out.end();
 }
@@ -228,7 +237,7 @@ std::optional<int> OperationQueue::move(Moving& one) {
     Transfer& transfer = one.transfer;
     const std::size_t bytes = transfer.range.bytes();
     if (!one.message) {
-        std::byte* memory = transfer.range.begin();
+        std::byte* memory = begin(transfer.range);
         one.message = transfer.sends ? communicator_->send(memory, bytes, transfer.peer, transfer.tag)
                                      : communicator_->receive(memory, bytes, transfer.peer, transfer.tag);
     }

@@ -65,6 +65,8 @@ private:
     };
 
     std::shared_ptr<WorkState> post(Transfer transfer);
+    /// Of `range`; where that fails the group has failed.
+    std::byte* begin(TensorRange& range);
     void make(Collective& call);
     /// Moves all messages on; whether one has begun or ended.
     bool move_messages();

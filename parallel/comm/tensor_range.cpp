@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 
+#include "lockstep/parallel/comm/pinned_cache.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/strided.h"
 #include "lockstep/runtime/tape.h"
@@ -24,23 +25,31 @@ void require_movable(std::string_view operation, const Tensor& tensor, bool writ
     if (Trace::current() || tensor.is_symbolic())
         throw InvalidArgument(
             fmt::format("{}: ranks cannot talk while forward is traced; do it before or behind the step", operation));
-    if (!tensor.device().is_host() && tensor.device().kind() == DeviceKind::cuda)
-        throw InvalidArgument(
-            fmt::format("{}: the tensor is on {}, and the group moves host memory; give it a copy, "
-                        ".to(Device::host()), and copy_ the result back",
-                        operation, tensor.device().str()));
     if (written && grad_enabled() && tensor.requires_grad())
         throw InvalidArgument(
             fmt::format("{}: writes a tensor that the tape follows; write it inside a NoGrad scope", operation));
     if (written) require_single_elements(tensor, operation);
 }
 
+/// Streams of their own: what one operation brings back does not stand behind what a later one waits for.
+Stream& staging_stream(Device device, bool to_device) {
+    return Stream::of(device, StreamRole::exchange, to_device ? 2 : 1);
+}
+
 }  // namespace
+
+struct TensorRange::Block {
+    std::byte* tensor;
+    std::byte* copy;
+    std::size_t row_bytes, pitch;  ///< `pitch`: from row to row of the tensor; the copy has none
+    std::size_t rows = 1;
+};
 
 TensorRange::TensorRange(std::string_view operation, std::span<const Tensor> tensors, Use use) : use_(use) {
     for (const Tensor& tensor : tensors) require_movable(operation, tensor, use != Use::read);
     for (const Tensor& tensor : tensors) add(operation, tensor);
     copied_ = parts_.size() > 1 || (parts_.size() == 1 && !parts_[0].meta.is_contiguous());
+    for (const Part& part : parts_) staged_ = staged_ || !host_access(part.buffer->device());
     if (use == Use::read) return;
     for (const Tensor& tensor : tensors) tensor.impl()->storage->count_write();
 }
@@ -79,22 +88,30 @@ bool TensorRange::is_part_of(const TensorRange& whole, std::size_t offset) const
 }
 
 template <class Visit>
-void TensorRange::each_run(Visit visit) {
-    std::byte* at = copy_.get();
+void TensorRange::each_block(Visit visit) {
+    std::byte* at = memory();  // elements lie one behind the other there
     for (const Part& part : parts_) {
         if (part.bytes == 0) continue;
         const TensorMeta& meta = part.meta;
-        const std::size_t element = size_of(meta.dtype);
+        const auto element = static_cast<std::int64_t>(size_of(meta.dtype));
         int outer = meta.shape.dims();  // the dimensions behind these lie one element after the other
         std::int64_t run = 1;
         while (outer > 0 && (meta.shape[outer - 1] == 1 || meta.strides[outer - 1] == run)) run *= meta.shape[--outer];
-        const std::size_t run_bytes = static_cast<std::size_t>(run) * element;
+        const auto row_bytes = static_cast<std::size_t>(run * element);
+        Block block{part.first, at, row_bytes, row_bytes};
+        if (outer > 0 && meta.strides[outer - 1] >= run) {  // rows of one pitch: one block
+            --outer;
+            block.pitch = static_cast<std::size_t>(meta.strides[outer] * element);
+            block.rows = static_cast<std::size_t>(meta.shape[outer]);
+        }
         std::array<std::int64_t, Shape::max_dims> index{};
         for (int dim = 0; dim >= 0;) {
             std::int64_t offset = 0;
             for (int i = 0; i < outer; ++i) offset += index[static_cast<std::size_t>(i)] * meta.strides[i];
-            visit(part.first + offset * static_cast<std::int64_t>(element), at, run_bytes);
-            at += run_bytes;
+            block.tensor = part.first + offset * element;
+            block.copy = at;
+            visit(part.buffer->device(), block);
+            at += block.row_bytes * block.rows;
             for (dim = outer - 1; dim >= 0; --dim) {
                 auto& number = index[static_cast<std::size_t>(dim)];
                 if (++number < meta.shape[dim]) break;
@@ -104,20 +121,62 @@ void TensorRange::each_run(Visit visit) {
     }
 }
 
+void TensorRange::move(bool to_tensors) {
+    std::vector<Stream*> used;
+    const auto settle = [&] {
+        for (Stream* stream : used) {
+            Event moved(stream->device());
+            stream->record(moved);
+            moved.synchronize();
+        }
+    };
+    try {
+        each_block([&](Device device, const Block& block) {
+            if (host_access(device)) {
+                for (std::size_t row = 0; row < block.rows; ++row) {
+                    std::byte* const tensor = block.tensor + row * block.pitch;
+                    std::byte* const copy = block.copy + row * block.row_bytes;
+                    std::memcpy(to_tensors ? tensor : copy, to_tensors ? copy : tensor, block.row_bytes);
+                }
+                return;
+            }
+            Stream& stream = staging_stream(device, to_tensors);
+            if (std::find(used.begin(), used.end(), &stream) == used.end()) used.push_back(&stream);
+            if (to_tensors)
+                stream.copy_2d(block.tensor, block.pitch, device, block.copy, block.row_bytes, Device::host(),
+                               block.row_bytes, block.rows);
+            else
+                stream.copy_2d(block.copy, block.row_bytes, Device::host(), block.tensor, block.pitch, device,
+                               block.row_bytes, block.rows);
+        });
+    } catch (...) {
+        try {
+            settle();                   // what has been enqueued uses the memory
+        } catch (const DeviceError&) {  // the first error says so
+        }
+        throw;
+    }
+    settle();
+}
+
+std::byte* TensorRange::memory() const { return pinned_ ? static_cast<std::byte*>(pinned_->data()) : copy_.get(); }
+
 std::byte* TensorRange::begin() {
     for (const Event& event : ready_) event.synchronize();
-    if (!copied_) return parts_.empty() ? nullptr : parts_[0].first;
     if (bytes_ == 0) return nullptr;
-    copy_ = std::make_unique_for_overwrite<std::byte[]>(bytes_);
-    if (use_ != Use::write)
-        each_run([](const std::byte* tensor, std::byte* copy, std::size_t n) { std::memcpy(copy, tensor, n); });
-    return copy_.get();
+    if (!copied_ && !staged_) return parts_[0].first;
+    if (staged_)
+        pinned_ = take_pinned(bytes_);
+    else
+        copy_ = std::make_unique_for_overwrite<std::byte[]>(bytes_);
+    if (use_ != Use::write) move(false);
+    return memory();
 }
 
 void TensorRange::end() {
-    if (copy_ && use_ != Use::read)
-        each_run([](std::byte* tensor, const std::byte* copy, std::size_t n) { std::memcpy(tensor, copy, n); });
+    if (memory() && use_ != Use::read) move(true);
     copy_.reset();
+    pinned_.reset();
 }
 
 }  // namespace lockstep

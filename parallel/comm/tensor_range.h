@@ -12,8 +12,9 @@
 
 namespace lockstep {
 
-/// One or several tensors, one behind the other. Where a tensor is alone and contiguous the range is its own memory,
-/// otherwise a copy. Keeps the memory alive.
+/// One or several tensors, one behind the other. Where a tensor is alone, contiguous and in memory that the host can
+/// use the range is its own memory, otherwise a copy: a pinned one where a device's memory must be copied. Keeps the
+/// memory alive.
 class TensorRange {
 public:
     enum class Use : unsigned char { read, write, update };
@@ -31,7 +32,7 @@ public:
 
     /// Waits for the devices. First byte; null where there is nothing.
     std::byte* begin();
-    /// The memory has been written: the tensors get it.
+    /// The memory has been written: the tensors get it, and whoever uses them from now on sees it.
     void end();
 
 private:
@@ -42,16 +43,22 @@ private:
         std::size_t bytes;
     };
     void add(std::string_view operation, const Tensor& tensor);
-    /// Calls visit(part of a tensor, part of the copy, bytes) all over.
+    struct Block;  ///< rows of a tensor and of the copy
+    /// Calls visit(device, block) all over.
     template <class Visit>
-    void each_run(Visit visit);
+    void each_block(Visit visit);
+    /// From the tensors to the copy, or back.
+    void move(bool to_tensors);
+    std::byte* memory() const;  ///< of the copy; null where there is none
 
     std::vector<Part> parts_;
     std::vector<Event> ready_;
     Use use_ = Use::read;
     std::size_t bytes_ = 0;
-    bool copied_ = false;
+    bool copied_ = false;  ///< it is no single range
+    bool staged_ = false;  ///< the host cannot use it
     std::unique_ptr<std::byte[]> copy_;
+    std::shared_ptr<Buffer> pinned_;
 };
 
 }  // namespace lockstep

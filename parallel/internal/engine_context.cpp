@@ -30,6 +30,11 @@ std::shared_ptr<Buffer> EngineContext::scratch(Stream& stream, std::size_t bytes
     return memory;
 }
 
+std::shared_ptr<Buffer> EngineContext::exchange_staging(std::size_t bytes) {
+    if (!exchange_staging_ || exchange_staging_->bytes() < bytes) exchange_staging_ = Buffer::allocate_pinned(bytes);
+    return exchange_staging_;
+}
+
 namespace {
 
 std::shared_ptr<Buffer> zeroed(Device device, std::size_t bytes, const char* what) {

@@ -91,6 +91,11 @@ struct EngineContext {
     /// Scratch memory of at least `bytes` bytes that all tasks of `stream` share.
     std::shared_ptr<Buffer> scratch(Stream& stream, std::size_t bytes);
     std::map<Stream*, std::shared_ptr<Buffer>> scratches;
+    /// Pinned memory of at least `bytes` bytes that all operations of the exchange stream share, where the host cannot
+    /// use the device's.
+    std::shared_ptr<Buffer> exchange_staging(std::size_t bytes);
+    /// There: a status word on the device, behind the exchange placed last; bad once one has failed. Null before.
+    std::optional<PlaceRef> exchange_status;
     /// Arenas on device 0 for a sum that is added to the gradient arena once it is complete; made on first use.
     const std::vector<std::shared_ptr<Buffer>>& sums_to_add();
     /// Memory on `device` for `turns` buckets of any size, of whole 256 bytes each; made on first use.
@@ -100,6 +105,7 @@ struct EngineContext {
     const std::shared_ptr<Buffer>& received(int index);
 
 private:
+    std::shared_ptr<Buffer> exchange_staging_;
     std::vector<std::shared_ptr<Buffer>> received_;
     std::vector<std::shared_ptr<Buffer>> sums_to_add_;
     std::map<std::pair<int, int>, std::shared_ptr<Buffer>> slots_;

@@ -2,7 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <memory>
 #include <utility>
+
+#include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/parallel/internal/reducer.h"
 
 namespace lockstep {
 
@@ -14,30 +19,157 @@ struct Exchange final : Operation {
     std::string_view name() const override { return own_name; }
 };
 
-}  // namespace
+using Body = std::function<void(Communicator&, const Invocation&)>;
 
-TaskSpec exchange_task(const EngineContext& context, std::string name,
-                       std::function<void(Communicator&, const Invocation&)> body, std::vector<PlaceRef> in,
-                       std::vector<PlaceRef> out) {
+void tell_others(Communicator& job, const ReductionHook* hook, std::string_view what) {
+    const std::string reason = fmt::format("rank {} stopped: {}", job.rank(), what);
+    job.abort(reason);
+    if (hook) hook->abort(reason);
+}
+
+TaskSpec task_of(const EngineContext& context, ExchangeSpec spec) {
     TaskSpec task;
     task.kernel = make_kernel([job = context.job, hook = context.hook, health = context.health,
-                               body = std::move(body)](const Invocation& i) {
-        if (health->failed_step >= 0) {
-            const std::string reason = fmt::format("rank {} stopped: an operation of its backward failed", job->rank());
-            job->abort(reason);
-            if (hook) hook->abort(reason);
-        }
+                               body = std::move(spec.body)](const Invocation& i) {
+        if (health->failed_step >= 0) tell_others(*job, hook.get(), "an operation of its backward failed");
         body(*job, i);
     });
-    task.operation = std::make_shared<const Exchange>(std::move(name));
-    task.in = std::move(in);
-    task.out = std::move(out);
+    task.operation = std::make_shared<const Exchange>(std::move(spec.name));
+    task.in = std::move(spec.in);
+    task.out = std::move(spec.out);
     const ControlBlock& control = context.control[0];
     task.step = control.step();
     task.agreed = control.agreed();
     task.health = context.health.get();
-    task.collective = true;
+    task.collective = spec.collective;
     return task;
+}
+
+constexpr std::size_t alignment = 256;
+
+/// The steps of devices whose memory the host cannot use have no number here.
+constexpr std::int64_t some_step = 0;
+
+/// Where the operands of one exchange lie in pinned memory.
+class StagedOperands {
+public:
+    explicit StagedOperands(const ExchangeSpec& spec) {
+        for (const PlaceRef& place : spec.out) out_.push_back(take(place));
+        for (const PlaceRef& place : spec.in) {
+            std::size_t offset = nowhere;
+            for (std::size_t o = 0; o < spec.out.size() && place.bytes > 0; ++o)
+                if (is_part(place, spec.out[o])) offset = out_[o] + (place.offset - spec.out[o].offset);
+            in_.push_back(offset != nowhere ? offset : take(place));
+        }
+        status_ = bytes_;
+    }
+
+    std::size_t bytes() const { return status_ + sizeof(StatusWord); }
+    std::size_t in(std::size_t i) const { return in_[i]; }
+    std::size_t out(std::size_t i) const { return out_[i]; }
+    std::size_t status() const { return status_; }
+
+private:
+    static constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+    static bool is_part(const PlaceRef& part, const PlaceRef& whole) {
+        return part.workspace == whole.workspace && part.memory == whole.memory && part.offset >= whole.offset &&
+               part.offset + part.bytes <= whole.offset + whole.bytes;
+    }
+    std::size_t take(const PlaceRef& place) {
+        const std::size_t begin = bytes_;
+        bytes_ += (place.bytes + alignment - 1) / alignment * alignment;
+        return begin;
+    }
+
+    std::size_t bytes_ = 0, status_ = 0;
+    std::vector<std::size_t> in_, out_;
+};
+
+/// Runs on a thread of the device's driver, in the order of the stream. It calls no device, and what it waits for is
+/// other processes, which wait for no stream of this one but through what it has sent already.
+struct HostCall {
+    std::shared_ptr<Communicator> job;
+    std::shared_ptr<const ReductionHook> hook;
+    std::shared_ptr<Health> health;
+    std::string name;
+    Body body;
+    bool behind_commits;
+    Device device;
+    std::shared_ptr<Buffer> memory;
+    std::vector<void*> pointers;
+    std::size_t inputs;
+    StatusWord* status;
+
+    void operator()() const {
+        *status = {};
+        try {
+            if (health->failed_step < 0) perform();
+        } catch (...) {
+            if (behind_commits) health->committing = some_step;
+            health->failed_step = some_step;
+            health->failed = true;
+            mark_status();
+            throw;
+        }
+        if (health->failed_step >= 0) mark_status();
+    }
+
+private:
+    void mark_status() const { status->code = static_cast<std::int32_t>(StatusCode::operation_failed); }
+    void perform() const {
+        try {
+            const Launch launch{device};
+            body(*job,
+                 {launch, pointers.data(), pointers.data() + inputs, nullptr, nullptr, nullptr, nullptr, 0, 0, 0, 1});
+        } catch (const CommunicationError&) {
+            throw;  // names rank and operation itself
+        } catch (const std::exception& error) {
+            tell_others(*job, hook.get(), error.what());
+            throw DeviceError(fmt::format("rank {} on {}: {}: {}", job->rank(), device.str(), name, error.what()));
+        }
+    }
+};
+
+void place_staged(EngineContext& context, Schedule& schedule, ExchangeSpec spec) {
+    const StagedOperands places(spec);
+    const std::shared_ptr<Buffer> memory = context.exchange_staging(places.bytes());
+    Stream& stream = context.exchange();
+    std::vector<void*> pointers;
+    const auto stage = [&](const PlaceRef& place, std::size_t offset) {
+        pointers.push_back(place.bytes > 0 ? static_cast<char*>(memory->data()) + offset : nullptr);
+        return fixed(memory, offset, place.bytes);
+    };
+    for (std::size_t i = 0; i < spec.in.size(); ++i)
+        schedule.copy(stream, {spec.in[i], stage(spec.in[i], places.in(i)), spec.in[i].bytes});
+    std::vector<CopySpec> results;
+    for (std::size_t i = 0; i < spec.out.size(); ++i)
+        results.push_back({stage(spec.out[i], places.out(i)), spec.out[i], spec.out[i].bytes});
+    auto* status = reinterpret_cast<StatusWord*>(static_cast<char*>(memory->data()) + places.status());
+    auto call = std::make_shared<const HostCall>(HostCall{context.job, context.hook, context.health, spec.name,
+                                                          std::move(spec.body), spec.behind_commits, stream.device(),
+                                                          memory, std::move(pointers), spec.in.size(), status});
+    schedule.call(stream, {spec.name, [call = std::move(call)] { (*call)(); }, spec.collective});
+    for (CopySpec& result : results) schedule.copy(stream, std::move(result));
+    const PlaceRef word = fixed(Buffer::allocate(stream, sizeof(StatusWord), "status"), 0, sizeof(StatusWord));
+    schedule.copy(stream, {fixed(memory, places.status(), sizeof(StatusWord)), word, sizeof(StatusWord)});
+    context.exchange_status = word;
+}
+
+}  // namespace
+
+void place_exchange(EngineContext& context, Schedule& schedule, ExchangeSpec spec) {
+    if (host_access(context.devices[0]))
+        schedule.run(context.exchange(), task_of(context, std::move(spec)));
+    else
+        place_staged(context, schedule, std::move(spec));
+}
+
+void place_exchange_check(EngineContext& context, Schedule& schedule) {
+    if (!context.exchange_status) return;
+    const TensorMeta word = TensorMeta::contiguous(DType::u8, {sizeof(StatusWord)});
+    Stream& stream = context.commit(0);
+    schedule.run(stream, flat_task(context, stream, 0, std::make_shared<const AgreeStatus>(), {word},
+                                   {*context.exchange_status}, {word}, {context.control[0].agreed_place()}));
 }
 
 RankParts::RankParts(const EngineContext& context, std::vector<std::size_t> bytes, std::string_view tag)
@@ -54,14 +186,16 @@ PlaceRef RankParts::at(int rank, std::size_t offset, std::size_t bytes) const {
     return fixed(memory_, begin_[static_cast<std::size_t>(rank)] + offset, bytes);
 }
 
-void RankParts::gather(const EngineContext& context, Schedule& schedule) const {
+void RankParts::gather(EngineContext& context, Schedule& schedule) const {
     const int rank = context.rank();
     const PlaceRef own = at(rank, 0, bytes_[static_cast<std::size_t>(rank)]);
-    schedule.run(context.exchange(), exchange_task(context, "all_gather",
-                                                   [bytes = bytes_](Communicator& job, const Invocation& call) {
-                                                       job.all_gather(call.in[0], call.out[0], bytes);
-                                                   },
-                                                   {own}, {fixed(memory_, 0, memory_->bytes())}));
+    place_exchange(
+        context, schedule,
+        {.name = "all_gather",
+         .body = [bytes = bytes_](Communicator& job,
+                                  const Invocation& call) { job.all_gather(call.in[0], call.out[0], bytes); },
+         .in = {own},
+         .out = {fixed(memory_, 0, memory_->bytes())}});
 }
 
 }  // namespace lockstep

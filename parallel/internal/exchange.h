@@ -1,4 +1,4 @@
-// Operations between processes as tasks of a program, on the stream where this process talks to the others.
+// Operations between processes as parts of a program, on the stream where this process talks to the others.
 #pragma once
 
 #include <functional>
@@ -10,11 +10,23 @@
 
 namespace lockstep {
 
-/// A task for the exchange stream: `body` makes one collective. All processes place the same ones in the same order.
-/// Where a kernel of this process's backward has failed, the others are told instead: what it would send is nothing.
-TaskSpec exchange_task(const EngineContext& context, std::string name,
-                       std::function<void(Communicator&, const Invocation&)> body, std::vector<PlaceRef> in,
-                       std::vector<PlaceRef> out);
+struct ExchangeSpec {
+    std::string name;
+    /// Makes one collective, on host memory.
+    std::function<void(Communicator&, const Invocation&)> body;
+    std::vector<PlaceRef> in = {}, out = {};  ///< what is read of an output is an input too, which may be a part of it
+    bool collective = true;                   ///< processes meet in it
+    bool behind_commits = false;              ///< when it runs, the step may have been committed in part
+};
+
+/// Enqueues it on the exchange stream; all processes place the same ones in the same order. Where the host cannot use
+/// the device's memory, inputs and outputs go through pinned memory. Where a kernel of this process's backward has
+/// failed, the others are told instead: what it would send is nothing.
+void place_exchange(EngineContext& context, Schedule& schedule, ExchangeSpec spec);
+
+/// On the stream that commits, behind a wait for what has been exchanged: nothing is committed from here on where an
+/// exchange has failed. CPU devices know without (Health).
+void place_exchange_check(EngineContext& context, Schedule& schedule);
 
 /// Memory that one rank after the other fills: the parts lie behind each other in order of ranks.
 class RankParts {
@@ -23,7 +35,7 @@ public:
     /// `bytes` bytes from byte `offset` of a rank's part on.
     PlaceRef at(int rank, std::size_t offset, std::size_t bytes) const;
     /// Enqueues that every rank gets the parts of all others.
-    void gather(const EngineContext& context, Schedule& schedule) const;
+    void gather(EngineContext& context, Schedule& schedule) const;
 
 private:
     std::vector<std::size_t> bytes_, begin_;

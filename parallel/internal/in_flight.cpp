@@ -39,7 +39,12 @@ char* InFlight::staging(int slot, std::size_t bytes) {
 
 void InFlight::look_at(Slot& slot) {
     if (!slot.busy) return;
-    slot.done.synchronize();
+    try {
+        slot.done.synchronize();
+    } catch (const DeviceError& error) {  // the device is lost, with what the others wait for
+        if (context_.job) context_.job->abort(fmt::format("rank {} stopped: {}", context_.rank(), error.what()));
+        throw;
+    }
     slot.busy = false;
     const auto* report = static_cast<const Report*>(slot.report->data());
     // Processes that train together refuse a step at the same call: so one that only failed here waits for its report.

@@ -148,10 +148,12 @@ void ProgramPlacer::place_turn(const Turn& turn) {
 
 void ProgramPlacer::place_agreement() {
     Stream& root = context_.commit(0);
-    if (context_.job)
+    if (context_.job) {
         place_report_of_ranks();
-    else
+        place_exchange_check(context_, schedule_);  // first: a report that has not come says nothing
+    } else {
         for (const int event : record_lanes()) schedule_.wait(root, event);
+    }
     const TensorMeta word = TensorMeta::contiguous(DType::u8, {sizeof(StatusWord)});
     std::vector<PlaceRef> words;
     for (int shard = 0; shard < std::max(batch_.cut.present, batch_.micro.present); ++shard) {

@@ -109,8 +109,6 @@ void require_one_process_a_device(const Devices& devices, const EngineOptions& o
         throw InvalidArgument(fmt::format(
             "{} devices in one of several processes; give each process one, or use DataParallel in one process",
             devices.size()));
-    if (devices.kind() == DeviceKind::cuda)
-        throw InvalidArgument("backends that move host memory train on cpu: devices; use DataParallel on GPUs");
     if (options.reduction == ReductionMode::slice_wise)
         throw InvalidArgument("slice-wise updates are for the devices of one process; leave the reduction as it is");
 }

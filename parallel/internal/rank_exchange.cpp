@@ -19,9 +19,10 @@ std::size_t most_of(const std::vector<std::vector<ShardRange>>& nodes) {
 
 }  // namespace
 
-RankExchange::RankExchange(EngineContext& context, Schedule& schedule, const Bucket& bucket)
+RankExchange::RankExchange(EngineContext& context, Schedule& schedule, const Bucket& bucket, bool behind_commits)
     : context_(context),
       schedule_(schedule),
+      behind_commits_(behind_commits),
       dtype_(context.store->parameters()[static_cast<std::size_t>(bucket.arena)].dtype),
       hosts_(context.job->place().hosts, context.ranks()) {
     for (int r = 0; r < context.ranks(); ++r)
@@ -137,11 +138,14 @@ std::vector<PlaceRef> RankExchange::exchange(std::size_t number, const PlaceRef&
         come.push_back(fixed(memory, all, bytes));
         all += bytes;
     }
-    schedule_.run(context_.exchange(), exchange_task(context_, "all_to_all",
-                                                     [sent, received](Communicator& job, const Invocation& call) {
-                                                         job.all_to_all(call.in[0], sent, call.out[0], received);
-                                                     },
-                                                     {from}, {fixed(memory, 0, all)}));
+    place_exchange(
+        context_, schedule_,
+        {.name = "all_to_all",
+         .body = [sent, received](Communicator& job,
+                                  const Invocation& call) { job.all_to_all(call.in[0], sent, call.out[0], received); },
+         .in = {from},
+         .out = {fixed(memory, 0, all)},
+         .behind_commits = behind_commits_});
     return come;
 }
 
@@ -163,11 +167,14 @@ void RankExchange::average(const PlaceRef& target) {
 }
 
 void RankExchange::gather(const PlaceRef& target) {
-    schedule_.run(context_.exchange(), exchange_task(context_, "all_gather",
-                                                     [parts = parts_](Communicator& job, const Invocation& call) {
-                                                         job.all_gather(call.in[0], call.out[0], parts);
-                                                     },
-                                                     {part_of(target)}, {target}));
+    place_exchange(
+        context_, schedule_,
+        {.name = "all_gather",
+         .body = [parts = parts_](Communicator& job,
+                                  const Invocation& call) { job.all_gather(call.in[0], call.out[0], parts); },
+         .in = {part_of(target)},
+         .out = {target},
+         .behind_commits = behind_commits_});
 }
 
 ShardRange RankExchange::share(int by, int place, int to) const {

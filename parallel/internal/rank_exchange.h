@@ -17,7 +17,8 @@ namespace lockstep {
 /// a host add up first what the tree allows, so that between two hosts every node of a host's run goes once.
 class RankExchange {
 public:
-    RankExchange(EngineContext& context, Schedule& schedule, const Bucket& bucket);
+    /// `behind_commits`: when it runs, the step may have been committed in part.
+    RankExchange(EngineContext& context, Schedule& schedule, const Bucket& bucket, bool behind_commits);
 
     /// Adds the sums of all ranks to this rank's part of `target`, or puts them there. `nodes`: of every rank, in
     /// order, the nodes of the tree over [0, present) that it has a sum for; `own`: where this rank's sum of the node
@@ -56,6 +57,7 @@ private:
 
     EngineContext& context_;
     Schedule& schedule_;
+    bool behind_commits_;
     DType dtype_;
     Sizes parts_;  ///< bytes of each rank's part
     HostLayout hosts_;

@@ -120,29 +120,30 @@ void ProgramPlacer::place_fingerprint(const std::vector<std::size_t>& offsets) {
     const PlaceRef mine =
         report_.parts->at(context_.rank(), offsets[static_cast<std::size_t>(context_.rank())], sizeof own);
     // On the stream of the collectives, but nobody meets anybody there.
-    const auto run_alone = [&](TaskSpec task) {
-        task.collective = false;
-        schedule_.run(context_.exchange(), std::move(task));
-    };
-    run_alone(exchange_task(
-        context_, "fingerprint",
-        [own](Communicator&, const Invocation& call) { *static_cast<std::uint64_t*>(call.out[0]) = own; }, {}, {mine}));
+    place_exchange(
+        context_, schedule_,
+        {.name = "fingerprint",
+         .body = [own](Communicator&, const Invocation& call) { *static_cast<std::uint64_t*>(call.out[0]) = own; },
+         .out = {mine},
+         .collective = false});
     report_.parts->gather(context_, schedule_);
     std::vector<PlaceRef> all;
     for (int rank = 0; rank < context_.ranks(); ++rank)
         all.push_back(report_.parts->at(rank, offsets[static_cast<std::size_t>(rank)], sizeof own));
-    run_alone(exchange_task(
-        context_, "compare_programs",
-        [](Communicator& job, const Invocation& call) {
-            for (int rank = 1; rank < job.size(); ++rank)
-                if (*call.input<std::uint64_t>(rank) != *call.input<std::uint64_t>(0))
-                    job.give_up(
-                        "step", 0,
-                        fmt::format("rank {} does not give gradients to the same parameters as rank 0, or not in "
-                                    "the same way; forward must use the same ones on all ranks",
-                                    rank));
-        },
-        all, {}));
+    place_exchange(
+        context_, schedule_,
+        {.name = "compare_programs",
+         .body =
+             [](Communicator& job, const Invocation& call) {
+                 for (int rank = 1; rank < job.size(); ++rank)
+                     if (*call.input<std::uint64_t>(rank) != *call.input<std::uint64_t>(0))
+                         job.give_up("step", 0,
+                                     fmt::format("rank {} does not give gradients to the same parameters as rank 0, or "
+                                                 "not in the same way; forward must use the same ones on all ranks",
+                                                 rank));
+             },
+         .in = std::move(all),
+         .collective = false});
 }
 
 TaskSpec ProgramPlacer::commit_task_of_ranks(const Record& record) {

@@ -60,7 +60,7 @@ std::vector<int> Reducer::sum_over_ranks(const Bucket& bucket, const PlaceRef& t
         context_.hook ? call_hook(bucket, target) : all_reduce(bucket, target);
         return {schedule_.record(stream)};
     }
-    RankExchange exchange(context_, schedule_, bucket);
+    RankExchange exchange(context_, schedule_, bucket, behind_commits());
 
     // A rank sends one sum for each of its nodes of the tree: one, unless its run of shards is unaligned.
     std::vector<std::vector<ShardRange>> nodes, ranks;
@@ -102,12 +102,14 @@ void Reducer::sum_own(const Bucket& bucket, const PlaceRef& target) {
 
 void Reducer::all_reduce(const Bucket& bucket, const PlaceRef& target) {
     const ReduceOp op = update_.optimizer ? ReduceOp::sum : ReduceOp::mean;
-    schedule_.run(
-        context_.exchange(),
-        exchange_task(context_, "all_reduce",
-                      [count = static_cast<std::size_t>(bucket.elements()), dtype = dtype_in(context_, bucket), op](
-                          Communicator& job, const Invocation& call) { job.all_reduce(call.out[0], count, dtype, op); },
-                      {}, {target}));
+    place_exchange(
+        context_, schedule_,
+        {.name = "all_reduce",
+         .body = [count = static_cast<std::size_t>(bucket.elements()), dtype = dtype_in(context_, bucket), op](
+                     Communicator& job, const Invocation& call) { job.all_reduce(call.out[0], count, dtype, op); },
+         .in = {target},
+         .out = {target},
+         .behind_commits = behind_commits()});
 }
 
 void Reducer::call_hook(const Bucket& bucket, const PlaceRef& target) {
@@ -121,14 +123,16 @@ void Reducer::call_hook(const Bucket& bucket, const PlaceRef& target) {
         parts.push_back({segment.name, whole, whole ? segment.shape : Shape{end - begin}, begin - bucket.begin,
                          end - bucket.begin});
     }
-    schedule_.run(
-        context_.exchange(),
-        exchange_task(context_, "communication_hook",
-                      [hook = context_.hook, number = number_, last = last_, shape = Shape{bucket.elements()}, dtype,
-                       parts = std::move(parts)](Communicator& job, const Invocation& call) {
-                          run_hook(*hook, job, call.out[0], {number, last, Tensor::empty(shape, dtype), parts});
-                      },
-                      {}, {target}));
+    place_exchange(context_, schedule_,
+                   {.name = "communication_hook",
+                    .body =
+                        [hook = context_.hook, number = number_, last = last_, shape = Shape{bucket.elements()}, dtype,
+                         parts = std::move(parts)](Communicator& job, const Invocation& call) {
+                            run_hook(*hook, job, call.out[0], {number, last, Tensor::empty(shape, dtype), parts});
+                        },
+                    .in = {target},
+                    .out = {target},
+                    .behind_commits = behind_commits()});
     if (update_.optimizer || context_.ranks() == 1) return;
     const TensorMeta meta = TensorMeta::contiguous(dtype, {bucket.elements()});
     schedule_.run(context_.exchange(),

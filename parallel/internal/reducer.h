@@ -53,6 +53,8 @@ public:
 
 private:
     bool by_slices() const;
+    /// Parts of the step may have been committed when the bucket is summed: earlier ones update, or a forward has.
+    bool behind_commits() const { return !update_.optimizer || number_ > 0; }
     bool over_ranks() const { return context_.job && update_.sync != GradientSync::none; }
     /// Adds up lanes' sums on devices that have several, before others read them. Events to wait for: `ready` and more.
     std::vector<int> combine(const Bucket& bucket, std::vector<int> ready);

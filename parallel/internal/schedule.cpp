@@ -37,6 +37,11 @@ void Schedule::copy(Stream& stream, CopySpec copy) {
     add(Command::Kind::copy, stream, copies_.size() - 1, phase_of(stream));
 }
 
+void Schedule::call(Stream& stream, CallSpec call) {
+    calls_.push_back(std::move(call));
+    add(Command::Kind::call, stream, calls_.size() - 1, phase_of(stream));
+}
+
 int Schedule::record(Stream& stream) {
     events_.emplace_back(stream.device());
     phase_of_event_.push_back(phase_of(stream));
@@ -138,6 +143,7 @@ void Instance::issue(Schedule& schedule, const Command& command) {
             command.stream->copy(address(copy.to), copy.to.owner, address(copy.from), copy.from.owner, copy.bytes);
             break;
         }
+        case Command::Kind::call: command.stream->callback(schedule.calls()[command.index].function); break;
         case Command::Kind::record: command.stream->record(schedule.events()[command.index]); break;
         case Command::Kind::wait: command.stream->wait(schedule.events()[command.index]); break;
     }
@@ -178,6 +184,11 @@ void Instance::issue_recorded(Schedule& schedule, const Command& command, StepRe
             recorder.around(stream, kind_of(stream, schedule.copies()[command.index], computing), false, "copy",
                             enqueue);
             break;
+        case Command::Kind::call: {
+            const CallSpec& call = schedule.calls()[command.index];
+            recorder.around(stream, SpanKind::communication, call.collective, call.name, enqueue);
+            break;
+        }
         case Command::Kind::record:
         case Command::Kind::wait: enqueue(); break;
     }

@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "lockstep/parallel/internal/step_recorder.h"
@@ -69,6 +71,14 @@ struct CopySpec {
     std::size_t bytes = 0;
 };
 
+/// A host function: what the host does in the order of a stream, on memory of its own. It may wait for other processes,
+/// never for a device of this one.
+struct CallSpec {
+    std::string name;
+    std::function<void()> function;  ///< what it throws is the stream's failure
+    bool collective = false;         ///< as in TaskSpec
+};
+
 /// A step is enqueued in two phases, so that whatever goes wrong while most of it is enqueued leaves the model as it
 /// was.
 enum class Phase : std::uint8_t {
@@ -77,11 +87,11 @@ enum class Phase : std::uint8_t {
 };
 
 struct Command {
-    enum class Kind : std::uint8_t { run, copy, record, wait };
+    enum class Kind : std::uint8_t { run, copy, call, record, wait };
     Kind kind = Kind::run;
     Phase phase = Phase::work;
     Stream* stream = nullptr;
-    std::size_t index = 0;  ///< of the task, copy or event
+    std::size_t index = 0;  ///< of the task, copy, call or event
 };
 
 /// Commands in the order in which the host enqueues those of a phase. The phase follows from the stream: nothing of the
@@ -90,6 +100,7 @@ class Schedule {
 public:
     void run(Stream& stream, TaskSpec task);
     void copy(Stream& stream, CopySpec copy);
+    void call(Stream& stream, CallSpec call);
     /// A new event, recorded here.
     int record(Stream& stream);
     void wait(Stream& stream, int event);
@@ -97,6 +108,7 @@ public:
     const std::vector<Command>& commands() const { return commands_; }
     const std::vector<TaskSpec>& tasks() const { return tasks_; }
     const std::vector<CopySpec>& copies() const { return copies_; }
+    const std::vector<CallSpec>& calls() const { return calls_; }
     std::vector<Event>& events() { return events_; }
     std::size_t size() const { return commands_.size(); }
 
@@ -105,6 +117,7 @@ private:
     std::vector<Command> commands_;
     std::vector<TaskSpec> tasks_;
     std::vector<CopySpec> copies_;
+    std::vector<CallSpec> calls_;
     std::vector<Event> events_;
     std::vector<Phase> phase_of_event_;
 };

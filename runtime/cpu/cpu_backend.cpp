@@ -44,6 +44,7 @@ public:
     }
 
     bool peer_access(int, int) override { return true; }
+    bool host_access() override { return true; }
 
     std::unique_ptr<StreamImpl> make_stream(int index, StreamRole role) override {
         const Device device = index < 0 ? Device::host() : Device::cpu(index);

@@ -15,6 +15,7 @@ public:
     int device_count() override { return 0; }
     DeviceInfo info(int index) override { refuse(index); }
     bool peer_access(int, int) override { return false; }
+    bool host_access() override { return false; }
     std::unique_ptr<StreamImpl> make_stream(int index, StreamRole) override { refuse(index); }
     std::unique_ptr<EventImpl> make_event(int index) override { refuse(index); }
     void* allocate(int, std::size_t) override { return nullptr; }

@@ -18,6 +18,7 @@ public:
     DeviceInfo info(int index) override;
     /// Opens the peer's memory when asked for the first time; true where kernels may read it from then on.
     bool peer_access(int reader, int owner) override;
+    bool host_access() override { return false; }
     std::unique_ptr<StreamImpl> make_stream(int index, StreamRole role) override;
     std::unique_ptr<EventImpl> make_event(int index) override;
     void* allocate(int index, std::size_t bytes) override;

@@ -46,6 +46,7 @@ public:
     virtual int device_count() = 0;
     virtual DeviceInfo info(int index) = 0;
     virtual bool peer_access(int reader, int owner) = 0;
+    virtual bool host_access() = 0;
     virtual std::unique_ptr<StreamImpl> make_stream(int index, StreamRole role) = 0;
     virtual std::unique_ptr<EventImpl> make_event(int index) = 0;
     /// Memory of the device, aligned to at least 256 bytes; null when there is none left.

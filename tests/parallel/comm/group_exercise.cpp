@@ -13,7 +13,7 @@ namespace lockstep::testing {
 namespace {
 
 /// How a tensor of n elements lies.
-enum class Lie { plain, strided, device };
+enum class Lie { plain, strided, device, strided_on_device };
 
 Bytes bytes_of(const Tensor& tensor) {
     const Tensor host = tensor.to(Device::host()).contiguous();
@@ -32,20 +32,23 @@ Tensor plain_tensor(const Bytes& bytes, DType dtype, const Shape& shape) {
     return tensor;
 }
 
-Tensor tensor_of(const Bytes& bytes, DType dtype, const Shape& shape, Lie lie = Lie::plain) {
+Tensor tensor_of(const Bytes& bytes, DType dtype, const Shape& shape, Lie lie = Lie::plain,
+                 Device device = Device::host()) {
     const Tensor plain = plain_tensor(bytes, dtype, shape);
     if (lie == Lie::plain) return plain;
-    if (lie == Lie::device) return plain.to(Device::cpu(0));
+    if (lie == Lie::device) return plain.to(device);
     Shape wide = shape;  // every second column of a wider one
     wide.push_back(2);
-    const Tensor target = Tensor::zeros(wide, dtype).select(wide.dims() - 1, 1);
+    const Tensor target =
+        Tensor::zeros(wide, dtype, lie == Lie::strided ? Device::host() : device).select(wide.dims() - 1, 1);
     target.copy_(plain);
     return target;
 }
 
 class Exercise {
 public:
-    explicit Exercise(ProcessGroup& group) : group_(group), rank_(group.rank()), size_(group.size()) {}
+    Exercise(ProcessGroup& group, Device device)
+        : group_(group), device_(device), rank_(group.rank()), size_(group.size()) {}
 
     std::vector<std::string> run() {
         try {
@@ -55,7 +58,7 @@ public:
                     reductions<decltype(element)>();
                     moves<decltype(element)>();
                 });
-            for (const Lie lie : {Lie::strided, Lie::device}) lies(lie);
+            for (const Lie lie : {Lie::strided, Lie::device, Lie::strided_on_device}) lies(lie);
             means();
             uneven();
             asynchronous();
@@ -154,10 +157,12 @@ private:
 
     /// Tensors that are not plain ranges of host memory.
     void lies(Lie lie) {
-        const std::string where = lie == Lie::device ? " on cpu:0" : ", strided";
+        const std::string where = lie == Lie::strided  ? ", strided"
+                                  : lie == Lie::device ? " on " + device_.str()
+                                                       : ", strided on " + device_.str();
         const Shape shape{17, 5, 3};
         constexpr std::size_t count = 17 * 5 * 3;
-        const Tensor sum = tensor_of(elements<float>(ReduceOp::sum, rank_, 0, count), DType::f32, shape, lie);
+        const Tensor sum = tensor_of(elements<float>(ReduceOp::sum, rank_, 0, count), DType::f32, shape, lie, device_);
         const auto version = sum.version();
         group_.all_reduce(sum);
         check("all_reduce" + where, sum, reduced<float>(ReduceOp::sum, size_, 0, count));
@@ -170,8 +175,8 @@ private:
         }
         Shape wide = shape;
         wide.insert(0, size_);
-        const Tensor out = tensor_of(Bytes(all.size()), DType::f32, wide, lie);
-        const Tensor in = tensor_of(elements<float>(ReduceOp::sum, rank_, 0, count), DType::f32, shape, lie);
+        const Tensor out = tensor_of(Bytes(all.size()), DType::f32, wide, lie, device_);
+        const Tensor in = tensor_of(elements<float>(ReduceOp::sum, rank_, 0, count), DType::f32, shape, lie, device_);
         const auto read = in.version();
         group_.all_gather_async(out, in).wait();
         check("all_gather" + where, out, all);
@@ -273,12 +278,13 @@ private:
     }
 
     ProcessGroup& group_;
+    Device device_;
     int rank_, size_;
     Failures failures_;
 };
 
 }  // namespace
 
-std::vector<std::string> exercise_group(ProcessGroup& group) { return Exercise(group).run(); }
+std::vector<std::string> exercise_group(ProcessGroup& group, Device device) { return Exercise(group, device).run(); }
 
 }  // namespace lockstep::testing

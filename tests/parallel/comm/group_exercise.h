@@ -9,9 +9,10 @@
 
 namespace lockstep::testing {
 
-/// Called on all ranks of a group at once. What was wrong, a line each; stops after the first dozen.
-std::vector<std::string> exercise_group(ProcessGroup& group);
+/// Called on all ranks of a group at once, with tensors on the host and on `device`. What was wrong, a line each; stops
+/// after the first dozen.
+std::vector<std::string> exercise_group(ProcessGroup& group, Device device = Device::cpu(0));
 /// The same for messages, which want two ranks or more.
-std::vector<std::string> exercise_group_messages(ProcessGroup& group);
+std::vector<std::string> exercise_group_messages(ProcessGroup& group, Device device = Device::cpu(0));
 
 }  // namespace lockstep::testing

@@ -12,8 +12,9 @@ constexpr std::int64_t many = std::int64_t{3} << 20;  // 12 MiB: more than any b
 
 class Messages {
 public:
-    explicit Messages(ProcessGroup& group)
+    Messages(ProcessGroup& group, Device device)
         : group_(group),
+          device_(device),
           rank_(group.rank()),
           size_(group.size()),
           next_((rank_ + 1) % size_),
@@ -62,7 +63,7 @@ private:
         for (const ProcessGroup::Work& work : works) work.wait();
         check("both directions", got, previous_);
         // Strided, and on a device.
-        const Tensor columns = Tensor::zeros({50, 4}, DType::f32, Device::cpu(0)).slice(1, 1, 3);
+        const Tensor columns = Tensor::zeros({50, 4}, DType::f32, device_).slice(1, 1, 3);
         const ProcessGroup::Work work = group_.isend(Tensor::full({2, 50}, rank_ + 5).transpose(0, 1), next_, 8);
         group_.recv(columns, previous_, 8);
         work.wait();
@@ -127,12 +128,15 @@ private:
     }
 
     ProcessGroup& group_;
+    Device device_;
     int rank_, size_, next_, previous_;
     Failures failures_;
 };
 
 }  // namespace
 
-std::vector<std::string> exercise_group_messages(ProcessGroup& group) { return Messages(group).run(); }
+std::vector<std::string> exercise_group_messages(ProcessGroup& group, Device device) {
+    return Messages(group, device).run();
+}
 
 }  // namespace lockstep::testing

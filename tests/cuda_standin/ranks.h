@@ -1,0 +1,45 @@
+// Ranks that each have devices of the CUDA stand-in: forked before anything looks at them.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/process_group.h"
+#include "lockstep/tests/cuda_standin/training.h"
+#include "lockstep/tests/parallel/comm/forked_ranks.h"
+#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/runtime/gate.h"
+
+namespace lockstep::testing {
+
+/// mpirun starts its own.
+inline std::vector<std::string> backends_here() {
+    std::vector<std::string> names;
+    for (const ProcessGroupBackend& backend : process_group_backends())
+        if (backend.built_in && backend.name != "mpi") names.push_back(backend.name);
+    return names;
+}
+
+/// `body` on `size` ranks, which returns what was wrong; to that comes what CUDA would refuse. A line each.
+inline std::string on_gpus(const std::string& backend, int size,
+                           const std::function<std::vector<std::string>(ProcessGroup&)>& body) {
+    const test::TemporaryDirectory place;
+    ForkedRanks ranks(size, [&](int rank) {
+        ProcessGroup group({.backend = backend,
+                            .rendezvous = {.init_method = "file://" + (place / "store").string(),
+                                           .rank = rank,
+                                           .world_size = size,
+                                           .timeout = std::chrono::seconds(60)},
+                            .timeout = std::chrono::seconds(60)});
+        std::vector<std::string> lines = body(group);
+        standin::set_delays(0, 0);
+        for (const standin::Mistake& mistake : standin::take_mistakes())
+            lines.push_back(std::string(standin::name_of(mistake.kind)) + ": " + mistake.message);
+        return lines;
+    });
+    return joined(ranks.finish(std::chrono::seconds(200)));
+}
+
+}  // namespace lockstep::testing

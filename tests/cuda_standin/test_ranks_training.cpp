@@ -1,0 +1,245 @@
+// DistributedDataParallel on the CUDA stand-in: collectives go through pinned memory, with the bits of one process, and
+// whatever stops a rank stops all of them.
+#include <csignal>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/tape.h"
+#include "lockstep/tests/cuda_standin/ranks.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+using test::gpus;
+using test::Images;
+using test::Trained;
+using Lines = std::vector<std::string>;
+
+namespace {
+
+constexpr std::int64_t rows = 22;
+
+/// One of several processes; its model is made as that of Trained.
+template <class Net>
+struct Rank {
+    Rank(ProcessGroup& group, EngineOptions options)
+        : model((manual_seed(1), Net{}), group, Device::cuda(0), Trained<Net>::with_seed(options)),
+          sgd(model, {.lr = 0.01, .momentum = 0.5}) {}
+    StepLoss step(const Images& images, std::int64_t first, std::int64_t last) {
+        return model.step(sgd, images.batch(first, last), images.targets(first, last), nll_loss);
+    }
+    /// As Trained::run.
+    void run(int steps) {
+        const Images images(rows * steps);
+        for (int i = 0; i < steps; ++i) step(images, i * rows, i * rows + (i + 1 == steps ? 5 : rows));
+        model.synchronize();
+    }
+    DistributedDataParallel<Net> model;
+    SGD sgd;
+};
+
+template <class Net>
+Lines same_bits(ProcessGroup& group, const EngineOptions& options, int steps = 3,
+                const CommunicationHook& hook = nullptr) {
+    Rank<Net> rank(group, options);
+    if (hook) rank.model.register_comm_hook(group, hook);
+    rank.run(steps);
+    rank.model.engine().verify_replicas();
+    Trained<Net> alone(gpus(1), {.shards = options.shards});
+    alone.run(steps, rows);
+    return test::values_of(rank.model.module()) == alone.values() ? Lines() : Lines{"other weights than DataParallel"};
+}
+
+/// What `call` throws as a CommunicationError.
+template <class Call>
+std::string lost(Call&& call) {
+    try {
+        call();
+    } catch (const CommunicationError& error) {
+        return error.what();
+    } catch (const Error& error) {
+        return std::string("another error: ") + error.what();
+    }
+    return "nothing was thrown";
+}
+
+}  // namespace
+
+TEST_CASE("ranks with a GPU each train to the bits of one process") {
+    for (const std::string& backend : backends_here())
+        for (const int ranks : {1, 2, 3})
+            for (const int delay_us : {0, 150}) {
+                INFO(backend << ", " << ranks << " ranks, delays " << delay_us);
+                CHECK(on_gpus(backend, ranks, [&](ProcessGroup& group) {
+                          standin::set_delays(static_cast<std::uint64_t>(group.rank()) + 1, delay_us);
+                          Lines lines = same_bits<test::Small>(group, {.shards = 8, .bucket_bytes = 4096});
+                          for (const Lines& more :
+                               {same_bits<test::Normed>(group, {.shards = 8}),
+                                same_bits<test::Synced>(group, {.shards = 8, .bucket_bytes = 40000})})
+                              lines.insert(lines.end(), more.begin(), more.end());
+                          return lines;
+                      }) == "");
+            }
+}
+
+TEST_CASE("other shards give other bits: the comparison can fail") {
+    const std::string found = on_gpus("shm", 2, [](ProcessGroup& group) {
+        Rank<test::Small> rank(group, {.shards = 7});
+        rank.run(2);
+        Trained<test::Small> alone(gpus(1), {.shards = 8});
+        alone.run(2, rows);
+        return test::values_of(rank.model.module()) == alone.values() ? Lines{"the same"} : Lines();
+    });
+    CHECK(found == "");
+}
+
+TEST_CASE("the backend's own sum and communication hooks: of two numbers there is one sum") {
+    CHECK(on_gpus("shm", 2, [](ProcessGroup& group) {
+              return same_bits<test::Normed>(group,
+                                             {.shards = 2, .reduction = ReductionMode::fast, .bucket_bytes = 40000});
+          }) == "");
+    CHECK(on_gpus("shm", 2, [](ProcessGroup& group) {
+              return same_bits<test::Normed>(group, {.shards = 2, .bucket_bytes = 40000}, 3, all_reduce_hook());
+          }) == "");
+}
+
+TEST_CASE("the longer form leaves the mean of the ranks' gradients") {
+    CHECK(on_gpus("shm", 2, [](ProcessGroup& group) {
+              const Images images(16);
+              const int own = 8 * group.rank();
+              Rank<test::Dense> rank(group, {.shards = 2});
+              Trained<test::Dense> whole(gpus(2), {.shards = 2});
+              manual_seed(3);
+              const Tensor x = Tensor::rand({16, 64}), target = images.targets(0, 16);
+              for (int i = 0; i < 3; ++i) {
+                  rank.sgd.zero_grad();
+                  const Tensor output = rank.model(x.slice(0, own, own + 8));
+                  nll_loss(output, images.targets(own, own + 8).to(output.device())).backward();
+                  rank.sgd.step();
+                  whole.model.step(whole.sgd, x, target, nll_loss);
+              }
+              rank.model.synchronize();
+              whole.model.synchronize();
+              rank.model.engine().verify_replicas();
+              const auto found = test::values_of(rank.model.module()), expected = whole.values();
+              for (std::size_t p = 0; p < expected.size(); ++p)
+                  for (std::size_t i = 0; i < expected[p].size(); ++i)
+                      if (found[p][i] != Approx(expected[p][i]).epsilon(1e-4).margin(1e-5))
+                          return Lines{"other weights"};
+              return Lines();
+          }) == "");
+}
+
+TEST_CASE("a step that one rank must refuse is refused on all, and training goes on") {
+    CHECK(on_gpus("shm", 2, [](ProcessGroup& group) {
+              const Images images(16);
+              Rank<test::Small> rank(group, {.shards = 8});
+              Trained<test::Small> alone(gpus(1), {.shards = 8});
+              std::vector<std::int64_t> labels = images.batch_labels(0, 16);
+              labels[13] = 10;  // a row of rank 1
+              bool refused = false;
+              try {
+                  rank.model.step(rank.sgd, images.batch(0, 16), Tensor::from(labels, {16}), nll_loss).item();
+              } catch (const StepError& error) {
+                  refused = contains(error.what(), "target 10 in row 13") && contains(error.what(), "rank 1");
+              }
+              rank.step(images, 0, 16);
+              rank.model.synchronize();
+              alone.step(images, 0, 16);
+              alone.model.synchronize();
+              Lines lines;
+              if (!refused) lines.push_back("the step was not refused");
+              if (test::values_of(rank.model.module()) != alone.values()) lines.push_back("it has changed the weights");
+              return lines;
+          }) == "");
+}
+
+TEST_CASE("a rank that is killed: the others hear of it at once, and no step is half taken") {
+    for (const std::string& backend : backends_here()) {
+        INFO(backend);
+        const auto begin = std::chrono::steady_clock::now();
+        const std::string found = on_gpus(backend, 3, [&](ProcessGroup& group) {
+            const Images images(16);
+            Rank<test::Small> rank(group, {.shards = 6});  // of one bucket
+            const auto steps = [&] {
+                for (int i = 0; i < 20; ++i) {
+                    if (i == 7 && group.rank() == 1) {
+                        rank.model.synchronize();
+                        ::raise(SIGKILL);
+                    }
+                    rank.step(images, 0, 16);
+                }
+                rank.model.synchronize();
+            };
+            Lines lines;
+            const std::string message = lost(steps);
+            if (!contains(message, "of 3: ")) lines.push_back(message);
+            if (contains(message, "committed")) lines.push_back("committed in part: " + message);
+            Trained<test::Small> alone(gpus(1), {.shards = 6});
+            for (int i = 0; i < 7; ++i) alone.step(images, 0, 16);
+            alone.model.synchronize();
+            if (test::values_of(rank.model.module()) != alone.values())
+                lines.push_back("other weights than after 7 steps");
+            const std::string again = lost(steps);
+            if (!contains(again, "of 3: ")) lines.push_back("again: " + again);
+            return lines;
+        });
+        CHECK(found == "rank 1: ended by signal 9\n");
+        CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
+    }
+}
+
+TEST_CASE("a bucket that fails is not committed, nor what comes behind it") {
+    for (const int bad : {0, 1}) {
+        INFO("bucket " << bad);
+        CHECK(on_gpus("shm", 2, [&](ProcessGroup& group) {
+                  const Images images(16);
+                  Rank<test::Small> rank(group, {.shards = 2, .bucket_bytes = 4096});
+                  rank.model.register_comm_hook(group,
+                                                [&, step = 0](const GradientBucket& bucket, ProcessGroup& own) mutable {
+                                                    step += bucket.index() == 0 ? 1 : 0;
+                                                    if (step == 3 && bucket.index() == bad && own.rank() == 1)
+                                                        throw std::runtime_error("the hook is unwell");
+                                                    own.all_reduce(bucket.buffer());
+                                                    return bucket.buffer();
+                                                });
+                  const std::string message = lost([&] {
+                      for (int i = 0; i < 10; ++i) rank.step(images, 0, 16);
+                  });
+                  Trained<test::Small> alone(gpus(1), {.shards = 2});
+                  for (int i = 0; i < 2; ++i) alone.step(images, 0, 16);
+                  alone.model.synchronize();
+                  Lines lines;
+                  if (!contains(message, "the hook is unwell")) lines.push_back(message);
+                  // Of several buckets the first one is updated while the second one is brought together.
+                  if (contains(message, "was committed") != (bad > 0))
+                      lines.push_back("bucket " + std::to_string(bad) + ": " + message);
+                  if (bad == 0 && test::values_of(rank.model.module()) != alone.values())
+                      lines.push_back("other weights than after two steps");
+                  return lines;
+              }) == "");
+    }
+}
+
+TEST_CASE("a GPU that is lost ends the training on all ranks") {
+    const auto begin = std::chrono::steady_clock::now();
+    const std::string found = on_gpus("shm", 2, [](ProcessGroup& group) {
+        const Images images(16);
+        Rank<test::Small> rank(group, {.shards = 2});
+        rank.step(images, 0, 16);
+        rank.model.synchronize();
+        if (group.rank() == 1) standin::inject_failure("cudaEventSynchronize", 1, cudaErrorIllegalAddress, true);
+        try {
+            for (int i = 0; i < 10; ++i) rank.step(images, 0, 16);
+        } catch (const Error& error) {
+            return Lines{error.what()};
+        }
+        return Lines{"nothing was thrown"};
+    });
+    INFO(found);
+    CHECK(contains(found, "rank 0: rank 0 of 2: "));
+    CHECK(contains(found, "rank 1: cudaEventSynchronize failed"));
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
+}
