@@ -132,6 +132,36 @@ TEST_CASE("the longer form leaves the mean of the ranks' gradients") {
           }) == "");
 }
 
+TEST_CASE("no_sync: gradients stay in their process until the next backward outside") {
+    CHECK(on_gpus("shm", 2, [](ProcessGroup& group) {
+              Rank<test::Dense> rank(group, {.shards = 2});
+              manual_seed(3);
+              const Tensor x = Tensor::rand({16, 64}).slice(0, 8 * group.rank(), 8 * group.rank() + 8);
+              const Tensor target = Images(8).targets(0, 8).to(Device::cuda(0));
+              const auto backward = [&] { nll_loss(rank.model(x), target).backward(); };
+              const auto gradients = [&] {
+                  std::vector<float> all;
+                  for (const NamedTensor& named : named_tensors(rank.model.module()))
+                      for (const float value : named.member->tensor().grad().to_vector<float>()) all.push_back(value);
+                  return all;
+              };
+              backward();
+              const std::vector<float> once = gradients();
+              rank.sgd.zero_grad();
+              {
+                  const auto alone = rank.model.no_sync();
+                  backward();
+              }
+              const std::vector<float> own = gradients();
+              backward();
+              const std::vector<float> both = gradients();
+              if (own == once) return Lines{"the gradients of one rank are those of both"};
+              for (std::size_t i = 0; i < once.size(); ++i)
+                  if (both[i] != Approx(2 * once[i]).epsilon(1e-4).margin(1e-6)) return Lines{"other gradients"};
+              return Lines();
+          }) == "");
+}
+
 TEST_CASE("a step that one rank must refuse is refused on all, and training goes on") {
     CHECK(on_gpus("shm", 2, [](ProcessGroup& group) {
               const Images images(16);
