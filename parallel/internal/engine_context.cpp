@@ -19,9 +19,9 @@ int EngineContext::lane_of(int shard) const {
 }
 
 int EngineContext::rank_of(int shard) const {
-    int rank = 0;
-    while (!held_by(rank, shards).contains(shard)) ++rank;
-    return rank;
+    for (int rank = 0; rank + 1 < ranks(); ++rank)
+        if (held_by(rank, shards).contains(shard)) return rank;
+    return ranks() - 1;
 }
 
 std::shared_ptr<Buffer> EngineContext::scratch(Stream& stream, std::size_t bytes) {
