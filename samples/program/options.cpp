@@ -120,14 +120,18 @@ void make_room_for(const std::string& devices) {
     if (highest >= standard) setenv("LOCKSTEP_CPU_DEVICES", std::to_string(highest + 1).c_str(), 0);
 }
 
-/// Ranks take the devices of the list in turn. A process that has cores of its own sees one virtual device, all of
-/// them, whatever number it has in the list.
+/// Rank i of a host takes device i of the list; without a list, visible ones in turn. A process that has cores of its
+/// own sees one virtual device, all of them, whatever number it has in the list.
 lockstep::Device device_of_rank(const std::string& devices, int local_rank) {
     const lockstep::Devices visible = lockstep::Devices::visible();
     if (devices == "all") return visible[local_rank % visible.size()];
     if (visible.kind() == lockstep::DeviceKind::cpu && visible.size() == 1) return visible[0];
     const lockstep::Devices all = lockstep::Devices::parse(devices);
-    return all[local_rank % all.size()];
+    if (local_rank >= all.size())
+        throw lockstep::InvalidArgument(
+            fmt::format("{} devices for {} ranks or more on this host; name one for each rank, or leave the list out",
+                        all.size(), local_rank + 1));
+    return all[local_rank];
 }
 
 }  // namespace

@@ -134,6 +134,15 @@ TEST_CASE("a failed run is one line and status 1") {
     }
 }
 
+TEST_CASE("more ranks than devices are refused") {
+    const TemporaryDirectory place;
+    const std::string three = "lockstep-run --nproc-per-node 3 '" PROGRAMS "/linear' --parallel ddp --devices ";
+    const Run run = run_program(place, three + "cpu:0,cpu:1", "LOCKSTEP_CPU_DEVICES=3");
+    CHECK(run.status != 0);
+    CHECK(run.err.find("--devices: 2 devices for 3 ranks or more on this host") != std::string::npos);
+    CHECK(run_program(place, three + "cpu:0,cpu:1,cpu:2", "LOCKSTEP_CPU_DEVICES=3").status == 0);
+}
+
 TEST_CASE("ten steps write figures, a log and nothing else") {
     const Place place;
     const Run run = place.mnist("--devices cpu:0,cpu:1 --steps 10 --quiet --json figures.json --log-dir log");
