@@ -9,8 +9,8 @@
 
 #include <filesystem>
 #include <fstream>
-#include <regex>
 #include <set>
+#include <sstream>
 
 #include "lockstep/parallel/safetensors.h"
 #include "lockstep/tests/catch.h"
@@ -82,10 +82,20 @@ std::set<std::string> left_in(const std::filesystem::path& directory, const std:
     return left;
 }
 
+/// "rank 2", or 2 in a list behind "ranks".
+bool names(const std::string& text, int victim) {
+    for (std::size_t at = text.find("rank"); at != std::string::npos; at = text.find("rank", at + 4)) {
+        std::istringstream list(text.substr(text[at + 4] == 's' ? at + 5 : at + 4));
+        char comma = ',';
+        for (int rank = 0; comma == ',' && list >> rank; comma = static_cast<char>(list.get()))
+            if (rank == victim) return true;
+    }
+    return false;
+}
+
 /// A rank that goes on from one group to the next may find that all others have given the job up and removed its file.
 bool tells_of(const std::string& text, int victim) {
-    return std::regex_search(text, std::regex(fmt::format("\\branks? ([0-9]+, )*{}\\b", victim))) ||
-           lockstep::testing::contains(text, "it was removed: the job has ended");
+    return names(text, victim) || lockstep::testing::contains(text, "it was removed: the job has ended");
 }
 
 milliseconds since_event(const Board& board, int rank) {
