@@ -114,7 +114,11 @@ struct Engine::Impl {
     std::unique_ptr<ProgramCache> cache;
     std::unique_ptr<ReplicaKeeper> replicas;
     std::unique_ptr<LongerForm> longer;
-    std::unique_ptr<Join> join;  ///< while ranks may run out of batches
+
+    /// Before a step or forward of DDP's broadcast_buffers.
+    void bring_buffers() {
+        if (options.broadcast_buffers && context.job) take_buffers(context);
+    }
 
     /// The forward of the longer form.
     void enqueue_forward(PlacedProgram& program, Instance& instance, BatchInputs& batch, int slot) {
@@ -185,12 +189,12 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
             "step: the optimizer belongs to another model; make it from this wrapper: SGD(model, ...)");
     if (impl_->context.job && options.micro_steps != 1)
         throw InvalidArgument("step: several processes take a batch at once; give micro_steps 1");
-    if (impl_->join)
+    if (impl_->longer->join)
         throw InvalidArgument(
             "step: inside join ranks have batches of their own; use forward, backward() and the optimizer's step()");
     const int slot = impl_->in_flight->begin();
     BatchInputs batch(impl_->context, inputs, false);
-    if (impl_->options.broadcast_buffers && impl_->context.job) take_buffers(impl_->context);
+    impl_->bring_buffers();
     const std::vector<bool> wants(inputs.size(), false);
     const ProgramCall call{key, Pass::step, batch.metas(), wants, model};
     auto state = std::make_shared<StepLoss::State>();
@@ -254,12 +258,12 @@ ForwardResult Engine::forward(const ProgramKey& key, const std::vector<BatchInpu
                         "use one shard a "
                         "process",
                         batch.cut().rows, impl_->context.held.size()));
-    if (impl_->options.broadcast_buffers && impl_->context.job) take_buffers(impl_->context);
+    impl_->bring_buffers();
     const GradientSync sync = impl_->longer->sync();
     PlacedProgram& program = impl_->cache->get({key, pass, batch.metas(), wants, model, sync}, batch.cut(), nullptr);
     const auto instance = program.acquire();
-    const bool joins = impl_->join && pass == Pass::training;
-    const double scale = joins ? impl_->join->enter({&program, instance, inputs}, sync) : 1;
+    const bool joins = impl_->longer->join && pass == Pass::training;
+    const double scale = joins ? impl_->longer->join->enter({&program, instance, inputs}, sync) : 1;
     impl_->enqueue_forward(program, *instance, batch, slot);
     const auto& prototype = program.batch().full->prototype;
     return {impl_->longer->gather(program, instance, inputs, wants, sync, scale,
@@ -272,36 +276,36 @@ bool Engine::gradient_sync() const { return impl_->longer->syncs(); }
 
 void Engine::begin_join(const JoinOptions& options) {
     if (!job()) throw InvalidArgument("join is for several processes; make the model distributed");
-    if (impl_->join) throw InvalidArgument("join: another one is going on; leave it first");
-    impl_->join = std::make_unique<Join>(impl_->context, options);
-    impl_->longer->join = impl_->join.get();
+    if (impl_->longer->join) throw InvalidArgument("join: another one is going on; leave it first");
+    impl_->longer->join = std::make_unique<Join>(impl_->context, options);
 }
 
 void Engine::end_join() {
-    const bool synced = gradient_sync();
-    impl_->join->leave([&](bool syncs) {
+    struct SyncAsBefore {
+        LongerForm& longer;
+        bool synced = longer.syncs();
+        ~SyncAsBefore() { longer.set_sync(synced); }
+    };
+    const SyncAsBefore restore{*impl_->longer};
+    impl_->longer->join->leave([&](bool syncs) {
         set_gradient_sync(syncs);
         impl_->longer->forget_shared_gradients();
         const GradientSync sync = impl_->longer->sync();
-        const Join::Company& company = impl_->join->company(sync);
+        const Join::Company& company = impl_->longer->join->company(sync);
         const int slot = impl_->in_flight->begin();
         BatchInputs batch(impl_->context, company.inputs, true);
         const auto instance = company.program->acquire();
         impl_->enqueue_forward(*company.program, *instance, batch, slot);
         impl_->longer->go_back_without_gradients(*company.program, *instance, sync);
     });
-    set_gradient_sync(synced);
     synchronize();
-    impl_->join->hand_on();
+    impl_->longer->join->hand_on();
     give_up_join();
     store()->touch_parameters();
     impl_->replicas->mark_current();
 }
 
-void Engine::give_up_join() noexcept {
-    impl_->longer->join = nullptr;
-    impl_->join.reset();
-}
+void Engine::give_up_join() noexcept { impl_->longer->join.reset(); }
 
 void Engine::set_reduction_hook(ReductionHook hook) {
     auto& place = impl_->context.hook;

@@ -169,7 +169,9 @@ public:
     /// The next one whose forward was made while it is on brings all together. On at first.
     void set_gradient_sync(bool on);
     bool gradient_sync() const;
-    /// Between these two, ranks may make different numbers of forwards and backwards. Collective.
+    /// Between these two, ranks may make different numbers of forwards and backwards. Collective. Throws
+    /// InvalidArgument for a process that trains alone and for one scope inside another, CommunicationError, and what
+    /// DistributedDataParallel::join says.
     void begin_join(const JoinOptions& options);
     /// This rank has no batch left. Returns when all ranks have none, with the model of the one that came last.
     void end_join();

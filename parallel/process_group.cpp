@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "lockstep/parallel/comm/host_identity.h"
 #include "lockstep/parallel/comm/tensor_calls.h"
 #include "lockstep/runtime/error.h"
 
@@ -102,15 +103,7 @@ std::shared_ptr<Communicator> ProcessGroup::communicator(std::string_view purpos
 }
 
 void ProcessGroup::once_per_host(const std::function<void()>& prepare) {
-    const auto of_all = [&](std::int32_t own) {
-        const Tensor all = Tensor::empty({size()}, DType::i32);
-        all_gather(all, Tensor::from(std::vector<std::int32_t>{own}, Shape{1}));
-        return all.to_vector<std::int32_t>();
-    };
-    const int world_rank = communicator_->place().global_ranks[static_cast<std::size_t>(rank())];
-    const std::vector<std::int32_t> first_of_host = of_all(world_rank - local_rank());
-    const auto same_host = std::find(first_of_host.begin(), first_of_host.end(), world_rank - local_rank());
-    if (same_host - first_of_host.begin() == rank()) {
+    if (HostLayout(communicator_->place().hosts, size()).place_of(rank()) == 0) {
         try {
             prepare();
         } catch (const std::exception& error) {

@@ -153,8 +153,9 @@ public:
     /// As barrier; an error on rank 0 names all ranks that have not come within `timeout`.
     void monitored_barrier(std::chrono::milliseconds timeout);
 
-    /// Runs `prepare` on one rank of each host while the others wait, for what must be there once (data that is
-    /// unpacked, for one). What it throws is thrown on its rank, and CommunicationError that quotes it on the others.
+    /// Runs `prepare` on one rank of each host while the others wait (no longer than the group's timeout), for what
+    /// must be there once (data that is unpacked, for one). Collective. What it throws is thrown on its rank, and
+    /// CommunicationError that quotes it on the others.
     void once_per_host(const std::function<void()>& prepare);
 
     // Messages. Between two ranks those with the same tag (0 to 2^31 - 1) arrive in the order in which they were sent;

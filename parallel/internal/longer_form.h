@@ -36,7 +36,7 @@ public:
     /// What the backward of a forward made now has to bring together.
     GradientSync sync() const;
 
-    Join* join = nullptr;  ///< is told of updates; may be null
+    std::unique_ptr<Join> join;  ///< while ranks may run out of batches; null otherwise
 
     /// A step uses the gradient arenas itself: parameters lose the gradients that lie there.
     void forget_gradients();

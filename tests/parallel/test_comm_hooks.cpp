@@ -2,29 +2,17 @@
 #include <cmath>
 #include <numeric>
 
-#include "lockstep/ops/functional.h"
-#include "lockstep/ops/layers.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/power_sgd.h"
-#include "lockstep/runtime/random.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/ddp_ranks.h"
+#include "lockstep/tests/parallel/two_layers.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
+using namespace two_layers;
 
 namespace {
-
-struct Net {
-    Linear first{6, 5}, second{5, 3};
-    LOCKSTEP_MEMBERS(first, second)
-    Tensor forward(const Tensor& x) { return second(relu(first(x))); }
-};
-
-Net seeded() {
-    manual_seed(3);
-    return Net{};
-}
 
 /// Rows of a rank.
 struct Rows {
@@ -35,11 +23,6 @@ struct Rows {
         y = Tensor::randn({6, 3});
     }
 };
-
-Tensor loss_of(const Tensor& output, const Tensor& target) {
-    const Tensor difference = output - target.to(output.device());
-    return sum(difference * difference) * (1.0 / static_cast<double>(target.numel()));
-}
 
 using Values = std::vector<float>;
 

@@ -1,29 +1,17 @@
 // Ranks with different numbers of batches: what each gets while the others go on, and what they have in the end.
 #include <cmath>
 
-#include "lockstep/ops/functional.h"
-#include "lockstep/ops/layers.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
-#include "lockstep/runtime/random.h"
 #include "lockstep/runtime/tape.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/ddp_ranks.h"
+#include "lockstep/tests/parallel/two_layers.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
+using namespace two_layers;
 
 namespace {
-
-struct Net {
-    Linear first{6, 5}, second{5, 3};
-    LOCKSTEP_MEMBERS(first, second)
-    Tensor forward(const Tensor& x) { return second(relu(first(x))); }
-};
-
-Net seeded() {
-    manual_seed(3);
-    return Net{};
-}
 
 /// Batch `number` of a rank.
 struct Rows {
@@ -34,11 +22,6 @@ struct Rows {
         y = Tensor::randn({4 + rank, 3});
     }
 };
-
-Tensor loss_of(const Tensor& output, const Tensor& target) {
-    const Tensor difference = output - target.to(output.device());
-    return sum(difference * difference) * (1.0 / static_cast<double>(target.numel()));
-}
 
 constexpr double rate = 0.05, momentum = 0.5;
 
