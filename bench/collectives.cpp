@@ -108,14 +108,15 @@ void be_a_rank(const Options& options, ls::Launcher launcher) {
     ls::ProcessGroup group({.backend = backend});
     Report report(options);
     if (group.rank() == 0 && options.rows.empty()) print_head();
-    collectives::run_collectives(*group.communicator("bench"), options.plan, [&](const Row& row) { report.add(row); });
+    collectives::run_collectives(*group.communicator("bench"), group.local_rank(), options.plan,
+                                 [&](const Row& row) { report.add(row); });
     if (group.rank() == 0) report.finish();
 }
 
 std::vector<std::string> all_backends() {
     std::vector<std::string> names{in_process};
-    for (const ls::TransportBackend& backend : ls::transport_backends())
-        if (backend.make && backend.name != "mpi") names.emplace_back(backend.name);
+    for (const ls::ProcessGroupBackend& backend : ls::process_group_backends())
+        if (backend.usable() && backend.name != "mpi") names.push_back(backend.name);
     return names;
 }
 

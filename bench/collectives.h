@@ -36,8 +36,9 @@ using Sink = std::function<void(const Row&)>;
 /// "all_reduce", ...: what `run_collectives` knows, in its order.
 std::vector<std::string> operations();
 
-/// Collective. Every rank measures; `sink` is called on rank 0.
-void run_collectives(lockstep::Communicator& ranks, const Plan& plan, const Sink& sink);
+/// Collective. Every rank measures, on memory of the host, or of the GPU that its `local_rank` says where the backend
+/// moves that; `sink` is called on rank 0.
+void run_collectives(lockstep::Communicator& ranks, int local_rank, const Plan& plan, const Sink& sink);
 
 /// All-reduce between virtual devices of this process as DataParallel makes it: sums along the tree of shards, one a
 /// device, bucket by bucket; on device 0, which the others copy it from ("root"), or each device its slice ("slices").

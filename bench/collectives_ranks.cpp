@@ -5,6 +5,8 @@
 #include <numeric>
 
 #include "lockstep/bench/collectives.h"
+#include "lockstep/runtime/stream.h"
+#include "lockstep/runtime/tensor.h"
 
 namespace collectives {
 
@@ -18,8 +20,9 @@ struct Call {
     ls::Communicator& ranks;
     std::size_t count;
     std::vector<std::size_t> counts, bytes;  ///< a part for each rank
-    std::vector<T> in, out;
-    std::vector<T> expected;  ///< in `out`; empty where this rank receives nothing
+    std::vector<T> in, out;                  ///< before the call
+    std::vector<T> expected;                 ///< behind it, in `out`; empty where this rank receives nothing
+    ls::Tensor in_place, out_place;          ///< what the call works on
 
     Call(ls::Communicator& r, std::size_t n) : ranks(r), count(n), in(n), out(n) {
         const auto world = static_cast<std::size_t>(r.size());
@@ -29,6 +32,21 @@ struct Call {
         }
         for (std::size_t i = 0; i < n; ++i) in[i] = static_cast<T>(value_of(r.rank(), i));
     }
+    void place(ls::Device device) {
+        const auto on_device = [&](const std::vector<T>& values) {
+            return ls::Tensor::from(values, ls::Shape{static_cast<std::int64_t>(values.size())}).to(device);
+        };
+        in_place = on_device(in);
+        out_place = on_device(out);
+        settle();
+    }
+    void clear() {
+        in_place.fill_(0);
+        out_place.fill_(0);
+        settle();
+    }
+    const T* from() const { return address(in_place); }
+    T* to() const { return address(out_place); }
     std::size_t own() const { return counts[static_cast<std::size_t>(ranks.rank())]; }
     std::size_t first_of(int rank) const {
         return std::accumulate(counts.begin(), counts.begin() + rank, std::size_t{0});
@@ -52,6 +70,13 @@ struct Call {
         }
     }
     bool is_root() const { return ranks.rank() == 0; }
+
+private:
+    static T* address(const ls::Tensor& tensor) { return static_cast<T*>(tensor.impl()->storage->buffer->data()); }
+    /// The communicator knows nothing of the stream of tensors.
+    void settle() const {
+        if (!in_place.device().is_host()) ls::Stream::of(in_place.device()).synchronize();
+    }
 };
 
 template <class T>
@@ -70,34 +95,34 @@ std::vector<Operation<T>> table() {
              c.out = c.in;
              c.expect(c.count, [&](std::size_t i) { return c.sum(i); });
          },
-         [](Call<T>& c) { c.ranks.all_reduce(c.out.data(), c.count, dtype, ls::ReduceOp::sum); }},
+         [](Call<T>& c) { c.ranks.all_reduce(c.to(), c.count, dtype, ls::ReduceOp::sum); }},
         {"reduce",
          [](Call<T>& c) {
              c.out = c.in;
              if (c.is_root()) c.expect(c.count, [&](std::size_t i) { return c.sum(i); });
          },
-         [](Call<T>& c) { c.ranks.reduce(c.out.data(), c.count, dtype, ls::ReduceOp::sum, 0); }},
+         [](Call<T>& c) { c.ranks.reduce(c.to(), c.count, dtype, ls::ReduceOp::sum, 0); }},
         {"reduce_scatter",
          [](Call<T>& c) { c.expect(c.own(), [&](std::size_t i) { return c.sum(c.first_of(c.ranks.rank()) + i); }); },
-         [](Call<T>& c) { c.ranks.reduce_scatter(c.in.data(), c.out.data(), c.counts, dtype, ls::ReduceOp::sum); }},
+         [](Call<T>& c) { c.ranks.reduce_scatter(c.from(), c.to(), c.counts, dtype, ls::ReduceOp::sum); }},
         {"broadcast",
          [](Call<T>& c) {
              c.out = c.in;
              c.expect(c.count, [](std::size_t i) { return value_of(0, i); });
          },
-         [](Call<T>& c) { c.ranks.broadcast(c.out.data(), c.count * sizeof(T), 0); }},
+         [](Call<T>& c) { c.ranks.broadcast(c.to(), c.count * sizeof(T), 0); }},
         {"all_gather", [](Call<T>& c) { c.expect_parts([](int sender) { return sender; }); },
-         [](Call<T>& c) { c.ranks.all_gather(c.in.data() + c.first_of(c.ranks.rank()), c.out.data(), c.bytes); }},
+         [](Call<T>& c) { c.ranks.all_gather(c.from() + c.first_of(c.ranks.rank()), c.to(), c.bytes); }},
         {"gather",
          [](Call<T>& c) {
              if (c.is_root()) c.expect_parts([](int sender) { return sender; });
          },
-         [](Call<T>& c) { c.ranks.gather(c.in.data() + c.first_of(c.ranks.rank()), c.out.data(), c.bytes, 0); }},
+         [](Call<T>& c) { c.ranks.gather(c.from() + c.first_of(c.ranks.rank()), c.to(), c.bytes, 0); }},
         {"scatter",
          [](Call<T>& c) {
              c.expect(c.own(), [&](std::size_t i) { return value_of(0, c.first_of(c.ranks.rank()) + i); });
          },
-         [](Call<T>& c) { c.ranks.scatter(c.in.data(), c.out.data(), c.bytes, 0); }},
+         [](Call<T>& c) { c.ranks.scatter(c.from(), c.to(), c.bytes, 0); }},
         {"all_to_all",
          [](Call<T>& c) {
              c.expect_parts([own = c.ranks.rank()](int) { return own; });
@@ -105,7 +130,7 @@ std::vector<Operation<T>> table() {
          },
          [](Call<T>& c) {
              const std::vector<std::size_t> received(c.bytes.size(), c.own() * sizeof(T));
-             c.ranks.all_to_all(c.in.data(), c.bytes, c.out.data(), received);
+             c.ranks.all_to_all(c.from(), c.bytes, c.to(), received);
          }},
         {"send_receive",
          [](Call<T>& c) {
@@ -115,8 +140,8 @@ std::vector<Operation<T>> table() {
          [](Call<T>& c) {
              const int size = c.ranks.size(), rank = c.ranks.rank();
              const std::size_t bytes = c.count * sizeof(T);
-             const auto comes = c.ranks.receive(c.out.data(), bytes, (rank + size - 1) % size, 0);
-             const auto goes = c.ranks.send(c.in.data(), bytes, (rank + 1) % size, 0);
+             const auto comes = c.ranks.receive(c.to(), bytes, (rank + size - 1) % size, 0);
+             const auto goes = c.ranks.send(c.from(), bytes, (rank + 1) % size, 0);
              for (bool came = false, gone = false; !came || !gone;) {
                  came = came || c.ranks.advance(*comes, "receive", bytes);
                  gone = gone || c.ranks.advance(*goes, "send", bytes);
@@ -132,18 +157,21 @@ double link_steps(const std::string& operation, int ranks) {
 }
 
 template <class T>
-void run(ls::Communicator& ranks, const Plan& plan, const Sink& sink) {
+void run(ls::Communicator& ranks, int local_rank, const Plan& plan, const Sink& sink) {
+    const auto gpu = ranks.on(ls::Device::cuda(local_rank), nullptr);
+    ls::Communicator& measured = gpu ? *gpu : ranks;
     for (const auto& [name, prepare, call_once] : table<T>()) {
         if (std::find(plan.operations.begin(), plan.operations.end(), name) == plan.operations.end()) continue;
+        if (gpu && name == "send_receive") continue;  // messages are of host memory
         for (const std::size_t bytes : plan.sizes()) {
-            Call<T> call(ranks, bytes / sizeof(T));
+            Call<T> call(measured, bytes / sizeof(T));
             prepare(call);
+            call.place(gpu ? ls::Device::cuda(local_rank) : ls::Device::host());
             call_once(call);
+            const std::vector<T> found = call.out_place.template to_vector<T>();
             std::int64_t wrong = 0;
-            for (std::size_t i = 0; i < call.expected.size(); ++i) wrong += call.out[i] != call.expected[i] ? 1 : 0;
-            // Sums of zeros stay what they are, however often they are made.
-            std::fill(call.in.begin(), call.in.end(), T{});
-            std::fill(call.out.begin(), call.out.end(), T{});
+            for (std::size_t i = 0; i < call.expected.size(); ++i) wrong += found[i] != call.expected[i] ? 1 : 0;
+            call.clear();  // sums of zeros stay what they are, however often they are made
             for (int i = 0; i < plan.warmup; ++i) call_once(call);
             ranks.barrier();
             const auto begin = std::chrono::steady_clock::now();
@@ -185,12 +213,12 @@ Row finished(Row row, double seconds, double steps) {
     return row;
 }
 
-void run_collectives(ls::Communicator& ranks, const Plan& plan, const Sink& sink) {
+void run_collectives(ls::Communicator& ranks, int local_rank, const Plan& plan, const Sink& sink) {
     switch (plan.dtype) {
-        case ls::DType::f64: return run<double>(ranks, plan, sink);
-        case ls::DType::i32: return run<std::int32_t>(ranks, plan, sink);
-        case ls::DType::i64: return run<std::int64_t>(ranks, plan, sink);
-        default: return run<float>(ranks, plan, sink);
+        case ls::DType::f64: return run<double>(ranks, local_rank, plan, sink);
+        case ls::DType::i32: return run<std::int32_t>(ranks, local_rank, plan, sink);
+        case ls::DType::i64: return run<std::int64_t>(ranks, local_rank, plan, sink);
+        default: return run<float>(ranks, local_rank, plan, sink);
     }
 }
 

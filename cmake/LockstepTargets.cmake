@@ -30,6 +30,9 @@ endif()
 if(LOCKSTEP_HAS_MPI)
   target_link_libraries(lockstep PRIVATE MPILibrary::mpi)
 endif()
+if(LOCKSTEP_HAS_NCCL)
+  target_link_libraries(lockstep PRIVATE NCCL::nccl)
+endif()
 
 # Warnings for Lockstep's own C++ sources; a project that embeds Lockstep is left alone.
 function(lockstep_warnings target)

@@ -65,6 +65,7 @@ struct Engine::Impl {
                 context.threads = std::min(context.threads, device_info(device).units);
         }
         if (context.job) agree_on_options(context, wanted);
+        if (context.job) context.gpu_job = context.job->on(context.devices[0], &context.exchange());
         context.lanes = place_shards(context.devices, context.held, context.threads);
         for (const Lane& lane : context.lanes)
             context.compute_streams.push_back(

@@ -31,7 +31,8 @@ class WorkState;
 enum class ReduceOp : std::uint8_t { sum, mean, min, max, product };
 
 struct ProcessGroupOptions {
-    /// "shm" (shared memory on each host, gloo between hosts), "gloo", "mpi"; empty: shm.
+    /// "shm" (shared memory on each host, gloo between hosts), "gloo", "mpi", "nccl" (collectives on tensors of GPUs,
+    /// one GPU a rank; everything else as shm); empty: shm.
     std::string backend = {};
     /// How the processes find each other.
     RendezvousOptions rendezvous = {};
@@ -44,6 +45,8 @@ struct ProcessGroupBackend {
     std::string name;
     bool built_in = false;
     std::string how_to_build;  ///< what to do where it is not: "install libgloo-dev and configure again"
+    std::string unusable;      ///< why it cannot be used on this machine all the same: "there is no GPU: ..."
+    bool usable() const { return built_in && unusable.empty(); }
 };
 std::vector<ProcessGroupBackend> process_group_backends();
 

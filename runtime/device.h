@@ -47,6 +47,7 @@ struct DeviceInfo {
     std::size_t cache_bytes = 0;   ///< of the cache that all of a GPU, or one core, has to itself (L2)
     int physical_index = 0;        ///< index that the driver knows; logical devices of one GPU share it
     int compute_capability = 0;    ///< e.g. 90; 0 on the CPU
+    std::string bus_id;            ///< of a GPU, the same in all processes: "0000:3b:00.0"; empty on the CPU
 };
 
 /// Devices of a kind that this process may use: GPUs as CUDA_VISIBLE_DEVICES and LOCKSTEP_DEVICES_PER_GPU leave them;

@@ -35,6 +35,8 @@ const TransportBackend& find_backend(std::string_view name) {
         if (!backend.make)
             throw InvalidArgument(
                 fmt::format("backend {}: it was not built in; {}, or use another one", name, backend.how_to_build));
+        if (const std::string reason = backend.unusable ? backend.unusable() : std::string(); !reason.empty())
+            throw InvalidArgument(fmt::format("backend {}: {}; use another one", name, reason));
         return backend;
     }
     throw InvalidArgument(fmt::format("backend '{}' does not exist; give one of {}", name, names_of_backends()));
@@ -68,7 +70,7 @@ void copy(void* to, const void* from, std::size_t bytes) {
 struct Fingerprint {
     std::array<char, 24> name{};
     std::uint64_t bytes = 0, layout = 0;
-    std::int32_t root = 0, dtype = 0, op = 0, unused = 0;
+    std::int32_t root = 0, dtype = 0, op = 0, on_gpu = 0;
     bool operator==(const Fingerprint&) const = default;
 };
 
@@ -78,6 +80,7 @@ std::string describe(const Fingerprint& call) {
     constexpr std::array<const char*, 5> ops{"sum", "mean", "min", "max", "product"};
     if (call.op >= 0) text += fmt::format(" ({})", ops[static_cast<std::size_t>(call.op) % ops.size()]);
     if (call.root >= 0) text += fmt::format(" with root {}", call.root);
+    if (call.on_gpu != 0) text += " on a GPU";
     return text;
 }
 
@@ -86,11 +89,20 @@ std::string describe(const Fingerprint& call) {
 Communicator::Communicator(const Place& place, std::string_view backend)
     : place_(place), backend_(backend), compares_(compares()) {
     const TransportBackend& found = find_backend(backend);
+    backend_makes_on_ = found.make_on != nullptr;
     if (place_.rank < 0 || place_.rank >= place_.size)
         throw InvalidArgument(fmt::format("group {}: rank {} of {} ranks; ranks go from 0 to {}", place_.name,
                                           place_.rank, place_.size, place_.size - 1));
-    if (place_.size == 1) return;
-    auto store = std::make_shared<PrefixStore>(fmt::format("group/{}/", place_.name), place_.store);
+    if (place_.size > 1) connect(fmt::format("group/{}/", place_.name), found.make);
+}
+
+Communicator::Communicator(const Place& place, std::string backend, const MakeTransport& make)
+    : place_(place), backend_(std::move(backend)), compares_(compares()) {
+    connect(fmt::format("group/{}/gpu/", place_.name), make);
+}
+
+void Communicator::connect(const std::string& prefix, const MakeTransport& make) {
+    const auto store = std::make_shared<PrefixStore>(prefix, place_.store);
     const auto give_up = [&](const std::string& reason) {
         place_.failure->note();
         const std::string missing = board_ ? board_->unconnected() : std::string();
@@ -108,7 +120,7 @@ Communicator::Communicator(const Place& place, std::string_view backend)
         board_ = std::make_unique<ProgressBoard>(*store, place_.rank, place_.size);
         if (place_.hosts.empty()) place_.hosts = find_hosts(where, Clock::now() + place_.timeout);
         where.hosts = place_.hosts;
-        transport_ = found.make(where);
+        transport_ = make(where);
         board_->note_connected();
     } catch (const TransportError& error) {
         give_up(error.what());
@@ -125,6 +137,19 @@ std::unique_ptr<Communicator> Communicator::duplicate(std::string_view purpose) 
     Place place = place_;
     place.name = fmt::format("{}/{}{}", place_.name, purpose, duplicates_++);
     return std::make_unique<Communicator>(place, backend_);
+}
+
+std::shared_ptr<Communicator> Communicator::on(Device gpu, Stream* stream) const {
+    if (!has_gpu_memory() || gpu.kind() != DeviceKind::cuda) return nullptr;
+    return std::shared_ptr<Communicator>(
+        new Communicator(place_, backend_, [&, make = find_backend(backend_).make_on](const TransportPlace& place) {
+            return make(place, gpu, stream, transport_);
+        }));
+}
+
+void Communicator::check() {
+    if (!transport_) return;
+    if (const std::string reason = transport_->failure(); !reason.empty()) fail("exchange", sequence_, 0, reason);
 }
 
 void Communicator::fail(std::string_view name, std::uint64_t number, std::uint64_t bytes, const std::string& reason) {
@@ -165,11 +190,13 @@ void Communicator::compare(const Call& call, Deadline deadline) {
     own.root = call.root;
     own.dtype = call.dtype;
     own.op = call.op;
+    own.on_gpu = on_gpu() ? 1 : 0;
+    Transport& host = transport_->on_host();
     const std::vector<std::size_t> sizes(all.size(), sizeof(Fingerprint));
-    transport_->all_gather(&own, all.data(), sizes, deadline);
+    host.all_gather(&own, all.data(), sizes, deadline);
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
         if (all[rank] == all[0]) continue;
-        transport_->barrier(deadline);  // all have seen it before the first one leaves
+        host.barrier(deadline);  // all have seen it before the first one leaves
         throw TransportError(fmt::format("the ranks call different things: rank 0 {}, rank {} {}{}", describe(all[0]),
                                          rank, describe(all[rank]),
                                          all[rank].layout != all[0].layout ? ", cut in other parts" : ""));
@@ -181,7 +208,8 @@ void Communicator::compare_parts(std::span<const std::size_t> sent, std::span<co
                                  Deadline deadline) {
     std::vector<std::size_t> coming(sent.size());
     const std::vector<std::size_t> sizes(sent.size(), sizeof(std::size_t));
-    transport_->all_to_all(sent.data(), sizes, coming.data(), sizes, deadline);
+    Transport& host = transport_->on_host();
+    host.all_to_all(sent.data(), sizes, coming.data(), sizes, deadline);
     struct Difference {
         std::int64_t from = -1;
         std::uint64_t sent = 0, expected = 0;
@@ -191,10 +219,10 @@ void Communicator::compare_parts(std::span<const std::size_t> sent, std::span<co
     for (std::size_t rank = 0; rank < coming.size() && own.from < 0; ++rank)
         if (coming[rank] != received[rank]) own = {static_cast<std::int64_t>(rank), coming[rank], received[rank]};
     const std::vector<std::size_t> parts(all.size(), sizeof(Difference));
-    transport_->all_gather(&own, all.data(), parts, deadline);
+    host.all_gather(&own, all.data(), parts, deadline);
     const auto found = std::find_if(all.begin(), all.end(), [](const Difference& one) { return one.from >= 0; });
     if (found == all.end()) return;
-    transport_->barrier(deadline);  // all have seen it before the first one leaves
+    host.barrier(deadline);  // all have seen it before the first one leaves
     throw TransportError(fmt::format("the ranks call different things: rank {} sends {} bytes where rank {} expects {}",
                                      found->from, found->sent, found - all.begin(), found->expected));
 }
@@ -269,9 +297,14 @@ void Communicator::all_to_all(const void* in, std::span<const std::size_t> sent,
     });
 }
 
+bool Communicator::divides(ReduceOp op, DType dtype) const {
+    if (op != ReduceOp::mean) return false;
+    if (dtype == DType::boolean) divide_elements(dtype, nullptr, 0, 1);  // says what they have instead
+    return !on_gpu();
+}
+
 void Communicator::all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op) {
-    const bool mean = op == ReduceOp::mean;
-    if (mean && dtype == DType::boolean) divide_elements(dtype, data, 0, 1);  // says what booleans have
+    const bool mean = divides(op, dtype);
     perform({.name = "all_reduce",
              .bytes = count * size_of(dtype),
              .dtype = static_cast<int>(dtype),
@@ -282,8 +315,7 @@ void Communicator::all_reduce(void* data, std::size_t count, DType dtype, Reduce
 
 void Communicator::reduce(void* data, std::size_t count, DType dtype, ReduceOp op, int root) {
     require_root("reduce", root);
-    const bool mean = op == ReduceOp::mean;
-    if (mean && dtype == DType::boolean) divide_elements(dtype, data, 0, 1);
+    const bool mean = divides(op, dtype);
     perform({.name = "reduce",
              .bytes = count * size_of(dtype),
              .root = root,
@@ -296,8 +328,7 @@ void Communicator::reduce(void* data, std::size_t count, DType dtype, ReduceOp o
 void Communicator::reduce_scatter(const void* in, void* out, std::span<const std::size_t> counts, DType dtype,
                                   ReduceOp op) {
     require_parts("reduce_scatter", counts.size());
-    const bool mean = op == ReduceOp::mean;
-    if (mean && dtype == DType::boolean) divide_elements(dtype, out, 0, 1);
+    const bool mean = divides(op, dtype);
     if (!transport_) copy(out, in, counts[0] * size_of(dtype));
     perform({.name = "reduce_scatter",
              .bytes = sum_of(counts) * size_of(dtype),

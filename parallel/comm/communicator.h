@@ -1,5 +1,6 @@
 // The ranks of a group and the operations between them, counted: what a transport moves, with errors that name the
-// operation, its number and who is missing. Blocking, on host memory. ProcessGroup and the engine build on it.
+// operation, its number and who is missing. Blocking, on host memory, unless it was made for a GPU. ProcessGroup and the
+// engine build on it.
 #pragma once
 
 #include <atomic>
@@ -53,6 +54,12 @@ public:
     std::uint64_t sequence() const { return sequence_; }
     /// A group of the same ranks and kind for somebody else's operations. Collective.
     std::unique_ptr<Communicator> duplicate(std::string_view purpose) const;
+    /// The same ranks, for memory of this rank's GPU: what TransportBackend::make_on says. Null where the backend knows
+    /// host memory alone, and for one rank. Calls of both are made by one thread at a time. Collective.
+    std::shared_ptr<Communicator> on(Device gpu, Stream* stream) const;
+    bool has_gpu_memory() const { return backend_makes_on_ && transport_ != nullptr; }
+    /// Throws CommunicationError if something that was enqueued has failed.
+    void check();
 
     // As in Transport, with checks of roots and sizes (InvalidArgument). `elements`: what is moved, for comparing.
     using Elements = std::optional<DType>;
@@ -85,6 +92,13 @@ public:
     void abort(const std::string& reason) noexcept;
 
 private:
+    using MakeTransport = std::function<std::shared_ptr<Transport>(const TransportPlace&)>;
+    Communicator(const Place& place, std::string backend, const MakeTransport& make);
+    void connect(const std::string& prefix, const MakeTransport& make);
+    bool on_gpu() const { return transport_ && !transport_->device().is_host(); }
+    /// Whether `op` is a mean, which the transport knows as a sum. Throws InvalidArgument for booleans.
+    bool divides(ReduceOp op, DType dtype) const;
+
     /// What a call is, for errors and for comparing.
     struct Call {
         std::string_view name;
@@ -104,8 +118,8 @@ private:
 
     Place place_;
     std::string backend_;
-    bool compares_ = false, failed_ = false;
-    std::unique_ptr<Transport> transport_;  ///< null where size is 1
+    bool compares_ = false, failed_ = false, backend_makes_on_ = false;
+    std::shared_ptr<Transport> transport_;  ///< null where size is 1
     std::unique_ptr<ProgressBoard> board_;  ///< likewise
     std::atomic<std::uint64_t> sequence_{0};
     mutable std::atomic<int> duplicates_{0};

@@ -39,6 +39,7 @@ OperationQueue::~OperationQueue() {
         wake_.notify_all();
     }
     if (thread_.joinable()) thread_.join();
+    on_gpus_.clear();
     communicator_->set_meanwhile(nullptr);
     const std::string reason = fmt::format("rank {} of {}: the group was destroyed before the operation was done",
                                            communicator_->rank(), communicator_->size());
@@ -47,9 +48,9 @@ OperationQueue::~OperationQueue() {
         for (const Moving& one : *list) one.state->fail(reason);
 }
 
-std::byte* OperationQueue::begin(TensorRange& range) {
+std::byte* OperationQueue::begin(TensorRange& range, std::optional<Device> gpu) {
     try {
-        return range.begin();
+        return range.begin(gpu);
     } catch (const std::exception& error) {  // the others would wait for what does not come
         communicator_->abort(fmt::format("rank {} cannot reach a tensor: {}", communicator_->rank(), error.what()));
         throw;
@@ -57,10 +58,28 @@ std::byte* OperationQueue::begin(TensorRange& range) {
 }
 
 void OperationQueue::make(Collective& call) {
-    const std::byte* in = begin(call.in);
-    std::byte* out = begin(call.out);
-    call.make(*communicator_, in, out);
+    const std::optional<Device> gpu = gpu_of(call);
+    Communicator& communicator = gpu ? communicator_on(*gpu) : *communicator_;
+    const std::byte* in = begin(call.in, gpu);
+    std::byte* out = begin(call.out, gpu);
+    call.make(communicator, in, out);
     call.out.end();
+}
+
+std::optional<Device> OperationQueue::gpu_of(const Collective& call) const {
+    if (!communicator_->has_gpu_memory()) return std::nullopt;
+    if (call.in.empty()) return call.out.gpu();
+    if (call.out.empty()) return call.in.gpu();
+    return call.in.gpu() == call.out.gpu() ? call.in.gpu() : std::nullopt;
+}
+
+Communicator& OperationQueue::communicator_on(Device gpu) {
+    auto& communicator = on_gpus_[gpu];
+    if (!communicator) {
+        communicator = communicator_->on(gpu, nullptr);
+        communicator->set_meanwhile([this] { move_messages(); });
+    }
+    return *communicator;
 }
 
 void OperationQueue::run(Collective call) {

@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -66,7 +67,10 @@ private:
 
     std::shared_ptr<WorkState> post(Transfer transfer);
     /// Of `range`; where that fails the group has failed.
-    std::byte* begin(TensorRange& range);
+    std::byte* begin(TensorRange& range, std::optional<Device> gpu = {});
+    /// Where what `call` is about lies, if its memory can be moved there.
+    std::optional<Device> gpu_of(const Collective& call) const;
+    Communicator& communicator_on(Device gpu);
     void make(Collective& call);
     /// Moves all messages on; whether one has begun or ended.
     bool move_messages();
@@ -82,6 +86,8 @@ private:
     void end(const std::shared_ptr<WorkState>& state, int source, const std::string& error);
 
     std::shared_ptr<Communicator> communicator_;
+    /// Beside it, for what lies on GPUs; of the thread that uses the communicator, made when first needed.
+    std::map<Device, std::shared_ptr<Communicator>> on_gpus_;
     std::mutex mutex_;
     std::condition_variable wake_;  ///< of the own thread
     std::condition_variable free_;  ///< of callers that wait for the communicator

@@ -143,10 +143,10 @@ void TensorRange::move(bool to_tensors) {
             Stream& stream = staging_stream(device, to_tensors);
             if (std::find(used.begin(), used.end(), &stream) == used.end()) used.push_back(&stream);
             if (to_tensors)
-                stream.copy_2d(block.tensor, block.pitch, device, block.copy, block.row_bytes, Device::host(),
+                stream.copy_2d(block.tensor, block.pitch, device, block.copy, block.row_bytes, copy_device_,
                                block.row_bytes, block.rows);
             else
-                stream.copy_2d(block.copy, block.row_bytes, Device::host(), block.tensor, block.pitch, device,
+                stream.copy_2d(block.copy, block.row_bytes, copy_device_, block.tensor, block.pitch, device,
                                block.row_bytes, block.rows);
         });
     } catch (...) {
@@ -159,14 +159,29 @@ void TensorRange::move(bool to_tensors) {
     settle();
 }
 
-std::byte* TensorRange::memory() const { return pinned_ ? static_cast<std::byte*>(pinned_->data()) : copy_.get(); }
+std::byte* TensorRange::memory() const {
+    return copy_buffer_ ? static_cast<std::byte*>(copy_buffer_->data()) : copy_.get();
+}
 
-std::byte* TensorRange::begin() {
+std::optional<Device> TensorRange::gpu() const {
+    std::optional<Device> one;
+    for (const Part& part : parts_) {
+        const Device device = part.buffer->device();
+        if (device.kind() != DeviceKind::cuda || (one && *one != device)) return std::nullopt;
+        one = device;
+    }
+    return one;
+}
+
+std::byte* TensorRange::begin(std::optional<Device> on) {
     for (const Event& event : ready_) event.synchronize();
     if (bytes_ == 0) return nullptr;
-    if (!copied_ && !staged_) return parts_[0].first;
-    if (staged_)
-        pinned_ = take_pinned(bytes_);
+    if (!copied_ && (on || !staged_)) return parts_[0].first;
+    copy_device_ = on.value_or(Device::host());
+    if (on)
+        copy_buffer_ = Buffer::allocate(staging_stream(*on, false), bytes_, "operation between processes");
+    else if (staged_)
+        copy_buffer_ = take_pinned(bytes_);
     else
         copy_ = std::make_unique_for_overwrite<std::byte[]>(bytes_);
     if (use_ != Use::write) move(false);
@@ -176,7 +191,7 @@ std::byte* TensorRange::begin() {
 void TensorRange::end() {
     if (memory() && use_ != Use::read) move(true);
     copy_.reset();
-    pinned_.reset();
+    copy_buffer_.reset();
 }
 
 }  // namespace lockstep

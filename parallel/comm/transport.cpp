@@ -5,7 +5,7 @@
 namespace lockstep {
 
 std::span<const TransportBackend> transport_backends() {
-    static const std::array backends{hosts_backend(), gloo_backend(), mpi_backend()};
+    static const std::array backends{hosts_backend(), gloo_backend(), nccl_backend(), mpi_backend()};
     return backends;
 }
 

@@ -1,5 +1,5 @@
 // What a backend must offer: how the ranks of a group move bytes between each other. One implementation a backend
-// (shm/, gloo/, mpi/); nothing above this file knows which one it talks to. What a user sees of it is ProcessGroup,
+// (shm/, gloo/, mpi/, nccl/); nothing above this file knows which one it talks to. What a user sees of it is ProcessGroup,
 // which checks arguments, counts operations and turns errors into messages.
 #pragma once
 
@@ -16,10 +16,12 @@
 
 #include "lockstep/parallel/comm/deadline.h"
 #include "lockstep/parallel/store.h"
+#include "lockstep/runtime/device.h"
 #include "lockstep/runtime/dtype.h"
 
 namespace lockstep {
 
+class Stream;
 enum class ReduceOp : std::uint8_t;
 
 /// A call that cannot be finished: the deadline has passed, a peer has gone, a message has the wrong length. One line
@@ -40,7 +42,8 @@ public:
     virtual int source() const = 0;
 };
 
-/// Moves bytes of host memory. Collectives block the calling thread and are made in the same order on all ranks, with
+/// Moves bytes of the memory of `device()`; messages and barriers, where that is a GPU, those of the host. Collectives
+/// block the calling thread (or are enqueued on a stream, see TransportBackend::make_on) and are made in the same order on all ranks, with
 /// the same sizes, from one thread at a time; while they wait they call `meanwhile`, so that messages go on. Whatever
 /// is given for a rank's own part is copied. Sizes may be 0. Throws TransportError.
 class Transport {
@@ -49,6 +52,9 @@ public:
 
     virtual ~Transport() = default;  ///< never blocks for long: peers that still wait are told, or find out
     virtual std::string_view backend() const = 0;
+    virtual Device device() const { return Device::host(); }
+    /// Between the same ranks, for host memory.
+    virtual Transport& on_host() { return *this; }
 
     /// Messages between two ranks with the same tag are received in the order in which they were sent. `bytes` of both
     /// sides must agree. The memory must stay until the message is done.
@@ -72,7 +78,7 @@ public:
     virtual void all_to_all(const void* in, std::span<const std::size_t> sent, void* out,
                             std::span<const std::size_t> received, Deadline deadline) = 0;
     /// In place. `op`: sum, min, max or product, computed by reduce_elements; in an order of the backend's choosing,
-    /// but with the same result on all ranks.
+    /// but with the same result on all ranks. On a GPU in the backend's own arithmetic, and mean as well.
     virtual void all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, Deadline deadline) = 0;
     /// In place on `root`; what others gave is left as it was.
     virtual void reduce(void* data, std::size_t count, DType dtype, ReduceOp op, int root, Deadline deadline) = 0;
@@ -83,6 +89,8 @@ public:
     /// From any thread: calls that wait now and all later ones throw TransportError with `reason`, on the other ranks
     /// as well, as far as the backend can tell them.
     virtual void abort(const std::string& reason) noexcept = 0;
+    /// From any thread, without waiting: why there is no going on, as far as this rank knows by now; empty if there is.
+    virtual std::string failure() const { return {}; }
 
     /// Called over and over while a collective waits; set by the owner, may be empty.
     std::function<void()> meanwhile;
@@ -113,14 +121,22 @@ struct TransportBackend {
     /// Collective over the ranks of `place`, size 2 or more. Null where its library was not there when this was built.
     std::unique_ptr<Transport> (*make)(const TransportPlace& place) = nullptr;
     std::string_view how_to_build;  ///< "install libgloo-dev and configure again"
+    /// Why it cannot be used on this machine; empty where it can. Null: it can everywhere.
+    std::string (*unusable)() = nullptr;
+    /// For memory of a GPU, beside a transport that `make` has made for the same ranks. Collectives are enqueued on
+    /// `stream`, of `device`, in the order of the calls, and `failure` tells whether they can still be trusted; where
+    /// it is null they are done when they return. Null for backends that know host memory alone.
+    std::unique_ptr<Transport> (*make_on)(const TransportPlace& place, Device device, Stream* stream,
+                                          std::shared_ptr<Transport> host) = nullptr;
 };
 
-/// shm, gloo, mpi: in this order, all of them named. The shm backend among them takes gloo between hosts.
+/// shm, gloo, nccl, mpi: in this order, all of them named. The shm backend among them takes gloo between hosts.
 std::span<const TransportBackend> transport_backends();
 
 TransportBackend shm_backend();  ///< for one host alone
 TransportBackend hosts_backend();
 TransportBackend gloo_backend();
+TransportBackend nccl_backend();
 TransportBackend mpi_backend();
 
 }  // namespace lockstep

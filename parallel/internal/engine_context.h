@@ -57,6 +57,7 @@ struct EngineContext {
     /// Parameters (arena, segment) that the first program used, where the graph is static.
     std::optional<std::set<std::pair<int, int>>> used_parameters;
     std::shared_ptr<Communicator> job;          ///< the processes that train together; null: this one trains alone
+    std::shared_ptr<Communicator> gpu_job;      ///< the same, enqueued on the exchange stream; null: the host makes it
     std::shared_ptr<const ReductionHook> hook;  ///< brings gradients together instead; may be null
     ShardRange held;                            ///< shards that this process computes
     std::vector<Lane> lanes;

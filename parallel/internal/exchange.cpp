@@ -155,16 +155,43 @@ void place_staged(EngineContext& context, Schedule& schedule, ExchangeSpec spec)
     context.exchange_status = word;
 }
 
+/// The communicator enqueues it itself.
+void place_on_gpu(EngineContext& context, Schedule& schedule, ExchangeSpec spec) {
+    TaskSpec task;
+    task.kernel = make_kernel(
+        [job = context.gpu_job, body = std::move(spec.body)](const Invocation& i) { body(*job, i); });
+    task.operation = std::make_shared<const Exchange>(std::move(spec.name));
+    task.in = std::move(spec.in);
+    task.out = std::move(spec.out);
+    task.collective = spec.collective;
+    schedule.run(context.exchange(), std::move(task));
+}
+
+/// GPUs go on behind an operation that was given up. By then its communicator knows.
+void place_check_of_gpu(EngineContext& context, Schedule& schedule, bool behind_commits) {
+    place_staged(context, schedule,
+                 {.name = "check",
+                  .body = [job = context.gpu_job](Communicator&, const Invocation&) { job->check(); },
+                  .collective = false,
+                  .behind_commits = behind_commits});
+    schedule.wait(context.commit(0), schedule.record(context.exchange()));
+}
+
+bool by_gpu(const EngineContext& context) { return context.gpu_job && !context.hook; }
+
 }  // namespace
 
 void place_exchange(EngineContext& context, Schedule& schedule, ExchangeSpec spec) {
     if (host_access(context.devices[0]))
         schedule.run(context.exchange(), task_of(context, std::move(spec)));
+    else if (by_gpu(context) && spec.collective)
+        place_on_gpu(context, schedule, std::move(spec));
     else
         place_staged(context, schedule, std::move(spec));
 }
 
-void place_exchange_check(EngineContext& context, Schedule& schedule) {
+void place_exchange_check(EngineContext& context, Schedule& schedule, bool behind_commits) {
+    if (by_gpu(context)) place_check_of_gpu(context, schedule, behind_commits);
     if (!context.exchange_status) return;
     const TensorMeta word = TensorMeta::contiguous(DType::u8, {sizeof(StatusWord)});
     Stream& stream = context.commit(0);

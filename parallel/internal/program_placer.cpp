@@ -150,7 +150,7 @@ void ProgramPlacer::place_agreement() {
     Stream& root = context_.commit(0);
     if (context_.job) {
         place_report_of_ranks();
-        place_exchange_check(context_, schedule_);  // first: a report that has not come says nothing
+        place_exchange_check(context_, schedule_, false);  // first: a report that has not come says nothing
     } else {
         for (const int event : record_lanes()) schedule_.wait(root, event);
     }

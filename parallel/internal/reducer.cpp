@@ -215,7 +215,7 @@ void Reducer::reduce(const Bucket& bucket, const std::vector<int>& ready, bool l
         read.insert(read.end(), summed.begin(), summed.end());
         for (const int event : update_.update ? summed : std::vector<int>())
             schedule_.wait(context_.commit(device), event);
-        if (over_ranks() && update_.update) place_exchange_check(context_, schedule_);
+        if (over_ranks() && update_.update) place_exchange_check(context_, schedule_, behind_commits());
     };
     if (by_slices()) {
         std::vector<int> updated;

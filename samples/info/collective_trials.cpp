@@ -206,12 +206,13 @@ std::string run_by_launcher(const std::vector<std::string>& command) {
 void try_collectives(const std::string& backend, const std::filesystem::path& file) {
     constexpr std::chrono::seconds timeout(20);
     ls::ProcessGroup group({.backend = backend, .rendezvous = {.timeout = timeout}, .timeout = timeout});
+    const int gpus = ls::device_count(ls::DeviceKind::cuda);
     std::vector<CollectiveTrial> trials;
     std::string answers;  // one letter each
     for (const auto& [name, device] : {std::pair<const char*, ls::Device>{"host", ls::Device::host()},
                                        {"cpu", ls::Device::cpu(0)},
-                                       {"cuda", ls::Device::cuda(0)}}) {
-        const bool missing = device == ls::Device::cuda(0) && ls::device_count(ls::DeviceKind::cuda) == 0;
+                                       {"cuda", ls::Device::cuda(gpus > 0 ? group.local_rank() % gpus : 0)}}) {
+        const bool missing = device.kind() == ls::DeviceKind::cuda && gpus == 0;
         for (const Operation& operation : operations) {
             const bool good = !missing && works(operation, group, device);
             trials.push_back({name, operation.name, missing ? "no GPU" : good ? "yes" : "no"});
@@ -232,8 +233,8 @@ std::vector<BackendTrials> try_all_backends() {
     std::vector<BackendTrials> result;
     const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
     for (const ls::ProcessGroupBackend& backend : ls::process_group_backends()) {
-        BackendTrials found{backend.name, backend.built_in ? "" : "not built in", {}};
-        if (backend.built_in) {
+        BackendTrials found{backend.name, backend.built_in ? backend.unusable : "not built in", {}};
+        if (found.absent.empty()) {
             const TemporaryFile file;
             const std::vector<std::string> command{self, "--try-collectives", backend.name, "--to",
                                                    file.path().string()};

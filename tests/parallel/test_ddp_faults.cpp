@@ -37,7 +37,7 @@ milliseconds grace() { return milliseconds(number_from("LOCKSTEP_FAULT_GRACE_MS"
 std::vector<std::string> backends() {
     std::vector<std::string> names;
     for (const ProcessGroupBackend& backend : process_group_backends())
-        if (backend.built_in && backend.name != "mpi") names.push_back(backend.name);  // mpi ranks are mpirun's
+        if (backend.usable() && backend.name != "mpi") names.push_back(backend.name);  // mpi ranks are mpirun's
     return names;
 }
 

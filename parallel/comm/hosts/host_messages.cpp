@@ -140,6 +140,11 @@ void HostMessages::require_alive() const {
     throw TransportError(reason_);
 }
 
+std::string HostMessages::failure() const {
+    const std::lock_guard lock(mutex_);
+    return ended_ ? reason_ : inside_ ? inside_->failure() : std::string();
+}
+
 void HostMessages::fail(const std::string& reason) {
     end(reason);
     require_alive();

@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-/// `end` may be called from any thread; the rest from one at a time. Everything throws TransportError.
+/// `end` and `failure` may be called from any thread; the rest from one at a time. Everything throws TransportError.
 class HostMessages : public std::enable_shared_from_this<HostMessages> {
 public:
     /// `place.hosts` says who is where.
@@ -38,6 +38,8 @@ public:
     /// Ends the group, here and on all ranks, and throws why: what ended it first.
     [[noreturn]] void fail(const std::string& reason);
     void end(const std::string& reason) noexcept;
+    /// As Transport::failure: of this rank's host, and what has been heard from others.
+    std::string failure() const;
     /// Messages that are still there throw from now on.
     void close();
 

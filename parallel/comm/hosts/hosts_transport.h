@@ -38,6 +38,7 @@ public:
     void reduce_scatter(const void* in, void* out, std::span<const std::size_t> counts, DType dtype, ReduceOp op,
                         Deadline deadline) override;
     void abort(const std::string& reason) noexcept override { messages_->end(reason); }
+    std::string failure() const override { return messages_->failure(); }
 
 private:
     class Speakers;

@@ -135,6 +135,14 @@ std::string Group::who_died() const {
     const auto now = Clock::now();
     if (now - watched_ < nap) return {};
     watched_ = now;
+    return deaths();
+}
+
+std::string Group::failure() const {
+    return header(rank_).state.ended_by.load(std::memory_order_acquire) != 0 ? reason_of_end() : deaths();
+}
+
+std::string Group::deaths() const {
     std::vector<pollfd> polled;
     for (const Descriptor& process : processes_) polled.push_back({process.get(), POLLIN, 0});
     if (poll(polled.data(), polled.size(), 0) <= 0) return {};
@@ -170,14 +178,13 @@ void Group::end(const std::string& reason, End kind) const noexcept {
     }
 }
 
-void Group::throw_end() const {
+std::string Group::reason_of_end() const {
     const int who = static_cast<int>(header(rank_).state.ended_by.load(std::memory_order_acquire)) - 1;
-    if (!segment(who)) throw TransportError(fmt::format("rank {} has ended the group", called(who)));
+    if (!segment(who)) return fmt::format("rank {} has ended the group", called(who));
     const Header::State& state = header(who).state;
     const std::string reason(state.reason.data());
-    throw TransportError(who != rank_ && state.end.load(std::memory_order_acquire) == End::failed
-                             ? fmt::format("rank {}: {}", called(who), reason)
-                             : reason);
+    if (who == rank_ || state.end.load(std::memory_order_acquire) != End::failed) return reason;
+    return fmt::format("rank {}: {}", called(who), reason);
 }
 
 /// Who is to blame if `peer` does not go on: it may wait for another rank itself.

@@ -14,7 +14,7 @@
 
 namespace lockstep::shm {
 
-/// `end` may be called from any thread; the rest from one at a time. Everything throws TransportError.
+/// `end` and `failure` may be called from any thread; the rest from one at a time. Everything throws TransportError.
 class Group {
 public:
     /// Returns when all ranks of `place` have mapped each other's memory.
@@ -49,6 +49,8 @@ public:
     void require_alive() const {
         if (header(rank_).state.ended_by.load(std::memory_order_acquire) != 0) throw_end();
     }
+    /// From any thread: why the group was ended, or who has died; empty while all is well.
+    std::string failure() const;
     /// Tells the others that nothing more will come from here.
     void leave() const noexcept;
     /// "rank 2 has died", or nothing. Looks every few milliseconds at most.
@@ -75,7 +77,9 @@ private:
                    const std::function<void()>& meanwhile) const;
     void sleep(int peer, Counter counter, std::uint64_t value, Deadline deadline) const;
     int held_up_by(int peer) const;
-    [[noreturn]] void throw_end() const;
+    std::string reason_of_end() const;
+    [[noreturn]] void throw_end() const { throw TransportError(reason_of_end()); }
+    std::string deaths() const;
     [[noreturn]] void throw_late(int peer) const;
 
     std::string called(const std::vector<int>& ranks) const;

@@ -33,6 +33,7 @@ public:
     void reduce_scatter(const void* in, void* out, std::span<const std::size_t> counts, DType dtype, ReduceOp op,
                         Deadline deadline) override;
     void abort(const std::string& reason) noexcept override;
+    std::string failure() const override { return group_->failure(); }
 
 private:
     Rounds rounds(Deadline deadline) { return {*group_, next_round_, deadline, meanwhile}; }

@@ -1,0 +1,92 @@
+#include "lockstep/parallel/comm/nccl/nccl_link.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "lockstep/parallel/comm/transport.h"
+
+namespace lockstep::nccl {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::microseconds nap(100);
+
+std::string text_of(ncclResult_t result, std::string_view what, ncclComm_t communicator) {
+    const char* detail = ncclGetLastError(communicator);
+    return fmt::format("{} failed: {}{}{}", what, ncclGetErrorString(result), detail && *detail ? ": " : "",
+                       detail ? detail : "");
+}
+
+}  // namespace
+
+void check(ncclResult_t result, std::string_view what) {
+    if (result != ncclSuccess && result != ncclInProgress) throw TransportError(text_of(result, what, nullptr));
+}
+
+Link::Link(const ncclUniqueId& id, int rank, int size, Deadline deadline, Interrupt interrupt)
+    : interrupt_(std::move(interrupt)) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;  // a rank that does not come must not hold this one for ever
+    try {
+        settle(ncclCommInitRankConfig(&communicator_, size, id, rank, &config), "ncclCommInitRankConfig", deadline);
+    } catch (...) {
+        abort();
+        throw;
+    }
+}
+
+Link::~Link() { abort(); }
+
+void Link::settle(ncclResult_t result, std::string_view what, Deadline deadline) {
+    while (result == ncclInProgress) {
+        if (const std::string reason = interrupt_(); !reason.empty()) throw TransportError(reason);
+        if (Clock::now() >= deadline) throw TransportError(fmt::format("{} was not done by the deadline", what));
+        std::this_thread::sleep_for(nap);
+        require(ncclCommGetAsyncError(communicator_, &result), "ncclCommGetAsyncError");
+    }
+    require(result, what);
+}
+
+void Link::require(ncclResult_t result, std::string_view what) const {
+    if (result != ncclSuccess) throw TransportError(text_of(result, what, communicator_));
+}
+
+void Link::group(Deadline deadline, const std::function<void(ncclComm_t)>& body) {
+    check(ncclGroupStart(), "ncclGroupStart");
+    try {
+        body(communicator_);
+    } catch (...) {
+        (void)ncclGroupEnd();  // the first error says what is wrong; the communicator is given up behind it
+        throw;
+    }
+    settle(ncclGroupEnd(), "ncclGroupEnd", deadline);
+}
+
+std::string Link::failure() const {
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t asked = ncclCommGetAsyncError(communicator_, &state);
+    if (asked != ncclSuccess) return text_of(asked, "ncclCommGetAsyncError", communicator_);
+    if (state == ncclSuccess || state == ncclInProgress) return {};
+    return text_of(state, "an operation", communicator_);
+}
+
+void Link::abort() noexcept {
+    if (communicator_) (void)ncclCommAbort(std::exchange(communicator_, nullptr));
+}
+
+void Link::finish(Deadline deadline) noexcept {
+    if (!communicator_) return;
+    try {
+        settle(ncclCommFinalize(communicator_), "ncclCommFinalize", deadline);
+        (void)ncclCommDestroy(std::exchange(communicator_, nullptr));
+    } catch (const std::exception&) {
+        abort();
+    }
+}
+
+}  // namespace lockstep::nccl

@@ -1,0 +1,328 @@
+#include "lockstep/parallel/comm/nccl/nccl_transport.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "lockstep/parallel/comm/backoff.h"
+#include "lockstep/parallel/comm/parts.h"
+#include "lockstep/parallel/process_group.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep::nccl {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// How often the watching thread looks.
+constexpr std::chrono::milliseconds pause(2);
+
+ncclDataType_t type_of(DType dtype) {
+    switch (dtype) {
+        case DType::f64: return ncclFloat64;
+        case DType::f16: return ncclFloat16;
+        case DType::bf16: return ncclBfloat16;
+        case DType::i32: return ncclInt32;
+        case DType::i64: return ncclInt64;
+        case DType::u8:
+        case DType::boolean: return ncclUint8;
+        case DType::f32: break;
+    }
+    return ncclFloat32;
+}
+
+ncclRedOp_t operation_of(ReduceOp op, DType dtype) {
+    const bool truth = dtype == DType::boolean;
+    switch (op) {
+        case ReduceOp::mean: return ncclAvg;
+        case ReduceOp::min: return ncclMin;
+        case ReduceOp::max: return ncclMax;
+        case ReduceOp::product: return truth ? ncclMin : ncclProd;
+        case ReduceOp::sum: break;
+    }
+    return truth ? ncclMax : ncclSum;
+}
+
+bool all_alike(std::span<const std::size_t> sizes) {
+    return std::all_of(sizes.begin(), sizes.end(), [&](std::size_t size) { return size == sizes[0]; });
+}
+
+const std::byte* bytes_at(const void* memory, std::size_t offset) {
+    return memory ? static_cast<const std::byte*>(memory) + offset : nullptr;
+}
+std::byte* bytes_at(void* memory, std::size_t offset) {
+    return memory ? static_cast<std::byte*>(memory) + offset : nullptr;
+}
+
+/// Streams of their own for what is waited for: apart from those that stage what lies in pieces.
+Stream& own_stream(Device device) { return Stream::of(device, StreamRole::exchange, 3); }
+
+}  // namespace
+
+NcclTransport::NcclTransport(const TransportPlace& place, Device device, Stream* stream,
+                             std::shared_ptr<Transport> host)
+    : device_(device),
+      rank_(place.rank),
+      size_(place.size),
+      stream_(stream ? *stream : own_stream(device)),
+      waits_(stream == nullptr),
+      host_(std::move(host)) {
+    const Deadline deadline = Clock::now() + place.timeout;
+    require_gpus_apart(place, deadline);
+    ncclUniqueId id{};
+    if (rank_ == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    host_->broadcast(&id, sizeof id, 0, deadline);
+    stream_.run("ncclCommInitRankConfig", {}, [&](const Launch&) {
+        link_ = std::make_unique<Link>(id, rank_, size_, deadline, [this] { return interruption(); });
+    });
+    watcher_ = std::thread([this] { watch(); });
+}
+
+NcclTransport::~NcclTransport() {
+    bool finished = false;
+    {
+        const std::scoped_lock lock(mutex_);
+        finished = failure_.empty() && look().empty() && pending_.empty();
+        stopping_ = true;
+        changed_.notify_all();
+    }
+    watcher_.join();
+    const auto leave = [&](const Launch&) { finished ? link_->finish(Clock::now() + patience) : link_->abort(); };
+    try {
+        stream_.run("ncclCommDestroy", {}, leave);
+    } catch (const std::exception&) {  // the GPU is lost, and what waits on it with it
+        link_->abort();
+    }
+}
+
+void NcclTransport::require_gpus_apart(const TransportPlace& place, Deadline deadline) {
+    using Name = std::array<char, 32>;
+    std::vector<Name> all(static_cast<std::size_t>(size_));
+    Name& own = all[static_cast<std::size_t>(rank_)];
+    device_info(device_).bus_id.copy(own.data(), own.size() - 1);
+    const std::vector<std::size_t> sizes(all.size(), sizeof(Name));
+    host_->all_gather(&own, all.data(), sizes, deadline);
+    const auto host_of = [&](std::size_t rank) { return place.hosts.empty() ? 0 : place.hosts[rank]; };
+    for (std::size_t rank = 0; rank < all.size(); ++rank)
+        for (std::size_t before = 0; before < rank; ++before)
+            if (all[rank] == all[before] && host_of(rank) == host_of(before))
+                throw TransportError(fmt::format(
+                    "ranks {} and {} have one GPU ({}), which NCCL refuses; give each rank a GPU of its own "
+                    "(lockstep-run does), or use the shm or gloo backend",
+                    before, rank, all[rank].data()));
+}
+
+void NcclTransport::perform(std::string_view name, Deadline deadline, const Calls& calls) {
+    const auto done = std::make_shared<Event>(device_);
+    {
+        const std::scoped_lock lock(mutex_);
+        require_alive();
+        try {
+            stream_.run(name, {}, [&](const Launch& launch) {
+                link_->group(deadline, [&](ncclComm_t communicator) {
+                    calls(communicator, static_cast<cudaStream_t>(launch.native));
+                });
+            });
+            stream_.record(*done);
+        } catch (const TransportError& error) {
+            fail(error.what());
+            throw;
+        } catch (const Error& error) {  // of the GPU
+            fail(fmt::format("rank {} cannot use {}: {}", rank_, device_.str(), error.what()));
+            throw;
+        }
+        if (pending_.empty()) first_since_ = Clock::now();
+        pending_.push_back({name, deadline - Clock::now(), done});
+        changed_.notify_all();
+    }
+    if (waits_) wait(*done);
+}
+
+void NcclTransport::wait(const Event& done) {
+    for (Backoff backoff(1000); !done.done(); backoff.pause()) {
+        if (meanwhile) meanwhile();
+        const std::scoped_lock lock(mutex_);
+        if (!failure_.empty()) break;
+    }
+    const std::scoped_lock lock(mutex_);
+    require_alive();
+}
+
+void NcclTransport::watch() {
+    std::unique_lock lock(mutex_);
+    while (!stopping_) {
+        if (pending_.empty() || !failure_.empty()) {
+            changed_.wait(lock);
+            continue;
+        }
+        if (const std::string reason = look(); !reason.empty()) fail(reason);
+        changed_.wait_for(lock, pause);
+    }
+}
+
+std::string NcclTransport::look() {
+    try {
+        while (!pending_.empty() && pending_.front().done->done()) {
+            pending_.pop_front();
+            first_since_ = Clock::now();
+        }
+    } catch (const Error& error) {  // of the GPU
+        return fmt::format("rank {} has lost {}: {}", rank_, device_.str(), error.what());
+    }
+    if (pending_.empty()) return {};
+    if (std::string reason = interruption(); !reason.empty()) return reason;
+    if (std::string reason = link_->failure(); !reason.empty()) return reason;
+    const Pending& first = pending_.front();
+    if (Clock::now() - first_since_ < first.allowed) return {};
+    return fmt::format("the deadline has passed: {} on {} was not done within {} ms", first.name, device_.str(),
+                       std::chrono::duration_cast<std::chrono::milliseconds>(first.allowed).count());
+}
+
+void NcclTransport::fail(const std::string& reason) noexcept {
+    if (!failure_.empty()) return;
+    failure_ = reason;  // first: GPUs that wait go on behind what comes next
+    host_->abort(reason);
+    link_->abort();
+}
+
+std::string NcclTransport::interruption() const { return host_->failure(); }
+
+void NcclTransport::require_alive() const {
+    if (!failure_.empty()) throw TransportError(failure_);
+}
+
+std::string NcclTransport::failure() const {
+    const std::scoped_lock lock(mutex_);
+    return failure_;
+}
+
+void NcclTransport::abort(const std::string& reason) noexcept {
+    host_->abort(reason);  // whoever waits inside a call sees it and lets go of the lock
+    const std::scoped_lock lock(mutex_);
+    fail(reason);
+}
+
+void NcclTransport::copy_own(void* to, const void* from, std::size_t bytes) {
+    if (bytes > 0 && to != from) stream_.copy(to, device_, from, device_, bytes);
+}
+
+void NcclTransport::broadcast(void* data, std::size_t bytes, int root, Deadline deadline) {
+    perform("broadcast", deadline, [&](ncclComm_t communicator, cudaStream_t stream) {
+        check(ncclBroadcast(data, data, bytes, ncclUint8, root, communicator, stream), "ncclBroadcast");
+    });
+}
+
+void NcclTransport::all_gather(const void* in, void* out, std::span<const std::size_t> bytes, Deadline deadline) {
+    perform("all_gather", deadline, [&](ncclComm_t communicator, cudaStream_t stream) {
+        if (all_alike(bytes)) {
+            check(ncclAllGather(in, out, bytes[0], ncclUint8, communicator, stream), "ncclAllGather");
+            return;
+        }
+        each_part(bytes, [&](int part, std::size_t begin, std::size_t size) {
+            const void* from = part == rank_ ? in : bytes_at(out, begin);
+            if (size > 0)
+                check(ncclBroadcast(from, bytes_at(out, begin), size, ncclUint8, part, communicator, stream),
+                      "ncclBroadcast");
+        });
+    });
+}
+
+void NcclTransport::gather(const void* in, void* out, std::span<const std::size_t> bytes, int root, Deadline deadline) {
+    perform("gather", deadline, [&](ncclComm_t communicator, cudaStream_t stream) {
+        const std::size_t own = bytes[static_cast<std::size_t>(rank_)];
+        if (rank_ != root && own > 0) check(ncclSend(in, own, ncclUint8, root, communicator, stream), "ncclSend");
+        if (rank_ != root) return;
+        each_part(bytes, [&](int part, std::size_t begin, std::size_t size) {
+            if (part == rank_) copy_own(bytes_at(out, begin), in, size);
+            if (part != rank_ && size > 0)
+                check(ncclRecv(bytes_at(out, begin), size, ncclUint8, part, communicator, stream), "ncclRecv");
+        });
+    });
+}
+
+void NcclTransport::scatter(const void* in, void* out, std::span<const std::size_t> bytes, int root,
+                            Deadline deadline) {
+    perform("scatter", deadline, [&](ncclComm_t communicator, cudaStream_t stream) {
+        const std::size_t own = bytes[static_cast<std::size_t>(rank_)];
+        if (rank_ != root && own > 0) check(ncclRecv(out, own, ncclUint8, root, communicator, stream), "ncclRecv");
+        if (rank_ != root) return;
+        each_part(bytes, [&](int part, std::size_t begin, std::size_t size) {
+            if (part == rank_) copy_own(out, bytes_at(in, begin), size);
+            if (part != rank_ && size > 0)
+                check(ncclSend(bytes_at(in, begin), size, ncclUint8, part, communicator, stream), "ncclSend");
+        });
+    });
+}
+
+void NcclTransport::all_to_all(const void* in, std::span<const std::size_t> sent, void* out,
+                               std::span<const std::size_t> received, Deadline deadline) {
+    perform("all_to_all", deadline, [&](ncclComm_t communicator, cudaStream_t stream) {
+        const void* own = nullptr;
+        each_part(sent, [&](int part, std::size_t begin, std::size_t size) {
+            if (part == rank_) own = bytes_at(in, begin);
+            if (part != rank_ && size > 0)
+                check(ncclSend(bytes_at(in, begin), size, ncclUint8, part, communicator, stream), "ncclSend");
+        });
+        each_part(received, [&](int part, std::size_t begin, std::size_t size) {
+            if (part == rank_) copy_own(bytes_at(out, begin), own, size);
+            if (part != rank_ && size > 0)
+                check(ncclRecv(bytes_at(out, begin), size, ncclUint8, part, communicator, stream), "ncclRecv");
+        });
+    });
+}
+
+void NcclTransport::all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, Deadline deadline) {
+    perform("all_reduce", deadline, [&](ncclComm_t communicator, cudaStream_t stream) {
+        check(ncclAllReduce(data, data, count, type_of(dtype), operation_of(op, dtype), communicator, stream),
+              "ncclAllReduce");
+    });
+}
+
+void NcclTransport::reduce(void* data, std::size_t count, DType dtype, ReduceOp op, int root, Deadline deadline) {
+    perform("reduce", deadline, [&](ncclComm_t communicator, cudaStream_t stream) {
+        check(ncclReduce(data, data, count, type_of(dtype), operation_of(op, dtype), root, communicator, stream),
+              "ncclReduce");
+    });
+}
+
+void NcclTransport::reduce_scatter(const void* in, void* out, std::span<const std::size_t> counts, DType dtype,
+                                   ReduceOp op, Deadline deadline) {
+    perform("reduce_scatter", deadline, [&](ncclComm_t communicator, cudaStream_t stream) {
+        const ncclDataType_t type = type_of(dtype);
+        const ncclRedOp_t operation = operation_of(op, dtype);
+        if (all_alike(counts)) {
+            check(ncclReduceScatter(in, out, counts[0], type, operation, communicator, stream), "ncclReduceScatter");
+            return;
+        }
+        each_part(counts, [&](int part, std::size_t begin, std::size_t count) {
+            if (count > 0)
+                check(ncclReduce(bytes_at(in, begin * size_of(dtype)), out, count, type, operation, part, communicator,
+                                 stream),
+                      "ncclReduce");
+        });
+    });
+}
+
+}  // namespace lockstep::nccl
+
+namespace lockstep {
+
+TransportBackend nccl_backend() {
+    return {.name = "nccl",
+            .make = hosts_backend().make,
+            .how_to_build = "it is part of builds with CUDA and NCCL",
+            .unusable = [] {
+                const std::string reason = cuda_absence_reason();
+                return reason.empty() ? reason : "there is no GPU: " + reason;
+            },
+            .make_on = [](const TransportPlace& place, Device device, Stream* stream, std::shared_ptr<Transport> host)
+                -> std::unique_ptr<Transport> {
+                return std::make_unique<nccl::NcclTransport>(place, device, stream, std::move(host));
+            }};
+}
+
+}  // namespace lockstep
