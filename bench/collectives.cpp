@@ -40,6 +40,7 @@ struct Options {
 void print_head() {
     std::printf("%-18s %-14s %12s %10s %6s %6s %12s %12s %12s %8s\n", "where", "operation", "size(B)", "count", "type",
                 "ranks", "time(us)", "algbw(GB/s)", "busbw(GB/s)", "#wrong");
+    std::fflush(stdout);  // ranks print what comes behind it
 }
 
 void print(const Row& row, ls::DType dtype) {
@@ -116,7 +117,7 @@ void be_a_rank(const Options& options, ls::Launcher launcher) {
 std::vector<std::string> all_backends() {
     std::vector<std::string> names{in_process};
     for (const ls::ProcessGroupBackend& backend : ls::process_group_backends())
-        if (backend.usable() && backend.name != "mpi") names.push_back(backend.name);
+        if (ls::why_unusable(backend.name).empty() && backend.name != "mpi") names.push_back(backend.name);
     return names;
 }
 

@@ -35,8 +35,7 @@ calls::Caller caller(const Communicator& group) { return {group.rank(), group.si
 std::vector<ProcessGroupBackend> process_group_backends() {
     std::vector<ProcessGroupBackend> all;
     for (const TransportBackend& backend : transport_backends())
-        all.push_back({std::string(backend.name), backend.make != nullptr, std::string(backend.how_to_build),
-                       backend.unusable ? backend.unusable() : std::string()});
+        all.push_back({std::string(backend.name), backend.make != nullptr, std::string(backend.how_to_build)});
     return all;
 }
 

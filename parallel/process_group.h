@@ -45,10 +45,12 @@ struct ProcessGroupBackend {
     std::string name;
     bool built_in = false;
     std::string how_to_build;  ///< what to do where it is not: "install libgloo-dev and configure again"
-    std::string unusable;      ///< why it cannot be used on this machine all the same: "there is no GPU: ..."
-    bool usable() const { return built_in && unusable.empty(); }
 };
 std::vector<ProcessGroupBackend> process_group_backends();
+/// Why a backend cannot be used on this machine ("it was not built in; ...", "there is no GPU: no CUDA driver"); empty
+/// where it can. Asks the CUDA driver, where the backend needs it: do not fork behind it. Throws InvalidArgument for a
+/// name that is none.
+std::string why_unusable(std::string_view backend);
 
 /// All processes of a job, or some of them. Made by every one of them, at the same time; destroyed by each when it
 /// likes: what is still under way then fails, here and, with an error that says so, on the other ranks.

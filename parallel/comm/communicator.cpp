@@ -30,15 +30,8 @@ std::string names_of_backends() {
 }
 
 const TransportBackend& find_backend(std::string_view name) {
-    for (const TransportBackend& backend : transport_backends()) {
-        if (backend.name != name) continue;
-        if (!backend.make)
-            throw InvalidArgument(
-                fmt::format("backend {}: it was not built in; {}, or use another one", name, backend.how_to_build));
-        if (const std::string reason = backend.unusable ? backend.unusable() : std::string(); !reason.empty())
-            throw InvalidArgument(fmt::format("backend {}: {}; use another one", name, reason));
-        return backend;
-    }
+    for (const TransportBackend& backend : transport_backends())
+        if (backend.name == name) return backend;
     throw InvalidArgument(fmt::format("backend '{}' does not exist; give one of {}", name, names_of_backends()));
 }
 
@@ -86,9 +79,17 @@ std::string describe(const Fingerprint& call) {
 
 }  // namespace
 
+std::string why_unusable(std::string_view backend) {
+    const TransportBackend& found = find_backend(backend);
+    if (!found.make) return fmt::format("it was not built in; {}", found.how_to_build);
+    return found.unusable ? found.unusable() : std::string();
+}
+
 Communicator::Communicator(const Place& place, std::string_view backend)
     : place_(place), backend_(backend), compares_(compares()) {
     const TransportBackend& found = find_backend(backend);
+    if (const std::string reason = why_unusable(backend); !reason.empty())
+        throw InvalidArgument(fmt::format("backend {}: {}, or use another one", backend, reason));
     backend_makes_on_ = found.make_on != nullptr;
     if (place_.rank < 0 || place_.rank >= place_.size)
         throw InvalidArgument(fmt::format("group {}: rank {} of {} ranks; ranks go from 0 to {}", place_.name,

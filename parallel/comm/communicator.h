@@ -1,6 +1,6 @@
 // The ranks of a group and the operations between them, counted: what a transport moves, with errors that name the
-// operation, its number and who is missing. Blocking, on host memory, unless it was made for a GPU. ProcessGroup and the
-// engine build on it.
+// operation, its number and who is missing. Blocking, on host memory, unless it was made for a GPU. ProcessGroup and
+// the engine build on it.
 #pragma once
 
 #include <atomic>

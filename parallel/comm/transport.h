@@ -1,6 +1,6 @@
 // What a backend must offer: how the ranks of a group move bytes between each other. One implementation a backend
-// (shm/, gloo/, mpi/, nccl/); nothing above this file knows which one it talks to. What a user sees of it is ProcessGroup,
-// which checks arguments, counts operations and turns errors into messages.
+// (shm/, gloo/, mpi/, nccl/); nothing above this file knows which one it talks to. What a user sees of it is
+// ProcessGroup, which checks arguments, counts operations and turns errors into messages.
 #pragma once
 
 #include <chrono>
@@ -43,9 +43,9 @@ public:
 };
 
 /// Moves bytes of the memory of `device()`; messages and barriers, where that is a GPU, those of the host. Collectives
-/// block the calling thread (or are enqueued on a stream, see TransportBackend::make_on) and are made in the same order on all ranks, with
-/// the same sizes, from one thread at a time; while they wait they call `meanwhile`, so that messages go on. Whatever
-/// is given for a rank's own part is copied. Sizes may be 0. Throws TransportError.
+/// block the calling thread (or are enqueued on a stream, see TransportBackend::make_on) and are made in the same order
+/// on all ranks, with the same sizes, from one thread at a time; while they wait they call `meanwhile`, so that
+/// messages go on. Whatever is given for a rank's own part is copied. Sizes may be 0. Throws TransportError.
 class Transport {
 public:
     static constexpr int any_source = -1, nobody = -2;

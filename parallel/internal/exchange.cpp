@@ -158,8 +158,8 @@ void place_staged(EngineContext& context, Schedule& schedule, ExchangeSpec spec)
 /// The communicator enqueues it itself.
 void place_on_gpu(EngineContext& context, Schedule& schedule, ExchangeSpec spec) {
     TaskSpec task;
-    task.kernel = make_kernel(
-        [job = context.gpu_job, body = std::move(spec.body)](const Invocation& i) { body(*job, i); });
+    task.kernel =
+        make_kernel([job = context.gpu_job, body = std::move(spec.body)](const Invocation& i) { body(*job, i); });
     task.operation = std::make_shared<const Exchange>(std::move(spec.name));
     task.in = std::move(spec.in);
     task.out = std::move(spec.out);

@@ -20,8 +20,8 @@ struct ExchangeSpec {
 };
 
 /// Enqueues it on the exchange stream; all processes place the same ones in the same order. Where neither the host nor
-/// the backend can use the device's memory, or a hook must be called, inputs and outputs go through pinned memory. Where a kernel of this process's backward has
-/// failed, the others are told instead: what it would send is nothing.
+/// the backend can use the device's memory, or a hook must be called, inputs and outputs go through pinned memory.
+/// Where a kernel of this process's backward has failed, the others are told instead: what it would send is nothing.
 void place_exchange(EngineContext& context, Schedule& schedule, ExchangeSpec spec);
 
 /// On the stream that commits, behind a wait for what has been exchanged: nothing is committed from here on where an

@@ -39,8 +39,8 @@ DeviceInfo gpu_info(int gpu) {
     info.units = properties.multiProcessorCount;
     info.cache_bytes = static_cast<std::size_t>(properties.l2CacheSize);
     info.physical_index = gpu;
-    info.bus_id = fmt::format("{:04x}:{:02x}:{:02x}.0", properties.pciDomainID, properties.pciBusID,
-                              properties.pciDeviceID);
+    info.bus_id =
+        fmt::format("{:04x}:{:02x}:{:02x}.0", properties.pciDomainID, properties.pciBusID, properties.pciDeviceID);
     info.compute_capability = properties.major * 10 + properties.minor;
     return info;
 }

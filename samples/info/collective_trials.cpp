@@ -233,7 +233,7 @@ std::vector<BackendTrials> try_all_backends() {
     std::vector<BackendTrials> result;
     const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
     for (const ls::ProcessGroupBackend& backend : ls::process_group_backends()) {
-        BackendTrials found{backend.name, backend.built_in ? backend.unusable : "not built in", {}};
+        BackendTrials found{backend.name, backend.built_in ? ls::why_unusable(backend.name) : "not built in", {}};
         if (found.absent.empty()) {
             const TemporaryFile file;
             const std::vector<std::string> command{self, "--try-collectives", backend.name, "--to",

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <string>
 #include <vector>
@@ -22,17 +23,25 @@ inline std::vector<std::string> backends_here() {
     return names;
 }
 
-/// `body` on `size` ranks, which returns what was wrong; to that comes what CUDA would refuse. A line each.
-inline std::string on_gpus(const std::string& backend, int size,
-                           const std::function<std::vector<std::string>(ProcessGroup&)>& body) {
+/// How ranks are started: the GPUs that they see, as on one machine, and how long they wait for each other.
+struct GpuRanks {
+    std::string backend;
+    int size = 2;
+    bool share = false;  ///< the GPUs; nccl wants one a rank
+    std::chrono::milliseconds timeout = std::chrono::seconds(60);
+};
+
+/// `body` on the ranks, which returns what was wrong; to that comes what CUDA would refuse. A line each.
+inline std::string on_gpus(const GpuRanks& start, const std::function<std::vector<std::string>(ProcessGroup&)>& body) {
     const test::TemporaryDirectory place;
-    ForkedRanks ranks(size, [&](int rank) {
-        ProcessGroup group({.backend = backend,
+    ForkedRanks ranks(start.size, [&](int rank) {
+        if (start.backend == "nccl" && !start.share) ::setenv("CUDA_VISIBLE_DEVICES", std::to_string(rank).c_str(), 1);
+        ProcessGroup group({.backend = start.backend,
                             .rendezvous = {.init_method = "file://" + (place / "store").string(),
                                            .rank = rank,
-                                           .world_size = size,
+                                           .world_size = start.size,
                                            .timeout = std::chrono::seconds(60)},
-                            .timeout = std::chrono::seconds(60)});
+                            .timeout = start.timeout});
         std::vector<std::string> lines = body(group);
         standin::set_delays(0, 0);
         for (const standin::Mistake& mistake : standin::take_mistakes())
@@ -40,6 +49,10 @@ inline std::string on_gpus(const std::string& backend, int size,
         return lines;
     });
     return joined(ranks.finish(std::chrono::seconds(200)));
+}
+inline std::string on_gpus(const std::string& backend, int size,
+                           const std::function<std::vector<std::string>(ProcessGroup&)>& body) {
+    return on_gpus({.backend = backend, .size = size}, body);
 }
 
 }  // namespace lockstep::testing

@@ -37,7 +37,8 @@ milliseconds grace() { return milliseconds(number_from("LOCKSTEP_FAULT_GRACE_MS"
 std::vector<std::string> backends() {
     std::vector<std::string> names;
     for (const ProcessGroupBackend& backend : process_group_backends())
-        if (backend.usable() && backend.name != "mpi") names.push_back(backend.name);  // mpi ranks are mpirun's
+        if (backend.built_in && backend.name != "mpi" && backend.name != "nccl")  // mpirun's ranks; GPUs
+            names.push_back(backend.name);
     return names;
 }
 

@@ -315,12 +315,13 @@ TransportBackend nccl_backend() {
     return {.name = "nccl",
             .make = hosts_backend().make,
             .how_to_build = "it is part of builds with CUDA and NCCL",
-            .unusable = [] {
-                const std::string reason = cuda_absence_reason();
-                return reason.empty() ? reason : "there is no GPU: " + reason;
-            },
-            .make_on = [](const TransportPlace& place, Device device, Stream* stream, std::shared_ptr<Transport> host)
-                -> std::unique_ptr<Transport> {
+            .unusable =
+                [] {
+                    const std::string reason = cuda_absence_reason();
+                    return reason.empty() ? reason : "there is no GPU: " + reason;
+                },
+            .make_on = [](const TransportPlace& place, Device device, Stream* stream,
+                          std::shared_ptr<Transport> host) -> std::unique_ptr<Transport> {
                 return std::make_unique<nccl::NcclTransport>(place, device, stream, std::move(host));
             }};
 }

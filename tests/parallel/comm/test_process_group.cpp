@@ -267,6 +267,20 @@ TEST_CASE("bad input is refused before anything is sent, and the group goes on")
                lockstep::test::contains("give one of shm"));
 }
 
+TEST_CASE("a backend that cannot be used says why, and what to do") {
+    if (!built_in("nccl"))
+        CHECK_THAT(message_of<InvalidArgument>([] { ProcessGroup({.backend = "nccl"}); }),
+                   lockstep::test::contains("backend nccl: it was not built in; ") &&
+                       lockstep::test::contains("configure again, or use another one"));
+    else if (device_count(DeviceKind::cuda) == 0)
+        CHECK_THAT(message_of<InvalidArgument>([] { ProcessGroup({.backend = "nccl"}); }),
+                   lockstep::test::contains("backend nccl: there is no GPU: " + cuda_absence_reason()) &&
+                       lockstep::test::contains("use another one"));
+    else
+        WARN("skipped: there is a GPU");
+    CHECK(why_unusable("shm").empty());
+}
+
 TEST_CASE("when a rank dies in an operation all others hear of it long before the deadline") {
     struct Operation {
         std::string name;

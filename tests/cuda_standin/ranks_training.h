@@ -1,0 +1,64 @@
+// DistributedDataParallel in ranks that have devices of the CUDA stand-in.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/cuda_standin/ranks.h"
+
+namespace lockstep::testing {
+
+using Lines = std::vector<std::string>;
+using test::gpus;
+using test::Images;
+using test::Trained;
+
+inline constexpr std::int64_t rows = 22;
+
+/// One of several processes; its model is made as that of Trained.
+template <class Net>
+struct Rank {
+    Rank(ProcessGroup& group, EngineOptions options)
+        : model((manual_seed(1), Net{}), group, Device::cuda(0), Trained<Net>::with_seed(options)),
+          sgd(model, {.lr = 0.01, .momentum = 0.5}) {}
+    StepLoss step(const Images& images, std::int64_t first, std::int64_t last) {
+        return model.step(sgd, images.batch(first, last), images.targets(first, last), nll_loss);
+    }
+    /// As Trained::run.
+    void run(int steps) {
+        const Images images(rows * steps);
+        for (int i = 0; i < steps; ++i) step(images, i * rows, i * rows + (i + 1 == steps ? 5 : rows));
+        model.synchronize();
+    }
+    DistributedDataParallel<Net> model;
+    SGD sgd;
+};
+
+template <class Net>
+Lines same_bits(ProcessGroup& group, const EngineOptions& options, int steps = 3,
+                const CommunicationHook& hook = nullptr) {
+    Rank<Net> rank(group, options);
+    if (hook) rank.model.register_comm_hook(group, hook);
+    rank.run(steps);
+    rank.model.engine().verify_replicas();
+    Trained<Net> alone(gpus(1), {.shards = options.shards});
+    alone.run(steps, rows);
+    return test::values_of(rank.model.module()) == alone.values() ? Lines() : Lines{"other weights than DataParallel"};
+}
+
+/// What `call` throws as a CommunicationError.
+template <class Call>
+std::string lost(Call&& call) {
+    try {
+        call();
+    } catch (const CommunicationError& error) {
+        return error.what();
+    } catch (const Error& error) {
+        return std::string("another error: ") + error.what();
+    }
+    return "nothing was thrown";
+}
+
+}  // namespace lockstep::testing

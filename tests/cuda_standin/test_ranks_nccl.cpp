@@ -1,0 +1,145 @@
+// The nccl backend: whose memory moves where, who may share a GPU, and how what cannot be finished ends.
+#include <csignal>
+#include <thread>
+
+#include "lockstep/tests/cuda_standin/ranks_training.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+Tensor on_gpu(float value, std::int64_t elements = 1000) {
+    return Tensor::full({elements}, value, DType::f32, Device::cuda(0));
+}
+
+bool built_in() {
+    for (const ProcessGroupBackend& backend : process_group_backends())
+        if (backend.name == "nccl") return backend.built_in;
+    return false;
+}
+
+/// What `call` throws as a CommunicationError, and that it did so in time.
+template <class Call>
+Lines lost_within(milliseconds limit, const std::vector<std::string>& words, Call&& call) {
+    const auto begin = Clock::now();
+    const std::string message = lost(call);
+    Lines lines;
+    if (Clock::now() - begin > limit) lines.push_back("it took too long");
+    for (const std::string& word : words)
+        if (!contains(message, word)) lines.push_back("not '" + word + "' in: " + message);
+    return lines;
+}
+
+}  // namespace
+
+TEST_CASE("nccl moves what lies on GPUs, without the host; the host's own memory goes through it") {
+    if (!built_in()) return WARN("skipped: nccl was not built in");
+    CHECK(on_gpus("nccl", 2, [](ProcessGroup& group) {
+              const Tensor x = on_gpu(1), host = Tensor::full({1000}, 2);
+              Stream::of(Device::cuda(0)).synchronize();
+              standin::reset_counters();
+              group.all_reduce(x);
+              const standin::Counters moved = standin::counters();
+              group.all_reduce(host);
+              Lines lines;
+              if (!moved.pairs.empty()) lines.push_back("there were copies");
+              if (moved.devices[0].launches.count("ncclAllReduce") == 0) lines.push_back("NCCL was not called");
+              if (standin::counters().devices[0].launches != moved.devices[0].launches)
+                  lines.push_back("NCCL was called for host memory");
+              if (x.to_vector<float>() != std::vector<float>(1000, 2)) lines.push_back("wrong values on the GPU");
+              if (host.to_vector<float>() != std::vector<float>(1000, 4)) lines.push_back("wrong values on the host");
+              return lines;
+          }) == "");
+}
+
+TEST_CASE("training over nccl: gradients never come to the host") {
+    if (!built_in()) return WARN("skipped: nccl was not built in");
+    for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::fast})
+        CHECK(on_gpus("nccl", 2, [&](ProcessGroup& group) {
+                  const Images images(16);
+                  Rank<test::Small> rank(group, {.shards = 2, .reduction = reduction});
+                  rank.step(images, 0, 16);
+                  rank.model.synchronize();
+                  standin::reset_counters();
+                  rank.step(images, 0, 16);
+                  rank.model.synchronize();
+                  const standin::Counters moved = standin::counters();
+                  const auto to_host = moved.pairs.find({0, standin::kHost});
+                  Lines lines;
+                  // Fingerprints and status words only; the gradients have 86 kB.
+                  if (to_host != moved.pairs.end() && to_host->second.bytes > 2000)
+                      lines.push_back(std::to_string(to_host->second.bytes) + " bytes came to the host");
+                  const auto& launches = moved.devices[0].launches;
+                  if (launches.count(reduction == ReductionMode::fast ? "ncclAllReduce" : "ncclAllGather") == 0)
+                      lines.push_back("NCCL was not called");
+                  return lines;
+              }) == "");
+}
+
+TEST_CASE("two ranks on one GPU are refused, with both named") {
+    if (!built_in()) return WARN("skipped: nccl was not built in");
+    const std::string found = on_gpus({.backend = "nccl", .size = 3, .share = true}, [](ProcessGroup& group) {
+        return lost_within(seconds(10),
+                           {"ranks 0 and 1 have one GPU (0000:01:00.0)", "give each rank a GPU of its own"},
+                           [&] { group.all_reduce(on_gpu(1)); });
+    });
+    CHECK(found == "");
+}
+
+TEST_CASE("a rank that does not come: the others' GPUs go on at the deadline, with an error") {
+    if (!built_in()) return WARN("skipped: nccl was not built in");
+    CHECK(on_gpus({.backend = "nccl", .timeout = seconds(2)}, [](ProcessGroup& group) {
+              group.all_reduce(on_gpu(1));
+              if (group.rank() == 1) {
+                  std::this_thread::sleep_for(seconds(4));
+                  return Lines();
+              }
+              return lost_within(milliseconds(3500), {"rank 0 of 2: all_reduce number 2 (4000 bytes, nccl)", "2000 ms"},
+                                 [&] { group.all_reduce(on_gpu(1)); });
+          }) == "");
+}
+
+TEST_CASE("ranks that call different things, one of them on its GPU") {
+    if (!built_in()) return WARN("skipped: nccl was not built in");
+    ::setenv("LOCKSTEP_DEBUG", "detail", 1);
+    const std::string found = on_gpus("nccl", 2, [](ProcessGroup& group) {
+        group.all_reduce(on_gpu(1));
+        const Tensor x = group.rank() == 0 ? on_gpu(1, 10) : Tensor::full({10}, 1);
+        return lost_within(
+            seconds(10),
+            {"rank 0 all_reduce of 40 bytes of f32 (sum) on a GPU", "rank 1 all_reduce of 40 bytes of f32 (sum)"},
+            [&] { group.all_reduce(x); });
+    });
+    ::unsetenv("LOCKSTEP_DEBUG");
+    CHECK(found == "");
+}
+
+TEST_CASE("a rank that stops in the middle of training: no step is half taken") {
+    if (!built_in()) return WARN("skipped: nccl was not built in");
+    const std::string found = on_gpus({.backend = "nccl", .timeout = seconds(3)}, [](ProcessGroup& group) {
+        const Images images(16);
+        Rank<test::Small> rank(group, {.shards = 2});  // of one bucket
+        const auto steps = [&] {
+            for (int i = 0; i < 10; ++i) {
+                if (i == 4 && group.rank() == 1) {
+                    rank.model.synchronize();
+                    std::this_thread::sleep_for(seconds(6));
+                    ::_exit(0);
+                }
+                rank.step(images, 0, 16);
+            }
+            rank.model.synchronize();
+        };
+        Lines lines = lost_within(seconds(5), {"rank 0 of 2: ", "3000 ms"}, steps);
+        Trained<test::Small> alone(gpus(1), {.shards = 2});
+        for (int i = 0; i < 4; ++i) alone.step(images, 0, 16);
+        alone.model.synchronize();
+        if (test::values_of(rank.model.module()) != alone.values()) lines.push_back("other weights than after 4 steps");
+        return lines;
+    });
+    CHECK(found == "");
+}
