@@ -171,7 +171,9 @@ int main(int argc, char** argv) {
         ->check(CLI::IsMember({"f32", "f64", "i32", "i64"}))
         ->capture_default_str();
     app.add_option("--backend", options.backends,
-                   "in-process, shm, gloo: each in turn; mpi: start with mpirun. All that are built in, unless given");
+                   "in-process, shm, gloo, nccl (on GPUs): each in turn; mpi: start with mpirun. All that can be used "
+                   "here, unless "
+                   "given");
     app.add_option("--ranks", options.ranks, "processes, or devices in one")
         ->check(CLI::Range(1, 64))
         ->capture_default_str();

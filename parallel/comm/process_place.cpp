@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <string_view>
 
@@ -29,6 +30,27 @@ int required(const char* name, const char* because, std::int64_t low) {
 
 int optional(const char* name, std::int64_t low, int otherwise) {
     return static_cast<int>(environment::integer(name, low, most_ranks).value_or(otherwise));
+}
+
+/// Of Slurm's "4(x2),3": two nodes of four tasks and one of three.
+int tasks_of_node(const std::string& list, int node) {
+    const auto malformed = [&] {
+        return InvalidArgument(fmt::format(
+            "rendezvous: SLURM_STEP_TASKS_PER_NODE={} does not say how many tasks node {} has; start with srun, or set "
+            "RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE",
+            list, node));
+    };
+    for (std::size_t begin = 0; begin < list.size();) {
+        const std::size_t end = std::min(list.find(',', begin), list.size());
+        int tasks = 0, nodes = 1, used = 0;
+        const std::string entry = list.substr(begin, end - begin);
+        const int read = std::sscanf(entry.c_str(), "%d%n(x%d)%n", &tasks, &used, &nodes, &used);
+        if (read < 1 || tasks < 1 || nodes < 1 || static_cast<std::size_t>(used) != entry.size()) throw malformed();
+        if (node < nodes) return tasks;
+        node -= nodes;
+        begin = end + 1;
+    }
+    throw malformed();
 }
 
 /// A port that all processes of a job come to by themselves, below those that systems give out.
@@ -81,8 +103,9 @@ ProcessPlace from_open_mpi() {
 
 ProcessPlace from_slurm() {
     ProcessPlace place = from_cluster(Launcher::slurm, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID");
-    const std::string per_node = text("SLURM_STEP_TASKS_PER_NODE");  // "4(x2),3": this says it where all are alike
-    place.local_world_size = per_node.empty() ? place.world_size : std::max(std::atoi(per_node.c_str()), 1);
+    const std::string per_node = text("SLURM_STEP_TASKS_PER_NODE");
+    place.local_world_size =
+        per_node.empty() ? place.world_size : tasks_of_node(per_node, optional("SLURM_NODEID", 0, 0));
     place.master_port = port_made_from(text("SLURM_JOB_ID") + "." + text("SLURM_STEP_ID"));
     const std::string hosts =
         text("SLURM_STEP_NODELIST").empty() ? text("SLURM_NODELIST") : text("SLURM_STEP_NODELIST");

@@ -102,7 +102,7 @@ public:
 struct TransportPlace {
     int rank = 0, size = 1;
     std::shared_ptr<Store> store;
-    std::chrono::milliseconds timeout{};  ///< for setting up
+    std::chrono::milliseconds timeout{};  ///< of operations, and for setting up
     /// Ranks of the parent's job in order of this group's ranks (0, 1, ... for the whole job): what backends that know
     /// the job by themselves (mpi) need.
     std::vector<int> global_ranks = {};

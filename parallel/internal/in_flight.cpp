@@ -95,6 +95,7 @@ void InFlight::refuse(const StatusWord& status) {
     std::exception_ptr failure;
     try {
         rest_all_devices(context_);
+        if (context_.gpu_job) context_.gpu_job->check();  // who enqueued the next step may have heard first
     } catch (const CommunicationError& error) {
         reason = error.what() + std::string(in_part ? committed_in_part : "");
         failure = std::make_exception_ptr(CommunicationError(reason));

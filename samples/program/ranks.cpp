@@ -12,8 +12,8 @@ namespace program {
 
 void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& when) {
     const auto range = [](auto low, auto high) { return CLI::Validator(CLI::Range(low, high)).description(""); };
-    app.add_option("--backend", flags.backend, "how processes talk" + when + "; shm unless given")
-        ->type_name("shm|gloo|mpi");
+    app.add_option("--backend", flags.backend, "how processes talk" + when + "; shm unless given; nccl is for GPUs")
+        ->type_name("shm|gloo|nccl|mpi");
     app.add_option("--init-method", flags.init_method, "how processes find each other" + when)
         ->type_name("env://|tcp://HOST:PORT|file:///PATH")
         ->capture_default_str();

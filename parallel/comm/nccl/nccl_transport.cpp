@@ -68,6 +68,7 @@ NcclTransport::NcclTransport(const TransportPlace& place, Device device, Stream*
     : device_(device),
       rank_(place.rank),
       size_(place.size),
+      timeout_(place.timeout),
       stream_(stream ? *stream : own_stream(device)),
       waits_(stream == nullptr),
       host_(std::move(host)) {
@@ -136,7 +137,7 @@ void NcclTransport::perform(std::string_view name, Deadline deadline, const Call
             throw;
         }
         if (pending_.empty()) first_since_ = Clock::now();
-        pending_.push_back({name, deadline - Clock::now(), done});
+        pending_.push_back({name, done});
         changed_.notify_all();
     }
     if (waits_) wait(*done);
@@ -176,10 +177,9 @@ std::string NcclTransport::look() {
     if (pending_.empty()) return {};
     if (std::string reason = interruption(); !reason.empty()) return reason;
     if (std::string reason = link_->failure(); !reason.empty()) return reason;
-    const Pending& first = pending_.front();
-    if (Clock::now() - first_since_ < first.allowed) return {};
-    return fmt::format("the deadline has passed: {} on {} was not done within {} ms", first.name, device_.str(),
-                       std::chrono::duration_cast<std::chrono::milliseconds>(first.allowed).count());
+    if (Clock::now() - first_since_ < timeout_) return {};
+    return fmt::format("the deadline has passed: {} on {} was not done within {} ms", pending_.front().name,
+                       device_.str(), timeout_.count());
 }
 
 void NcclTransport::fail(const std::string& reason) noexcept {

@@ -56,7 +56,6 @@ private:
     using Calls = std::function<void(ncclComm_t, cudaStream_t)>;
     struct Pending {
         std::string_view name;
-        std::chrono::nanoseconds allowed;  ///< from when it is the first of those under way
         std::shared_ptr<Event> done;
     };
 
@@ -76,6 +75,7 @@ private:
 
     const Device device_;
     const int rank_, size_;
+    const std::chrono::milliseconds timeout_;  ///< of an operation, from when it is the first of those under way
     Stream& stream_;
     const bool waits_;  ///< until every operation is done
     std::shared_ptr<Transport> host_;

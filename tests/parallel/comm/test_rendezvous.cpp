@@ -45,6 +45,7 @@ public:
                                  "SLURM_LOCALID",
                                  "SLURM_STEP_NUM_TASKS",
                                  "SLURM_STEP_TASKS_PER_NODE",
+                                 "SLURM_NODEID",
                                  "SLURM_STEP_NODELIST",
                                  "SLURM_NODELIST",
                                  "SLURM_JOB_ID",
@@ -150,6 +151,15 @@ TEST_CASE("ranks and addresses come from whatever launcher there was") {
         CHECK(place.local_world_size == 4);
         CHECK(place.master_addr == first);
     }
+    for (const auto& [node, tasks] : std::map<std::string, int>{{"0", 4}, {"1", 4}, {"2", 3}, {"3", 12}}) {
+        const Environment srun({{"SLURM_PROCID", "5"},
+                                {"SLURM_LOCALID", "2"},
+                                {"SLURM_STEP_NUM_TASKS", "23"},
+                                {"SLURM_STEP_TASKS_PER_NODE", "4(x2),3,12"},
+                                {"SLURM_NODEID", node},
+                                {"SLURM_STEP_NODELIST", "gpu[1-4]"}});
+        CHECK(process_place().local_world_size == tasks);
+    }
 }
 
 TEST_CASE("environments that cannot be are refused") {
@@ -163,6 +173,13 @@ TEST_CASE("environments that cannot be are refused") {
                    "local rank 2 of 2"));
     CHECK(contains(wrong_place({{"MASTER_PORT", "70000"}}), "MASTER_PORT=70000"));
     CHECK(contains(wrong_place({{"OMPI_COMM_WORLD_RANK", "0"}}), "OMPI_COMM_WORLD_SIZE"));
+    for (const char* tasks : {"4(x2", "four", "2,", "2(x1)", "0(x2)", "2,(x2)"})
+        CHECK(contains(wrong_place({{"SLURM_PROCID", "0"},
+                                    {"SLURM_LOCALID", "0"},
+                                    {"SLURM_STEP_NUM_TASKS", "4"},
+                                    {"SLURM_STEP_TASKS_PER_NODE", tasks},
+                                    {"SLURM_NODEID", "1"}}),
+                       "SLURM_STEP_TASKS_PER_NODE"));
     const Environment nothing({});
     for (const char* method : {"", "env", "udp://a:1", "tcp://", "tcp://host", "tcp://host:0", "tcp://host:99999",
                                "tcp://host:1?size=2", "file://", "file://relative", "env://x", "tcp://host:1?rank=-1"})
