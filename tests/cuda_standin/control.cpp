@@ -43,8 +43,9 @@ std::vector<int> visible_devices(int physical) {
     return visible;
 }
 
-// Waits for all work and lets the workers end.
+// Waits for all work and lets the workers end. Communicators that are still there may wait for a rank that is not.
 void stop(State& shared) {
+    for (const auto& [handle, each] : shared.communicators) each->abort();
     std::vector<MarkerPtr> ends;
     for (auto& [handle, each] : shared.streams) ends.push_back(Stream::finish(each));
     for (auto& each : shared.devices) ends.push_back(Stream::finish(each.default_stream));
@@ -57,6 +58,7 @@ void forget(State& shared) {
     shared.ending.clear();
     shared.events.clear();
     shared.objects.clear();
+    shared.communicators.clear();
     shared.devices.clear();
     for (const auto& [address, block] : shared.blocks)
         if (block.type != MemoryType::registered) std::free(block.base);
@@ -138,6 +140,7 @@ Counters counters() {
     result.live_streams = shared.streams.size();
     result.live_events = shared.events.size();
     result.live_handles = shared.objects.size();
+    result.live_communicators = shared.communicators.size();
     for (const auto& [address, block] : shared.blocks) result.live_pinned += block.type == MemoryType::device ? 0 : 1;
     return result;
 }

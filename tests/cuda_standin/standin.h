@@ -1,6 +1,6 @@
-// Control of the CUDA stand-in: a CUDA runtime, cuDNN and cuBLASLt with N pretend devices, made of host memory and one
-// worker thread per stream, for running the CUDA host code where there is no GPU. It executes copies, events and
-// library calls for real, answers what CUDA refuses with CUDA's error code and keeps a Mistake for it.
+// Control of the CUDA stand-in: a CUDA runtime, cuDNN, cuBLASLt and NCCL with N pretend devices, made of host memory
+// and one worker thread per stream, for running the CUDA host code where there is no GPU. It executes copies, events
+// and library calls for real, answers what CUDA refuses with CUDA's error code and keeps a Mistake for it.
 //
 // How to add a call: write the C function in the file of its topic as `return runtime_call("name", [&](Call& call)
 // {…})`, look handles and memory up through state.h, and give its mistakes a test case.
@@ -103,6 +103,7 @@ struct Counters {
     std::size_t live_events = 0;
     std::size_t live_pinned = 0;   // blocks of cudaMallocHost, cudaHostAlloc and cudaHostRegister
     std::size_t live_handles = 0;  // cuDNN and cuBLASLt handles and descriptors
+    std::size_t live_communicators = 0;
 };
 Counters counters();
 /// Zeroes what counts events (launches, copies, calls, waits, peaks); what is alive stays.
@@ -112,8 +113,8 @@ void reset_counters();
 std::set<std::thread::id> calling_threads();
 
 /// The `nth` next call (1 is the next one) of `function` returns `status` and does nothing: a cudaError_t for runtime
-/// calls, a cudnnStatus_t or cublasStatus_t for library calls. `sticky` (runtime calls only) poisons the context: every
-/// later call fails too, and queued work no longer runs.
+/// calls, a cudnnStatus_t, cublasStatus_t or ncclResult_t for library calls. `sticky` (runtime calls only) poisons the
+/// context: every later call fails too, and queued work no longer runs.
 void inject_failure(std::string function, int nth, int status, bool sticky = false);
 /// The `nth` next launch of `kernel` (a name in DeviceCounters::launches) poisons the context when it runs, as an
 /// illegal address does on a GPU: the launch itself succeeds, later calls return `status`.

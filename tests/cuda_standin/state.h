@@ -124,6 +124,15 @@ struct Device {
     std::set<int> peers;  // whose memory this device may touch
 };
 
+/// What connects this process to others, behind an interface that needs no header of NCCL.
+struct Communicator {
+    Communicator() = default;
+    virtual ~Communicator() = default;
+    Communicator(const Communicator&) = delete;
+    Communicator& operator=(const Communicator&) = delete;
+    virtual void abort() = 0;  ///< its work, running or queued, ends at once
+};
+
 /// Everything that exists. Guarded by `mutex`, which only API calls take.
 struct State {
     std::mutex mutex;
@@ -135,7 +144,8 @@ struct State {
     std::vector<std::pair<int, MarkerPtr>> ending;  // ends of destroyed streams that may still work, by device
     std::map<std::uintptr_t, Event> events;
     std::map<std::uintptr_t, std::any> objects;  // library handles and descriptors
-    std::map<std::uintptr_t, Block> blocks;      // by address
+    std::map<std::uintptr_t, std::shared_ptr<Communicator>> communicators;
+    std::map<std::uintptr_t, Block> blocks;  // by address
     std::map<std::uintptr_t, std::size_t> freed;
     std::deque<Buried> quarantine;
     std::size_t quarantined_bytes = 0;

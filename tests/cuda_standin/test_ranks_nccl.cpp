@@ -16,12 +16,6 @@ Tensor on_gpu(float value, std::int64_t elements = 1000) {
     return Tensor::full({elements}, value, DType::f32, Device::cuda(0));
 }
 
-bool built_in() {
-    for (const ProcessGroupBackend& backend : process_group_backends())
-        if (backend.name == "nccl") return backend.built_in;
-    return false;
-}
-
 /// What `call` throws as a CommunicationError, and that it did so in time.
 template <class Call>
 Lines lost_within(milliseconds limit, const std::vector<std::string>& words, Call&& call) {
@@ -37,7 +31,6 @@ Lines lost_within(milliseconds limit, const std::vector<std::string>& words, Cal
 }  // namespace
 
 TEST_CASE("nccl moves what lies on GPUs, without the host; the host's own memory goes through it") {
-    if (!built_in()) return WARN("skipped: nccl was not built in");
     CHECK(on_gpus("nccl", 2, [](ProcessGroup& group) {
               const Tensor x = on_gpu(1), host = Tensor::full({1000}, 2);
               Stream::of(Device::cuda(0)).synchronize();
@@ -57,7 +50,6 @@ TEST_CASE("nccl moves what lies on GPUs, without the host; the host's own memory
 }
 
 TEST_CASE("training over nccl: gradients never come to the host") {
-    if (!built_in()) return WARN("skipped: nccl was not built in");
     for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::fast})
         CHECK(on_gpus("nccl", 2, [&](ProcessGroup& group) {
                   const Images images(16);
@@ -81,7 +73,6 @@ TEST_CASE("training over nccl: gradients never come to the host") {
 }
 
 TEST_CASE("two ranks on one GPU are refused, with both named") {
-    if (!built_in()) return WARN("skipped: nccl was not built in");
     const std::string found = on_gpus({.backend = "nccl", .size = 3, .share = true}, [](ProcessGroup& group) {
         return lost_within(seconds(10),
                            {"ranks 0 and 1 have one GPU (0000:01:00.0)", "give each rank a GPU of its own"},
@@ -91,7 +82,6 @@ TEST_CASE("two ranks on one GPU are refused, with both named") {
 }
 
 TEST_CASE("a rank that does not come: the others' GPUs go on at the deadline, with an error") {
-    if (!built_in()) return WARN("skipped: nccl was not built in");
     CHECK(on_gpus({.backend = "nccl", .timeout = seconds(2)}, [](ProcessGroup& group) {
               group.all_reduce(on_gpu(1));
               if (group.rank() == 1) {
@@ -104,7 +94,6 @@ TEST_CASE("a rank that does not come: the others' GPUs go on at the deadline, wi
 }
 
 TEST_CASE("ranks that call different things, one of them on its GPU") {
-    if (!built_in()) return WARN("skipped: nccl was not built in");
     ::setenv("LOCKSTEP_DEBUG", "detail", 1);
     const std::string found = on_gpus("nccl", 2, [](ProcessGroup& group) {
         group.all_reduce(on_gpu(1));
@@ -119,7 +108,6 @@ TEST_CASE("ranks that call different things, one of them on its GPU") {
 }
 
 TEST_CASE("a rank that stops in the middle of training: no step is half taken") {
-    if (!built_in()) return WARN("skipped: nccl was not built in");
     const std::string found = on_gpus({.backend = "nccl", .timeout = seconds(3)}, [](ProcessGroup& group) {
         const Images images(16);
         Rank<test::Small> rank(group, {.shards = 2});  // of one bucket

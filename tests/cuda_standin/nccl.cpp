@@ -1,0 +1,208 @@
+// NCCL's communicators: how ranks meet and part, and what went wrong between them.
+#include <cstring>
+#include <random>
+
+#include "lockstep/tests/cuda_standin/nccl_state.h"
+
+namespace standin {
+
+ncclResult_t nccl_status(cudaError_t code) {
+    switch (code) {
+        case cudaSuccess: return ncclSuccess;
+        case cudaErrorInvalidValue:
+        case cudaErrorInvalidResourceHandle: return ncclInvalidArgument;
+        case cudaErrorInvalidDevice:
+        case cudaErrorNotPermitted:
+        case cudaErrorNotSupported: return ncclInvalidUsage;
+        default: return ncclUnhandledCudaError;
+    }
+}
+
+NcclCommunicatorPtr communicator(Call& call, ncclComm_t handle) {
+    if (handle == nullptr) refuse(cudaErrorInvalidValue, Kind::invalid_argument, "a null communicator");
+    const auto found = call.state().communicators.find(reinterpret_cast<std::uintptr_t>(handle));
+    if (found == call.state().communicators.end())
+        refuse(cudaErrorInvalidResourceHandle, Kind::destroyed_handle,
+               "the communicator was destroyed, aborted or never created");
+    return std::static_pointer_cast<NcclCommunicator>(found->second);
+}
+
+namespace {
+
+constexpr std::string_view kIdPrefix = "lockstep-nccl-";
+
+// What ncclCommGetAsyncError says; asking takes note of the last operation.
+ncclResult_t async_error(NcclCommunicator& each) {
+    if (!each.ready->done()) return ncclInProgress;
+    if (each.link.error() != ncclSuccess) return each.link.error();
+    if (each.finalized && each.last && !each.last->done()) return ncclInProgress;
+    return std::exchange(each.unasked, false) ? ncclInProgress : ncclSuccess;
+}
+
+void erase(Call& call, ncclComm_t handle) {
+    call.state().communicators.erase(reinterpret_cast<std::uintptr_t>(handle));
+}
+
+ncclResult_t init(Call& call, ncclComm_t* handle, int size, const ncclUniqueId& id, int rank, bool blocking) {
+    if (handle == nullptr || size < 1 || rank < 0 || rank >= size)
+        refuse(cudaErrorInvalidValue, Kind::invalid_argument, "a null pointer, or a rank outside of its communicator");
+    *handle = nullptr;
+    const std::string name(id.internal, ::strnlen(id.internal, sizeof id.internal));
+    if (!name.starts_with(kIdPrefix))
+        refuse(cudaErrorInvalidValue, Kind::invalid_argument, "the unique id is none of ncclGetUniqueId");
+    if (in_nccl_group()) refuse(cudaErrorNotSupported, Kind::unsupported, "ranks that are made in a group");
+    const int device = call.current_device();
+    const auto made = std::make_shared<NcclCommunicator>(name, rank, size, call.device(device).physical);
+    made->device = device;
+    made->blocking = blocking;
+    const std::uintptr_t number = call.new_handle();
+    const auto created = reinterpret_cast<ncclComm_t>(number);
+    call.state().communicators.emplace(number, made);
+    std::thread([made] {
+        made->link.connect();
+        made->ready->complete();
+    }).detach();
+    if (!blocking) {
+        *handle = created;
+        return ncclInProgress;
+    }
+    call.wait(made->ready);
+    if (made->link.error() == ncclSuccess)
+        *handle = created;
+    else
+        erase(call, created);
+    return made->link.error();
+}
+
+}  // namespace
+
+NcclCommunicatorPtr usable_communicator(Call& call, ncclComm_t handle, ncclResult_t& error) {
+    auto found = communicator(call, handle);
+    if (!found->ready->done() || found->unasked)
+        refuse(cudaErrorInvalidValue, Kind::invalid_argument,
+               "the communicator is in progress: ncclCommGetAsyncError has not said ncclSuccess yet");
+    if (found->finalized) refuse(cudaErrorInvalidValue, Kind::invalid_argument, "the communicator was finalized");
+    error = found->link.error();
+    return found;
+}
+
+}  // namespace standin
+
+using namespace standin;
+
+extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) {
+    if (version == nullptr) return ncclInvalidArgument;
+    *version = NCCL_VERSION_CODE;
+    return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+    error_fetched();
+    switch (result) {
+        case ncclSuccess: return "no error";
+        case ncclUnhandledCudaError: return "unhandled cuda error";
+        case ncclSystemError: return "unhandled system error";
+        case ncclInternalError: return "internal error";
+        case ncclInvalidArgument: return "invalid argument";
+        case ncclInvalidUsage: return "invalid usage";
+        case ncclRemoteError: return "remote process exited or there was a network error";
+        case ncclInProgress: return "NCCL operation in progress";
+        default: return "unknown result code";
+    }
+}
+
+const char* ncclGetLastError(ncclComm_t) {
+    error_fetched();
+    return "the NCCL stand-in keeps what was wrong among the mistakes of the CUDA stand-in";
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+    return nccl_call("ncclGetUniqueId", [&](Call&) {
+        if (id == nullptr) refuse(cudaErrorInvalidValue, Kind::invalid_argument, "a null pointer");
+        std::random_device random;
+        std::string name(kIdPrefix);
+        for (int i = 0; i < 4; ++i) name += std::to_string(random()) + '.';
+        *id = {};
+        std::memcpy(id->internal, name.data(), std::min(name.size(), sizeof id->internal - 1));
+        return ncclSuccess;
+    });
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank) {
+    return nccl_call("ncclCommInitRank", [&](Call& call) { return init(call, comm, ranks, id, rank, true); });
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
+    return nccl_call("ncclCommInitRankConfig", [&](Call& call) {
+        const ncclConfig_t initial = NCCL_CONFIG_INITIALIZER;
+        if (config != nullptr && (config->size != initial.size || config->magic != initial.magic))
+            refuse(cudaErrorInvalidValue, Kind::invalid_argument, "a config without NCCL_CONFIG_INITIALIZER");
+        return init(call, comm, ranks, id, rank, config == nullptr || config->blocking != 0);
+    });
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+    return nccl_call("ncclCommGetAsyncError", [&](Call& call) {
+        *error = async_error(*communicator(call, comm));
+        return ncclSuccess;
+    });
+}
+
+ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
+    return nccl_call("ncclCommCount", [&](Call& call) {
+        ncclResult_t error = ncclSuccess;
+        *count = usable_communicator(call, comm, error)->link.size();
+        return error;
+    });
+}
+
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
+    return nccl_call("ncclCommUserRank", [&](Call& call) {
+        ncclResult_t error = ncclSuccess;
+        *rank = usable_communicator(call, comm, error)->link.rank();
+        return error;
+    });
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+    return nccl_call("ncclCommFinalize", [&](Call& call) {
+        ncclResult_t error = ncclSuccess;
+        const auto found = usable_communicator(call, comm, error);
+        found->finalized = true;
+        if (!found->blocking) return ncclInProgress;
+        if (found->last) call.wait(found->last);
+        return error;
+    });
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+    return nccl_call("ncclCommDestroy", [&](Call& call) {
+        const auto found = communicator(call, comm);
+        call.wait(found->ready);
+        if (found->last) call.wait(found->last);
+        erase(call, comm);
+        return ncclSuccess;
+    });
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+    bool refused = true;
+    const auto end = [&](Call& call) {
+        refused = false;
+        const auto found = communicator(call, comm);
+        erase(call, comm);
+        found->abort();
+        return ncclSuccess;
+    };
+    const ncclResult_t status = nccl_call("ncclCommAbort", end);
+    // A poisoned context answers every call with its error, but there is an end to what waits for other ranks.
+    if (refused && sticky_error() != cudaSuccess) {
+        Call call("ncclCommAbort", state());
+        if (call.state().communicators.contains(reinterpret_cast<std::uintptr_t>(comm))) end(call);
+    }
+    return status;
+}
+
+}  // extern "C"
