@@ -21,6 +21,8 @@ using DistributedDataParallelOptions = EngineOptions;
 /// rank. PyTorch's longer form takes those, or this rank's own rows: `forward` of plain tensors returns the outputs of
 /// these rows, and `backward()` leaves the mean over the ranks of the gradients of their losses, as in PyTorch.
 ///
+/// Without find_unused_parameters all ranks use the same parameters; with it each may use others in each step.
+///
 /// Gradients are summed along the tree of shards while backward goes on: every rank sums its part of a bucket and gets
 /// those of the others, on operations that every backend has. A rank that cannot go on makes all others throw
 /// CommunicationError, at the latest when the group's timeout has passed.

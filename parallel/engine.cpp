@@ -84,6 +84,7 @@ struct Engine::Impl {
             context.cut.emplace(context.store, wanted.bucket_bytes, by_slices ? context.devices.size() : 1,
                                 wanted.first_bucket_bytes);
         context.find_unused = wanted.find_unused_parameters;
+        if (context.find_unused && context.ranks() > 1) context.agreement = context.job->duplicate("used parameters");
         context.static_graph = wanted.static_graph;
         for (const Device device : context.devices) context.control.emplace_back(device, context.shards);
         StepState state;
@@ -119,6 +120,36 @@ struct Engine::Impl {
     /// Before a step or forward of DDP's broadcast_buffers.
     void bring_buffers() {
         if (options.broadcast_buffers && context.job) take_buffers(context);
+    }
+
+    /// The program of a call: where ranks may use different parameters, for those that any of them uses. Calls `meet`
+    /// behind what the model throws, and before the ranks agree.
+    template <class Meet>
+    PlacedProgram& program_for(const ProgramCall& call, const BatchCut& cut, Optimizer* optimizer, Meet&& meet) {
+        const bool has_gradients = call.pass == Pass::training || call.pass == Pass::step;
+        if (!context.agreement || !has_gradients || call.sync == GradientSync::none) {
+            PlacedProgram& program = cache->get(call, cut, optimizer);
+            meet();
+            return program;
+        }
+        const TracedBatch& traced = cache->traced(call, cut);
+        meet();
+        return placed_together(traced.batch, traced.used, call.sync, optimizer);
+    }
+
+    PlacedProgram& placed_together(const std::shared_ptr<const BatchProgram>& batch, UsedParameters used,
+                                   GradientSync sync, Optimizer* optimizer) {
+        if (sync == GradientSync::all) longer->add_own(used);
+        used.bring_together(*context.agreement);
+        return cache->placed(batch, sync, optimizer, used);
+    }
+
+    /// What this rank runs when it has no batch left and another one goes forward.
+    PlacedProgram& program_like(PlacedProgram& own, GradientSync sync) {
+        if (!context.agreement || sync == GradientSync::none) return own;
+        UsedParameters used(context, own.batch());
+        used.use_none();
+        return placed_together(own.shared_batch(), used, sync, nullptr);
     }
 
     /// The forward of the longer form.
@@ -217,7 +248,7 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
         for (const PlacedProgram* program : programs) impl_->replicas->count(*program, true);
     };
     const auto run_whole = [&](const BatchCut& cut) {
-        PlacedProgram& program = impl_->cache->get(call, cut, &optimizer);
+        PlacedProgram& program = impl_->program_for(call, cut, &optimizer, [] {});
         const auto instance = program.acquire();
         go(impl_->context.control[0].loss(), std::array{&program}, [&](Phase phase) {
             if (phase == Phase::work) batch.scatter(program, *instance);
@@ -261,10 +292,12 @@ ForwardResult Engine::forward(const ProgramKey& key, const std::vector<BatchInpu
                         batch.cut().rows, impl_->context.held.size()));
     impl_->bring_buffers();
     const GradientSync sync = impl_->longer->sync();
-    PlacedProgram& program = impl_->cache->get({key, pass, batch.metas(), wants, model, sync}, batch.cut(), nullptr);
+    Join* const join = pass == Pass::training ? impl_->longer->join.get() : nullptr;
+    double scale = 1;
+    PlacedProgram& program = impl_->program_for({key, pass, batch.metas(), wants, model, sync}, batch.cut(), nullptr,
+                                                [&] { scale = join ? join->enter(sync) : 1; });
     const auto instance = program.acquire();
-    const bool joins = impl_->longer->join && pass == Pass::training;
-    const double scale = joins ? impl_->longer->join->enter({&program, instance, inputs}, sync) : 1;
+    if (join) join->keep({&program, instance, inputs}, sync);
     impl_->enqueue_forward(program, *instance, batch, slot);
     const auto& prototype = program.batch().full->prototype;
     return {impl_->longer->gather(program, instance, inputs, wants, sync, scale,
@@ -295,9 +328,10 @@ void Engine::end_join() {
         const Join::Company& company = impl_->longer->join->company(sync);
         const int slot = impl_->in_flight->begin();
         BatchInputs batch(impl_->context, company.inputs, true);
-        const auto instance = company.program->acquire();
-        impl_->enqueue_forward(*company.program, *instance, batch, slot);
-        impl_->longer->go_back_without_gradients(*company.program, *instance, sync);
+        PlacedProgram& program = impl_->program_like(*company.program, sync);
+        const auto instance = program.acquire();
+        impl_->enqueue_forward(program, *instance, batch, slot);
+        impl_->longer->go_back_without_gradients(program, *instance, sync);
     });
     synchronize();
     impl_->longer->join->hand_on();

@@ -52,10 +52,12 @@ struct EngineOptions {
     // Several processes alone.
     /// Bytes of the first range of gradients that is reduced; 0: 1 MiB, and then `bucket_bytes` is 25 MiB unless set.
     std::size_t first_bucket_bytes = 0;
-    /// Parameters that get no gradient are left alone. Otherwise they are an error that names them.
+    /// Parameters that only some ranks use get zeros from the others; what none uses keeps its gradient, or has none,
+    /// and is not updated. Otherwise unused ones are an error that names them. Costs a small collective between the
+    /// hosts before each step, or forward that has a backward, and a program for every combination of what ranks use.
     bool find_unused_parameters = false;
-    /// The same parameters are used in every step: those that are not are left alone, and it is an error, which names
-    /// one, when others get gradients later.
+    /// All ranks use the same parameters in every step: those that are not used are left alone, and it is an error,
+    /// which names one, when others get gradients later.
     bool static_graph = false;
     /// The parameters and buffers of rank 0 become everybody's at the start. Otherwise all ranks must have the same.
     bool init_sync = true;

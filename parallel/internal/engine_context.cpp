@@ -11,6 +11,12 @@ ControlBlock::ControlBlock(Device device, int shards)
     stream.synchronize();
 }
 
+void OtherRanks::abort(const std::string& reason) const {
+    if (job) job->abort(reason);
+    if (agreement) agreement->abort(reason);
+    if (hook) hook->abort(reason);
+}
+
 int EngineContext::lane_of(int shard) const {
     const auto lane = std::find_if(lanes.begin(), lanes.end(), [&](const Lane& candidate) {
         return candidate.shards.first <= shard && shard < candidate.shards.last;

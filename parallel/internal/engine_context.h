@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,13 @@ private:
     std::shared_ptr<Buffer> memory_;
 };
 
+/// Wherever the other processes may wait for this one.
+struct OtherRanks {
+    std::shared_ptr<Communicator> job, agreement;  ///< see EngineContext
+    std::shared_ptr<const ReductionHook> hook;
+    void abort(const std::string& reason) const;
+};
+
 struct EngineContext {
     Devices devices;
     int shards = 1;
@@ -56,8 +64,10 @@ struct EngineContext {
     bool static_graph = false;  ///< see EngineOptions
     /// Parameters (arena, segment) that the first program used, where the graph is static.
     std::optional<std::set<std::pair<int, int>>> used_parameters;
-    std::shared_ptr<Communicator> job;          ///< the processes that train together; null: this one trains alone
-    std::shared_ptr<Communicator> gpu_job;      ///< the same, enqueued on the exchange stream; null: the host makes it
+    std::shared_ptr<Communicator> job;      ///< the processes that train together; null: this one trains alone
+    std::shared_ptr<Communicator> gpu_job;  ///< the same, enqueued on the exchange stream; null: the host makes it
+    /// Where their hosts agree on the parameters that a program uses; null: all use the same ones.
+    std::shared_ptr<Communicator> agreement;
     std::shared_ptr<const ReductionHook> hook;  ///< brings gradients together instead; may be null
     ShardRange held;                            ///< shards that this process computes
     std::vector<Lane> lanes;
@@ -81,6 +91,7 @@ struct EngineContext {
     int lane_of(int shard) const;
     int ranks() const { return job ? job->size() : 1; }
     int rank() const { return job ? job->rank() : 0; }
+    OtherRanks others() const { return {job, agreement, hook}; }
     /// The process that computes a shard.
     int rank_of(int shard) const;
     /// Shards that a process computes, of those present.

@@ -21,19 +21,27 @@ struct Exchange final : Operation {
 
 using Body = std::function<void(Communicator&, const Invocation&)>;
 
-void tell_others(Communicator& job, const ReductionHook* hook, std::string_view what) {
-    const std::string reason = fmt::format("rank {} stopped: {}", job.rank(), what);
-    job.abort(reason);
-    if (hook) hook->abort(reason);
+void tell_others(const OtherRanks& others, std::string_view what) {
+    others.abort(fmt::format("rank {} stopped: {}", others.job->rank(), what));
+}
+
+/// What an exchange throws ends what hosts wait for in the agreement.
+void meet(const OtherRanks& others, const Body& body, const Invocation& call) {
+    try {
+        body(*others.job, call);
+    } catch (const CommunicationError& error) {
+        if (others.agreement) others.agreement->abort(error.what());
+        throw;
+    }
 }
 
 TaskSpec task_of(const EngineContext& context, ExchangeSpec spec) {
     TaskSpec task;
-    task.kernel = make_kernel([job = context.job, hook = context.hook, health = context.health,
-                               body = std::move(spec.body)](const Invocation& i) {
-        if (health->failed_step >= 0) tell_others(*job, hook.get(), "an operation of its backward failed");
-        body(*job, i);
-    });
+    task.kernel = make_kernel(
+        [others = context.others(), health = context.health, body = std::move(spec.body)](const Invocation& i) {
+            if (health->failed_step >= 0) tell_others(others, "an operation of its backward failed");
+            meet(others, body, i);
+        });
     task.operation = std::make_shared<const Exchange>(std::move(spec.name));
     task.in = std::move(spec.in);
     task.out = std::move(spec.out);
@@ -88,8 +96,7 @@ private:
 /// Runs on a thread of the device's driver, in the order of the stream. It calls no device, and what it waits for is
 /// other processes, which wait for no stream of this one but through what it has sent already.
 struct HostCall {
-    std::shared_ptr<Communicator> job;
-    std::shared_ptr<const ReductionHook> hook;
+    OtherRanks others;
     std::shared_ptr<Health> health;
     std::string name;
     Body body;
@@ -119,13 +126,14 @@ private:
     void perform() const {
         try {
             const Launch launch{device};
-            body(*job,
+            meet(others, body,
                  {launch, pointers.data(), pointers.data() + inputs, nullptr, nullptr, nullptr, nullptr, 0, 0, 0, 1});
         } catch (const CommunicationError&) {
             throw;  // names rank and operation itself
         } catch (const std::exception& error) {
-            tell_others(*job, hook.get(), error.what());
-            throw DeviceError(fmt::format("rank {} on {}: {}: {}", job->rank(), device.str(), name, error.what()));
+            tell_others(others, error.what());
+            throw DeviceError(
+                fmt::format("rank {} on {}: {}: {}", others.job->rank(), device.str(), name, error.what()));
         }
     }
 };
@@ -145,7 +153,7 @@ void place_staged(EngineContext& context, Schedule& schedule, ExchangeSpec spec)
     for (std::size_t i = 0; i < spec.out.size(); ++i)
         results.push_back({stage(spec.out[i], places.out(i)), spec.out[i], spec.out[i].bytes});
     auto* status = reinterpret_cast<StatusWord*>(static_cast<char*>(memory->data()) + places.status());
-    auto call = std::make_shared<const HostCall>(HostCall{context.job, context.hook, context.health, spec.name,
+    auto call = std::make_shared<const HostCall>(HostCall{context.others(), context.health, spec.name,
                                                           std::move(spec.body), spec.behind_commits, stream.device(),
                                                           memory, std::move(pointers), spec.in.size(), status});
     schedule.call(stream, {spec.name, [call = std::move(call)] { (*call)(); }, spec.collective});

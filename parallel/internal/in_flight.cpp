@@ -42,7 +42,7 @@ void InFlight::look_at(Slot& slot) {
     try {
         slot.done.synchronize();
     } catch (const DeviceError& error) {  // the device is lost, with what the others wait for
-        if (context_.job) context_.job->abort(fmt::format("rank {} stopped: {}", context_.rank(), error.what()));
+        context_.others().abort(fmt::format("rank {} stopped: {}", context_.rank(), error.what()));
         throw;
     }
     slot.busy = false;

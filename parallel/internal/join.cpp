@@ -24,10 +24,9 @@ void Join::require_going_on(const Round& round) const {
         throw InvalidArgument("join: some ranks are inside no_sync and others are not; enter it on all ranks alike");
 }
 
-double Join::enter(const Company& company, GradientSync sync) {
+double Join::enter(GradientSync sync) {
     const Round round = meet(true, sync != GradientSync::none);
     require_going_on(round);
-    company_[sync] = company;
     ++forwards_;
     return options_.divide_by_initial_world_size ? 1 : static_cast<double>(context_.ranks()) / round.present;
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "lockstep/parallel/internal/engine_context.h"
@@ -29,7 +30,9 @@ public:
 
     /// A forward that will have a backward. Returns by what its gradients are multiplied. Throws StepError where the
     /// scope ends with the first rank that has no batch left.
-    double enter(const Company& company, GradientSync sync);
+    double enter(GradientSync sync);
+    /// What that forward was.
+    void keep(Company company, GradientSync sync) { company_[sync] = std::move(company); }
     /// This rank has no batch left: `accompany(syncs)` for every forward of the others, until there is none.
     void leave(const std::function<void(bool syncs)>& accompany);
     /// Throws InvalidArgument where this rank has had no such forward.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/step_operations.h"
 #include "lockstep/parallel/internal/join.h"
@@ -67,6 +69,11 @@ GradientSync LongerForm::sync() const {
     return own_gradients_ ? GradientSync::all : GradientSync::new_ones;
 }
 
+void LongerForm::add_own(UsedParameters& used) const {
+    for (const auto& [arena, segment] : own_parameters_)
+        if (has_gradient(arena, segment)) used.add(arena, segment);
+}
+
 std::vector<Tensor> LongerForm::gather(PlacedProgram& program, std::shared_ptr<Instance> instance,
                                        const std::vector<BatchInput>& inputs, const std::vector<bool>& wants,
                                        GradientSync sync, double scale, Device output_device) {
@@ -110,13 +117,18 @@ void LongerForm::go_back_without_gradients(PlacedProgram& program, Instance& ins
     std::vector<Tensor> none;
     for (const Operand& gradient : program.batch().full->output_gradients)
         if (gradient.buffer) none.emplace_back();
+    auto own = own_parameters_;
     (void)backward(program, instance, none, {}, sync);
+    if (sync == GradientSync::none) own_parameters_ = std::move(own);
 }
 
 std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& instance,
                                          const std::vector<Tensor>& gradients, const std::vector<Device>& input_devices,
                                          GradientSync sync) {
-    if (sync == GradientSync::new_ones && own_gradients_)
+    const bool leaves_some = std::any_of(own_parameters_.begin(), own_parameters_.end(), [&](const auto& place) {
+        return has_gradient(place.first, place.second) && !program.parameters().contains(place);
+    });
+    if ((sync == GradientSync::new_ones && own_gradients_) || (sync == GradientSync::all && leaves_some))
         throw InvalidArgument(
             "backward: since its forward another one has gone back without bringing gradients together; call forward "
             "after that one, or go back in the order of the forwards");
@@ -148,7 +160,7 @@ std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& insta
             }
         }
         take_in_gradients();
-        clear_missing(batch.full->deliveries);
+        clear_missing(program);
         if (sync == GradientSync::all) context_.exchange().wait(context_.commit(0));  // behind what was just done
         program.enqueue_backward(instance, Phase::work);
     };
@@ -159,14 +171,16 @@ std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& insta
     });
     replicas_.count(program, true);
     own_gradients_ = sync == GradientSync::none;
+    if (!own_gradients_)
+        own_parameters_.clear();
+    else if (context_.agreement)
+        own_parameters_.insert(program.parameters().begin(), program.parameters().end());
 
-    const std::vector<ArenaLayout>& layouts = context_.store->parameters();
-    for (const Delivery& delivery : batch.full->deliveries) {
-        const ArenaLayout& layout = layouts[static_cast<std::size_t>(delivery.arena)];
-        const ArenaSegment& segment = layout.segments[static_cast<std::size_t>(delivery.segment)];
-        const Tensor& parameter = context_.store->tensor(segment);
-        if (parameter.grad().defined()) continue;
-        parameter.set_grad(arena_gradient(delivery.arena, segment));
+    for (const auto& [arena, number] : program.parameters()) {
+        if (has_gradient(arena, number)) continue;
+        const ArenaLayout& layout = context_.store->parameters()[static_cast<std::size_t>(arena)];
+        const ArenaSegment& segment = layout.segments[static_cast<std::size_t>(number)];
+        context_.store->tensor(segment).set_grad(arena_gradient(arena, segment));
     }
     std::vector<Tensor> input_gradients;
     for (std::size_t i = 0; i < input_devices.size(); ++i) {
@@ -215,6 +229,7 @@ void LongerForm::take_in_gradients() {
 void LongerForm::forget_gradients() {
     if (!gradients_given_) return;
     gradients_given_ = own_gradients_ = false;
+    own_parameters_.clear();
     const std::vector<ArenaLayout>& layouts = context_.store->parameters();
     for (std::size_t a = 0; a < layouts.size(); ++a)
         for (const ArenaSegment& segment : layouts[a].segments) {
@@ -226,12 +241,16 @@ void LongerForm::forget_gradients() {
         }
 }
 
-void LongerForm::clear_missing(const std::vector<Delivery>& deliveries) {
-    for (const Delivery& delivery : deliveries) {
-        const ArenaLayout& layout = context_.store->parameters()[static_cast<std::size_t>(delivery.arena)];
-        const ArenaSegment& segment = layout.segments[static_cast<std::size_t>(delivery.segment)];
-        if (context_.store->tensor(segment).grad().defined()) continue;
-        const Tensor own = arena_gradient(delivery.arena, segment);
+bool LongerForm::has_gradient(int arena, int segment) const {
+    const ArenaLayout& layout = context_.store->parameters()[static_cast<std::size_t>(arena)];
+    return context_.store->tensor(layout.segments[static_cast<std::size_t>(segment)]).grad().defined();
+}
+
+void LongerForm::clear_missing(const PlacedProgram& program) {
+    for (const auto& [arena, number] : program.parameters()) {
+        if (has_gradient(arena, number)) continue;
+        const ArenaLayout& layout = context_.store->parameters()[static_cast<std::size_t>(arena)];
+        const Tensor own = arena_gradient(arena, layout.segments[static_cast<std::size_t>(number)]);
         context_.commit(0).fill(own.impl()->storage->buffer->data(), 0, own.impl()->storage->buffer->bytes());
     }
 }

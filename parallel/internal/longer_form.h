@@ -3,7 +3,9 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/parallel/internal/batch_inputs.h"
@@ -35,6 +37,8 @@ public:
     bool syncs() const { return syncs_; }
     /// What the backward of a forward made now has to bring together.
     GradientSync sync() const;
+    /// Adds the parameters whose gradients are this process's alone.
+    void add_own(UsedParameters& used) const;
 
     std::unique_ptr<Join> join;  ///< while ranks may run out of batches; null otherwise
 
@@ -54,7 +58,8 @@ private:
     /// Moves gradients that lie elsewhere (eager operations made them, or the user) into the arena.
     void take_in_gradients();
     /// Zeroes the arena where a parameter has no gradient: the coming backward adds.
-    void clear_missing(const std::vector<Delivery>& deliveries);
+    void clear_missing(const PlacedProgram& program);
+    bool has_gradient(int arena, int segment) const;
     /// One tensor of the operand that `of` finds in the program of each shard of this process, on `device`.
     Tensor joined(const PlacedProgram& program, const Instance& instance,
                   const std::function<const Operand&(const ShardProgram&)>& of, Device device);
@@ -63,8 +68,9 @@ private:
     InFlight& in_flight_;
     ReplicaKeeper& replicas_;
     bool syncs_ = true;
-    bool own_gradients_ = false;    ///< the arena holds gradients that are this process's alone
-    bool gradients_given_ = false;  ///< some parameter's gradient may lie in the arena
+    bool own_gradients_ = false;                    ///< the arena holds gradients that are this process's alone
+    std::set<std::pair<int, int>> own_parameters_;  ///< which these are, where ranks may use different ones
+    bool gradients_given_ = false;                  ///< some parameter's gradient may lie in the arena
     struct PlacedUpdate {
         Schedule schedule = {};
         std::unique_ptr<Instance> instance = {};

@@ -76,30 +76,58 @@ void require_static(EngineContext& context, const std::set<std::pair<int, int>>&
         used.contains(changed.front()) ? "gets" : "does not get", used.contains(changed.front()) ? "did not" : "did"));
 }
 
-/// In the order in which backward finishes them.
-std::vector<Bucket> buckets_of(EngineContext& context, const BatchProgram& batch) {
+std::set<std::pair<int, int>> parameters_of(EngineContext& context, const BatchProgram& batch,
+                                            const UsedParameters* used) {
     if (!has_gradients(batch)) return {};
     require_same_deliveries(*context.store, batch);
-    const auto places = delivered(*batch.full);
-    require_all_used(context, places);
-    require_static(context, places);
-    auto buckets = context.cut->buckets([&](int arena, int segment) { return places.contains({arena, segment}); });
-    std::stable_sort(buckets.begin(), buckets.end(), [&](const Bucket& a, const Bucket& b) {
-        return ready_after(context, batch, a).full < ready_after(context, batch, b).full;
-    });
+    auto own = delivered(*batch.full);
+    require_all_used(context, own);
+    require_static(context, own);
+    return used ? used->parameters() : own;
+}
+
+/// In the order in which backward finishes them.
+std::vector<Bucket> buckets_of(const EngineContext& context, const BatchProgram& batch,
+                               const std::set<std::pair<int, int>>& parameters, const UsedParameters* used) {
+    auto buckets = context.cut->buckets([&](int arena, int segment) { return parameters.contains({arena, segment}); });
+    const auto moment = [&](const Bucket& bucket) {
+        return used ? used->moment(bucket) : ready_after(context, batch, bucket).full;
+    };
+    std::stable_sort(buckets.begin(), buckets.end(),
+                     [&](const Bucket& a, const Bucket& b) { return moment(a) < moment(b); });
     return buckets;
+}
+
+/// Each behind those before it; where ranks run different programs, between the same operations over all shards, too.
+std::vector<Readiness> readiness_of(const EngineContext& context, const BatchProgram& batch,
+                                    const std::vector<Bucket>& buckets, const UsedParameters* used) {
+    std::vector<Readiness> all;
+    Readiness ready;
+    for (const Bucket& bucket : buckets) {
+        const Readiness own = ready_after(context, batch, bucket);
+        ready = {std::max(ready.full, own.full), std::max(ready.last, own.last)};
+        if (used) {
+            const int spans = used->spans_before(bucket);
+            ready.full = std::max(ready.full, record_of_span(*batch.full, spans));
+            ready.last = std::max(ready.last, record_of_span(*batch.last, spans));
+        }
+        all.push_back(ready);
+    }
+    return all;
 }
 
 }  // namespace
 
 PlacedProgram::PlacedProgram(EngineContext& context, const ConstantCache& constants,
-                             std::shared_ptr<const BatchProgram> batch, UpdatePlan update)
+                             std::shared_ptr<const BatchProgram> batch, UpdatePlan update, const UsedParameters* used)
     : batch_(std::move(batch)),
       sums_(has_gradients(*batch_)
                 ? std::optional<PartialSums>(std::in_place, context, batch_->cut.present, first_node(update))
                 : std::nullopt),
-      buckets_(buckets_of(context, *batch_)),
-      memory_(context, constants, *batch_, sums_ ? &*sums_ : nullptr, buckets_),
+      parameters_(parameters_of(context, *batch_, used)),
+      buckets_(buckets_of(context, *batch_, parameters_, used)),
+      ready_(readiness_of(context, *batch_, buckets_, used)),
+      memory_(context, constants, *batch_, sums_ ? &*sums_ : nullptr, buckets_, ready_),
       context_(context) {
     ProgramPlacer(*this, context, update).place();
 }

@@ -3,10 +3,13 @@
 
 #include <memory>
 #include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "lockstep/parallel/internal/reducer.h"
 #include "lockstep/parallel/internal/shard_memory.h"
+#include "lockstep/parallel/internal/used_parameters.h"
 
 namespace lockstep {
 
@@ -14,10 +17,14 @@ namespace lockstep {
 /// the rest backward, reduction and update.
 class PlacedProgram {
 public:
+    /// `used`: what all ranks use, for which the program brings gradients together; null: what it uses itself.
     PlacedProgram(EngineContext& context, const ConstantCache& constants, std::shared_ptr<const BatchProgram> batch,
-                  UpdatePlan update);
+                  UpdatePlan update, const UsedParameters* used = nullptr);
 
     const BatchProgram& batch() const { return *batch_; }
+    const std::shared_ptr<const BatchProgram>& shared_batch() const { return batch_; }
+    /// Parameters (arena, segment) that have gradients behind its backward.
+    const std::set<std::pair<int, int>>& parameters() const { return parameters_; }
     const ShardMemory& memory() const { return memory_; }
     std::size_t forward_end() const { return forward_end_; }
     /// An instance that nobody else uses, made on first use; free again when the caller lets go of it.
@@ -40,7 +47,9 @@ private:
     friend class ProgramPlacer;
     std::shared_ptr<const BatchProgram> batch_;
     std::optional<PartialSums> sums_;
+    std::set<std::pair<int, int>> parameters_;
     std::vector<Bucket> buckets_;
+    std::vector<Readiness> ready_;  ///< by bucket: behind which records it is reduced
     ShardMemory memory_;
     EngineContext& context_;
     Schedule schedule_;

@@ -34,6 +34,15 @@ std::vector<std::shared_ptr<Storage>> constants_of(const ParameterStore& store,
     return found;
 }
 
+UpdatePlan plan_of(Optimizer* optimizer, GradientSync sync) {
+    return {.optimizer = optimizer, .accumulate = !optimizer, .sync = sync};
+}
+
+bool checks_traces() {
+    static const bool checks = environment::flag("LOCKSTEP_CHECK_TRACE");
+    return checks;
+}
+
 }  // namespace
 
 void ProgramCache::describe(const ProgramCall& call, bool micro_step, Signature& text) const {
@@ -76,36 +85,49 @@ std::shared_ptr<const ShardProgram> ProgramCache::shard_program(const ProgramCal
     return shard_programs_.add(own.bytes(), std::move(traced));
 }
 
-ProgramCache::Placed ProgramCache::place(const ProgramCall& call, std::span<const BatchCut> cuts, bool in_micro_steps,
-                                         Optimizer* optimizer) {
-    std::vector<std::shared_ptr<BatchProgram>> parts;
+std::shared_ptr<BatchProgram> ProgramCache::batch_program(const ProgramCall& call, const BatchCut& cut,
+                                                          bool micro_step) {
+    auto batch = std::make_shared<BatchProgram>();
+    batch->cut = cut;
+    batch->held = context_.held.among(cut.end);
+    batch->pass = call.pass;
+    batch->full = shard_program(call, cut.rows_of(cut.first_shard), micro_step);
+    batch->last = shard_program(call, cut.rows_of(cut.end - 1), micro_step);
+    if (batch->uneven()) require_matching_spans(*batch->full, *batch->last);
+    return batch;
+}
+
+ProgramCache::Placed ProgramCache::with_constants(const std::vector<std::shared_ptr<const BatchProgram>>& parts,
+                                                  const Optimizer* optimizer) {
     std::vector<const ShardProgram*> programs;
-    for (const BatchCut& cut : cuts) {
-        auto batch = std::make_shared<BatchProgram>();
-        batch->cut = cut;
-        batch->held = context_.held.among(cut.end);
-        batch->pass = call.pass;
-        batch->full = shard_program(call, cut.rows_of(cut.first_shard), in_micro_steps);
-        batch->last = shard_program(call, cut.rows_of(cut.end - 1), in_micro_steps);
-        if (batch->uneven()) require_matching_spans(*batch->full, *batch->last);
-        for (const auto& program : {batch->full, batch->last}) {
+    for (const auto& part : parts)
+        for (const auto& program : {part->full, part->last}) {
             programs.push_back(program.get());
             if (program->weighing) programs.push_back(program->weighing.get());
         }
-        parts.push_back(std::move(batch));
-    }
     make_room();
     Placed fresh;
     fresh.optimizer = optimizer ? optimizer->id() : 0;
     fresh.constants = constants_of(*context_.store, programs);
-    for (const auto& storage : fresh.constants) constants_.refresh(context_, storage);
+    refresh_constants(fresh);
+    return fresh;
+}
+
+void ProgramCache::refresh_constants(const Placed& placed) {
+    for (const auto& storage : placed.constants) constants_.refresh(context_, storage);
+}
+
+ProgramCache::Placed ProgramCache::place(const ProgramCall& call, std::span<const BatchCut> cuts, bool in_micro_steps,
+                                         Optimizer* optimizer) {
+    std::vector<std::shared_ptr<BatchProgram>> parts;
+    for (const BatchCut& cut : cuts) parts.push_back(batch_program(call, cut, in_micro_steps));
+    Placed fresh = with_constants({parts.begin(), parts.end()}, optimizer);
     if (in_micro_steps)
         fresh.micro_steps =
             std::make_unique<MicroSteps>(context_, constants_, parts, *optimizer, nan_policy_ == NanPolicy::stop);
     else
-        fresh.program = std::make_unique<PlacedProgram>(
-            context_, constants_, std::move(parts[0]),
-            UpdatePlan{.optimizer = optimizer, .accumulate = !optimizer, .sync = call.sync});
+        fresh.program =
+            std::make_unique<PlacedProgram>(context_, constants_, std::move(parts[0]), plan_of(optimizer, call.sync));
     return fresh;
 }
 
@@ -114,28 +136,55 @@ void ProgramCache::require_unchanged(const ProgramCall& call, const BatchProgram
     if (batch.uneven()) require_same_trace(*batch.last, trace(call, batch.cut.rows_of(batch.cut.end - 1), micro_step));
 }
 
+void ProgramCache::begin_key(const ProgramCall& call, const BatchCut& first, bool micro_step) {
+    key_.clear();
+    describe(call, micro_step, key_);
+    // The rows of the first micro-step tell how the others are cut.
+    key_.add(first.rows).add(first.chunk).add(first.base_row).add(first.first_shard);
+}
+
+void ProgramCache::add_to_key(GradientSync sync, const Optimizer* optimizer) {
+    // Programs keep the optimizer's memory in their tasks, of which there is more once it has momentum.
+    key_.add(sync).add(optimizer ? optimizer->id() : 0).add(optimizer && optimizer->has_momentum());
+}
+
 ProgramCache::Placed& ProgramCache::kept(const ProgramCall& call, std::span<const BatchCut> cuts, bool in_micro_steps,
                                          Optimizer* optimizer) {
-    key_.clear();
-    describe(call, in_micro_steps, key_);
-    // The rows of the first micro-step tell how the others are cut. Programs keep the optimizer's memory in their
-    // tasks, of which there is more once it has momentum.
-    key_.add(cuts[0].rows)
-        .add(cuts[0].chunk)
-        .add(cuts[0].base_row)
-        .add(cuts[0].first_shard)
-        .add(call.sync)
-        .add(optimizer ? optimizer->id() : 0)
-        .add(optimizer && optimizer->has_momentum());
-
-    static const bool checks = environment::flag("LOCKSTEP_CHECK_TRACE");
+    begin_key(call, cuts[0], in_micro_steps);
+    add_to_key(call.sync, optimizer);
     Placed* placed = placed_.find(key_.bytes());
     if (!placed) return placed_.add(key_.bytes(), place(call, cuts, in_micro_steps, optimizer));
-    if (checks && placed->program) require_unchanged(call, placed->program->batch(), false);
-    if (checks && placed->micro_steps)
+    if (checks_traces() && placed->program) require_unchanged(call, placed->program->batch(), false);
+    if (checks_traces() && placed->micro_steps)
         for (const auto& part : placed->micro_steps->parts()) require_unchanged(call, *part, true);
-    for (const auto& storage : placed->constants) constants_.refresh(context_, storage);
+    refresh_constants(*placed);
     return *placed;
+}
+
+const TracedBatch& ProgramCache::traced(const ProgramCall& call, const BatchCut& cut) {
+    begin_key(call, cut, false);
+    if (const TracedBatch* found = traced_.find(key_.bytes())) {
+        if (checks_traces()) require_unchanged(call, *found->batch, false);
+        return *found;
+    }
+    auto batch = batch_program(call, cut, false);
+    traced_.make_room(context_.kept_programs, [](const auto&) { return true; });
+    const UsedParameters used(context_, *batch);
+    return traced_.add(key_.bytes(), {std::move(batch), used});
+}
+
+PlacedProgram& ProgramCache::placed(const std::shared_ptr<const BatchProgram>& batch, GradientSync sync,
+                                    Optimizer* optimizer, const UsedParameters& used) {
+    key_.clear();
+    key_.add(reinterpret_cast<std::uintptr_t>(batch.get())).add(used.bytes());  // which the program keeps
+    add_to_key(sync, optimizer);
+    if (Placed* found = placed_.find(key_.bytes())) {
+        refresh_constants(*found);
+        return *found->program;
+    }
+    Placed fresh = with_constants({batch}, optimizer);
+    fresh.program = std::make_unique<PlacedProgram>(context_, constants_, batch, plan_of(optimizer, sync), &used);
+    return *placed_.add(key_.bytes(), std::move(fresh)).program;
 }
 
 void ProgramCache::make_room() {

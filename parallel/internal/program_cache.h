@@ -23,6 +23,12 @@ struct ProgramCall {
     GradientSync sync = GradientSync::new_ones;
 };
 
+/// A batch program with what it uses.
+struct TracedBatch {
+    std::shared_ptr<const BatchProgram> batch;
+    UsedParameters used;
+};
+
 class ProgramCache {
 public:
     ProgramCache(EngineContext& context, InFlight& in_flight, ConstantCache& constants, NanPolicy nan_policy)
@@ -37,6 +43,11 @@ public:
     MicroSteps& get(const ProgramCall& call, std::span<const BatchCut> cuts, Optimizer& optimizer) {
         return *kept(call, cuts, true, &optimizer).micro_steps;
     }
+    /// For programs that ranks place together: traced and matched when it is new. Valid until the next call.
+    const TracedBatch& traced(const ProgramCall& call, const BatchCut& cut);
+    /// Such a program, placed for the parameters that all ranks use when it is new. Valid as those of `get`.
+    PlacedProgram& placed(const std::shared_ptr<const BatchProgram>& batch, GradientSync sync, Optimizer* optimizer,
+                          const UsedParameters& used);
     std::uint64_t traces() const { return traces_; }
 
 private:
@@ -49,6 +60,12 @@ private:
 
     Placed& kept(const ProgramCall& call, std::span<const BatchCut> cuts, bool in_micro_steps, Optimizer* optimizer);
     Placed place(const ProgramCall& call, std::span<const BatchCut> cuts, bool in_micro_steps, Optimizer* optimizer);
+    std::shared_ptr<BatchProgram> batch_program(const ProgramCall& call, const BatchCut& cut, bool micro_step);
+    /// Without a program, with the constants that `parts` read.
+    Placed with_constants(const std::vector<std::shared_ptr<const BatchProgram>>& parts, const Optimizer* optimizer);
+    void refresh_constants(const Placed& placed);
+    void begin_key(const ProgramCall& call, const BatchCut& first, bool micro_step);
+    void add_to_key(GradientSync sync, const Optimizer* optimizer);
     /// The key but for the rows and the optimizer.
     void describe(const ProgramCall& call, bool micro_step, Signature& text) const;
     ShardProgram trace(const ProgramCall& call, std::int64_t rows, bool micro_step) const;
@@ -62,6 +79,7 @@ private:
     ConstantCache& constants_;
     NanPolicy nan_policy_;
     RecentlyUsed<std::shared_ptr<const ShardProgram>> shard_programs_;
+    RecentlyUsed<TracedBatch> traced_;
     RecentlyUsed<Placed> placed_;
     Signature key_;  // of the last call: its memory is used again
     std::uint64_t traces_ = 0;

@@ -5,6 +5,7 @@
 
 #include "lockstep/ops/internal/step_operations.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/core_operations.h"
 
 namespace lockstep {
 
@@ -33,7 +34,6 @@ ProgramPlacer::ProgramPlacer(PlacedProgram& placed, EngineContext& context, Upda
       update_(update),
       reducer_(context, placed.sums_ ? &*placed.sums_ : nullptr, update, placed.schedule_),
       next_fold_(placed.sums_ ? placed.sums_->nodes().size() : 0, 0) {
-    for (const Bucket& bucket : placed_.buckets_) bucket_ready_.push_back(ready_after(context, batch_, bucket));
     commits_ = batch_.full->backward_begin > batch_.full->commit_begin;
 }
 
@@ -262,26 +262,34 @@ void ProgramPlacer::place_folds(const Turn& done) {
     }
 }
 
-void ProgramPlacer::place_in_slots(const Bucket& bucket) {
-    const auto& segments = context_.store->parameters()[static_cast<std::size_t>(bucket.arena)].segments;
+void ProgramPlacer::place_in_sums(const Bucket& bucket) {
+    const ArenaLayout& layout = context_.store->parameters()[static_cast<std::size_t>(bucket.arena)];
     for (const GradientNode& node : placed_.sums_->nodes()) {
-        if (node.in_arena()) continue;
-        reducer_.wait_for_slots(context_.compute(node.lane));
+        if (!node.in_arena()) reducer_.wait_for_slots(context_.compute(node.lane));
         for (int i = bucket.first_segment; i < bucket.last_segment; ++i) {
-            const std::int64_t begin = std::max(bucket.begin, segments[static_cast<std::size_t>(i)].begin);
-            const std::int64_t end = std::min(bucket.end, segments[static_cast<std::size_t>(i)].end);
-            place_fold(node, bucket.arena, i, begin, end,
-                       placed_.sums_->place(node, bucket, reducer_.turn(), begin, end));
+            const std::int64_t begin = std::max(bucket.begin, layout.segments[static_cast<std::size_t>(i)].begin);
+            const std::int64_t end = std::min(bucket.end, layout.segments[static_cast<std::size_t>(i)].end);
+            const PlaceRef sum = placed_.sums_->place(node, bucket, reducer_.turn(), begin, end);
+            if (!find_delivery(*batch_.full, bucket.arena, i))
+                place_zeros(node, layout.dtype, end - begin, sum);
+            else if (!node.in_arena())
+                place_fold(node, bucket.arena, i, begin, end, sum);
         }
     }
 }
 
+void ProgramPlacer::place_zeros(const GradientNode& node, DType dtype, std::int64_t elements, const PlaceRef& sum) {
+    Stream& stream = context_.compute(node.lane);
+    schedule_.run(stream, flat_task(context_, stream, node.device, std::make_shared<const Fill>(0), {}, {},
+                                    {TensorMeta::contiguous(dtype, {elements})}, {sum}));
+}
+
 void ProgramPlacer::place_buckets(const Turn& done) {
     for (; next_bucket_ < placed_.buckets_.size(); ++next_bucket_) {
-        const Readiness& ready = bucket_ready_[next_bucket_];
+        const Readiness& ready = placed_.ready_[next_bucket_];
         if (ready.full > done.full || ready.last > done.last) return;
         const Bucket& bucket = placed_.buckets_[next_bucket_];
-        place_in_slots(bucket);
+        place_in_sums(bucket);
         reducer_.reduce(bucket, record_lanes(), next_bucket_ + 1 == placed_.buckets_.size());
     }
 }

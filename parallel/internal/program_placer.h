@@ -36,8 +36,9 @@ private:
                     const PlaceRef& sum);
     /// Sums that lie in arenas, as soon as a parameter's gradients are there.
     void place_folds(const Turn& done);
-    /// Sums that lie in slots, when the bucket's turn has come.
-    void place_in_slots(const Bucket& bucket);
+    /// When the bucket's turn has come: sums that lie in slots, and zeros where other ranks alone have gradients.
+    void place_in_sums(const Bucket& bucket);
+    void place_zeros(const GradientNode& node, DType dtype, std::int64_t elements, const PlaceRef& sum);
     void place_buckets(const Turn& done);
     /// Whoever comes next on any device waits for all of this program.
     void place_barrier(bool advances, bool whole_step);
@@ -84,7 +85,6 @@ private:
     Reducer reducer_;
     Turn done_;                           ///< last records that were placed
     std::vector<std::size_t> next_fold_;  ///< by node in an arena: deliveries folded so far
-    std::vector<Readiness> bucket_ready_;
     std::size_t next_bucket_ = 0;
     bool commits_ = false;
     /// What the processes tell each other before the first commit.

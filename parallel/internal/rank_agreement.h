@@ -13,8 +13,8 @@ namespace lockstep {
 /// Throws InvalidArgument for what only one process with several devices can do.
 void require_one_process_a_device(const Devices& devices, const EngineOptions& options);
 
-/// Throws InvalidArgument, on all ranks, where shards, determinism, kind of device or buckets differ from those of rank
-/// 0. Takes the smallest number of threads a shard where that was left open.
+/// Throws InvalidArgument, on all ranks, where shards, determinism, buckets, or what else all must know differ from
+/// those of rank 0. Takes the smallest number of threads a shard where that was left open.
 void agree_on_options(EngineContext& context, const EngineOptions& options);
 
 /// Throws InvalidArgument, on all ranks, where names, shapes or dtypes of parameters and buffers differ from those of

@@ -112,8 +112,10 @@ void ProgramPlacer::place_report_of_ranks() {
 void ProgramPlacer::place_fingerprint(const std::vector<std::size_t>& offsets) {
     std::uint64_t own = 14695981039346656037U;  // FNV-1a over what the other ranks must do as well
     const auto add = [&](std::int64_t value) { own = (own ^ static_cast<std::uint64_t>(value)) * 1099511628211U; };
-    for (const Bucket& bucket : placed_.buckets_)
-        for (const std::int64_t value : {std::int64_t{bucket.arena}, bucket.begin, bucket.end}) add(value);
+    // Where ranks may use different parameters, those that stay in each process are its own.
+    if (!context_.agreement || update_.sync != GradientSync::none)
+        for (const Bucket& bucket : placed_.buckets_)
+            for (const std::int64_t value : {std::int64_t{bucket.arena}, bucket.begin, bucket.end}) add(value);
     add(std::int64_t{update_.optimizer != nullptr});
     add(static_cast<std::int64_t>(update_.sync));
     add(std::int64_t{context_.hook != nullptr});

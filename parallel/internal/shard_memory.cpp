@@ -55,7 +55,8 @@ Readiness ready_after(const EngineContext& context, const BatchProgram& batch, c
 }
 
 ShardMemory::ShardMemory(const EngineContext& context, const ConstantCache& constants, const BatchProgram& batch,
-                         const PartialSums* sums, const std::vector<Bucket>& buckets)
+                         const PartialSums* sums, const std::vector<Bucket>& buckets,
+                         const std::vector<Readiness>& ready)
     : context_(context),
       constants_(constants),
       plans_(static_cast<std::size_t>(batch.cut.present)),
@@ -82,10 +83,10 @@ ShardMemory::ShardMemory(const EngineContext& context, const ConstantCache& cons
         for (const Delivery& delivery : program.deliveries) {
             long last = static_cast<long>(delivery.ready);
             if (node && !node->in_arena())  // its buckets are moved to a slot when they are ready, part by part
-                for (const Bucket& bucket : buckets)
-                    if (delivery.arena == bucket.arena && delivery.segment >= bucket.first_segment &&
-                        delivery.segment < bucket.last_segment)
-                        last = std::max(last, ready_in(context, program, bucket));
+                for (std::size_t b = 0; b < buckets.size(); ++b)
+                    if (delivery.arena == buckets[b].arena && delivery.segment >= buckets[b].first_segment &&
+                        delivery.segment < buckets[b].last_segment)
+                        last = std::max(last, ready[b].full);
             // A longer shard of the same sum may come later in the order of records.
             kept.push_back(batch.uneven() ? static_cast<long>(program.records.size()) : last);
         }

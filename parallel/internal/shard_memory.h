@@ -26,11 +26,11 @@ struct BatchProgram {
     bool uneven() const { return full != last; }
 };
 
-/// The last records, in the full shards' program and in the last shard's, before a bucket may be reduced: behind them
-/// its gradients are complete and its parameters are read no more.
+/// The last records, in the full shards' program and in the last shard's, before a bucket is reduced.
 struct Readiness {
     long full = -1, last = -1;
 };
+/// Behind them its gradients are complete and its parameters are read no more.
 Readiness ready_after(const EngineContext& context, const BatchProgram& batch, const Bucket& bucket);
 
 /// Bytes from the beginning of an operand's buffer to its first element.
@@ -38,9 +38,9 @@ std::ptrdiff_t offset_of_first(const Operand& operand);
 
 class ShardMemory {
 public:
-    /// `sums`: null for a program without gradients.
+    /// `sums`: null for a program without gradients. `ready`: by bucket, behind which records it is reduced.
     ShardMemory(const EngineContext& context, const ConstantCache& constants, const BatchProgram& batch,
-                const PartialSums* sums, const std::vector<Bucket>& buckets);
+                const PartialSums* sums, const std::vector<Bucket>& buckets, const std::vector<Readiness>& ready);
 
     /// Where `operand` of shard `shard` lies.
     PlaceRef place(int shard, const Operand& operand) const;

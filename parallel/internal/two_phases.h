@@ -23,7 +23,7 @@ void in_two_phases(EngineContext& context, ReplicaKeeper& replicas, Work&& work,
     } catch (...) {
         const std::exception_ptr first = std::current_exception();
         // The other processes have this step in full: there is no going on with them.
-        if (context.job) context.job->abort(fmt::format("rank {} failed in the middle of a call", context.rank()));
+        context.others().abort(fmt::format("rank {} failed in the middle of a call", context.rank()));
         rest();
         std::rethrow_exception(first);
     }

@@ -185,11 +185,11 @@ TEST_CASE("parameters without a gradient are named, or left alone when told to")
           }) == "");
 }
 
-TEST_CASE("ranks that use different parameters end with an error that says so") {
+TEST_CASE("static_graph: ranks that use different parameters end with an error that says so") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               Net net = seeded(1);
               net.both = group.rank() == 0;
-              DistributedDataParallel model(net, group, {.find_unused_parameters = true});
+              DistributedDataParallel model(net, group, {.static_graph = true});
               expect_throws<CommunicationError>("forward must use the same ones on all ranks", [&] {
                   sum(model.forward(Tensor::randn({4, 6}))).backward();
                   model.synchronize();
