@@ -93,7 +93,7 @@ void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
 }
 
 void join(Options& options) {
-    options.group = join_ranks(options);
+    options.group = join_ranks(options, options.devices);
     if (options.leads()) return;
     options.quiet = true;
     options.save.clear();

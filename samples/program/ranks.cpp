@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <set>
 #include <utility>
 
 #include "lockstep/parallel/launcher.h"
@@ -10,9 +11,29 @@
 
 namespace program {
 
+namespace {
+
+/// What moves the memory of GPUs, where every rank has one of its own; else what needs nothing.
+std::string usual_backend(const std::string& devices, int ranks) {
+    if (devices != "all" && !devices.starts_with("cuda")) return {};
+    if (!lockstep::why_unusable("nccl").empty()) return {};
+    try {
+        std::set<std::string> gpus;
+        const auto all = lockstep::Devices::parse(devices);
+        for (const lockstep::Device device : all) gpus.insert(lockstep::device_info(device).bus_id);
+        const int apart = static_cast<int>(gpus.size());
+        return apart == all.size() && ranks <= apart ? "nccl" : "";
+    } catch (const lockstep::InvalidArgument&) {  // chosen_devices says what is wrong with the list
+        return {};
+    }
+}
+
+}  // namespace
+
 void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& when) {
     const auto range = [](auto low, auto high) { return CLI::Validator(CLI::Range(low, high)).description(""); };
-    app.add_option("--backend", flags.backend, "how processes talk" + when + "; shm unless given; nccl is for GPUs")
+    app.add_option("--backend", flags.backend,
+                   "how processes talk" + when + "; shm unless given, nccl on GPUs of their own")
         ->type_name("shm|gloo|nccl|mpi");
     app.add_option("--init-method", flags.init_method, "how processes find each other" + when)
         ->type_name("env://|tcp://HOST:PORT|file:///PATH")
@@ -45,10 +66,11 @@ void launch_ranks(const RankFlags& flags, int processes, std::vector<std::string
     if (!result.success()) throw lockstep::CommunicationError(result.str());
 }
 
-std::shared_ptr<lockstep::ProcessGroup> join_ranks(const RankFlags& flags) {
+std::shared_ptr<lockstep::ProcessGroup> join_ranks(const RankFlags& flags, const std::string& devices) {
     const std::chrono::seconds timeout(flags.timeout_seconds);
+    const int ranks_here = flags.world_size.value_or(lockstep::process_place().local_world_size);
     return std::make_shared<lockstep::ProcessGroup>(lockstep::ProcessGroupOptions{
-        .backend = flags.backend,
+        .backend = flags.backend.empty() ? usual_backend(devices, ranks_here) : flags.backend,
         .rendezvous =
             {.init_method = flags.init_method, .rank = flags.rank, .world_size = flags.world_size, .timeout = timeout},
         .timeout = timeout});

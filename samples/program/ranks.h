@@ -30,6 +30,7 @@ bool nobody_launched(const RankFlags& flags);
 /// Starts this program as so many ranks and waits. Throws what the first one that failed had to say.
 void launch_ranks(const RankFlags& flags, int processes, std::vector<std::string> command);
 
-std::shared_ptr<lockstep::ProcessGroup> join_ranks(const RankFlags& flags);
+/// `devices`: of the ranks of this host, as --devices names them.
+std::shared_ptr<lockstep::ProcessGroup> join_ranks(const RankFlags& flags, const std::string& devices = "all");
 
 }  // namespace program
