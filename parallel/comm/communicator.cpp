@@ -89,7 +89,8 @@ Communicator::Communicator(const Place& place, std::string_view backend)
     : place_(place), backend_(backend), compares_(compares()) {
     const TransportBackend& found = find_backend(backend);
     if (const std::string reason = why_unusable(backend); !reason.empty())
-        throw InvalidArgument(fmt::format("backend {}: {}, or use another one", backend, reason));
+        throw InvalidArgument(
+            fmt::format("backend {}: {}{} use another one", backend, reason, found.make ? ";" : ", or"));
     backend_makes_on_ = found.make_on != nullptr;
     if (place_.rank < 0 || place_.rank >= place_.size)
         throw InvalidArgument(fmt::format("group {}: rank {} of {} ranks; ranks go from 0 to {}", place_.name,

@@ -1,6 +1,7 @@
 // One job that trains while something happens to one of its ranks: what happens, where, and what the others make of it.
 #pragma once
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <malloc.h>
 #include <signal.h>
@@ -11,6 +12,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <new>
 #include <optional>
 #include <random>
@@ -85,15 +87,26 @@ public:
         std::atomic<std::int64_t> ended[4];  ///< when a rank was done with everything; 0: not yet
     };
     static std::int64_t now() { return Clock::now().time_since_epoch().count(); }
-    Board()
-        : content_(new (::mmap(nullptr, sizeof(Content), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
-                       Content{}) {}
+    /// For this process and those that it forks.
+    Board() : content_(new (map(MAP_SHARED | MAP_ANONYMOUS, -1)) Content{}) {}
+    /// For all that open `file`, which is full of zeros before.
+    explicit Board(const std::filesystem::path& file) {
+        const int opened = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        if (opened < 0 || ::ftruncate(opened, sizeof(Content)) != 0) throw std::runtime_error("no board");
+        content_ = static_cast<Content*>(map(MAP_SHARED, opened));
+        ::close(opened);
+    }
     ~Board() { ::munmap(content_, sizeof(Content)); }
     Board(const Board&) = delete;
     Board& operator=(const Board&) = delete;
     Content* operator->() const { return content_; }
 
 private:
+    static void* map(int flags, int file) {
+        void* memory = ::mmap(nullptr, sizeof(Content), PROT_READ | PROT_WRITE, flags, file, 0);
+        if (memory == MAP_FAILED) throw std::runtime_error("no memory for a board");
+        return memory;
+    }
     Content* content_;
 };
 
@@ -132,6 +145,8 @@ private:
     }
     ls::test::FileSizeLimit limit_;
 };
+
+inline constexpr milliseconds timeout(1000);  ///< of all waiting in a trial
 
 struct Meeting {
     std::string init_method, checkpoint;

@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <numeric>
 #include <thread>
@@ -17,6 +18,7 @@
 #include "lockstep/parallel/comm/backoff.h"
 #include "lockstep/parallel/comm/message_collectives.h"
 #include "lockstep/parallel/comm/mpi/mpi_operations.h"
+#include "lockstep/parallel/comm/mpi/mpi_thread.h"
 #include "lockstep/parallel/comm/mpi/mpi_world.h"
 #include "lockstep/parallel/comm/sockets.h"
 
@@ -185,6 +187,7 @@ public:
     }
 
 private:
+    using Communicators = std::array<MPI_Comm, 3>;
     MPI_Comm collectives() const { return communicators_[2]; }
 
     /// Making a communicator waits without a deadline: let all be there first.
@@ -212,16 +215,26 @@ private:
         std::vector<int> ranks(static_cast<std::size_t>(place.size));
         for (int r = 0; r < place.size; ++r) ranks[static_cast<std::size_t>(r)] = global_rank(place, r);
         const auto lock = world_.lock();
-        MPI_Group all = MPI_GROUP_NULL, group = MPI_GROUP_NULL;
-        require_mpi(MPI_Comm_group(MPI_COMM_WORLD, &all), "MPI_Comm_group");
-        require_mpi(MPI_Group_incl(all, place.size, ranks.data(), &group), "MPI_Group_incl");
-        for (std::size_t i = 0; i < communicators_.size(); ++i) {
-            const int tag = static_cast<int>(i);
-            require_mpi(MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, &communicators_[i]), "MPI_Comm_create_group");
-            require_mpi(MPI_Comm_set_errhandler(communicators_[i], MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+        const auto made = std::make_shared<Communicators>();
+        const auto make = [made, ranks] {
+            MPI_Group all = MPI_GROUP_NULL, group = MPI_GROUP_NULL;
+            require_mpi(MPI_Comm_group(MPI_COMM_WORLD, &all), "MPI_Comm_group");
+            require_mpi(MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &group), "MPI_Group_incl");
+            for (std::size_t i = 0; i < made->size(); ++i) {
+                MPI_Comm& one = (*made)[i];
+                require_mpi(MPI_Comm_create_group(MPI_COMM_WORLD, group, static_cast<int>(i), &one),
+                            "MPI_Comm_create_group");
+                require_mpi(MPI_Comm_set_errhandler(one, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+            }
+            MPI_Group_free(&group);
+            MPI_Group_free(&all);
+        };
+        if (!MpiThread::run(make, std::chrono::steady_clock::now() + place.timeout)) {
+            MpiWorld::give_up();
+            throw TransportError(
+                fmt::format("the ranks did not make a communicator within {} ms", place.timeout.count()));
         }
-        MPI_Group_free(&group);
-        MPI_Group_free(&all);
+        communicators_ = *made;
         int known = 0;
         const int* highest = nullptr;
         require_mpi(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&highest), &known),
@@ -297,7 +310,7 @@ private:
     std::shared_ptr<Health> health_ = std::make_shared<Health>();
     int highest_tag_ = 32767;
     /// For messages with tags below 2^31 and above, which MPI's tags cannot tell apart, and for collectives.
-    std::array<MPI_Comm, 3> communicators_{MPI_COMM_NULL, MPI_COMM_NULL, MPI_COMM_NULL};
+    Communicators communicators_{MPI_COMM_NULL, MPI_COMM_NULL, MPI_COMM_NULL};
 };
 
 }  // namespace

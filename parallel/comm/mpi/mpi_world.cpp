@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <memory>
+
+#include "lockstep/parallel/comm/mpi/mpi_thread.h"
 
 namespace lockstep {
 
@@ -33,18 +36,28 @@ MpiWorld& MpiWorld::get(const TransportPlace& place) {
                         found, place.size, place.size));
     };
     if (!launched() && !initialized()) throw otherwise("this process was not started by mpirun");
-    static MpiWorld world;
+    if (given_up_) throw TransportError("MPI cannot be used any more in this process: an operation has failed");
+    static MpiWorld world(place.timeout);
     if (world.size_ < place.size) throw otherwise(fmt::format("MPI knows of {} processes", world.size_));
-    if (world.given_up_) throw TransportError("MPI cannot be used any more in this process: an operation has failed");
     return world;
 }
 
-MpiWorld::MpiWorld() {
+MpiWorld::MpiWorld(std::chrono::milliseconds timeout) {
+    timeout_ = timeout;
     int provided = MPI_THREAD_SINGLE;
     if (initialized()) {
         require_mpi(MPI_Query_thread(&provided), "MPI_Query_thread");
     } else {
-        require_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+        const auto given = std::make_shared<int>(MPI_THREAD_SINGLE);
+        const auto start = [given] {
+            require_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, given.get()), "MPI_Init_thread");
+        };
+        if (!MpiThread::run(start, std::chrono::steady_clock::now() + timeout)) {
+            give_up();
+            throw TransportError(
+                fmt::format("MPI_Init was not done within {} ms: a rank does not start", timeout.count()));
+        }
+        provided = *given;
         if (std::atexit(finalize) != 0) throw TransportError("nothing would call MPI_Finalize when the process ends");
     }
     if (provided < MPI_THREAD_SERIALIZED)
@@ -63,7 +76,8 @@ std::unique_lock<std::mutex> MpiWorld::lock() {
 void MpiWorld::finalize() {
     int done = 0;
     MPI_Finalized(&done);
-    if (done == 0 && !skip_finalize_) MPI_Finalize();
+    if (done == 0 && !skip_finalize_)
+        MpiThread::run([] { MPI_Finalize(); }, std::chrono::steady_clock::now() + timeout_);
 }
 
 void require_mpi(int status, const char* call) {

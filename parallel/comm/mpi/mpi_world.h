@@ -1,9 +1,10 @@
-// MPI in this process: started when it is first needed, ended when the process ends well.
+// MPI in this process: started when it is first needed, ended when the process ends well. Neither waits for ever.
 #pragma once
 
 #include <mpi.h>
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <string>
 
@@ -13,8 +14,8 @@ namespace lockstep {
 
 class MpiWorld {
 public:
-    /// Starts MPI unless it runs. Throws TransportError where mpirun has not started this process, or when MPI gives
-    /// less than MPI_THREAD_SERIALIZED.
+    /// Starts MPI unless it runs. Throws TransportError where mpirun has not started this process, when MPI has not
+    /// started by the place's timeout, or when it gives less than MPI_THREAD_SERIALIZED.
     static MpiWorld& get(const TransportPlace& place);
 
     int rank() const { return rank_; }
@@ -30,11 +31,12 @@ public:
     static bool given_up() { return given_up_; }
 
 private:
-    MpiWorld();
+    explicit MpiWorld(std::chrono::milliseconds timeout);
     static void finalize();
     int rank_ = 0, size_ = 1;
     bool serial_ = false;
     std::mutex mutex_;
+    inline static std::chrono::milliseconds timeout_{};                       ///< of MPI_Init and MPI_Finalize
     inline static std::atomic<bool> given_up_{false}, skip_finalize_{false};  // read when the world may be gone
 };
 

@@ -1,0 +1,27 @@
+// One rank of a trial that mpirun starts: fault-rank NUMBER FOLDER. Leaves its process id and what it gets to hear
+// there.
+#include <cstdlib>
+#include <fstream>
+
+#include "lockstep/tests/parallel/fault_trial.h"
+
+using namespace fault_trial;
+
+int main(int, char** arguments) {
+    ::setenv("LOCKSTEP_CPU_DEVICES", "1", 1);
+    const int rank = std::atoi(std::getenv("OMPI_COMM_WORLD_RANK"));
+    const std::filesystem::path folder = arguments[2];
+    const auto file = [&](const char* name) { return folder / (name + std::to_string(rank)); };
+    std::ofstream(file("pid-")) << ::getpid();
+    const Trial trial = random_trial(std::atoi(arguments[1]), {"mpi"});
+    const Board board(folder / "board");
+    std::string text;
+    try {
+        train(trial, rank, {"file://" + (folder / "store").string(), (folder / "checkpoint").string(), timeout}, board);
+    } catch (const std::exception& error) {
+        text = error.what();
+    }
+    board->ended[rank] = Board::now();
+    std::ofstream(file("said-")) << text;
+    return 1;
+}

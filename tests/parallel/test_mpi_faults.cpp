@@ -1,0 +1,93 @@
+// As test_ddp_faults, under mpirun: ranks that notice say so in time, and when one has ended mpirun ends the rest, with
+// nothing left. The same variables of the environment.
+#include <fstream>
+#include <iterator>
+#include <random>
+
+#include "lockstep/parallel/safetensors.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/child_process.h"
+#include "lockstep/tests/parallel/fault_checks.h"
+
+using namespace fault_trial;
+namespace test = lockstep::test;
+
+namespace {
+
+/// What mpirun needs to end a job: a stopped process gets a second before it is killed.
+constexpr milliseconds to_end_the_job(4000);
+
+std::string content(const std::filesystem::path& file) {
+    std::ifstream in(file);
+    return {std::istreambuf_iterator<char>(in), {}};
+}
+
+bool gone(int pid) {
+    for (int tries = 0; tries < 500; ++tries, std::this_thread::sleep_for(milliseconds(10)))
+        if (::kill(pid, 0) != 0) return true;
+    return false;
+}
+
+/// From outside, once the victim runs.
+void strike(const Trial& trial, const std::filesystem::path& folder, const Board& board) {
+    const auto pid_file = folder / ("pid-" + std::to_string(trial.victim));
+    const auto patience = Clock::now() + std::chrono::seconds(30);
+    while (content(pid_file).empty() && Clock::now() < patience) std::this_thread::sleep_for(milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::microseconds(5 * trial.delay_us));  // MPI takes its time to begin
+    board->event = Board::now();
+    ::kill(std::atoi(content(pid_file).c_str()), trial.fault == Fault::killed ? SIGKILL : SIGSTOP);
+}
+
+void check(const Trial& trial) {
+    const std::string what = trial.str();
+    INFO(what);
+    const test::TemporaryDirectory place;
+    const std::filesystem::path folder = place.path();
+    const auto shared_memory = files_in("/dev/shm");
+    const Board board(folder / "board");
+    std::thread outside;
+    if (trial.place == Place::anywhere) outside = std::thread([&] { strike(trial, folder, board); });
+    test::ChildProcess job{
+        .command = {"/usr/bin/env", "timeout", "-k", "5", "60", "mpirun", "--allow-run-as-root", "--oversubscribe",
+                    "--bind-to", "none", "-n", std::to_string(trial.ranks), FAULT_RANK, std::to_string(trial.number),
+                    folder.string()},
+        .environment = {{"TMPDIR", folder.string()}, {"OMPI_MCA_btl_vader_backing_directory", folder.string()}},
+        .output = folder / "output"};
+    const int status = test::run_child(job);
+    const auto over = std::chrono::duration_cast<milliseconds>(Clock::duration(Board::now() - board->event.load()));
+    if (outside.joinable()) outside.join();
+    INFO(content(folder / "output"));
+    CHECK(board->event != 0);
+    CHECK(status != 0);
+    CHECK(over <= timeout + grace() + to_end_the_job);
+    for (int rank = 0; rank < trial.ranks; ++rank) {
+        const std::string said = content(folder / ("said-" + std::to_string(rank)));
+        INFO("rank " << rank << " said: " << said);
+        const int pid = std::atoi(content(folder / ("pid-" + std::to_string(rank))).c_str());
+        CHECK((pid == 0 || gone(pid)));
+        if (rank == trial.victim || board->ended[rank] == 0) continue;  // mpirun may be faster
+        CHECK(tells_of(said, trial.victim));
+        CHECK(since_event(board, rank) <= timeout + grace());
+    }
+    CHECK(left_in("/dev/shm", shared_memory) == std::set<std::string>());
+    if (std::filesystem::exists(folder / "checkpoint")) CHECK_NOTHROW(lockstep::SafetensorsFile(folder / "checkpoint"));
+    for (const std::string& file : files_in(folder)) CHECK(file.find("checkpoint.") == std::string::npos);
+    if (std::getenv("LOCKSTEP_FAULT_TRIALS")) fmt::print("{}\n    over after {} ms\n", what, over.count());
+}
+
+}  // namespace
+
+TEST_CASE("whatever happens to a rank under mpirun, the job ends in time, and nothing is left") {
+    if (const std::string reason = lockstep::why_unusable("mpi"); !reason.empty()) {
+        fmt::print("skipped: mpi: {}\n", reason);
+        return;
+    }
+    if (std::system("command -v mpirun > /dev/null") != 0) {
+        fmt::print("skipped: there is no mpirun; install openmpi-bin\n");
+        return;
+    }
+    const int seed = number_from("LOCKSTEP_FAULT_SEED", static_cast<int>(std::random_device{}() % 1'000'000));
+    fmt::print("seed {}\n", seed);
+    const int trials = number_from("LOCKSTEP_FAULT_TRIALS", 6);
+    for (int number = 0; number < trials; ++number) check(random_trial(seed + number, {"mpi"}));
+}
