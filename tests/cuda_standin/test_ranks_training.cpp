@@ -106,6 +106,56 @@ TEST_CASE("no_sync: gradients stay in their process until the next backward outs
           }) == "");
 }
 
+namespace {
+
+struct TwoHeads {
+    Linear first{64, 10}, second{64, 10}, never{64, 10};
+    LOCKSTEP_MEMBERS(first, second, never)
+    Tensor forward(const Tensor& x, int head) { return log_softmax(head == 0 ? first(x) : second(x), 1); }
+};
+
+}  // namespace
+
+TEST_CASE("what only some ranks use gets zeros from the others, and what none uses is left alone") {
+    for (const std::string& backend : backends_here()) {
+        INFO(backend);
+        CHECK(on_gpus(backend, 2, [](ProcessGroup& group) {
+                  const auto made = [] {
+                      manual_seed(1);
+                      return TwoHeads{};
+                  };
+                  DistributedDataParallel model(made(), group, Device::cuda(0),
+                                                {.shards = 2, .find_unused_parameters = true});
+                  TwoHeads plain = made();
+                  const SgdOptions options{.lr = 0.1, .momentum = 0.5};
+                  SGD sgd(model, options), own(plain, options);
+                  const Images images(16);
+                  manual_seed(3);
+                  const Tensor x = Tensor::rand({16, 64}), y = images.targets(0, 16);
+                  const auto rows = [&](const Tensor& all, int rank) { return all.slice(0, 8 * rank, 8 * rank + 8); };
+                  for (int step = 0; step < 4; ++step) {
+                      const auto head = [&](int rank) { return step == 2 ? 0 : rank; };
+                      sgd.zero_grad();
+                      own.zero_grad();
+                      const Tensor output = model(rows(x, group.rank()), head(group.rank()));
+                      nll_loss(output, rows(y, group.rank()).to(output.device())).backward();
+                      for (const int rank : {0, 1})
+                          (nll_loss(plain.forward(rows(x, rank), head(rank)), rows(y, rank)) * 0.5).backward();
+                      sgd.step();
+                      own.step();
+                  }
+                  model.synchronize();
+                  const auto found = test::values_of(model.module()), expected = test::values_of(plain);
+                  for (std::size_t p = 0; p < expected.size(); ++p)
+                      for (std::size_t i = 0; i < expected[p].size(); ++i)
+                          if (found[p][i] != Approx(expected[p][i]).epsilon(1e-4).margin(1e-5))
+                              return Lines{"other weights in parameter " + std::to_string(p)};
+                  return model.module().never.weight.tensor().grad().defined() ? Lines{"never used, and a gradient"}
+                                                                               : Lines();
+              }) == "");
+    }
+}
+
 TEST_CASE("a step that one rank must refuse is refused on all, and training goes on") {
     CHECK(on_gpus("shm", 2, [](ProcessGroup& group) {
               const Images images(16);
