@@ -107,7 +107,7 @@ TEST_CASE("lockstep-info shows what each backend can do") {
     const TemporaryDirectory place;
     const Run text = run_program(place, "lockstep-info --collectives");
     CHECK(text.status == 0);
-    CHECK(text.err.empty());
+    CHECK_THAT(text.err, !contains("lockstep-info:"));  // MPI may have something to say about the network
     for (const char* part : {"shm", "host", "cpu", "cuda", "all_reduce", "monitored_barrier"})
         CHECK_THAT(text.out, contains(part));
     const Run run = run_program(place, "lockstep-info --collectives --json");
