@@ -17,7 +17,8 @@ int main(int, char** arguments) {
     const Board board(folder / "board");
     std::string text;
     try {
-        train(trial, rank, {"file://" + (folder / "store").string(), (folder / "checkpoint").string(), timeout}, board);
+        train(trial, rank,
+              {"file://" + (folder / "store").string(), (folder / "checkpoint").string(), timeout_of(trial)}, board);
     } catch (const std::exception& error) {
         text = error.what();
     }

@@ -146,7 +146,8 @@ private:
     ls::test::FileSizeLimit limit_;
 };
 
-inline constexpr milliseconds timeout(1000);  ///< of all waiting in a trial
+/// Of all waiting in a trial. MPI alone may take more than a second to begin.
+inline milliseconds timeout_of(const Trial& trial) { return milliseconds(trial.backend == "mpi" ? 5000 : 1000); }
 
 struct Meeting {
     std::string init_method, checkpoint;

@@ -62,7 +62,7 @@ void check(const Trial& trial) {
     test::TemporaryDirectory place;
     const int port = trial.tcp ? free_port() : 0;
     const Meeting meeting{trial.tcp ? fmt::format("tcp://127.0.0.1:{}", port) : "file://" + (place / "store").string(),
-                          (place / "checkpoint").string(), timeout};
+                          (place / "checkpoint").string(), timeout_of(trial)};
     const auto shared_memory = files_in("/dev/shm");
     const Board board;
     std::vector<std::vector<std::string>> said;
@@ -99,7 +99,7 @@ void check(const Trial& trial) {
         REQUIRE(lines.size() == 1);
         CHECK(lines[0] != "");
         if (rank != trial.victim) CHECK(tells_of(lines[0], trial.victim));
-        CHECK(since_event(board, rank) <= timeout + grace());
+        CHECK(since_event(board, rank) <= timeout_of(trial) + grace());
         if (std::getenv("LOCKSTEP_FAULT_TRIALS"))
             fmt::print("{}\n    rank {} after {} ms: {}\n", what, rank, since_event(board, rank).count(), lines[0]);
     }

@@ -15,7 +15,7 @@ namespace test = lockstep::test;
 namespace {
 
 /// What mpirun needs to end a job: a stopped process gets a second before it is killed.
-constexpr milliseconds to_end_the_job(4000);
+constexpr milliseconds to_end_the_job(10000);
 
 std::string content(const std::filesystem::path& file) {
     std::ifstream in(file);
@@ -59,7 +59,7 @@ void check(const Trial& trial) {
     INFO(content(folder / "output"));
     CHECK(board->event != 0);
     CHECK(status != 0);
-    CHECK(over <= timeout + grace() + to_end_the_job);
+    CHECK(over <= timeout_of(trial) + grace() + to_end_the_job);
     for (int rank = 0; rank < trial.ranks; ++rank) {
         const std::string said = content(folder / ("said-" + std::to_string(rank)));
         INFO("rank " << rank << " said: " << said);
@@ -67,7 +67,7 @@ void check(const Trial& trial) {
         CHECK((pid == 0 || gone(pid)));
         if (rank == trial.victim || board->ended[rank] == 0) continue;  // mpirun may be faster
         CHECK(tells_of(said, trial.victim));
-        CHECK(since_event(board, rank) <= timeout + grace());
+        CHECK(since_event(board, rank) <= timeout_of(trial) + grace());
     }
     CHECK(left_in("/dev/shm", shared_memory) == std::set<std::string>());
     if (std::filesystem::exists(folder / "checkpoint")) CHECK_NOTHROW(lockstep::SafetensorsFile(folder / "checkpoint"));
