@@ -146,8 +146,8 @@ private:
     ls::test::FileSizeLimit limit_;
 };
 
-/// Of all waiting in a trial. MPI alone may take more than a second to begin.
-inline milliseconds timeout_of(const Trial& trial) { return milliseconds(trial.backend == "mpi" ? 5000 : 1000); }
+/// Of all waiting in a trial. MPI alone may take seconds to begin.
+inline milliseconds timeout_of(const Trial& trial) { return milliseconds(trial.backend == "mpi" ? 10000 : 1000); }
 
 struct Meeting {
     std::string init_method, checkpoint;
