@@ -78,7 +78,7 @@ NcclTransport::NcclTransport(const TransportPlace& place, Device device, Stream*
     if (rank_ == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
     host_->broadcast(&id, sizeof id, 0, deadline);
     stream_.run("ncclCommInitRankConfig", {}, [&](const Launch&) {
-        link_ = std::make_unique<Link>(id, rank_, size_, deadline, [this] { return interruption(); });
+        link_ = std::make_unique<Link>(id, rank_, size_, deadline, [this] { return host_->failure(); });
     });
     watcher_ = std::thread([this] { watch(); });
 }
@@ -175,7 +175,7 @@ std::string NcclTransport::look() {
         return fmt::format("rank {} has lost {}: {}", rank_, device_.str(), error.what());
     }
     if (pending_.empty()) return {};
-    if (std::string reason = interruption(); !reason.empty()) return reason;
+    if (std::string reason = host_->failure(); !reason.empty()) return reason;
     if (std::string reason = link_->failure(); !reason.empty()) return reason;
     if (Clock::now() - first_since_ < timeout_) return {};
     return fmt::format("the deadline has passed: {} on {} was not done within {} ms", pending_.front().name,
@@ -188,8 +188,6 @@ void NcclTransport::fail(const std::string& reason) noexcept {
     host_->abort(reason);
     link_->abort();
 }
-
-std::string NcclTransport::interruption() const { return host_->failure(); }
 
 void NcclTransport::require_alive() const {
     if (!failure_.empty()) throw TransportError(failure_);

@@ -71,7 +71,6 @@ private:
     /// Under the lock.
     void fail(const std::string& reason) noexcept;
     void require_alive() const;
-    std::string interruption() const;
 
     const Device device_;
     const int rank_, size_;
