@@ -6,8 +6,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -89,7 +89,9 @@ public:
     std::function<void(Optimizer&)> update_hook;
     /// Whether the optimizer of that id exists; optimizers enter and leave themselves.
     bool has_optimizer(std::uint64_t id) const { return optimizers_.contains(id); }
-    void enter_optimizer(std::uint64_t id) { optimizers_.insert(id); }
+    /// All that exist, by id: in the order in which they were made.
+    const std::map<std::uint64_t, Optimizer*>& optimizers() const { return optimizers_; }
+    void enter_optimizer(std::uint64_t id, Optimizer& optimizer) { optimizers_.emplace(id, &optimizer); }
     void leave_optimizer(std::uint64_t id) { optimizers_.erase(id); }
 
 private:
@@ -99,7 +101,7 @@ private:
     std::vector<Replica> replicas_;
     std::shared_ptr<StorageGroup> parameter_group_ = std::make_shared<StorageGroup>();
     std::shared_ptr<StorageGroup> buffer_group_ = std::make_shared<StorageGroup>();
-    std::set<std::uint64_t> optimizers_;
+    std::map<std::uint64_t, Optimizer*> optimizers_;
     mutable std::string trainable_flags_;
     mutable std::uint64_t trainable_flags_of_ = ~std::uint64_t{0};  // the trainable_version that they are of
 };

@@ -24,7 +24,7 @@ Tensor over(const std::shared_ptr<Buffer>& buffer, DType dtype, std::int64_t ele
 Optimizer::Optimizer(std::shared_ptr<ParameterStore> store) : store_(std::move(store)) {
     static std::atomic<std::uint64_t> made{0};
     id_ = ++made;  // 0 stands for none
-    store_->enter_optimizer(id_);
+    store_->enter_optimizer(id_, *this);
 }
 
 Optimizer::~Optimizer() { store_->leave_optimizer(id_); }

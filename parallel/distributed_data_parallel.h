@@ -58,15 +58,16 @@ public:
     /// Runs `body`, in which ranks may make different numbers of forwards and backwards (of their own rows), each
     /// forward with one backward behind it, and updates. A rank whose body has ended keeps the others company, with
     /// gradients of zero, until all bodies have; then all take model and optimizers from the rank that came last.
-    /// Running statistics are those of rank 0, and go on with its last batch while it waits. Gives up the promise of
-    /// equal bits. Collective. Throws what `body` throws, upon which the other ranks throw CommunicationError; and
-    /// InvalidArgument on a rank that had no batch at all. torch's Join, DistributedDataParallel.join.
+    /// Running statistics are those of rank 0, and go on with its last batch while it waits, or with one of another
+    /// rank where it had none. Gives up the promise of equal bits. Collective. Throws what `body` throws, upon which
+    /// the other ranks throw CommunicationError; and InvalidArgument where a rank had no batch at all and forward takes
+    /// more than tensors. torch's Join, DistributedDataParallel.join.
     template <class Body>
     void join(Body&& body, const JoinOptions& options = {}) {
         this->engine().begin_join(options);
         try {
             std::forward<Body>(body)();
-            this->engine().end_join();
+            this->engine().end_join([this](std::size_t tensors) { return this->forward_of_tensors(tensors); });
         } catch (...) {
             this->engine().give_up_join();
             throw;

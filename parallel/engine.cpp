@@ -141,15 +141,26 @@ struct Engine::Impl {
                                    GradientSync sync, Optimizer* optimizer) {
         if (sync == GradientSync::all) longer->add_own(used);
         used.bring_together(*context.agreement);
-        return cache->placed(batch, sync, optimizer, used);
+        return cache->placed(batch, sync, optimizer, &used);
     }
 
     /// What this rank runs when it has no batch left and another one goes forward.
-    PlacedProgram& program_like(PlacedProgram& own, GradientSync sync) {
-        if (!context.agreement || sync == GradientSync::none) return own;
-        UsedParameters used(context, own.batch());
-        used.use_none();
-        return placed_together(own.shared_batch(), used, sync, nullptr);
+    PlacedProgram& program_for(const Join::Company& company, GradientSync sync) {
+        if (context.agreement && sync != GradientSync::none) {
+            UsedParameters used(context, *company.batch);
+            used.use_none();
+            return placed_together(company.batch, used, sync, nullptr);
+        }
+        return company.program ? *company.program : cache->placed(company.batch, sync, nullptr, nullptr);
+    }
+
+    /// What this rank runs then with a batch that it was lent.
+    Join::Company company_of(const std::vector<Tensor>& lent, const ForwardCall& call) {
+        Join::Company company{nullptr, {lent.begin(), lent.end()}};
+        const BatchInputs batch(context, company.inputs, true);
+        const std::vector<bool> wants(lent.size(), false);
+        company.batch = cache->traced({call.key, Pass::training, batch.metas(), wants, call.model}, batch.cut()).batch;
+        return company;
     }
 
     /// The forward of the longer form.
@@ -294,10 +305,11 @@ ForwardResult Engine::forward(const ProgramKey& key, const std::vector<BatchInpu
     const GradientSync sync = impl_->longer->sync();
     Join* const join = pass == Pass::training ? impl_->longer->join.get() : nullptr;
     double scale = 1;
-    PlacedProgram& program = impl_->program_for({key, pass, batch.metas(), wants, model, sync}, batch.cut(), nullptr,
-                                                [&] { scale = join ? join->enter(sync) : 1; });
+    PlacedProgram& program =
+        impl_->program_for({key, pass, batch.metas(), wants, model, sync}, batch.cut(), nullptr,
+                           [&] { scale = join ? join->enter(sync, inputs, batch.cut().chunk) : 1; });
     const auto instance = program.acquire();
-    if (join) join->keep({&program, instance, inputs}, sync);
+    if (join) join->keep({program.shared_batch(), inputs, &program, instance}, sync);
     impl_->enqueue_forward(program, *instance, batch, slot);
     const auto& prototype = program.batch().full->prototype;
     return {impl_->longer->gather(program, instance, inputs, wants, sync, scale,
@@ -314,27 +326,29 @@ void Engine::begin_join(const JoinOptions& options) {
     impl_->longer->join = std::make_unique<Join>(impl_->context, options);
 }
 
-void Engine::end_join() {
+void Engine::end_join(const ForwardOfTensors& forward_of) {
     struct SyncAsBefore {
         LongerForm& longer;
         bool synced = longer.syncs();
         ~SyncAsBefore() { longer.set_sync(synced); }
     };
     const SyncAsBefore restore{*impl_->longer};
-    impl_->longer->join->leave([&](bool syncs) {
+    Join& join = *impl_->longer->join;
+    join.leave([&](bool syncs, const std::vector<Tensor>& lent) {
         set_gradient_sync(syncs);
         impl_->longer->forget_shared_gradients();
         const GradientSync sync = impl_->longer->sync();
-        const Join::Company& company = impl_->longer->join->company(sync);
+        if (!lent.empty()) join.keep(impl_->company_of(lent, forward_of(lent.size())), sync);
+        const Join::Company& company = join.company(sync);
         const int slot = impl_->in_flight->begin();
         BatchInputs batch(impl_->context, company.inputs, true);
-        PlacedProgram& program = impl_->program_like(*company.program, sync);
+        PlacedProgram& program = impl_->program_for(company, sync);
         const auto instance = program.acquire();
         impl_->enqueue_forward(program, *instance, batch, slot);
         impl_->longer->go_back_without_gradients(program, *instance, sync);
     });
     synchronize();
-    impl_->longer->join->hand_on();
+    join.hand_on();
     give_up_join();
     store()->touch_parameters();
     impl_->replicas->mark_current();

@@ -118,6 +118,14 @@ struct ProgramKey {
     std::function<std::shared_ptr<const void>()> keep;
 };
 
+/// A forward to be made. `forward_of(n)` in join: the model's forward of n tensors; throws InvalidArgument where it
+/// takes something else.
+struct ForwardCall {
+    ProgramKey key;
+    ModelFunction model;
+};
+using ForwardOfTensors = std::function<ForwardCall(std::size_t tensors)>;
+
 /// What brings gradients together in place of an engine's own reduction (communication_hook.h).
 struct ReductionHook {
     std::function<Tensor(const GradientBucket&)> sum;
@@ -176,7 +184,8 @@ public:
     /// DistributedDataParallel::join says.
     void begin_join(const JoinOptions& options);
     /// This rank has no batch left. Returns when all ranks have none, with the model of the one that came last.
-    void end_join();
+    /// `forward_of`: for a rank that had none at all.
+    void end_join(const ForwardOfTensors& forward_of);
     /// This rank ends without: the others find out that it has left.
     void give_up_join() noexcept;
     /// Several processes alone. Throws InvalidArgument when there is a hook already, or training has begun.

@@ -51,6 +51,8 @@ std::vector<ProcessGroupBackend> process_group_backends();
 /// where it can. Asks the CUDA driver, where the backend needs it: do not fork behind it. Throws InvalidArgument for a
 /// name that is none.
 std::string why_unusable(std::string_view backend);
+/// Throws InvalidArgument where it cannot be used, as a group of that backend does.
+void require_usable(std::string_view backend);
 
 /// All processes of a job, or some of them. Made by every one of them, at the same time; destroyed by each when it
 /// likes: what is still under way then fails, here and, with an error that says so, on the other ranks.

@@ -13,6 +13,7 @@
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/parallel/engine.h"
 #include "lockstep/parallel/structure.h"
+#include "lockstep/runtime/error.h"
 
 namespace lockstep {
 
@@ -30,6 +31,16 @@ decltype(auto) call_forward(Net& model, const Input& input) {
     else
         return model.forward(input);
 }
+
+/// How many tensors a `forward` takes that takes nothing else; otherwise -1.
+template <class Forward>
+inline constexpr int tensors_taken = -1;
+template <class Result, class Net, class... Inputs>
+requires(std::is_same_v<std::remove_cvref_t<Inputs>, Tensor>&&...) inline constexpr int tensors_taken<
+    Result (Net::*)(Inputs...)> = sizeof...(Inputs);
+template <class Result, class Net, class... Inputs>
+requires(std::is_same_v<std::remove_cvref_t<Inputs>, Tensor>&&...) inline constexpr int tensors_taken<
+    Result (Net::*)(Inputs...) const> = sizeof...(Inputs);
 }  // namespace detail
 
 /// A model that is trained in shards. Made by its strategy: DataParallel or DistributedDataParallel.
@@ -95,16 +106,7 @@ public:
                 auto next = symbols.begin();
                 const auto take = [&] { return *next++; };
                 // Braces fix the order of evaluation.
-                const std::tuple<structure::traced_t<Inputs>...> traced{structure::replaced(inputs, take)...};
-                auto output = std::make_shared<Result>(detail::call_forward(*model_, traced));
-                ModelResult traced_result;
-                structure::for_each_tensor(*output, [&](Tensor& tensor) { traced_result.outputs.push_back(tensor); });
-                Signature signature;
-                structure::describe(*output, signature);
-                traced_result.structure = signature.bytes();
-                structure::for_each_tensor(*output, [&](Tensor& tensor) { tensor = Tensor(); });
-                traced_result.prototype = std::move(output);
-                return traced_result;
+                return traced_forward(std::tuple<structure::traced_t<Inputs>...>{structure::replaced(inputs, take)...});
             });
         Result output = *static_cast<const Result*>(result.prototype.get());
         auto next = result.outputs.begin();
@@ -127,7 +129,40 @@ protected:
             !requires { model.parameter_store(); }, "this model is wrapped already");
     }
 
+    /// What `forward` does with so many tensors. Throws InvalidArgument where the model takes something else, or has
+    /// several forwards.
+    ForwardCall forward_of_tensors(std::size_t given) {
+        if constexpr (requires { &Net::forward; }) {
+            constexpr int taken = detail::tensors_taken<decltype(&Net::forward)>;
+            if constexpr (taken > 0)
+                if (given == static_cast<std::size_t>(taken))
+                    return forward_of_tensors(std::make_index_sequence<static_cast<std::size_t>(taken)>());
+        }
+        throw InvalidArgument(
+            "join: this rank has had no batch, and forward takes more than the tensors of another rank's; give it one");
+    }
+
 private:
+    template <std::size_t... i>
+    ForwardCall forward_of_tensors(std::index_sequence<i...>) {
+        return {key_of(std::tuple{(static_cast<void>(i), Tensor())...}),
+                [this](const std::vector<Tensor>& symbols) { return traced_forward(std::tuple{symbols[i]...}); }};
+    }
+
+    template <class Inputs>
+    ModelResult traced_forward(const Inputs& inputs) {
+        auto output = std::make_shared<std::remove_cvref_t<decltype(detail::call_forward(*model_, inputs))>>(
+            detail::call_forward(*model_, inputs));
+        ModelResult traced;
+        structure::for_each_tensor(*output, [&](Tensor& tensor) { traced.outputs.push_back(tensor); });
+        Signature signature;
+        structure::describe(*output, signature);
+        traced.structure = signature.bytes();
+        structure::for_each_tensor(*output, [&](Tensor& tensor) { tensor = Tensor(); });
+        traced.prototype = std::move(output);
+        return traced;
+    }
+
     /// The key of a call with these inputs, valid until the next call.
     template <class Values>
     ProgramKey& key_of(const Values& values) {

@@ -18,9 +18,9 @@ public:
     /// `ready`: one event a shard, recorded behind the work that fills it; empty when everything is there.
     ShardedTensor(BatchCut cut, std::vector<Tensor> shards, std::shared_ptr<std::vector<Event>> ready = nullptr)
         : ShardedTensor(cut, std::move(shards), std::move(ready), {0, cut.present}) {}
-    /// `held`: the shards of this process, of those present.
-    ShardedTensor(BatchCut cut, std::vector<Tensor> shards, std::shared_ptr<std::vector<Event>> ready, ShardRange held)
-        : cut_(cut), shards_(std::move(shards)), ready_(std::move(ready)), held_(held) {}
+    /// `held`: the shards of this process, of those present. Throws InvalidArgument where there is not one tensor (and
+    /// event) for each shard present, those of other processes included.
+    ShardedTensor(BatchCut cut, std::vector<Tensor> shards, std::shared_ptr<std::vector<Event>> ready, ShardRange held);
 
     const BatchCut& cut() const { return cut_; }
     /// Of the whole batch.

@@ -85,12 +85,16 @@ std::string why_unusable(std::string_view backend) {
     return found.unusable ? found.unusable() : std::string();
 }
 
+void require_usable(std::string_view backend) {
+    if (const std::string reason = why_unusable(backend); !reason.empty())
+        throw InvalidArgument(fmt::format("backend {}: {}{} use another one", backend, reason,
+                                          find_backend(backend).make ? ";" : ", or"));
+}
+
 Communicator::Communicator(const Place& place, std::string_view backend)
     : place_(place), backend_(backend), compares_(compares()) {
+    require_usable(backend);
     const TransportBackend& found = find_backend(backend);
-    if (const std::string reason = why_unusable(backend); !reason.empty())
-        throw InvalidArgument(
-            fmt::format("backend {}: {}{} use another one", backend, reason, found.make ? ";" : ", or"));
     backend_makes_on_ = found.make_on != nullptr;
     if (place_.rank < 0 || place_.rank >= place_.size)
         throw InvalidArgument(fmt::format("group {}: rank {} of {} ranks; ranks go from 0 to {}", place_.name,

@@ -174,16 +174,17 @@ const TracedBatch& ProgramCache::traced(const ProgramCall& call, const BatchCut&
 }
 
 PlacedProgram& ProgramCache::placed(const std::shared_ptr<const BatchProgram>& batch, GradientSync sync,
-                                    Optimizer* optimizer, const UsedParameters& used) {
+                                    Optimizer* optimizer, const UsedParameters* used) {
     key_.clear();
-    key_.add(reinterpret_cast<std::uintptr_t>(batch.get())).add(used.bytes());  // which the program keeps
+    key_.add(reinterpret_cast<std::uintptr_t>(batch.get()));  // which the program keeps
+    if (used) key_.add(used->bytes());
     add_to_key(sync, optimizer);
     if (Placed* found = placed_.find(key_.bytes())) {
         refresh_constants(*found);
         return *found->program;
     }
     Placed fresh = with_constants({batch}, optimizer);
-    fresh.program = std::make_unique<PlacedProgram>(context_, constants_, batch, plan_of(optimizer, sync), &used);
+    fresh.program = std::make_unique<PlacedProgram>(context_, constants_, batch, plan_of(optimizer, sync), used);
     return *placed_.add(key_.bytes(), std::move(fresh)).program;
 }
 

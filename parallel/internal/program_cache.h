@@ -45,9 +45,10 @@ public:
     }
     /// For programs that ranks place together: traced and matched when it is new. Valid until the next call.
     const TracedBatch& traced(const ProgramCall& call, const BatchCut& cut);
-    /// Such a program, placed for the parameters that all ranks use when it is new. Valid as those of `get`.
+    /// Such a program, placed for the parameters that all ranks use when it is new; null: those that it uses itself.
+    /// Valid as those of `get`.
     PlacedProgram& placed(const std::shared_ptr<const BatchProgram>& batch, GradientSync sync, Optimizer* optimizer,
-                          const UsedParameters& used);
+                          const UsedParameters* used);
     std::uint64_t traces() const { return traces_; }
 
 private:

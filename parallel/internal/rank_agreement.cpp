@@ -151,10 +151,10 @@ void take_buffers(const EngineContext& context) {
     for (const auto& arena : context.store->replicas()[0].buffers) take_values(context, *arena);
 }
 
-void take_state(EngineContext& context, const std::map<std::uint64_t, Optimizer*>& optimizers, int root) {
+void take_state(EngineContext& context, const std::vector<Optimizer*>& optimizers, int root) {
     for (const auto& arena : context.store->replicas()[0].parameters) take_values(context, *arena, root);
     for (const auto& arena : context.store->replicas()[0].buffers) take_values(context, *arena, root);
-    for (const auto& [id, optimizer] : optimizers) {
+    for (Optimizer* optimizer : optimizers) {
         const OptimizerState& state = context.state(*optimizer, 0);
         for (const auto* arenas : {&state.segments, &state.momentum})
             for (const auto& arena : *arenas)

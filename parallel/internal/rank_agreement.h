@@ -2,8 +2,7 @@
 // and values, and that their replicas have stayed alike.
 #pragma once
 
-#include <cstdint>
-#include <map>
+#include <vector>
 
 #include "lockstep/parallel/internal/engine_context.h"
 #include "lockstep/runtime/random.h"
@@ -25,9 +24,8 @@ void begin_alike(EngineContext& context, StepState& state, bool values);
 /// Rank 0's buffers become everybody's. Waits for all steps.
 void take_buffers(const EngineContext& context);
 
-/// Parameters, buffers, counters and the state of optimizers (by id) of rank `root` become everybody's. Waits for all
-/// steps.
-void take_state(EngineContext& context, const std::map<std::uint64_t, Optimizer*>& optimizers, int root);
+/// Parameters, buffers, counters and the state of `optimizers` of rank `root` become everybody's. Waits for all steps.
+void take_state(EngineContext& context, const std::vector<Optimizer*>& optimizers, int root);
 
 /// Throws DeviceError, on all ranks, where the replica of one differs from that of rank 0, naming rank and parameter.
 void require_same_values(const EngineContext& context);

@@ -32,9 +32,12 @@ std::string usual_backend(const std::string& devices, int ranks) {
 
 void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& when) {
     const auto range = [](auto low, auto high) { return CLI::Validator(CLI::Range(low, high)).description(""); };
+    std::vector<std::string> backends;
+    for (const auto& backend : lockstep::process_group_backends()) backends.push_back(backend.name);
     app.add_option("--backend", flags.backend,
                    "how processes talk" + when + "; shm unless given, nccl on GPUs of their own")
-        ->type_name("shm|gloo|nccl|mpi");
+        ->type_name("shm|gloo|nccl|mpi")
+        ->check(CLI::IsMember(backends).description(""));
     app.add_option("--init-method", flags.init_method, "how processes find each other" + when)
         ->type_name("env://|tcp://HOST:PORT|file:///PATH")
         ->capture_default_str();
@@ -59,6 +62,7 @@ bool nobody_launched(const RankFlags& flags) {
 
 void launch_ranks(const RankFlags& flags, int processes, std::vector<std::string> command) {
     if (flags.backend == "mpi") throw UsageError("--backend mpi: start the processes with mpirun");
+    if (!flags.backend.empty()) lockstep::require_usable(flags.backend);  // said once, not by every rank
     lockstep::LaunchOptions launch;
     launch.command = std::move(command);
     launch.processes = processes;

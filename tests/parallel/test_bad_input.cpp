@@ -135,6 +135,9 @@ TEST_CASE("tensors on the wrong device") {
     CHECK(message_of<InvalidArgument>([&] {
               (void)model(ls::ShardedTensor(cut, {half, half}));
           }) == "input 0: shard 0 is on cpu:1, the model has it on cpu:0; make the loader from this model");
+    CHECK(message_of<InvalidArgument>([&] { (void)ls::ShardedTensor(cut, {half}); }) ==
+          "ShardedTensor: 1 tensors and no events for 2 shards that have rows; give one for each, also of other "
+          "processes");
 }
 
 TEST_CASE("unequal shards that do different things across shards are refused before anything runs") {

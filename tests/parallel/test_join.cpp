@@ -62,7 +62,8 @@ void train(DistributedDataParallel<Net>& model, SGD& sgd, const Rows& rows) {
 
 TEST_CASE("uneven inputs: gradients are the mean over all ranks, or over those that have batches") {
     for (const std::vector<int>& batches :
-         {std::vector<int>{3, 5}, std::vector<int>{4, 1}, std::vector<int>{2, 4, 1}, std::vector<int>{3, 3}})
+         {std::vector<int>{3, 5}, std::vector<int>{4, 1}, std::vector<int>{2, 4, 1}, std::vector<int>{3, 3},
+          std::vector<int>{0, 3}, std::vector<int>{2, 0, 1}, std::vector<int>{0, 0, 2}})
         for (const bool by_all : {true, false}) {
             CAPTURE(batches, by_all);
             CHECK(on_ranks(static_cast<int>(batches.size()), [&](ProcessGroup& group) {
@@ -118,6 +119,64 @@ TEST_CASE("uneven inputs with gradients that are brought together every second t
           }) == "");
 }
 
+TEST_CASE("a rank without any batch: shards of its own, no_sync, parameters that only some ranks use, none anywhere") {
+    // Rank 0 computes two of three shards, rank 1 has a batch for its one shard.
+    const DistributedDataParallelOptions several_shards{.shards = 3};
+    for (const auto& options : {several_shards, DistributedDataParallelOptions{.find_unused_parameters = true}}) {
+        CAPTURE(options.shards);
+        CHECK(on_ranks(2, [&](ProcessGroup& group) {
+                  DistributedDataParallel model(seeded(), group, options);
+                  SGD sgd(model, {.lr = rate, .momentum = momentum});
+                  model.join([&] {
+                      for (int i = 0; i < 3 * group.rank(); ++i) train(model, sgd, Rows(1, i));
+                  });
+                  model.engine().verify_replicas();
+                  expect_close(model->first.weight.tensor().to_vector<float>(), expected({0, 3}, true), "weights");
+              }) == "");
+    }
+    CHECK(on_ranks(2, [](ProcessGroup& group) {
+              DistributedDataParallel model(seeded(), group);
+              SGD sgd(model, {.lr = rate});
+              model.join([&] {
+                  if (group.rank() == 0) return;
+                  sgd.zero_grad();
+                  {
+                      const auto apart = model.no_sync();
+                      loss_of(model.forward(Rows(1, 0).x), Rows(1, 0).y).backward();
+                  }
+                  loss_of(model.forward(Rows(1, 1).x), Rows(1, 1).y).backward();
+                  sgd.step();
+              });
+              model.engine().verify_replicas();
+              Net net = seeded();
+              SGD plain(net, {.lr = rate});
+              for (int i = 0; i < 2; ++i) (loss_of(net.forward(Rows(1, i).x), Rows(1, i).y) * 0.5).backward();
+              plain.step();
+              expect_close(model->first.weight.tensor().to_vector<float>(),
+                           net.first.weight.tensor().to_vector<float>(), "weights");
+          }) == "");
+    CHECK(on_ranks(2, [](ProcessGroup& group) {
+              DistributedDataParallel model(seeded(), group);
+              SGD sgd(model, {.lr = rate});
+              model.join([] {});
+              model.engine().verify_replicas();
+              expect_close(model->first.weight.tensor().to_vector<float>(),
+                           seeded().first.weight.tensor().to_vector<float>(), "weights");
+          }) == "");
+}
+
+namespace {
+
+/// Takes a number beside its tensor.
+struct Scaled {
+    Linear layer{6, 3};
+    LOCKSTEP_MEMBERS(layer)
+
+    Tensor forward(Tensor x, float scale) { return layer(x * scale); }
+};
+
+}  // namespace
+
 TEST_CASE("throw_on_early_termination ends all ranks with the first that has nothing left") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               DistributedDataParallel model(seeded(), group);
@@ -136,17 +195,34 @@ TEST_CASE("throw_on_early_termination ends all ranks with the first that has not
           }) == "");
 }
 
-TEST_CASE("join: a rank without any batch, a body that throws, step inside, and one inside the other") {
+TEST_CASE("join: a batch that cannot be lent, a body that throws, step inside, and one inside the other") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
-              DistributedDataParallel model(seeded(), group);
+              DistributedDataParallel model(Scaled{}, group);
               SGD sgd(model, {.lr = rate});
-              const auto one_batch = [&] { train(model, sgd, Rows(group.rank(), 0)); };
+              const auto one_batch = [&] {
+                  loss_of(model.forward(Rows(1, 0).x, 2.0F), Rows(1, 0).y).backward();
+                  sgd.step();
+                  model.synchronize();
+              };
               const auto begin = std::chrono::steady_clock::now();
               if (group.rank() == 0)
-                  expect_throws<InvalidArgument>("rank 0 had no batch at all", [&] { model.join([] {}); });
+                  expect_throws<InvalidArgument>("more than the tensors", [&] { model.join([] {}); });
               else
                   expect_throws<CommunicationError>("rank 0", [&] { model.join(one_batch); });
               expect(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20), "the other rank waited");
+          }) == "");
+    CHECK(on_ranks(2, [](ProcessGroup& group) {
+              DistributedDataParallel model(seeded(), group);
+              const auto cut_before = [&] {
+                  const Tensor elsewhere = Tensor::empty({0, 6});
+                  model.forward(ShardedTensor(cut_batch(10, 2), {elsewhere, Rows(1, 0).x.to(model.devices()[0])},
+                                              nullptr, {1, 2}));
+              };
+              expect_throws<InvalidArgument>("cut in shards already", [&] {
+                  model.join([&] {
+                      if (group.rank() == 1) cut_before();
+                  });
+              });
           }) == "");
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               DistributedDataParallel model(seeded(), group);

@@ -62,6 +62,7 @@ TEST_CASE("wrong usage is one line and status 2") {
                                     "--parallel ddp --micro-steps 2",
                                     "--parallel ddp --rank 0",
                                     "--parallel ddp --backend mpi",
+                                    "--parallel ddp --backend pigeon",
                                     "--parallel ddp --reduction quick",
                                     "--net large",
                                     "--devices cpu:99",
@@ -106,6 +107,14 @@ TEST_CASE("wrong usage is one line and status 2") {
         CHECK(run.lines_of_err() == 1);
     }
     CHECK(place.run("lockstep-info", "LOCKSTEP_CPU_DEVICES=many").status == 2);
+}
+
+TEST_CASE("a backend that this machine cannot use is said once, before any process is started") {
+    const Place place;
+    const Run run = place.run("linear --parallel ddp --devices cpu:0,cpu:1 --backend nccl", "CUDA_VISIBLE_DEVICES=");
+    CHECK(run.status == 1);
+    CHECK(run.lines_of_err() == 1);
+    CHECK_THAT(run.err, contains("backend nccl: "));
 }
 
 TEST_CASE("figures that cannot be printed are a failed run") {
