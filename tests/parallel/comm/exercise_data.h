@@ -18,8 +18,8 @@ using Bytes = std::vector<unsigned char>;
 using Clock = std::chrono::steady_clock;
 
 inline constexpr std::size_t most_failures = 12;
-// A multiple of 4, not of 8 or 16. ThreadSanitizer makes the loops here 25 times slower, and sees one rank at a time.
-#if defined(__SANITIZE_THREAD__)
+// A multiple of 4, not of 8 or 16. Sanitizers make the loops here 10 and 25 times slower, and see one rank at a time.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 inline constexpr std::size_t large = (std::size_t{1} << 17) + 20;
 #else
 inline constexpr std::size_t large = (std::size_t{1} << 20) + 20;
