@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <numeric>
 #include <utility>
 
@@ -49,7 +50,10 @@ ProcessGroup::ProcessGroup(std::shared_ptr<Rendezvous> rendezvous, std::shared_p
       communicator_(std::move(communicator)),
       queue_(std::make_unique<OperationQueue>(communicator_)) {}
 
-ProcessGroup::~ProcessGroup() = default;
+ProcessGroup::~ProcessGroup() {
+    if (std::uncaught_exceptions() > exceptions_)
+        communicator_->abort(fmt::format("rank {} has left: an error has ended its work", rank()));
+}
 
 int ProcessGroup::rank() const { return communicator_->rank(); }
 int ProcessGroup::size() const { return communicator_->size(); }

@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -55,7 +56,8 @@ std::string why_unusable(std::string_view backend);
 void require_usable(std::string_view backend);
 
 /// All processes of a job, or some of them. Made by every one of them, at the same time; destroyed by each when it
-/// likes: what is still under way then fails, here and, with an error that says so, on the other ranks.
+/// likes: what is still under way then fails, here and, with an error that says so, on the other ranks. Destroyed while
+/// an exception is on its way, it ends what the others do with this rank, whether under way or still to come.
 ///
 /// Collectives are called by all ranks in the same order, with the same shapes, dtypes and roots (LOCKSTEP_DEBUG=detail
 /// compares them and names the ranks that differ). They run in the order of the calls, one after another; messages pass
@@ -186,6 +188,7 @@ private:
     std::shared_ptr<Communicator> communicator_;
     std::unique_ptr<OperationQueue> queue_;  ///< goes before the communicator
     int subgroups_ = 0;
+    int exceptions_ = std::uncaught_exceptions();  ///< when it was made
 };
 
 }  // namespace lockstep

@@ -50,8 +50,8 @@ struct RendezvousOptions {
 class Rendezvous {
 public:
     /// Returns on every rank once all are there. Rank 0 serves the store; under torchrun, whose agent holds
-    /// MASTER_PORT, on the next port. Throws InvalidArgument for what cannot be, and CommunicationError, within the
-    /// timeout, when ranks do not arrive (naming them), a rank is there twice or world sizes differ.
+    /// MASTER_PORT, on one of the next ports. Throws InvalidArgument for what cannot be, and CommunicationError, within
+    /// the timeout, when ranks do not arrive (naming them), a rank is there twice or world sizes differ.
     explicit Rendezvous(const RendezvousOptions& options = {});
     /// Rank 0 gives the others a few seconds to take their leave, unless the job has failed.
     ~Rendezvous();
@@ -69,6 +69,8 @@ private:
     void join(Store::Milliseconds timeout);
     /// After the deadline: says to all that nobody needs to wait any longer, and throws, unless all are there by now.
     void give_up(Store::Milliseconds timeout);
+    /// Says `reason` to all who still wait for others of `ranks` ranks.
+    void tell_all(const std::string& reason, int ranks);
     /// Leaves a job that has not come together, and throws.
     [[noreturn]] void give_in(const std::string& reason) const;
     [[noreturn]] void fail(const std::string& reason) const;
@@ -77,6 +79,7 @@ private:
     ProcessPlace place_;
     std::string file_;  ///< of a file store: removed by the last one
     std::unique_ptr<TcpStoreServer> server_;
+    std::unique_ptr<TcpStore> presence_;  ///< a connection that the store's server sees end when this process dies
     std::shared_ptr<Store> store_;
     std::shared_ptr<JobFailure> failure_;
 };

@@ -59,6 +59,9 @@ struct TcpStoreOptions {
     Store::Milliseconds timeout = Store::default_timeout;  ///< also of connecting
     /// Shared secret of at most 256 bytes; who does not know it is sent away.
     std::string token = {};
+    /// From `port` on, where others may have taken the first ones: the server takes the first that is free, and a store
+    /// looks for it on all of them, telling it from strangers by the token.
+    int ports = 1;
 };
 
 /// Holds the keys in memory and serves them to TcpStores from a thread of its own, until it is destroyed. Strangers,
@@ -96,6 +99,9 @@ public:
     std::unique_ptr<Store> clone(Milliseconds timeout) override;
     Milliseconds timeout() const override;
     std::string describe() const override;
+    /// When this connection is lost, because the process dies, or at its end, the server appends `text` to what the key
+    /// holds: the last one given, none where that is empty.
+    void append_on_loss(std::string_view key, std::string_view text);
 
 private:
     class Connection;

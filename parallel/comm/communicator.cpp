@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/parallel/comm/departures.h"
 #include "lockstep/parallel/comm/host_identity.h"
 #include "lockstep/parallel/comm/progress_board.h"
 #include "lockstep/parallel/comm/reduce_elements.h"
@@ -59,12 +60,29 @@ void copy(void* to, const void* from, std::size_t bytes) {
     if (bytes > 0 && to != from) std::memmove(to, from, bytes);
 }
 
+/// Of the ranks of a group, in the job.
+std::vector<int> job_ranks(const Communicator::Place& place) {
+    std::vector<int> ranks = place.global_ranks;
+    if (ranks.empty()) {
+        ranks.resize(static_cast<std::size_t>(place.size));
+        std::iota(ranks.begin(), ranks.end(), 0);
+    }
+    return ranks;
+}
+
 /// What ranks compare.
 struct Fingerprint {
     std::array<char, 24> name{};
     std::uint64_t bytes = 0, layout = 0;
     std::int32_t root = 0, dtype = 0, op = 0, on_gpu = 0;
+    std::int32_t uneven = 0;
     bool operator==(const Fingerprint&) const = default;
+
+    /// Whether two ranks do the same.
+    bool matches(Fingerprint other) const {
+        if (uneven != 0 && other.uneven != 0) other.bytes = bytes;
+        return *this == other;
+    }
 };
 
 std::string describe(const Fingerprint& call) {
@@ -116,14 +134,21 @@ void Communicator::connect(const std::string& prefix, const MakeTransport& make)
                                              place_.size, place_.name, backend_, reason, missing.empty() ? "" : "; ",
                                              missing));
     };
+    const auto gone = [&](int rank) {
+        const std::string lines = place_.store->try_get(departures).value_or("");
+        const auto how = departure_of(lines, job_ranks(place_)[static_cast<std::size_t>(rank)]);
+        return how ? fmt::format("rank {} has {}", rank, name_of(*how)) : std::string();
+    };
     TransportPlace where{.rank = place_.rank,
                          .size = place_.size,
                          .store = store,
                          .timeout = place_.timeout,
                          .global_ranks = place_.global_ranks,
-                         .master_addr = place_.master_addr};
+                         .master_addr = place_.master_addr,
+                         .gone = gone};
     try {
-        board_ = std::make_unique<ProgressBoard>(*store, place_.rank, place_.size);
+        board_ = std::make_unique<ProgressBoard>(*place_.store, prefix, place_.rank, job_ranks(place_),
+                                                 [this](const std::string& reason) { abort(reason); });
         if (place_.hosts.empty()) place_.hosts = find_hosts(where, Clock::now() + place_.timeout);
         where.hosts = place_.hosts;
         transport_ = make(where);
@@ -192,6 +217,7 @@ void Communicator::compare(const Call& call, Deadline deadline) {
     Fingerprint& own = all[static_cast<std::size_t>(place_.rank)];
     call.name.copy(own.name.data(), own.name.size() - 1);
     own.bytes = call.bytes;
+    own.uneven = call.uneven ? 1 : 0;
     own.layout = call.layout;
     own.root = call.root;
     own.dtype = call.dtype;
@@ -201,7 +227,7 @@ void Communicator::compare(const Call& call, Deadline deadline) {
     const std::vector<std::size_t> sizes(all.size(), sizeof(Fingerprint));
     host.all_gather(&own, all.data(), sizes, deadline);
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
-        if (all[rank] == all[0]) continue;
+        if (all[rank].matches(all[0])) continue;
         host.barrier(deadline);  // all have seen it before the first one leaves
         throw TransportError(fmt::format("the ranks call different things: rank 0 {}, rank {} {}{}", describe(all[0]),
                                          rank, describe(all[rank]),
@@ -297,10 +323,11 @@ void Communicator::all_to_all(const void* in, std::span<const std::size_t> sent,
     require_parts("all_to_all", sent.size());
     require_parts("all_to_all", received.size());
     if (!transport_) copy(out, in, std::min(sent[0], received[0]));
-    perform({.name = "all_to_all", .dtype = number_of(elements)}, [&](Deadline d) {
-        if (compares_) compare_parts(sent, received, d);
-        transport_->all_to_all(in, sent, out, received, d);
-    });
+    perform({.name = "all_to_all", .bytes = sum_of(sent), .dtype = number_of(elements), .uneven = true},
+            [&](Deadline d) {
+                if (compares_) compare_parts(sent, received, d);
+                transport_->all_to_all(in, sent, out, received, d);
+            });
 }
 
 bool Communicator::divides(ReduceOp op, DType dtype) const {

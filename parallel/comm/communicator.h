@@ -106,6 +106,7 @@ private:
         int root = -1;
         int dtype = -1, op = -1;
         std::uint64_t layout = 0;  ///< differs where the parts of the ranks differ
+        bool uneven = false;       ///< ranks may give different numbers of bytes
     };
     template <class Body>
     void perform(const Call& call, Body&& body);

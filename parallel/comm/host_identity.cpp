@@ -35,23 +35,27 @@ std::string process_space() {
     return boot + "/" + std::string(space.data(), static_cast<std::size_t>(length));
 }
 
+std::string entry_of(const TransportPlace& place, std::string_view key, int peer, Deadline deadline) {
+    const std::string name = fmt::format("{}/{}", key, peer);
+    constexpr milliseconds longest(20);
+    for (auto pause = milliseconds(1);; pause = std::min(2 * pause, longest)) {
+        // In this order: what it has said before it went counts.
+        const std::string gone = pause == longest && place.gone ? place.gone(place.called(peer)) : std::string();
+        if (std::optional<std::string> text = place.store->try_get(name)) return std::move(*text);
+        if (!gone.empty()) throw TransportError(gone);
+        if (std::chrono::steady_clock::now() >= deadline)
+            throw TransportError(fmt::format("rank {} has not come within {} ms; was it started?", place.called(peer),
+                                             place.timeout.count()));
+        std::this_thread::sleep_for(pause);
+    }
+}
+
 std::vector<std::string> introduce(const TransportPlace& place, std::string_view key, const std::string& own,
                                    Deadline deadline) {
     place.store->set(fmt::format("{}/{}", key, place.rank), own);
-    std::vector<std::string> all(static_cast<std::size_t>(place.size), own);
-    for (int peer = 0; peer < place.size; ++peer) {
-        if (peer == place.rank) continue;
-        std::optional<std::string> text;
-        for (auto pause = milliseconds(1);; pause = std::min(2 * pause, milliseconds(20))) {
-            text = place.store->try_get(fmt::format("{}/{}", key, peer));
-            if (text) break;
-            if (std::chrono::steady_clock::now() >= deadline)
-                throw TransportError(fmt::format("rank {} has not come within {} ms; was it started?",
-                                                 place.called(peer), place.timeout.count()));
-            std::this_thread::sleep_for(pause);
-        }
-        all[static_cast<std::size_t>(peer)] = *text;
-    }
+    std::vector<std::string> all;
+    for (int peer = 0; peer < place.size; ++peer)
+        all.push_back(peer == place.rank ? own : entry_of(place, key, peer, deadline));
     return all;
 }
 

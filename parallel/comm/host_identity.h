@@ -13,8 +13,12 @@ namespace lockstep {
 /// does not tell.
 std::string process_space();
 
+/// What `peer` says in the group's store under `key`. Waits for it. Throws TransportError when it has not come by
+/// `deadline` or has gone, and what the store throws.
+std::string entry_of(const TransportPlace& place, std::string_view key, int peer, Deadline deadline);
+
 /// Every rank of `place` says something about itself in its store, under `key`; returns what all say, in order of
-/// ranks. Throws TransportError when one has not come by `deadline`, and what the store throws.
+/// ranks. Throws as `entry_of`.
 std::vector<std::string> introduce(const TransportPlace& place, std::string_view key, const std::string& own,
                                    Deadline deadline);
 

@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <optional>
 #include <sstream>
+#include <utility>
+
+#include "lockstep/parallel/comm/departures.h"
 
 namespace lockstep {
 
@@ -19,6 +23,9 @@ constexpr milliseconds patience(100);
 constexpr milliseconds interval(400);
 /// The store may lie with the rank that has stopped: nobody waits longer for its answer.
 constexpr milliseconds time_to_answer(250);
+/// An operation may be done yet after a rank has gone that took its part in it, and a backend knows better what is
+/// wrong.
+constexpr milliseconds time_to_finish(1000);
 /// What others have done may not have been told yet.
 constexpr milliseconds time_to_tell(500);
 
@@ -29,8 +36,14 @@ std::string ranks_have(const std::vector<int>& ranks) {
 
 }  // namespace
 
-ProgressBoard::ProgressBoard(Store& store, int rank, int size)
-    : rank_(rank), size_(size), store_(store.clone(time_to_answer)), watcher_([this] { watch(); }) {}
+ProgressBoard::ProgressBoard(Store& job, std::string prefix, int rank, std::vector<int> job_ranks,
+                             std::function<void(const std::string& reason)> abort)
+    : rank_(rank),
+      job_ranks_(std::move(job_ranks)),
+      abort_(std::move(abort)),
+      job_(job.clone(time_to_answer)),
+      store_(std::make_unique<PrefixStore>(std::move(prefix), job_)),
+      watcher_([this] { watch(); }) {}
 
 ProgressBoard::~ProgressBoard() {
     {
@@ -64,19 +77,41 @@ void ProgressBoard::publish(std::string_view key, const std::string& text) {
 
 void ProgressBoard::watch() {
     std::unique_lock lock(mutex_);
-    auto told = Clock::now();
+    auto told = Clock::now(), looked = told;
+    std::optional<Clock::time_point> heard;  // that a rank has gone
     while (!stopping_) {
         changed_.wait_for(lock, patience);
         const auto now = Clock::now();
         const bool held_up = under_way_ && now - began_ >= patience;
-        if (stopping_ || number_ == published_ || !(held_up || now - told >= interval)) continue;
-        published_ = number_;
-        told = now;
-        const std::string text = fmt::format("{} {}", number_, operation_);
+        if (!stopping_ && number_ != published_ && (held_up || now - told >= interval)) {
+            published_ = number_;
+            told = now;
+            const std::string text = fmt::format("{} {}", number_, operation_);
+            lock.unlock();
+            publish(progress, text);
+            lock.lock();
+        }
+        if (stopping_ || !held_up || now - looked < interval) continue;
+        looked = now;
+        const auto began = began_;
         lock.unlock();
-        publish(progress, text);
+        const std::string reason = lost();
+        if (!reason.empty() && !heard) heard = now;
+        if (!reason.empty() && now - std::max(*heard, began) >= time_to_finish) return abort_(reason);
         lock.lock();
     }
+}
+
+std::string ProgressBoard::lost() {
+    try {
+        const std::string lines = job_->try_get(departures).value_or("");
+        for (std::size_t rank = 0; rank < job_ranks_.size(); ++rank)
+            if (const auto how = departure_of(lines, job_ranks_[rank]); how && *how != Departure::left)
+                return fmt::format("rank {} has {}", rank, name_of(*how));
+    } catch (const std::exception&) {  // the store has gone: its rank may have left in good order
+        return {};
+    }
+    return {};
 }
 
 ProgressBoard::Behind ProgressBoard::behind(std::string_view key, std::uint64_t number) {
@@ -85,7 +120,7 @@ ProgressBoard::Behind ProgressBoard::behind(std::string_view key, std::uint64_t 
     do {
         std::this_thread::sleep_for(milliseconds(20));
         found = {};
-        for (int rank = 0; rank < size_; ++rank) {
+        for (int rank = 0; rank < static_cast<int>(job_ranks_.size()); ++rank) {
             const std::optional<std::string> text = store_->try_get(fmt::format("{}/{}", key, rank));
             std::uint64_t there = 0;
             std::string name;
@@ -131,8 +166,8 @@ std::string ProgressBoard::unconnected() noexcept {
         note_connected();  // it is not, but it is no reason for the others to wait
         const Behind found = behind(connected, 1);
         return found.ranks.empty() ? "" : ranks_have(found.ranks) + " not connected so far";
-    } catch (const std::exception& error) {
-        return error.what();
+    } catch (const std::exception&) {  // without the store there is no group: that was said
+        return {};
     }
 }
 

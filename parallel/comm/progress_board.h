@@ -1,11 +1,12 @@
 // Where the ranks of a group tell how far they have come, so that an error can name who is missing. Every rank writes
 // the number of its operation to the store now and then, and when it is held up; one that fails looks who has not come
-// so far.
+// so far. Whoever is held up looks also whether a rank has gone without finishing its work: not every backend tells.
 #pragma once
 
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -19,8 +20,10 @@ namespace lockstep {
 
 class ProgressBoard {
 public:
-    /// `store`: the group's own.
-    ProgressBoard(Store& store, int rank, int size);
+    /// `job`: the job's store, in which the group's keys begin with `prefix`; `job_ranks`: the numbers there of the
+    /// group's ranks. `abort` ends, from another thread, an operation that waits for one that has gone.
+    ProgressBoard(Store& job, std::string prefix, int rank, std::vector<int> job_ranks,
+                  std::function<void(const std::string& reason)> abort);
     ~ProgressBoard();
     ProgressBoard(const ProgressBoard&) = delete;
     ProgressBoard& operator=(const ProgressBoard&) = delete;
@@ -51,8 +54,14 @@ private:
     /// Of another rank.
     std::string cause();
 
-    const int rank_, size_;
-    std::unique_ptr<Store> store_;
+    /// "rank 3 has died" of the first that has not left in good order.
+    std::string lost();
+
+    const int rank_;
+    const std::vector<int> job_ranks_;
+    const std::function<void(const std::string& reason)> abort_;
+    std::shared_ptr<Store> job_;
+    std::unique_ptr<Store> store_;  ///< the group's own
     std::mutex mutex_;
     std::condition_variable changed_;
     std::string operation_;

@@ -12,8 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/parallel/comm/departures.h"
 #include "lockstep/parallel/comm/job_failure.h"
+#include "lockstep/parallel/comm/sockets.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/environment.h"
 
 namespace lockstep {
 
@@ -27,6 +30,15 @@ constexpr Milliseconds time_to_leave(5000);
 constexpr Milliseconds time_to_hear(300);
 /// In front of what is stored in the place of a rank that did not come.
 constexpr std::string_view given_up = "! ";
+/// Where a process that was sent away left why.
+constexpr std::string_view stranger = "stranger";
+
+/// Of the job's keys in a store that may serve others, too.
+constexpr std::string_view prefix = "lockstep/";
+/// A size in the store may be anything.
+constexpr int most_to_tell = 4096;
+/// Where torchrun's agent holds a port, rank 0 takes one of so many behind it.
+constexpr int ports_to_try = 16;
 
 /// "tcp://host:port?rank=0&world_size=2" in parts.
 struct InitMethod {
@@ -92,6 +104,12 @@ std::optional<int> agreed(const char* what, std::optional<int> a, std::optional<
     return a ? a : b;
 }
 
+void take_address(ProcessPlace& place) {
+    if (const char* address = std::getenv("MASTER_ADDR")) place.master_addr = address;
+    place.master_port = static_cast<int>(environment::integer("MASTER_PORT", 1, 65535).value_or(0));
+    if (std::getenv("TORCHELASTIC_RUN_ID")) place.launcher = Launcher::torchrun;  // whose agent is there all the same
+}
+
 void place_from(ProcessPlace& place, const RendezvousOptions& options, const InitMethod& method) {
     const std::optional<int> rank = agreed("rank", options.rank, method.rank);
     const std::optional<int> world_size = agreed("world size", options.world_size, method.world_size);
@@ -100,12 +118,24 @@ void place_from(ProcessPlace& place, const RendezvousOptions& options, const Ini
     if (rank) {
         place = {};
         place.launcher = Launcher::environment;
+        if (method.scheme == "env") take_address(place);
         place.rank = place.local_rank = *rank;
         place.world_size = place.local_world_size = *world_size;
     }
     if (place.world_size < 1 || place.rank < 0 || place.rank >= place.world_size)
         throw InvalidArgument(fmt::format("rendezvous: rank {} of {} processes; ranks go from 0 to {}", place.rank,
                                           place.world_size, std::max(place.world_size, 1) - 1));
+}
+
+/// Any of the next ports may be somebody else's: the token tells this job's store, of this attempt, from others.
+void go_beside_agent(TcpStoreOptions& there) {
+    const auto variable = [](const char* name) { return std::string_view(std::getenv(name) ? std::getenv(name) : ""); };
+    if (!there.token.empty() || is_loopback(there.host))  // elsewhere a token must be given
+        there.token += fmt::format("/{}/{}/{}", variable("TORCHELASTIC_RUN_ID"), there.port,
+                                   variable("TORCHELASTIC_RESTART_COUNT"));
+    there.token.resize(std::min<std::size_t>(there.token.size(), 256));
+    ++there.port;
+    there.ports = std::min(ports_to_try, 65536 - there.port);
 }
 
 std::string key_of(int rank) { return fmt::format("rank/{}", rank); }
@@ -139,11 +169,13 @@ Rendezvous::Rendezvous(const RendezvousOptions& options) : failure_(std::make_sh
                 "rendezvous: {} processes and no address of rank 0; set MASTER_ADDR and MASTER_PORT, or give "
                 "tcp://HOST:PORT",
                 place_.world_size));
-        if (method.scheme == "env" && place_.launcher == Launcher::torchrun) ++there.port;
+        if (method.scheme == "env" && place_.launcher == Launcher::torchrun) go_beside_agent(there);
         if (place_.rank == 0) server_ = std::make_unique<TcpStoreServer>(there);
+        if (server_ && there.ports > 1) there.port = server_->port(), there.ports = 1;
         store_ = std::make_shared<TcpStore>(there);
+        presence_ = std::make_unique<TcpStore>(there);
     }
-    store_ = std::make_shared<PrefixStore>("lockstep/", store_);
+    store_ = std::make_shared<PrefixStore>(std::string(prefix), store_);
     join(options.timeout);
 }
 
@@ -151,17 +183,25 @@ void Rendezvous::join(Milliseconds timeout) {
     const auto deadline = Clock::now() + timeout;
     const std::string size = std::to_string(place_.world_size);
     const std::string left_over = file_.empty() ? "" : "; or the file is left from an earlier run: remove it";
-    if (const std::string found = store_->compare_set("world_size", "", size); found != size)
-        throw CommunicationError(
-            fmt::format("rendezvous: rank {} was started for {} processes, others for {}; start all "
-                        "with the same world size{}",
-                        place_.rank, size, found, left_over));
+    if (const std::string found = store_->compare_set("world_size", "", size); found != size) {
+        const std::string reason =
+            fmt::format("{}rank {} was started for {} processes, others for {}; start all with the same world size{}",
+                        given_up, place_.rank, size, found, left_over);
+        tell_all(reason, std::clamp(std::atoi(found.c_str()), 0, most_to_tell));
+        fail(reason);
+    }
     const std::string own = signature();
     const std::string found_rank = store_->compare_set(key_of(place_.rank), "", own);
     if (found_rank.starts_with(given_up)) fail(found_rank);
-    if (found_rank != own)
-        throw CommunicationError(fmt::format("rendezvous: rank {} of {} is there twice; give every process its own{}",
-                                             place_.rank, size, left_over));
+    if (found_rank != own) {
+        const std::string reason = fmt::format("{}rank {} of {} is there twice; give every process its own{}", given_up,
+                                               place_.rank, size, left_over);
+        store_->set(stranger, reason);  // the others can do without
+        fail(reason);
+    }
+    if (presence_)
+        presence_->append_on_loss(fmt::format("{}{}", prefix, departures),
+                                  departure_line(place_.rank, Departure::died));
     for (int rank = 0; rank < place_.world_size; ++rank) {
         const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
         std::string found_there;
@@ -180,13 +220,19 @@ void Rendezvous::give_up(Milliseconds timeout) {
     for (int rank = 0; rank < place_.world_size; ++rank)
         if (!store_->try_get(key_of(rank))) missing.push_back(rank);
     if (missing.empty()) return;
+    const std::string other = store_->try_get(stranger).value_or("");
     const std::string reason = fmt::format(
-        "{}of {} processes ranks {} have not arrived in {} ms; are they running, and do they know the same "
-        "address?",
-        given_up, place_.world_size, fmt::join(missing, ", "), timeout.count());
-    // In their place: so those who still wait for them hear it too, and they themselves if they come.
-    for (const int rank : missing) store_->compare_set(key_of(rank), "", reason);
+        "{}of {} processes {} {} {} not arrived in {} ms; {}", given_up, place_.world_size,
+        missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "), missing.size() == 1 ? "has" : "have",
+        timeout.count(),
+        other.empty() ? "are all running, and do they know the same address?" : other.substr(given_up.size()));
+    tell_all(reason, place_.world_size);
     give_in(reason);
+}
+
+void Rendezvous::tell_all(const std::string& reason, int ranks) {
+    // In the place of those who are missing: who comes yet hears it, too.
+    for (int rank = 0; rank < ranks; ++rank) store_->compare_set(key_of(rank), "", reason);
 }
 
 void Rendezvous::give_in(const std::string& reason) const {
@@ -219,6 +265,8 @@ Rendezvous::~Rendezvous() {
     const Milliseconds patience = failed ? time_to_hear : time_to_leave;
     try {
         const std::unique_ptr<Store> store = store_->clone(patience);
+        note_departure(*store, place_.rank, failed ? Departure::failed : Departure::left);
+        if (presence_) presence_->append_on_loss(fmt::format("{}{}", prefix, departures), "");
         leave(*store, place_.world_size - (failed ? 1 : 0), patience);
     } catch (const std::exception&) {  // rank 0 has gone: nobody is left to tell
     }

@@ -151,7 +151,7 @@ bool is_loopback(const std::string& host) {
     return true;
 }
 
-Descriptor connect_to(const std::string& host, int port, Deadline deadline) {
+Descriptor connect_to(const std::string& host, int port, Deadline deadline, Attempts attempts) {
     const Addresses addresses = addresses_of(host, port, false);
     std::chrono::milliseconds pause(5);
     for (;;) {
@@ -161,7 +161,7 @@ Descriptor connect_to(const std::string& host, int port, Deadline deadline) {
             if (socket) return std::move(socket);
             failure = std::move(why);
         }
-        if (std::chrono::steady_clock::now() + pause >= deadline)
+        if (attempts == Attempts::one || std::chrono::steady_clock::now() + pause >= deadline)
             throw CommunicationError(fmt::format(
                 "cannot reach {}:{}: {}; is the process of rank 0 running, and are address and port its own?", host,
                 port, failure));
@@ -192,7 +192,7 @@ std::string receive_all(const Descriptor& socket, char* to, std::size_t size, De
             to += received;
             size -= static_cast<std::size_t>(received);
         } else if (received == 0) {
-            return "the other side has closed the connection";
+            return std::string(connection_closed);
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
             std::string failure = wait_for(socket, POLLIN, deadline);
             if (!failure.empty()) return failure;

@@ -39,12 +39,14 @@ Descriptor hold_free_port();
 int port_of(const Descriptor& socket);
 /// Whether all addresses of `host` are of the loopback interface. Throws CommunicationError when it has none.
 bool is_loopback(const std::string& host);
+enum class Attempts : bool { one, many };
 /// Connects, and tries again until `deadline` while nobody answers. Throws CommunicationError.
-Descriptor connect_to(const std::string& host, int port, Deadline deadline);
+Descriptor connect_to(const std::string& host, int port, Deadline deadline, Attempts attempts = Attempts::many);
 
 /// All of `bytes`, by `deadline`. Empty when done, else why not.
 std::string send_all(const Descriptor& socket, std::string_view bytes, Deadline deadline);
-/// Exactly `size` bytes into `to`. Empty when done, else why not.
+inline constexpr std::string_view connection_closed = "the other side has closed the connection";
+/// Exactly `size` bytes into `to`. Empty when done, else why not: `connection_closed`, or another text.
 std::string receive_all(const Descriptor& socket, char* to, std::size_t size, Deadline deadline);
 
 }  // namespace lockstep

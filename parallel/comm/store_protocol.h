@@ -16,7 +16,7 @@
 
 namespace lockstep::store_protocol {
 
-enum class Command : std::uint8_t { hello, set, get, try_get, add, compare_set, remove, count };
+enum class Command : std::uint8_t { hello, set, get, try_get, add, compare_set, remove, count, append_on_loss };
 enum class Answer : std::uint8_t {
     good,     ///< fields: the result, if there is one
     missing,  ///< no such key, or not in time

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,8 +23,11 @@ public:
         if (options_.token.size() > longest_token)
             throw InvalidArgument(fmt::format("TcpStore: a token of {} bytes; at most {} are sent",
                                               options_.token.size(), longest_token));
-        socket_ = connect_to(options_.host, options_.port, std::chrono::steady_clock::now() + options_.timeout);
-        ask("hello", Command::hello, {magic, options_.token}, options_.timeout);
+        const Deadline deadline = std::chrono::steady_clock::now() + options_.timeout;
+        if (options_.ports == 1)
+            say_hello(deadline, Attempts::many);
+        else
+            look_for_it(deadline);
     }
 
     const TcpStoreOptions& options() const { return options_; }
@@ -33,7 +37,7 @@ public:
     std::optional<std::string> ask(std::string_view what, Command command, const std::vector<std::string_view>& fields,
                                    Milliseconds timeout) {
         const std::scoped_lock lock(mutex_);
-        if (!socket_) throw CommunicationError(fmt::format("{}: {}: the connection was lost before", describe(), what));
+        if (!socket_) throw CommunicationError(gone());
         const Deadline deadline = std::chrono::steady_clock::now() + timeout;
         std::string failure = send_all(socket_, encode(static_cast<std::uint8_t>(command), fields), deadline);
         std::array<char, 4> size{};
@@ -50,6 +54,7 @@ public:
         }
         if (!failure.empty()) {
             socket_.reset();  // an answer that comes later would be taken for that of another question
+            if (failure == connection_closed && command != Command::hello) throw CommunicationError(gone());
             throw CommunicationError(fmt::format("{}: {}: {}", describe(), what, failure));
         }
         switch (static_cast<Answer>(frame->kind)) {
@@ -63,6 +68,33 @@ public:
     }
 
 private:
+    /// For a port of several to show what is there.
+    static constexpr Milliseconds time_to_greet{500};
+
+    std::string gone() const { return describe() + " has gone: that rank has left or died"; }
+    void look_for_it(Deadline deadline) {
+        const int first = options_.port;
+        for (Milliseconds pause(5);; pause = std::min(2 * pause, Milliseconds(200))) {
+            for (int port = first; port < first + options_.ports; ++port) {
+                const Deadline soon = std::chrono::steady_clock::now() + time_to_greet;
+                try {
+                    options_.port = port;
+                    say_hello(std::min(soon, deadline), Attempts::one);
+                    options_.ports = 1;  // clones know where it is
+                    return;
+                } catch (const CommunicationError&) {  // a stranger's, or nobody's yet
+                    if (soon >= deadline) throw;
+                }
+            }
+            std::this_thread::sleep_for(pause);
+        }
+    }
+
+    void say_hello(Deadline deadline, Attempts attempts) {
+        socket_ = connect_to(options_.host, options_.port, deadline, attempts);
+        ask("hello", Command::hello, {magic, options_.token}, Milliseconds(milliseconds_until(deadline)));
+    }
+
     TcpStoreOptions options_;
     std::mutex mutex_;
     Descriptor socket_;
@@ -116,6 +148,11 @@ std::string TcpStore::compare_set(std::string_view key, std::string_view expecte
     return connection_
         ->ask(fmt::format("compare_set '{}'", key), Command::compare_set, {key, expected, desired}, timeout())
         .value_or("");
+}
+
+void TcpStore::append_on_loss(std::string_view key, std::string_view text) {
+    require_value(key, text);
+    connection_->ask(fmt::format("append_on_loss to '{}'", key), Command::append_on_loss, {key, text}, timeout());
 }
 
 bool TcpStore::remove(std::string_view key) {

@@ -40,6 +40,7 @@ bool same_secret(std::string_view a, std::string_view b) {
 struct Client {
     Descriptor socket;
     std::string in, out;
+    std::string will_key, will;        ///< what is appended where, once the connection is lost
     bool known = false;                ///< has said hello
     bool leaving = false;              ///< is closed once `out` has been sent
     std::optional<std::string> wants;  ///< the key of a get that waits
@@ -56,7 +57,8 @@ std::size_t fields_of(Command command) {
         case Command::hello:
         case Command::set:
         case Command::get:
-        case Command::add: break;
+        case Command::add:
+        case Command::append_on_loss: break;
     }
     return 2;
 }
@@ -71,9 +73,14 @@ public:
                 fmt::format("TcpStoreServer: a token of {} bytes; at most {} are sent", token_.size(), longest_token));
         if (token_.empty() && !is_loopback(options.host))
             throw InvalidArgument(
-                fmt::format("TcpStoreServer: {} can be reached from other machines; set a token that all ranks know",
+                fmt::format("TcpStoreServer: {} can be reached from other machines; set a token that all ranks know "
+                            "(LOCKSTEP_STORE_TOKEN)",
                             options.host));
-        listener_ = listen_on(options.host, options.port);
+        for (int port = options.port; !listener_; ++port) try {
+                listener_ = listen_on(options.host, port);
+            } catch (const CommunicationError&) {
+                if (port + 1 >= options.port + options.ports) throw;
+            }
         port_ = port_of(listener_);
         wake_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
         if (!wake_) throw CommunicationError(fmt::format("store: no event descriptor: {}", text_of(errno)));
@@ -105,11 +112,25 @@ private:
             if (entries[0].revents != 0) return;
             auto entry = entries.begin() + 2;
             for (auto client = clients_.begin(); client != clients_.end(); ++entry) {
-                const bool stays = attend(*client, entry->revents);
-                client = stays ? std::next(client) : clients_.erase(client);
+                if (attend(*client, entry->revents)) {
+                    ++client;
+                } else {
+                    const Client lost = std::move(*client);
+                    client = clients_.erase(client);
+                    execute(lost);
+                }
             }
             if (entries[1].revents != 0) welcome();
         }
+    }
+
+    void execute(const Client& lost) {
+        if (lost.will.empty()) return;
+        const std::string* lines = keys_.find(lost.will_key);
+        const std::string all = (lines ? *lines : std::string()) + lost.will;
+        if (all.size() > Store::longest_value) return;
+        keys_.set(lost.will_key, all);
+        changed(lost.will_key);
     }
 
     static std::size_t limit_of(const Client& client) { return client.known ? longest_frame : longest_hello; }
@@ -177,7 +198,7 @@ private:
     void greet(Client& client, const Frame& frame) {
         if (static_cast<Command>(frame.kind) != Command::hello || frame.fields.size() != 2 || frame.fields[0] != magic)
             return refuse(client, "this store speaks another protocol");
-        if (!same_secret(frame.fields[1], token_)) return refuse(client, "the token is wrong");
+        if (!same_secret(frame.fields[1], token_)) return refuse(client, "the token is wrong (LOCKSTEP_STORE_TOKEN)");
         client.known = true;
         answer(client, Answer::good, {});
     }
@@ -210,6 +231,10 @@ private:
             }
             case Command::remove: return answer(client, Answer::good, {number(keys_.remove(fields[0]) ? 1 : 0)});
             case Command::count: return answer(client, Answer::good, {number(keys_.count())});
+            case Command::append_on_loss:
+                client.will_key = fields[0];
+                client.will = fields[1];
+                return answer(client, Answer::good, {});
             case Command::hello: break;
         }
         refuse(client, "that is no command of this protocol");

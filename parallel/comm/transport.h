@@ -112,6 +112,9 @@ struct TransportPlace {
     std::vector<int> hosts = {};
     /// What the ranks are called in messages, where that is not their own number.
     std::vector<int> names = {};
+    /// Why a rank, as it is called, will not come any more ("rank 3 has died"); empty where nothing is known. May be
+    /// missing.
+    std::function<std::string(int called)> gone = {};
     int called(int peer) const { return names.empty() ? peer : names[static_cast<std::size_t>(peer)]; }
 };
 

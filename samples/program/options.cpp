@@ -179,7 +179,13 @@ int run(const Program& program, Options& options, int argc, char** argv, const s
             return launch_ranks(options, devices.size(), lockstep::own_command(argc, argv));
         }
         if (options.distributed()) join(options);
-        body();
+        try {
+            body();
+        } catch (const std::exception& error) {  // the others need not wait for this rank
+            if (options.group)
+                options.group->abort(fmt::format("rank {} failed: {}", options.group->rank(), error.what()));
+            throw;
+        }
     });
 }
 

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <string>
 
+#include "lockstep/parallel/comm/host_identity.h"
 #include "lockstep/parallel/comm/sockets.h"
 #include "lockstep/runtime/error.h"
 
@@ -33,9 +34,8 @@ bool all_here(const TransportPlace& place, Deadline deadline) {
     bool all = !own.empty();
     place.store->set(fmt::format("loopback/{}", place.rank), own.empty() ? "unknown" : own);
     for (int r = 0; r < place.size; ++r) {
-        const std::chrono::milliseconds left(milliseconds_until(deadline));
         try {
-            all = place.store->get(fmt::format("loopback/{}", r), left) == own && all;
+            all = entry_of(place, "loopback", r, deadline) == own && all;
         } catch (const CommunicationError& error) {
             throw TransportError(fmt::format("waited for rank {}: {}", r, error.what()));
         }

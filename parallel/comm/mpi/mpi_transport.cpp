@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "lockstep/parallel/comm/backoff.h"
+#include "lockstep/parallel/comm/host_identity.h"
 #include "lockstep/parallel/comm/message_collectives.h"
 #include "lockstep/parallel/comm/mpi/mpi_operations.h"
 #include "lockstep/parallel/comm/mpi/mpi_thread.h"
@@ -201,8 +202,7 @@ private:
                             expected, world_.rank()));
         try {
             place.store->set(fmt::format("here/{}", place.rank), "1");
-            for (int r = 0; r < place.size; ++r)
-                place.store->get(fmt::format("here/{}", r), std::chrono::milliseconds(milliseconds_until(deadline)));
+            for (int r = 0; r < place.size; ++r) entry_of(place, "here", r, deadline);
         } catch (const std::exception& error) {
             throw TransportError(fmt::format("not all ranks have come: {}", error.what()));
         }

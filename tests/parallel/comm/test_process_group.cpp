@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/parallel/comm/sockets.h"
 #include "lockstep/parallel/process_group.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/tape.h"
@@ -399,6 +400,35 @@ TEST_CASE("destroying a group ends what is under way, here and elsewhere, and ne
         });
         CHECK(joined(ranks.finish(std::chrono::seconds(60))) == "");
     }
+}
+
+TEST_CASE("a rank that goes between two groups is not waited for until the deadline") {
+    for (const std::string& backend : backends())
+        for (const bool by_exception : {true, false}) {
+            const TemporaryDirectory place;
+            // Only the server of a TCP store sees a process die.
+            const std::string tcp = fmt::format("tcp://127.0.0.1:{}", port_of(hold_free_port()));
+            ForkedRanks ranks(3, [&](int rank) {
+                ProcessGroupOptions options = options_of(backend, place, rank, 3);
+                if (!by_exception) options.rendezvous.init_method = tcp;
+                const long long began = now();
+                const std::string message = message_of<Error>([&] {
+                    ProcessGroup group(options);
+                    group.barrier();
+                    if (rank == 1 && by_exception) throw Error("nothing to do with groups");
+                    if (rank == 1) ::raise(SIGKILL);
+                    (void)group.communicator("second");
+                });
+                Lines lines;
+                if (rank == 1) return lines;
+                if (now() - began > 3000) lines.push_back(fmt::format("took {} ms", now() - began));
+                if (!contains(message, "rank 1")) lines.push_back("it says " + message);
+                return lines;
+            });
+            INFO(backend << (by_exception ? ", an exception" : ", killed"));
+            CHECK(joined(ranks.finish(std::chrono::seconds(60))) ==
+                  (by_exception ? "" : "rank 1: ended by signal 9\n"));
+        }
 }
 
 TEST_CASE("a group may be destroyed as soon as its work has been waited for") {

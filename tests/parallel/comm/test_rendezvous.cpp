@@ -1,4 +1,5 @@
 // Processes that find each other: threads stand for them here, each with what its launcher would have told it.
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -12,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/parallel/comm/job_failure.h"
 #include "lockstep/parallel/rendezvous.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
@@ -220,25 +222,54 @@ TEST_CASE("a job of one process needs nobody") {
 }
 
 TEST_CASE("under torchrun the store lies beside the agent's port") {
-    std::unique_ptr<TcpStoreServer> agent;
-    for (int i = 0; i < 50 && !agent; ++i) {  // a port whose successor is free as well
+    std::unique_ptr<TcpStoreServer> agent, stranger;
+    for (int i = 0; i < 50 && !stranger; ++i) {  // of another job: the port may be anybody's
         agent = std::make_unique<TcpStoreServer>(TcpStoreOptions{});
-        if (!message_of<Error>([&] { TcpStoreServer({.port = agent->port() + 1}); }).empty()) agent.reset();
+        try {
+            stranger = std::make_unique<TcpStoreServer>(TcpStoreOptions{.port = agent->port() + 1, .token = "theirs"});
+        } catch (const CommunicationError&) {
+            continue;
+        }
     }
-    REQUIRE(agent);
-    const Environment torchrun({{"RANK", "0"},
-                                {"WORLD_SIZE", "2"},
-                                {"MASTER_ADDR", "127.0.0.1"},
+    REQUIRE(stranger);
+    const Environment torchrun({{"MASTER_ADDR", "127.0.0.1"},
                                 {"MASTER_PORT", std::to_string(agent->port())},
-                                {"TORCHELASTIC_RUN_ID", "none"}});
-    const std::string there = "tcp://127.0.0.1:" + std::to_string(agent->port() + 1);
-    const auto errors = errors_of(2, [&](int rank) {
-        if (rank == 0)
-            Rendezvous({.timeout = milliseconds(20000)});
-        else
-            Rendezvous(member(there, 1, 2));
+                                {"TORCHELASTIC_RUN_ID", "none"},
+                                {"TORCHELASTIC_RESTART_COUNT", "0"}});
+    const auto errors = errors_of(3, [&](int rank) {
+        if (rank == 0) std::this_thread::sleep_for(milliseconds(300));  // the others look for it meanwhile
+        const Rendezvous job({.rank = rank, .world_size = 3, .timeout = milliseconds(20000)});
+        CHECK(job.store()->add("came", 1) <= 3);
     });
     for (const std::string& error : errors) CHECK(error.empty());
+}
+
+TEST_CASE("the address of rank 0 comes from the environment, also where the rank does not") {
+    const Environment address({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(free_port())}});
+    for (const std::string& error :
+         errors_of(2, [&](int rank) { Rendezvous({.rank = rank, .world_size = 2, .timeout = milliseconds(20000)}); }))
+        CHECK(error.empty());
+}
+
+TEST_CASE("who dies, fails or leaves is told to those who look") {
+    const Environment nothing({});
+    const std::string method = "tcp://127.0.0.1:" + std::to_string(free_port());
+    const std::string how = GENERATE("died", "failed", "left");
+    const auto other = [&] {
+        auto job = std::make_unique<Rendezvous>(member(method, 1, 2));
+        if (how == "died") _exit(0);
+        if (how == "failed") job->failure()->note();
+        job.reset();
+        _exit(0);
+    };
+    const pid_t child = fork();
+    if (child == 0) other();
+    {
+        const Rendezvous job(member(method, 0, 2));
+        CHECK(job.store()->get("departed", milliseconds(10000)) == "1 " + how + "\n");
+        waitpid(child, nullptr, 0);
+        if (how == "died") job.failure()->note();  // nobody waits for it then
+    }
 }
 
 TEST_CASE("ranks that do not come are named, on every rank that did") {
@@ -259,7 +290,7 @@ TEST_CASE("ranks whose patience ends at the same time all hear who did not come,
             by_file ? "file://" + (directory / "store").string() : "tcp://127.0.0.1:" + std::to_string(free_port());
         for (const std::string& error : errors_of(3, [&](int i) { Rendezvous(member(method, i, 4, 300)); })) {
             CAPTURE(error);
-            CHECK(contains(error, "3 have not arrived"));
+            CHECK(contains(error, "rank 3 has not arrived"));
         }
         CHECK(directory.file_count() == 0);
     }
@@ -283,6 +314,12 @@ TEST_CASE("a rank that is there twice, or counts otherwise, is refused") {
     CHECK(twice[0].empty() != twice[1].empty());
     CHECK(contains(twice[0] + twice[1], "rank 1 of 2 is there twice"));
     std::filesystem::remove(file);
+
+    const std::string method = "tcp://127.0.0.1:" + std::to_string(free_port());
+    const auto begin = std::chrono::steady_clock::now();
+    for (const std::string& error : errors_of(2, [&](int i) { Rendezvous(member(method, i, 2 + i)); }))
+        CHECK((contains(error, "was started for") || contains(error, "has gone")));  // its store may go first
+    CHECK(std::chrono::steady_clock::now() - begin < milliseconds(10000));
 
     FileStore left_over(file);
     left_over.set("lockstep/world_size", "7");

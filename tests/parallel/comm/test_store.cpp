@@ -171,9 +171,29 @@ TEST_CASE("a store that is not there, or goes away, is an error in time") {
         std::this_thread::sleep_for(milliseconds(50));
         server.reset();
     });
-    CHECK(contains(message_of<CommunicationError>([&] { store.get("key"); }), "closed"));
+    CHECK(contains(message_of<CommunicationError>([&] { store.get("key"); }), "has gone"));
     killer.join();
-    CHECK(contains(message_of<CommunicationError>([&] { store.set("key", ""); }), "lost"));
+    CHECK(contains(message_of<CommunicationError>([&] { store.set("key", ""); }), "has gone"));
+}
+
+TEST_CASE("what a client leaves is carried out when it is lost, and the last one counts") {
+    TcpStoreServer server({});
+    TcpStore store(at(server.port()));
+    auto first = std::make_unique<TcpStore>(at(server.port())), second = std::make_unique<TcpStore>(at(server.port()));
+    auto third = std::make_unique<TcpStore>(at(server.port()));
+    first->append_on_loss("gone", "not this\n");
+    first->append_on_loss("gone", "first\n");
+    second->append_on_loss("gone", "second\n");
+    third->append_on_loss("gone", "third\n");
+    third->append_on_loss("gone", "");
+    CHECK_FALSE(store.try_get("gone"));
+    first.reset();
+    CHECK(store.get("gone") == "first\n");
+    third.reset();
+    second.reset();
+    const auto deadline = Clock::now() + milliseconds(5000);
+    while (store.get("gone") == "first\n" && Clock::now() < deadline) std::this_thread::yield();
+    CHECK(store.get("gone") == "first\nsecond\n");
 }
 
 TEST_CASE("a client that comes before its server waits for it") {
