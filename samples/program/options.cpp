@@ -9,6 +9,7 @@
 
 #include "lockstep/parallel/launcher.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/samples/program/same_on_ranks.h"
 
 namespace program {
 
@@ -178,7 +179,10 @@ int run(const Program& program, Options& options, int argc, char** argv, const s
             if (devices.kind() == lockstep::DeviceKind::cpu) setenv("LOCKSTEP_CPU_DEVICES", "1", 1);
             return launch_ranks(options, devices.size(), lockstep::own_command(argc, argv));
         }
-        if (options.distributed()) join(options);
+        if (options.distributed()) {
+            join(options);
+            require_same_flags(*options.group, app);
+        }
         body();
     });
 }
