@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Runs dp-vs-ddp for a few steps and looks at what it writes: figures add up, the page stands alone and shows them.
+Wrong usage is one line and measures nothing.
 
     bench/check_dp_vs_ddp.py build/release/bin
 """
@@ -12,10 +13,42 @@ import tempfile
 import xml.dom.minidom
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.dont_write_bytecode = True  # leaves nothing beside the sources
+import comparison_words  # noqa: E402
+
 PARTS = ["input", "forward", "backward", "slowest", "exposed", "update", "rest"]
 
 
+def check_refusals(programs, out):
+    (out / "file").touch()
+    for bad, said in [(["/nodir"], "/nodir/dp-vs-ddp-worker is not there"),
+                      ([programs, "--out", str(out / "file" / "x")], "cannot be written: Not a directory"),
+                      ([programs, "--with-pytorch", "/nodir/python"], "No such file"),
+                      ([programs, "--with-pytorch", "/bin/false"], "cannot import torch: status 1"),
+                      ([programs, "--cores-per-device", "10000"], "cores wanted"),
+                      ([programs, "--steps", "1"], "give at least 2"), ([], "required: bin")]:
+        done = subprocess.run([sys.executable, str(HERE / "dp-vs-ddp"), *bad], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, timeout=60)
+        assert done.returncode == 2 and done.stdout == "" and said in done.stderr, (bad, done)
+        assert done.stderr.startswith("dp-vs-ddp: ") and done.stderr.count("\n") == 1, (bad, done)
+
+
+def check_verdicts():
+    case, run = {"net": "cnn", "batch": 64, "devices": 2}, {"step": {"median": 1.0}}
+    for low, high, repetitions, verdict in [(1.2, 1.3, 9, ": DataParallel is faster. DP reaches 1.25 times (1.20 to"),
+                                            (0.7, 0.8, 3, ": DistributedDataParallel is faster."),
+                                            (0.9, 1.1, 9, ": neither way is faster than the other"),
+                                            (1.2, 1.3, 2, ": 2 repetitions hardly show a spread; give 3 or more"),
+                                            (1.0, 1.0, 1, ": one repetition has no spread;")]:
+        figures = {"median": (low + high) / 2, "min": low, "max": high}
+        words = comparison_words.faster({**case, "dp_over_ddp": figures}, run, run, repetitions)
+        assert verdict in words and ("1.00 to 1.00" not in words), words
+
+
 def main():
+    check_verdicts()
+    with tempfile.TemporaryDirectory() as out:
+        check_refusals(sys.argv[1], pathlib.Path(out))
     with tempfile.TemporaryDirectory() as out:
         subprocess.run([sys.executable, str(HERE / "dp-vs-ddp"), sys.argv[1], "--net", "small", "--batch-size", "16",
                         "--devices", "1", "2", "--steps", "3", "--logged", "4", "--repetitions", "2", "--out", out],

@@ -12,7 +12,10 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
 
+#include "lockstep/parallel/internal/file.h"
 #include "lockstep/parallel/launcher.h"
 #include "lockstep/parallel/process_group.h"
 #include "lockstep/runtime/error.h"
@@ -59,7 +62,12 @@ ordered_json json_of(const Row& row) {
 /// Rows so far, and where they end up.
 class Report {
 public:
-    explicit Report(const Options& options) : options_(options) {}
+    /// Opens the files, so that one that cannot be written is known before anything is measured.
+    Report(const Options& options, bool writes) : options_(options) {
+        if (!writes || !options.rows.empty()) return;
+        if (!options.csv.empty()) csv_.emplace(options.csv);
+        if (!options.json.empty()) json_.emplace(options.json);
+    }
     void add(const Row& row) {
         print(row, options_.plan.dtype);
         rows_.push_back(json_of(row));
@@ -70,26 +78,15 @@ public:
         for (std::string line; std::getline(lines, line);) rows_.push_back(ordered_json::parse(line));
     }
     /// Writes the files; throws DataError when a result was wrong.
-    void finish() const {
+    void finish() {
         if (!options_.rows.empty()) {
-            std::ofstream file(options_.rows);
-            for (const ordered_json& row : rows_) file << row.dump() << '\n';
-            return;
+            ls::internal::AtomicFile file(options_.rows);
+            std::string lines;
+            for (const ordered_json& row : rows_) lines += row.dump() + "\n";
+            return write(file, lines);
         }
-        if (!options_.json.empty()) std::ofstream(options_.json) << ordered_json(rows_).dump(1) << '\n';
-        if (!options_.csv.empty() && !rows_.empty()) {
-            std::ofstream file(options_.csv);
-            const auto line = [&](const auto& text) {
-                const char* comma = "";
-                for (const auto& item : rows_.front().items()) {
-                    file << comma << text(item.key());
-                    comma = ",";
-                }
-                file << '\n';
-            };
-            line([](const std::string& key) { return key; });
-            for (const ordered_json& row : rows_) line([&](const std::string& key) { return row[key]; });
-        }
+        if (json_) write(*json_, ordered_json(rows_).dump(1) + "\n");
+        if (csv_) write(*csv_, table());
         for (const ordered_json& row : rows_)
             if (row["wrong"] != 0)
                 throw ls::DataError(fmt::format("{} over {}: {} elements are wrong", row["operation"].dump(),
@@ -97,9 +94,49 @@ public:
     }
 
 private:
+    static void write(ls::internal::AtomicFile& file, const std::string& text) {
+        file.write(std::as_bytes(std::span(text)));
+        file.commit();
+    }
+    std::string table() const {
+        std::string text;
+        const auto line = [&](const auto& text_of) {
+            const char* comma = "";
+            for (const auto& item : rows_.front().items()) {
+                text += comma + text_of(item.key());
+                comma = ",";
+            }
+            text += '\n';
+        };
+        if (!rows_.empty()) line([](const std::string& key) { return key; });
+        for (const ordered_json& row : rows_) line([&](const std::string& key) { return row[key].dump(); });
+        return text;
+    }
+
     const Options& options_;
     std::vector<ordered_json> rows_;
+    std::optional<ls::internal::AtomicFile> csv_, json_;
 };
+
+/// Throws UsageError for what cannot be measured with so many ranks on this host.
+void check(const Options& options, int ranks, int ranks_here) {
+    const std::vector<std::size_t> sizes = options.plan.sizes();
+    if (sizes.empty())
+        throw program::UsageError("no size to measure: give -b at least an element, and -e not less than -b");
+    const auto& wanted = options.plan.operations;
+    if (std::all_of(wanted.begin(), wanted.end(),
+                    [&](const std::string& name) { return ranks < collectives::least_ranks(name); }))
+        throw program::UsageError("a rank has nobody to send to; give --ranks 2 or more, or other operations");
+    // A rank keeps what goes in, what comes out and what should, and copies of it to compare.
+    constexpr double copies = 6, gib = 1 << 30;
+    const double needed = copies * static_cast<double>(sizes.back()) * ranks_here,
+                 there = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+    if (needed > there)
+        throw program::UsageError(
+            fmt::format("{:.1f} GiB with {} ranks need about {:.0f} GiB of memory, this machine has {:.0f}; give a "
+                        "smaller -e or fewer ranks",
+                        static_cast<double>(sizes.back()) / gib, ranks_here, needed / gib, there / gib));
+}
 
 /// One rank of a job.
 void be_a_rank(const Options& options, ls::Launcher launcher) {
@@ -107,7 +144,7 @@ void be_a_rank(const Options& options, ls::Launcher launcher) {
     if (backend.empty() && !options.backends.empty()) backend = options.backends.front();
     if (backend.empty() && launcher == ls::Launcher::open_mpi) backend = "mpi";
     ls::ProcessGroup group({.backend = backend});
-    Report report(options);
+    Report report(options, group.rank() == 0);
     if (group.rank() == 0 && options.rows.empty()) print_head();
     collectives::run_collectives(*group.communicator("bench"), group.local_rank(), options.plan,
                                  [&](const Row& row) { report.add(row); });
@@ -123,7 +160,7 @@ std::vector<std::string> all_backends() {
 
 /// A job for each backend.
 void run_all(const Options& options, const std::vector<std::string>& command) {
-    Report report(options);
+    Report report(options, true);
     print_head();
     for (const std::string& backend : options.backends.empty() ? all_backends() : options.backends) {
         if (backend == in_process) {
@@ -155,16 +192,20 @@ int main(int argc, char** argv) {
     CLI::App app("Time and bandwidth of collectives; see nccl-tests for the columns.", "collectives-bench");
     const std::vector<std::string> known = collectives::operations();
     options.plan.operations = known;
-    app.add_option("-b,--begin", options.plan.begin, "smallest size")->transform(CLI::AsSizeValue(false));
-    app.add_option("-e,--end", options.plan.end, "largest size")->transform(CLI::AsSizeValue(false));
+    app.add_option("-b,--begin", options.plan.begin, "smallest size")
+        ->transform(CLI::AsSizeValue(false))
+        ->capture_default_str();
+    app.add_option("-e,--end", options.plan.end, "largest size")
+        ->transform(CLI::AsSizeValue(false))
+        ->capture_default_str();
     app.add_option("-f,--factor", options.plan.factor, "from one size to the next")
         ->check(CLI::Range(1.01, 1e6))
         ->capture_default_str();
     app.add_option("-n,--iterations", options.plan.iterations, "calls that are timed")
-        ->check(CLI::PositiveNumber)
+        ->check(CLI::Range(1, 1 << 30))
         ->capture_default_str();
     app.add_option("-w,--warmup", options.plan.warmup, "calls before them")
-        ->check(CLI::NonNegativeNumber)
+        ->check(CLI::Range(0, 1 << 30))
         ->capture_default_str();
     app.add_option("-o,--operation", options.plan.operations, "which; all unless given")->check(CLI::IsMember(known));
     app.add_option("-d,--dtype", options.dtype, "of elements")
@@ -184,10 +225,12 @@ int main(int argc, char** argv) {
     return program::run(app, argc, argv, [&] {
         for (const ls::DType dtype : {ls::DType::f32, ls::DType::f64, ls::DType::i32, ls::DType::i64})
             if (ls::name_of(dtype) == options.dtype) options.plan.dtype = dtype;
-        if (options.plan.sizes().empty())
-            throw program::UsageError("no size to measure: give -b at least an element, and -e not less than -b");
-        const ls::Launcher launcher = ls::process_place().launcher;
-        if (launcher != ls::Launcher::none) return be_a_rank(options, launcher);
+        const ls::ProcessPlace place = ls::process_place();
+        if (place.launcher != ls::Launcher::none) {
+            check(options, place.world_size, place.local_world_size);
+            return be_a_rank(options, place.launcher);
+        }
+        check(options, options.ranks, options.ranks);
         ::setenv("LOCKSTEP_CPU_DEVICES", std::to_string(options.ranks).c_str(), 0);
         run_all(options, ls::own_command(argc, argv));
     });

@@ -36,8 +36,11 @@ using Sink = std::function<void(const Row&)>;
 /// "all_reduce", ...: what `run_collectives` knows, in its order.
 std::vector<std::string> operations();
 
+/// Messages have a sender and a receiver.
+inline int least_ranks(const std::string& operation) { return operation == "send_receive" ? 2 : 1; }
+
 /// Collective. Every rank measures, on memory of the host, or of the GPU that its `local_rank` says where the backend
-/// moves that; `sink` is called on rank 0.
+/// moves that; `sink` is called on rank 0. Leaves out what needs more ranks than there are.
 void run_collectives(lockstep::Communicator& ranks, int local_rank, const Plan& plan, const Sink& sink);
 
 /// All-reduce between virtual devices of this process as DataParallel makes it: sums along the tree of shards, one a

@@ -162,6 +162,7 @@ void run(ls::Communicator& ranks, int local_rank, const Plan& plan, const Sink& 
     ls::Communicator& measured = gpu ? *gpu : ranks;
     for (const auto& [name, prepare, call_once] : table<T>()) {
         if (std::find(plan.operations.begin(), plan.operations.end(), name) == plan.operations.end()) continue;
+        if (ranks.size() < least_ranks(name)) continue;
         if (gpu && name == "send_receive") continue;  // messages are of host memory
         for (const std::size_t bytes : plan.sizes()) {
             Call<T> call(measured, bytes / sizeof(T));

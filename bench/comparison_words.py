@@ -1,6 +1,7 @@
 """What the figures of dp-vs-ddp say, in words: every number in a sentence is one that was measured."""
 
 NAMES = {"dp": "DataParallel", "ddp": "DistributedDataParallel"}
+FEWEST = 3  # repetitions behind which a way is called faster
 SHORT = {"dp": "DP", "ddp": "DDP"}
 OF_PART = {
     "input": "getting the batch",
@@ -14,6 +15,8 @@ OF_PART = {
 
 
 def times(figures):
+    if figures["min"] == figures["max"]:
+        return "%.2f times" % figures["median"]
     return "%.2f times (%.2f to %.2f)" % (figures["median"], figures["min"], figures["max"])
 
 
@@ -21,10 +24,14 @@ def ms(value):
     return "%.2f ms" % value
 
 
-def faster(comparison, dp, ddp):
+def faster(comparison, dp, ddp, repetitions):
     figures = comparison["dp_over_ddp"]
     where = "%s, %d rows a step, %s" % (comparison["net"], comparison["batch"], devices(comparison["devices"]))
-    if figures["min"] <= 1 <= figures["max"]:
+    if repetitions < FEWEST:
+        verdict = "%s; give %d or more to hear which way is faster" % (
+            "one repetition has no spread" if repetitions == 1 else "%d repetitions hardly show a spread" % repetitions,
+            FEWEST)
+    elif figures["min"] <= 1 <= figures["max"]:
         verdict = "neither way is faster than the other beyond what repetitions differ"
     else:
         verdict = "%s is faster" % (NAMES["dp"] if figures["median"] > 1 else NAMES["ddp"])
@@ -76,9 +83,9 @@ def resources(dp, ddp):
                        dp["startup"]["median"], ddp["startup"]["median"])
 
 
-def explain(comparison, dp, ddp):
+def explain(comparison, dp, ddp, repetitions):
     first, second = hidden(dp), hidden(ddp)
-    words = [faster(comparison, dp, ddp), reasons(dp, ddp), first[0].upper() + first[1:] + "; " + second + "."]
+    words = [faster(comparison, dp, ddp, repetitions), reasons(dp, ddp), first[0].upper() + first[1:] + "; " + second + "."]
     words += slowest(ddp) + [resources(dp, ddp)]
     if "dp_over_pytorch" in comparison:
         words.append("Beside PyTorch's best way on as many processes: DP %s, DDP %s." % (

@@ -1,10 +1,13 @@
 // PyTorch's MNIST example: a convolutional network on handwritten digits, data-parallel on every device.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <string>
 
 #include "lockstep/parallel/lockstep.h"
 #include "lockstep/samples/mnist_nets.h"
+#include "lockstep/samples/program/same_on_ranks.h"
 #include "lockstep/samples/program/strategy.h"
 #include "lockstep/samples/program/train.h"
 
@@ -16,6 +19,9 @@ template <class Net>
 void train(const program::Options& options, std::chrono::steady_clock::time_point began) {
     const ls::Mnist training(options.data, {.train = true, .mean = Net::mean, .stddev = Net::stddev});
     const ls::Mnist test(options.data, {.train = false, .mean = Net::mean, .stddev = Net::stddev});
+    if (options.group)
+        program::require_same_on_ranks(*options.group, {fmt::format("{} rows to train on", training.size()),
+                                                        fmt::format("{} rows to test on", test.size())});
     ls::manual_seed(options.seed);
     const std::int64_t batch = options.global_batch_size(options.chosen_devices());
     program::with_model(options, Net{}, [&](auto& model) {

@@ -11,6 +11,28 @@ namespace {
 
 constexpr std::size_t alignment = 64;
 
+/// What every rank says of a step to the others. What came from another collective, because a rank calls something else
+/// than they do, has no mark.
+struct Fingerprint {
+    static constexpr std::uint64_t true_mark = 0x6c6f636b73746570;
+    std::uint64_t mark = 0, program = 0;
+};
+static_assert(sizeof(Fingerprint) <= alignment);
+
+std::string difference(const Fingerprint& fingerprint, const Fingerprint& of_rank_0, int rank) {
+    if (fingerprint.mark != Fingerprint::true_mark || of_rank_0.mark != Fingerprint::true_mark)
+        return fmt::format(
+            "the ranks call different things: rank {} makes another call while others end a step (as where numbers of "
+            "steps differ); LOCKSTEP_DEBUG=detail names both calls",
+            of_rank_0.mark != Fingerprint::true_mark ? 0 : rank);
+    if (fingerprint.program != of_rank_0.program)
+        return fmt::format(
+            "rank {} does not give gradients to the same parameters as rank 0, or not in the same way; forward must "
+            "use the same ones on all ranks",
+            rank);
+    return {};
+}
+
 std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
 /// Bytes that the inputs of a record take.
@@ -119,30 +141,29 @@ void ProgramPlacer::place_fingerprint(const std::vector<std::size_t>& offsets) {
     add(std::int64_t{update_.optimizer != nullptr});
     add(static_cast<std::int64_t>(update_.sync));
     add(std::int64_t{context_.hook != nullptr});
-    const PlaceRef mine =
-        report_.parts->at(context_.rank(), offsets[static_cast<std::size_t>(context_.rank())], sizeof own);
-    // On the stream of the collectives, but nobody meets anybody there.
-    place_exchange(
-        context_, schedule_,
-        {.name = "fingerprint",
-         .body = [own](Communicator&, const Invocation& call) { *static_cast<std::uint64_t*>(call.out[0]) = own; },
-         .out = {mine},
-         .collective = false});
-    report_.parts->gather(context_, schedule_);
     std::vector<PlaceRef> all;
     for (int rank = 0; rank < context_.ranks(); ++rank)
-        all.push_back(report_.parts->at(rank, offsets[static_cast<std::size_t>(rank)], sizeof own));
+        all.push_back(report_.parts->at(rank, offsets[static_cast<std::size_t>(rank)], sizeof(Fingerprint)));
+    // On the stream of the collectives, but nobody meets anybody there.
+    place_exchange(context_, schedule_,
+                   {.name = "fingerprint",
+                    .body =
+                        [own](Communicator&, const Invocation& call) {
+                            *static_cast<Fingerprint*>(call.out[0]) = {Fingerprint::true_mark, own};
+                        },
+                    .out = {all[static_cast<std::size_t>(context_.rank())]},
+                    .collective = false});
+    report_.parts->gather(context_, schedule_);
     place_exchange(
         context_, schedule_,
         {.name = "compare_programs",
          .body =
              [](Communicator& job, const Invocation& call) {
+                 const auto& of_rank_0 = *call.input<Fingerprint>(0);
                  for (int rank = 1; rank < job.size(); ++rank)
-                     if (*call.input<std::uint64_t>(rank) != *call.input<std::uint64_t>(0))
-                         job.give_up("step", 0,
-                                     fmt::format("rank {} does not give gradients to the same parameters as rank 0, or "
-                                                 "not in the same way; forward must use the same ones on all ranks",
-                                                 rank));
+                     if (const std::string text = difference(*call.input<Fingerprint>(rank), of_rank_0, rank);
+                         !text.empty())
+                         job.give_up("step", 0, text);
              },
          .in = std::move(all),
          .collective = false});

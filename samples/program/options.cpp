@@ -9,6 +9,7 @@
 
 #include "lockstep/parallel/launcher.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/samples/program/same_on_ranks.h"
 
 namespace program {
 
@@ -180,6 +181,7 @@ int run(const Program& program, Options& options, int argc, char** argv, const s
         }
         if (options.distributed()) join(options);
         try {
+            if (options.distributed()) require_same_flags(*options.group, app);
             body();
         } catch (const std::exception& error) {  // the others need not wait for this rank
             if (options.group)

@@ -14,6 +14,7 @@
 #include "lockstep/samples/program/options.h"
 #include "lockstep/samples/program/progress.h"
 #include "lockstep/samples/program/report.h"
+#include "lockstep/samples/program/same_on_ranks.h"
 
 namespace program {
 
@@ -45,6 +46,14 @@ void train(const std::string& name, const Options& options, Model& model, lockst
             settings.lr = options.lr.value_or(settings.lr);
             settings.momentum = options.momentum.value_or(settings.momentum);
             sgd.set_options(settings);
+        }
+        if (options.group) {
+            require_same_on_ranks(
+                *options.group,
+                {fmt::format("a run of {} steps in --load", state.steps),
+                 fmt::format("one in epoch {} before batch {}", state.epoch + 1, state.batch + 1),
+                 fmt::format("the rates lr {}, momentum {}", sgd.options().lr, sgd.options().momentum)});
+            model.engine().verify_replicas();
         }
     }
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -93,6 +94,61 @@ TEST_CASE("training started by itself, by lockstep-run and by hand leaves the we
     // Other shards give other bits, so the comparison can fail.
     training.run({training.command({"--parallel", "none", "--devices", "cpu:0"}, "other", "3")});
     CHECK_FALSE((training.weights("other") == training.weights("single")));
+}
+
+TEST_CASE("flags, data and checkpoints that differ between ranks are refused on all, with both values") {
+    Training training;
+    const auto path = [&](const std::string& name) { return (training.directory / name).string(); };
+    StartedProcess digits({programs + "/make-digits", "--data", path("other"), "--train", "340", "--test", "10"});
+    REQUIRE(digits.status() == 0);
+    for (const char* steps : {"1", "2"}) {
+        training.run({{programs + "/mnist", "--quiet", "--net", "small", "--data", path("data"), "--parallel", "none",
+                       "--steps", steps, "--save", path(steps)}});
+        std::filesystem::copy_file(path(steps), path(steps + std::string("-alone")));
+    }
+
+    struct Case {
+        Words common, of_rank_0, of_rank_1;
+        std::string message;
+        int status = 2;
+    };
+    const std::vector<Case> cases{
+        {{}, {}, {"--lr", "0.5"}, "rank 1 has --lr 0.5, rank 0 has --lr 0.01; all ranks must have the same"},
+        {{}, {"--momentum", "0.1"}, {}, "rank 1 has --momentum 0.5, rank 0 has --momentum 0.1;"},
+        {{}, {}, {"--seed", "2"}, "rank 1 has --seed 2, rank 0 has --seed 1;"},
+        {{}, {}, {"--batch-size", "32"}, "rank 1 has --batch-size 32, rank 0 has --batch-size 64;"},
+        {{}, {}, {"--steps", "4"}, "rank 1 has --steps 4, rank 0 has no --steps;"},
+        {{}, {"--net", "small"}, {}, "rank 1 has --net cnn, rank 0 has --net small;"},
+        {{}, {}, {"--deterministic"}, "rank 1 has --deterministic, rank 0 has no --deterministic;"},
+        {{}, {}, {"--load", path("1")}, "rank 1 has --load, rank 0 has no --load;"},
+        {{}, {}, {"--data", path("other")}, "rank 1 has 340 rows to train on, rank 0 has 330 rows to train on;"},
+        {{}, {"--load", path("1")}, {"--load", path("2")}, "rank 1 has a run of 2 steps in --load, rank 0 has a"},
+        {{}, {"--load", path("1-alone")}, {"--load", path("2-alone")}, "the replica of rank 1 differs from that of", 1},
+        // The same, said otherwise, and what each may have its own of.
+        {{"--steps", "0"}, {"--lr", "0.010", "--workers", "2"}, {"--lr", "1e-2", "--timeout", "200"}, "", 0}};
+    for (const Case& one : cases) {
+        const std::string store = "file://" + path("differ" + std::to_string(&one - cases.data()));
+        std::vector<std::unique_ptr<StartedProcess>> ranks;
+        for (const auto* own : {&one.of_rank_0, &one.of_rank_1}) {
+            Words words{
+                programs + "/mnist", "--quiet", "--parallel",    "ddp", "--rank", own == &one.of_rank_0 ? "0" : "1",
+                "--world-size",      "2",       "--init-method", store};
+            if (std::find(own->begin(), own->end(), "--data") == own->end())
+                for (const std::string& word : {std::string("--data"), path("data")}) words.push_back(word);
+            if (one.message.find("--net") == std::string::npos)
+                for (const char* word : {"--net", "small"}) words.emplace_back(word);
+            for (const Words* more : {&one.common, own}) words.insert(words.end(), more->begin(), more->end());
+            ranks.push_back(std::make_unique<StartedProcess>(words));
+        }
+        for (const auto& rank : ranks) {
+            const int status = rank->status();
+            const std::string err = rank->err();
+            CAPTURE(one.message, err);
+            CHECK(status == one.status);
+            CHECK(err.find(one.message) != std::string::npos);
+            CHECK(std::count(err.begin(), err.end(), '\n') == (one.status == 0 ? 0 : 1));
+        }
+    }
 }
 
 TEST_CASE("training under torchrun leaves the weights of one process", "[.torchrun]") {
