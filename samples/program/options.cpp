@@ -183,6 +183,8 @@ int run(const Program& program, Options& options, int argc, char** argv, const s
         try {
             if (options.distributed()) require_same_flags(*options.group, app);
             body();
+        } catch (const UsageError&) {  // which all of them find
+            throw;
         } catch (const std::exception& error) {  // the others need not wait for this rank
             if (options.group)
                 options.group->abort(fmt::format("rank {} failed: {}", options.group->rank(), error.what()));
