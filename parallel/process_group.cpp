@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "lockstep/parallel/comm/failure_mark.h"
 #include "lockstep/parallel/comm/host_identity.h"
 #include "lockstep/parallel/comm/tensor_calls.h"
 #include "lockstep/runtime/error.h"
@@ -42,14 +43,16 @@ std::vector<ProcessGroupBackend> process_group_backends() {
 ProcessGroup::ProcessGroup(const ProcessGroupOptions& options)
     : rendezvous_(std::make_shared<Rendezvous>(options.rendezvous)),
       communicator_(world(options, *rendezvous_)),
-      queue_(std::make_unique<OperationQueue>(communicator_)) {}
+      queue_(std::make_unique<OperationQueue>(communicator_)),
+      notice_(std::make_unique<UnwindingNotice>()) {}
 
 ProcessGroup::ProcessGroup(std::shared_ptr<Rendezvous> rendezvous, std::shared_ptr<Communicator> communicator)
     : rendezvous_(std::move(rendezvous)),
       communicator_(std::move(communicator)),
-      queue_(std::make_unique<OperationQueue>(communicator_)) {}
+      queue_(std::make_unique<OperationQueue>(communicator_)),
+      notice_(std::make_unique<UnwindingNotice>()) {}
 
-ProcessGroup::~ProcessGroup() = default;
+ProcessGroup::~ProcessGroup() { notice_->note(); }
 
 int ProcessGroup::rank() const { return communicator_->rank(); }
 int ProcessGroup::size() const { return communicator_->size(); }
@@ -114,7 +117,10 @@ void ProcessGroup::once_per_host(const std::function<void()>& prepare) {
     barrier();
 }
 
-void ProcessGroup::abort(const std::string& reason) noexcept { communicator_->abort(reason); }
+void ProcessGroup::abort(const std::string& reason) noexcept {
+    note_failure();
+    communicator_->abort(reason);
+}
 
 bool ProcessGroup::Work::done() const { return state_->done(); }
 

@@ -23,6 +23,7 @@ namespace lockstep {
 
 class Communicator;
 class OperationQueue;
+class UnwindingNotice;
 class WorkState;
 
 /// mean: the sum divided by the number of ranks; integers are truncated towards zero. Integers wrap. f16 and bf16 are
@@ -186,6 +187,7 @@ private:
     std::shared_ptr<Communicator> communicator_;
     std::unique_ptr<OperationQueue> queue_;  ///< goes before the communicator
     int subgroups_ = 0;
+    std::unique_ptr<UnwindingNotice> notice_;
 };
 
 }  // namespace lockstep
