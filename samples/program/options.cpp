@@ -93,6 +93,26 @@ void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
     app.add_flag("--quiet", options.quiet, "prints warnings and errors only");
 }
 
+void join(Options& options) {
+    options.group = join_ranks(options, options.devices);
+    if (options.leads()) return;
+    options.quiet = true;
+    options.save.clear();
+    options.json.clear();
+    options.log_dir.clear();
+}
+
+void check(const Options& options) {
+    if (!options.distributed() && (!options.backend.empty() || options.rank || options.init_method != "env://" ||
+                                   options.timeout_seconds || options.reduction != "tree"))
+        throw UsageError(
+            "--backend, --rank, --world-size, --init-method, --timeout and --reduction are for --parallel ddp");
+    if (options.distributed() && options.micro_steps > 1)
+        throw UsageError("--micro-steps is for none and dp: several processes take a batch at once");
+    for (const auto* path : {&options.save, &options.json})
+        if (!path->empty() && !path->has_filename()) throw UsageError(path->string() + " is a directory; name a file");
+}
+
 /// As many as are named, seen by this process or not; none where all are meant.
 std::vector<lockstep::Device> named_devices(const std::string& text) {
     std::vector<lockstep::Device> devices;
@@ -155,30 +175,6 @@ void warn_where_each_trains_alone() {
     }
 }
 
-void join(Options& options) {
-    options.group = join_ranks(options, options.devices);
-    if (options.leads()) return;
-    options.quiet = true;
-    options.save.clear();
-    options.json.clear();
-    options.log_dir.clear();
-}
-
-void check(const Options& options) {
-    if (!options.distributed() && (!options.backend.empty() || options.rank || options.init_method != "env://" ||
-                                   options.timeout_seconds || options.reduction != "tree"))
-        throw UsageError(
-            "--backend, --rank, --world-size, --init-method, --timeout and --reduction are for --parallel ddp");
-    if (options.distributed())
-        require_a_device_each(options);
-    else
-        warn_where_each_trains_alone();
-    if (options.distributed() && options.micro_steps > 1)
-        throw UsageError("--micro-steps is for none and dp: several processes take a batch at once");
-    for (const auto* path : {&options.save, &options.json})
-        if (!path->empty() && !path->has_filename()) throw UsageError(path->string() + " is a directory; name a file");
-}
-
 }  // namespace
 
 lockstep::Devices Options::chosen_devices() const {
@@ -215,6 +211,7 @@ int run(const Program& program, Options& options, int argc, char** argv, const s
         ->capture_default_str();
     return run(app, argc, argv, [&] {
         check(options);
+        options.distributed() ? require_a_device_each(options) : warn_where_each_trains_alone();
         if (options.distributed() && nobody_launched(options)) {
             const lockstep::Devices devices = options.chosen_devices();
             // A rank has its share of the cores, and one device of all of them; but numbers in CUDA_VISIBLE_DEVICES are
