@@ -9,6 +9,7 @@
 #include <map>
 
 #include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/parallel/comm/failure_mark.h"
 #include "lockstep/parallel/internal/batch_inputs.h"
 #include "lockstep/parallel/internal/in_flight.h"
 #include "lockstep/parallel/internal/join.h"
@@ -116,6 +117,7 @@ struct Engine::Impl {
     std::unique_ptr<ProgramCache> cache;
     std::unique_ptr<ReplicaKeeper> replicas;
     std::unique_ptr<LongerForm> longer;
+    UnwindingNotice notice;
 
     /// Before a step or forward of DDP's broadcast_buffers.
     void bring_buffers() {
@@ -192,6 +194,7 @@ Engine::Engine(std::vector<NamedTensor> tensors, Devices devices, EngineOptions 
 }
 
 Engine::~Engine() {
+    if (impl_->notice.unwinding()) note_failure();
     try {
         impl_->in_flight->drain();
 #ifndef NDEBUG

@@ -18,7 +18,8 @@ namespace lockstep {
 /// Output streams of a process, numbered as torchrun does.
 enum class Streams : std::uint8_t { none = 0, out = 1, err = 2, both = 3 };
 
-/// The first rank of an attempt that failed; what others did because of it is not told.
+/// The rank of an attempt in which something went wrong first; what others did because of it is not told. Ranks that
+/// use process groups note when it did; of others the first that ended is meant.
 struct RankFailure {
     int rank = 0;
     pid_t process = 0;
@@ -43,6 +44,9 @@ struct LaunchOptions {
     bool bind_cores = true;
     /// Lines of both streams begin with "[rank]:".
     bool prefix = false;
+    /// A line that several ranks write to standard error passes on to this process's once: the n-th of a rank is the
+    /// same as the n-th of another. Files get all.
+    bool same_lines_once = false;
     /// Files attempt_A/RANK/stdout.log and stderr.log lie in here.
     std::filesystem::path log_dir = {};
     /// What goes to files alone, and what to files and, with "[rank]:" before every line, to the console too: one
@@ -61,6 +65,8 @@ struct LaunchResult {
     std::optional<RankFailure> failure = {};  ///< of the last attempt
     int restarts = 0;                         ///< how many there were
     int signal = 0;                           ///< that came from outside and ended the run
+    /// This process could not write all that ranks printed with prefixes: a full disk, but not a reader who left.
+    bool lost_output = false;
     bool success() const { return !failure && signal == 0; }
     /// One line: how the run ended.
     std::string str() const;
@@ -71,7 +77,8 @@ struct LaunchResult {
 /// ends with 0 while others run on is left alone.
 ///
 /// Each rank is told its place by RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT,
-/// TORCHELASTIC_RESTART_COUNT and TORCHELASTIC_MAX_RESTARTS (`process_place` reads them), has OMP_NUM_THREADS set to
+/// TORCHELASTIC_RESTART_COUNT and TORCHELASTIC_MAX_RESTARTS (`process_place` reads them), where to note its failure by
+/// LOCKSTEP_FAILURE_FILE (a process group that an exception ends does), has OMP_NUM_THREADS set to
 /// its cores unless it is set, and on a machine without GPUs sees one CPU device, of all its cores, unless
 /// LOCKSTEP_CPU_DEVICES or CUDA_VISIBLE_DEVICES is set. Standard input is empty. Standard output is this process's
 /// unless it goes to a file or bears prefixes. A free port is bound, not listened on, by this process until the attempt

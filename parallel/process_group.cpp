@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 #include <numeric>
 #include <utility>
 
+#include "lockstep/parallel/comm/failure_mark.h"
 #include "lockstep/parallel/comm/host_identity.h"
 #include "lockstep/parallel/comm/tensor_calls.h"
 #include "lockstep/runtime/error.h"
@@ -43,16 +43,17 @@ std::vector<ProcessGroupBackend> process_group_backends() {
 ProcessGroup::ProcessGroup(const ProcessGroupOptions& options)
     : rendezvous_(std::make_shared<Rendezvous>(options.rendezvous)),
       communicator_(world(options, *rendezvous_)),
-      queue_(std::make_unique<OperationQueue>(communicator_)) {}
+      queue_(std::make_unique<OperationQueue>(communicator_)),
+      notice_(std::make_unique<UnwindingNotice>()) {}
 
 ProcessGroup::ProcessGroup(std::shared_ptr<Rendezvous> rendezvous, std::shared_ptr<Communicator> communicator)
     : rendezvous_(std::move(rendezvous)),
       communicator_(std::move(communicator)),
-      queue_(std::make_unique<OperationQueue>(communicator_)) {}
+      queue_(std::make_unique<OperationQueue>(communicator_)),
+      notice_(std::make_unique<UnwindingNotice>()) {}
 
 ProcessGroup::~ProcessGroup() {
-    if (std::uncaught_exceptions() > exceptions_)
-        communicator_->abort(fmt::format("rank {} has left: an error has ended its work", rank()));
+    if (notice_->unwinding()) abort(fmt::format("rank {} has left: an error has ended its work", rank()));
 }
 
 int ProcessGroup::rank() const { return communicator_->rank(); }
@@ -118,7 +119,10 @@ void ProcessGroup::once_per_host(const std::function<void()>& prepare) {
     barrier();
 }
 
-void ProcessGroup::abort(const std::string& reason) noexcept { communicator_->abort(reason); }
+void ProcessGroup::abort(const std::string& reason) noexcept {
+    note_failure();
+    communicator_->abort(reason);
+}
 
 bool ProcessGroup::Work::done() const { return state_->done(); }
 

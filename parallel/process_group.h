@@ -9,7 +9,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -24,6 +23,7 @@ namespace lockstep {
 
 class Communicator;
 class OperationQueue;
+class UnwindingNotice;
 class WorkState;
 
 /// mean: the sum divided by the number of ranks; integers are truncated towards zero. Integers wrap. f16 and bf16 are
@@ -188,7 +188,7 @@ private:
     std::shared_ptr<Communicator> communicator_;
     std::unique_ptr<OperationQueue> queue_;  ///< goes before the communicator
     int subgroups_ = 0;
-    int exceptions_ = std::uncaught_exceptions();  ///< when it was made
+    std::unique_ptr<UnwindingNotice> notice_;
 };
 
 }  // namespace lockstep

@@ -58,14 +58,18 @@ void run_all(ls::ProcessGroup& group) {
     }
 }
 
+void require_ranks(const std::string& name, int count) {
+    for (const Entry& entry : programs)
+        if (entry.name == name && count < entry.least)
+            throw program::UsageError("--program " + name + " needs two ranks");
+}
+
 void run(const std::string& name, ls::ProcessGroup& group, const tutorial::Training& training) {
     if (name == "all") return run_all(group);
     if (name == "train") return tutorial::train(group, training);
-    for (const Entry& entry : programs) {
-        if (entry.name != name) continue;
-        if (group.size() < entry.least) throw program::UsageError("--program " + name + " needs two ranks");
-        return entry.run(group);
-    }
+    require_ranks(name, group.size());
+    for (const Entry& entry : programs)
+        if (entry.name == name) return entry.run(group);
 }
 
 }  // namespace
@@ -97,8 +101,10 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     program::add_flags_of_ranks(app, ranks);
     return program::run(app, argc, argv, [&] {
-        if (program::nobody_launched(ranks))
+        if (program::nobody_launched(ranks)) {
+            require_ranks(name, processes);
             return program::launch_ranks(ranks, processes, ls::own_command(argc, argv));
+        }
         run(name, *program::join_ranks(ranks), training);
     });
 }

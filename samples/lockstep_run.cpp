@@ -8,6 +8,7 @@
 #include <cstring>
 #include <iostream>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -36,6 +37,24 @@ std::string both(const std::string& flag) {
     return flag + "," + other.substr(flag.rfind("--"));
 }
 
+CLI::Validator is_one_number() {
+    const auto complaint = [](const std::string& text) {
+        return text.find(':') == std::string::npos
+                   ? std::string()
+                   : text + ": a number of machines that changes is not supported; give one number";
+    };
+    return {complaint, ""};
+}
+
+CLI::Validator is_grace() {
+    const auto complaint = [](const std::string& text) {
+        double seconds = 0;
+        const bool good = CLI::detail::lexical_cast(text, seconds) && seconds >= 0 && seconds <= 86400;  // nan is not
+        return good ? std::string() : text + " is no number from 0 to 86400";
+    };
+    return {complaint, ""};
+}
+
 void add_flags(CLI::App& app, Flags& flags) {
     auto& launch = flags.launch;
     app.add_option(both("--nproc-per-node"), flags.processes,
@@ -45,6 +64,7 @@ void add_flags(CLI::App& app, Flags& flags) {
         ->capture_default_str();
     app.add_option("--nnodes", launch.nodes, "machines; lockstep-run is started on each of them")
         ->type_name("N")
+        ->check(is_one_number())
         ->capture_default_str();
     app.add_option(both("--node-rank"), launch.node_rank,
                    "which machine this is, from 0; needed when there are several")
@@ -72,7 +92,7 @@ void add_flags(CLI::App& app, Flags& flags) {
            "how long the others may run on when one has failed, and again between SIGTERM, or a signal that was "
            "passed on, and SIGKILL")
         ->type_name("SECONDS")
-        ->check(CLI::Range(0.0, 86400.0).description(""))
+        ->check(is_grace())
         ->capture_default_str();
     app.add_flag("--prefix", launch.prefix, "puts \"[rank]:\" before every line that a rank prints");
     app.add_option(both("--log-dir"), launch.log_dir,
@@ -126,11 +146,14 @@ std::vector<ls::Streams> streams_of(const char* flag, const std::string& text, i
     const auto count = static_cast<std::size_t>(processes);
     if (text.find(':') == std::string::npos) return std::vector<ls::Streams>(count, streams(text));
     std::vector<ls::Streams> all(count, ls::Streams::none);
+    std::set<std::size_t> named;
     for (const std::string& entry : CLI::detail::split(text, ',')) {
         const auto colon = std::min(entry.find(':'), entry.size());
         std::size_t rank = 0;
         if (colon == entry.size() || !CLI::detail::lexical_cast(entry.substr(0, colon), rank) || rank >= count)
             wrong(entry);
+        if (!named.insert(rank).second)
+            throw program::UsageError(fmt::format("{}: local rank {} is there twice in {}", flag, rank, text));
         all[rank] = streams(entry.substr(colon + 1));
     }
     return all;
@@ -176,7 +199,11 @@ void run(ls::LaunchOptions options) {
                                  ++restarts, options.max_restarts);
     };
     const ls::LaunchResult result = ls::launch(options);
-    if (result.success()) return;
+    if (result.success()) {
+        if (result.lost_output) throw program::OutputLost();
+        return;
+    }
+    if (result.signal != 0 || result.failure->signal != 0) program::end_line_on_terminal();
     if (result.failure) print_last_lines(*result.failure);
     throw std::runtime_error(result.str());
 }

@@ -12,6 +12,7 @@
 
 #include "lockstep/parallel/comm/sockets.h"
 #include "lockstep/parallel/launch/child.h"
+#include "lockstep/parallel/launch/failure_file.h"
 #include "lockstep/parallel/launch/output_route.h"
 #include "lockstep/parallel/launch/rank_environment.h"
 #include "lockstep/runtime/error.h"
@@ -28,6 +29,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds longest_sleep(500);
 /// A rank's last words have arrived when nothing came for so long.
 constexpr milliseconds quiet_at_the_end(1000);
+/// Others may notice that a process ends so long before this one hears of it.
+constexpr milliseconds time_to_hear_of_a_death(500);
 /// The same signal again is the user's impatience; sooner it is one that was sent to process and group, as timeout
 /// does.
 constexpr milliseconds impatience(1000);
@@ -46,11 +49,13 @@ public:
             port_ = hold_free_port();
             place.master_port = port_of(port_);
         }
+        if (options.same_lines_once) passed_lines_ = std::make_shared<PassedLines>();
         const std::vector<int> cores = allowed_cores();
         for (int local_rank = 0; local_rank < options.processes; ++local_rank) {
             const std::vector<int> share = share_of(cores, local_rank, options.processes);
             place.local_rank = local_rank;
             place.cores = share.size();
+            place.failure_file = failure_files_.emplace_back().path();
             ChildSpec spec{
                 .program = program, .arguments = options.command, .environment = rank_environment(options, place)};
             if (options.bind_cores) spec.cores = share;
@@ -63,6 +68,7 @@ public:
     }
 
     AttemptEnd run() {
+        failures_seen_.resize(children_.size());
         for (;;) {
             look_for_deaths();
             if (std::all_of(children_.begin(), children_.end(), [](Child& child) { return child.ended(); })) break;
@@ -73,7 +79,9 @@ public:
         }
         send_to_all(SIGKILL);  // what the ranks have started and left behind
         deliver_last_words();
-        if (failed_ >= 0) end_.failure->last_lines = errs_[static_cast<std::size_t>(failed_)]->last_lines();
+        if (phase_ != Phase::running) name_the_first();
+        for (const auto* all : {&outs_, &errs_})
+            for (const auto& route : *all) end_.lost_output = end_.lost_output || (route && route->lost_output());
         return end_;
     }
 
@@ -107,28 +115,40 @@ private:
                                                   path.string(), error ? error.message() : text_of(errno)));
         }
         const int console = to_file && !tee ? -1 : (stream == Streams::out ? STDOUT_FILENO : STDERR_FILENO);
-        auto made = std::make_unique<OutputRoute>(console, std::move(file), prefix ? fmt::format("[{}]:", rank) : "");
+        auto made = std::make_unique<OutputRoute>(console, std::move(file), prefix ? fmt::format("[{}]:", rank) : "",
+                                                  stream == Streams::err ? passed_lines_ : nullptr);
         end = made->entrance();
         return made;
     }
 
-    /// Of several that died since the last look the one that a signal killed is the cause: who misses another ends by
-    /// itself.
     void look_for_deaths() {
-        int first = -1;
         for (std::size_t i = 0; i < children_.size(); ++i) {
-            if (!children_[i].ended() || !children_[i].failed()) continue;
-            if (first < 0 || (children_[i].signal() != 0 && children_[static_cast<std::size_t>(first)].signal() == 0))
-                first = static_cast<int>(i);
+            if (!children_[i].ended() || !children_[i].failed() || failures_seen_[i] || told_) continue;
+            failures_seen_[i] = Clock::now();
+            if (phase_ == Phase::running) enter(Phase::noticing);
         }
-        if (first < 0 || phase_ != Phase::running) return;
-        const Child& child = children_[static_cast<std::size_t>(first)];
-        failed_ = first;
-        end_.failure = RankFailure{.rank = global_rank(options_, first),
-                                   .process = child.process(),
-                                   .exit_status = child.exit_status(),
-                                   .signal = child.signal()};
-        enter(Phase::noticing);
+    }
+
+    /// The rank whose own mark is oldest. Who has left none is taken to have failed before those that may have noticed
+    /// it, and who was killed, before all: who misses another ends by itself.
+    void name_the_first() {
+        std::optional<std::pair<Clock::time_point, Clock::time_point>> first;
+        for (std::size_t i = 0; i < children_.size(); ++i) {
+            const Child& child = children_[i];
+            if (!child.failed()) continue;
+            auto failed = failure_files_[i].mark();
+            const bool by_itself = failures_seen_[i] || (failed && (!told_ || *failed < *told_));
+            if (!by_itself) continue;
+            const auto seen = failures_seen_[i].value_or(Clock::time_point::max());
+            if (!failed) failed = child.signal() != 0 ? Clock::time_point::min() : seen - time_to_hear_of_a_death;
+            if (first && *first <= std::pair(*failed, seen)) continue;
+            first = {*failed, seen};
+            end_.failure = RankFailure{.rank = global_rank(options_, static_cast<int>(i)),
+                                       .process = child.process(),
+                                       .exit_status = child.exit_status(),
+                                       .signal = child.signal(),
+                                       .last_lines = errs_[i]->last_lines()};
+        }
     }
 
     void enter(Phase phase) {
@@ -144,6 +164,7 @@ private:
     bool escalate() {
         if (phase_ == Phase::killed) return false;
         const bool told = phase_ == Phase::ending;
+        if (!told_) told_ = Clock::now();
         send_to_all(told ? SIGKILL : SIGTERM);
         enter(told ? Phase::killed : Phase::ending);
         if (told) deadline_ = std::max(deadline_, Clock::now() + quiet_at_the_end);  // even SIGKILL takes its time
@@ -156,6 +177,7 @@ private:
         if (end_.signal == 0) {
             end_.signal = signal;
             interrupted_ = Clock::now();
+            if (!told_) told_ = interrupted_;
             send_to_all(signal);
             enter(Phase::ending);
         } else if (Clock::now() - interrupted_ >= impatience) {
@@ -206,10 +228,13 @@ private:
     SignalWatch& signals_;
     Descriptor port_;
     std::vector<std::unique_ptr<OutputRoute>> outs_, errs_;
+    std::shared_ptr<PassedLines> passed_lines_;  // of standard error; null: all lines are passed on
+    std::vector<FailureFile> failure_files_;
     std::vector<Child> children_;
     Phase phase_ = Phase::running;
     Clock::time_point deadline_{}, interrupted_{};
-    int failed_ = -1;  // local rank
+    std::optional<Clock::time_point> told_;                        // when this process first ended ranks
+    std::vector<std::optional<Clock::time_point>> failures_seen_;  // one a rank; of those before that
     AttemptEnd end_;
 };
 

@@ -12,6 +12,7 @@ namespace lockstep {
 struct AttemptEnd {
     std::optional<RankFailure> failure;
     int signal = 0;  ///< that came from outside and ended it
+    bool lost_output = false;
 };
 
 /// Returns when no rank runs any more. `number` counts from 0; `signals` watches SIGCHLD and those of the options.

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
@@ -66,6 +67,12 @@ void require(bool good, const std::string& complaint) {
     if (!good) throw InvalidArgument("launch: " + complaint);
 }
 
+bool is_host(const std::string& text) {
+    return std::all_of(text.begin(), text.end(), [](unsigned char c) {
+        return (std::isalnum(c) && c < 128) || c == '.' || c == '-' || c == '_' || c == ':' || c == '%';
+    });
+}
+
 void require_nodes(const LaunchOptions& options) {
     const int node_rank = options.node_rank.value_or(0);
     require(node_rank >= 0 && node_rank < options.nodes,
@@ -108,6 +115,8 @@ void require_sound(const LaunchOptions& options) {
     require(options.nodes >= 1 && options.nodes <= most_ranks / options.processes,
             fmt::format("{} nodes of {} processes; give at least one, and at most {} processes in all", options.nodes,
                         options.processes, most_ranks));
+    require(is_host(options.master_addr),
+            fmt::format("master address '{}' is none; give a host's name or address", options.master_addr));
     require(options.master_port >= 0 && options.master_port <= 65535,
             fmt::format("master port {}; give 1 to 65535, or 0 for a free one", options.master_port));
     require(options.max_restarts >= 0, fmt::format("{} restarts; give 0 or more", options.max_restarts));
@@ -144,6 +153,7 @@ LaunchResult launch(const LaunchOptions& options) {
         AttemptEnd end = run_attempt(options, program, result.restarts, signals);
         result.failure = std::move(end.failure);
         result.signal = end.signal;
+        result.lost_output = result.lost_output || end.lost_output;
         if (result.success() || result.signal != 0 || result.restarts == options.max_restarts) return result;
         if (options.on_restart) options.on_restart(*result.failure);
     }

@@ -20,6 +20,7 @@ constexpr std::size_t piece = PIPE_BUF;  // what a pipe that is ready takes at o
 constexpr std::size_t longest_line = std::size_t{64} << 10;
 constexpr std::size_t longest_tail = std::size_t{8} << 10;
 constexpr std::size_t last_lines_told = 10;
+constexpr std::size_t lines_remembered = 1000;  // of a rank; later ones are passed on
 
 /// How much of `text` goes in one write: whole lines where that is possible.
 std::size_t first_write_of(std::string_view text) {
@@ -30,8 +31,8 @@ std::size_t first_write_of(std::string_view text) {
 
 }  // namespace
 
-OutputRoute::OutputRoute(int console, Descriptor file, std::string prefix)
-    : file_(std::move(file)), console_(console), prefix_(std::move(prefix)) {
+OutputRoute::OutputRoute(int console, Descriptor file, std::string prefix, std::shared_ptr<PassedLines> passed)
+    : file_(std::move(file)), console_(console), prefix_(std::move(prefix)), passed_(std::move(passed)) {
     auto [reader, writer] = make_pipe(PipeEnds::reader_at_once);
     reader_ = std::move(reader);
     writer_ = std::move(writer);
@@ -63,7 +64,7 @@ void OutputRoute::take(std::string_view bytes) {
         tail_ += bytes;
         if (tail_.size() > longest_tail) tail_.erase(0, tail_.size() - longest_tail);
     }
-    if (prefix_.empty()) {
+    if (prefix_.empty() && !passed_) {
         pending_ += bytes;
         return;
     }
@@ -72,9 +73,22 @@ void OutputRoute::take(std::string_view bytes) {
         line_ += bytes.substr(0, end);
         bytes.remove_prefix(std::min(end, bytes.size() - 1) + 1);
         if (end == std::string_view::npos && line_.size() < longest_line) continue;
-        pending_ += prefix_ + line_ + '\n';
+        if (!is_repeated(line_)) pending_ += prefix_ + line_ + '\n';
         line_.clear();
     }
+}
+
+bool OutputRoute::is_repeated(const std::string& line) {
+    if (!passed_) return false;
+    auto own = own_.find(line);
+    if (own == own_.end()) {
+        if (own_.size() >= lines_remembered) return false;
+        own = own_.emplace(line, 0).first;
+    }
+    int& passed = (*passed_)[line];
+    if (++own->second <= passed) return true;
+    passed = own->second;
+    return false;
 }
 
 void OutputRoute::write_to_console() {
@@ -84,6 +98,7 @@ void OutputRoute::write_to_console() {
     if (count >= 0) {
         pending_.erase(0, static_cast<std::size_t>(count));
     } else if (errno != EAGAIN && errno != EINTR) {  // nobody reads any more; the rank need not suffer for it
+        lost_ = errno != EPIPE;
         console_ = -1;
         pending_.clear();
     }

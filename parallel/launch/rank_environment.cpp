@@ -23,6 +23,7 @@ std::vector<std::string> rank_environment(const LaunchOptions& options, const Ra
                                            {"GROUP_RANK", std::to_string(options.node_rank.value_or(0))},
                                            {"MASTER_ADDR", place.master_addr},
                                            {"MASTER_PORT", std::to_string(place.master_port)},
+                                           {"LOCKSTEP_FAILURE_FILE", place.failure_file},
                                            {"TORCHELASTIC_RESTART_COUNT", std::to_string(place.attempt)},
                                            {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options.max_restarts)}};
     if (!std::getenv("OMP_NUM_THREADS")) own["OMP_NUM_THREADS"] = std::to_string(place.cores);

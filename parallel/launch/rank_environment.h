@@ -14,6 +14,7 @@ struct RankPlace {
     std::string master_addr;
     int master_port = 0;
     std::size_t cores = 1;
+    std::string failure_file = {};  ///< empty: none
 };
 
 int global_rank(const LaunchOptions& options, int local_rank);

@@ -1,9 +1,13 @@
 #include "lockstep/samples/program/command_line.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>
 #include <string>
+
+#include "lockstep/parallel/comm/failure_mark.h"
 
 namespace program {
 
@@ -26,29 +30,38 @@ CLI::Validator is_natural() {
     return {complaint, ""};
 }
 
+void end_line_on_terminal() {
+    if (::isatty(STDOUT_FILENO) == 1) std::cout << std::endl;
+}
+
 int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body) {
-    const auto complain = [&](const std::string& text) {
-        std::cerr << app.get_name() << ": " << one_line(text) << '\n';
-    };
+    // In one piece: other ranks write to the same stream.
+    const auto complain = [&](const std::string& text) { std::cerr << app.get_name() + ": " + one_line(text) + '\n'; };
+    bool help = false;
     try {
         app.parse(argc, argv);
     } catch (const CLI::CallForHelp&) {
-        std::cout << app.help();
-        return 0;
+        help = true;
     } catch (const CLI::ParseError& error) {
         complain(std::string(error.what()) + " (--help shows all flags)");
         return 2;
     }
     try {
-        body();
+        if (help)
+            std::cout << app.help();
+        else
+            body();
         std::cout.flush();
-        if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
-        complain("standard output cannot be written");
-        return 1;
+        if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout) throw OutputLost();
+        return 0;
+    } catch (const RanksFailed& error) {
+        return error.status;
     } catch (const UsageError& error) {
+        lockstep::note_failure();
         complain(error.what());
         return 2;
     } catch (const std::exception& error) {
+        lockstep::note_failure();
         complain(error.what());
         return 1;
     }

@@ -9,6 +9,7 @@
 
 #include "lockstep/parallel/launcher.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/warning.h"
 #include "lockstep/samples/program/same_on_ranks.h"
 
 namespace program {
@@ -51,7 +52,7 @@ void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
         ->check(silent(CLI::Range(std::int64_t{1}, most_rows)))
         ->excludes(whole);
     app.add_option("--micro-steps", options.micro_steps,
-                   "parts in which a step takes its batch, one after another, with the memory of one")
+                   "parts in which a step takes its batch, one after another, with the memory of one (none, dp)")
         ->type_name("N")
         ->check(silent(CLI::Range(1, 65536)))
         ->capture_default_str();
@@ -103,22 +104,38 @@ void join(Options& options) {
 }
 
 void check(const Options& options) {
-    if (!options.distributed() &&
-        (!options.backend.empty() || options.rank || options.init_method != "env://" || options.reduction != "tree"))
-        throw UsageError("--backend, --rank, --world-size, --init-method and --reduction are for --parallel ddp");
+    if (!options.distributed() && (!options.backend.empty() || options.rank || options.init_method != "env://" ||
+                                   options.timeout_seconds || options.reduction != "tree"))
+        throw UsageError(
+            "--backend, --rank, --world-size, --init-method, --timeout and --reduction are for --parallel ddp");
     if (options.distributed() && options.micro_steps > 1)
         throw UsageError("--micro-steps is for none and dp: several processes take a batch at once");
     for (const auto* path : {&options.save, &options.json})
         if (!path->empty() && !path->has_filename()) throw UsageError(path->string() + " is a directory; name a file");
 }
 
+/// As many as are named, seen by this process or not; none where all are meant.
+std::vector<lockstep::Device> named_devices(const std::string& text) {
+    std::vector<lockstep::Device> devices;
+    if (text == "all") return devices;
+    for (const std::string& name : CLI::detail::split(text, ',')) devices.push_back(lockstep::Device::parse(name));
+    return devices;
+}
+
 /// Names of virtual devices make as many of them as they ask for, unless LOCKSTEP_CPU_DEVICES says how many there are.
-void make_room_for(const std::string& devices) {
+void make_room_for(const std::vector<lockstep::Device>& devices) {
     int highest = -1;
-    for (std::size_t at = devices.find("cpu:"); at != std::string::npos; at = devices.find("cpu:", at + 1))
-        highest = std::max(highest, std::atoi(devices.c_str() + at + 4));
+    for (const lockstep::Device device : devices)
+        if (device.kind() == lockstep::DeviceKind::cpu) highest = std::max(highest, device.index());
     constexpr int standard = 2;
     if (highest >= standard) setenv("LOCKSTEP_CPU_DEVICES", std::to_string(highest + 1).c_str(), 0);
+}
+
+void require_as_many(std::size_t devices, int ranks) {
+    if (static_cast<std::size_t>(ranks) > devices)
+        throw lockstep::InvalidArgument(
+            fmt::format("{} {} for {} ranks on this host; name one for each rank, or leave the list out", devices,
+                        devices == 1 ? "device" : "devices", ranks));
 }
 
 /// Rank i of a host takes device i of the list; without a list, visible ones in turn. A process that has cores of its
@@ -126,26 +143,48 @@ void make_room_for(const std::string& devices) {
 lockstep::Device device_of_rank(const std::string& devices, int local_rank) {
     const lockstep::Devices visible = lockstep::Devices::visible();
     if (devices == "all") return visible[local_rank % visible.size()];
+    require_as_many(named_devices(devices).size(), local_rank + 1);
     if (visible.kind() == lockstep::DeviceKind::cpu && visible.size() == 1) return visible[0];
-    const lockstep::Devices all = lockstep::Devices::parse(devices);
-    if (local_rank >= all.size())
-        throw lockstep::InvalidArgument(
-            fmt::format("{} devices for {} ranks or more on this host; name one for each rank, or leave the list out",
-                        all.size(), local_rank + 1));
-    return all[local_rank];
+    return lockstep::Devices::parse(devices)[local_rank];
+}
+
+/// What `body` returns; what it says against the list becomes wrong usage.
+template <class Body>
+auto about_devices(const Body& body) {
+    try {
+        return body();
+    } catch (const lockstep::InvalidArgument& error) {
+        throw UsageError(std::string("--devices: ") + error.what());
+    }
+}
+
+/// Before ranks meet, so that all of them say it.
+void require_a_device_each(const Options& options) {
+    const int ranks = options.world_size.value_or(lockstep::process_place().local_world_size);
+    about_devices([&] {
+        if (const auto named = named_devices(options.devices); !named.empty()) require_as_many(named.size(), ranks);
+    });
+}
+
+void warn_where_each_trains_alone() {
+    try {
+        const lockstep::ProcessPlace place = lockstep::process_place();
+        if (place.rank == 0 && place.world_size > 1)
+            lockstep::warn(fmt::format("{} processes train each on its own; give --parallel ddp to train one model",
+                                       place.world_size));
+    } catch (const lockstep::InvalidArgument&) {  // half of a place says nothing of other processes
+    }
 }
 
 }  // namespace
 
 lockstep::Devices Options::chosen_devices() const {
-    make_room_for(devices);
-    try {
+    return about_devices([&] {
+        make_room_for(named_devices(devices));
         if (group) return lockstep::Devices({device_of_rank(devices, group->local_rank())});
         const lockstep::Devices all = lockstep::Devices::parse(devices);
         return parallel == "none" ? lockstep::Devices({all[0]}) : all;
-    } catch (const lockstep::InvalidArgument& error) {
-        throw UsageError(std::string("--devices: ") + error.what());
-    }
+    });
 }
 
 lockstep::EngineOptions Options::engine_options() const {
@@ -173,10 +212,13 @@ int run(const Program& program, Options& options, int argc, char** argv, const s
         ->capture_default_str();
     return run(app, argc, argv, [&] {
         check(options);
+        options.distributed() ? require_a_device_each(options) : warn_where_each_trains_alone();
         if (options.distributed() && nobody_launched(options)) {
             const lockstep::Devices devices = options.chosen_devices();
-            // A rank has its share of the cores, and one device of all of them.
-            if (devices.kind() == lockstep::DeviceKind::cpu) setenv("LOCKSTEP_CPU_DEVICES", "1", 1);
+            // A rank has its share of the cores, and one device of all of them; but numbers in CUDA_VISIBLE_DEVICES are
+            // those of all devices.
+            if (devices.kind() == lockstep::DeviceKind::cpu && !std::getenv("CUDA_VISIBLE_DEVICES"))
+                setenv("LOCKSTEP_CPU_DEVICES", "1", 1);
             return launch_ranks(options, devices.size(), lockstep::own_command(argc, argv));
         }
         if (options.distributed()) join(options);

@@ -26,6 +26,7 @@ std::size_t columns() {
 
 bool is_terminal() {
     const char* kind = std::getenv("TERM");
+    if (std::getenv("OMPI_COMM_WORLD_SIZE")) return false;  // of mpirun, which passes on what it shows as it is
     return ::isatty(STDOUT_FILENO) == 1 && kind && std::string(kind) != "dumb";
 }
 

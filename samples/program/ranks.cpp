@@ -13,6 +13,17 @@ namespace program {
 
 namespace {
 
+constexpr std::chrono::seconds usual_timeout(300);
+
+CLI::Validator is_init_method() {
+    const auto complaint = [](const std::string& text) {
+        for (const char* scheme : {"env://", "tcp://", "file://"})
+            if (text.starts_with(scheme)) return std::string();
+        return text + " is none of env://, tcp://HOST:PORT and file:///PATH";
+    };
+    return {complaint, ""};
+}
+
 /// What moves the memory of GPUs, where every rank has one of its own; else what needs nothing.
 std::string usual_backend(const std::string& devices, int ranks) {
     if (devices != "all" && !devices.starts_with("cuda")) return {};
@@ -40,6 +51,7 @@ void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& when
         ->check(CLI::IsMember(backends).description(""));
     app.add_option("--init-method", flags.init_method, "how processes find each other" + when)
         ->type_name("env://|tcp://HOST:PORT|file:///PATH")
+        ->check(is_init_method())
         ->capture_default_str();
     auto* rank = app.add_option("--rank", flags.rank, "of this process, where no launcher says it" + when)
                      ->type_name("N")
@@ -52,7 +64,7 @@ void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& when
     app.add_option("--timeout", flags.timeout_seconds, "seconds after which a silent process is given up" + when)
         ->type_name("SECONDS")
         ->check(range(std::int64_t{1}, std::int64_t{1} << 31))
-        ->capture_default_str();
+        ->default_str(std::to_string(usual_timeout.count()));
 }
 
 bool nobody_launched(const RankFlags& flags) {
@@ -66,12 +78,20 @@ void launch_ranks(const RankFlags& flags, int processes, std::vector<std::string
     lockstep::LaunchOptions launch;
     launch.command = std::move(command);
     launch.processes = processes;
+    launch.same_lines_once = true;
     const lockstep::LaunchResult result = lockstep::launch(launch);
-    if (!result.success()) throw lockstep::CommunicationError(result.str());
+    if (result.success()) return;
+    if (result.signal == 0 && !result.failure->last_lines.empty())
+        if (const int status = result.failure->exit_status; status == 1 || status == 2) throw RanksFailed(status);
+    end_line_on_terminal();
+    throw lockstep::CommunicationError(result.str());
 }
 
 std::shared_ptr<lockstep::ProcessGroup> join_ranks(const RankFlags& flags, const std::string& devices) {
-    const std::chrono::seconds timeout(flags.timeout_seconds);
+    if (flags.rank && *flags.rank >= *flags.world_size)
+        throw UsageError("--rank " + std::to_string(*flags.rank) + " of --world-size " +
+                         std::to_string(*flags.world_size) + ": ranks count from 0");
+    const std::chrono::seconds timeout(flags.timeout_seconds.value_or(usual_timeout.count()));
     const int ranks_here = flags.world_size.value_or(lockstep::process_place().local_world_size);
     return std::make_shared<lockstep::ProcessGroup>(lockstep::ProcessGroupOptions{
         .backend = flags.backend.empty() ? usual_backend(devices, ranks_here) : flags.backend,

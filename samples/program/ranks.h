@@ -18,7 +18,7 @@ namespace program {
 struct RankFlags {
     std::string backend, init_method = "env://";
     std::optional<int> rank, world_size;
-    std::int64_t timeout_seconds = 300;
+    std::optional<std::int64_t> timeout_seconds;  ///< where it was given; else 300
 };
 
 /// --backend, --init-method, --rank, --world-size and --timeout. `when`: behind each of their texts, " (ddp)".
@@ -27,7 +27,8 @@ void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& when
 /// Nobody has made this process one of several.
 bool nobody_launched(const RankFlags& flags);
 
-/// Starts this program as so many ranks and waits. Throws what the first one that failed had to say.
+/// Starts this program as so many ranks and waits. What several say on standard error alike is printed once. Throws
+/// RanksFailed when they have said what was wrong, else CommunicationError.
 void launch_ranks(const RankFlags& flags, int processes, std::vector<std::string> command);
 
 /// `devices`: of the ranks of this host, as --devices names them.

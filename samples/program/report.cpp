@@ -8,6 +8,7 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/runtime/versions.h"
+#include "lockstep/samples/program/texts_of_ranks.h"
 
 namespace program {
 
@@ -15,21 +16,21 @@ using nlohmann::ordered_json;
 
 namespace {
 
-ordered_json names_of(const lockstep::Devices& devices) {
-    ordered_json names = ordered_json::array();
-    for (const lockstep::Device device : devices) names.push_back(device.str());
-    return names;
+/// The lists of all processes, in order of ranks.
+ordered_json lists_of_all(const Options& options, const ordered_json& own) {
+    if (!options.group) return own;
+    ordered_json all = ordered_json::array();
+    for (const std::string& text : texts_of_ranks(*options.group, own.dump()))
+        for (const ordered_json& value : ordered_json::parse(text)) all.push_back(value);
+    return all;
 }
 
-/// What each process has to say, in order of ranks, on rank 0.
-std::vector<ordered_json> told(const Options& options, const std::string& what, const ordered_json& own) {
-    if (!options.group) return {own};
-    const auto key = [&](int rank) { return "report/" + what + "/" + std::to_string(rank); };
-    options.group->store()->set(key(options.group->rank()), own.dump());
-    std::vector<ordered_json> all;
-    for (int rank = 0; options.leads() && rank < options.world(); ++rank)
-        all.push_back(ordered_json::parse(options.group->store()->get(key(rank))));
-    return all;
+/// Of all processes; a rank may be alone in seeing a device by that name.
+ordered_json names_of(const Options& options, const lockstep::Devices& devices) {
+    ordered_json names = ordered_json::array();
+    for (const lockstep::Device device : devices)
+        names.push_back(options.group ? fmt::format("rank {} {}", options.group->rank(), device.str()) : device.str());
+    return lists_of_all(options, names);
 }
 
 }  // namespace
@@ -37,19 +38,16 @@ std::vector<ordered_json> told(const Options& options, const std::string& what, 
 void report(const Options& options, const Figures& figures, const lockstep::Devices& devices) {
     ordered_json peaks = ordered_json::array();
     for (const lockstep::Device device : devices) peaks.push_back(lockstep::memory_stats(device).peak);
-    const ordered_json own = {{"devices", names_of(devices)}, {"peak_bytes", peaks}};
-    const std::vector<ordered_json> all = told(options, "figures", own);
+    peaks = lists_of_all(options, peaks);
+    const ordered_json names = names_of(options, devices);
     if (options.json.empty()) return;
     ordered_json text;
     text["losses"] = figures.losses;
     if (figures.test_accuracy) text["test_accuracy"] = *figures.test_accuracy;
     text["samples_per_second"] = figures.samples_per_second;
     text["seconds"] = figures.seconds;
-    for (const char* key : {"peak_bytes", "devices"}) {
-        text[key] = ordered_json::array();
-        for (const ordered_json& process : all)
-            for (const ordered_json& value : process[key]) text[key].push_back(value);
-    }
+    text["peak_bytes"] = peaks;
+    text["devices"] = names;
     text["world_size"] = options.world();
     if (options.group) text["backend"] = std::string(options.group->backend());
     for (const auto& [name, version] : lockstep::library_versions()) text["versions"][name] = version;
@@ -71,28 +69,40 @@ void require_writable(const std::filesystem::path& path) {
     const lockstep::internal::AtomicFile probe(path);  // nothing remains of it
 }
 
-RunLog::RunLog(const std::filesystem::path& directory, const std::string& program, const lockstep::Devices& devices) {
-    if (directory.empty()) return;
+RunLog::RunLog(const Options& options, const std::string& program, const lockstep::Devices& devices)
+    : path_(options.log_dir / (program + ".jsonl")) {
+    ordered_json head = {{"program", program}, {"devices", names_of(options, devices)}};
+    if (options.log_dir.empty()) return;
     std::error_code failed;
-    std::filesystem::create_directories(directory, failed);
-    const std::filesystem::path path = directory / (program + ".jsonl");
-    file_.open(path);
-    if (!file_) throw lockstep::InvalidArgument(path.string() + " cannot be written; give --log-dir another directory");
-    ordered_json head = {{"program", program}, {"devices", names_of(devices)}};
+    std::filesystem::create_directories(options.log_dir, failed);
+    file_.open(path_);
+    if (!file_)
+        throw lockstep::InvalidArgument(path_.string() + " cannot be written; give --log-dir another directory");
     for (const auto& [name, version] : lockstep::library_versions()) head["versions"][name] = version;
-    file_ << head.dump() << '\n';
+    put(head);
+}
+
+void RunLog::put(const nlohmann::ordered_json& line) {
+    file_ << line.dump() << '\n';
+    require_written();
+}
+
+void RunLog::require_written() const {
+    if (!file_) throw lockstep::DataError(path_.string() + " cannot be written any further; is the disk full?");
 }
 
 void RunLog::step(const lockstep::StepReport& step) {
-    if (file_.is_open())
-        file_ << ordered_json({{"epoch", step.epoch}, {"step", step.step}, {"rows", step.rows}, {"loss", step.loss}})
-                     .dump()
-              << '\n';
+    if (file_.is_open()) put({{"epoch", step.epoch}, {"step", step.step}, {"rows", step.rows}, {"loss", step.loss}});
 }
 
 void RunLog::epoch(std::uint64_t epoch, double test_accuracy) {
-    if (file_.is_open())
-        file_ << ordered_json({{"epoch", epoch}, {"test_accuracy", test_accuracy}}).dump() << std::endl;
+    if (file_.is_open()) put({{"epoch", epoch}, {"test_accuracy", test_accuracy}});
+    flush();
+}
+
+void RunLog::flush() {
+    file_.flush();
+    require_written();
 }
 
 }  // namespace program

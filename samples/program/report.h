@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,12 +34,18 @@ void require_writable(const std::filesystem::path& path);
 /// One JSON object a line: first the run, then every step and every evaluation. Without a directory nothing is written.
 class RunLog {
 public:
-    /// Makes the directory. Throws InvalidArgument when the file cannot be opened.
-    RunLog(const std::filesystem::path& directory, const std::string& program, const lockstep::Devices& devices);
+    /// Makes the directory. Throws InvalidArgument when the file cannot be opened, and DataError, as all that follows,
+    /// when a line cannot be written. Called by every process.
+    RunLog(const Options& options, const std::string& program, const lockstep::Devices& devices);
     void step(const lockstep::StepReport& step);
     void epoch(std::uint64_t epoch, double test_accuracy);
+    /// What was told so far stands in the file.
+    void flush();
 
 private:
+    void put(const nlohmann::ordered_json& line);
+    void require_written() const;
+    std::filesystem::path path_;
     std::ofstream file_;
 };
 

@@ -5,32 +5,14 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <string_view>
 
 #include "lockstep/samples/program/command_line.h"
+#include "lockstep/samples/program/texts_of_ranks.h"
 
 namespace program {
 
 namespace {
-
-/// In order of ranks, on all of them.
-std::vector<std::string> texts_of_all(lockstep::ProcessGroup& group, std::string own) {
-    const std::int64_t ranks = group.size();
-    const auto sizes = lockstep::Tensor::zeros({ranks}, lockstep::DType::i64);
-    group.all_gather(sizes, lockstep::Tensor::from(std::vector{static_cast<std::int64_t>(own.size())}, {1}));
-    const std::vector<std::int64_t> lengths = sizes.to_vector<std::int64_t>();
-    const std::int64_t longest = std::max<std::int64_t>(1, *std::max_element(lengths.begin(), lengths.end()));
-    own.resize(static_cast<std::size_t>(longest));
-    const auto all = lockstep::Tensor::zeros({ranks, longest}, lockstep::DType::u8);
-    group.all_gather(all, lockstep::Tensor::from(std::vector<std::uint8_t>(own.begin(), own.end()), {longest}));
-    const std::vector<std::uint8_t> bytes = all.to_vector<std::uint8_t>();
-    std::vector<std::string> texts;
-    for (std::int64_t rank = 0; rank < ranks; ++rank)
-        texts.emplace_back(bytes.begin() + rank * longest,
-                           bytes.begin() + rank * longest + lengths[static_cast<std::size_t>(rank)]);
-    return texts;
-}
 
 /// Takes the first line from `text`.
 std::string_view next_line(std::string_view& text) {
@@ -67,7 +49,7 @@ std::string said_by(const CLI::Option& option) {
 void require_same_on_ranks(lockstep::ProcessGroup& group, const std::vector<std::string>& own) {
     std::string text;
     for (const std::string& line : own) text += line + "\n";
-    const std::vector<std::string> all = texts_of_all(group, text);
+    const std::vector<std::string> all = texts_of_ranks(group, text);
     for (std::size_t rank = 1; rank < all.size(); ++rank)
         for (std::string_view theirs = all[rank], of_rank_0 = all[0]; theirs != of_rank_0;) {
             const std::string_view there = next_line(theirs), here = next_line(of_rank_0);

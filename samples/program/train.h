@@ -27,7 +27,7 @@ void train(const std::string& name, const Options& options, Model& model, lockst
     for (const auto* path : {&options.save, &options.json}) require_writable(*path);
     lockstep::SGD sgd(model, {.lr = options.lr.value_or(Options::default_lr),
                               .momentum = options.momentum.value_or(Options::default_momentum)});
-    RunLog log(options.log_dir, name, model.devices());
+    RunLog log(options, name, model.devices());
     lockstep::RunState state;
     state.seed = options.seed;
     if (!options.load.empty()) {
@@ -111,6 +111,7 @@ void train(const std::string& name, const Options& options, Model& model, lockst
     else if (!evaluated)
         tell(fmt::format("after {} epochs: ", state.epoch));
 
+    log.flush();
     if (!options.save.empty()) {
         state.batch_size = loader.options().batch_size;
         state.steps = static_cast<std::uint64_t>(trainer.steps());

@@ -78,7 +78,10 @@ TEST_CASE("the programs of the tutorial print what its reader expects") {
         CHECK(run.status == 2);
         CHECK(run.lines_of_err() == 1);
     }
-    CHECK(run_program(place, "collectives --processes 1 --program blocking").status == 1);
+    const Run few = run_program(place, "collectives --processes 1 --program blocking");
+    CHECK(few.status == 2);
+    CHECK(few.err == "collectives: --program blocking needs two ranks\n");
+    CHECK(run_program(place, "collectives --rank 2 --world-size 2").status == 2);
 }
 
 TEST_CASE("gradients averaged by hand: the ranks' losses fall") {

@@ -63,6 +63,9 @@ TEST_CASE("wrong usage is one line and status 2") {
                                     "--parallel ddp --rank 0",
                                     "--parallel ddp --backend mpi",
                                     "--parallel ddp --backend pigeon",
+                                    "--parallel ddp --init-method pigeon",
+                                    "--parallel ddp --rank 2 --world-size 2",
+                                    "--timeout 5",
                                     "--parallel ddp --reduction quick",
                                     "--net large",
                                     "--devices cpu:99",
@@ -120,7 +123,8 @@ TEST_CASE("a backend that this machine cannot use is said once, before any proce
 TEST_CASE("figures that cannot be printed are a failed run") {
     if (!std::filesystem::is_character_file("/dev/full")) return;  // containers may lack it
     const Place place;
-    for (const std::string line : {"mnist --data digits --net small --steps 1", "lockstep-info"}) {
+    for (const std::string line : {"mnist --data digits --net small --steps 1", "lockstep-info", "mnist --help",
+                                   "lockstep-run --help", "lockstep-run --prefix printf one"}) {
         const std::string command = "cd '" + place.directory.path().string() + "' && '" PROGRAMS "'/" + line;
         CHECK(WEXITSTATUS(std::system((command + " >/dev/full 2>err").c_str())) == 1);
         CHECK_THAT(get_bytes(place.directory / "err"), contains("standard output"));
@@ -146,10 +150,47 @@ TEST_CASE("a failed run is one line and status 1") {
 TEST_CASE("more ranks than devices are refused") {
     const TemporaryDirectory place;
     const std::string three = "lockstep-run --nproc-per-node 3 '" PROGRAMS "/linear' --parallel ddp --devices ";
-    const Run run = run_program(place, three + "cpu:0,cpu:1", "LOCKSTEP_CPU_DEVICES=3");
-    CHECK(run.status != 0);
-    CHECK(run.err.find("--devices: 2 devices for 3 ranks or more on this host") != std::string::npos);
-    CHECK(run_program(place, three + "cpu:0,cpu:1,cpu:2", "LOCKSTEP_CPU_DEVICES=3").status == 0);
+    for (const char* before : {"", "LOCKSTEP_CPU_DEVICES=3"}) {
+        const Run run = run_program(place, three + "cpu:0,cpu:1", before);
+        CHECK(run.status != 0);
+        CHECK_THAT(run.err, contains("--devices: 2 devices for 3 ranks on this host"));
+        CHECK_THAT(run.err, contains("exit status 2"));
+        CHECK_THAT(run_program(place, three + "cpu:0", before).err, contains("1 device for 3 ranks on this host"));
+        CHECK(run_program(place, three + "cpu:0,cpu:1,cpu:2", before).status == 0);
+    }
+}
+
+TEST_CASE("a program starts itself on the devices that CUDA_VISIBLE_DEVICES leaves") {
+    const Place place;
+    for (const auto& [visible, devices] : {std::pair("1,0", 2), std::pair("1", 1)}) {
+        const std::string before = "CUDA_VISIBLE_DEVICES=" + std::string(visible);
+        const Run run = place.mnist("--parallel ddp --quiet --steps 1 --json figures.json", before);
+        CAPTURE(run.err);
+        CHECK(run.status == 0);
+        CHECK(place.figures("figures.json")["world_size"] == devices);
+    }
+}
+
+TEST_CASE("a log that does not fit the disk is a failed run") {
+    if (!std::filesystem::is_character_file("/dev/full")) return;
+    const Place place;
+    std::filesystem::create_directory(place.directory / "log");
+    std::filesystem::create_symlink("/dev/full", place.directory / "log/mnist.jsonl");
+    const Run run = place.mnist("--steps 2 --quiet --log-dir log");
+    CHECK(run.status == 1);
+    CHECK(run.lines_of_err() == 1);
+    CHECK_THAT(run.err, contains("log/mnist.jsonl cannot be written"));
+}
+
+TEST_CASE("figures and log say which rank has which device") {
+    const Place place;
+    REQUIRE(place.mnist("--parallel ddp --devices cpu:0,cpu:1 --steps 1 --quiet --json figures.json --log-dir log")
+                .status == 0);
+    const json expected({"rank 0 cpu:0", "rank 1 cpu:0"});  // each has one, of its own cores
+    CHECK(place.figures("figures.json")["devices"] == expected);
+    CHECK(place.figures("figures.json")["peak_bytes"].size() == 2);
+    const std::string log = get_bytes(place.directory / "log/mnist.jsonl");
+    CHECK(json::parse(log.substr(0, log.find('\n')))["devices"] == expected);
 }
 
 TEST_CASE("ten steps write figures, a log and nothing else") {

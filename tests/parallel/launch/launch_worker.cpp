@@ -5,10 +5,12 @@
 //   in DIR/child.RANK out=T err=T  prints a text, as it is sleep=MS only=R       goes on if it is rank R; others wait a
 //   minute skip=R       rank R ends with 0 until=N      goes on in attempts before the N-th only; later ones end with 0
 //   exit=N       kill=SIGNAL
+//   note=R       rank R notes that something went wrong and goes on two seconds later
 //   trap=SIGNAL  from now on that signal prints a line and ends it with 0
 //   count=SIGNAL from now on that signal prints a line; deaf=SIGNAL ignores it
 //   input        reads its standard input to the end and prints how much there was
-//   self=N       starts this program again as N ranks, with the same arguments, unless it is one
+//   self=N       starts this program again as N ranks, with the same arguments, unless it is one; lines of theirs on
+//                standard error that are the same come once
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -23,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/parallel/comm/failure_mark.h"
 #include "lockstep/parallel/launcher.h"
 #include "lockstep/parallel/rendezvous.h"
 #include "lockstep/runtime/error.h"
@@ -124,6 +127,7 @@ void perform(const std::string& name, const std::string& value, int argc, char**
     if (name == "skip" && rank == number) std::exit(0);
     if (name == "until" && std::atoi(variable("TORCHELASTIC_RESTART_COUNT").c_str()) >= number) std::exit(0);
     if (name == "exit") std::exit(number);
+    if (name == "note" && rank == number) lockstep::note_failure(), pause_for(2000);
     if (name == "kill") std::raise(number);
     if (name == "trap") on_signal(number, true);
     if (name == "count") on_signal(number, false);
@@ -133,6 +137,7 @@ void perform(const std::string& name, const std::string& value, int argc, char**
         lockstep::LaunchOptions options;
         options.command = lockstep::own_command(argc, argv);
         options.processes = number;
+        options.same_lines_once = true;
         const lockstep::LaunchResult result = lockstep::launch(options);
         std::fprintf(stderr, "launched: %s\n", result.str().c_str());
         std::exit(result.success() ? 0 : 1);

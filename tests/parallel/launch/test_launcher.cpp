@@ -68,6 +68,16 @@ TEST_CASE("results say who failed first and how") {
     CHECK(killed.str() == "rank 0 failed first: killed by signal 15 (SIGTERM)");
 }
 
+TEST_CASE("who noted first that something went wrong failed first, whatever the order of the ends") {
+    LaunchOptions options = worker({"note=1", "sleep=1000", "exit=7"}, 3);  // rank 1 ends two seconds behind the others
+    options.grace = std::chrono::seconds(20);
+    CHECK(launch(options).str() == "rank 1 failed first: exit status 7");
+    // A rank that was killed can note nothing, and the others notice it before the launcher hears of it.
+    options.command = worker({"note=1", "sleep=100", "note=0", "only=2", "kill=9"}, 3).command;
+    options.grace = std::chrono::milliseconds(300);
+    CHECK(launch(options).str() == "rank 2 failed first: killed by signal 9 (SIGKILL)");
+}
+
 TEST_CASE("options that cannot be are refused") {
     const LaunchOptions good = worker({}, 2);
     const auto with = [&](auto change) {
@@ -79,6 +89,8 @@ TEST_CASE("options that cannot be are refused") {
     CHECK(contains(with([](auto& o) { o.command = {""}; }), "no program was named"));
     CHECK(contains(with([](auto& o) { o.processes = 0; }), "0 processes"));
     CHECK(contains(with([](auto& o) { o.master_port = -1; }), "master port -1"));
+    for (const char* address : {"a b", "a/b", "tcp://a", "a\n"})
+        CHECK(contains(with([&](auto& o) { o.master_addr = address; }), "give a host's name or address"));
     CHECK(contains(with([](auto& o) { o.max_restarts = -1; }), "-1 restarts"));
     CHECK(contains(with([](auto& o) { o.grace = std::chrono::milliseconds(-1); }), "grace"));
     CHECK(contains(with([](auto& o) { o.signals = {SIGCHLD}; }), "SIGCHLD"));
@@ -154,6 +166,12 @@ TEST_CASE("a program starts itself once per rank") {
     CHECK(run.lines() ==
           Words{"joined 0/3 launcher 1 sum 5", "joined 1/3 launcher 1 sum 5", "joined 2/3 launcher 1 sum 5"});
     CHECK(run.err() == "launched: all ranks ended well\n");
+}
+
+TEST_CASE("a line that several ranks write is passed on once, as often as one of them writes it") {
+    StartedProcess run({LAUNCH_WORKER, "self=3", "err=one\ntwo\n", "sleep=50", "err=on", "err=e\n"});
+    CHECK(run.status() == 0);
+    CHECK(run.err() == "one\ntwo\none\nlaunched: all ranks ended well\n");
 }
 
 TEST_CASE("a hundred launches leave no descriptor and no process behind") {

@@ -77,7 +77,10 @@ TEST_CASE("wrong usage is one line and status 2, and nothing is started") {
     refused({"--standalone", "--master-port", "2000"}, "--standalone");
     refused({"--master-port", "70000"}, "70000");
     refused({"--max-restarts", "-1"}, "-1 restarts");
-    refused({"--grace", "-1"}, "-1");
+    for (const char* grace : {"-1", "nan", "inf", "86401", "x"}) refused({"--grace", grace}, grace);
+    refused({"--nnodes", "1:2"}, "give one number");
+    refused({"--master-addr", "a b"}, "a host's name or address");
+    refused({"--nproc-per-node", "2", "--log-dir", "/tmp", "--tee", "0:1,0:2"}, "local rank 0 is there twice");
     refused({"--signals", "SIGNONE"}, "SIGNONE");
     refused({"--signals", "KILL"}, "signal 9 (SIGKILL) cannot be passed on");
     refused({"--tee", "3"}, "give a directory");

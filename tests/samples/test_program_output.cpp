@@ -1,0 +1,147 @@
+// What programs say when something goes wrong, once and whole, and what they show on terminals.
+#include <fcntl.h>
+#include <poll.h>
+#include <pty.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/launch/started_process.h"
+#include "lockstep/tests/samples/run_program.h"
+
+using namespace lockstep::test;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+const std::string programs = PROGRAMS;
+
+/// A program whose standard output and error are a terminal.
+class OnTerminal {
+public:
+    OnTerminal(const Words& command, Words environment) {
+        REQUIRE(::openpty(&here_, &there_, nullptr, nullptr, nullptr) == 0);
+        environment.emplace_back("TERM=xterm");
+        process_ = std::make_unique<StartedProcess>(
+            command, StartedProcess::Options{.environment = environment, .out = there_, .err = there_});
+    }
+    ~OnTerminal() {
+        process_.reset();
+        ::close(here_);
+        ::close(there_);
+    }
+    OnTerminal(const OnTerminal&) = delete;
+    OnTerminal& operator=(const OnTerminal&) = delete;
+
+    void send(int signal) const { process_->send(signal); }
+    bool ends_with(const std::string& text) {
+        read();
+        return shown_.ends_with(text);
+    }
+    /// All that was shown until it ended.
+    std::string to_the_end() {
+        REQUIRE(comes_true([&] {
+            read();
+            return process_->ended();
+        }));
+        read();
+        return shown_;
+    }
+
+private:
+    void read() {
+        std::array<char, 4096> bytes{};
+        for (pollfd ready{here_, POLLIN, 0}; ::poll(&ready, 1, 0) > 0 && (ready.revents & POLLIN) != 0;) {
+            const ssize_t count = ::read(here_, bytes.data(), bytes.size());
+            if (count <= 0) return;
+            shown_.append(bytes.data(), static_cast<std::size_t>(count));
+        }
+    }
+    int here_ = -1, there_ = -1;
+    std::unique_ptr<StartedProcess> process_;
+    std::string shown_;
+};
+
+long lines_of(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+
+}  // namespace
+
+TEST_CASE("the rank that could not write is named, not those that missed it") {
+    const TemporaryDirectory place;
+    for (int i = 0; i < 3; ++i) {
+        const Run run = run_program(place, "lockstep-run --nproc-per-node 4 '" + programs +
+                                               "/linear' --parallel ddp --epochs 1 --quiet --save /nowhere/file");
+        CAPTURE(run.err);
+        CHECK(run.status == 1);
+        CHECK_THAT(run.err, contains("lockstep-run: rank 0 failed first: exit status 1"));
+        CHECK_THAT(run.err, contains("last lines of rank 0 on stderr:\n  linear: cannot write /nowhere/file"));
+    }
+}
+
+TEST_CASE("ranks of a program that started itself say once what is wrong, and it ends as they do") {
+    const TemporaryDirectory place;
+    const std::string linear = "linear --parallel ddp --devices cpu:0,cpu:1 --quiet ";
+    REQUIRE(run_program(place, linear + "--steps 1 --save part").status == 0);
+    const Run usage = run_program(place, linear + "--load part --seed 3");
+    CHECK(usage.status == 2);
+    CHECK(usage.err == "linear: --seed 3: the run of part has seed 1; give that\n");
+    const Run failed = run_program(place, linear + "--load nowhere");
+    CHECK(failed.status == 1);
+    CHECK(lines_of(failed.err) == 1);
+    const Run warned = run_program(place, linear + "--steps 1 --batch-size 1");
+    CHECK(warned.status == 0);
+    CHECK_THAT(warned.err, contains("1 rows for 2 shards"));
+    CHECK(lines_of(warned.err) == 1);
+}
+
+TEST_CASE("processes that train each on its own are warned of, once") {
+    const TemporaryDirectory place;
+    const std::string two = "lockstep-run --nproc-per-node 2 '" + programs + "/linear' --quiet --epochs 1 ";
+    const Run alone = run_program(place, two);
+    CHECK(alone.status == 0);
+    CHECK(lines_of(alone.err) == 1);
+    CHECK_THAT(alone.err, contains("2 processes train each on its own; give --parallel ddp"));
+    CHECK(run_program(place, two + "--parallel ddp").err.empty());
+    CHECK(run_program(place, "linear --quiet --epochs 1").err.empty());
+}
+
+TEST_CASE("a line of error is written in one piece") {
+    std::array<int, 2> ends{};
+    REQUIRE(::socketpair(AF_UNIX, SOCK_DGRAM, 0, ends.data()) == 0);  // every write is a message
+    StartedProcess run({programs + "/linear", "--nonsense"}, {.err = ends[1]});
+    CHECK(run.status() == 2);
+    std::array<char, 4096> bytes{};
+    const ssize_t count = ::recv(ends[0], bytes.data(), bytes.size(), MSG_DONTWAIT);
+    for (const int end : ends) ::close(end);
+    REQUIRE(count > 0);
+    const std::string line(bytes.data(), static_cast<std::size_t>(count));
+    CHECK(line.rfind("linear: ", 0) == 0);
+    CHECK(line.back() == '\n');
+}
+
+TEST_CASE("a terminal shows a bar, unless it is mpirun's own") {
+    const Words command{programs + "/linear", "--devices", "cpu:0", "--epochs", "1"};
+    CHECK_THAT(OnTerminal(command, {}).to_the_end(), contains("\033["));
+    const Words of_mpirun{"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=1", "OMPI_COMM_WORLD_LOCAL_RANK=0",
+                          "OMPI_COMM_WORLD_LOCAL_SIZE=1"};
+    const std::string plain = OnTerminal(command, of_mpirun).to_the_end();
+    CHECK(plain.find('\033') == std::string::npos);
+    CHECK_THAT(plain, contains("after 1 epochs: ") || contains("epoch 1: "));
+}
+
+TEST_CASE("behind a bar that a signal left the last word begins a line") {
+    OnTerminal run({programs + "/linear", "--parallel", "ddp", "--devices", "cpu:0,cpu:1", "--epochs", "1000000",
+                    "--batch-size", "2"},  // a line an epoch takes the bar's place
+                   {});
+    REQUIRE(comes_true([&] { return run.ends_with(" left"); }));
+    run.send(SIGINT);
+    CHECK_THAT(run.to_the_end(), contains("\r\nlinear: ended by signal 2 (SIGINT) from outside\r\n"));
+}
