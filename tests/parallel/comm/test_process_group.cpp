@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/parallel/comm/departures.h"
 #include "lockstep/parallel/comm/sockets.h"
 #include "lockstep/parallel/process_group.h"
 #include "lockstep/runtime/error.h"
@@ -429,6 +430,24 @@ TEST_CASE("a rank that goes between two groups is not waited for until the deadl
             CHECK(joined(ranks.finish(std::chrono::seconds(60))) ==
                   (by_exception ? "" : "rank 1: ended by signal 9\n"));
         }
+}
+
+TEST_CASE("an operation that waits for a rank of which the store says that it has failed ends, whatever the backend sees") {
+    for (const std::string& backend : backends())
+        CHECK(on_ranks(backend, 2, [](ProcessGroup& group) {
+                  Lines lines;
+                  group.barrier();
+                  if (group.rank() == 1) {
+                      note_departure(*group.store(), 1, Departure::failed);
+                      std::this_thread::sleep_for(milliseconds(4000));
+                      return lines;
+                  }
+                  const long long began = now();
+                  const std::string message = message_of<CommunicationError>([&] { group.barrier(); });
+                  if (now() - began > 3500 || !contains(message, "rank 1 has failed"))
+                      lines.push_back(fmt::format("after {} ms: {}", now() - began, message));
+                  return lines;
+              }) == "");
 }
 
 TEST_CASE("a group may be destroyed as soon as its work has been waited for") {
