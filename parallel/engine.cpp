@@ -9,7 +9,7 @@
 #include <map>
 
 #include "lockstep/ops/internal/step_operations.h"
-#include "lockstep/parallel/comm/failure_mark.h"
+#include "lockstep/parallel/comm/unwinding_notice.h"
 #include "lockstep/parallel/internal/batch_inputs.h"
 #include "lockstep/parallel/internal/in_flight.h"
 #include "lockstep/parallel/internal/join.h"
@@ -17,6 +17,7 @@
 #include "lockstep/parallel/internal/program_cache.h"
 #include "lockstep/parallel/internal/rank_agreement.h"
 #include "lockstep/parallel/internal/two_phases.h"
+#include "lockstep/parallel/launcher.h"
 #include "lockstep/parallel/step_log.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"

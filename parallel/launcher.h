@@ -92,6 +92,11 @@ struct LaunchResult {
 /// cannot be or contradict each other, and Error when the system refuses processes or files.
 LaunchResult launch(const LaunchOptions& options);
 
+/// Tells the launcher of this process that something has just gone wrong in it, so that "failed first" names the right
+/// rank, whichever ends first: writes the time to LOCKSTEP_FAILURE_FILE. The first call counts. Process groups call it
+/// when an exception ends them; a program calls it where it reports an error. Nothing without a launcher of ours.
+void note_failure() noexcept;
+
 /// The ranks of a machine: a number, "gpu" (one per GPU), "cpu" (one per core), or "auto": one per GPU, or per virtual
 /// CPU device where there are none. Throws InvalidArgument for anything else, and for "gpu" without GPUs.
 int processes_per_node(std::string_view text);

@@ -6,9 +6,10 @@
 #include <numeric>
 #include <utility>
 
-#include "lockstep/parallel/comm/failure_mark.h"
 #include "lockstep/parallel/comm/host_identity.h"
 #include "lockstep/parallel/comm/tensor_calls.h"
+#include "lockstep/parallel/comm/unwinding_notice.h"
+#include "lockstep/parallel/launcher.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {

@@ -7,7 +7,7 @@
 #include <iostream>
 #include <string>
 
-#include "lockstep/parallel/comm/failure_mark.h"
+#include "lockstep/parallel/launcher.h"
 
 namespace program {
 

@@ -25,7 +25,6 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/comm/failure_mark.h"
 #include "lockstep/parallel/launcher.h"
 #include "lockstep/parallel/rendezvous.h"
 #include "lockstep/runtime/error.h"

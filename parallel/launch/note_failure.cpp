@@ -1,4 +1,3 @@
-#include "lockstep/parallel/comm/failure_mark.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 #include <string_view>
 
 #include "lockstep/parallel/comm/sockets.h"
+#include "lockstep/parallel/launcher.h"
 
 namespace lockstep {
 
