@@ -432,7 +432,7 @@ TEST_CASE("a rank that goes between two groups is not waited for until the deadl
         }
 }
 
-TEST_CASE("an operation that waits for a rank of which the store says that it has failed ends, whatever the backend sees") {
+TEST_CASE("an operation that waits for a rank that has failed ends, whatever the backend sees") {
     for (const std::string& backend : backends())
         CHECK(on_ranks(backend, 2, [](ProcessGroup& group) {
                   Lines lines;
