@@ -8,6 +8,7 @@
 
 #include "lockstep/parallel/safetensors.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/operand.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
@@ -22,11 +23,7 @@ Tensor on_host(const Tensor& tensor) {
     return copy;
 }
 
-std::byte* bytes_of(const Tensor& host) {
-    const auto& impl = host.impl();
-    return static_cast<std::byte*>(impl->storage->buffer->data()) +
-           static_cast<std::size_t>(impl->meta.offset) * size_of(host.dtype());
-}
+std::byte* bytes_of(const Tensor& host) { return static_cast<std::byte*>(first_element(host)); }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
     return Shape(std::span<const std::int64_t>(shape.data(), std::min<std::size_t>(shape.size(), Shape::max_dims)))

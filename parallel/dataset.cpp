@@ -7,6 +7,7 @@
 
 #include "lockstep/parallel/idx.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/operand.h"
 
 namespace lockstep {
 
@@ -32,9 +33,7 @@ std::vector<Tensor> checked_rows(std::vector<Tensor> tensors) {
 }
 
 const std::byte* first_byte(const Tensor& contiguous) {
-    const auto& impl = contiguous.impl();
-    return static_cast<const std::byte*>(impl->storage->buffer->data()) +
-           static_cast<std::size_t>(impl->meta.offset) * size_of(contiguous.dtype());
+    return static_cast<const std::byte*>(first_element(contiguous));
 }
 
 RowField row_field(const Tensor& row) {

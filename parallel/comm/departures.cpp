@@ -29,7 +29,8 @@ std::optional<Departure> departure_of(std::string_view lines, int rank) {
     std::istringstream words_of(std::string{lines});
     int found = 0;
     for (std::string how; words_of >> found >> how;)
-        if (found == rank) return static_cast<Departure>(std::find(words.begin(), words.end(), how) - words.begin());
+        if (const auto word = std::find(words.begin(), words.end(), how); found == rank && word != words.end())
+            return static_cast<Departure>(word - words.begin());
     return std::nullopt;
 }
 

@@ -171,7 +171,10 @@ Rendezvous::Rendezvous(const RendezvousOptions& options) : failure_(std::make_sh
                 place_.world_size));
         if (method.scheme == "env" && place_.launcher == Launcher::torchrun) go_beside_agent(there);
         if (place_.rank == 0) server_ = std::make_unique<TcpStoreServer>(there);
-        if (server_ && there.ports > 1) there.port = server_->port(), there.ports = 1;
+        if (server_) {
+            there.port = server_->port();
+            there.ports = 1;
+        }
         store_ = std::make_shared<TcpStore>(there);
         presence_ = std::make_unique<TcpStore>(there);
     }

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/operand.h"
 
 namespace lockstep {
 
@@ -108,8 +109,7 @@ void BatchInputs::stage(InFlight& in_flight, int slot) {
         const auto* whole = std::get_if<Tensor>(&inputs_[i]);
         if (!whole) continue;
         source.tensor = whole->detach().contiguous();
-        source.rows = static_cast<const char*>(source.tensor.impl()->storage->buffer->data()) +
-                      static_cast<std::size_t>(source.tensor.impl()->meta.offset) * size_of(source.tensor.dtype());
+        source.rows = static_cast<const char*>(first_element(source.tensor));
         if (!whole->device().is_host()) continue;
         std::memcpy(staging, source.rows, metas_[i].bytes());
         source.rows = staging;
@@ -154,8 +154,7 @@ void BatchInputs::scatter_cut(const ShardedTensor& tensor, std::size_t input, co
             lane.wait(Stream::of(rows.device()));
         buffer->used_on(lane);
         const Tensor plain = rows.detach().contiguous();
-        const char* start = static_cast<const char*>(plain.impl()->storage->buffer->data()) +
-                            static_cast<std::size_t>(plain.impl()->meta.offset) * size_of(plain.dtype());
+        const char* start = static_cast<const char*>(first_element(plain));
         copy_recorded(context_, lane, instance.address(place), place.owner,
                       start + static_cast<std::size_t>(cut.begin) * row_bytes, plain.device(), place.bytes);
     });

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lockstep/runtime/internal/operand.h"
+
 namespace lockstep {
 
 namespace {
@@ -40,11 +42,6 @@ private:
     std::string_view left_;
 };
 
-char* data_of(const Tensor& tensor) {
-    return static_cast<char*>(tensor.impl()->storage->buffer->data()) +
-           static_cast<std::size_t>(tensor.impl()->meta.offset) * size_of(tensor.dtype());
-}
-
 }  // namespace
 
 std::string pack_batch(const std::vector<BatchInput>& inputs, std::int64_t chunk) {
@@ -57,7 +54,7 @@ std::string pack_batch(const std::vector<BatchInput>& inputs, std::int64_t chunk
         writer.put(rows.dtype());
         writer.put(rows.shape().dims());
         for (int i = 0; i < rows.shape().dims(); ++i) writer.put(rows.shape()[i]);
-        writer.put(data_of(rows), rows.impl()->meta.bytes());
+        writer.put(first_element(rows), rows.impl()->meta.bytes());
     }
     return writer.take();
 }
@@ -78,7 +75,8 @@ std::vector<Tensor> unpack_batch(std::string_view bytes, int shards) {
         for (std::int64_t row = 0; row < rows; row += lent_rows) {
             const auto count = static_cast<std::size_t>(std::min(lent_rows, rows - row));
             const std::size_t row_bytes = lent.bytes() / static_cast<std::size_t>(lent_rows);
-            std::memcpy(data_of(input) + static_cast<std::size_t>(row) * row_bytes, from, count * row_bytes);
+            std::memcpy(static_cast<char*>(first_element(input)) + static_cast<std::size_t>(row) * row_bytes, from,
+                        count * row_bytes);
         }
     }
     return inputs;

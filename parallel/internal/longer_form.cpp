@@ -10,6 +10,7 @@
 #include "lockstep/parallel/internal/step_recorder.h"
 #include "lockstep/parallel/internal/two_phases.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/operand.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
@@ -151,8 +152,7 @@ std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& insta
                     continue;
                 }
                 const auto& buffer = gradient.impl()->storage->buffer;
-                const char* from = static_cast<const char*>(buffer->data()) +
-                                   static_cast<std::size_t>(gradient.impl()->meta.offset) * size_of(gradient.dtype());
+                const char* from = static_cast<const char*>(first_element(gradient));
                 lane.wait(Stream::of(gradient.device()));
                 buffer->used_on(lane);
                 lane.copy(instance.address(place), place.owner, from + offset, gradient.device(), place.bytes);

@@ -7,6 +7,20 @@
 
 using namespace fault_trial;
 
+namespace {
+
+/// It may take many seconds where names are resolved slowly, and that is no fault: only what happens meanwhile is tried
+/// against the trial's deadline.
+void start_mpi(const Trial& trial, int rank, const std::filesystem::path& folder) {
+    const ls::ProcessGroup group({.backend = "mpi",
+                                  .rendezvous = {.init_method = "file://" + (folder / "start").string(),
+                                                 .rank = rank,
+                                                 .world_size = trial.ranks},
+                                  .timeout = std::chrono::seconds(60)});
+}
+
+}  // namespace
+
 int main(int, char** arguments) {
     ::setenv("LOCKSTEP_CPU_DEVICES", "1", 1);
     const int rank = std::atoi(std::getenv("OMPI_COMM_WORLD_RANK"));
@@ -17,6 +31,7 @@ int main(int, char** arguments) {
     const Board board(folder / "board");
     std::string text;
     try {
+        if (trial.place != Place::start && trial.place != Place::anywhere) start_mpi(trial, rank, folder);
         train(trial, rank,
               {"file://" + (folder / "store").string(), (folder / "checkpoint").string(), timeout_of(trial)}, board);
     } catch (const std::exception& error) {

@@ -1,0 +1,205 @@
+// What the others hear of when a rank of a process group has gone, or does not come, and how groups end.
+#include <fmt/format.h>
+
+#include <csignal>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/parallel/comm/departures.h"
+#include "lockstep/parallel/comm/sockets.h"
+#include "lockstep/parallel/process_group.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/parallel/comm/forked_groups.h"
+#include "lockstep/tests/runtime/gate.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+
+TEST_CASE("when a rank dies in an operation all others hear of it long before the deadline") {
+    struct Operation {
+        std::string name;
+        std::function<void(ProcessGroup&)> call;
+    };
+    const std::vector<Operation> operations{
+        {"all_reduce number 3", [](ProcessGroup& group) { group.all_reduce(Tensor::zeros({1 << 20})); }},
+        {"broadcast number 3", [](ProcessGroup& group) { group.broadcast(Tensor::zeros({1 << 20}), 1); }},
+        {"all_to_all number 3",
+         [](ProcessGroup& group) {
+             group.all_to_all(Tensor::zeros({3, 9}), Tensor::zeros({3, 9}));
+         }},
+        {"barrier number 3", [](ProcessGroup& group) { group.barrier_async().wait(); }},
+        {"receive from rank 1",
+         [](ProcessGroup& group) { group.rank() == 1 ? group.barrier() : (void)group.recv(Tensor::zeros({9}), 1); }},
+    };
+    for (const std::string& backend : backends())
+        for (const Operation& operation : operations) {
+            const TemporaryDirectory place;
+            ForkedRanks ranks(3, [&](int rank) -> Lines {
+                ProcessGroup group(options_of(backend, place, rank, 3));
+                group.barrier();
+                group.barrier();
+                if (rank == 1) {
+                    std::this_thread::sleep_for(milliseconds(300));
+                    lockstep::test::put_bytes(place / "died", std::to_string(now()));
+                    ::raise(SIGKILL);
+                }
+                const std::string message = message_of<CommunicationError>([&] { operation.call(group); });
+                const long long failed = now();
+                Lines lines;
+                for (const std::string& part : {fmt::format("rank {} of 3", rank), operation.name, backend})
+                    if (!contains(message, part)) lines.push_back(fmt::format("'{}' lacks '{}'", message, part));
+                const std::string again = message_of<CommunicationError>([&] { group.barrier(); });
+                if (again.empty()) lines.emplace_back("a dead group does not say so");
+                const long long died = std::stoll(lockstep::test::get_bytes(place / "died"));
+                // 600 of them pass in hearing who else has not come.
+                if (failed - died > 2000) lines.push_back(fmt::format("heard of it after {} ms", failed - died));
+                return lines;
+            });
+            INFO(backend << ": " << operation.name);
+            CHECK(joined(ranks.finish(std::chrono::seconds(60))) == "rank 1: ended by signal 9\n");
+        }
+}
+
+TEST_CASE("whoever does not come is named when the time is over") {
+    for (const std::string& backend : backends()) {
+        CHECK(on_ranks(backend, 4, [](ProcessGroup& group) {
+                  Lines lines;
+                  if (group.rank() % 2 == 1) {
+                      std::this_thread::sleep_for(milliseconds(1500));
+                      return lines;
+                  }
+                  const long long began = now();
+                  const std::string message =
+                      message_of<CommunicationError>([&] { group.monitored_barrier(milliseconds(300)); });
+                  if (message.empty() || now() - began > 1300) lines.push_back("late or nothing: " + message);
+                  if (group.rank() == 0 && !contains(message, "ranks 1, 3 did not come within 300 ms"))
+                      lines.push_back(message);
+                  return lines;
+              }) == "");
+        // A receive that nobody answers, whoever it is waited for by.
+        for (const bool blocking : {true, false})
+            CHECK(on_ranks(
+                      backend, 2,
+                      [&](ProcessGroup& group) {
+                          Lines lines;
+                          const long long began = now();
+                          if (group.rank() == 1) {
+                              std::this_thread::sleep_for(milliseconds(1200));
+                              return lines;
+                          }
+                          const std::string message = message_of<CommunicationError>([&] {
+                              const Tensor x = Tensor::zeros({2});
+                              blocking ? (void)group.recv(x, 1) : group.irecv(x).wait();
+                          });
+                          if (!contains(message, "not done within 500 ms") || now() - began > 1500)
+                              lines.push_back(fmt::format("after {} ms: {}", now() - began, message));
+                          return lines;
+                      },
+                      milliseconds(500)) == "");
+    }
+}
+
+TEST_CASE("destroying a group ends what is under way, here and elsewhere, and never hangs") {
+    for (const std::string& backend : backends()) {
+        const TemporaryDirectory place;
+        ForkedRanks ranks(3, [&](int rank) {
+            Lines lines;
+            auto group = std::make_unique<ProcessGroup>(options_of(backend, place, rank, 3));
+            group->barrier();
+            std::vector<ProcessGroup::Work> works;
+            const long long began = now();
+            std::string message;
+            if (rank == 0) {
+                // Nobody answers any of these; their tensors are gone before they are.
+                const ProcessGroup::Work sent = group->isend(Tensor::zeros({3 << 20}), 2);  // rank 2 may keep it aside
+                works.push_back(group->irecv(Tensor::zeros({5}), 1));
+                works.push_back(group->all_reduce_async(Tensor::zeros({1 << 20})));
+                works.push_back(group->barrier_async());
+                std::this_thread::sleep_for(milliseconds(100));
+                group.reset();
+                if (!sent.done()) lines.emplace_back("a message has outlived its group");
+                for (const ProcessGroup::Work& work : works)
+                    if (!work.done() || message_of<CommunicationError>([&] { work.wait(); }).empty())
+                        lines.emplace_back("an operation has outlived its group");
+            } else {
+                message = message_of<CommunicationError>([&] { group->irecv(Tensor::zeros({1}), 0, 9).wait(); });
+                const bool tells =
+                    contains(message, backend == "shm" ? "rank 0 has left the group" : "to rank 0 is closed");
+                if (!tells) lines.push_back("it says " + message);
+                group.reset();
+            }
+            if (now() - began > 1500) lines.push_back(fmt::format("took {} ms", now() - began));
+            return lines;
+        });
+        CHECK(joined(ranks.finish(std::chrono::seconds(60))) == "");
+    }
+}
+
+TEST_CASE("a rank that goes between two groups is not waited for until the deadline") {
+    for (const std::string& backend : backends())
+        for (const bool by_exception : {true, false}) {
+            const TemporaryDirectory place;
+            // Only the server of a TCP store sees a process die.
+            const std::string tcp = fmt::format("tcp://127.0.0.1:{}", port_of(hold_free_port()));
+            ForkedRanks ranks(3, [&](int rank) {
+                ProcessGroupOptions options = options_of(backend, place, rank, 3);
+                if (!by_exception) options.rendezvous.init_method = tcp;
+                const long long began = now();
+                const std::string message = message_of<Error>([&] {
+                    ProcessGroup group(options);
+                    group.barrier();
+                    if (rank == 1 && by_exception) throw Error("nothing to do with groups");
+                    if (rank == 1) ::raise(SIGKILL);
+                    (void)group.communicator("second");
+                });
+                Lines lines;
+                if (rank == 1) return lines;
+                if (now() - began > 3000) lines.push_back(fmt::format("took {} ms", now() - began));
+                if (!contains(message, "rank 1")) lines.push_back("it says " + message);
+                return lines;
+            });
+            INFO(backend << (by_exception ? ", an exception" : ", killed"));
+            CHECK(joined(ranks.finish(std::chrono::seconds(60))) ==
+                  (by_exception ? "" : "rank 1: ended by signal 9\n"));
+        }
+}
+
+TEST_CASE("an operation that waits for a rank that has failed ends, whatever the backend sees") {
+    for (const std::string& backend : backends())
+        CHECK(on_ranks(backend, 2, [](ProcessGroup& group) {
+                  Lines lines;
+                  group.barrier();
+                  if (group.rank() == 1) {
+                      note_departure(*group.store(), 1, Departure::failed);
+                      std::this_thread::sleep_for(milliseconds(4000));
+                      return lines;
+                  }
+                  const long long began = now();
+                  const std::string message = message_of<CommunicationError>([&] { group.barrier(); });
+                  if (now() - began > 3500 || !contains(message, "rank 1 has failed"))
+                      lines.push_back(fmt::format("after {} ms: {}", now() - began, message));
+                  return lines;
+              }) == "");
+}
+
+TEST_CASE("a group may be destroyed as soon as its work has been waited for") {
+    for (const std::string& backend : backends())
+        CHECK(on_ranks(backend, 2, [](ProcessGroup& world) {
+                  Lines lines;
+                  for (int i = 0; i < 200; ++i) {
+                      const auto group = world.duplicate();
+                      const Tensor x = Tensor::zeros({1});
+                      const std::string message = message_of<CommunicationError>([&] {
+                          if (i % 2 == 0)
+                              group->all_reduce_async(x).wait();
+                          else
+                              (world.rank() == 0 ? group->isend(x, 1) : group->irecv(x, 0)).wait();
+                      });
+                      if (!message.empty()) lines.push_back(message);
+                  }
+                  return lines;
+              }) == "");
+}
