@@ -58,6 +58,8 @@ public:
     /// host memory alone, and for one rank. Calls of both are made by one thread at a time. Collective.
     std::shared_ptr<Communicator> on(Device gpu, Stream* stream) const;
     bool has_gpu_memory() const { return backend_makes_on_ && transport_ != nullptr; }
+    /// See Transport.
+    bool takes_gpu_memory() const { return transport_ != nullptr && transport_->takes_gpu_memory(); }
     /// Throws CommunicationError if something that was enqueued has failed.
     void check();
 

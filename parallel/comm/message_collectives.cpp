@@ -28,10 +28,6 @@ const std::byte* part_of(const void* data, Sizes sizes, int r) {
     return static_cast<const std::byte*>(data) + before(sizes, r);
 }
 
-void copy(void* to, const void* from, std::size_t bytes) {
-    if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
-}
-
 std::vector<std::size_t> times(Sizes sizes, std::size_t factor) {
     std::vector<std::size_t> result(sizes.begin(), sizes.end());
     for (std::size_t& size : result) size *= factor;
@@ -46,6 +42,16 @@ void MessageCollectives::add_send(Parts& parts, const void* data, std::size_t by
 
 void MessageCollectives::add_receive(Parts& parts, void* data, std::size_t bytes, int from, std::uint32_t call) {
     parts.push_back({receive_part(data, bytes, from, call), from});
+}
+
+void MessageCollectives::add_own(Parts& parts, void* to, const void* from, std::size_t bytes, std::uint32_t call) {
+    if (bytes == 0 || to == from) return;
+    if (!sends_to_itself()) {
+        std::memcpy(to, from, bytes);
+        return;
+    }
+    add_receive(parts, to, bytes, rank_, call);
+    add_send(parts, from, bytes, rank_, call);
 }
 
 void MessageCollectives::finish(Parts& parts, Deadline deadline) {
@@ -94,7 +100,9 @@ void MessageCollectives::broadcast(void* data, std::size_t bytes, int root, Dead
 /// Round a ring.
 void MessageCollectives::all_gather(const void* in, void* out, Sizes bytes, Deadline deadline) {
     const std::uint32_t call = next_call();
-    copy(part_of(out, bytes, rank_), in, of(bytes, rank_));
+    Parts own;
+    add_own(own, part_of(out, bytes, rank_), in, of(bytes, rank_), call);
+    finish(own, deadline);
     const int next = (rank_ + 1) % size_, previous = (rank_ - 1 + size_) % size_;
     for (int step = 0; step + 1 < size_; ++step) {
         const int passed_on = (rank_ - step + size_) % size_, got = (previous - step + size_) % size_;
@@ -113,7 +121,7 @@ void MessageCollectives::gather(const void* in, void* out, Sizes bytes, int root
     } else {
         for (int r = 0; r < size_; ++r)
             if (r != root) add_receive(parts, part_of(out, bytes, r), of(bytes, r), r, call);
-        copy(part_of(out, bytes, rank_), in, of(bytes, rank_));
+        add_own(parts, part_of(out, bytes, rank_), in, of(bytes, rank_), call);
     }
     finish(parts, deadline);
 }
@@ -126,7 +134,7 @@ void MessageCollectives::scatter(const void* in, void* out, Sizes bytes, int roo
     } else {
         for (int r = 0; r < size_; ++r)
             if (r != root) add_send(parts, part_of(in, bytes, r), of(bytes, r), r, call);
-        copy(out, part_of(in, bytes, rank_), of(bytes, rank_));
+        add_own(parts, out, part_of(in, bytes, rank_), of(bytes, rank_), call);
     }
     finish(parts, deadline);
 }
@@ -143,7 +151,7 @@ void MessageCollectives::all_to_all(const void* in, Sizes sent, void* out, Sizes
         const int to = (rank_ + step) % size_;
         if (of(sent, to) > 0) add_send(parts, part_of(in, sent, to), of(sent, to), to, call);
     }
-    copy(part_of(out, received, rank_), part_of(in, sent, rank_), of(sent, rank_));
+    add_own(parts, part_of(out, received, rank_), part_of(in, sent, rank_), of(sent, rank_), call);
     finish(parts, deadline);
 }
 
@@ -179,7 +187,7 @@ void MessageCollectives::reduce_scatter(const void* in, void* out, Sizes counts,
     MessageCollectives::all_to_all(in, times(counts, size_of(dtype)), parts.get(), received, deadline);
     for (int r = 1; r < size_; ++r)
         reduce_elements(dtype, op, parts.get(), parts.get(), part_of(parts.get(), received, r), count);
-    copy(out, parts.get(), bytes);
+    if (bytes > 0) std::memcpy(out, parts.get(), bytes);
 }
 
 }  // namespace lockstep

@@ -60,10 +60,15 @@ std::byte* OperationQueue::begin(TensorRange& range, std::optional<Device> gpu) 
 void OperationQueue::make(Collective& call) {
     const std::optional<Device> gpu = gpu_of(call);
     Communicator& communicator = gpu ? communicator_on(*gpu) : *communicator_;
-    const std::byte* in = begin(call.in, gpu);
-    std::byte* out = begin(call.out, gpu);
+    const auto place = [&](const TensorRange& range) { return gpu || call.reduces ? gpu : stays_on(range); };
+    const std::byte* in = begin(call.in, place(call.in));
+    std::byte* out = begin(call.out, place(call.out));
     call.make(communicator, in, out);
     call.out.end();
+}
+
+std::optional<Device> OperationQueue::stays_on(const TensorRange& range) const {
+    return communicator_->takes_gpu_memory() ? range.gpu() : std::nullopt;
 }
 
 std::optional<Device> OperationQueue::gpu_of(const Collective& call) const {
@@ -256,7 +261,7 @@ std::optional<int> OperationQueue::move(Moving& one) {
     Transfer& transfer = one.transfer;
     const std::size_t bytes = transfer.range.bytes();
     if (!one.message) {
-        std::byte* memory = begin(transfer.range);
+        std::byte* memory = begin(transfer.range, stays_on(transfer.range));
         one.message = transfer.sends ? communicator_->send(memory, bytes, transfer.peer, transfer.tag)
                                      : communicator_->receive(memory, bytes, transfer.peer, transfer.tag);
     }

@@ -24,6 +24,7 @@ struct Collective {
     TensorRange in = {}, out = {};
     /// `in`, `out`: first bytes of the ranges.
     std::function<void(Communicator&, const void* in, void* out)> make;
+    bool reduces = false;  ///< it computes, not only moves
 };
 
 /// A checked call of send or recv.
@@ -68,6 +69,8 @@ private:
     std::shared_ptr<WorkState> post(Transfer transfer);
     /// Of `range`; where that fails the group has failed.
     std::byte* begin(TensorRange& range, std::optional<Device> gpu = {});
+    /// The GPU that `range` may stay on for a call of this communicator.
+    std::optional<Device> stays_on(const TensorRange& range) const;
     /// Where what `call` is about lies, if its memory can be moved there.
     std::optional<Device> gpu_of(const Collective& call) const;
     Communicator& communicator_on(Device gpu);

@@ -142,7 +142,8 @@ Collective reduce_parts(TensorRange in, TensorRange out, Sizes counts, DType dty
     return {std::move(in), std::move(out),
             [counts = std::move(counts), dtype, op](Communicator& group, const void* from, void* to) {
                 group.reduce_scatter(from, to, counts, dtype, op);
-            }};
+            },
+            true};
 }
 
 std::uint32_t checked_tag(std::string_view operation, int tag) {
@@ -163,7 +164,8 @@ Collective all_reduce(Caller, const Tensor& tensor, ReduceOp op) {
     return {{},
             range("all_reduce", tensor, Use::update),
             [count = static_cast<std::size_t>(tensor.numel()), dtype = tensor.dtype(), op](
-                Communicator& group, const void*, void* data) { group.all_reduce(data, count, dtype, op); }};
+                Communicator& group, const void*, void* data) { group.all_reduce(data, count, dtype, op); },
+            true};
 }
 
 Collective reduce(Caller caller, const Tensor& tensor, int root, ReduceOp op) {
@@ -172,7 +174,8 @@ Collective reduce(Caller caller, const Tensor& tensor, int root, ReduceOp op) {
     return {{},
             range("reduce", tensor, Use::update),
             [count = static_cast<std::size_t>(tensor.numel()), dtype = tensor.dtype(), op, root](
-                Communicator& group, const void*, void* data) { group.reduce(data, count, dtype, op, root); }};
+                Communicator& group, const void*, void* data) { group.reduce(data, count, dtype, op, root); },
+            true};
 }
 
 Collective broadcast(Caller caller, const Tensor& tensor, int root) {

@@ -53,6 +53,9 @@ public:
     virtual ~Transport() = default;  ///< never blocks for long: peers that still wait are told, or find out
     virtual std::string_view backend() const = 0;
     virtual Device device() const { return Device::host(); }
+    /// Whether messages and collectives that only move data may be given memory of GPUs, too, whatever memory the other
+    /// ranks give.
+    virtual bool takes_gpu_memory() const { return false; }
     /// Between the same ranks, for host memory.
     virtual Transport& on_host() { return *this; }
 

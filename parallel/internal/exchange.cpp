@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <future>
 #include <memory>
 #include <utility>
 
@@ -126,8 +127,13 @@ private:
     void perform() const {
         try {
             const Launch launch{device};
-            meet(others, body,
-                 {launch, pointers.data(), pointers.data() + inputs, nullptr, nullptr, nullptr, nullptr, 0, 0, 0, 1});
+            const Invocation call{
+                launch, pointers.data(), pointers.data() + inputs, nullptr, nullptr, nullptr, nullptr, 0, 0, 0, 1};
+            // A library that knows GPUs asks the driver about every pointer, which CUDA forbids on this thread.
+            if (others.job->takes_gpu_memory())
+                std::async(std::launch::async, [&] { meet(others, body, call); }).get();
+            else
+                meet(others, body, call);
         } catch (const CommunicationError&) {
             throw;  // names rank and operation itself
         } catch (const std::exception& error) {

@@ -146,6 +146,7 @@ public:
     }
 
     std::string_view backend() const override { return "mpi"; }
+    bool takes_gpu_memory() const override { return world_.cuda_aware(); }
 
     std::unique_ptr<Message> send(const void* data, std::size_t bytes, int to, std::uint32_t tag) override {
         return begin_send(data, bytes, to, communicators_[tag >> 31], tag);
@@ -265,6 +266,7 @@ private:
         });
         return message;
     }
+    bool sends_to_itself() const override { return world_.cuda_aware(); }
     static std::uint32_t part_tag(std::uint32_t call) { return call % 32768; }  // what every MPI has
     int tag_of(std::uint32_t tag) const {
         const int lower = static_cast<int>(tag & 0x7fffffffu);

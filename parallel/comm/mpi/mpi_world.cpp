@@ -1,6 +1,9 @@
 #include "lockstep/parallel/comm/mpi/mpi_world.h"
 
 #include <fmt/format.h>
+#if defined(OPEN_MPI) && __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>
+#endif
 
 #include <algorithm>
 #include <array>
@@ -8,6 +11,7 @@
 #include <memory>
 
 #include "lockstep/parallel/comm/mpi/mpi_thread.h"
+#include "lockstep/runtime/internal/environment.h"
 
 namespace lockstep {
 
@@ -17,6 +21,14 @@ bool initialized() {
     int yes = 0;
     MPI_Initialized(&yes);
     return yes != 0;
+}
+
+bool says_cuda_aware() {
+#ifdef MPIX_CUDA_AWARE_SUPPORT
+    return MPIX_Query_cuda_support() != 0;
+#else
+    return false;
+#endif
 }
 
 /// Without a launcher MPI makes a job of one process, and ends the process where it cannot.
@@ -44,6 +56,7 @@ MpiWorld& MpiWorld::get(const TransportPlace& place) {
 
 MpiWorld::MpiWorld(std::chrono::milliseconds timeout) {
     timeout_ = timeout;
+    const auto told = environment::integer("LOCKSTEP_MPI_CUDA_AWARE", 0, 1);
     int provided = MPI_THREAD_SINGLE;
     if (initialized()) {
         require_mpi(MPI_Query_thread(&provided), "MPI_Query_thread");
@@ -65,6 +78,7 @@ MpiWorld::MpiWorld(std::chrono::milliseconds timeout) {
             "MPI was started without support for threads: ask MPI_Init_thread for "
             "MPI_THREAD_MULTIPLE, or leave it to Lockstep");
     serial_ = provided < MPI_THREAD_MULTIPLE;
+    cuda_aware_ = told ? *told != 0 : says_cuda_aware();
     require_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
     require_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
 }

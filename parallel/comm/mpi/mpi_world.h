@@ -29,12 +29,15 @@ public:
     /// A group has failed: MPI_Finalize would wait for ranks that never come.
     static void skip_finalize() noexcept { skip_finalize_ = true; }
     static bool given_up() { return given_up_; }
+    /// Whether this MPI takes memory of GPUs: what it says itself (MPIX_Query_cuda_support of Open MPI), unless
+    /// LOCKSTEP_MPI_CUDA_AWARE (0 or 1) says otherwise.
+    bool cuda_aware() const { return cuda_aware_; }
 
 private:
     explicit MpiWorld(std::chrono::milliseconds timeout);
     static void finalize();
     int rank_ = 0, size_ = 1;
-    bool serial_ = false;
+    bool serial_ = false, cuda_aware_ = false;
     std::mutex mutex_;
     inline static std::chrono::milliseconds timeout_{};                       ///< of MPI_Init and MPI_Finalize
     inline static std::atomic<bool> given_up_{false}, skip_finalize_{false};  // read when the world may be gone

@@ -1,0 +1,95 @@
+// A rank under mpirun that has devices of the CUDA stand-in, whose memory MPI can read as it reads the host's: does
+// every operation on them, trains, and writes down what was wrong.
+//     mpi-gpu-rank FOLDER
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+#include <string>
+
+#include "lockstep/tests/cuda_standin/ranks_training.h"
+#include "lockstep/tests/parallel/comm/group_exercise.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+
+namespace {
+
+void append(Lines& to, const Lines& more) { to.insert(to.end(), more.begin(), more.end()); }
+
+Tensor on_gpu(float value) { return Tensor::full({1000}, value, DType::f32, Device::cuda(0)); }
+
+/// Copies from and to a GPU that `call` makes.
+template <class Call>
+std::size_t copies(Call&& call) {
+    Stream::of(Device::cuda(0)).synchronize();
+    standin::reset_counters();
+    call();
+    return standin::counters().pairs.size();
+}
+
+/// Who moves what lies on GPUs: MPI itself, where it can.
+Lines who_moves(ProcessGroup& group, bool cuda_aware) {
+    const int other = 1 - group.rank();
+    const Tensor x = on_gpu(static_cast<float>(group.rank())), y = on_gpu(9);
+    const Tensor both = Tensor::empty({2, 1000}, DType::f32, Device::cuda(0));
+    Lines lines;
+    const auto expect = [&](bool moved_by_mpi, const char* what, std::size_t copied) {
+        if ((copied == 0) != moved_by_mpi)
+            lines.push_back(std::string(what) + ": " + std::to_string(copied) + " copies");
+    };
+    expect(cuda_aware, "all_gather", copies([&] { group.all_gather(both, x); }));
+    expect(cuda_aware, "broadcast", copies([&] { group.broadcast(y, 0); }));
+    expect(cuda_aware, "message",
+           copies([&] { group.rank() == 0 ? group.send(x, other) : static_cast<void>(group.recv(y, other)); }));
+    expect(false, "all_reduce", copies([&] { group.all_reduce(x); }));
+    return lines;
+}
+
+/// One rank's memory is a GPU's, the other's the host's.
+Lines mixed(ProcessGroup& group) {
+    const Device device = group.rank() == 0 ? Device::cuda(0) : Device::host();
+    const auto own = static_cast<float>(group.rank() + 1);
+    const Tensor x = Tensor::full({500}, own, DType::f32, device), all = Tensor::empty({2, 500}, DType::f32, device);
+    Lines lines;
+    const auto expect = [&](const char* what, const Tensor& tensor, float first, float last) {
+        const std::vector<float> values = tensor.to_vector<float>();
+        if (values.front() != first || values.back() != last) lines.push_back(std::string("mixed: ") + what);
+    };
+    group.all_gather(all, x);
+    expect("all_gather", all, 1, 2);
+    const Tensor copy = x.clone();
+    group.broadcast(copy, 1);
+    expect("broadcast", copy, 2, 2);
+    group.rank() == 0 ? group.send(x, 1) : static_cast<void>(group.recv(x, 0));
+    expect("message", x, 1, 1);
+    group.all_reduce(x);
+    expect("all_reduce", x, 2, 2);
+    // In memory of one kind, out of the other.
+    const Tensor out = Tensor::empty({2, 500}, DType::f32, group.rank() == 0 ? Device::host() : Device::cuda(0));
+    group.all_gather(out, x);
+    expect("from one kind to the other", out, 2, 2);
+    return lines;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (argc != 2) return 2;
+    const std::string told = std::getenv("LOCKSTEP_MPI_CUDA_AWARE");
+    std::ofstream out(std::string(argv[1]) + "/rank" + std::getenv("OMPI_COMM_WORLD_RANK"));
+    try {
+        ProcessGroup group({.backend = "mpi"});
+        Lines lines = exercise_group(group, Device::cuda(0));
+        append(lines, exercise_group_messages(group, Device::cuda(0)));
+        append(lines, who_moves(group, told == "1"));
+        append(lines, mixed(group));
+        append(lines, same_bits<test::Normed>(group, {.shards = 8, .bucket_bytes = 4096}));
+        for (const standin::Mistake& mistake : standin::take_mistakes()) lines.push_back(mistake.message);
+        for (const std::string& line : lines) out << line << '\n';
+        out << "done\n";
+    } catch (const std::exception& error) {
+        out << error.what() << '\n';
+        return 1;
+    }
+    return 0;
+}
