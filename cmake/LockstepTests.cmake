@@ -5,16 +5,22 @@ target_include_directories(lockstep_catch_main PUBLIC ${LOCKSTEP_INCLUDE_VIEW})
 target_link_libraries(lockstep_catch_main PUBLIC Catch2::Catch2)
 
 # lockstep_test(name [STANDIN] sources... ): one test program, one ctest entry of the same name. Its label is the name of
-# the folder it lies in, so that `ctest -L parallel` runs the tests of one layer. STANDIN: on the CUDA stand-in
-# (tests/cuda_standin), where that can be built (if(TARGET lockstep_standin)).
+# the folder it lies in, so that `ctest -L parallel` runs the tests of one layer; the target tests-parallel builds them.
+# STANDIN: on the CUDA stand-in (tests/cuda_standin), where that can be built (if(TARGET lockstep_standin)).
 function(lockstep_test name)
   cmake_parse_arguments(PARSE_ARGV 1 test "STANDIN" "" "")
   add_executable(${name} ${test_UNPARSED_ARGUMENTS})
   set(library $<IF:$<BOOL:${test_STANDIN}>,lockstep_standin,lockstep>)
   target_link_libraries(${name} PRIVATE ${library} lockstep_catch_main fmt::fmt)
   lockstep_warnings(${name})
+  # What takes time happens in the library; compiling tests is most of the work of a build.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   add_test(NAME ${name} COMMAND ${name})
   cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
+  if(NOT TARGET tests-${folder})
+    add_custom_target(tests-${folder})
+  endif()
+  add_dependencies(tests-${folder} ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS ${folder})
 endfunction()
 

@@ -4,13 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <thread>
 #include <utility>
 
+#include "lockstep/parallel/comm/call_comparison.h"
 #include "lockstep/parallel/comm/departures.h"
 #include "lockstep/parallel/comm/host_identity.h"
 #include "lockstep/parallel/comm/progress_board.h"
@@ -36,20 +36,6 @@ const TransportBackend& find_backend(std::string_view name) {
     throw InvalidArgument(fmt::format("backend '{}' does not exist; give one of {}", name, names_of_backends()));
 }
 
-bool compares() {
-    const char* level = std::getenv("LOCKSTEP_DEBUG");
-    const std::string_view text = level ? level : "";
-    if (text.empty() || text == "off") return false;
-    if (text == "detail") return true;
-    throw InvalidArgument(fmt::format("LOCKSTEP_DEBUG={}: give off or detail", text));
-}
-
-std::uint64_t layout_of(std::span<const std::size_t> parts) {
-    std::uint64_t hash = 14695981039346656037U;  // FNV-1a
-    for (const std::size_t part : parts) hash = (hash ^ part) * 1099511628211U;
-    return hash;
-}
-
 std::size_t sum_of(std::span<const std::size_t> parts) {
     return std::accumulate(parts.begin(), parts.end(), std::size_t{0});
 }
@@ -70,31 +56,6 @@ std::vector<int> job_ranks(const Communicator::Place& place) {
     return ranks;
 }
 
-/// What ranks compare.
-struct Fingerprint {
-    std::array<char, 24> name{};
-    std::uint64_t bytes = 0, layout = 0;
-    std::int32_t root = 0, dtype = 0, op = 0, on_gpu = 0;
-    std::int32_t uneven = 0;
-    bool operator==(const Fingerprint&) const = default;
-
-    /// Whether two ranks do the same.
-    bool matches(Fingerprint other) const {
-        if (uneven != 0 && other.uneven != 0) other.bytes = bytes;
-        return *this == other;
-    }
-};
-
-std::string describe(const Fingerprint& call) {
-    std::string text = fmt::format("{} of {} bytes", call.name.data(), call.bytes);
-    if (call.dtype >= 0) text += fmt::format(" of {}", name_of(static_cast<DType>(call.dtype)));
-    constexpr std::array<const char*, 5> ops{"sum", "mean", "min", "max", "product"};
-    if (call.op >= 0) text += fmt::format(" ({})", ops[static_cast<std::size_t>(call.op) % ops.size()]);
-    if (call.root >= 0) text += fmt::format(" with root {}", call.root);
-    if (call.on_gpu != 0) text += " on a GPU";
-    return text;
-}
-
 }  // namespace
 
 std::string why_unusable(std::string_view backend) {
@@ -110,7 +71,7 @@ void require_usable(std::string_view backend) {
 }
 
 Communicator::Communicator(const Place& place, std::string_view backend)
-    : place_(place), backend_(backend), compares_(compares()) {
+    : place_(place), backend_(backend), compares_(compares_calls()) {
     require_usable(backend);
     const TransportBackend& found = find_backend(backend);
     backend_makes_on_ = found.make_on != nullptr;
@@ -121,7 +82,7 @@ Communicator::Communicator(const Place& place, std::string_view backend)
 }
 
 Communicator::Communicator(const Place& place, std::string backend, const MakeTransport& make)
-    : place_(place), backend_(std::move(backend)), compares_(compares()) {
+    : place_(place), backend_(std::move(backend)), compares_(compares_calls()) {
     connect(fmt::format("group/{}/gpu/", place_.name), make);
 }
 
@@ -197,66 +158,20 @@ void Communicator::fail(std::string_view name, std::uint64_t number, std::uint64
 }
 
 template <class Body>
-void Communicator::perform(const Call& call, Body&& body) {
+void Communicator::perform(CollectiveCall call, Body&& body) {
     const std::uint64_t number = ++sequence_;
     if (!transport_) return;
+    call.on_gpu = on_gpu();
     const Deadline deadline = Clock::now() + place_.timeout;
     board_->begin(call.name, number);
     try {
-        if (compares_) compare(call, deadline);
+        if (compares_) compare_calls(transport_->on_host(), place_.rank, place_.size, call, deadline);
         body(deadline);
     } catch (const TransportError& error) {
         board_->end();
         fail(call.name, number, call.bytes, error.what());
     }
     board_->end();
-}
-
-void Communicator::compare(const Call& call, Deadline deadline) {
-    std::vector<Fingerprint> all(static_cast<std::size_t>(place_.size));
-    Fingerprint& own = all[static_cast<std::size_t>(place_.rank)];
-    call.name.copy(own.name.data(), own.name.size() - 1);
-    own.bytes = call.bytes;
-    own.uneven = call.uneven ? 1 : 0;
-    own.layout = call.layout;
-    own.root = call.root;
-    own.dtype = call.dtype;
-    own.op = call.op;
-    own.on_gpu = on_gpu() ? 1 : 0;
-    Transport& host = transport_->on_host();
-    const std::vector<std::size_t> sizes(all.size(), sizeof(Fingerprint));
-    host.all_gather(&own, all.data(), sizes, deadline);
-    for (std::size_t rank = 1; rank < all.size(); ++rank) {
-        if (all[rank].matches(all[0])) continue;
-        host.barrier(deadline);  // all have seen it before the first one leaves
-        throw TransportError(fmt::format("the ranks call different things: rank 0 {}, rank {} {}{}", describe(all[0]),
-                                         rank, describe(all[rank]),
-                                         all[rank].layout != all[0].layout ? ", cut in other parts" : ""));
-    }
-}
-
-/// The parts differ from rank to rank: each looks whether what it expects is what comes, and all hear of it.
-void Communicator::compare_parts(std::span<const std::size_t> sent, std::span<const std::size_t> received,
-                                 Deadline deadline) {
-    std::vector<std::size_t> coming(sent.size());
-    const std::vector<std::size_t> sizes(sent.size(), sizeof(std::size_t));
-    Transport& host = transport_->on_host();
-    host.all_to_all(sent.data(), sizes, coming.data(), sizes, deadline);
-    struct Difference {
-        std::int64_t from = -1;
-        std::uint64_t sent = 0, expected = 0;
-    };
-    std::vector<Difference> all(sent.size());
-    Difference& own = all[static_cast<std::size_t>(place_.rank)];
-    for (std::size_t rank = 0; rank < coming.size() && own.from < 0; ++rank)
-        if (coming[rank] != received[rank]) own = {static_cast<std::int64_t>(rank), coming[rank], received[rank]};
-    const std::vector<std::size_t> parts(all.size(), sizeof(Difference));
-    host.all_gather(&own, all.data(), parts, deadline);
-    const auto found = std::find_if(all.begin(), all.end(), [](const Difference& one) { return one.from >= 0; });
-    if (found == all.end()) return;
-    host.barrier(deadline);  // all have seen it before the first one leaves
-    throw TransportError(fmt::format("the ranks call different things: rank {} sends {} bytes where rank {} expects {}",
-                                     found->from, found->sent, found - all.begin(), found->expected));
 }
 
 void Communicator::require_root(std::string_view name, int root) const {
@@ -325,7 +240,7 @@ void Communicator::all_to_all(const void* in, std::span<const std::size_t> sent,
     if (!transport_) copy(out, in, std::min(sent[0], received[0]));
     perform({.name = "all_to_all", .bytes = sum_of(sent), .dtype = number_of(elements), .uneven = true},
             [&](Deadline d) {
-                if (compares_) compare_parts(sent, received, d);
+                if (compares_) compare_parts(transport_->on_host(), place_.rank, sent, received, d);
                 transport_->all_to_all(in, sent, out, received, d);
             });
 }

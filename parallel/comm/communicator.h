@@ -22,6 +22,7 @@
 namespace lockstep {
 
 class ProgressBoard;
+struct CollectiveCall;
 
 /// Collectives are made by one thread at a time, in the same order on all ranks. Every call ends by its deadline, the
 /// timeout counted from its beginning, and throws CommunicationError when it cannot be finished; the communicator is
@@ -101,19 +102,8 @@ private:
     /// Whether `op` is a mean, which the transport knows as a sum. Throws InvalidArgument for booleans.
     bool divides(ReduceOp op, DType dtype) const;
 
-    /// What a call is, for errors and for comparing.
-    struct Call {
-        std::string_view name;
-        std::uint64_t bytes = 0;  ///< of this rank's data
-        int root = -1;
-        int dtype = -1, op = -1;
-        std::uint64_t layout = 0;  ///< differs where the parts of the ranks differ
-        bool uneven = false;       ///< ranks may give different numbers of bytes
-    };
     template <class Body>
-    void perform(const Call& call, Body&& body);
-    void compare(const Call& call, Deadline deadline);
-    void compare_parts(std::span<const std::size_t> sent, std::span<const std::size_t> received, Deadline deadline);
+    void perform(CollectiveCall call, Body&& body);
     [[noreturn]] void fail(std::string_view name, std::uint64_t number, std::uint64_t bytes, const std::string& reason);
     void require_root(std::string_view name, int root) const;
     void require_peer(std::string_view name, int peer) const;

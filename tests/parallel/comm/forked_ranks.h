@@ -20,6 +20,13 @@
 
 namespace lockstep::testing {
 
+/// The largest groups that do everything. Sanitizers, which make that ten times slower, see one rank at a time.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr int most_ranks = 4;
+#else
+inline constexpr int most_ranks = 8;
+#endif
+
 using RankMain = std::function<std::vector<std::string>(int rank)>;
 
 /// The parent must have no threads that hold locks (a TcpStoreServer is none to fork beside): let ranks meet in a

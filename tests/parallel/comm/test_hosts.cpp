@@ -82,6 +82,7 @@ TEST_CASE("hosts: every operation, in even and uneven layouts") {
     if (absent()) return;
     const Hosts hosts = GENERATE(Hosts{0, 0, 1, 1}, Hosts{0, 0, 0, 1}, Hosts{0, 1, 1, 2}, Hosts{0, 1, 0, 1},
                                  Hosts{0, 1, 2}, Hosts{0, 0, 0, 0, 1, 1, 1, 1}, Hosts{0, 0});
+    if (static_cast<int>(hosts.size()) > most_ranks) return;
     INFO(fmt::format("{}", fmt::join(hosts, " ")));
     CHECK(failures_of(
               hosts,
