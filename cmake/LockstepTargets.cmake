@@ -50,6 +50,9 @@ lockstep_warnings(lockstep)
 # The arithmetic is fixed by the source: no call to sqrt checks errno, no trap is observed.
 target_compile_options(lockstep PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno -fno-trapping-math>)
 
+# For programs and tests, which spend their time in the library: to optimise them is most of what compiling takes.
+set(LOCKSTEP_PROGRAM_OPTIONS $<IF:$<BOOL:${LOCKSTEP_SANITIZE}>,-Og,$<$<CONFIG:Release>:-O1>>)
+
 # Sanitizers go into every library here and whoever links it: a program is watched only if all of it was built for it.
 function(lockstep_sanitize target)
   if(LOCKSTEP_SANITIZE)
