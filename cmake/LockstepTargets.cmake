@@ -51,7 +51,10 @@ lockstep_warnings(lockstep)
 target_compile_options(lockstep PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno -fno-trapping-math>)
 
 # For programs and tests, which spend their time in the library: to optimise them is most of what compiling takes.
-set(LOCKSTEP_PROGRAM_OPTIONS $<IF:$<BOOL:${LOCKSTEP_SANITIZE}>,-Og,$<$<CONFIG:Release>:-O1>>)
+set(LOCKSTEP_PROGRAM_OPTIONS $<$<CONFIG:Release>:-O1>)
+if(LOCKSTEP_SANITIZE)
+  set(LOCKSTEP_PROGRAM_OPTIONS -Og)
+endif()
 
 # Sanitizers go into every library here and whoever links it: a program is watched only if all of it was built for it.
 function(lockstep_sanitize target)
