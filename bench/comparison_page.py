@@ -64,10 +64,10 @@ def ceiling(value):
     step = 10.0 ** -6
     while step * 10 < value:
         step *= 10
-    for factor in (1, 2, 2.5, 5, 10):
-        if step * factor * 4 >= value:
-            return step * factor * 4, step * factor
-    return step * 40, step * 10
+    for factor in (0.2, 0.25, 0.5, 1, 2, 2.5):
+        for ticks in (4, 5):
+            if step * factor * ticks >= value:
+                return step * factor * ticks, step * factor
 
 
 def figure_text(value):
