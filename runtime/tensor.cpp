@@ -10,6 +10,7 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/internal/eager_state.h"
+#include "lockstep/runtime/internal/operand.h"
 #include "lockstep/runtime/internal/strided.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/tape.h"
@@ -277,11 +278,9 @@ void Tensor::copy_out(void* values, DType wanted) const {
                                           name_of(dtype()), name_of(wanted)));
     if (numel() == 0) return;
     const Tensor source = contiguous().detach();
-    const TensorMeta& meta = source.impl()->meta;
-    const auto* start = static_cast<const char*>(source.impl()->storage->buffer->data()) +
-                        static_cast<std::size_t>(meta.offset) * size_of(wanted);
     Stream& stream = Stream::of(source.device());
-    stream.copy(values, Device::host(), start, source.device(), static_cast<std::size_t>(numel()) * size_of(wanted));
+    stream.copy(values, Device::host(), first_element(source), source.device(),
+                static_cast<std::size_t>(numel()) * size_of(wanted));
     stream.synchronize();
     eager_state::check(stream);
 }
@@ -309,8 +308,7 @@ void* Tensor::raw_data(DType wanted, bool writes) const {
     make_strided(*this);
     if (!is_contiguous()) throw InvalidArgument("data: the tensor is not contiguous; take .contiguous() first");
     if (writes) impl_->storage->count_write();
-    return static_cast<char*>(impl.storage->buffer->data()) +
-           static_cast<std::size_t>(impl.meta.offset) * size_of(wanted);
+    return first_element(*this);
 }
 
 // ---- tape -------------------------------------------------------------------------------------------------------

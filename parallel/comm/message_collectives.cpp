@@ -46,7 +46,7 @@ void MessageCollectives::add_receive(Parts& parts, void* data, std::size_t bytes
 
 void MessageCollectives::add_own(Parts& parts, void* to, const void* from, std::size_t bytes, std::uint32_t call) {
     if (bytes == 0 || to == from) return;
-    if (!sends_to_itself()) {
+    if (!takes_gpu_memory()) {
         std::memcpy(to, from, bytes);
         return;
     }

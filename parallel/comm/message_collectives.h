@@ -34,8 +34,6 @@ protected:
     /// As send and receive; never mistaken for those of the user. `call`: the same on all ranks of one collective.
     virtual std::unique_ptr<Message> send_part(const void* data, std::size_t bytes, int to, std::uint32_t call) = 0;
     virtual std::unique_ptr<Message> receive_part(void* data, std::size_t bytes, int from, std::uint32_t call) = 0;
-    /// Whether what a rank gives itself is a message, too: for memory that only the library can reach.
-    virtual bool sends_to_itself() const { return false; }
     /// Makes the transport dead and throws.
     [[noreturn]] virtual void fail(const std::string& reason) = 0;
 
@@ -59,7 +57,7 @@ private:
     std::vector<std::size_t> even_shares(std::size_t count) const;
     void add_send(Parts& parts, const void* data, std::size_t bytes, int to, std::uint32_t call);
     void add_receive(Parts& parts, void* data, std::size_t bytes, int from, std::uint32_t call);
-    /// What a rank gives itself.
+    /// What a rank gives itself: a message, too, where only the library can reach the memory.
     void add_own(Parts& parts, void* to, const void* from, std::size_t bytes, std::uint32_t call);
     /// Waits for all of them.
     void finish(Parts& parts, Deadline deadline);

@@ -8,6 +8,7 @@
 
 #include "lockstep/parallel/comm/pinned_cache.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/operand.h"
 #include "lockstep/runtime/internal/strided.h"
 #include "lockstep/runtime/tape.h"
 #include "lockstep/runtime/trace.h"
@@ -59,9 +60,7 @@ void TensorRange::add(std::string_view operation, const Tensor& tensor) {
     const TensorImpl& impl = *tensor.impl();
     Part part{impl.storage->buffer, impl.meta, nullptr,
               static_cast<std::size_t>(tensor.numel()) * size_of(tensor.dtype())};
-    if (part.bytes > 0)
-        part.first = static_cast<std::byte*>(part.buffer->data()) +
-                     static_cast<std::size_t>(part.meta.offset) * size_of(part.meta.dtype);
+    if (part.bytes > 0) part.first = static_cast<std::byte*>(first_element(tensor));
     for (const Part& other : parts_) {
         const bool known = part.meta.is_contiguous() && other.meta.is_contiguous();
         if (use_ != Use::read && part.bytes > 0 &&

@@ -1,30 +1,33 @@
 // The mpi backend on tensors of GPUs: through pinned memory, or by MPI itself where it takes their memory.
-#include <cstdlib>
-
-#include "lockstep/parallel/process_group.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/child_process.h"
 #include "lockstep/tests/parallel/file_fixture.h"
 
 using lockstep::test::TemporaryDirectory;
 
+namespace {
+
+/// Two ranks, which leave what they found in `place`. Returns mpirun's exit status.
+int run_ranks(const TemporaryDirectory& place, const char* cuda_aware) {
+    const std::string here = place.path().string();
+    return lockstep::test::run_child(
+        {.command = {"/usr/bin/env", "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
+                     "--timeout", "200", "-n", "2", MPI_GPU_RANK, here},
+         // MPI's files lie in the folder too; MPI leaves memory behind.
+         .environment = {{"TMPDIR", here},
+                         {"OMPI_MCA_btl_vader_backing_directory", here},
+                         {"LOCKSTEP_MPI_CUDA_AWARE", cuda_aware},
+                         {"ASAN_OPTIONS", "detect_leaks=0"}},
+         .output = (place / "output").string()});
+}
+
+}  // namespace
+
 TEST_CASE("every operation on GPUs and training under mpirun, by an MPI that knows GPUs and by one that does not") {
-    REQUIRE(std::system("command -v mpirun > /dev/null") == 0);
     for (const char* cuda_aware : {"0", "1"}) {
         const TemporaryDirectory place;
-        const std::string here = place.path().string();
-        const lockstep::test::ChildProcess job{
-            .command = {"/usr/bin/env", "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
-                        "--timeout", "200", "-n", "2", MPI_GPU_RANK, here},
-            // MPI's files lie in the folder too; MPI leaves memory behind.
-            .environment = {{"TMPDIR", here},
-                            {"OMPI_MCA_btl_vader_backing_directory", here},
-                            {"LOCKSTEP_MPI_CUDA_AWARE", cuda_aware},
-                            {"ASAN_OPTIONS", "detect_leaks=0"}},
-            .output = (place / "output").string()};
-        const int status = lockstep::test::run_child(job);
-        INFO("CUDA-aware " << cuda_aware << ": " << lockstep::test::get_bytes(place / "output"));
-        CHECK(status == 0);
+        INFO("CUDA-aware " << cuda_aware);
+        CHECK(run_ranks(place, cuda_aware) == 0);
         for (int rank = 0; rank < 2; ++rank)
             CHECK(lockstep::test::get_bytes(place / ("rank" + std::to_string(rank))) == "done\n");
     }
@@ -32,12 +35,7 @@ TEST_CASE("every operation on GPUs and training under mpirun, by an MPI that kno
 
 TEST_CASE("what MPI can do is 0 or 1") {
     const TemporaryDirectory place;
-    const lockstep::test::ChildProcess job{
-        .command = {"/usr/bin/env", "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2",
-                    MPI_GPU_RANK, place.path().string()},
-        .environment = {{"TMPDIR", place.path().string()}, {"LOCKSTEP_MPI_CUDA_AWARE", "yes"}},
-        .output = (place / "output").string()};
-    CHECK(lockstep::test::run_child(job) != 0);
+    CHECK(run_ranks(place, "yes") != 0);
     CHECK_THAT(lockstep::test::get_bytes(place / "rank0"),
                lockstep::test::contains("LOCKSTEP_MPI_CUDA_AWARE=yes: wants an integer from 0 to 1"));
 }

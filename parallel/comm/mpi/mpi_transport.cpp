@@ -266,7 +266,6 @@ private:
         });
         return message;
     }
-    bool sends_to_itself() const override { return world_.cuda_aware(); }
     static std::uint32_t part_tag(std::uint32_t call) { return call % 32768; }  // what every MPI has
     int tag_of(std::uint32_t tag) const {
         const int lower = static_cast<int>(tag & 0x7fffffffu);
