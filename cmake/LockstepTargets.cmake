@@ -39,8 +39,13 @@ function(lockstep_warnings target)
   if(LOCKSTEP_STRICT)
     target_compile_options(${target} PRIVATE
       $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wconversion -Wshadow -Werror>
-      # g++ 12 sees overlapping copies in std::string's operator+ where there are none (GCC bug 105651).
-      $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
+      # g++ 12 sees overlapping or endless copies in std::string where there are none (GCC bugs 105329 and 105651).
+      $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict
+      -Wno-stringop-overflow>)
+    get_target_property(unity ${target} UNITY_BUILD)
+    if(unity)  # there names of one file may hide those of another
+      target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-shadow -Wno-subobject-linkage>)
+    endif()
     if(LOCKSTEP_SANITIZE MATCHES thread)  # instrumented code looks uninitialised to g++ where it is not
       target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
     endif()
@@ -55,6 +60,14 @@ set(LOCKSTEP_PROGRAM_OPTIONS $<$<CONFIG:Release>:-O1>)
 if(LOCKSTEP_SANITIZE)
   set(LOCKSTEP_PROGRAM_OPTIONS -Og)
 endif()
+
+# What nearly every source of the library includes, parsed once: half of the time that a file takes otherwise. Sources
+# still include what they use; clang-tidy reads them without this.
+target_precompile_headers(lockstep PRIVATE
+  <algorithm> <array> <atomic> <chrono> <cstdint> <cstring> <deque> <filesystem> <functional> <map> <memory> <mutex>
+  <optional> <set> <span> <string> <string_view> <thread> <tuple> <utility> <variant> <vector>
+  <fmt/format.h>
+  ${PROJECT_SOURCE_DIR}/runtime/tensor.h)
 
 # Sanitizers go into every library here and whoever links it: a program is watched only if all of it was built for it.
 function(lockstep_sanitize target)

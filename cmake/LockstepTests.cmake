@@ -3,6 +3,16 @@ find_package(Catch2 REQUIRED)
 add_library(lockstep_catch_main STATIC ${PROJECT_SOURCE_DIR}/tests/catch_main.cpp)
 target_include_directories(lockstep_catch_main PUBLIC ${LOCKSTEP_INCLUDE_VIEW})
 target_link_libraries(lockstep_catch_main PUBLIC Catch2::Catch2)
+target_compile_options(lockstep_catch_main PRIVATE ${LOCKSTEP_PROGRAM_OPTIONS})
+
+# Catch2 and Lockstep's public headers, parsed once for all tests.
+file(CONFIGURE OUTPUT precompiled.cpp CONTENT "")
+add_library(lockstep_tests_precompiled OBJECT ${CMAKE_CURRENT_BINARY_DIR}/precompiled.cpp)
+target_link_libraries(lockstep_tests_precompiled PRIVATE lockstep lockstep_catch_main fmt::fmt)
+lockstep_warnings(lockstep_tests_precompiled)
+target_compile_options(lockstep_tests_precompiled PRIVATE ${LOCKSTEP_PROGRAM_OPTIONS})
+target_precompile_headers(lockstep_tests_precompiled PRIVATE
+  ${PROJECT_SOURCE_DIR}/tests/catch.h ${PROJECT_SOURCE_DIR}/parallel/lockstep.h)
 
 # lockstep_test(name [STANDIN] sources... ): one test program, one ctest entry of the same name. Its label is the name of
 # the folder it lies in, so that `ctest -L parallel` runs the tests of one layer; the target tests-parallel builds them.
@@ -14,6 +24,8 @@ function(lockstep_test name)
   target_link_libraries(${name} PRIVATE ${library} lockstep_catch_main fmt::fmt)
   lockstep_warnings(${name})
   target_compile_options(${name} PRIVATE ${LOCKSTEP_PROGRAM_OPTIONS})
+  target_precompile_headers(${name} REUSE_FROM lockstep_tests_precompiled)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
   add_test(NAME ${name} COMMAND ${name})
   cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
   if(NOT TARGET tests-${folder})

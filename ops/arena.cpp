@@ -13,7 +13,7 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::int64_t alignment = 64;  // elements; 256 bytes of f32: what vector units and copies like
+constexpr std::int64_t arena_alignment = 64;  // elements; 256 bytes of f32: what vector units and copies like
 
 /// Stores by the home of their first arena, so that a second optimizer finds the one that is there.
 struct Registry {
@@ -77,7 +77,7 @@ std::vector<ArenaLayout> lay_out(const std::vector<NamedTensor>& tensors, bool p
         }
         segment->begin = arena->elements;
         segment->end = segment->begin + segment->shape.numel();
-        arena->elements = (segment->end + alignment - 1) / alignment * alignment;
+        arena->elements = (segment->end + arena_alignment - 1) / arena_alignment * arena_alignment;
         arena->segments.push_back(std::move(*segment));
     }
     return arenas;

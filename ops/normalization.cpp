@@ -10,7 +10,7 @@ namespace lockstep {
 
 namespace {
 
-constexpr const char* op = "batch_norm";
+constexpr const char* op_name = "batch_norm";
 
 /// What running statistics say, in the form of BatchNormStats: a sample of one with mean and M2 = variance.
 Tensor stats_of(const Tensor& mean, const Tensor& variance) {
@@ -35,15 +35,15 @@ void update_running(const Tensor& stats, const Tensor& mean, const Tensor& varia
 
 void check(const Tensor& x, const Tensor& mean, const Tensor& variance, const Tensor& weight, const Tensor& bias,
            const BatchNormOptions& options) {
-    checks::floating(op, "input", x);
-    checks::dims(op, "input", x, 4, "(N, C, H, W)");
+    checks::floating(op_name, "input", x);
+    checks::dims(op_name, "input", x, 4, "(N, C, H, W)");
     const struct {
         const char* name;
         const Tensor& tensor;
     } vectors[] = {{"running_mean", mean}, {"running_var", variance}, {"weight", weight}, {"bias", bias}};
     for (const auto& [name, tensor] : vectors) {
-        checks::same_dtype(op, name, tensor, x);
-        checks::vector_of(op, name, tensor, x.size(1), "channel");
+        checks::same_dtype(op_name, name, tensor, x);
+        checks::vector_of(op_name, name, tensor, x.size(1), "channel");
     }
     if (mean.defined() != variance.defined())
         throw InvalidArgument("batch_norm: running_mean and running_var must be given both or neither");
@@ -77,9 +77,10 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
     const bool x_wanted = x.requires_grad();
     const bool weight_wanted = weight.defined() && weight.requires_grad();
     const bool bias_wanted = bias.defined() && bias.requires_grad();
-    put_on_tape(op, {x, weight, bias}, {y},
-                [=, input = SavedTensor(x, op), scale = SavedTensor(gamma, op), saved_stats = SavedTensor(stats, op),
-                 eps = options.eps, dx = like(x)](const std::vector<Tensor>& gradients) {
+    put_on_tape(op_name, {x, weight, bias}, {y},
+                [=, input = SavedTensor(x, op_name), scale = SavedTensor(gamma, op_name),
+                 saved_stats = SavedTensor(stats, op_name), eps = options.eps,
+                 dx = like(x)](const std::vector<Tensor>& gradients) {
                     const Tensor& dy = gradients[0];
                     std::vector<Tensor> result(3);
                     Tensor sums;

@@ -147,7 +147,7 @@ std::optional<std::uint64_t> bytes_of(std::span<const std::int64_t> shape, std::
     return bytes;
 }
 
-std::string text_of(std::span<const std::int64_t> shape) {
+std::string written_out(std::span<const std::int64_t> shape) {
     std::string text = "(";
     for (const std::int64_t dimension : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(dimension);
     return text + ")";
@@ -195,7 +195,7 @@ IdxArray parse(const std::string& name, Source& source) {
     // checked before memory is taken: a header of a few bytes must not ask for terabytes
     if (!bytes || *bytes > source.largest_content() || header + *bytes > source.largest_content()) {
         refuse(name, 4,
-               "the shape " + text_of(array.shape) + " of " + std::string(name_of(array.dtype)) +
+               "the shape " + written_out(array.shape) + " of " + std::string(name_of(array.dtype)) +
                    " is larger than the file can hold; it is truncated or its header is wrong");
     }
     array.data.resize(static_cast<std::size_t>(*bytes));
@@ -266,12 +266,12 @@ void write_idx(const std::filesystem::path& path, DType dtype, std::span<const s
         return d >= 0 && d <= std::int64_t{std::numeric_limits<std::uint32_t>::max()};
     });
     if (shape.empty() || shape.size() > 255 || !fits) {
-        throw InvalidArgument("write_idx: " + path.string() + ": shape " + text_of(shape) +
+        throw InvalidArgument("write_idx: " + path.string() + ": shape " + written_out(shape) +
                               " cannot be stored; use 1 to 255 dimensions of 0 to 4294967295");
     }
     if (bytes_of(shape, size_of(dtype)) != data.size()) {
         throw InvalidArgument("write_idx: " + path.string() + ": data holds " + std::to_string(data.size()) +
-                              " bytes, which is not what shape " + text_of(shape) + " of " +
+                              " bytes, which is not what shape " + written_out(shape) + " of " +
                               std::string(name_of(dtype)) + " takes; pass all elements");
     }
     std::vector<std::byte> header = {std::byte{0}, std::byte{0}, static_cast<std::byte>(type->code),

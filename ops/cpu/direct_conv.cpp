@@ -10,16 +10,18 @@ namespace lockstep {
 namespace {
 
 using onednn::Desc;
-using onednn::Dims;
+
 using Tag = dnnl::memory::format_tag;
 using ForwardDesc = dnnl::convolution_forward::primitive_desc;
 using BackwardDataDesc = dnnl::convolution_backward_data::primitive_desc;
 using BackwardWeightsDesc = dnnl::convolution_backward_weights::primitive_desc;
 
-constexpr std::size_t alignment = 64;
-std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+constexpr std::size_t scratch_alignment = 64;
+std::size_t padded(std::size_t bytes) {
+    return (bytes + scratch_alignment - 1) / scratch_alignment * scratch_alignment;
+}
 
-Desc described(const Dims& dims, Tag tag) { return {dims, dnnl::memory::data_type::f32, tag}; }
+Desc described(const onednn::Dims& dims, Tag tag) { return {dims, dnnl::memory::data_type::f32, tag}; }
 
 std::string name(const char* pass, const ConvShape& s) {
     return fmt::format(
@@ -35,7 +37,7 @@ DirectConv::DirectConv(const ConvShape& shape, int threads, const Desc& src, con
 
 DirectConv::DirectConv(const ConvShape& s, int threads, const Desc* src, const Desc* dst) : threads_(threads) {
     const onednn::ThreadScope scope(threads);
-    const Dims x = {s.n, s.c, s.h, s.w}, w = {s.k, s.c, s.kh, s.kw}, y = {s.n, s.k, s.out_h(), s.out_w()};
+    const onednn::Dims x = {s.n, s.c, s.h, s.w}, w = {s.k, s.c, s.kh, s.kw}, y = {s.n, s.k, s.out_h(), s.out_w()};
     const onednn::Window window{{s.stride.h, s.stride.w}, {s.pad.h, s.pad.w}, {s.pad.h, s.pad.w}};
     const Desc any_w = described(w, Tag::any), plain_w = described(w, Tag::oihw);
     const Desc bias = s.bias ? described({s.k}, Tag::x) : Desc();
@@ -89,7 +91,7 @@ DirectConv::DirectConv(const ConvShape& s, int threads, const Desc* src, const D
 void DirectConv::Pass::begin(dnnl::primitive primitive, const Desc& scratchpad_desc) {
     kernel = std::move(primitive);
     scratchpad = scratchpad_desc;
-    scratch_bytes = aligned(scratchpad.get_size());
+    scratch_bytes = padded(scratchpad.get_size());
 }
 
 void DirectConv::Pass::add(int argument, bool written, const Desc& outside, const Desc& inside) {
@@ -103,8 +105,8 @@ void DirectConv::Pass::add(int argument, bool written, const Desc& outside, cons
     operand.copy = dnnl::reorder(copy);
     operand.copy_scratchpad = copy.scratchpad_desc();
     operand.copy_at = scratch_bytes;
-    operand.copy_scratchpad_at = operand.copy_at + aligned(inside.get_size());
-    scratch_bytes = operand.copy_scratchpad_at + aligned(operand.copy_scratchpad.get_size());
+    operand.copy_scratchpad_at = operand.copy_at + padded(inside.get_size());
+    scratch_bytes = operand.copy_scratchpad_at + padded(operand.copy_scratchpad.get_size());
 }
 
 void DirectConv::Pass::run(const std::array<void*, 4>& data, void* scratch) const {

@@ -11,12 +11,12 @@
 namespace lockstep {
 namespace {
 
-struct Operand {
+struct Factor {
     char transposed;
     std::int64_t stride;  // between what is contiguous
 };
 
-Operand operand(std::int64_t rows, std::int64_t columns, const Matrix<float>& matrix) {
+Factor factor_of(std::int64_t rows, std::int64_t columns, const Matrix<float>& matrix) {
     // The stride of a dimension of size 1 means nothing.
     if (matrix.column == 1 || columns == 1) {
         if (rows == 1 || matrix.row >= columns) return {'N', std::max(rows == 1 ? columns : matrix.row, columns)};
@@ -43,7 +43,7 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix<float>& a
     // Small products on one thread, by a rule of their size alone: oneDNN's own choice would be another for each shape.
     constexpr std::int64_t multiplications = 16;  // in the time of a simple element
     const onednn::ThreadScope threads(worthwhile_threads(omp_get_max_threads(), m * n * k / multiplications));
-    const Operand left = operand(m, k, a), right = operand(k, n, b);
+    const Factor left = factor_of(m, k, a), right = factor_of(k, n, b);
     const dnnl::status status = dnnl::sgemm(left.transposed, right.transposed, m, n, k, 1.0F, a.data, left.stride,
                                             b.data, right.stride, add ? 1.0F : 0.0F, c, n);
     if (status != dnnl::status::success)

@@ -80,6 +80,10 @@ struct Conversions {
 /// Those for allowed_isa(). T: float or double.
 template <class T>
 const Loops<T>& loops();
+template <>
+const Loops<float>& loops<float>();
+template <>
+const Loops<double>& loops<double>();
 const Conversions& conversions();
 
 }  // namespace lockstep

@@ -14,7 +14,8 @@ namespace lockstep {
 namespace {
 
 using Index = std::ptrdiff_t;
-constexpr Index chunk = 4096;  // elements summed at a time: the partial sums of all tree levels stay in the L1 cache
+/// Elements summed at a time: the partial sums of all levels of the tree stay in the L1 cache.
+constexpr Index tree_chunk = 4096;
 
 /// Adds parts along the tree, a chunk at a time.
 template <class T>
@@ -31,7 +32,7 @@ public:
         const int middle = lo + shard_split(hi - lo);
         std::size_t right_part = 0;
         const T* left = sum(part, lo, middle, first, count, memory, &right_part);
-        const T* right = sum(right_part, middle, hi, first, count, memory + chunk, next);
+        const T* right = sum(right_part, middle, hi, first, count, memory + tree_chunk, next);
         loops<T>().binary[static_cast<std::size_t>(BinaryKind::add)][0](left, right, memory, count);
         return memory;
     }
@@ -51,8 +52,8 @@ std::unique_ptr<Kernel> tree_sum(const TreeSum& op, const KernelRequest& request
             if (commits && run.agreed->code != 0) return;
             TreeAdder<T> adder(ranges, run.in);
             T* partial = static_cast<T*>(run.scratch);
-            for (Index first = 0; first < elements; first += chunk) {
-                const Index count = std::min(chunk, elements - first);
+            for (Index first = 0; first < elements; first += tree_chunk) {
+                const Index count = std::min(tree_chunk, elements - first);
                 std::size_t next = 0;
                 const T* sum = adder.sum(0, ranges.front().first, ranges.back().second, first, count, partial, &next);
                 T* out = run.output<T>(0) + first;
@@ -62,7 +63,7 @@ std::unique_ptr<Kernel> tree_sum(const TreeSum& op, const KernelRequest& request
                     std::copy_n(sum, count, out);
             }
         },
-        levels * chunk * sizeof(T));
+        levels * tree_chunk * sizeof(T));
 }
 
 std::unique_ptr<Kernel> make_tree_sum(const TreeSum& op, KernelRequest& request) {

@@ -15,21 +15,21 @@ namespace lockstep {
 namespace {
 
 /// What ranks compare.
-struct Fingerprint {
+struct CallFingerprint {
     std::array<char, 24> name{};
     std::uint64_t bytes = 0, layout = 0;
     std::int32_t root = 0, dtype = 0, op = 0, on_gpu = 0;
     std::int32_t uneven = 0;
-    bool operator==(const Fingerprint&) const = default;
+    bool operator==(const CallFingerprint&) const = default;
 
     /// Whether two ranks do the same.
-    bool matches(Fingerprint other) const {
+    bool matches(CallFingerprint other) const {
         if (uneven != 0 && other.uneven != 0) other.bytes = bytes;
         return *this == other;
     }
 };
 
-std::string describe(const Fingerprint& call) {
+std::string describe(const CallFingerprint& call) {
     std::string text = fmt::format("{} of {} bytes", call.name.data(), call.bytes);
     if (call.dtype >= 0) text += fmt::format(" of {}", name_of(static_cast<DType>(call.dtype)));
     constexpr std::array<const char*, 5> ops{"sum", "mean", "min", "max", "product"};
@@ -56,8 +56,8 @@ std::uint64_t layout_of(std::span<const std::size_t> parts) {
 }
 
 void compare_calls(Transport& host, int rank, int size, const CollectiveCall& call, Deadline deadline) {
-    std::vector<Fingerprint> all(static_cast<std::size_t>(size));
-    Fingerprint& own = all[static_cast<std::size_t>(rank)];
+    std::vector<CallFingerprint> all(static_cast<std::size_t>(size));
+    CallFingerprint& own = all[static_cast<std::size_t>(rank)];
     call.name.copy(own.name.data(), own.name.size() - 1);
     own.bytes = call.bytes;
     own.uneven = call.uneven ? 1 : 0;
@@ -66,7 +66,7 @@ void compare_calls(Transport& host, int rank, int size, const CollectiveCall& ca
     own.dtype = call.dtype;
     own.op = call.op;
     own.on_gpu = call.on_gpu ? 1 : 0;
-    const std::vector<std::size_t> sizes(all.size(), sizeof(Fingerprint));
+    const std::vector<std::size_t> sizes(all.size(), sizeof(CallFingerprint));
     host.all_gather(&own, all.data(), sizes, deadline);
     for (std::size_t other = 1; other < all.size(); ++other) {
         if (all[other].matches(all[0])) continue;

@@ -12,6 +12,7 @@
 #include "lockstep/parallel/comm/call_comparison.h"
 #include "lockstep/parallel/comm/departures.h"
 #include "lockstep/parallel/comm/host_identity.h"
+#include "lockstep/parallel/comm/parts.h"
 #include "lockstep/parallel/comm/progress_board.h"
 #include "lockstep/parallel/comm/reduce_elements.h"
 #include "lockstep/runtime/error.h"
@@ -35,15 +36,7 @@ const TransportBackend& find_backend(std::string_view name) {
     throw InvalidArgument(fmt::format("backend '{}' does not exist; give one of {}", name, names_of_backends()));
 }
 
-std::size_t sum_of(std::span<const std::size_t> parts) {
-    return std::accumulate(parts.begin(), parts.end(), std::size_t{0});
-}
-
 int number_of(Communicator::Elements elements) { return elements ? static_cast<int>(*elements) : -1; }
-
-void copy(void* to, const void* from, std::size_t bytes) {
-    if (bytes > 0 && to != from) std::memmove(to, from, bytes);
-}
 
 /// Of the ranks of a group, in the job.
 std::vector<int> job_ranks(const Communicator::Place& place) {
@@ -203,7 +196,7 @@ void Communicator::broadcast(void* data, std::size_t bytes, int root, Elements e
 
 void Communicator::all_gather(const void* in, void* out, std::span<const std::size_t> bytes, Elements elements) {
     require_parts("all_gather", bytes.size());
-    if (!transport_) copy(out, in, bytes[0]);
+    if (!transport_) copy_bytes(out, in, bytes[0]);
     perform({.name = "all_gather", .bytes = sum_of(bytes), .dtype = number_of(elements), .layout = layout_of(bytes)},
             [&](Deadline d) { transport_->all_gather(in, out, bytes, d); });
 }
@@ -211,7 +204,7 @@ void Communicator::all_gather(const void* in, void* out, std::span<const std::si
 void Communicator::gather(const void* in, void* out, std::span<const std::size_t> bytes, int root, Elements elements) {
     require_root("gather", root);
     require_parts("gather", bytes.size());
-    if (!transport_) copy(out, in, bytes[0]);
+    if (!transport_) copy_bytes(out, in, bytes[0]);
     perform({.name = "gather",
              .bytes = sum_of(bytes),
              .root = root,
@@ -223,7 +216,7 @@ void Communicator::gather(const void* in, void* out, std::span<const std::size_t
 void Communicator::scatter(const void* in, void* out, std::span<const std::size_t> bytes, int root, Elements elements) {
     require_root("scatter", root);
     require_parts("scatter", bytes.size());
-    if (!transport_) copy(out, in, bytes[0]);
+    if (!transport_) copy_bytes(out, in, bytes[0]);
     perform({.name = "scatter",
              .bytes = sum_of(bytes),
              .root = root,
@@ -236,7 +229,7 @@ void Communicator::all_to_all(const void* in, std::span<const std::size_t> sent,
                               std::span<const std::size_t> received, Elements elements) {
     require_parts("all_to_all", sent.size());
     require_parts("all_to_all", received.size());
-    if (!transport_) copy(out, in, std::min(sent[0], received[0]));
+    if (!transport_) copy_bytes(out, in, std::min(sent[0], received[0]));
     perform({.name = "all_to_all", .bytes = sum_of(sent), .dtype = number_of(elements), .uneven = true},
             [&](Deadline d) {
                 if (compares_) compare_parts(transport_->on_host(), place_.rank, sent, received, d);
@@ -276,7 +269,7 @@ void Communicator::reduce_scatter(const void* in, void* out, std::span<const std
                                   ReduceOp op) {
     require_parts("reduce_scatter", counts.size());
     const bool mean = divides(op, dtype);
-    if (!transport_) copy(out, in, counts[0] * size_of(dtype));
+    if (!transport_) copy_bytes(out, in, counts[0] * size_of(dtype));
     perform({.name = "reduce_scatter",
              .bytes = sum_of(counts) * size_of(dtype),
              .dtype = static_cast<int>(dtype),

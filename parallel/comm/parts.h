@@ -2,9 +2,20 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
+#include <numeric>
 #include <span>
 
 namespace lockstep {
+
+inline std::size_t sum_of(std::span<const std::size_t> sizes) {
+    return std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
+}
+
+/// Of ranges that may be the same or empty.
+inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
+    if (bytes > 0 && to != from) std::memmove(to, from, bytes);
+}
 
 /// One part after the other: calls each(rank, where it begins, its size).
 template <class Each>

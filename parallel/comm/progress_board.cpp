@@ -18,11 +18,11 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 /// An operation that takes longer is told of.
-constexpr milliseconds patience(100);
+constexpr milliseconds worth_telling(100);
 /// Whoever goes on tells of it so often.
 constexpr milliseconds interval(400);
 /// The store may lie with the rank that has stopped: nobody waits longer for its answer.
-constexpr milliseconds time_to_answer(250);
+constexpr milliseconds store_timeout(250);
 /// An operation may be done yet after a rank has gone that took its part in it, and a backend knows better what is
 /// wrong.
 constexpr milliseconds time_to_finish(1000);
@@ -41,7 +41,7 @@ ProgressBoard::ProgressBoard(Store& job, std::string prefix, int rank, std::vect
     : rank_(rank),
       job_ranks_(std::move(job_ranks)),
       abort_(std::move(abort)),
-      job_(job.clone(time_to_answer)),
+      job_(job.clone(store_timeout)),
       store_(std::make_unique<PrefixStore>(std::move(prefix), job_)),
       watcher_([this] { watch(); }) {}
 
@@ -80,9 +80,9 @@ void ProgressBoard::watch() {
     auto told = Clock::now(), looked = told;
     std::optional<Clock::time_point> heard;  // that a rank has gone
     while (!stopping_) {
-        changed_.wait_for(lock, patience);
+        changed_.wait_for(lock, worth_telling);
         const auto now = Clock::now();
-        const bool held_up = under_way_ && now - began_ >= patience;
+        const bool held_up = under_way_ && now - began_ >= worth_telling;
         if (!stopping_ && number_ != published_ && (held_up || now - told >= interval)) {
             published_ = number_;
             told = now;

@@ -54,7 +54,7 @@ TaskSpec task_of(const EngineContext& context, ExchangeSpec spec) {
     return task;
 }
 
-constexpr std::size_t alignment = 256;
+constexpr std::size_t staging_alignment = 256;
 
 /// The steps of devices whose memory the host cannot use have no number here.
 constexpr std::int64_t some_step = 0;
@@ -86,7 +86,7 @@ private:
     }
     std::size_t take(const PlaceRef& place) {
         const std::size_t begin = bytes_;
-        bytes_ += (place.bytes + alignment - 1) / alignment * alignment;
+        bytes_ += (place.bytes + staging_alignment - 1) / staging_alignment * staging_alignment;
         return begin;
     }
 

@@ -9,7 +9,7 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::size_t alignment = 64;
+constexpr std::size_t report_alignment = 64;
 
 /// What every rank says of a step to the others. What came from another collective, because a rank calls something else
 /// than they do, has no mark.
@@ -17,7 +17,7 @@ struct Fingerprint {
     static constexpr std::uint64_t true_mark = 0x6c6f636b73746570;
     std::uint64_t mark = 0, program = 0;
 };
-static_assert(sizeof(Fingerprint) <= alignment);
+static_assert(sizeof(Fingerprint) <= report_alignment);
 
 std::string difference(const Fingerprint& fingerprint, const Fingerprint& of_rank_0, int rank) {
     if (fingerprint.mark != Fingerprint::true_mark || of_rank_0.mark != Fingerprint::true_mark)
@@ -33,12 +33,14 @@ std::string difference(const Fingerprint& fingerprint, const Fingerprint& of_ran
     return {};
 }
 
-std::size_t aligned(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+std::size_t aligned_in_report(std::size_t bytes) {
+    return (bytes + report_alignment - 1) / report_alignment * report_alignment;
+}
 
 /// Bytes that the inputs of a record take.
 std::size_t bytes_of(const Record& record) {
     std::size_t bytes = 0;
-    for (const Operand& operand : record.in) bytes += operand.buffer ? aligned(operand.buffer->bytes()) : 0;
+    for (const Operand& operand : record.in) bytes += operand.buffer ? aligned_in_report(operand.buffer->bytes()) : 0;
     return bytes;
 }
 
@@ -66,7 +68,7 @@ std::vector<PlaceRef> ProgramPlacer::gathered_over_ranks(const Turn& turn) {
                     continue;
                 }
                 PlaceRef place = parts.at(rank, offset, operand.buffer->bytes());
-                offset += aligned(operand.buffer->bytes());
+                offset += aligned_in_report(operand.buffer->bytes());
                 if (rank == context_.rank()) {
                     PlaceRef own = placed_.memory_.place(shard, operand);
                     own.first = 0;
@@ -90,11 +92,11 @@ void ProgramPlacer::place_report_of_ranks() {
     for (int rank = 0; rank < context_.ranks(); ++rank) {
         const int shards = context_.held_by(rank, context_.shards).size();
         fingerprints.push_back(ControlBlock::spacing * static_cast<std::size_t>(shards));
-        bytes.push_back(fingerprints.back() + alignment);
+        bytes.push_back(fingerprints.back() + report_alignment);
     }
     std::size_t& of_rank_0 = bytes[0];
     report_.loss = of_rank_0;
-    if (program.loss.buffer) of_rank_0 += alignment;
+    if (program.loss.buffer) of_rank_0 += report_alignment;
     // What commits read and no commit wrote.
     std::vector<const Operand*> told;
     for (std::size_t i = program.commit_begin; i < program.backward_begin; ++i) {
@@ -102,7 +104,7 @@ void ProgramPlacer::place_report_of_ranks() {
             if (!operand.buffer || !operand.buffer->is_symbolic()) continue;
             const int id = operand.buffer->trace_id();
             if (report_.between.contains(id) || !report_.values.emplace(id, of_rank_0).second) continue;
-            of_rank_0 += aligned(operand.buffer->bytes());
+            of_rank_0 += aligned_in_report(operand.buffer->bytes());
             told.push_back(&operand);
         }
         for (const Operand& operand : program.records[i].out)

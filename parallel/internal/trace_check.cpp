@@ -11,7 +11,7 @@ namespace lockstep {
 
 namespace {
 
-std::string text_of(const Record& record) {
+std::string described(const Record& record) {
     std::string text(record.operation->name());
     for (const Operand& operand : record.in)
         text += fmt::format(" {}", operand.buffer ? operand.meta.str() : "nothing");
@@ -56,11 +56,12 @@ void require_same_trace(const ShardProgram& kept, const ShardProgram& now) {
         const Record& before = kept.records[i];
         const Record& after = now.records[i];
         if (before.operation->name() != after.operation->name())
-            fail(fmt::format("record {} was {} and is {}", i, text_of(before), text_of(after)));
+            fail(fmt::format("record {} was {} and is {}", i, described(before), described(after)));
         if (!same_attributes(before, after))
-            fail(fmt::format("record {}, {}, has other attributes", i, text_of(after)));
+            fail(fmt::format("record {}, {}, has other attributes", i, described(after)));
         if (!same_operands(before.in, after.in) || !same_operands(before.out, after.out))
-            fail(fmt::format("record {} was {} and is {}, or reads other tensors", i, text_of(before), text_of(after)));
+            fail(fmt::format("record {} was {} and is {}, or reads other tensors", i, described(before),
+                             described(after)));
     }
     if (kept.records.size() != now.records.size())
         fail(fmt::format("it had {} records and has {}", kept.records.size(), now.records.size()));

@@ -24,7 +24,7 @@ namespace lockstep {
 namespace {
 
 constexpr int most_processes = 1024;
-constexpr int most_ranks = 1 << 20;  // as process_place takes them
+constexpr int most_in_a_job = 1 << 20;  // as process_place takes them
 
 std::string name_of_signal(int signal) {
     const char* name = sigabbrev_np(signal);
@@ -112,9 +112,9 @@ void require_signals(const LaunchOptions& options) {
 void require_sound(const LaunchOptions& options) {
     require(options.processes >= 1 && options.processes <= most_processes,
             fmt::format("{} processes on one machine; give 1 to {}", options.processes, most_processes));
-    require(options.nodes >= 1 && options.nodes <= most_ranks / options.processes,
+    require(options.nodes >= 1 && options.nodes <= most_in_a_job / options.processes,
             fmt::format("{} nodes of {} processes; give at least one, and at most {} processes in all", options.nodes,
-                        options.processes, most_ranks));
+                        options.processes, most_in_a_job));
     require(is_host(options.master_addr),
             fmt::format("master address '{}' is none; give a host's name or address", options.master_addr));
     require(options.master_port >= 0 && options.master_port <= 65535,

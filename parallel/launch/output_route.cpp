@@ -16,7 +16,7 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::size_t piece = PIPE_BUF;  // what a pipe that is ready takes at once
+constexpr std::size_t atomic_write = PIPE_BUF;  // what a pipe that is ready takes at once
 constexpr std::size_t longest_line = std::size_t{64} << 10;
 constexpr std::size_t longest_tail = std::size_t{8} << 10;
 constexpr std::size_t last_lines_told = 10;
@@ -24,9 +24,9 @@ constexpr std::size_t lines_remembered = 1000;  // of a rank; later ones are pas
 
 /// How much of `text` goes in one write: whole lines where that is possible.
 std::size_t first_write_of(std::string_view text) {
-    if (text.size() <= piece) return text.size();
-    const auto end = text.rfind('\n', piece - 1);
-    return end == std::string_view::npos ? piece : end + 1;
+    if (text.size() <= atomic_write) return text.size();
+    const auto end = text.rfind('\n', atomic_write - 1);
+    return end == std::string_view::npos ? atomic_write : end + 1;
 }
 
 }  // namespace
@@ -45,7 +45,7 @@ pollfd OutputRoute::next() const {
 
 void OutputRoute::advance() {
     if (!pending_.empty()) return write_to_console();
-    std::array<char, piece> bytes{};
+    std::array<char, atomic_write> bytes{};
     const ssize_t count = read(reader_.get(), bytes.data(), bytes.size());
     if (count > 0) {
         take({bytes.data(), static_cast<std::size_t>(count)});

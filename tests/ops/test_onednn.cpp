@@ -13,11 +13,12 @@
 #include "lockstep/tests/catch.h"
 
 using namespace lockstep;
+
+namespace {
+
 using onednn::Desc;
 using onednn::Dims;
 using Tag = dnnl::memory::format_tag;
-
-namespace {
 
 Desc f32(const Dims& dims, Tag tag) { return {dims, dnnl::memory::data_type::f32, tag}; }
 

@@ -3,9 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
-#include <numeric>
 
+#include "lockstep/parallel/comm/parts.h"
 #include "lockstep/parallel/process_group.h"
 
 namespace lockstep {
@@ -15,14 +14,6 @@ namespace {
 // Tags of parts, apart from those of users and of Communicator. The number of the call begins anew after a while; what
 // two ranks send each other under one tag stays in order.
 constexpr std::uint32_t direct_parts = 0xfffe0000, speakers_parts = 0xfffe8000, calls = 0x8000;
-
-std::size_t sum_of(std::span<const std::size_t> numbers) {
-    return std::accumulate(numbers.begin(), numbers.end(), std::size_t{0});
-}
-
-void copy(void* to, const void* from, std::size_t bytes) {
-    if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
-}
 
 }  // namespace
 
@@ -136,7 +127,7 @@ void HostsTransport::all_gather(const void* in, void* out, std::span<const std::
     const std::size_t before = sum_of(std::span(hosts).first(static_cast<std::size_t>(host_)));
     const std::size_t behind = before + hosts[static_cast<std::size_t>(host_)], all = sum_of(hosts);
     auto* const to = static_cast<std::byte*>(out);
-    if (layout_.ranks_on(host_).size() == 1) copy(to + before, in, behind - before);
+    if (layout_.ranks_on(host_).size() == 1) copy_bytes(to + before, in, behind - before);
     messages_->inside([&](Transport& host) { host.all_gather(in, to + before, of_own_host(bytes), deadline); });
     if (between.here()) between.all_gather(to + before, to, hosts, deadline);
     messages_->inside([&](Transport& host) {
@@ -173,7 +164,7 @@ void HostsTransport::reduce(void* data, std::size_t count, DType dtype, ReduceOp
     const bool own_memory = between.here() && rank_ != root;
     const auto memory = std::make_unique_for_overwrite<std::byte[]>(own_memory ? bytes : 0);
     void* sum = own_memory ? memory.get() : data;
-    copy(sum, data, bytes);
+    copy_bytes(sum, data, bytes);
     messages_->inside([&](Transport& host) { host.reduce(sum, count, dtype, op, between.inside(), deadline); });
     if (between.here()) between.reduce(sum, count, dtype, op, layout_.host_of(root), deadline);
 }
@@ -187,13 +178,13 @@ void HostsTransport::reduce_scatter(const void* in, void* out, std::span<const s
     const std::size_t size = size_of(dtype);
     const auto sums = std::make_unique_for_overwrite<std::byte[]>(between.here() ? all * size : 0);
     const auto part = std::make_unique_for_overwrite<std::byte[]>(between.here() ? of_host * size : 0);
-    if (between.here()) copy(sums.get(), in, all * size);
+    if (between.here()) copy_bytes(sums.get(), in, all * size);
     messages_->inside([&](Transport& host) {  // who does not get the sum gives its memory unchanged
         void* data = between.here() ? sums.get() : const_cast<void*>(in);
         host.reduce(data, all, dtype, op, between.inside(), deadline);
     });
     if (between.here()) between.reduce_scatter(sums.get(), part.get(), hosts, dtype, op, deadline);
-    if (layout_.ranks_on(host_).size() == 1) copy(out, part.get(), of_host * size);
+    if (layout_.ranks_on(host_).size() == 1) copy_bytes(out, part.get(), of_host * size);
     std::vector<std::size_t> bytes;
     for (const std::size_t count : of_own_host(counts)) bytes.push_back(count * size);
     messages_->inside([&](Transport& host) { host.scatter(part.get(), out, bytes, between.inside(), deadline); });

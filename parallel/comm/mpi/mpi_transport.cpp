@@ -27,9 +27,9 @@ namespace lockstep {
 
 namespace {
 
-constexpr std::size_t piece = std::size_t{1} << 30;           ///< bytes of one call
+constexpr std::size_t longest_call = std::size_t{1} << 30;    ///< bytes of one call
 constexpr std::size_t largest_whole = std::size_t{64} << 10;  ///< see all_reduce
-constexpr std::chrono::seconds patience{1};                   ///< of destructors
+constexpr std::chrono::seconds time_for_destructors{1};
 
 /// Whether the transport still works; messages that outlive it ask as well.
 class Health {
@@ -63,7 +63,7 @@ public:
         if (request_ == MPI_REQUEST_NULL || MpiWorld::given_up()) return;
         const auto lock = world_.lock();
         if (from_ != sent) MPI_Cancel(&request_);
-        const Deadline deadline = std::chrono::steady_clock::now() + patience;
+        const Deadline deadline = std::chrono::steady_clock::now() + time_for_destructors;
         int done = 0;
         for (Backoff backoff(0); done == 0; backoff.pause()) {
             if (MPI_Test(&request_, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return;
@@ -166,8 +166,8 @@ public:
         perform("MPI_Ibarrier", deadline, [&](MPI_Request* request) { return MPI_Ibarrier(collectives(), request); });
     }
     void broadcast(void* data, std::size_t bytes, int root, Deadline deadline) override {
-        for (std::size_t at = 0; at < bytes; at += piece) {
-            const int count = static_cast<int>(std::min(piece, bytes - at));
+        for (std::size_t at = 0; at < bytes; at += longest_call) {
+            const int count = static_cast<int>(std::min(longest_call, bytes - at));
             perform("MPI_Ibcast", deadline, [&](MPI_Request* request) {
                 return MPI_Ibcast(static_cast<std::byte*>(data) + at, count, MPI_BYTE, root, collectives(), request);
             });
