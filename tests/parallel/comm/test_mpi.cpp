@@ -88,7 +88,7 @@ Outcome start(const std::string& trial, int ranks) {
     Outcome outcome;
     outcome.status = test::run_child(job);
     outcome.output = content(folder / "output");
-    // When all ranks of a failed job have ended, mpirun itself sometimes crashes in this function (seen with Open MPI 4.1).
+    // When all ranks of a failed job have ended, Open MPI 4.1's mpirun itself sometimes crashes in this function.
     if (outcome.status == 128 + SIGSEGV && contains(outcome.output, "PMIx_server_finalize")) outcome.status = 1;
     for (int rank = 0; rank < ranks; ++rank) {
         outcome.ends.push_back(content(file("end-", rank)));
