@@ -68,6 +68,7 @@ void forget(State& shared) {
     shared.quarantined_bytes = 0;
     shared.freed.clear();
     shared.counted = {};
+    shared.contexts.clear();
     shared.threads.clear();
 }
 
@@ -95,6 +96,7 @@ Config config_from_environment() {
     config.devices.resize(number_from_environment("LOCKSTEP_STANDIN_DEVICES", 2, 64));
     config.peer_access = number_from_environment("LOCKSTEP_STANDIN_PEER_ACCESS", 1, 1) == 1;
     config.max_delay_us = static_cast<int>(number_from_environment("LOCKSTEP_STANDIN_DELAY_US", 0, 1000000));
+    config.launch_queue = number_from_environment("LOCKSTEP_STANDIN_LAUNCH_QUEUE", config.launch_queue, 1000000);
     config.delay_seed = number_from_environment("LOCKSTEP_STANDIN_DELAY_SEED", 0, 1000000000);
     return config;
 }
@@ -125,6 +127,14 @@ Device& Call::device(int index) {
     if (index < 0 || static_cast<std::size_t>(index) >= state_.devices.size())
         refuse(cudaErrorInvalidDevice, Kind::invalid_argument, "there is no device " + std::to_string(index));
     return state_.devices[static_cast<std::size_t>(index)];
+}
+
+void Call::need_context(int device) { state_.contexts.emplace(device, name_); }
+
+std::map<int, std::string> contexts() {
+    State& shared = state();
+    const std::scoped_lock lock(shared.mutex);
+    return shared.contexts;
 }
 
 void set_memory_limit(int device, std::size_t bytes) {

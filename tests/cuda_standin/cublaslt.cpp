@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lockstep/tests/cuda_standin/cublaslt_algorithm.h"
 #include "lockstep/tests/cuda_standin/dense.h"
 #include "lockstep/tests/cuda_standin/state.h"
 
@@ -43,9 +44,9 @@ struct MatmulDesc {
 };
 struct PreferenceDesc {
     std::uint64_t max_workspace = 0;
+    std::uint32_t a = 256, b = 256, c = 256, d = 256;  // least alignment in bytes
 };
 
-constexpr std::uint64_t kAlgorithmMark = 0x10c57e9;
 constexpr std::size_t kWorkspace = 4096;  // asked for whenever the preference allows it
 
 Scalar scalar_of(std::int32_t type) {
@@ -232,8 +233,10 @@ const char* cublasLtGetStatusName(cublasStatus_t status) {
 const char* cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetStatusName(status); }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
-    return cublas_call("cublasLtCreate",
-                       [&](Call& call) { *handle = call.create<cublasLtHandle_t>(LtHandle{call.current_device()}); });
+    return cublas_call("cublasLtCreate", [&](Call& call) {
+        call.need_context(call.current_device());
+        *handle = call.create<cublasLtHandle_t>(LtHandle{call.current_device()});
+    });
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
     return cublas_call("cublasLtDestroy", [&](Call& call) { call.destroy<LtHandle>(handle); });
@@ -274,13 +277,19 @@ cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* prefer
     return cublas_call("cublasLtMatmulPreferenceCreate",
                        [&](Call& call) { *preference = call.create<cublasLtMatmulPreference_t>(PreferenceDesc{}); });
 }
-// Only the workspace limit matters to reference loops; the other preferences are checked by nobody.
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
                                                     cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
                                                     size_t bytes) {
     return cublas_call("cublasLtMatmulPreferenceSetAttribute", [&](Call& call) {
         auto& object = call.object<PreferenceDesc>(preference);
-        if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) assign(object.max_workspace, value, bytes);
+        switch (attribute) {
+            case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return assign(object.max_workspace, value, bytes);
+            case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: return assign(object.a, value, bytes);
+            case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: return assign(object.b, value, bytes);
+            case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: return assign(object.c, value, bytes);
+            case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: return assign(object.d, value, bytes);
+            default: return;  // the others are checked by nobody
+        }
     });
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
@@ -294,15 +303,25 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulPreference_t preference, int requested,
                                               cublasLtMatmulHeuristicResult_t results[], int* returned) {
     return cublas_call("cublasLtMatmulAlgoGetHeuristic", [&](Call& call) {
-        call.object<LtHandle>(handle);
+        const DeviceConfig& card = call.device(call.object<LtHandle>(handle).device).config;
         if (requested < 1 || results == nullptr || returned == nullptr)
             refuse(cudaErrorInvalidValue, Kind::invalid_argument, "no room for a result");
-        product_of(call, desc, a, b, c, d);
-        const std::size_t limit = call.object<PreferenceDesc>(preference).max_workspace;
+        const Product product = product_of(call, desc, a, b, c, d);
+        const auto& wishes = call.object<PreferenceDesc>(preference);
         results[0] = {};
-        results[0].workspaceSize = limit >= kWorkspace ? kWorkspace : 0;
-        results[0].algo.data[0] = kAlgorithmMark;
-        results[0].algo.data[1] = results[0].workspaceSize;
+        results[0].workspaceSize = wishes.max_workspace >= kWorkspace ? kWorkspace : 0;
+        const auto at_most = [](std::uint32_t bytes) { return std::min(bytes, kVectorBytes); };
+        // As the header says, the bias is taken to be aligned as its pointer is; where there is none, to anything.
+        const Chosen chosen{.mark = Chosen::true_mark,
+                            .workspace = results[0].workspaceSize,
+                            .sm_count = card.sm_count,
+                            .compute_capability = card.compute_capability,
+                            .a = at_most(wishes.a),
+                            .b = at_most(wishes.b),
+                            .c = at_most(wishes.c),
+                            .d = at_most(wishes.d),
+                            .bias = alignment_of(product.how.bias)};
+        std::memcpy(&results[0].algo, &chosen, sizeof chosen);
         results[0].state = CUBLAS_STATUS_SUCCESS;
         results[0].wavesCount = 1;
         *returned = 1;
@@ -315,7 +334,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algorithm, void* workspace,
                               size_t workspace_size, cudaStream_t stream) {
     return cublas_call("cublasLtMatmul", [&](Call& call) {
-        const auto& lt = call.object<LtHandle>(handle);
+        const auto lt = call.object<LtHandle>(handle);
         if (lt.device != call.current_device())
             refuse(cudaErrorInvalidResourceHandle, Kind::wrong_device,
                    "the handle belongs to device " + std::to_string(lt.device) + ", but device " +
@@ -338,12 +357,24 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         if (product.reads_bias() || product.writes_bias())
             accesses.push_back({product.how.bias, product.bias.extent_bytes(), product.writes_bias()});
         if (algorithm != nullptr) {
-            if (algorithm->data[0] != kAlgorithmMark)
+            Chosen chosen;
+            std::memcpy(&chosen, algorithm, sizeof chosen);
+            if (chosen.mark != Chosen::true_mark)
                 refuse(cudaErrorInvalidValue, Kind::invalid_argument, "the algorithm did not come from the heuristic");
-            if (workspace_size < algorithm->data[1])
+            const DeviceConfig& card = call.device(lt.device).config;
+            if (chosen.sm_count != card.sm_count || chosen.compute_capability != card.compute_capability)
+                refuse(cudaErrorInvalidValue, Kind::wrong_device,
+                       "the algorithm was chosen on another kind of card than that of device " +
+                           std::to_string(lt.device));
+            if (workspace_size < chosen.workspace)
                 refuse(cudaErrorInvalidValue, Kind::workspace,
                        "a workspace of " + std::to_string(workspace_size) + " bytes, " +
-                           std::to_string(algorithm->data[1]) + " are needed");
+                           std::to_string(chosen.workspace) + " are needed");
+            check_alignment("a", a, chosen.a);
+            check_alignment("b", b, chosen.b);
+            if (on_device || keep != 0) check_alignment("c", c, chosen.c);
+            check_alignment("d", d, chosen.d);
+            if (product.reads_bias()) check_alignment("the bias", product.how.bias, chosen.bias);
         }
         if (workspace_size != 0) accesses.push_back({workspace, workspace_size, true});
         const Operands on{alpha, a, b, beta, c, d};

@@ -113,10 +113,13 @@ Values backward_filter(const Shape& shape, const Values& x, const Values& dy) { 
     return dw;
 }
 
-// Never zero, and different from algorithm to algorithm, so that a forgotten or mistaken workspace shows.
+// Never zero, and different from algorithm to algorithm and from one kind of card to another, so that a forgotten or
+// mistaken workspace shows.
 template <class Algorithm>
-std::size_t workspace_bytes(Algorithm algorithm) {
-    return 512 + 256 * static_cast<std::size_t>(algorithm);
+std::size_t workspace_bytes(Call& call, cudnnHandle_t handle, Algorithm algorithm) {
+    const DeviceConfig& card = call.device(call.object<DnnHandle>(handle).device).config;
+    return 512 + 256 * static_cast<std::size_t>(algorithm) + static_cast<std::size_t>(card.sm_count) +
+           4 * static_cast<std::size_t>(card.compute_capability);
 }
 
 template <class Algorithm>
@@ -125,7 +128,7 @@ void check_algorithm(Algorithm algorithm, Algorithm count) {
 }
 
 template <class Perf, class Algorithm>
-void propose(int requested, int* returned, Perf* results,
+void propose(Call& call, cudnnHandle_t handle, int requested, int* returned, Perf* results,
              std::initializer_list<std::pair<Algorithm, cudnnDeterminism_t>> algorithms) {
     int count = 0;
     for (const auto& [algorithm, determinism] : algorithms) {
@@ -135,7 +138,7 @@ void propose(int requested, int* returned, Perf* results,
         perf.algo = algorithm;
         perf.status = CUDNN_STATUS_SUCCESS;
         perf.time = static_cast<float>(count);
-        perf.memory = workspace_bytes(algorithm);
+        perf.memory = workspace_bytes(call, handle, algorithm);
         perf.determinism = determinism;
         perf.mathType = CUDNN_DEFAULT_MATH;
     }
@@ -170,7 +173,7 @@ cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t handle, cons
         call.object<DnnHandle>(handle);
         shape_of(call, view_of(call, x), view_of(call, w), view_of(call, y), convolution);
         check_algorithm(algorithm, CUDNN_CONVOLUTION_FWD_ALGO_COUNT);
-        *bytes = workspace_bytes(algorithm);
+        *bytes = workspace_bytes(call, handle, algorithm);
     });
 }
 
@@ -183,7 +186,7 @@ cudnnStatus_t cudnnGetConvolutionBackwardDataWorkspaceSize(cudnnHandle_t handle,
         call.object<DnnHandle>(handle);
         shape_of(call, view_of(call, dx), view_of(call, w), view_of(call, dy), convolution);
         check_algorithm(algorithm, CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT);
-        *bytes = workspace_bytes(algorithm);
+        *bytes = workspace_bytes(call, handle, algorithm);
     });
 }
 
@@ -196,7 +199,7 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterWorkspaceSize(cudnnHandle_t handl
         call.object<DnnHandle>(handle);
         shape_of(call, view_of(call, x), view_of(call, dw), view_of(call, dy), convolution);
         check_algorithm(algorithm, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT);
-        *bytes = workspace_bytes(algorithm);
+        *bytes = workspace_bytes(call, handle, algorithm);
     });
 }
 
@@ -209,7 +212,7 @@ cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t handle, const
         call.object<DnnHandle>(handle);
         shape_of(call, view_of(call, x), view_of(call, w), view_of(call, y), convolution);
         propose<cudnnConvolutionFwdAlgoPerf_t, cudnnConvolutionFwdAlgo_t>(
-            requested, returned, results,
+            call, handle, requested, returned, results,
             {{CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, CUDNN_DETERMINISTIC},
              {CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, CUDNN_DETERMINISTIC}});
     });
@@ -225,7 +228,7 @@ cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t handle, 
         call.object<DnnHandle>(handle);
         shape_of(call, view_of(call, dx), view_of(call, w), view_of(call, dy), convolution);
         propose<cudnnConvolutionBwdDataAlgoPerf_t, cudnnConvolutionBwdDataAlgo_t>(
-            requested, returned, results,
+            call, handle, requested, returned, results,
             {{CUDNN_CONVOLUTION_BWD_DATA_ALGO_0, CUDNN_NON_DETERMINISTIC},
              {CUDNN_CONVOLUTION_BWD_DATA_ALGO_1, CUDNN_DETERMINISTIC}});
     });
@@ -241,7 +244,7 @@ cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t handle
         call.object<DnnHandle>(handle);
         shape_of(call, view_of(call, x), view_of(call, dw), view_of(call, dy), convolution);
         propose<cudnnConvolutionBwdFilterAlgoPerf_t, cudnnConvolutionBwdFilterAlgo_t>(
-            requested, returned, results,
+            call, handle, requested, returned, results,
             {{CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0, CUDNN_NON_DETERMINISTIC},
              {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1, CUDNN_DETERMINISTIC}});
     });
@@ -258,7 +261,7 @@ cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void* alpha, c
         const double a = scaling(alpha, ys), b = scaling(beta, ys);
         std::vector<Access> accesses{reads(x, xs), reads(w, ws), writes(y, ys)};
         check_algorithm(algorithm, CUDNN_CONVOLUTION_FWD_ALGO_COUNT);
-        check_workspace(workspace, workspace_size, workspace_bytes(algorithm), accesses);
+        check_workspace(workspace, workspace_size, workspace_bytes(call, handle, algorithm), accesses);
         enqueue(
             call, handle,
             [=] {
@@ -286,7 +289,7 @@ cudnnStatus_t cudnnConvolutionBiasActivationForward(
         std::vector<Access> accesses{reads(x, xs), reads(w, ws), reads(bias, bs), writes(y, ys)};
         if (az != 0) accesses.push_back(reads(z, zs));
         check_algorithm(algorithm, CUDNN_CONVOLUTION_FWD_ALGO_COUNT);
-        check_workspace(workspace, workspace_size, workspace_bytes(algorithm), accesses);
+        check_workspace(workspace, workspace_size, workspace_bytes(call, handle, algorithm), accesses);
         enqueue(
             call, handle,
             [=] {
@@ -314,7 +317,7 @@ cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void* alp
         const double a = scaling(alpha, xs), b = scaling(beta, xs);
         std::vector<Access> accesses{reads(w, ws), reads(dy, ys), writes(dx, xs)};
         check_algorithm(algorithm, CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT);
-        check_workspace(workspace, workspace_size, workspace_bytes(algorithm), accesses);
+        check_workspace(workspace, workspace_size, workspace_bytes(call, handle, algorithm), accesses);
         const bool unsteady = algorithm == CUDNN_CONVOLUTION_BWD_DATA_ALGO_0;
         enqueue(
             call, handle,
@@ -339,7 +342,7 @@ cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void* a
         const double a = scaling(alpha, ws), b = scaling(beta, ws);
         std::vector<Access> accesses{reads(x, xs), reads(dy, ys), writes(dw, ws)};
         check_algorithm(algorithm, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT);
-        check_workspace(workspace, workspace_size, workspace_bytes(algorithm), accesses);
+        check_workspace(workspace, workspace_size, workspace_bytes(call, handle, algorithm), accesses);
         const bool unsteady =
             algorithm == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 || algorithm == CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3;
         enqueue(

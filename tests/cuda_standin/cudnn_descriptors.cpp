@@ -132,7 +132,7 @@ void check_workspace(void* workspace, std::size_t given, std::size_t needed, std
 }
 
 void enqueue(Call& call, cudnnHandle_t handle, std::function<void()> body, const std::vector<Access>& accesses) {
-    const auto& dnn = call.object<DnnHandle>(handle);
+    const auto dnn = call.object<DnnHandle>(handle);
     if (dnn.device != call.current_device())
         refuse(cudaErrorInvalidResourceHandle, Kind::wrong_device,
                "the handle belongs to device " + std::to_string(dnn.device) + ", but device " +
@@ -165,6 +165,7 @@ const char* cudnnGetErrorString(cudnnStatus_t status) {
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
     return cudnn_call("cudnnCreate", [&](Call& call) {
+        call.need_context(call.current_device());
         *handle = call.create<cudnnHandle_t>(DnnHandle{call.current_device(), nullptr});
     });
 }

@@ -1,4 +1,6 @@
 // Devices, versions, peer access, and the text of errors.
+#include <cuda.h>
+
 #include <cstdio>
 #include <cstring>
 
@@ -18,15 +20,13 @@ CurrentDevice& current() {
     return device;
 }
 
-constexpr int kCapabilityMajor = 8;
-constexpr int kCapabilityMinor = 0;
 constexpr int kTooOldDriver = 11040;
 
 int attribute_of(const Device& device, cudaDeviceAttr attribute) {
     switch (attribute) {
         case cudaDevAttrMultiProcessorCount: return device.config.sm_count;
-        case cudaDevAttrComputeCapabilityMajor: return kCapabilityMajor;
-        case cudaDevAttrComputeCapabilityMinor: return kCapabilityMinor;
+        case cudaDevAttrComputeCapabilityMajor: return device.config.compute_capability / 10;
+        case cudaDevAttrComputeCapabilityMinor: return device.config.compute_capability % 10;
         case cudaDevAttrMaxThreadsPerBlock: return 1024;
         case cudaDevAttrMaxBlockDimX: return 1024;
         case cudaDevAttrMaxGridDimX: return 0x7fffffff;
@@ -58,8 +58,8 @@ cudaDeviceProp properties_of(const Device& device) {
     std::memset(result.uuid.bytes, device.physical + 1, sizeof result.uuid.bytes);
     result.totalGlobalMem = device.config.memory;
     result.multiProcessorCount = device.config.sm_count;
-    result.major = kCapabilityMajor;
-    result.minor = kCapabilityMinor;
+    result.major = attribute_of(device, cudaDevAttrComputeCapabilityMajor);
+    result.minor = attribute_of(device, cudaDevAttrComputeCapabilityMinor);
     result.warpSize = 32;
     result.maxThreadsPerBlock = result.maxThreadsDim[0] = result.maxThreadsDim[1] = 1024;
     result.maxThreadsDim[2] = 64;
@@ -118,6 +118,25 @@ ErrorText text_of(cudaError_t code) {
 
 }  // namespace
 
+// cuDevicePrimaryCtxGetState, the one function of the driver's that there is: asks without making a context.
+CUresult primary_context_state(CUdevice device, unsigned int* flags, int* active) {
+    State& shared = state();
+    const std::scoped_lock lock(shared.mutex);
+    if (device < 0 || static_cast<std::size_t>(device) >= shared.devices.size()) return CUDA_ERROR_INVALID_DEVICE;
+    *flags = 0;
+    *active = shared.contexts.contains(device) ? 1 : 0;
+    return CUDA_SUCCESS;
+}
+
+cudaError_t driver_entry_point(const char* symbol, void** function, cudaDriverEntryPointQueryResult* result) {
+    return runtime_call("cudaGetDriverEntryPoint", [&](Call&) {
+        const bool known = std::strcmp(symbol, "cuDevicePrimaryCtxGetState") == 0;
+        *function = known ? reinterpret_cast<void*>(&primary_context_state) : nullptr;
+        if (result != nullptr)
+            *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    });
+}
+
 int Call::current_device() const { return current().index; }
 void Call::set_current_device(int device) { current().index = device; }
 
@@ -141,6 +160,7 @@ cudaError_t cudaSetDevice(int device) {
     return runtime_call("cudaSetDevice", [&](Call& call) {
         call.device(device);
         call.set_current_device(device);
+        call.need_context(device);
     });
 }
 
@@ -172,6 +192,17 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
     return cudaSuccess;
 }
 
+cudaError_t cudaGetDriverEntryPoint(const char* symbol, void** function, unsigned long long /*flags*/,
+                                    cudaDriverEntryPointQueryResult* result) {
+    return driver_entry_point(symbol, function, result);
+}
+#if CUDART_VERSION >= 12050
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned int /*version*/,
+                                             unsigned long long /*flags*/, cudaDriverEntryPointQueryResult* result) {
+    return driver_entry_point(symbol, function, result);
+}
+#endif
+
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
     return runtime_call("cudaDeviceCanAccessPeer", [&](Call& call) {
         call.device(device);
@@ -187,6 +218,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
         if (flags != 0) refuse(cudaErrorInvalidValue, Kind::invalid_argument, "flags must be 0");
         if (peer == call.current_device() || !call.state().config.peer_access)
             refuse(cudaErrorPeerAccessUnsupported, Kind::no_peer_access, "these devices have no peer access");
+        call.need_context(peer);
         if (!device.peers.insert(peer).second) throw Failure{cudaErrorPeerAccessAlreadyEnabled};
     });
 }

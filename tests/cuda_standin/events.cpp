@@ -52,8 +52,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return runtime_call("cudaEventRecord", [&](Call& call) {
-        Event& target = call.event(event);
+        call.event(event);
         const auto source = call.work_stream(stream);
+        Event& target = call.event(event);
         if (source->device() != target.device)
             refuse(cudaErrorInvalidResourceHandle, Kind::wrong_device,
                    "an event of device " + std::to_string(target.device) + " on a stream of device " +

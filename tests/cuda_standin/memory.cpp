@@ -179,7 +179,9 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
     });
 }
 
+// It waits for the device, and other threads' calls wait for it.
 cudaError_t cudaFree(void* data) {
+    const DriverLock held;
     return runtime_call("cudaFree", [&](Call& call) { free_device(call, data); });
 }
 

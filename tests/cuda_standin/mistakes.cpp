@@ -1,5 +1,6 @@
 // Mistakes, errors that nobody fetched, and failures on order.
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 
@@ -43,6 +44,12 @@ ThreadErrors& thread_errors() {
     thread_local ThreadErrors errors;
     if (errors.epoch != current_epoch()) errors = {current_epoch(), cudaSuccess, {}};
     return errors;
+}
+
+// This thread has the driver's lock.
+bool& holds_driver() {
+    thread_local bool holds = false;
+    return holds;
 }
 
 void report_unread(ThreadErrors& errors, const char* next) {
@@ -91,6 +98,8 @@ std::string_view name_of(Kind kind) {
         case Kind::called_from_callback: return "called from callback";
         case Kind::workspace: return "workspace";
         case Kind::unsupported: return "unsupported";
+        case Kind::alignment: return "alignment";
+        case Kind::concurrent_use: return "concurrent use";
     }
     return "unknown";
 }
@@ -164,6 +173,9 @@ std::optional<Early> enter(const char* name, bool library) {
         return Early{false, cudaErrorNotPermitted};
     }
     State& shared = state();
+    if (!holds_driver()) {
+        const std::shared_lock passing(shared.driver);
+    }
     ThreadErrors& errors = thread_errors();
     report_unread(errors, name);
     bool usable = true;
@@ -192,6 +204,25 @@ std::optional<Early> enter(const char* name, bool library) {
     else
         leave_failed(name, Failure{code});
     return Early{false, code};
+}
+
+bool needs_context(std::string_view name) {
+    constexpr std::array<std::string_view, 8> free_of_it{
+        "cudaGetDeviceCount",    "cudaGetDevice",           "cudaGetDeviceProperties", "cudaDeviceGetAttribute",
+        "cudaDeviceGetPCIBusId", "cudaDeviceCanAccessPeer", "cudaGetDriverEntryPoint",
+        "cudaSetDevice",  // makes that of the device it names
+    };
+    return std::find(free_of_it.begin(), free_of_it.end(), name) == free_of_it.end();
+}
+
+DriverLock::DriverLock() {
+    if (on_worker()) return;  // the call itself is refused
+    lock_ = std::unique_lock(state().driver);
+    holds_driver() = true;
+}
+
+DriverLock::~DriverLock() {
+    if (lock_) holds_driver() = false;
 }
 
 int leave_failed(const char* name, const Failure& failure) {

@@ -33,10 +33,16 @@ constexpr std::string_view kIdPrefix = "lockstep-nccl-";
 
 // What ncclCommGetAsyncError says; asking takes note of the last operation.
 ncclResult_t async_error(NcclCommunicator& each) {
-    if (!each.ready->done()) return ncclInProgress;
+    if (!each.ready->done() || each.is_launching()) return ncclInProgress;
     if (each.link.error() != ncclSuccess) return each.link.error();
     if (each.finalized && each.last && !each.last->done()) return ncclInProgress;
     return std::exchange(each.unasked, false) ? ncclInProgress : ncclSuccess;
+}
+
+// Another thread makes a group of the communicator's operations right now.
+void require_alone(const NcclCommunicator& each) {
+    if (each.grouping != std::thread::id() && each.grouping != std::this_thread::get_id())
+        refuse(cudaErrorNotPermitted, Kind::concurrent_use, "another thread has a group of operations open");
 }
 
 void erase(Call& call, ncclComm_t handle) {
@@ -52,6 +58,7 @@ ncclResult_t init(Call& call, ncclComm_t* handle, int size, const ncclUniqueId& 
         refuse(cudaErrorInvalidValue, Kind::invalid_argument, "the unique id is none of ncclGetUniqueId");
     if (in_nccl_group()) refuse(cudaErrorNotSupported, Kind::unsupported, "ranks that are made in a group");
     const int device = call.current_device();
+    call.need_context(device);
     const auto made = std::make_shared<NcclCommunicator>(name, rank, size, call.device(device).physical);
     made->device = device;
     made->blocking = blocking;
@@ -78,7 +85,7 @@ ncclResult_t init(Call& call, ncclComm_t* handle, int size, const ncclUniqueId& 
 
 NcclCommunicatorPtr usable_communicator(Call& call, ncclComm_t handle, ncclResult_t& error) {
     auto found = communicator(call, handle);
-    if (!found->ready->done() || found->unasked)
+    if (!found->ready->done() || found->is_launching() || found->unasked)
         refuse(cudaErrorInvalidValue, Kind::invalid_argument,
                "the communicator is in progress: ncclCommGetAsyncError has not said ncclSuccess yet");
     if (found->finalized) refuse(cudaErrorInvalidValue, Kind::invalid_argument, "the communicator was finalized");
@@ -145,7 +152,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
     return nccl_call("ncclCommGetAsyncError", [&](Call& call) {
-        *error = async_error(*communicator(call, comm));
+        const auto found = communicator(call, comm);
+        if (!found->blocking) require_alone(*found);  // asking may end the group's work in the background
+        *error = async_error(*found);
         return ncclSuccess;
     });
 }
@@ -187,13 +196,19 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     });
 }
 
+// As NCCL's commReclaim does it: what is in flight ends, and then the call waits for the end of every operation that was
+// launched, and so for all that its stream does before it, host functions too. It leaves the thread's device current.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     bool refused = true;
     const auto end = [&](Call& call) {
         refused = false;
         const auto found = communicator(call, comm);
+        require_alone(*found);
+        call.need_context(call.current_device());
         erase(call, comm);
         found->abort();
+        if (found->launched) call.wait_to_the_end(found->launched);
+        if (found->last) call.wait_to_the_end(found->last);
         return ncclSuccess;
     };
     const ncclResult_t status = nccl_call("ncclCommAbort", end);

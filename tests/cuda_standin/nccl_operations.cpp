@@ -188,6 +188,29 @@ void launch(Call& call, const NcclCommunicatorPtr& comm, std::vector<Operation> 
     for (const auto& other : others) other->enqueue_wait(comm->last);
 }
 
+bool has_room(Call& call, const std::vector<Operation>& operations) {
+    return std::ranges::all_of(operations, [&](const Operation& each) {
+        return call.stream(each.stream)->unfinished() < call.state().config.launch_queue;
+    });
+}
+
+// A communicator that does not block launches on a thread of its own where that takes time.
+void launch_later(const NcclCommunicatorPtr& comm, const std::vector<Operation>& operations) {
+    comm->launched = std::make_shared<Marker>();
+    std::thread([comm, operations] {
+        {
+            Call call("ncclGroupEnd", state());
+            try {
+                launch(call, comm, operations);
+            } catch (const Refusal& refusal) {
+                record_mistake(refusal.kind, "ncclGroupEnd: " + refusal.message);
+            } catch (const Failure&) {  // the context is lost, and every call says so
+            }
+        }
+        comm->launched->complete();
+    }).detach();
+}
+
 ncclResult_t launch_all(Call& call, const std::vector<Operation>& operations) {
     ncclResult_t result = ncclSuccess;
     std::vector<std::pair<ncclComm_t, std::vector<Operation>>> by_communicator;
@@ -199,7 +222,10 @@ ncclResult_t launch_all(Call& call, const std::vector<Operation>& operations) {
     }
     for (auto& [handle, own] : by_communicator) {
         const auto comm = communicator(call, handle);
-        launch(call, comm, std::move(own));
+        if (comm->blocking || has_room(call, own))
+            launch(call, comm, std::move(own));
+        else
+            launch_later(comm, own);
         if (!comm->blocking) result = ncclInProgress;
     }
     return result;
@@ -213,6 +239,7 @@ ncclResult_t submit(const Operation& operation) {
         check(call, operation, *comm);
         if (operation.count == 0 && !operation.between_two()) return ncclSuccess;  // NCCL launches nothing
         if (group.depth == 0) return launch_all(call, {operation});
+        comm->grouping = std::this_thread::get_id();
         group.operations.push_back(operation);
         return ncclSuccess;
     });
@@ -242,6 +269,9 @@ ncclResult_t ncclGroupEnd() {
         if (group.depth == 0) refuse(cudaErrorNotPermitted, Kind::invalid_argument, "there is no group to end");
         if (--group.depth > 0) return ncclSuccess;
         const Group ended = std::exchange(group, {});
+        for (const auto& [handle, each] : call.state().communicators)
+            if (auto& comm = static_cast<NcclCommunicator&>(*each); comm.grouping == std::this_thread::get_id())
+                comm.grouping = {};
         return ended.error != ncclSuccess ? ended.error : launch_all(call, ended.operations);
     });
 }

@@ -20,11 +20,15 @@ struct NcclCommunicator : Communicator {
     int device = 0;
     bool blocking = true;
     MarkerPtr ready = std::make_shared<Marker>();  // done when the other ranks are there, or an error
-    MarkerPtr last;                                // the end of the last operation, or empty
+    MarkerPtr launched;  // of one that does not block: done when the last operations are in their streams; or empty
+    MarkerPtr last;      // the end of the last operation, or empty
     std::weak_ptr<Stream> last_stream;
     // Of a communicator that does not block: an operation has answered ncclInProgress and nobody has asked since.
     bool unasked = false;
     bool finalized = false;
+    std::thread::id grouping;  // the thread that has put operations of it in a group that has not ended
+
+    bool is_launching() const { return launched && !launched->done(); }
 };
 using NcclCommunicatorPtr = std::shared_ptr<NcclCommunicator>;
 

@@ -26,6 +26,7 @@ enum class Driver { present, absent, too_old };
 struct DeviceConfig {
     std::size_t memory = std::size_t{8} << 30;  // bytes; an allocation beyond it is cudaErrorMemoryAllocation
     int sm_count = 108;
+    int compute_capability = 80;
 };
 
 struct Config {
@@ -35,10 +36,12 @@ struct Config {
     bool peer_access = true;
     std::uint64_t delay_seed = 0;
     int max_delay_us = 0;  // every task of every stream first sleeps a random 0..max_delay_us
+    std::size_t launch_queue = 1024;  // tasks of one stream that are not done yet: who enqueues one more waits
 };
 
 /// The configuration a process starts with: LOCKSTEP_STANDIN_DEVICES (default 2), LOCKSTEP_STANDIN_PEER_ACCESS (0 or
-/// 1), LOCKSTEP_STANDIN_DELAY_US and LOCKSTEP_STANDIN_DELAY_SEED. Throws std::invalid_argument on malformed values.
+/// 1), LOCKSTEP_STANDIN_LAUNCH_QUEUE, LOCKSTEP_STANDIN_DELAY_US and LOCKSTEP_STANDIN_DELAY_SEED. Throws
+/// std::invalid_argument on malformed values.
 Config config_from_environment();
 
 /// Waits for all work, forgets every stream, event, allocation, handle, counter and mistake, and starts anew. The
@@ -59,6 +62,8 @@ enum class Kind {
     called_from_callback,  // CUDA called from a host function
     workspace,             // smaller than what was asked for, or missing
     unsupported,           // a combination that the stand-in does not compute
+    alignment,             // memory less aligned than the algorithm was chosen for
+    concurrent_use,        // a communicator of NCCL's used by two threads at once
 };
 std::string_view name_of(Kind kind);
 
@@ -108,6 +113,10 @@ struct Counters {
 Counters counters();
 /// Zeroes what counts events (launches, copies, calls, waits, peaks); what is alive stays.
 void reset_counters();
+
+/// The devices that have a primary context, as CUDA 12 and later make them, each with the call that made it: whatever
+/// needs a context makes one on the current device, and cudaSetDevice on the one that it names.
+std::map<int, std::string> contexts();
 
 /// Every host thread that called CUDA since reset; the stand-in's own workers are not among them.
 std::set<std::thread::id> calling_threads();

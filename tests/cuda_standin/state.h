@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <random>
+#include <shared_mutex>
 
 #include "lockstep/tests/cuda_standin/standin.h"
 
@@ -53,7 +54,8 @@ public:
     void enqueue(std::function<void()> task, bool always = false, bool counts_itself = false);
     MarkerPtr enqueue_marker();
     void enqueue_wait(const MarkerPtr& marker);
-    bool idle() const { return finished_.load(std::memory_order_acquire) == enqueued_; }
+    bool idle() const { return unfinished() == 0; }
+    std::uint64_t unfinished() const { return enqueued_ - finished_.load(std::memory_order_acquire); }
     /// The last thing the worker does; `self` keeps the stream alive until then.
     static MarkerPtr finish(const std::shared_ptr<Stream>& self);
 
@@ -150,7 +152,10 @@ struct State {
     std::deque<Buried> quarantine;
     std::size_t quarantined_bytes = 0;
     Counters counted;
+    std::map<int, std::string> contexts;  // by device: the call that made it
     std::set<std::thread::id> threads;
+    /// The driver's lock. Every call passes through it; calls that hold it while they wait keep all others out.
+    std::shared_mutex driver;
 };
 /// Configured from the environment on first use.
 State& state();
@@ -168,6 +173,8 @@ public:
     State& state() { return state_; }
     int current_device() const;
     void set_current_device(int device);
+    /// The device has a primary context from now on.
+    void need_context(int device);
 
     Device& device(int index);
     /// Null is the current device's default stream. Refuses what is not a live stream.
@@ -188,6 +195,10 @@ public:
 
     /// Waits with the mutex open, and counts it.
     void wait(const MarkerPtr& marker);
+    /// The same, whether or not the context is lost meanwhile.
+    void wait_to_the_end(const MarkerPtr& marker);
+    /// Waits with the mutex open until the stream takes one task more.
+    void wait_for_room(const std::shared_ptr<Stream>& target);
     /// Marks the end of all work of a device.
     std::vector<MarkerPtr> mark_device(int device_index);
 
@@ -230,6 +241,19 @@ struct Early {
 };
 /// What happens around every call: threads, callbacks, ignored errors, injected failures, a poisoned context.
 std::optional<Early> enter(const char* name, bool library);
+/// Whether a call of the runtime's needs a context on the current device.
+bool needs_context(std::string_view name);
+/// Held by a call that keeps the driver's lock while it waits.
+class DriverLock {
+public:
+    DriverLock();
+    ~DriverLock();
+    DriverLock(const DriverLock&) = delete;
+    DriverLock& operator=(const DriverLock&) = delete;
+
+private:
+    std::unique_lock<std::shared_mutex> lock_;
+};
 int leave_failed(const char* name, const Refusal& refusal);
 int leave_failed(const char* name, const Failure& failure);
 /// A library's status, whose text somebody must ask for (or call cudaGetLastError) before the next call.
@@ -259,6 +283,7 @@ cudaError_t runtime_call(const char* name, Body&& body) {
     if (const auto early = enter(name, false)) return static_cast<cudaError_t>(early->code);
     try {
         Call call(name, state());
+        if (needs_context(name)) call.need_context(call.current_device());
         body(call);
         return cudaSuccess;
     } catch (const Refusal& refusal) {

@@ -107,6 +107,7 @@ std::shared_ptr<Stream> Call::work_stream(cudaStream_t handle) {
     } else if (found->blocking()) {
         found->enqueue_wait(common->enqueue_marker());
     }
+    wait_for_room(found);
     return found;
 }
 
@@ -125,6 +126,20 @@ void Call::wait(const MarkerPtr& marker) {
     marker->wait();
     lock_.lock();
     if (sticky_error() != cudaSuccess) throw Failure{sticky_error()};
+}
+
+void Call::wait_to_the_end(const MarkerPtr& marker) {
+    lock_.unlock();
+    marker->wait();
+    lock_.lock();
+}
+
+void Call::wait_for_room(const std::shared_ptr<Stream>& target) {
+    while (target->unfinished() >= state_.config.launch_queue && sticky_error() == cudaSuccess) {
+        lock_.unlock();
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+        lock_.lock();
+    }
 }
 
 std::vector<MarkerPtr> Call::mark_device(int device_index) {

@@ -164,3 +164,67 @@ TEST_CASE("cuBLASLt handles stay on their device, and shapes must agree") {
     CHECK(multiply(square, first) == CUBLAS_STATUS_SUCCESS);
     ok(cudaStreamSynchronize(first));
 }
+
+TEST_CASE("an algorithm keeps to the alignment and to the kind of card that it was chosen for") {
+    Config config = devices(3);
+    config.devices[1].sm_count = 64;
+    config.devices[2].compute_capability = 90;
+    const Fresh fresh(config);
+    float* data = on_device(random_values(64, 1));
+    const cudaStream_t stream = new_stream(0);
+    cublasLtHandle_t handle = nullptr;
+    cublasLtMatmulDesc_t desc = nullptr;
+    cublasLtMatmulPreference_t preference = nullptr;
+    ok(cublasLtCreate(&handle));
+    ok(cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    ok(cublasLtMatmulPreferenceCreate(&preference));
+    const auto square = Stored{2, 2, 2, false}.layout(1);
+    const float one = 1, zero = 0;
+    const auto point_bias = [&](const float* bias) {
+        ok(cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+    };
+    const auto choose = [&] {
+        cublasLtMatmulHeuristicResult_t found{};
+        int count = 0;
+        ok(cublasLtMatmulAlgoGetHeuristic(handle, desc, square, square, square, square, preference, 1, &found, &count));
+        return found.algo;
+    };
+    const auto multiply = [&](cublasLtHandle_t with, const cublasLtMatmulAlgo_t& algorithm, float* a, float* b,
+                              float* d, cudaStream_t on) {
+        return cublasLtMatmul(with, desc, &one, a, square, b, square, &zero, d, square, d, square, &algorithm, nullptr,
+                              0, on);
+    };
+    const auto refused = [&](cublasStatus_t status, Kind kind) {
+        CHECK(status == CUBLAS_STATUS_INVALID_VALUE);
+        CHECK(only_mistake() == kind);
+    };
+    const cublasLtMatmulAlgo_t wide = choose();
+    ok(multiply(handle, wide, data, data + 4, data + 8, stream));
+    refused(multiply(handle, wide, data + 1, data + 4, data + 8, stream), Kind::alignment);
+    refused(multiply(handle, wide, data, data + 6, data + 8, stream), Kind::alignment);
+    refused(multiply(handle, wide, data, data + 4, data + 9, stream), Kind::alignment);
+    const std::uint32_t four = 4;
+    for (const auto side : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+        ok(cublasLtMatmulPreferenceSetAttribute(preference, side, &four, sizeof four));
+    ok(multiply(handle, choose(), data + 1, data + 6, data + 11, stream));
+
+    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    ok(cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
+    const cublasLtMatmulAlgo_t unknown = choose();  // of no pointer: any alignment may be taken for granted
+    point_bias(data + 17);
+    refused(multiply(handle, unknown, data, data + 4, data + 8, stream), Kind::alignment);
+    ok(multiply(handle, choose(), data, data + 4, data + 8, stream));
+    point_bias(data + 16);
+    ok(multiply(handle, unknown, data, data + 4, data + 8, stream));
+    ok(cudaStreamSynchronize(stream));
+
+    for (const int other : {1, 2}) {
+        const cudaStream_t there = new_stream(other);
+        float* memory = on_device(random_values(32, 1), other);
+        cublasLtHandle_t handle_there = nullptr;
+        ok(cublasLtCreate(&handle_there));
+        point_bias(memory + 16);
+        refused(multiply(handle_there, unknown, memory, memory + 4, memory + 8, there), Kind::wrong_device);
+    }
+}

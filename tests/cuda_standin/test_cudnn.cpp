@@ -321,3 +321,28 @@ TEST_CASE("an algorithm that does not promise its bits does not keep them") {
     CHECK(run(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1) == run(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1));
     CHECK(run(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0) != run(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0));
 }
+
+TEST_CASE("what a convolution needs of memory differs between kinds of cards") {
+    Config config = devices(3);
+    config.devices[1].sm_count = 64;
+    config.devices[2].compute_capability = 90;
+    const Fresh fresh(config);
+    const Image x(1, 2, 4, 4, true, 1), y(1, 3, 4, 4, true, 2);
+    cudnnFilterDescriptor_t filter = nullptr;
+    cudnnConvolutionDescriptor_t convolution = nullptr;
+    ok(cudnnCreateFilterDescriptor(&filter));
+    ok(cudnnSetFilter4dDescriptor(filter, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NHWC, 3, 2, 3, 3));
+    ok(cudnnCreateConvolutionDescriptor(&convolution));
+    ok(cudnnSetConvolution2dDescriptor(convolution, 1, 1, 1, 1, 1, 1, CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
+    std::set<std::size_t> sizes;
+    for (const int device : {0, 1, 2}) {
+        use(device);
+        cudnnHandle_t handle = nullptr;
+        ok(cudnnCreate(&handle));
+        std::size_t bytes = 0;
+        ok(cudnnGetConvolutionForwardWorkspaceSize(handle, x.desc, filter, convolution, y.desc,
+                                                   CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, &bytes));
+        sizes.insert(bytes);
+    }
+    CHECK(sizes.size() == 3);
+}

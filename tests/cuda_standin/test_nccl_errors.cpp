@@ -26,6 +26,82 @@ TEST_CASE("abort ends what waits for a rank that never comes") {
           }) == "");
 }
 
+TEST_CASE("abort waits for all that a stream does before the last operation, host functions too") {
+    CHECK(on_ranks(2, true, [](Rank& self) {
+              if (self.rank == 0) {
+                  std::atomic<bool> open{false};
+                  char* data = self.device(std::vector<char>(4));
+                  self.ok(self.sum(data, data, 1), "ncclAllReduce");
+                  const auto wait = [](void* gate) {
+                      while (!*static_cast<std::atomic<bool>*>(gate)) std::this_thread::yield();
+                  };
+                  self.ok(cudaLaunchHostFunc(self.stream, wait, &open), "cudaLaunchHostFunc");
+                  self.ok(self.sum(data, data, 1), "ncclAllReduce");
+                  std::atomic<bool> ended{false};
+                  std::thread aborting([&] {
+                      self.ok(ncclCommAbort(self.comm), "ncclCommAbort");
+                      ended = true;
+                  });
+                  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+                  self.expect(!ended, "abort waits for the host function");
+                  open = true;
+                  aborting.join();
+                  self.expect(cudaStreamQuery(self.stream) == cudaSuccess, "everything is done");
+                  self.comm = nullptr;
+              }
+              self.all_arrive(1);
+              if (self.comm) {
+                  self.ok(ncclCommAbort(self.comm), "ncclCommAbort");
+                  self.comm = nullptr;
+              }
+          }) == "");
+}
+
+TEST_CASE("a communicator is used by one thread at a time") {
+    CHECK(on_ranks(1, true, [](Rank& self) {
+              char* data = self.device(std::vector<char>(4));
+              self.ok(ncclGroupStart(), "ncclGroupStart");
+              self.ok(self.sum(data, data, 1), "ncclAllReduce");
+              std::thread([&] {
+                  self.refused(ncclCommAbort(self.comm), ncclInvalidUsage, Kind::concurrent_use, "abort in a group");
+              }).join();
+              self.ok(ncclGroupEnd(), "ncclGroupEnd");
+              self.sync();
+              std::thread([&] { self.ok(ncclCommAbort(self.comm), "ncclCommAbort"); }).join();
+              self.comm = nullptr;
+          }) == "");
+}
+
+TEST_CASE("a full queue: who does not block goes on, and the operation starts when there is room") {
+    Config config = devices(1);
+    config.launch_queue = 2;
+    CHECK(on_ranks(1, false, [&](Rank& self) {
+              reset(config);
+              self.ok(cudaStreamCreateWithFlags(&self.stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+              ncclConfig_t how = NCCL_CONFIG_INITIALIZER;
+              how.blocking = 0;
+              self.expect(ncclCommInitRankConfig(&self.comm, 1, self.id(), 0, &how) == ncclInProgress, "init");
+              ncclResult_t status = ncclInProgress;
+              const auto ask = [&] { self.ok(ncclCommGetAsyncError(self.comm, &status), "ncclCommGetAsyncError"); };
+              while (status == ncclInProgress) ask();
+              char* data = self.device(std::vector<char>(4));
+              std::atomic<bool> open{false};
+              const auto wait = [](void* gate) {
+                  while (!*static_cast<std::atomic<bool>*>(gate)) std::this_thread::yield();
+              };
+              for (int i = 0; i < 2; ++i)
+                  self.ok(cudaLaunchHostFunc(self.stream, wait, &open), "cudaLaunchHostFunc");
+              self.expect(self.sum(data, data, 1) == ncclInProgress, "an operation");
+              std::this_thread::sleep_for(std::chrono::milliseconds(100));
+              ask();
+              self.expect(status == ncclInProgress, "it is not launched");
+              open = true;
+              while (status == ncclInProgress) ask();
+              self.expect(counters().devices[0].launches["ncclAllReduce"] == 1, "it is launched");
+              self.sync();
+          }) == "");
+}
+
 TEST_CASE("a communicator that does not block") {
     CHECK(on_ranks(2, false, [](Rank& self) {
               ncclConfig_t config = NCCL_CONFIG_INITIALIZER;

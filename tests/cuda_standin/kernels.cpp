@@ -1,0 +1,105 @@
+// What nvcc's host code calls: kernels that it compiled are launched here in all but the running. A launch is checked
+// and counted under the kernel's mangled name, and nothing is computed.
+#include "lockstep/tests/cuda_standin/state.h"
+
+namespace standin {
+namespace {
+
+struct Kernels {
+    std::mutex mutex;
+    std::map<const void*, std::string> names;  // by the address of the host's function
+};
+Kernels& kernels() {
+    static auto* all = new Kernels;
+    return *all;
+}
+
+std::string name_of(const void* function) {
+    const std::scoped_lock lock(kernels().mutex);
+    const auto found = kernels().names.find(function);
+    if (found == kernels().names.end())
+        refuse(cudaErrorInvalidDeviceFunction, Kind::invalid_argument, "no kernel was registered at this address");
+    return found->second;
+}
+
+struct Configuration {
+    dim3 grid, block;
+    std::size_t shared;
+    cudaStream_t stream;
+};
+std::vector<Configuration>& configurations() {
+    thread_local std::vector<Configuration> pushed;
+    return pushed;
+}
+
+cudaError_t launch(const char* call_name, const void* function, const Configuration& how) {
+    return runtime_call(call_name, [&](Call& call) {
+        const auto threads = std::uint64_t{how.block.x} * how.block.y * how.block.z;
+        if (threads == 0 || threads > 1024 || how.grid.x == 0 || how.grid.y == 0 || how.grid.z == 0 ||
+            how.shared > (std::size_t{48} << 10))
+            throw Failure{cudaErrorInvalidConfiguration};
+        call.launch(
+            call.launch_stream(how.stream), name_of(function), [] {}, {});
+    });
+}
+
+}  // namespace
+}  // namespace standin
+
+using namespace standin;
+
+extern "C" {
+
+void** __cudaRegisterFatBinary(void* code) {
+    static void* handle = nullptr;
+    handle = code;
+    return &handle;
+}
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}
+char __cudaInitModule(void**) { return 1; }
+
+void __cudaRegisterFunction(void**, const char* function, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*,
+                            int*) {
+    const std::scoped_lock lock(kernels().mutex);
+    kernels().names[function] = name;
+}
+
+void __cudaRegisterVar(void**, char*, char*, const char*, int, std::size_t, int, int) {}
+
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t shared, CUstream_st* stream) {
+    configurations().push_back({grid, block, shared, stream});
+    return 0;
+}
+
+cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size_t* shared, void* stream) {
+    const Configuration how = configurations().back();
+    configurations().pop_back();
+    *grid = how.grid;
+    *block = how.block;
+    *shared = how.shared;
+    *static_cast<cudaStream_t*>(stream) = how.stream;
+    return cudaSuccess;
+}
+
+cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
+    *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(function));
+    return cudaSuccess;
+}
+
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void**, std::size_t shared,
+                               cudaStream_t stream) {
+    return launch("cudaLaunchKernel", kernel, {grid, block, shared, stream});
+}
+
+cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void**, std::size_t shared,
+                             cudaStream_t stream) {
+    return launch("cudaLaunchKernel", function, {grid, block, shared, stream});
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* how, const void* function, void**) {
+    return launch("cudaLaunchKernelExC", function,
+                  {how->gridDim, how->blockDim, how->dynamicSmemBytes, how->stream});
+}
+
+}  // extern "C"
