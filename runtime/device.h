@@ -4,6 +4,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,12 +43,14 @@ private:
 struct DeviceInfo {
     std::string name;              ///< e.g. "NVIDIA H200", or the CPU's model name
     std::size_t total_memory = 0;  ///< bytes; of a logical device its share of the GPU
-    std::size_t free_memory = 0;   ///< bytes free now
-    int units = 0;                 ///< streaming multiprocessors, or cores that this virtual device may use
-    std::size_t cache_bytes = 0;   ///< of the cache that all of a GPU, or one core, has to itself (L2)
-    int physical_index = 0;        ///< index that the driver knows; logical devices of one GPU share it
-    int compute_capability = 0;    ///< e.g. 90; 0 on the CPU
-    std::string bus_id;            ///< of a GPU, the same in all processes: "0000:3b:00.0"; empty on the CPU
+    /// Bytes free now. Unknown of a GPU that this process has not used: to ask takes a context, which takes memory
+    /// there.
+    std::optional<std::size_t> free_memory;
+    int units = 0;                ///< streaming multiprocessors, or cores that this virtual device may use
+    std::size_t cache_bytes = 0;  ///< of the cache that all of a GPU, or one core, has to itself (L2)
+    int physical_index = 0;       ///< index that the driver knows; logical devices of one GPU share it
+    int compute_capability = 0;   ///< e.g. 90; 0 on the CPU
+    std::string bus_id;           ///< of a GPU, the same in all processes: "0000:3b:00.0"; empty on the CPU
 };
 
 /// Devices of a kind that this process may use: GPUs as CUDA_VISIBLE_DEVICES and LOCKSTEP_DEVICES_PER_GPU leave them;
@@ -58,7 +61,7 @@ int device_count(DeviceKind kind);
 DeviceInfo device_info(Device device);
 /// Why there are no CUDA devices ("no driver", "toolkit not built in", ...); empty when there are some.
 std::string cuda_absence_reason();
-/// Whether kernels on `reader` may read memory of `owner` directly.
+/// Whether kernels on `reader` may read memory of `owner` directly. Makes no context on a GPU that is not used.
 bool peer_access(Device reader, Device owner);
 /// Whether the host may read and write memory of `device` as it does its own; otherwise only copies reach it.
 bool host_access(Device device);

@@ -35,7 +35,7 @@ public:
 
     void* take(Stream& home, std::size_t bytes, std::string_view tag) {
         const std::scoped_lock lock(mutex_);
-        if (bytes > largest_block) throw_out_of_memory(bytes, backend_of(device_).info(device_.index()).free_memory);
+        if (bytes > largest_block) throw_out_of_memory(bytes, free_memory());
         const std::size_t size = rounded(bytes);
         if (stats_.limit != 0 && stats_.current + size > stats_.limit)
             throw_out_of_memory(bytes, stats_.limit - std::min(stats_.limit, stats_.current));
@@ -50,7 +50,7 @@ public:
                 give_back_cached();
                 memory = backend_of(device_).allocate(device_.index(), size);
             }
-            if (!memory) throw_out_of_memory(bytes, backend_of(device_).info(device_.index()).free_memory);
+            if (!memory) throw_out_of_memory(bytes, free_memory());
             stats_.reserved += size;
         }
         stats_.current += size;
@@ -106,6 +106,8 @@ private:
         }
     }
 
+    std::size_t free_memory() const { return backend_of(device_).info(device_.index()).free_memory.value_or(0); }
+
     [[noreturn]] void throw_out_of_memory(std::size_t asked, std::size_t free) const {
         std::vector<std::pair<std::size_t, std::string>> holders;
         for (const auto& [tag, bytes] : held_)
@@ -157,11 +159,10 @@ std::shared_ptr<Buffer> Buffer::allocate(Stream& home, std::size_t bytes, std::s
 
 std::shared_ptr<Buffer> Buffer::allocate_pinned(std::size_t bytes) {
     std::shared_ptr<Buffer> buffer(new Buffer);
-    Backend& backend = device_count(DeviceKind::cuda) > 0 ? cuda_backend() : cpu_backend();
     buffer->home_ = &Stream::of(Device::host());
-    buffer->pinned_ = true;
+    buffer->pinned_by_ = cuda_backend().in_use() ? &cuda_backend() : &cpu_backend();
     buffer->bytes_ = bytes;
-    buffer->data_ = backend.allocate_pinned(std::max<std::size_t>(bytes, 1));
+    buffer->data_ = buffer->pinned_by_->allocate_pinned(std::max<std::size_t>(bytes, 1));
     if (!buffer->data_) throw OutOfMemory(fmt::format("out of pinned host memory: asked for {} bytes", bytes));
     return buffer;
 }
@@ -188,19 +189,19 @@ std::shared_ptr<Buffer> Buffer::part(std::shared_ptr<Buffer> whole, std::size_t 
     buffer->data_ = static_cast<char*>(whole->data()) + offset;
     buffer->bytes_ = bytes;
     buffer->offset_ = offset;
-    buffer->pinned_ = whole->pinned_;
+    buffer->pinned_by_ = whole->pinned_by_;
     buffer->whole_ = std::move(whole);
     return buffer;
 }
 
 Buffer::~Buffer() {
     if (whole_ || trace_ || !data_) return;
-    if (pinned_) {
+    if (pinned_by_) {
         try {
             for (Stream* stream : others_) stream->synchronize();
         } catch (...) {  // the failure is reported where the stream is synchronised next
         }
-        (device_count(DeviceKind::cuda) > 0 ? cuda_backend() : cpu_backend()).release_pinned(data_, bytes_);
+        pinned_by_->release_pinned(data_, bytes_);
         return;
     }
     try {

@@ -13,6 +13,7 @@
 
 namespace lockstep {
 
+class Backend;
 class Trace;
 
 struct MemoryStats {
@@ -36,7 +37,7 @@ public:
     /// Takes `bytes` bytes (aligned to 256) for use on `home`; `tag` names them in OutOfMemory messages, which say
     /// device, asked, free and what holds the rest. Contents are undefined.
     static std::shared_ptr<Buffer> allocate(Stream& home, std::size_t bytes, std::string_view tag);
-    /// Host memory that devices copy from and to without staging (pinned where there is CUDA).
+    /// Host memory that devices copy from and to without staging: pinned where this process uses a GPU by now.
     static std::shared_ptr<Buffer> allocate_pinned(std::size_t bytes);
     /// A place in `trace`, of `bytes` bytes, on its prototype device.
     static std::shared_ptr<Buffer> symbolic(Trace& trace, int id, std::size_t bytes);
@@ -50,7 +51,7 @@ public:
     Device device() const { return device_; }
     std::size_t bytes() const { return bytes_; }
     bool is_symbolic() const { return trace_ != 0; }
-    bool is_pinned() const { return pinned_; }
+    bool is_pinned() const { return pinned_by_ != nullptr; }
     /// First byte. Throws InvalidArgument for a place in a trace: its value does not exist while `forward` is traced.
     void* data() const;
     /// Whether this is a place in `trace`.
@@ -75,7 +76,7 @@ private:
     std::size_t offset_ = 0;
     std::uint64_t trace_ = 0;  // its number; a place may be kept longer than its trace
     int trace_id_ = -1;
-    bool pinned_ = false;
+    Backend* pinned_by_ = nullptr;
     std::vector<Stream*> others_;
 };
 

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/backend.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/internal/eager_state.h"
 #include "lockstep/runtime/internal/kernel_registration.h"
@@ -100,7 +101,8 @@ std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, Kern
     Signature key;
     key.add(std::string_view(typeid(operation).name()));
     operation.describe(key);
-    key.add(request.threads).add(request.deterministic).add(request.shards).add(request.in.size());
+    const std::uint64_t hardware = backend_of(request.device).hardware(request.device.index());
+    key.add(hardware).add(request.threads).add(request.deterministic).add(request.shards).add(request.in.size());
     for (const TensorMeta& meta : request.in) key.add(meta);
     for (const TensorMeta& meta : request.out) key.add(meta);
 
@@ -129,9 +131,27 @@ std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, Kern
                                       operation.name(), impl_->kind == DeviceKind::cuda ? "cuda" : "cpu"));
     std::unique_ptr<Kernel> kernel = factory->second(operation, request);
     kernel->threads = request.threads;
+    kernel->hardware = hardware;
     std::shared_ptr<const Kernel> shared = std::move(kernel);
     impl_->made[key.bytes()] = {shared, request.in, request.out};
     return shared;
+}
+
+std::shared_ptr<const Kernel> kernel_on(const Record& record, Device device) {
+    if (record.kernel->hardware == backend_of(device).hardware(device.index())) return record.kernel;
+    KernelRequest request = *record.asked;
+    const Device traced_for = std::exchange(request.device, device);
+    auto kernel = KernelTable::of(device.kind()).make(*record.operation, request);
+    const auto alike = [](const std::vector<TensorMeta>& wanted, const std::vector<Operand>& given) {
+        for (std::size_t i = 0; i < given.size(); ++i)
+            if (given[i].buffer && !wanted[i].same_layout(given[i].meta)) return false;
+        return true;
+    };
+    if (!alike(request.in, record.in) || !alike(request.out, record.out))
+        throw DeviceError(fmt::format(
+            "{} lays out its tensors in one way on {} and in another one on {}; train on devices of one kind",
+            record.operation->name(), traced_for.str(), device.str()));
+    return kernel;
 }
 
 // ---- scope ------------------------------------------------------------------------------------------------------
@@ -251,7 +271,7 @@ std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std:
     Trace* trace = Trace::current();
     const Device device = trace ? trace->prototype() : common_device(*operation, inputs, outputs);
     KernelRequest request;
-    request.kind = device.kind();
+    request.device = device;
     request.threads = trace ? trace->threads() : ComputeScope::threads_for(device);
     request.deterministic = trace ? trace->deterministic() : ComputeScope::deterministic();
     request.shards = trace && operation->span() == Span::all_shards ? trace->shards() : 1;
@@ -261,6 +281,7 @@ std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std:
         request.out.push_back(output.target.defined() ? meta_of(output.target) : output.meta);
 
     Record record;
+    if (trace) record.asked = std::make_shared<const KernelRequest>(request);
     record.kernel = KernelTable::of(device.kind()).make(*operation, request);
     if (operation->is_random()) record.ordinal = trace ? trace->next_ordinal() : eager_state::next_ordinal();
     for (std::size_t i = 0; i < inputs.size(); ++i) {

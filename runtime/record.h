@@ -94,8 +94,8 @@ struct Invocation {
     }
 };
 
-/// Executable form of an operation for one kind of device and given layouts. Immutable once made: one kernel is run by
-/// all devices and shards of its kind, possibly at the same time.
+/// Executable form of an operation for one kind of hardware and given layouts. Immutable once made: one kernel is run
+/// by all devices and shards of its kind, possibly at the same time.
 class Kernel {
 public:
     virtual ~Kernel() = default;
@@ -104,13 +104,15 @@ public:
     virtual void run(const Invocation& invocation) const = 0;
     /// CPU threads it was made for.
     int threads = 1;
+    /// What it was made for (Backend::hardware).
+    std::uint64_t hardware = 0;
 };
 
 /// What a kernel is made for. A factory may ask for other input layouts by changing `in[i]` (make it contiguous, or
 /// opaque): the input is then converted first, by a reorder record. It may choose the layouts of fresh outputs by
 /// changing `out[i]`. dtype and shape stay.
 struct KernelRequest {
-    DeviceKind kind = DeviceKind::cpu;
+    Device device;  ///< where it is to run: it may run on all others of the same hardware
     int threads = 1;
     bool deterministic = false;
     int shards = 1;  ///< upper bound of Invocation::shards
@@ -168,7 +170,13 @@ struct Record {
     std::shared_ptr<const Kernel> kernel;
     std::vector<Operand> in, out;
     std::uint32_t ordinal = 0;  ///< of a random operation
+    /// In a trace: what the kernel was asked to be, for devices of other hardware.
+    std::shared_ptr<const KernelRequest> asked = nullptr;
 };
+
+/// The kernel of a traced record for `device`, which may be other hardware than the one that it was traced for. Throws
+/// DeviceError where that wants other layouts.
+std::shared_ptr<const Kernel> kernel_on(const Record& record, Device device);
 
 /// An output of `apply`: a fresh tensor, or one that exists and is written (its version grows).
 struct Output {

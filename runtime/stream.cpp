@@ -45,9 +45,9 @@ void check_ownership(const Stream& stream, std::string_view what, std::span<cons
 
 }  // namespace
 
-Event::Event(Device device) : device_(device), id_(next_event_id++) {
+Event::Event(Device device, bool timed) : device_(device), timed_(timed), id_(next_event_id++) {
     require_visible(device);
-    impl_ = backend_of(device).make_event(device.index());
+    impl_ = backend_of(device).make_event(device.index(), timed);
 }
 Event::~Event() = default;
 Event::Event(Event&&) noexcept = default;
@@ -61,6 +61,8 @@ void Event::synchronize() const {
 }
 
 double Event::elapsed_ms(const Event& from, const Event& to) {
+    if (!from.timed_ || !to.timed_)
+        throw InvalidArgument("elapsed_ms: an event is not timed; make both so: Event(device, true)");
     if (!from.impl_->recorded() || !to.impl_->recorded())
         throw InvalidArgument("elapsed_ms: an event was never recorded; record both on a stream first");
     if (!from.done() || !to.done())

@@ -39,8 +39,9 @@ using Work = std::function<void(const Launch&)>;
 /// A point in a stream. Reusable: a wait means the latest record before it.
 class Event {
 public:
-    /// To be recorded on streams of `device`; throws InvalidArgument when that is not visible.
-    explicit Event(Device device);
+    /// To be recorded on streams of `device`; throws InvalidArgument when that is not visible. `timed`: it can be given
+    /// to elapsed_ms, which makes records dearer (enable_timing of torch.cuda.Event).
+    explicit Event(Device device, bool timed = false);
     ~Event();
     Event(Event&&) noexcept;
     Event& operator=(Event&&) noexcept;
@@ -49,7 +50,8 @@ public:
     bool done() const;
     /// Blocks the host until the latest record has been reached.
     void synchronize() const;
-    /// Milliseconds between two reached events. Throws InvalidArgument when one was never recorded or not reached.
+    /// Milliseconds between two reached events. Throws InvalidArgument when one is not timed, was never recorded or not
+    /// reached.
     static double elapsed_ms(const Event& from, const Event& to);
 
     Device device() const { return device_; }
@@ -58,6 +60,7 @@ public:
 
 private:
     Device device_;
+    bool timed_;
     std::unique_ptr<EventImpl> impl_;
     std::uint64_t id_;
 };

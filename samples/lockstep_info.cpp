@@ -32,6 +32,11 @@ std::string limit_of_instruction_set() {
     return limit ? limit : "";
 }
 
+/// Null where it is not known.
+nlohmann::ordered_json free_memory(const ls::DeviceInfo& info) {
+    return info.free_memory ? nlohmann::ordered_json(*info.free_memory) : nlohmann::ordered_json();
+}
+
 nlohmann::ordered_json as_json() {
     nlohmann::ordered_json report;
     report["devices"] = nlohmann::ordered_json::array();
@@ -43,7 +48,7 @@ nlohmann::ordered_json as_json() {
                                      {"name", info.name},
                                      {gpu ? "multiprocessors" : "cores", info.units},
                                      {"total_memory", info.total_memory},
-                                     {"free_memory", info.free_memory},
+                                     {"free_memory", free_memory(info)},
                                      {"cache_bytes", info.cache_bytes},
                                      {"physical_index", info.physical_index}});
         if (gpu) report["devices"].back()["compute_capability"] = info.compute_capability;
@@ -68,9 +73,9 @@ std::string as_text() {
     for (const ls::Device device : devices) {
         const ls::DeviceInfo info = ls::device_info(device);
         const bool gpu = device.kind() == ls::DeviceKind::cuda;
-        text += fmt::format("  {:<8} {}, {} {}, {} of memory, {} free", device.str(), info.name, info.units,
-                            gpu ? "multiprocessors" : (info.units == 1 ? "core" : "cores"), gib(info.total_memory),
-                            gib(info.free_memory));
+        text += fmt::format("  {:<8} {}, {} {}, {} of memory", device.str(), info.name, info.units,
+                            gpu ? "multiprocessors" : (info.units == 1 ? "core" : "cores"), gib(info.total_memory));
+        if (info.free_memory) text += fmt::format(", {} free", gib(*info.free_memory));
         if (gpu)
             text +=
                 fmt::format(", compute capability {}.{}", info.compute_capability / 10, info.compute_capability % 10);

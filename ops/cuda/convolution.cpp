@@ -1,14 +1,17 @@
 // Convolutions by cuDNN. Images lie channels last where cuDNN supports that; weights are row-major in their arena and
 // are brought to cuDNN's order in scratch. Algorithms follow from the operation alone, never from a measurement, and
-// are deterministic ones: not BWD_DATA_ALGO_0, BWD_FILTER_ALGO_0 or _3, which add with atomics.
+// are deterministic ones: not BWD_DATA_ALGO_0, BWD_FILTER_ALGO_0 or _3, which add with atomics. Where cuDNN refuses to
+// run what it said it had, the next one is taken, in the end in the other layout.
 #include <fmt/format.h>
 
 #include <optional>
+#include <vector>
 
 #include "lockstep/ops/cuda/factories.h"
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/cuda/libraries.h"
 #include "lockstep/ops/cuda/movement.h"
+#include "lockstep/ops/cuda/stream_memory.h"
 #include "lockstep/ops/cuda/sums.h"
 #include "lockstep/runtime/error.h"
 
@@ -107,31 +110,44 @@ private:
     ConvolutionDescriptor convolution_;
 };
 
-/// A convolution with the first combination of layout and algorithm that cuDNN has: channels last first.
+/// One way to run a convolution: in one of the layouts, by one algorithm.
 template <class Algorithm>
-struct Chosen {
+struct Way {
     std::shared_ptr<const Convolution> convolution;
     Algorithm algorithm;
     std::size_t workspace;
 };
 
-/// `ask(handle, convolution, algorithm, &bytes)` is cuDNN's question for the workspace.
+/// The ways that cuDNN says it has on `device`, in the order in which they are tried: channels last first. At least
+/// one. `ask(handle, convolution, algorithm, &bytes)` is cuDNN's question for the workspace.
 template <class Algorithm, class Ask>
-Chosen<Algorithm> choose(const Sizes& sizes, const ConvGeometry& geometry, std::initializer_list<Algorithm> algorithms,
-                         const char* question, Ask ask) {
-    AskingDevice device;
+std::vector<Way<Algorithm>> find_ways(Device device, const Sizes& sizes, const ConvGeometry& geometry,
+                                      std::initializer_list<Algorithm> algorithms, const char* question, Ask ask) {
+    AskingDevice asking(device);
+    std::vector<Way<Algorithm>> ways;
     for (const bool channels_last : {true, false}) {
-        auto convolution = std::make_shared<const Convolution>(sizes, geometry, channels_last);
+        const auto convolution = std::make_shared<const Convolution>(sizes, geometry, channels_last);
         for (const Algorithm algorithm : algorithms) {
             std::size_t bytes = 0;
-            if (is_supported(ask(device.libraries().dnn, *convolution, algorithm, &bytes), question))
-                return {std::move(convolution), algorithm, bytes};
+            if (is_supported(ask(asking.libraries().dnn, *convolution, algorithm, &bytes), question))
+                ways.push_back({convolution, algorithm, bytes});
         }
     }
-    throw DeviceError(
-        fmt::format("cuDNN has no deterministic algorithm for a convolution of x {} with weights {}; "
-                    "use other sizes",
-                    sizes.x.str(), sizes.w.str()));
+    if (ways.empty())
+        throw DeviceError(
+            fmt::format("cuDNN has no deterministic algorithm for a convolution of x {} with weights {}; "
+                        "use other sizes",
+                        sizes.x.str(), sizes.w.str()));
+    return ways;
+}
+
+/// Workspace for every way in the layout of the first one, which is that of the kernel.
+template <class Algorithm>
+std::size_t workspace_of(const std::vector<Way<Algorithm>>& ways) {
+    std::size_t most = 0;
+    for (const auto& way : ways)
+        if (way.convolution == ways.front().convolution) most = std::max(most, way.workspace);
+    return most;
 }
 
 /// cuDNN's handle, working on `queue`.
@@ -147,6 +163,80 @@ private:
     Libraries& libraries_;
     std::scoped_lock<std::mutex> lock_;
 };
+
+void* behind(void* memory, std::size_t bytes) { return static_cast<char*>(memory) + bytes; }
+
+/// The memory of one run: scratch begins with room for the weights in cuDNN's order, and the workspace lies behind it.
+/// In the layout that the kernel was not made for, which is needed where cuDNN refuses the other one when it comes to
+/// running, it is memory of its own, and images are copied there and back.
+class Run {
+public:
+    Run(const Queue& queue, void* scratch, const Convolution& made_for, const Convolution& way, std::size_t workspace)
+        : way_(way), scratch_(scratch), queue_(queue) {
+        if (way.channels_last() == made_for.channels_last()) return;
+        const std::size_t before = way.weight_scratch() + aligned(workspace);
+        const std::size_t bytes = before + image_bytes(way.sizes().x) + image_bytes(way.sizes().y);
+        own_.emplace(queue.stream, bytes);
+        scratch_ = own_->data();
+        images_ = behind(scratch_, before);
+        touched_.assign(queue.touched.begin(), queue.touched.end());
+        touched_.push_back({scratch_, bytes, true});
+        queue_.touched = touched_;
+    }
+
+    const Queue& queue() const { return queue_; }
+    void* scratch() const { return scratch_; }
+    void* workspace() const { return behind(scratch_, way_.weight_scratch()); }
+    /// An image that is read.
+    const void* in(const Shape& shape, const void* given) {
+        if (!own_) return given;
+        float* copy = next_image(shape);
+        copy_strided(queue_, "image_to_other_layout", shape, copy, strides(shape, way_.channels_last()),
+                     static_cast<const float*>(given), strides(shape, !way_.channels_last()));
+        return copy;
+    }
+    /// An image that is written: what lies there is brought to `given` by `store`.
+    void* out(const Shape& shape, void* given) { return own_ ? next_image(shape) : given; }
+    void store(const Shape& shape, void* given, const void* written) const {
+        if (!own_) return;
+        copy_strided(queue_, "image_from_other_layout", shape, static_cast<float*>(given),
+                     strides(shape, !way_.channels_last()), static_cast<const float*>(written),
+                     strides(shape, way_.channels_last()));
+    }
+
+private:
+    static std::size_t image_bytes(const Shape& shape) {
+        return aligned(static_cast<std::size_t>(shape.numel()) * sizeof(float));
+    }
+    static Shape strides(const Shape& shape, bool channels_last) {
+        return channels_last ? channels_last_strides(shape) : shape.contiguous_strides();
+    }
+    float* next_image(const Shape& shape) {
+        void* image = images_;
+        images_ = behind(images_, image_bytes(shape));
+        return static_cast<float*>(image);
+    }
+
+    const Convolution& way_;
+    void* scratch_;
+    void* images_ = nullptr;
+    std::optional<StreamMemory> own_;
+    std::vector<Touched> touched_;
+    Queue queue_;
+};
+
+/// Calls `perform(way, run)` for one way after the other until cuDNN does not refuse it: the questions that were asked
+/// when the kernel was made may have been answered with too much. The order is fixed, and so is the result.
+template <class Algorithm, class Perform>
+void run_first(const std::vector<Way<Algorithm>>& ways, const Queue& queue, const Invocation& v, const char* call,
+               Perform perform) {
+    for (const auto& way : ways) {
+        Run run(queue, v.scratch, *ways.front().convolution, *way.convolution, way.workspace);
+        const cudnnStatus_t status = perform(way, run);
+        if (&way == &ways.back()) check(status, call);
+        if (is_supported(status, call)) return;
+    }
+}
 
 constexpr float one = 1;
 constexpr float zero = 0;
@@ -167,105 +257,125 @@ KernelPtr make_empty(const KernelRequest& request) {
     });
 }
 
-void* behind(void* scratch, std::size_t bytes) { return static_cast<char*>(scratch) + bytes; }
-
 }  // namespace
 
 KernelPtr make_conv2d_forward(const Conv2dForward& op, KernelRequest& request) {
     require_f32(op, request);
     const Sizes sizes{request.in[0].shape, request.in[1].shape, request.out[0].shape};
     if (is_empty(sizes)) return make_empty(request);
-    const auto chosen = choose(
-        sizes, op.geometry,
-        {CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM},
-        "cudnnGetConvolutionForwardWorkspaceSize",
-        [](cudnnHandle_t handle, const Convolution& c, auto algorithm, auto* bytes) {
-            return cudnnGetConvolutionForwardWorkspaceSize(handle, c.x(), c.w(), c.get(), c.y(), algorithm, bytes);
-        });
-    const Convolution& convolution = *chosen.convolution;
-    convolution.want(request, 0);
+    auto ways = find_ways(request.device, sizes, op.geometry,
+                          {CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM},
+                          "cudnnGetConvolutionForwardWorkspaceSize",
+                          [](cudnnHandle_t handle, const Convolution& c, auto algorithm, auto* bytes) {
+                              return cudnnGetConvolutionForwardWorkspaceSize(handle, c.x(), c.w(), c.get(), c.y(),
+                                                                             algorithm, bytes);
+                          });
+    const Convolution& first = *ways.front().convolution;
+    first.want(request, 0);
     request.want_contiguous(1);
-    convolution.lay_out(request.out[0]);
+    first.lay_out(request.out[0]);
     const bool bias = request.in.size() > 2 && request.in[2].shape.dims() == 1;
     if (bias) request.want_contiguous(2);
+    const std::size_t scratch = first.weight_scratch() + workspace_of(ways);
     return make_cuda_kernel(
         request,
-        [chosen, bias](const Queue& queue, const Invocation& v) {
-            const Convolution& c = *chosen.convolution;
+        [ways = std::move(ways), bias](const Queue& queue, const Invocation& v) {
             const Session session(queue, v);
-            const float* w = c.weights(queue, v.input<float>(1), v.scratch);
-            check(cudnnConvolutionForward(session.handle(), &one, c.x(), v.in[0], c.w(), w, c.get(), chosen.algorithm,
-                                          behind(v.scratch, c.weight_scratch()), chosen.workspace, &zero, c.y(),
-                                          v.out[0]),
-                  "cudnnConvolutionForward");
+            run_first(ways, queue, v, "cudnnConvolutionForward", [&](const auto& way, Run& run) {
+                const Convolution& c = *way.convolution;
+                const float* w = c.weights(run.queue(), v.input<float>(1), run.scratch());
+                const void* x = run.in(c.sizes().x, v.in[0]);
+                void* y = run.out(c.sizes().y, v.out[0]);
+                const cudnnStatus_t status =
+                    cudnnConvolutionForward(session.handle(), &one, c.x(), x, c.w(), w, c.get(), way.algorithm,
+                                            run.workspace(), way.workspace, &zero, c.y(), y);
+                if (status == CUDNN_STATUS_SUCCESS) run.store(c.sizes().y, v.out[0], y);
+                return status;
+            });
             if (!bias) return;
+            const Convolution& c = *ways.front().convolution;
             const Shape& y = c.sizes().y;
             add_bias(queue, v.output<float>(0), v.input<float>(2), y.numel(), y[1],
                      c.channels_last() ? 1 : y[2] * y[3]);
         },
-        convolution.weight_scratch() + chosen.workspace);
+        scratch);
 }
 
 KernelPtr make_conv2d_backward_data(const Conv2dBackwardData& op, KernelRequest& request) {
     require_f32(op, request);
     const Sizes sizes{request.out[0].shape, request.in[1].shape, request.in[0].shape};
     if (is_empty(sizes)) return make_empty(request);
-    const auto chosen = choose(
-        sizes, op.geometry, {CUDNN_CONVOLUTION_BWD_DATA_ALGO_1}, "cudnnGetConvolutionBackwardDataWorkspaceSize",
-        [](cudnnHandle_t handle, const Convolution& c, auto algorithm, auto* bytes) {
-            return cudnnGetConvolutionBackwardDataWorkspaceSize(handle, c.w(), c.y(), c.get(), c.x(), algorithm, bytes);
-        });
-    const Convolution& convolution = *chosen.convolution;
-    convolution.want(request, 0);
+    auto ways = find_ways(request.device, sizes, op.geometry, {CUDNN_CONVOLUTION_BWD_DATA_ALGO_1},
+                          "cudnnGetConvolutionBackwardDataWorkspaceSize",
+                          [](cudnnHandle_t handle, const Convolution& c, auto algorithm, auto* bytes) {
+                              return cudnnGetConvolutionBackwardDataWorkspaceSize(handle, c.w(), c.y(), c.get(), c.x(),
+                                                                                  algorithm, bytes);
+                          });
+    const Convolution& first = *ways.front().convolution;
+    first.want(request, 0);
     request.want_contiguous(1);
-    convolution.lay_out(request.out[0]);
+    first.lay_out(request.out[0]);
+    const std::size_t scratch = first.weight_scratch() + workspace_of(ways);
     return make_cuda_kernel(
         request,
-        [chosen](const Queue& queue, const Invocation& v) {
-            const Convolution& c = *chosen.convolution;
+        [ways = std::move(ways)](const Queue& queue, const Invocation& v) {
             const Session session(queue, v);
-            const float* w = c.weights(queue, v.input<float>(1), v.scratch);
-            check(cudnnConvolutionBackwardData(session.handle(), &one, c.w(), w, c.y(), v.in[0], c.get(),
-                                               chosen.algorithm, behind(v.scratch, c.weight_scratch()),
-                                               chosen.workspace, &zero, c.x(), v.out[0]),
-                  "cudnnConvolutionBackwardData");
+            run_first(ways, queue, v, "cudnnConvolutionBackwardData", [&](const auto& way, Run& run) {
+                const Convolution& c = *way.convolution;
+                const float* w = c.weights(run.queue(), v.input<float>(1), run.scratch());
+                const void* dy = run.in(c.sizes().y, v.in[0]);
+                void* dx = run.out(c.sizes().x, v.out[0]);
+                const cudnnStatus_t status =
+                    cudnnConvolutionBackwardData(session.handle(), &one, c.w(), w, c.y(), dy, c.get(), way.algorithm,
+                                                 run.workspace(), way.workspace, &zero, c.x(), dx);
+                if (status == CUDNN_STATUS_SUCCESS) run.store(c.sizes().x, v.out[0], dx);
+                return status;
+            });
         },
-        convolution.weight_scratch() + chosen.workspace);
+        scratch);
 }
 
 KernelPtr make_conv2d_backward_weights(const Conv2dBackwardWeights& op, KernelRequest& request) {
     require_f32(op, request);
     const Sizes sizes{request.in[0].shape, request.out[0].shape, request.in[1].shape};
     if (is_empty(sizes)) return make_empty(request);
-    const auto chosen = choose(sizes, op.geometry, {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1},
-                               "cudnnGetConvolutionBackwardFilterWorkspaceSize",
-                               [](cudnnHandle_t handle, const Convolution& c, auto algorithm, auto* bytes) {
-                                   return cudnnGetConvolutionBackwardFilterWorkspaceSize(handle, c.x(), c.y(), c.get(),
-                                                                                         c.w(), algorithm, bytes);
-                               });
-    const Convolution& convolution = *chosen.convolution;
-    convolution.want(request, 0);
-    convolution.want(request, 1);
+    auto ways = find_ways(request.device, sizes, op.geometry, {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1},
+                          "cudnnGetConvolutionBackwardFilterWorkspaceSize",
+                          [](cudnnHandle_t handle, const Convolution& c, auto algorithm, auto* bytes) {
+                              return cudnnGetConvolutionBackwardFilterWorkspaceSize(handle, c.x(), c.y(), c.get(),
+                                                                                    c.w(), algorithm, bytes);
+                          });
+    const Convolution& first = *ways.front().convolution;
+    first.want(request, 0);
+    first.want(request, 1);
     const bool bias = request.out.size() > 1;
     const Shape& y = sizes.y;
-    const ChannelLayout channels = convolution.channels_last() ? ChannelLayout{y[0] * y[2] * y[3], y[1], 1}
-                                                               : ChannelLayout{y[0], y[1], y[2] * y[3]};
+    const ChannelLayout channels =
+        first.channels_last() ? ChannelLayout{y[0] * y[2] * y[3], y[1], 1} : ChannelLayout{y[0], y[1], y[2] * y[3]};
     // The sums for the bias run after cuDNN and use its workspace.
-    const std::size_t behind_weights = std::max(chosen.workspace, bias ? channel_sums_scratch(channels) : 0);
+    const std::size_t scratch =
+        first.weight_scratch() + std::max(workspace_of(ways), bias ? channel_sums_scratch(channels) : 0);
     return make_cuda_kernel(
         request,
-        [chosen, bias, channels](const Queue& queue, const Invocation& v) {
-            const Convolution& c = *chosen.convolution;
+        [ways = std::move(ways), bias, channels](const Queue& queue, const Invocation& v) {
             const Session session(queue, v);
-            void* workspace = behind(v.scratch, c.weight_scratch());
-            float* dw = c.converts_weights() ? static_cast<float*>(v.scratch) : v.output<float>(0);
-            check(cudnnConvolutionBackwardFilter(session.handle(), &one, c.x(), v.in[0], c.y(), v.in[1], c.get(),
-                                                 chosen.algorithm, workspace, chosen.workspace, &zero, c.w(), dw),
-                  "cudnnConvolutionBackwardFilter");
-            if (c.converts_weights()) c.store_weights(queue, v.output<float>(0), dw);
-            if (bias) channel_sums(queue, DType::f32, channels, v.in[1], v.out[1], workspace);
+            run_first(ways, queue, v, "cudnnConvolutionBackwardFilter", [&](const auto& way, Run& run) {
+                const Convolution& c = *way.convolution;
+                const void* x = run.in(c.sizes().x, v.in[0]);
+                const void* dy = run.in(c.sizes().y, v.in[1]);
+                float* dw = c.converts_weights() ? static_cast<float*>(run.scratch()) : v.output<float>(0);
+                const cudnnStatus_t status =
+                    cudnnConvolutionBackwardFilter(session.handle(), &one, c.x(), x, c.y(), dy, c.get(), way.algorithm,
+                                                   run.workspace(), way.workspace, &zero, c.w(), dw);
+                if (status == CUDNN_STATUS_SUCCESS && c.converts_weights())
+                    c.store_weights(run.queue(), v.output<float>(0), dw);
+                return status;
+            });
+            if (!bias) return;
+            void* sums = behind(v.scratch, ways.front().convolution->weight_scratch());
+            channel_sums(queue, DType::f32, channels, v.in[1], v.out[1], sums);
         },
-        convolution.weight_scratch() + behind_weights);
+        scratch);
 }
 
 }  // namespace lockstep::cuda

@@ -7,7 +7,8 @@ namespace lockstep::cuda {
 namespace {
 
 constexpr std::size_t workspace_limit = std::size_t{32} << 20;
-constexpr std::int64_t widest_alignment = 16;  // bytes that vector loads want
+constexpr std::int64_t widest_alignment = 16;   // bytes that vector loads want
+constexpr std::size_t scratch_alignment = 256;  // bytes
 
 bool by_rows(const Matrix& m) {
     return (m.columns == 1 || m.column_stride == 1) && (m.rows == 1 || m.row_stride >= m.columns);
@@ -55,7 +56,7 @@ Gemm::Layout Gemm::layout(const Side& side, std::int64_t batch) const {
     return made;
 }
 
-Gemm::Gemm(DType dtype, const Matrix& a, const Matrix& b, const Matrix& d, std::int64_t batch, bool bias)
+Gemm::Gemm(Device device, DType dtype, const Matrix& a, const Matrix& b, const Matrix& d, std::int64_t batch, bool bias)
     : dtype_(dtype),
       empty_(batch * d.rows * d.columns == 0),
       zero_(a.columns == 0),
@@ -66,7 +67,8 @@ Gemm::Gemm(DType dtype, const Matrix& a, const Matrix& b, const Matrix& d, std::
       operation_("cublasLtMatmulDescCreate", compute_type(dtype), data_type(dtype)),
       left_(layout(stored(b), batch)),
       right_(layout(stored(a), batch)),
-      result_(layout(stored(d), batch)) {
+      result_(layout(stored(d), batch)),
+      bias_bytes_(bias ? static_cast<std::size_t>(d.columns) * size_of(dtype) : 0) {
     if (empty_ || zero_) return;
     const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
         check(cublasLtMatmulDescSetAttribute(operation_.get(), attribute, &value, sizeof value),
@@ -74,12 +76,18 @@ Gemm::Gemm(DType dtype, const Matrix& a, const Matrix& b, const Matrix& d, std::
     };
     set(CUBLASLT_MATMUL_DESC_TRANSA, stored(b).operation);
     set(CUBLASLT_MATMUL_DESC_TRANSB, stored(a).operation);
-    if (bias) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    any_ = choose(static_cast<std::uint32_t>(size_of(dtype)));
-    aligned_ = alignment_ > size_of(dtype) ? choose(alignment_) : any_;
+    if (bias) {
+        set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+        // The algorithm is chosen by how this pointer is aligned, and nothing is read through it; null would promise
+        // all.
+        set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(widest_alignment));
+    }
+    any_ = choose(device, static_cast<std::uint32_t>(size_of(dtype)));
+    aligned_ = alignment_ > size_of(dtype) ? choose(device, alignment_) : any_;
+    workspace_ = (workspace_ + scratch_alignment - 1) / scratch_alignment * scratch_alignment;
 }
 
-cublasLtMatmulAlgo_t Gemm::choose(std::uint32_t alignment) {
+cublasLtMatmulAlgo_t Gemm::choose(Device device, std::uint32_t alignment) {
     const Descriptor<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceCreate, cublasLtMatmulPreferenceDestroy>
         wishes("cublasLtMatmulPreferenceCreate");
     const auto wish = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -90,15 +98,15 @@ cublasLtMatmulAlgo_t Gemm::choose(std::uint32_t alignment) {
     for (const auto side : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
         wish(side, alignment);
-    AskingDevice device;
+    AskingDevice asking(device);
     cublasLtMatmulHeuristicResult_t found{};
     int count = 0;
-    check(cublasLtMatmulAlgoGetHeuristic(device.libraries().blas, operation_.get(), left_.get(), right_.get(),
+    check(cublasLtMatmulAlgoGetHeuristic(asking.libraries().blas, operation_.get(), left_.get(), right_.get(),
                                          result_.get(), result_.get(), wishes.get(), 1, &found, &count),
           "cublasLtMatmulAlgoGetHeuristic");
     if (count == 0) check(CUBLAS_STATUS_NOT_SUPPORTED, "cublasLtMatmulAlgoGetHeuristic");
     check(found.state, "cublasLtMatmulAlgoGetHeuristic");
-    scratch_ = std::max(scratch_, found.workspaceSize);
+    workspace_ = std::max(workspace_, found.workspaceSize);
     return found.algo;
 }
 
@@ -111,6 +119,11 @@ void Gemm::run(const Queue& queue, Device device, const void* a, const void* b, 
     }
     Libraries& libraries = libraries_of(device);
     const std::scoped_lock lock(mutex_);
+    if (bias != nullptr && !is_aligned(bias, widest_alignment)) {  // an eager one that begins in the middle of a tensor
+        void* copy = static_cast<char*>(scratch) + workspace_;
+        check(cudaMemcpyAsync(copy, bias, bias_bytes_, cudaMemcpyDeviceToDevice, queue.stream), "cudaMemcpyAsync");
+        bias = copy;
+    }
     if (bias != nullptr)
         check(cublasLtMatmulDescSetAttribute(operation_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias),
               "cublasLtMatmulDescSetAttribute");
@@ -118,10 +131,11 @@ void Gemm::run(const Queue& queue, Device device, const void* a, const void* b, 
     const float one_f32 = 1, zero_f32 = 0;
     const bool wide = dtype_ == DType::f64;
     const bool aligned = is_aligned(a, alignment_) && is_aligned(b, alignment_) && is_aligned(d, alignment_);
-    check(cublasLtMatmul(libraries.blas, operation_.get(), wide ? static_cast<const void*>(&one) : &one_f32, b,
-                         left_.get(), a, right_.get(), wide ? static_cast<const void*>(&zero) : &zero_f32, d,
-                         result_.get(), d, result_.get(), aligned ? &aligned_ : &any_, scratch, scratch_, queue.stream),
-          "cublasLtMatmul");
+    check(
+        cublasLtMatmul(libraries.blas, operation_.get(), wide ? static_cast<const void*>(&one) : &one_f32, b,
+                       left_.get(), a, right_.get(), wide ? static_cast<const void*>(&zero) : &zero_f32, d,
+                       result_.get(), d, result_.get(), aligned ? &aligned_ : &any_, scratch, workspace_, queue.stream),
+        "cublasLtMatmul");
 }
 
 }  // namespace lockstep::cuda

@@ -20,9 +20,10 @@ bool is_usable(const Matrix& m);
 /// d = a b (+ bias added to every row of d). f32 is computed in f32: TF32 would lose half of its digits.
 class Gemm {
 public:
-    Gemm(DType dtype, const Matrix& a, const Matrix& b, const Matrix& d, std::int64_t batch, bool bias);
+    /// For `device` and all others of its hardware.
+    Gemm(Device device, DType dtype, const Matrix& a, const Matrix& b, const Matrix& d, std::int64_t batch, bool bias);
 
-    std::size_t scratch_bytes() const { return scratch_; }
+    std::size_t scratch_bytes() const { return workspace_ + bias_bytes_; }
     void run(const Queue& queue, Device device, const void* a, const void* b, void* d, const void* bias,
              void* scratch) const;
 
@@ -37,7 +38,7 @@ private:
     };
     static Side stored(const Matrix& m);
     Layout layout(const Side& side, std::int64_t batch) const;
-    cublasLtMatmulAlgo_t choose(std::uint32_t alignment);
+    cublasLtMatmulAlgo_t choose(Device device, std::uint32_t alignment);
 
     DType dtype_;
     bool empty_;  // nothing to compute
@@ -47,7 +48,8 @@ private:
     Operation operation_;
     Layout left_, right_, result_;
     cublasLtMatmulAlgo_t aligned_{}, any_{};
-    std::size_t scratch_ = 0;
+    std::size_t workspace_ = 0;
+    std::size_t bias_bytes_;    // of scratch, behind the workspace, for a bias that is not aligned
     mutable std::mutex mutex_;  // the bias is part of the descriptor
 };
 

@@ -14,7 +14,7 @@ namespace {
 
 [[noreturn]] void fail(std::string_view call, std::string_view status, std::source_location where) {
     // What the library stumbled over may be an error of the context: that one is told, and remembered.
-    check(cudaGetLastError(), call, where);
+    if (const cudaError_t last = cudaGetLastError(); loses_context(last)) check(last, call, where);
     int device = -1;
     check_quietly(cudaGetDevice(&device));
     throw DeviceError(
@@ -58,9 +58,6 @@ Libraries& libraries_of(Device device) {
     return *entry;
 }
 
-AskingDevice::AskingDevice()
-    : device_(Device::cuda(backend().any_device())),
-      scope_(backend().gpu_of(device_)),
-      libraries_(libraries_of(device_)) {}
+AskingDevice::AskingDevice(Device device) : scope_(backend().gpu_of(device)), libraries_(libraries_of(device)) {}
 
 }  // namespace lockstep::cuda

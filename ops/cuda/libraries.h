@@ -30,15 +30,14 @@ struct Libraries {
 /// Made on first use. The device must be current, as it is inside of a kernel's `run`.
 Libraries& libraries_of(Device device);
 
-/// For questions that kernels ask when they are made, before any stream is known: a device on which the process works,
-/// made current.
+/// For questions that kernels ask when they are made, before any stream is known: the device that they are made for,
+/// current.
 class AskingDevice {
 public:
-    AskingDevice();
+    explicit AskingDevice(Device device);
     Libraries& libraries() { return libraries_; }
 
 private:
-    Device device_;
     ScopedDevice scope_;
     Libraries& libraries_;
 };

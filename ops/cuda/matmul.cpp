@@ -27,7 +27,7 @@ std::shared_ptr<const Gemm> product(const Operation& op, const KernelRequest& re
                                     std::int64_t batch, bool bias) {
     const DType dtype = request.out[0].dtype;
     if (dtype != DType::f32 && dtype != DType::f64) refuse_dtype(op.name(), dtype);
-    return std::make_shared<const Gemm>(dtype, a, b, matrix_of(request.out[0]), batch, bias);
+    return std::make_shared<const Gemm>(request.device, dtype, a, b, matrix_of(request.out[0]), batch, bias);
 }
 
 }  // namespace

@@ -121,14 +121,15 @@ private:
         const Trace& trace = *program_.trace;
         KernelTable& table = KernelTable::of(trace.prototype().kind());
         if (!table.has(*operation)) return;
-        KernelRequest request{trace.prototype().kind(), trace.threads(), trace.deterministic(), 1, {}, {}};
+        KernelRequest request{trace.prototype(), trace.threads(), trace.deterministic(), 1, {}, {}};
         for (const Operand& operand : in) request.in.push_back(operand.meta);
         for (const Operand& operand : at(second).out) request.out.push_back(operand.meta);
+        auto asked = std::make_shared<const KernelRequest>(request);
         std::shared_ptr<const Kernel> kernel = table.make(*operation, request);
         for (std::size_t i = 0; i < in.size(); ++i)
             if (in[i].buffer && !request.in[i].same_layout(in[i].meta)) return;
         if (!request.out[0].same_layout(at(second).out[0].meta)) return;
-        at(first) = {std::move(operation), std::move(kernel), std::move(in), at(second).out};
+        at(first) = {std::move(operation), std::move(kernel), std::move(in), at(second).out, 0, std::move(asked)};
         removed_[second] = true;
     }
 

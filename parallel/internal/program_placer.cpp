@@ -77,7 +77,7 @@ std::vector<int> ProgramPlacer::record_lanes() {
 TaskSpec ProgramPlacer::bare_task(int replica, const Record& record) const {
     TaskSpec task;
     task.operation = record.operation;
-    task.kernel = record.kernel;
+    task.kernel = kernel_on(record, context_.devices[replica]);
     task.replica = replica;
     const ControlBlock& control = context_.control[static_cast<std::size_t>(replica)];
     task.step = batch_.micro.carry ? batch_.micro.carry->step(replica) : control.step();
@@ -91,7 +91,7 @@ TaskSpec ProgramPlacer::task_of(int shard, const Record& record, bool forward) c
     TaskSpec task = bare_task(placed_.memory_.replica_of(shard), record);
     for (const Operand& operand : record.in) task.in.push_back(placed_.memory_.place(shard, operand));
     for (const Operand& operand : record.out) task.out.push_back(placed_.memory_.place(shard, operand));
-    task.scratch = placed_.memory_.scratch(shard, record.kernel->scratch_bytes());
+    task.scratch = placed_.memory_.scratch(shard, task.kernel->scratch_bytes());
     task.status = forward ? context_.control[static_cast<std::size_t>(task.replica)].shard(shard) : nullptr;
     task.shard = shard;
     task.first_row = batch_.cut.first_row(shard);

@@ -186,7 +186,7 @@ TaskSpec ProgramPlacer::commit_task_of_ranks(const Record& record) {
     TaskSpec task = bare_task(0, record);
     for (const Operand& operand : record.in) task.in.push_back(place(operand));
     for (const Operand& operand : record.out) task.out.push_back(place(operand));
-    if (const std::size_t bytes = record.kernel->scratch_bytes())
+    if (const std::size_t bytes = task.kernel->scratch_bytes())
         task.scratch = fixed(context_.scratch(context_.commit(0), bytes), 0, bytes);
     return task;
 }

@@ -50,12 +50,12 @@ TaskSpec flat_task(EngineContext& context, Stream& stream, int device, std::shar
                    const std::vector<TensorMeta>& in_metas, std::vector<PlaceRef> in,
                    const std::vector<TensorMeta>& out_metas, std::vector<PlaceRef> out) {
     KernelRequest request;
-    request.kind = context.devices.kind();
+    request.device = stream.device();
     request.deterministic = context.deterministic;
     request.in = in_metas;
     request.out = out_metas;
     TaskSpec task;
-    task.kernel = KernelTable::of(request.kind).make(*operation, request);
+    task.kernel = KernelTable::of(request.device.kind()).make(*operation, request);
     task.operation = std::move(operation);
     task.in = std::move(in);
     task.out = std::move(out);

@@ -90,12 +90,12 @@ ShardMemory::ShardMemory(const EngineContext& context, const ConstantCache& cons
             // A longer shard of the same sum may come later in the order of records.
             kept.push_back(batch.uneven() ? static_cast<long>(program.records.size()) : last);
         }
-        plans_[static_cast<std::size_t>(shard)] = plan(program, outside, kept);
+        plans_[static_cast<std::size_t>(shard)] = plan(program, device_of(shard), outside, kept);
     }
 }
 
-ShardMemory::Plan ShardMemory::plan(const ShardProgram& program, const std::vector<bool>& outside_workspace,
-                                    const std::vector<long>& kept) {
+ShardMemory::Plan ShardMemory::plan(const ShardProgram& program, Device device,
+                                    const std::vector<bool>& outside_workspace, const std::vector<long>& kept) {
     const long end = static_cast<long>(program.records.size());
     Lifetimes lifetimes(outside_workspace.size());
     std::size_t scratch_bytes = 0;
@@ -108,7 +108,7 @@ ShardMemory::Plan ShardMemory::plan(const ShardProgram& program, const std::vect
         for (const auto* side : {&record.in, &record.out})
             for (const Operand& operand : *side)
                 lifetimes.use(operand, shared ? -1 : at, shared || committed ? end : at);
-        scratch_bytes = std::max(scratch_bytes, record.kernel->scratch_bytes());
+        scratch_bytes = std::max(scratch_bytes, kernel_on(record, device)->scratch_bytes());
     }
     for (const auto* given : {&program.inputs, &program.weights})
         for (const Operand& operand : *given) lifetimes.use(operand, -1, -1);

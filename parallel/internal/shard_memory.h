@@ -57,7 +57,7 @@ private:
         std::size_t scratch = 0, total = 0;
     };
     /// `kept`: by delivery, the last record before its gradient may be forgotten.
-    static Plan plan(const ShardProgram& program, const std::vector<bool>& outside_workspace,
+    static Plan plan(const ShardProgram& program, Device device, const std::vector<bool>& outside_workspace,
                      const std::vector<long>& kept);
     const Plan& plan_of(int shard) const { return plans_[static_cast<std::size_t>(shard)]; }
 

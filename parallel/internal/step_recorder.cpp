@@ -19,10 +19,10 @@ double now() {
 
 /// An event of a device of which the host knows when it was reached.
 struct Anchor {
-    explicit Anchor(Stream& stream) : event(stream.device()) {
+    explicit Anchor(Stream& stream) : event(stream.device(), true) {
         double closest = -1;
         for (int attempt = 0; attempt < 8; ++attempt) {
-            Event candidate(stream.device());
+            Event candidate(stream.device(), true);
             const double before = now();
             stream.record(candidate);
             candidate.synchronize();

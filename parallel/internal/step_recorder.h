@@ -44,7 +44,7 @@ public:
 
 private:
     struct Mark {
-        explicit Mark(Stream& s) : begin(s.device()), end(s.device()), stream(&s) {}
+        explicit Mark(Stream& s) : begin(s.device(), true), end(s.device(), true), stream(&s) {}
         Event begin, end;
         Stream* stream;
         SpanKind kind = SpanKind::commit;

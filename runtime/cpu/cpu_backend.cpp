@@ -43,8 +43,10 @@ public:
         return info;
     }
 
+    std::uint64_t hardware(int) override { return 0; }  // all are made of the same cores
     bool peer_access(int, int) override { return true; }
     bool host_access() override { return true; }
+    bool in_use() override { return true; }
 
     std::unique_ptr<StreamImpl> make_stream(int index, StreamRole role) override {
         const Device device = index < 0 ? Device::host() : Device::cpu(index);
@@ -52,7 +54,7 @@ public:
         return std::make_unique<QueueStream>(device, part_of(role));
     }
 
-    std::unique_ptr<EventImpl> make_event(int) override { return std::make_unique<CpuEvent>(); }
+    std::unique_ptr<EventImpl> make_event(int, bool) override { return std::make_unique<CpuEvent>(); }
 
     void* allocate(int, std::size_t bytes) override {
         // Large blocks on huge pages: the convolutions' strides would otherwise miss the TLB on every row.

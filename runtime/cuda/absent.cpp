@@ -14,10 +14,12 @@ class AbsentBackend final : public Backend {
 public:
     int device_count() override { return 0; }
     DeviceInfo info(int index) override { refuse(index); }
+    std::uint64_t hardware(int index) override { refuse(index); }
     bool peer_access(int, int) override { return false; }
     bool host_access() override { return false; }
+    bool in_use() override { return false; }
     std::unique_ptr<StreamImpl> make_stream(int index, StreamRole) override { refuse(index); }
-    std::unique_ptr<EventImpl> make_event(int index) override { refuse(index); }
+    std::unique_ptr<EventImpl> make_event(int index, bool) override { refuse(index); }
     void* allocate(int, std::size_t) override { return nullptr; }
     void release(int, void*, std::size_t) noexcept override {}
     void* allocate_pinned(std::size_t) override { return nullptr; }

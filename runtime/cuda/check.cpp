@@ -1,7 +1,9 @@
 #include "lockstep/runtime/cuda/check.h"
 
+#include <cuda.h>
 #include <fmt/format.h>
 
+#include <array>
 #include <atomic>
 #include <mutex>
 #include <string>
@@ -23,27 +25,65 @@ Loss& loss() {
     return *instance;
 }
 
-/// Errors after which the runtime's manual says that the process must be started again.
-bool loses_context(cudaError_t status) {
-    switch (status) {
+using PrimaryContextState = decltype(&cuDevicePrimaryCtxGetState);
+
+/// The driver's own question, asked without linking it: the runtime has none that does not make a context.
+PrimaryContextState primary_context_state() {
+    static const auto function = [] {
+        void* found = nullptr;
+        cudaDriverEntryPointQueryResult result{};
+        constexpr const char* name = "cuDevicePrimaryCtxGetState";
+#if CUDART_VERSION >= 12050
+        check_quietly(cudaGetDriverEntryPointByVersion(name, &found, 7000, cudaEnableDefault, &result));
+#else
+        check_quietly(cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result));
+#endif
+        return reinterpret_cast<PrimaryContextState>(found);
+    }();
+    return function;
+}
+
+/// Asked of a device that is not current, so that a context which the question itself might make is one that is there.
+bool has_context(int device) {
+    constexpr std::size_t remembered = 64;
+    static std::array<std::atomic<bool>, remembered> known{};  // it stays
+    const auto index = static_cast<std::size_t>(device);
+    if (index < remembered && known[index].load(std::memory_order_relaxed)) return true;
+    const PrimaryContextState ask = primary_context_state();
+    unsigned flags = 0;
+    int active = 0;
+    if (ask == nullptr || ask(device, &flags, &active) != CUDA_SUCCESS || active == 0) return false;
+    if (index < remembered) known[index].store(true, std::memory_order_relaxed);
+    return true;
+}
+
+}  // namespace
+
+// driver_types.h says of most of them that the process must be started again; of the others that the device or the
+// driver is gone.
+bool loses_context(cudaError_t status) noexcept {
+    switch (static_cast<int>(status)) {
+        case cudaErrorCudartUnloading:
         case cudaErrorECCUncorrectable:
         case cudaErrorNvlinkUncorrectable:
-        case cudaErrorHardwareStackError:
+        case 226:  // cudaErrorContained, which CUDA 12.0 does not know
         case cudaErrorIllegalAddress:
+        case cudaErrorLaunchTimeout:
+        case cudaErrorContextIsDestroyed:
+        case cudaErrorAssert:
+        case cudaErrorHardwareStackError:
         case cudaErrorIllegalInstruction:
         case cudaErrorMisalignedAddress:
         case cudaErrorInvalidAddressSpace:
         case cudaErrorInvalidPc:
         case cudaErrorLaunchFailure:
-        case cudaErrorLaunchTimeout:
-        case cudaErrorAssert:
-        case cudaErrorContextIsDestroyed:
+        case 721:  // cudaErrorTensorMemoryLeak, likewise
+        case cudaErrorMpsClientTerminated:
+        case cudaErrorExternalDevice:
         case cudaErrorUnknown: return true;
         default: return false;
     }
 }
-
-}  // namespace
 
 void check(cudaError_t status, std::string_view call, std::source_location where) {
     if (status == cudaSuccess) return;
@@ -54,6 +94,10 @@ void check(cudaError_t status, std::string_view call, std::source_location where
         fmt::format("{} failed: {} ({}){}, at {}:{}", call, cudaGetErrorName(status), cudaGetErrorString(status),
                     device < 0 ? std::string() : fmt::format(" with CUDA device {} current", device), where.file_name(),
                     where.line());
+    if (status == cudaErrorNoKernelImageForDevice)
+        message +=
+            "; this build has no code for the card: configure it again with CMAKE_CUDA_ARCHITECTURES set to the card's "
+            "compute capability, 75 for 7.5";
     if (loses_context(status)) {
         const std::scoped_lock lock(loss().mutex);
         if (!lost) {
@@ -88,7 +132,7 @@ ScopedDevice::ScopedDevice(int device) {
 }
 
 ScopedDevice::~ScopedDevice() {
-    if (changed_) check_quietly(cudaSetDevice(previous_));
+    if (changed_ && has_context(previous_)) check_quietly(cudaSetDevice(previous_));
 }
 
 }  // namespace lockstep::cuda

@@ -23,9 +23,9 @@ CudaBackend::Layout& CudaBackend::layout() {
         auto made = std::make_unique<Layout>();
         made->per_gpu = devices_per_gpu();
         Inventory found = look_for_gpus();
-        made->gpus = found.gpus;
+        made->gpus = std::vector<Gpu>(static_cast<std::size_t>(found.gpus));
         made->absence = std::move(found.absence);
-        const auto devices = static_cast<std::size_t>(made->gpus * made->per_gpu);
+        const auto devices = made->gpus.size() * static_cast<std::size_t>(made->per_gpu);
         made->in_use.resize(devices);
         made->share.resize(devices);
         layout_ = std::move(made);
@@ -35,30 +35,49 @@ CudaBackend::Layout& CudaBackend::layout() {
 
 int CudaBackend::device_count() {
     const Layout& all = layout();
-    return all.gpus * all.per_gpu;
+    return static_cast<int>(all.gpus.size()) * all.per_gpu;
+}
+
+int CudaBackend::use(int index) {
+    Layout& all = layout();
+    const int gpu = gpu_of(index);
+    all.gpus[static_cast<std::size_t>(gpu)].used = true;
+    int none = -1;
+    all.first_used.compare_exchange_strong(none, gpu);
+    return gpu;
 }
 
 std::string CudaBackend::absence_reason() { return layout().absence; }
 
 int CudaBackend::gpu_of(Device device) { return device.kind() == DeviceKind::cuda ? gpu_of(device.index()) : -1; }
 
-int CudaBackend::any_device() { return std::max(0, layout().first_used); }
-
 DeviceInfo CudaBackend::info(int index) {
     const Layout& all = layout();
-    DeviceInfo info = gpu_info(gpu_of(index));
+    const int gpu = gpu_of(index);
+    DeviceInfo info = gpu_info(gpu, all.gpus[static_cast<std::size_t>(gpu)].used);
     if (all.per_gpu == 1) return info;
     info.name += fmt::format(" ({} of {})", index % all.per_gpu + 1, all.per_gpu);
     info.total_memory /= static_cast<std::size_t>(all.per_gpu);
     const std::size_t used = all.in_use[static_cast<std::size_t>(index)];
-    info.free_memory = std::min(info.free_memory, info.total_memory - std::min(used, info.total_memory));
+    if (info.free_memory)
+        info.free_memory = std::min(*info.free_memory, info.total_memory - std::min(used, info.total_memory));
     return info;
+}
+
+std::uint64_t CudaBackend::hardware(int index) {
+    const int gpu = gpu_of(index);
+    auto& known = layout().gpus[static_cast<std::size_t>(gpu)].hardware;
+    if (known == 0) known = hardware_of(gpu);
+    return known;
 }
 
 bool CudaBackend::peer_access(int reader, int owner) {
     require_healthy();
     const std::pair pair(gpu_of(reader), gpu_of(owner));
     if (pair.first == pair.second) return true;
+    const auto& gpus = layout().gpus;
+    if (!gpus[static_cast<std::size_t>(pair.first)].used || !gpus[static_cast<std::size_t>(pair.second)].used)
+        return can_open_peer(pair.first, pair.second);
     {
         const std::scoped_lock lock(mutex_);
         if (const auto known = peers_.find(pair); known != peers_.end()) return known->second;
@@ -69,18 +88,17 @@ bool CudaBackend::peer_access(int reader, int owner) {
 }
 
 std::unique_ptr<StreamImpl> CudaBackend::make_stream(int index, StreamRole /*role*/) {
-    Layout& all = layout();
-    auto stream = std::make_unique<CudaStream>(*this, index, gpu_of(index));
-    if (all.first_used < 0) all.first_used = index;
-    return stream;
+    return std::make_unique<CudaStream>(*this, index, use(index));
 }
 
-std::unique_ptr<EventImpl> CudaBackend::make_event(int index) { return std::make_unique<CudaEvent>(gpu_of(index)); }
+std::unique_ptr<EventImpl> CudaBackend::make_event(int index, bool timed) {
+    return std::make_unique<CudaEvent>(use(index), timed);
+}
 
 void* CudaBackend::allocate(int index, std::size_t bytes) {
     Layout& all = layout();
     const auto slot = static_cast<std::size_t>(index);
-    const ScopedDevice scope(gpu_of(index));
+    const ScopedDevice scope(use(index));
     if (all.per_gpu > 1) {
         if (all.share[slot] == 0) all.share[slot] = info(index).total_memory;
         if (bytes > all.share[slot] - std::min(all.in_use[slot], all.share[slot])) return nullptr;
@@ -96,18 +114,28 @@ void* CudaBackend::allocate(int index, std::size_t bytes) {
     return memory;
 }
 
+namespace {
+
+/// Gives memory back by `free`, which waits until the device has nothing left to do, and may keep other threads out of
+/// the driver meanwhile: those that would end what the device waits for, too. So that is waited for before.
+template <class Free>
+void free_on(int gpu, Free&& free) noexcept {
+    quietly_on(gpu, [&] {
+        check_quietly(cudaDeviceSynchronize());
+        return free();
+    });
+}
+
+}  // namespace
+
 void CudaBackend::release(int index, void* memory, std::size_t bytes) noexcept {
     if (memory == nullptr || !is_healthy()) return;
     layout_->in_use[static_cast<std::size_t>(index)] -= bytes;
-    int previous = 0;
-    check_quietly(cudaGetDevice(&previous));
-    check_quietly(cudaSetDevice(index / layout_->per_gpu));
-    check_quietly(cudaFree(memory));
-    check_quietly(cudaSetDevice(previous));
+    free_on(index / layout_->per_gpu, [&] { return cudaFree(memory); });
 }
 
 void* CudaBackend::allocate_pinned(std::size_t bytes) {
-    require_healthy();
+    const ScopedDevice scope(layout().first_used);
     void* memory = nullptr;
     // Portable: pinned for every device, whichever is current.
     const cudaError_t status = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
@@ -120,7 +148,7 @@ void* CudaBackend::allocate_pinned(std::size_t bytes) {
 }
 
 void CudaBackend::release_pinned(void* memory, std::size_t /*bytes*/) noexcept {
-    if (memory != nullptr && is_healthy()) check_quietly(cudaFreeHost(memory));
+    if (memory != nullptr) free_on(layout_->first_used, [&] { return cudaFreeHost(memory); });
 }
 
 CudaBackend& backend() {

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -16,11 +18,14 @@ class CudaBackend final : public Backend {
 public:
     int device_count() override;
     DeviceInfo info(int index) override;
-    /// Opens the peer's memory when asked for the first time; true where kernels may read it from then on.
+    std::uint64_t hardware(int index) override;
+    /// Where both devices are in use, opens the peer's memory when asked for the first time: true where kernels may
+    /// read it from then on. Else whether that could be.
     bool peer_access(int reader, int owner) override;
     bool host_access() override { return false; }
+    bool in_use() override { return layout().first_used >= 0; }
     std::unique_ptr<StreamImpl> make_stream(int index, StreamRole role) override;
-    std::unique_ptr<EventImpl> make_event(int index) override;
+    std::unique_ptr<EventImpl> make_event(int index, bool timed) override;
     void* allocate(int index, std::size_t bytes) override;
     void release(int index, void* memory, std::size_t bytes) noexcept override;
     void* allocate_pinned(std::size_t bytes) override;
@@ -29,21 +34,25 @@ public:
 
     /// The runtime's index for a CUDA device; -1 for the host and for CPU devices, whose memory is the host's.
     int gpu_of(Device device);
-    /// A device on which this process works already, or the first one: where host-side questions are put to libraries.
-    int any_device();
 
 private:
+    struct Gpu {
+        std::atomic<std::uint64_t> hardware{0};  // 0: not asked so far
+        std::atomic<bool> used{false};           // by this process, which has a context there
+    };
     struct Layout {
-        int gpus = 0;
+        std::vector<Gpu> gpus;
         int per_gpu = 1;
         std::string absence;
         std::vector<std::size_t> in_use;  // bytes, per logical device
         std::vector<std::size_t> share;   // bytes, per logical device; 0: all there is
-        int first_used = -1;
+        std::atomic<int> first_used{-1};  // GPU in whose context host memory is pinned
     };
     /// Looked up once; a malformed environment throws every time.
     Layout& layout();
     int gpu_of(int index) { return index / layout().per_gpu; }
+    /// The GPU of a logical device, which is in use from now on.
+    int use(int index);
 
     std::mutex mutex_;
     std::unique_ptr<Layout> layout_;

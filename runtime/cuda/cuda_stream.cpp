@@ -7,18 +7,20 @@ namespace lockstep::cuda {
 
 // ---- events -----------------------------------------------------------------------------------------------------
 
-CudaEvent::CudaEvent(int gpu) : gpu_(gpu) {
+CudaEvent::CudaEvent(int gpu, bool timed) : gpu_(gpu) {
     const ScopedDevice scope(gpu_);
-    check(cudaEventCreate(&event_), "cudaEventCreate");
+    check(cudaEventCreateWithFlags(&event_, timed ? cudaEventDefault : cudaEventDisableTiming),
+          "cudaEventCreateWithFlags");
 }
 
 CudaEvent::~CudaEvent() {
-    if (is_healthy()) check_quietly(cudaEventDestroy(event_));
+    quietly_on(gpu_, [&] { return cudaEventDestroy(event_); });
 }
 
 bool CudaEvent::done() const {
     require_healthy();
     if (!recorded_) return true;
+    const ScopedDevice scope(gpu_);
     const cudaError_t status = cudaEventQuery(event_);
     if (status == cudaErrorNotReady) {
         cudaGetLastError();  // no error, but the next one who asks would take it for one
@@ -30,7 +32,9 @@ bool CudaEvent::done() const {
 
 void CudaEvent::synchronize() const {
     require_healthy();
-    if (recorded_) check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    if (!recorded_) return;
+    const ScopedDevice scope(gpu_);
+    check(cudaEventSynchronize(event_), "cudaEventSynchronize");
 }
 
 double CudaEvent::elapsed_ms_since(const EventImpl& from) const {
@@ -54,7 +58,7 @@ CudaStream::CudaStream(CudaBackend& backend, int index, int gpu) : backend_(back
 }
 
 CudaStream::~CudaStream() {
-    if (is_healthy()) check_quietly(cudaStreamDestroy(stream_));
+    quietly_on(gpu_, [&] { return cudaStreamDestroy(stream_); });
 }
 
 void CudaStream::run(Work work, int /*threads*/) {
@@ -151,7 +155,7 @@ void CudaStream::synchronize() {
 }
 
 bool CudaStream::idle() const {
-    require_healthy();
+    const ScopedDevice scope(gpu_);
     const cudaError_t status = cudaStreamQuery(stream_);
     if (status == cudaErrorNotReady) {
         cudaGetLastError();

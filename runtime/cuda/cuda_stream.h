@@ -16,7 +16,7 @@ class CudaBackend;
 class CudaEvent final : public EventImpl {
 public:
     /// `gpu`: the runtime's index of the device.
-    explicit CudaEvent(int gpu);
+    CudaEvent(int gpu, bool timed);
     ~CudaEvent() override;
     CudaEvent(const CudaEvent&) = delete;
     CudaEvent& operator=(const CudaEvent&) = delete;

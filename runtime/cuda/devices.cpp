@@ -29,13 +29,19 @@ Inventory look_for_gpus() {
 
 int devices_per_gpu() { return static_cast<int>(environment::integer("LOCKSTEP_DEVICES_PER_GPU", 1, 64).value_or(1)); }
 
-DeviceInfo gpu_info(int gpu) {
-    const ScopedDevice scope(gpu);
+DeviceInfo gpu_info(int gpu, bool in_use) {
+    require_healthy();
     cudaDeviceProp properties{};
     check(cudaGetDeviceProperties(&properties, gpu), "cudaGetDeviceProperties");
     DeviceInfo info;
     info.name = properties.name;
-    check(cudaMemGetInfo(&info.free_memory, &info.total_memory), "cudaMemGetInfo");
+    info.total_memory = properties.totalGlobalMem;
+    if (in_use) {
+        const ScopedDevice scope(gpu);
+        std::size_t free = 0;
+        check(cudaMemGetInfo(&free, &info.total_memory), "cudaMemGetInfo");
+        info.free_memory = free;
+    }
     info.units = properties.multiProcessorCount;
     info.cache_bytes = static_cast<std::size_t>(properties.l2CacheSize);
     info.physical_index = gpu;
@@ -45,10 +51,26 @@ DeviceInfo gpu_info(int gpu) {
     return info;
 }
 
-bool open_peer(int reader, int owner) {
+std::uint64_t hardware_of(int gpu) {
+    require_healthy();
+    std::uint64_t number = 0;
+    for (const cudaDeviceAttr attribute :
+         {cudaDevAttrComputeCapabilityMajor, cudaDevAttrComputeCapabilityMinor, cudaDevAttrMultiProcessorCount}) {
+        int value = 0;
+        check(cudaDeviceGetAttribute(&value, attribute, gpu), "cudaDeviceGetAttribute");
+        number = number << 16 | static_cast<std::uint16_t>(value);
+    }
+    return number;
+}
+
+bool can_open_peer(int reader, int owner) {
     int possible = 0;
     check(cudaDeviceCanAccessPeer(&possible, reader, owner), "cudaDeviceCanAccessPeer");
-    if (possible == 0) return false;
+    return possible != 0;
+}
+
+bool open_peer(int reader, int owner) {
+    if (!can_open_peer(reader, owner)) return false;
     const ScopedDevice scope(reader);
     const cudaError_t status = cudaDeviceEnablePeerAccess(owner, 0);
     if (status == cudaSuccess) return true;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -45,13 +46,18 @@ public:
     virtual ~Backend() = default;
     virtual int device_count() = 0;
     virtual DeviceInfo info(int index) = 0;
+    /// Devices with the same number run the same kernels: what is chosen for one holds for the other.
+    virtual std::uint64_t hardware(int index) = 0;
     virtual bool peer_access(int reader, int owner) = 0;
     virtual bool host_access() = 0;
+    /// Whether this process works on one of its devices: whether a stream or an event was made.
+    virtual bool in_use() = 0;
     virtual std::unique_ptr<StreamImpl> make_stream(int index, StreamRole role) = 0;
-    virtual std::unique_ptr<EventImpl> make_event(int index) = 0;
+    virtual std::unique_ptr<EventImpl> make_event(int index, bool timed) = 0;
     /// Memory of the device, aligned to at least 256 bytes; null when there is none left.
     virtual void* allocate(int index, std::size_t bytes) = 0;
     virtual void release(int index, void* memory, std::size_t bytes) noexcept = 0;
+    /// Host memory for copies from and to the devices; one of them is in use.
     virtual void* allocate_pinned(std::size_t bytes) = 0;
     virtual void release_pinned(void* memory, std::size_t bytes) noexcept = 0;
     /// Why there is no device; empty when there are some.

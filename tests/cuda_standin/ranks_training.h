@@ -20,8 +20,8 @@ inline constexpr std::int64_t rows = 22;
 /// One of several processes; its model is made as that of Trained.
 template <class Net>
 struct Rank {
-    Rank(ProcessGroup& group, EngineOptions options)
-        : model((manual_seed(1), Net{}), group, Device::cuda(0), Trained<Net>::with_seed(options)),
+    Rank(ProcessGroup& group, EngineOptions options, Device device = Device::cuda(0))
+        : model((manual_seed(1), Net{}), group, device, Trained<Net>::with_seed(options)),
           sgd(model, {.lr = 0.01, .momentum = 0.5}) {}
     StepLoss step(const Images& images, std::int64_t first, std::int64_t last) {
         return model.step(sgd, images.batch(first, last), images.targets(first, last), nll_loss);

@@ -41,7 +41,7 @@ TEST_CASE("events order streams of two GPUs and measure time") {
     const auto a = Buffer::allocate(first, 400, "a"), b = Buffer::allocate(second, 400, "b");
     const auto input = numbers(100);
     std::vector<std::int32_t> output(100);
-    Event begin(gpu0), end(gpu0), other(gpu1);
+    Event begin(gpu0, true), end(gpu0, true), other(gpu1);
     CHECK(begin.done());
     CHECK_THROWS_AS(Event::elapsed_ms(begin, end), InvalidArgument);
     first.record(begin);

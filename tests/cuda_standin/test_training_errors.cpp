@@ -1,8 +1,4 @@
 // What DataParallel makes of bad steps, missing memory and failing CUDA calls, on the stand-in.
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cstdio>
 #include <limits>
 #include <memory>
 #include <string>
@@ -19,6 +15,7 @@
 using namespace lockstep;
 using test::gpus;
 using test::Images;
+using test::in_a_process;
 using test::Trained;
 
 namespace {
@@ -36,27 +33,6 @@ std::string device_error(F&& function) {
         return error.what();
     }
     return {};
-}
-
-/// Runs `function` in a process of its own, which must end within 60 seconds. Its result, or 128 and the signal.
-template <class F>
-int in_a_process(F&& function) {
-    std::fflush(nullptr);
-    const pid_t pid = ::fork();
-    REQUIRE(pid >= 0);
-    if (pid == 0) {
-        ::alarm(60);  // ends a process that hangs
-        int result = 99;
-        try {
-            result = function();
-        } catch (const std::exception& error) {
-            std::fprintf(stderr, "escaped: %s\n", error.what());
-        }
-        std::exit(result);
-    }
-    int status = 0;
-    REQUIRE(::waitpid(pid, &status, 0) == pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 }  // namespace

@@ -1,7 +1,12 @@
 // Shared by the tests that train on the stand-in.
 #pragma once
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,6 +45,27 @@ inline void check_no_mistakes() {
     for (const auto& each : standin::take_mistakes())
         FAIL_CHECK(std::string(standin::name_of(each.kind)) << ": " << each.message);
     CHECK(standin::calling_threads().size() == 1);
+}
+
+/// Runs `function` in a process of its own, which must end within 60 seconds. Its result, or 128 and the signal.
+template <class F>
+int in_a_process(F&& function) {
+    std::fflush(nullptr);
+    const pid_t pid = ::fork();
+    REQUIRE(pid >= 0);
+    if (pid == 0) {
+        ::alarm(60);  // ends a process that hangs
+        int result = 99;
+        try {
+            result = function();
+        } catch (const std::exception& error) {
+            std::fprintf(stderr, "escaped: %s\n", error.what());
+        }
+        std::exit(result);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(pid, &status, 0) == pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 /// A model in training, made alike every time.

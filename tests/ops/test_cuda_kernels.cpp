@@ -51,7 +51,7 @@ struct Call {
 
     void run(const Operation& operation) const {
         KernelRequest request;
-        request.kind = DeviceKind::cuda;
+        request.device = gpu;
         request.shards = shards;
         request.in = in_metas;
         request.out = out_metas;

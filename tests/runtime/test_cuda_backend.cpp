@@ -110,8 +110,8 @@ std::string message_of(F&& f) {
 TEST_CASE("work, copies and events of one device run in order") {
     Machine m;
     const auto stream = m.backend.make_stream(1, StreamRole::compute);
-    const auto begin = m.backend.make_event(1);
-    const auto end = m.backend.make_event(1);
+    const auto begin = m.backend.make_event(1, true);
+    const auto end = m.backend.make_event(1, true);
     CHECK(begin->done());
     CHECK_FALSE(begin->recorded());
     const Memory a(m, 1, 1000), b(m, 1, 1000);
@@ -155,7 +155,7 @@ TEST_CASE("an event orders streams of two devices, an event of another kind make
     Machine m;
     const auto first = m.backend.make_stream(0, StreamRole::compute);
     const auto second = m.backend.make_stream(1, StreamRole::compute);
-    const auto ready = m.backend.make_event(0);
+    const auto ready = m.backend.make_event(0, false);
     second->wait(*ready);  // never recorded: nothing to wait for
     const Memory a(m, 0, 256), b(m, 1, 256);
     const auto input = numbers(256);
@@ -172,6 +172,17 @@ TEST_CASE("an event orders streams of two devices, an event of another kind make
     const ForeignEvent foreign;
     second->wait(foreign);
     CHECK(foreign.waits == 1);
+}
+
+TEST_CASE("events take no time unless they are asked to") {
+    Machine m;
+    const auto stream = m.backend.make_stream(0, StreamRole::compute);
+    const auto first = m.backend.make_event(0, false), second = m.backend.make_event(0, false);
+    stream->record(*first);
+    stream->record(*second);
+    stream->synchronize();
+    CHECK(message_of([&] { (void)second->elapsed_ms_since(*first); }).find("cudaEventElapsedTime") == 0);
+    CHECK(standin::take_mistakes().size() == 1);
 }
 
 TEST_CASE("callbacks run in stream order, and what they throw comes out of synchronize") {
@@ -196,12 +207,14 @@ TEST_CASE("callbacks run in stream order, and what they throw comes out of synch
 
 TEST_CASE("peers: opened once per pair, read by kernels, copied straight") {
     Machine m(3);
+    CHECK(m.backend.peer_access(1, 0));  // it could be opened
+    CHECK(standin::contexts().empty());
+    const auto stream = m.backend.make_stream(1, StreamRole::compute);
+    const Memory a(m, 0, 100), b(m, 1, 100);
     CHECK(m.backend.peer_access(1, 0));
     CHECK(m.backend.peer_access(1, 0));
     CHECK(m.backend.peer_access(2, 2));
     CHECK(standin::counters().calls["cudaDeviceEnablePeerAccess"] == 1);
-    const auto stream = m.backend.make_stream(1, StreamRole::compute);
-    const Memory a(m, 0, 100), b(m, 1, 100);
     const auto input = numbers(100);
     std::vector<int> output(100);
     const auto owner = m.backend.make_stream(0, StreamRole::compute);
@@ -325,7 +338,7 @@ TEST_CASE("objects die while another device is current, and the caller's device 
     Machine m;
     {
         const auto stream = m.backend.make_stream(1, StreamRole::compute);
-        const auto event = m.backend.make_event(1);
+        const auto event = m.backend.make_event(1, true);
         const Memory a(m, 1, 16);
         REQUIRE(cudaSetDevice(0) == cudaSuccess);
         stream->fill(a.data, 0, a.bytes);
@@ -362,7 +375,7 @@ TEST_CASE("after a lost context every call throws and destructors return", "[.lo
     {
         cuda::CudaBackend backend;
         auto stream = backend.make_stream(0, StreamRole::compute);
-        auto event = backend.make_event(1);
+        auto event = backend.make_event(1, false);
         auto* a = static_cast<int*>(backend.allocate(0, 64));
         standin::inject_fault("add_one", 1);
         add_one(*stream, a, a, 16);

@@ -89,7 +89,7 @@ TEST_CASE("an event orders streams of two devices") {
     Gate gate;
     int value = 0;
     int seen = -1;
-    Event written(Device::cpu(0));
+    Event written(Device::cpu(0), true);
     first().run("write", nothing, [&](const Launch&) {
         gate.pass();
         value = 42;
@@ -128,8 +128,8 @@ TEST_CASE("a wait means the latest record before it") {
 }
 
 TEST_CASE("an event never recorded is done, no wait, and has no time") {
-    const Event never(Device::cpu(0));
-    Event once(Device::cpu(0));
+    const Event never(Device::cpu(0), true);
+    Event once(Device::cpu(0), true), untimed(Device::cpu(0));
     CHECK(never.done());
     never.synchronize();
     second().wait(never);
@@ -138,11 +138,15 @@ TEST_CASE("an event never recorded is done, no wait, and has no time") {
     once.synchronize();
     CHECK(contains(message_of<InvalidArgument>([&] { Event::elapsed_ms(never, once); }), "never recorded"));
     CHECK(contains(message_of<InvalidArgument>([&] { Event::elapsed_ms(once, never); }), "never recorded"));
+    first().record(untimed);
+    untimed.synchronize();
+    CHECK(contains(message_of<InvalidArgument>([&] { Event::elapsed_ms(once, untimed); }), "is not timed"));
+    CHECK(contains(message_of<InvalidArgument>([&] { Event::elapsed_ms(untimed, once); }), "Event(device, true)"));
     CHECK(contains(message_of<InvalidArgument>([&] { second().record(once); }), "cpu:0"));
 }
 
 TEST_CASE("elapsed time is that between the two points") {
-    Event start(Device::cpu(0)), end(Device::cpu(0));
+    Event start(Device::cpu(0), true), end(Device::cpu(0), true);
     first().record(start);
     first().run("sleep", nothing, [](const Launch&) { std::this_thread::sleep_for(std::chrono::milliseconds(30)); });
     first().record(end);

@@ -1,0 +1,26 @@
+// Memory in the order of a stream, for what is needed so rarely that no scratch is kept for it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "lockstep/runtime/cuda/check.h"
+
+namespace lockstep::cuda {
+
+/// Freed behind what the stream was given until then. The stream's device is current.
+class StreamMemory {
+public:
+    StreamMemory(cudaStream_t stream, std::size_t bytes) : stream_(stream) {
+        check(cudaMallocAsync(&data_, bytes, stream), "cudaMallocAsync");
+    }
+    ~StreamMemory() { check_quietly(cudaFreeAsync(data_, stream_)); }
+    StreamMemory(const StreamMemory&) = delete;
+    StreamMemory& operator=(const StreamMemory&) = delete;
+    void* data() const { return data_; }
+
+private:
+    cudaStream_t stream_;
+    void* data_ = nullptr;
+};
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,119 @@
+// What the CUDA backend asks of cuBLASLt and cuDNN, on the stand-in: memory that lies anywhere, and refusals.
+#include <cudnn.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/tape.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/cuda_standin/standin.h"
+#include "lockstep/tests/reference/ops.h"
+
+using namespace lockstep;
+
+namespace {
+
+const Device gpu = Device::cuda(0);
+
+struct NoMistakes {
+    ~NoMistakes() {
+        for (const auto& each : standin::take_mistakes()) FAIL_CHECK(each.message);
+    }
+};
+
+std::vector<float> uneven(std::size_t count, double seed) {
+    std::vector<float> values(count);
+    for (std::size_t i = 0; i < count; ++i)
+        values[i] = static_cast<float>(std::sin(seed + 1.7 * static_cast<double>(i)));
+    return values;
+}
+
+Tensor on_gpu(const std::vector<float>& values, const Shape& shape) { return Tensor::from(values, shape).to(gpu); }
+
+reference::Array as_array(const std::vector<float>& values, const reference::Sizes& shape) {
+    reference::Array array(shape);
+    for (std::size_t i = 0; i < values.size(); ++i) array.v[i] = static_cast<double>(values[i]);
+    return array;
+}
+
+void check_close(const Tensor& found, const reference::Array& expected, const std::string& what) {
+    INFO(what);
+    const std::vector<float> values = found.to_vector<float>();
+    REQUIRE(values.size() == expected.v.size());
+    for (std::size_t i = 0; i < values.size(); ++i)
+        REQUIRE(static_cast<double>(values[i]) == Approx(expected.v[i]).epsilon(1e-5).margin(1e-5));
+}
+
+}  // namespace
+
+TEST_CASE("a linear layer takes inputs, weights and bias that begin anywhere in memory") {
+    const NoMistakes end;
+    const std::size_t rows = 3, in = 8, out = 4;
+    const auto x = uneven(rows * in + 4, 1), w = uneven(out * in + 4, 2), b = uneven(out + 4, 3);
+    const Tensor all_x = on_gpu(x, {rows * in + 4}), all_w = on_gpu(w, {out * in + 4}), all_b = on_gpu(b, {out + 4});
+    for (const std::size_t x_at : {0, 1, 4})
+        for (const std::size_t w_at : {0, 2, 4})
+            for (const std::size_t b_at : {0, 1, 2, 3, 4}) {
+                INFO("x from " << x_at << ", w from " << w_at << ", b from " << b_at);
+                const auto part = [](const Tensor& whole, std::size_t at, std::size_t count) {
+                    return whole.slice(0, static_cast<std::int64_t>(at), static_cast<std::int64_t>(at + count));
+                };
+                const Tensor y = linear(part(all_x, x_at, rows * in).reshape({rows, in}),
+                                        part(all_w, w_at, out * in).reshape({out, in}), part(all_b, b_at, out));
+                const std::vector<float> found = y.to_vector<float>();
+                for (std::size_t row = 0; row < rows; ++row)
+                    for (std::size_t o = 0; o < out; ++o) {
+                        double sum = static_cast<double>(b[b_at + o]);
+                        for (std::size_t k = 0; k < in; ++k)
+                            sum +=
+                                static_cast<double>(x[x_at + row * in + k]) * static_cast<double>(w[w_at + o * in + k]);
+                        REQUIRE(static_cast<double>(found[row * out + o]) == Approx(sum).margin(1e-5));
+                    }
+            }
+}
+
+TEST_CASE("a convolution that cuDNN refuses to run is run by the next algorithm, in the end in the other layout") {
+    const NoMistakes end;
+    const auto x = uneven(2 * 3 * 6 * 5, 1), w = uneven(4 * 3 * 3 * 3, 2), b = uneven(4, 3);
+    const reference::Window window{1, 1, 1, 1};
+    const auto rx = as_array(x, {2, 3, 6, 5}), rw = as_array(w, {4, 3, 3, 3}), rb = as_array(b, {4});
+    const reference::Array expected = reference::conv2d(rx, rw, rb, window);
+    const std::vector<reference::Array> gradients =
+        reference::conv2d_gradients(rx, rw, true, window, reference::Array(expected.shape, 1));
+    const struct {
+        const char* function;
+        int algorithms;  // that may be tried, in both layouts
+    } calls[] = {
+        {"cudnnConvolutionForward", 4}, {"cudnnConvolutionBackwardData", 2}, {"cudnnConvolutionBackwardFilter", 2}};
+    for (const auto& [function, algorithms] : calls)
+        for (int refusals = 0; refusals <= algorithms; ++refusals)
+            for (const int status : {int{CUDNN_STATUS_NOT_SUPPORTED}, int{CUDNN_STATUS_NOT_SUPPORTED} + 5}) {
+                INFO(function << " refused " << refusals << " times with " << status);
+                const Tensor tx = on_gpu(x, {2, 3, 6, 5}).requires_grad_(true);
+                const Tensor tw = on_gpu(w, {4, 3, 3, 3}).requires_grad_(true);
+                const Tensor tb = on_gpu(b, {4}).requires_grad_(true);
+                for (int nth = 1; nth <= refusals; ++nth) standin::inject_failure(function, nth, status);
+                const auto run = [&] {
+                    const Tensor y = conv2d(tx, tw, tb, 1, 1);
+                    check_close(y, expected, "forward");
+                    sum(y).backward();
+                };
+                if (refusals < algorithms) {
+                    run();
+                    check_close(tx.grad(), gradients[0], "gradient of x");
+                    check_close(tw.grad(), gradients[1], "gradient of w");
+                    check_close(tb.grad(), gradients[2], "gradient of b");
+                    continue;
+                }
+                std::string message;
+                try {
+                    run();
+                } catch (const DeviceError& error) {
+                    message = error.what();
+                }
+                CHECK(message.find(std::string(function) + " failed") != std::string::npos);
+            }
+}

@@ -1,0 +1,72 @@
+// Which errors of the CUDA runtime end everything: those of which the toolkit's own header says so.
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/runtime/cuda/check.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/cuda_standin/standin.h"
+
+using namespace lockstep;
+
+namespace {
+
+/// The errors of the runtime with what the header says of each.
+std::vector<std::pair<cudaError_t, std::string>> documented_errors() {
+    std::ifstream file(DRIVER_TYPES);
+    std::stringstream text;
+    text << file.rdbuf();
+    const std::string header = text.str();
+    std::vector<std::pair<cudaError_t, std::string>> errors;
+    const std::size_t end = header.find("\n};", header.find("enum __device_builtin__ cudaError\n"));
+    for (std::size_t at = header.find("enum __device_builtin__ cudaError\n"); at < end;) {
+        const std::size_t comment = header.find("/**", at);
+        const std::size_t behind = header.find("*/", comment);
+        const std::size_t value = header.find('=', behind);
+        if (value >= end) break;
+        std::string words;
+        std::istringstream lines(header.substr(comment, behind - comment));
+        for (std::string word; lines >> word;) words += (word == "*" ? "" : word + " ");
+        errors.emplace_back(static_cast<cudaError_t>(std::stoi(header.substr(value + 1))), words);
+        at = value;
+    }
+    return errors;
+}
+
+}  // namespace
+
+TEST_CASE("every error after which the process must be started again is known as one") {
+    const auto errors = documented_errors();
+    int fatal = 0;
+    for (const auto& [code, text] : errors) {
+        if (text.find("process must be terminated and relaunched") == std::string::npos) continue;
+        ++fatal;
+        INFO(static_cast<int>(code) << ": " << text);
+        CHECK(cuda::loses_context(code));
+    }
+    CHECK(errors.size() > 80);
+    CHECK(fatal >= 10);
+}
+
+TEST_CASE("what a program recovers from does not count as lost") {
+    for (const cudaError_t code :
+         {cudaSuccess, cudaErrorInvalidValue, cudaErrorMemoryAllocation, cudaErrorInvalidConfiguration,
+          cudaErrorNotReady, cudaErrorNoKernelImageForDevice, cudaErrorPeerAccessAlreadyEnabled,
+          cudaErrorLaunchOutOfResources, cudaErrorNotSupported, cudaErrorInvalidResourceHandle})
+        CHECK_FALSE(cuda::loses_context(code));
+}
+
+TEST_CASE("a card that the build has no code for: the error says how to build it") {
+    standin::reset({});
+    try {
+        cuda::check(cudaErrorNoKernelImageForDevice, "add_one");
+        FAIL_CHECK("nothing was thrown");
+    } catch (const DeviceError& error) {
+        CHECK(std::string(error.what()).find("CMAKE_CUDA_ARCHITECTURES") != std::string::npos);
+    }
+    CHECK(cuda::is_healthy());
+    (void)standin::take_mistakes();
+}
