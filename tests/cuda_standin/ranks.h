@@ -29,6 +29,7 @@ struct GpuRanks {
     int size = 2;
     bool share = false;  ///< the GPUs; nccl wants one a rank
     std::chrono::milliseconds timeout = std::chrono::seconds(60);
+    std::chrono::milliseconds limit = std::chrono::seconds(200);  ///< who has not ended then hangs
 };
 
 /// `body` on the ranks, which returns what was wrong; to that comes what CUDA would refuse. A line each.
@@ -48,7 +49,7 @@ inline std::string on_gpus(const GpuRanks& start, const std::function<std::vecto
             lines.push_back(std::string(standin::name_of(mistake.kind)) + ": " + mistake.message);
         return lines;
     });
-    return joined(ranks.finish(std::chrono::seconds(200)));
+    return joined(ranks.finish(start.limit));
 }
 inline std::string on_gpus(const std::string& backend, int size,
                            const std::function<std::vector<std::string>(ProcessGroup&)>& body) {

@@ -2,6 +2,7 @@
 #include <csignal>
 #include <thread>
 
+#include "lockstep/runtime/memory.h"
 #include "lockstep/tests/cuda_standin/ranks_training.h"
 
 using namespace lockstep;
@@ -26,6 +27,32 @@ Lines lost_within(milliseconds limit, const std::vector<std::string>& words, Cal
     for (const std::string& word : words)
         if (!contains(message, word)) lines.push_back("not '" + word + "' in: " + message);
     return lines;
+}
+
+/// Streams that take few tasks, for the processes that start meanwhile.
+struct ShortQueues {
+    explicit ShortQueues(int tasks) { ::setenv("LOCKSTEP_STANDIN_LAUNCH_QUEUE", std::to_string(tasks).c_str(), 1); }
+    ~ShortQueues() { ::unsetenv("LOCKSTEP_STANDIN_LAUNCH_QUEUE"); }
+    ShortQueues(const ShortQueues&) = delete;
+    ShortQueues& operator=(const ShortQueues&) = delete;
+};
+
+/// Trains; the last rank is killed before step 4. What the others say is wrong; `meanwhile` is called after every step.
+template <class Meanwhile>
+Lines train_until_a_rank_dies(ProcessGroup& group, Meanwhile&& meanwhile) {
+    const Images images(16);
+    Rank<test::Small> rank(group, {.shards = 4, .bucket_bytes = 8192});
+    return lost_within(seconds(20), {"of 2: "}, [&] {
+        for (int i = 0; i < 40; ++i) {
+            if (i == 4 && group.rank() + 1 == group.size()) {
+                rank.model.synchronize();
+                ::raise(SIGKILL);
+            }
+            rank.step(images, 0, 16);
+            meanwhile();
+        }
+        rank.model.synchronize();
+    });
 }
 
 }  // namespace
@@ -130,4 +157,41 @@ TEST_CASE("a rank that stops in the middle of training: no step is half taken") 
         return lines;
     });
     CHECK(found == "");
+}
+
+TEST_CASE("training over nccl with queues that are always full: what the GPUs wait for does not wait for the host") {
+    const ShortQueues few(6);
+    CHECK(on_gpus({.backend = "nccl", .limit = seconds(100)}, [](ProcessGroup& group) {
+              return same_bits<test::Normed>(group, {.shards = 4, .bucket_bytes = 8192});
+          }) == "");
+}
+
+TEST_CASE("a rank that dies: the others' GPUs go on, and their hosts say so") {
+    const GpuRanks start{.backend = "nccl", .timeout = seconds(30), .limit = seconds(60)};
+    const std::string killed = "rank 1: ended by signal 9\n";
+    CHECK(on_gpus(start, [](ProcessGroup& group) { return train_until_a_rank_dies(group, [] {}); }) == killed);
+    CHECK(on_gpus(start, [](ProcessGroup& group) {
+              standin::set_delays(3, 1000);
+              return train_until_a_rank_dies(group, [] {});
+          }) == killed);
+    {
+        const ShortQueues few(6);
+        CHECK(on_gpus(start, [](ProcessGroup& group) { return train_until_a_rank_dies(group, [] {}); }) == killed);
+    }
+    // The host gives memory back, for which CUDA waits until the GPU has nothing left to do.
+    CHECK(on_gpus(start, [](ProcessGroup& group) {
+              return train_until_a_rank_dies(group, [] {
+                  (void)Tensor::zeros({10000}, DType::f32, Device::cuda(0));
+                  release_cached_memory(Device::cuda(0));
+              });
+          }) == killed);
+    for (const int tasks : {1000, 1}) {
+        const ShortQueues few(tasks);
+        CHECK(on_gpus(start, [](ProcessGroup& group) {
+                  const Tensor x = on_gpu(1);
+                  for (int i = 0; i < 4; ++i) group.all_reduce(x);
+                  if (group.rank() == 1) ::raise(SIGKILL);
+                  return lost_within(seconds(20), {"rank 0 of 2: all_reduce number 5"}, [&] { group.all_reduce(x); });
+              }) == killed);
+    }
 }

@@ -75,15 +75,15 @@ std::string Link::failure() const {
     return text_of(state, "an operation", communicator_);
 }
 
-void Link::abort() noexcept {
-    if (communicator_) (void)ncclCommAbort(std::exchange(communicator_, nullptr));
+void Link::give_up(ncclComm_t communicator) noexcept {
+    if (communicator) (void)ncclCommAbort(communicator);
 }
 
 void Link::finish(Deadline deadline) noexcept {
     if (!communicator_) return;
     try {
         settle(ncclCommFinalize(communicator_), "ncclCommFinalize", deadline);
-        (void)ncclCommDestroy(std::exchange(communicator_, nullptr));
+        (void)ncclCommDestroy(take());
     } catch (const std::exception&) {
         abort();
     }

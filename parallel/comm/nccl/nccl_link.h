@@ -6,12 +6,14 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "lockstep/parallel/comm/deadline.h"
 
 namespace lockstep::nccl {
 
-/// Used from one thread at a time, with the same GPU current as when it was made. Throws TransportError.
+/// Used from one thread at a time, with the same GPU current as when it was made: even to ask for failures changes a
+/// communicator. Throws TransportError.
 class Link {
 public:
     /// Why waiting is in vain; empty as long as it is not.
@@ -27,8 +29,12 @@ public:
     void group(Deadline deadline, const std::function<void(ncclComm_t)>& body);
     /// What went wrong behind its back; empty if nothing has.
     std::string failure() const;
-    /// Gives up what is under way: kernels that wait for other ranks end. Nothing can be called behind it.
-    void abort() noexcept;
+    /// The communicator, for `give_up`; nothing can be called behind it but `abort` and `finish`, which do nothing.
+    ncclComm_t take() noexcept { return std::exchange(communicator_, nullptr); }
+    /// Ends what is under way: kernels that wait for other ranks end. Waits until the streams have done all that comes
+    /// before an operation of the communicator, host functions too: the caller holds nothing that these may want.
+    static void give_up(ncclComm_t communicator) noexcept;
+    void abort() noexcept { give_up(take()); }
     /// Nothing is under way: the other ranks may be told so. Gives up at the deadline.
     void finish(Deadline deadline) noexcept;
 

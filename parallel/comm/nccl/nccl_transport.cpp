@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,10 @@ std::byte* bytes_at(void* memory, std::size_t offset) {
     return memory ? static_cast<std::byte*>(memory) + offset : nullptr;
 }
 
+std::size_t begin_of(std::span<const std::size_t> parts, int part) {
+    return std::accumulate(parts.begin(), parts.begin() + part, std::size_t{0});
+}
+
 /// Streams of their own for what is waited for: apart from those that stage what lies in pieces.
 Stream& own_stream(Device device) { return Stream::of(device, StreamRole::exchange, 3); }
 
@@ -78,23 +83,24 @@ NcclTransport::NcclTransport(const TransportPlace& place, Device device, Stream*
     if (rank_ == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
     host_->broadcast(&id, sizeof id, 0, deadline);
     stream_.run("ncclCommInitRankConfig", {}, [&](const Launch&) {
-        link_ = std::make_unique<Link>(id, rank_, size_, deadline, [this] { return host_->failure(); });
+        link_ = std::make_unique<Link>(id, rank_, size_, deadline, [this] {
+            const std::string own = failure();
+            return own.empty() ? host_->failure() : own;
+        });
     });
     watcher_ = std::thread([this] { watch(); });
 }
 
 NcclTransport::~NcclTransport() {
-    bool finished = false;
+    if (!look().empty() || oldest()) note("the group was destroyed before its operations were done");
     {
         const std::scoped_lock lock(mutex_);
-        finished = failure_.empty() && look().empty() && pending_.empty();
         stopping_ = true;
         changed_.notify_all();
     }
-    watcher_.join();
-    const auto leave = [&](const Launch&) { finished ? link_->finish(Clock::now() + patience) : link_->abort(); };
+    watcher_.join();  // it has given up where that was to be done
     try {
-        stream_.run("ncclCommDestroy", {}, leave);
+        stream_.run("ncclCommDestroy", {}, [&](const Launch&) { link_->finish(Clock::now() + patience); });
     } catch (const std::exception&) {  // the GPU is lost, and what waits on it with it
         link_->abort();
     }
@@ -117,80 +123,125 @@ void NcclTransport::require_gpus_apart(const TransportPlace& place, Deadline dea
                     before, rank, all[rank].data()));
 }
 
-void NcclTransport::perform(std::string_view name, Deadline deadline, const Calls& calls) {
+void NcclTransport::perform(std::string_view name, Deadline deadline, const Calls& calls, const OwnPart& own) {
     const auto done = std::make_shared<Event>(device_);
-    {
-        const std::scoped_lock lock(mutex_);
+    const std::uint64_t number = begin(name, done);
+    try {
         require_alive();
-        try {
-            stream_.run(name, {}, [&](const Launch& launch) {
-                link_->group(deadline, [&](ncclComm_t communicator) {
-                    calls(communicator, static_cast<cudaStream_t>(launch.native));
-                });
-            });
-            stream_.record(*done);
-        } catch (const TransportError& error) {
-            fail(error.what());
-            throw;
-        } catch (const Error& error) {  // of the GPU
-            fail(fmt::format("rank {} cannot use {}: {}", rank_, device_.str(), error.what()));
-            throw;
-        }
-        if (pending_.empty()) first_since_ = Clock::now();
-        pending_.push_back({name, done});
-        changed_.notify_all();
+        if (own.bytes > 0 && own.to != own.from) stream_.copy(own.to, device_, own.from, device_, own.bytes);
+        enqueue(name, deadline, calls);
+        stream_.record(*done);
+    } catch (const TransportError& error) {
+        fail(error.what());
+        throw;
+    } catch (const Error& error) {  // of the GPU
+        fail(fmt::format("rank {} cannot use {}: {}", rank_, device_.str(), error.what()));
+        throw;
     }
+    end_of(number);
     if (waits_) wait(*done);
+}
+
+std::uint64_t NcclTransport::begin(std::string_view name, const std::shared_ptr<Event>& done) {
+    const std::scoped_lock lock(mutex_);
+    if (pending_.empty()) first_since_ = Clock::now();
+    pending_.push_back({name, done, ++operations_});
+    changed_.notify_all();
+    return operations_;
+}
+
+void NcclTransport::end_of(std::uint64_t number) {
+    const std::scoped_lock lock(mutex_);
+    for (Pending& one : pending_)
+        if (one.number == number) one.has_end = true;
+}
+
+void NcclTransport::enqueue(std::string_view name, Deadline deadline, const Calls& calls) {
+    const std::scoped_lock lock(calls_);
+    require_alive();  // else the communicator may be gone
+    stream_.run(name, {}, [&](const Launch& launch) {
+        link_->group(deadline,
+                     [&](ncclComm_t communicator) { calls(communicator, static_cast<cudaStream_t>(launch.native)); });
+    });
 }
 
 void NcclTransport::wait(const Event& done) {
     for (Backoff backoff(1000); !done.done(); backoff.pause()) {
         if (meanwhile) meanwhile();
-        const std::scoped_lock lock(mutex_);
-        if (!failure_.empty()) break;
+        if (!failure().empty()) break;
     }
-    const std::scoped_lock lock(mutex_);
     require_alive();
 }
 
 void NcclTransport::watch() {
-    std::unique_lock lock(mutex_);
-    while (!stopping_) {
-        if (pending_.empty() || !failure_.empty()) {
-            changed_.wait(lock);
-            continue;
-        }
+    const auto stopped = [&] {
+        std::unique_lock lock(mutex_);
+        if (pending_.empty() && !stopping_ && failure_.empty()) changed_.wait(lock);
+        return stopping_ || !failure_.empty();
+    };
+    while (!stopped()) {
         if (const std::string reason = look(); !reason.empty()) fail(reason);
-        changed_.wait_for(lock, pause);
+        std::unique_lock lock(mutex_);
+        if (!stopping_ && failure_.empty()) changed_.wait_for(lock, pause);
     }
+    if (!failure().empty()) give_up();
+}
+
+std::optional<NcclTransport::Pending> NcclTransport::oldest() {
+    const std::scoped_lock lock(mutex_);
+    return pending_.empty() ? std::nullopt : std::optional(pending_.front());
 }
 
 std::string NcclTransport::look() {
+    std::optional<Pending> one;
     try {
-        while (!pending_.empty() && pending_.front().done->done()) {
+        while ((one = oldest()) && one->has_end && one->done->done()) {
+            const std::scoped_lock lock(mutex_);
+            if (pending_.empty() || pending_.front().number != one->number) continue;  // another thread looks, too
             pending_.pop_front();
             first_since_ = Clock::now();
         }
     } catch (const Error& error) {  // of the GPU
         return fmt::format("rank {} has lost {}: {}", rank_, device_.str(), error.what());
     }
-    if (pending_.empty()) return {};
+    if (!one) return {};
     if (std::string reason = host_->failure(); !reason.empty()) return reason;
-    if (std::string reason = link_->failure(); !reason.empty()) return reason;
+    // Who is in the middle of a call looks himself.
+    if (const std::unique_lock calls(calls_, std::try_to_lock); calls)
+        if (std::string reason = link_->failure(); !reason.empty()) return reason;
+    const std::scoped_lock lock(mutex_);
     if (Clock::now() - first_since_ < timeout_) return {};
-    return fmt::format("the deadline has passed: {} on {} was not done within {} ms", pending_.front().name,
-                       device_.str(), timeout_.count());
+    return fmt::format("the deadline has passed: {} on {} was not done within {} ms", one->name, device_.str(),
+                       timeout_.count());
+}
+
+bool NcclTransport::note(const std::string& reason) noexcept {
+    const std::scoped_lock lock(mutex_);
+    if (!failure_.empty()) return false;
+    failure_ = reason;  // before the watching thread gives up: GPUs that wait go on behind that
+    changed_.notify_all();
+    return true;
 }
 
 void NcclTransport::fail(const std::string& reason) noexcept {
-    if (!failure_.empty()) return;
-    failure_ = reason;  // first: GPUs that wait go on behind what comes next
-    host_->abort(reason);
-    link_->abort();
+    if (note(reason)) host_->abort(reason);
+}
+
+void NcclTransport::give_up() noexcept {
+    ncclComm_t communicator = nullptr;
+    {
+        const std::scoped_lock lock(calls_);  // who is in a call has seen the failure, and lets go
+        communicator = link_->take();
+    }
+    try {
+        stream_.run("ncclCommAbort", {}, [&](const Launch&) { Link::give_up(std::exchange(communicator, nullptr)); });
+    } catch (const std::exception&) {  // the GPU is lost
+        Link::give_up(communicator);
+    }
 }
 
 void NcclTransport::require_alive() const {
-    if (!failure_.empty()) throw TransportError(failure_);
+    if (const std::string reason = failure(); !reason.empty()) throw TransportError(reason);
 }
 
 std::string NcclTransport::failure() const {
@@ -198,15 +249,7 @@ std::string NcclTransport::failure() const {
     return failure_;
 }
 
-void NcclTransport::abort(const std::string& reason) noexcept {
-    host_->abort(reason);  // whoever waits inside a call sees it and lets go of the lock
-    const std::scoped_lock lock(mutex_);
-    fail(reason);
-}
-
-void NcclTransport::copy_own(void* to, const void* from, std::size_t bytes) {
-    if (bytes > 0 && to != from) stream_.copy(to, device_, from, device_, bytes);
-}
+void NcclTransport::abort(const std::string& reason) noexcept { fail(reason); }
 
 void NcclTransport::broadcast(void* data, std::size_t bytes, int root, Deadline deadline) {
     perform("broadcast", deadline, [&](ncclComm_t communicator, cudaStream_t stream) {
@@ -230,47 +273,49 @@ void NcclTransport::all_gather(const void* in, void* out, std::span<const std::s
 }
 
 void NcclTransport::gather(const void* in, void* out, std::span<const std::size_t> bytes, int root, Deadline deadline) {
-    perform("gather", deadline, [&](ncclComm_t communicator, cudaStream_t stream) {
-        const std::size_t own = bytes[static_cast<std::size_t>(rank_)];
+    const std::size_t own = bytes[static_cast<std::size_t>(rank_)];
+    const auto calls = [&](ncclComm_t communicator, cudaStream_t stream) {
         if (rank_ != root && own > 0) check(ncclSend(in, own, ncclUint8, root, communicator, stream), "ncclSend");
         if (rank_ != root) return;
         each_part(bytes, [&](int part, std::size_t begin, std::size_t size) {
-            if (part == rank_) copy_own(bytes_at(out, begin), in, size);
             if (part != rank_ && size > 0)
                 check(ncclRecv(bytes_at(out, begin), size, ncclUint8, part, communicator, stream), "ncclRecv");
         });
-    });
+    };
+    perform("gather", deadline, calls,
+            rank_ == root ? OwnPart{bytes_at(out, begin_of(bytes, rank_)), in, own} : OwnPart{});
 }
 
 void NcclTransport::scatter(const void* in, void* out, std::span<const std::size_t> bytes, int root,
                             Deadline deadline) {
-    perform("scatter", deadline, [&](ncclComm_t communicator, cudaStream_t stream) {
-        const std::size_t own = bytes[static_cast<std::size_t>(rank_)];
+    const std::size_t own = bytes[static_cast<std::size_t>(rank_)];
+    const auto calls = [&](ncclComm_t communicator, cudaStream_t stream) {
         if (rank_ != root && own > 0) check(ncclRecv(out, own, ncclUint8, root, communicator, stream), "ncclRecv");
         if (rank_ != root) return;
         each_part(bytes, [&](int part, std::size_t begin, std::size_t size) {
-            if (part == rank_) copy_own(out, bytes_at(in, begin), size);
             if (part != rank_ && size > 0)
                 check(ncclSend(bytes_at(in, begin), size, ncclUint8, part, communicator, stream), "ncclSend");
         });
-    });
+    };
+    perform("scatter", deadline, calls,
+            rank_ == root ? OwnPart{out, bytes_at(in, begin_of(bytes, rank_)), own} : OwnPart{});
 }
 
 void NcclTransport::all_to_all(const void* in, std::span<const std::size_t> sent, void* out,
                                std::span<const std::size_t> received, Deadline deadline) {
-    perform("all_to_all", deadline, [&](ncclComm_t communicator, cudaStream_t stream) {
-        const void* own = nullptr;
+    const auto calls = [&](ncclComm_t communicator, cudaStream_t stream) {
         each_part(sent, [&](int part, std::size_t begin, std::size_t size) {
-            if (part == rank_) own = bytes_at(in, begin);
             if (part != rank_ && size > 0)
                 check(ncclSend(bytes_at(in, begin), size, ncclUint8, part, communicator, stream), "ncclSend");
         });
         each_part(received, [&](int part, std::size_t begin, std::size_t size) {
-            if (part == rank_) copy_own(bytes_at(out, begin), own, size);
             if (part != rank_ && size > 0)
                 check(ncclRecv(bytes_at(out, begin), size, ncclUint8, part, communicator, stream), "ncclRecv");
         });
-    });
+    };
+    perform("all_to_all", deadline, calls,
+            {bytes_at(out, begin_of(received, rank_)), bytes_at(in, begin_of(sent, rank_)),
+             received[static_cast<std::size_t>(rank_)]});
 }
 
 void NcclTransport::all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, Deadline deadline) {

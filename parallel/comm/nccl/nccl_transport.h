@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -17,9 +18,19 @@
 
 namespace lockstep::nccl {
 
+/// What a rank has for itself in an operation, which NCCL need not move.
+struct OwnPart {
+    void* to = nullptr;
+    const void* from = nullptr;
+    std::size_t bytes = 0;
+};
+
 /// Collectives are operations of NCCL's, enqueued on a stream; a thread of its own watches those under way, and gives
 /// them up when a deadline passes, NCCL finds something wrong, or the group of host memory has ended. GPUs that wait
 /// for a rank then go on, with numbers that nobody may use: `failure` says so before they do.
+///
+/// Host functions of the stream ask `failure` and may call `abort`, while another thread waits for the stream: so what
+/// these two take is never held during a call of CUDA's or NCCL's, and the watching thread alone gives up.
 class NcclTransport final : public Transport {
 public:
     NcclTransport(const TransportPlace& place, Device device, Stream* stream, std::shared_ptr<Transport> host);
@@ -57,19 +68,29 @@ private:
     struct Pending {
         std::string_view name;
         std::shared_ptr<Event> done;
+        std::uint64_t number;  ///< tells them apart
+        bool has_end = false;  ///< `done` has been recorded
     };
 
     /// One GPU for each rank, or TransportError names two that share one.
     void require_gpus_apart(const TransportPlace& place, Deadline deadline);
-    /// One operation: `calls` as one group of NCCL's.
-    void perform(std::string_view name, Deadline deadline, const Calls& calls);
-    void copy_own(void* to, const void* from, std::size_t bytes);
+    /// One operation: `calls` as one group of NCCL's, behind the copy of the own part.
+    void perform(std::string_view name, Deadline deadline, const Calls& calls, const OwnPart& own = {});
+    /// Under way from here on, as the call that enqueues it may already wait for it; returns its number.
+    std::uint64_t begin(std::string_view name, const std::shared_ptr<Event>& done);
+    void end_of(std::uint64_t number);
+    void enqueue(std::string_view name, Deadline deadline, const Calls& calls);
     void wait(const Event& done);
     void watch();
-    /// Under the lock: what is wrong by now with what is under way; empty if nothing is.
+    /// What is wrong by now with what is under way; empty if nothing is.
     std::string look();
-    /// Under the lock.
+    /// The oldest operation that is under way; none when all are done.
+    std::optional<Pending> oldest();
+    /// There is no going on; false where that is known already.
+    bool note(const std::string& reason) noexcept;
+    /// The same, for the ranks' hosts as well.
     void fail(const std::string& reason) noexcept;
+    void give_up() noexcept;
     void require_alive() const;
 
     const Device device_;
@@ -78,10 +99,12 @@ private:
     Stream& stream_;
     const bool waits_;  ///< until every operation is done
     std::shared_ptr<Transport> host_;
+    std::mutex calls_;  ///< of link_, during its calls; taken before mutex_, never by a host function
     std::unique_ptr<Link> link_;
-    mutable std::mutex mutex_;  ///< of everything below, and of the calls of link_
+    mutable std::mutex mutex_;  ///< of everything below; held for a moment only
     std::condition_variable changed_;
     std::deque<Pending> pending_;  ///< in order
+    std::uint64_t operations_ = 0;
     Deadline first_since_{};
     std::string failure_;
     bool stopping_ = false;
