@@ -61,6 +61,7 @@ public:
     bool has_gpu_memory() const { return backend_makes_on_ && transport_ != nullptr; }
     /// See Transport.
     bool takes_gpu_memory() const { return transport_ != nullptr && transport_->takes_gpu_memory(); }
+    bool may_call_cuda() const { return transport_ != nullptr && transport_->may_call_cuda(); }
     /// Throws CommunicationError if something that was enqueued has failed.
     void check();
 

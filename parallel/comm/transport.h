@@ -56,6 +56,9 @@ public:
     /// Whether messages and collectives that only move data may be given memory of GPUs, too, whatever memory the other
     /// ranks give.
     virtual bool takes_gpu_memory() const { return false; }
+    /// Whether its calls may call CUDA, whatever memory they are given: then none is made in a host function of a
+    /// stream, nor does one wait for a thread that makes it.
+    virtual bool may_call_cuda() const { return false; }
     /// Between the same ranks, for host memory.
     virtual Transport& on_host() { return *this; }
 

@@ -44,7 +44,7 @@ void copy_recorded(const EngineContext& context, Stream& lane, void* to, Device 
                    Device from_device, std::size_t bytes) {
     const auto copy = [&] { lane.copy(to, to_device, from, from_device, bytes); };
     if (context.recorder)
-        context.recorder->around(lane, SpanKind::input, false, "copy", copy);
+        context.recorder->around(lane, SpanKind::input, false, "copy", copy, [](auto&& call) { call(); });
     else
         copy();
 }

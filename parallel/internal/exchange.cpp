@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <future>
 #include <memory>
 #include <utility>
 
@@ -94,8 +93,10 @@ private:
     std::vector<std::size_t> in_, out_;
 };
 
-/// Runs on a thread of the device's driver, in the order of the stream. It calls no device, and what it waits for is
-/// other processes, which wait for no stream of this one but through what it has sent already.
+/// Made in the order of the stream: by a host function on a thread of the device's driver, where it calls no device,
+/// and what it waits for is other processes, which wait for no stream of this one but through what it has sent already.
+/// A backend that may call CUDA (an MPI that knows GPUs asks the driver about every pointer) is called by the host
+/// instead: another thread may be in the driver, waiting for the stream with a lock that such a question wants.
 struct HostCall {
     OtherRanks others;
     std::shared_ptr<Health> health;
@@ -129,11 +130,7 @@ private:
             const Launch launch{device};
             const Invocation call{
                 launch, pointers.data(), pointers.data() + inputs, nullptr, nullptr, nullptr, nullptr, 0, 0, 0, 1};
-            // A library that knows GPUs asks the driver about every pointer, which CUDA forbids on this thread.
-            if (others.job->takes_gpu_memory())
-                std::async(std::launch::async, [&] { meet(others, body, call); }).get();
-            else
-                meet(others, body, call);
+            meet(others, body, call);
         } catch (const CommunicationError&) {
             throw;  // names rank and operation itself
         } catch (const std::exception& error) {
@@ -162,7 +159,10 @@ void place_staged(EngineContext& context, Schedule& schedule, ExchangeSpec spec)
     auto call = std::make_shared<const HostCall>(HostCall{context.others(), context.health, spec.name,
                                                           std::move(spec.body), spec.behind_commits, stream.device(),
                                                           memory, std::move(pointers), spec.in.size(), status});
-    schedule.call(stream, {spec.name, [call = std::move(call)] { (*call)(); }, spec.collective});
+    schedule.call(stream, {.name = spec.name,
+                           .function = [call = std::move(call)] { (*call)(); },
+                           .collective = spec.collective,
+                           .by_host = context.job->may_call_cuda()});
     for (CopySpec& result : results) schedule.copy(stream, std::move(result));
     const PlaceRef word = fixed(Buffer::allocate(stream, sizeof(StatusWord), "status"), 0, sizeof(StatusWord));
     schedule.copy(stream, {fixed(memory, places.status(), sizeof(StatusWord)), word, sizeof(StatusWord)});

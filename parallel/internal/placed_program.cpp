@@ -130,6 +130,8 @@ PlacedProgram::PlacedProgram(EngineContext& context, const ConstantCache& consta
       memory_(context, constants, *batch_, sums_ ? &*sums_ : nullptr, buckets_, ready_),
       context_(context) {
     ProgramPlacer(*this, context, update).place();
+    schedule_.put_off_calls(0, forward_end_);
+    schedule_.put_off_calls(forward_end_, schedule_.size());
 }
 
 std::shared_ptr<Instance> PlacedProgram::acquire() {

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <set>
+
 #include "lockstep/ops/internal/step_operations.h"
 #include "lockstep/runtime/error.h"
 
@@ -38,6 +41,11 @@ void Schedule::copy(Stream& stream, CopySpec copy) {
 }
 
 void Schedule::call(Stream& stream, CallSpec call) {
+    if (call.by_host) {
+        call.reached = events_.size();
+        events_.emplace_back(stream.device());
+        phase_of_event_.push_back(phase_of(stream));
+    }
     calls_.push_back(std::move(call));
     add(Command::Kind::call, stream, calls_.size() - 1, phase_of(stream));
 }
@@ -53,6 +61,25 @@ void Schedule::wait(Stream& stream, int event) {
     const auto index = static_cast<std::size_t>(event);
     const bool committing = phase_of(stream) == Phase::commit || phase_of_event_[index] == Phase::commit;
     add(Command::Kind::wait, stream, index, committing ? Phase::commit : Phase::work);
+}
+
+void Schedule::put_off_calls(std::size_t first, std::size_t last) {
+    std::set<const Stream*> streams;  // that have come to such a call, or to an event behind one
+    std::set<std::size_t> events;
+    const auto waits = [&](const Command& command) {
+        if (command.phase != Phase::work) return false;
+        const bool begins = (command.kind == Command::Kind::call && calls_[command.index].by_host) ||
+                            (command.kind == Command::Kind::wait && events.contains(command.index));
+        if (begins) streams.insert(command.stream);
+        if (!streams.contains(command.stream)) return false;
+        if (command.kind == Command::Kind::record) events.insert(command.index);
+        return true;
+    };
+    std::vector<Command> at_once, later;
+    for (std::size_t i = first; i < last; ++i) (waits(commands_[i]) ? later : at_once).push_back(commands_[i]);
+    const auto behind =
+        std::copy(at_once.begin(), at_once.end(), commands_.begin() + static_cast<std::ptrdiff_t>(first));
+    std::copy(later.begin(), later.end(), behind);
 }
 
 Instance::Instance(const Schedule& schedule, std::vector<std::shared_ptr<Buffer>> workspaces)
@@ -143,7 +170,18 @@ void Instance::issue(Schedule& schedule, const Command& command) {
             command.stream->copy(address(copy.to), copy.to.owner, address(copy.from), copy.from.owner, copy.bytes);
             break;
         }
-        case Command::Kind::call: command.stream->callback(schedule.calls()[command.index].function); break;
+        case Command::Kind::call: {
+            const CallSpec& call = schedule.calls()[command.index];
+            if (!call.by_host) {
+                command.stream->callback(call.function);
+                break;
+            }
+            Event& reached = schedule.events()[call.reached];
+            command.stream->record(reached);
+            reached.synchronize();
+            call.function();
+            break;
+        }
         case Command::Kind::record: command.stream->record(schedule.events()[command.index]); break;
         case Command::Kind::wait: command.stream->wait(schedule.events()[command.index]); break;
     }
@@ -171,45 +209,52 @@ SpanKind kind_of(const Stream& stream, const CopySpec& copy, SpanKind computing)
 
 }  // namespace
 
-void Instance::issue_recorded(Schedule& schedule, const Command& command, StepRecorder& recorder, SpanKind computing) {
+template <class Attempt>
+void Instance::issue_recorded(Schedule& schedule, const Command& command, StepRecorder& recorder, SpanKind computing,
+                              Attempt attempt) {
     Stream& stream = *command.stream;
     const auto enqueue = [&] { issue(schedule, command); };
+    const auto around = [&](SpanKind kind, bool collective, std::string_view name) {
+        recorder.around(stream, kind, collective, name, enqueue, attempt);
+    };
     switch (command.kind) {
         case Command::Kind::run: {
             const TaskSpec& task = *tasks_[command.index].spec;
-            recorder.around(stream, kind_of(stream, task, computing), task.collective, task.operation->name(), enqueue);
+            around(kind_of(stream, task, computing), task.collective, task.operation->name());
             break;
         }
         case Command::Kind::copy:
-            recorder.around(stream, kind_of(stream, schedule.copies()[command.index], computing), false, "copy",
-                            enqueue);
+            around(kind_of(stream, schedule.copies()[command.index], computing), false, "copy");
             break;
         case Command::Kind::call: {
             const CallSpec& call = schedule.calls()[command.index];
-            recorder.around(stream, SpanKind::communication, call.collective, call.name, enqueue);
+            around(SpanKind::communication, call.collective, call.name);
             break;
         }
         case Command::Kind::record:
-        case Command::Kind::wait: enqueue(); break;
+        case Command::Kind::wait: attempt(enqueue); break;
+    }
+}
+
+template <class Attempt>
+void Instance::enqueue(Schedule& schedule, std::size_t first, std::size_t last, Phase phase, StepRecorder* recorder,
+                       SpanKind computing, Attempt attempt) {
+    for (std::size_t i = first; i < last; ++i) {
+        const Command& command = schedule.commands()[i];
+        if (command.phase != phase) continue;
+        if (recorder)
+            issue_recorded(schedule, command, *recorder, computing, attempt);
+        else
+            attempt([&] { issue(schedule, command); });
     }
 }
 
 void Instance::enqueue(Schedule& schedule, std::size_t first, std::size_t last, Phase phase, StepRecorder* recorder,
                        SpanKind computing) {
-    for (std::size_t i = first; i < last; ++i) {
-        const Command& command = schedule.commands()[i];
-        if (command.phase != phase) continue;
-        const auto go = [&] {
-            if (recorder)
-                issue_recorded(schedule, command, *recorder, computing);
-            else
-                issue(schedule, command);
-        };
-        if (phase == Phase::work)
-            go();
-        else
-            insist(go);
-    }
+    if (phase == Phase::work)
+        enqueue(schedule, first, last, phase, recorder, computing, [](auto&& call) { call(); });
+    else
+        enqueue(schedule, first, last, phase, recorder, computing, [](auto&& call) { insist(call); });
 }
 
 }  // namespace lockstep

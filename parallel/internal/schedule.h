@@ -29,7 +29,8 @@ struct PlaceRef {
 /// Fixed memory: `bytes` from `offset` on.
 PlaceRef fixed(const std::shared_ptr<Buffer>& memory, std::size_t offset, std::size_t bytes);
 
-/// What is decided must go through: a call of a device's that fails is made once more.
+/// What is decided must go through: a call of a device's that fails, and so has done nothing, is made once more.
+/// Several calls at once are for this only where those that went well may be made again.
 template <class Call>
 void insist(Call&& call) {
     try {
@@ -71,12 +72,15 @@ struct CopySpec {
     std::size_t bytes = 0;
 };
 
-/// A host function: what the host does in the order of a stream, on memory of its own. It may wait for other processes,
-/// never for a device of this one.
+/// What the host does in the order of a stream, on memory of its own: as a host function, which may wait for other
+/// processes, never for a device of this one or for a thread that calls CUDA.
 struct CallSpec {
     std::string name;
-    std::function<void()> function;  ///< what it throws is the stream's failure
+    std::function<void()> function;  ///< what it throws is the stream's failure; of one by the host, the step's
     bool collective = false;         ///< as in TaskSpec
+    /// It may call CUDA: whoever enqueues waits for the stream and makes the call himself.
+    bool by_host = false;
+    std::size_t reached = 0;  ///< of one by the host: the event to wait for
 };
 
 /// A step is enqueued in two phases, so that whatever goes wrong while most of it is enqueued leaves the model as it
@@ -104,6 +108,9 @@ public:
     /// A new event, recorded here.
     int record(Stream& stream);
     void wait(Stream& stream, int event);
+    /// Moves calls by the host among [first, last), and all that comes behind one, to where the devices have been given
+    /// everything else: they are at work while the host waits.
+    void put_off_calls(std::size_t first, std::size_t last);
 
     const std::vector<Command>& commands() const { return commands_; }
     const std::vector<TaskSpec>& tasks() const { return tasks_; }
@@ -142,7 +149,13 @@ private:
     };
     static void perform(const Task& task, const Launch& launch);
     void issue(Schedule& schedule, const Command& command);
-    void issue_recorded(Schedule& schedule, const Command& command, StepRecorder& recorder, SpanKind computing);
+    /// `attempt` is what each call of a device's goes through.
+    template <class Attempt>
+    void issue_recorded(Schedule& schedule, const Command& command, StepRecorder& recorder, SpanKind computing,
+                        Attempt attempt);
+    template <class Attempt>
+    void enqueue(Schedule& schedule, std::size_t first, std::size_t last, Phase phase, StepRecorder* recorder,
+                 SpanKind computing, Attempt attempt);
     char* start(const PlaceRef& place) const;
     Access access(const PlaceRef& place, Device runner, bool write) const;
     std::vector<std::shared_ptr<Buffer>> workspaces_;

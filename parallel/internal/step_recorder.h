@@ -24,14 +24,16 @@ public:
     void go_on();
     void pause() { current_ = nullptr; }
     void close_step() { open_ = false; }
-    /// Calls `enqueue`, which puts one piece of work on `stream`.
-    template <class Enqueue>
-    void around(Stream& stream, SpanKind kind, bool collective, std::string_view name, Enqueue&& enqueue) {
-        if (!current_) return enqueue();
+    /// Calls `enqueue`, which puts one piece of work on `stream`. What is enqueued, the piece and its two events, goes
+    /// through `attempt` one by one: a call that fails there does not let those before it be made again.
+    template <class Enqueue, class Attempt>
+    void around(Stream& stream, SpanKind kind, bool collective, std::string_view name, Enqueue&& enqueue,
+                Attempt&& attempt) {
+        if (!current_) return attempt(enqueue);
         Mark& mark = next_mark(stream);
-        stream.record(mark.begin);
-        enqueue();
-        stream.record(mark.end);
+        attempt([&] { stream.record(mark.begin); });
+        attempt(enqueue);
+        attempt([&] { stream.record(mark.end); });
         mark.kind = kind;
         mark.collective = collective;
         mark.name = name;

@@ -1,11 +1,16 @@
 // A rank under mpirun that has devices of the CUDA stand-in, whose memory MPI can read as it reads the host's: does
 // every operation on them, trains, and writes down what was wrong.
 //     mpi-gpu-rank FOLDER
+#include <unistd.h>
+
+#include <atomic>
 #include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <string>
+#include <thread>
 
+#include "lockstep/tests/cuda_standin/mpi_knows_gpus.h"
 #include "lockstep/tests/cuda_standin/ranks_training.h"
 #include "lockstep/tests/parallel/comm/group_exercise.h"
 
@@ -71,11 +76,46 @@ Lines mixed(ProcessGroup& group) {
     return lines;
 }
 
+/// Another part of the program gives memory back all the time, for which CUDA waits until the GPU is idle while nobody
+/// else gets an answer from it.
+class Neighbour {
+public:
+    ~Neighbour() {
+        stopped_ = true;
+        thread_.join();
+    }
+
+private:
+    std::atomic<bool> stopped_{false};
+    std::thread thread_{[this] {
+        while (!stopped_) {
+            void* memory = nullptr;
+            if (cudaMalloc(&memory, 256) == cudaSuccess) (void)cudaFree(memory);
+            std::this_thread::sleep_for(std::chrono::microseconds(200));
+        }
+    }};
+};
+
+/// Steps beside a neighbour.
+Lines beside_others(ProcessGroup& group) {
+    standin::set_delays(static_cast<std::uint64_t>(group.rank()) + 1, 100);
+    Lines lines;
+    {
+        const Neighbour neighbour;
+        lines = same_bits<test::Normed>(group, {.shards = 4, .bucket_bytes = 8192});
+        append(lines, same_bits<test::Synced>(group, {.shards = 4, .bucket_bytes = 40000}));
+    }
+    standin::set_delays(0, 0);
+    return lines;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
     if (argc != 2) return 2;
     const std::string told = std::getenv("LOCKSTEP_MPI_CUDA_AWARE");
+    ::alarm(150);  // ends a rank that hangs
+    if (told == "1") let_mpi_know_gpus();
     std::ofstream out(std::string(argv[1]) + "/rank" + std::getenv("OMPI_COMM_WORLD_RANK"));
     try {
         ProcessGroup group({.backend = "mpi"});
@@ -84,6 +124,7 @@ int main(int argc, char** argv) {
         append(lines, who_moves(group, told == "1"));
         append(lines, mixed(group));
         append(lines, same_bits<test::Normed>(group, {.shards = 8, .bucket_bytes = 4096}));
+        append(lines, beside_others(group));
         for (const standin::Mistake& mistake : standin::take_mistakes()) lines.push_back(mistake.message);
         for (const std::string& line : lines) out << line << '\n';
         out << "done\n";

@@ -72,6 +72,37 @@ TEST_CASE("a failing call in a step: taken in full or not at all", "[two_phases]
     test::check_no_mistakes();
 }
 
+TEST_CASE("the same while a log of steps is kept: nothing is done twice", "[two_phases]") {
+    const Images images(8);
+    const EngineOptions options{.shards = 3, .bucket_bytes = 20000};
+    Trained<test::Normed> tried(gpus(2), options), twin(gpus(2), options);
+    for (Trained<test::Normed>* each : {&tried, &twin}) each->model.engine().log_steps(2);
+    const auto step = [&](Trained<test::Normed>& on) {
+        on.step(images, 0, 8);
+        on.model.synchronize();
+    };
+    const Outcome outcome = fail_each("cudaEventRecord", tried, twin, step, values);
+    CHECK(outcome.thrown > 0);
+    CHECK(outcome.taken > 0);
+    test::check_no_mistakes();
+}
+
+TEST_CASE("errors that another part of the program has left unread are none of a step's", "[two_phases]") {
+    const Images images(8);
+    Trained<test::Normed> disturbed(gpus(2), {.shards = 4}), twin(gpus(2), {.shards = 4});
+    for (int i = 0; i < 4; ++i) {
+        CHECK(cudaSetDevice(99) == cudaErrorInvalidDevice);
+        disturbed.step(images, 0, 8);
+        const auto made = standin::take_mistakes();  // the planted one, and that nobody fetched its error
+        for (const auto& each : made) CHECK(each.message.find("cudaSetDevice") == 0);
+        twin.step(images, 0, 8);
+    }
+    disturbed.model.synchronize();
+    twin.model.synchronize();
+    CHECK((disturbed.values() == twin.values()));
+    test::check_no_mistakes();
+}
+
 TEST_CASE("a failing call in the longer form: every part is done in full or not at all", "[two_phases]") {
     const Images images(8);
     const auto gradients = [](Trained<test::Normed>& of) {

@@ -147,6 +147,7 @@ public:
 
     std::string_view backend() const override { return "mpi"; }
     bool takes_gpu_memory() const override { return world_.cuda_aware(); }
+    bool may_call_cuda() const override { return world_.may_call_cuda(); }
 
     std::unique_ptr<Message> send(const void* data, std::size_t bytes, int to, std::uint32_t tag) override {
         return begin_send(data, bytes, to, communicators_[tag >> 31], tag);

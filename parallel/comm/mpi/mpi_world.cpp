@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 
 #include "lockstep/parallel/comm/mpi/mpi_thread.h"
 #include "lockstep/runtime/internal/environment.h"
@@ -23,11 +24,12 @@ bool initialized() {
     return yes != 0;
 }
 
-bool says_cuda_aware() {
+/// What this MPI says of itself; nothing where it does not say.
+std::optional<bool> says_cuda_aware() {
 #ifdef MPIX_CUDA_AWARE_SUPPORT
     return MPIX_Query_cuda_support() != 0;
 #else
-    return false;
+    return std::nullopt;
 #endif
 }
 
@@ -78,7 +80,9 @@ MpiWorld::MpiWorld(std::chrono::milliseconds timeout) {
             "MPI was started without support for threads: ask MPI_Init_thread for "
             "MPI_THREAD_MULTIPLE, or leave it to Lockstep");
     serial_ = provided < MPI_THREAD_MULTIPLE;
-    cuda_aware_ = told ? *told != 0 : says_cuda_aware();
+    const std::optional<bool> says = says_cuda_aware();
+    cuda_aware_ = told ? *told != 0 : says.value_or(false);
+    may_call_cuda_ = cuda_aware_ || says.value_or(true);
     require_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
     require_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
 }

@@ -32,12 +32,14 @@ public:
     /// Whether this MPI takes memory of GPUs: what it says itself (MPIX_Query_cuda_support of Open MPI), unless
     /// LOCKSTEP_MPI_CUDA_AWARE (0 or 1) says otherwise.
     bool cuda_aware() const { return cuda_aware_; }
+    /// Whether it may ask CUDA about the memory that it is given. An MPI that does not say what it knows may.
+    bool may_call_cuda() const { return may_call_cuda_; }
 
 private:
     explicit MpiWorld(std::chrono::milliseconds timeout);
     static void finalize();
     int rank_ = 0, size_ = 1;
-    bool serial_ = false, cuda_aware_ = false;
+    bool serial_ = false, cuda_aware_ = false, may_call_cuda_ = true;
     std::mutex mutex_;
     inline static std::chrono::milliseconds timeout_{};                       ///< of MPI_Init and MPI_Finalize
     inline static std::atomic<bool> given_up_{false}, skip_finalize_{false};  // read when the world may be gone

@@ -1,0 +1,148 @@
+// Calls that the host makes itself in the middle of a schedule: behind what comes before them on their stream, and when
+// the devices have been given all that does not wait for them.
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/parallel/internal/schedule.h"
+#include "lockstep/tests/catch.h"
+
+using namespace lockstep;
+
+namespace {
+
+Stream& compute() { return Stream::of(Device::cpu(0)); }
+Stream& other() { return Stream::of(Device::cpu(1)); }
+Stream& exchange() { return Stream::of(Device::cpu(0), StreamRole::exchange); }
+Stream& commit() { return Stream::of(Device::cpu(0), StreamRole::commit); }
+
+/// What ran, in order.
+class Log {
+public:
+    CallSpec on_device(const std::string& name) {
+        return {.name = name, .function = [this, name] { add(name); }};
+    }
+    CallSpec by_host(const std::string& name) {
+        return {.name = name,
+                .function = [this, name] { add(name + " by " + (on_host() ? "the host" : "another")); },
+                .by_host = true};
+    }
+    std::vector<std::string> lines() const {
+        const std::scoped_lock lock(mutex_);
+        return lines_;
+    }
+    std::size_t place(const std::string& line) const {
+        const auto all = lines();
+        return static_cast<std::size_t>(std::find(all.begin(), all.end(), line) - all.begin());
+    }
+    void add(const std::string& line) {
+        const std::scoped_lock lock(mutex_);
+        lines_.push_back(line);
+    }
+
+private:
+    bool on_host() const { return std::this_thread::get_id() == host_; }
+    std::thread::id host_ = std::this_thread::get_id();
+    mutable std::mutex mutex_;
+    std::vector<std::string> lines_;
+};
+
+/// Two exchanges, each behind a piece of work, while work goes on; what needs the first one's result waits for it.
+void place(Schedule& schedule, Log& log, bool by_host) {
+    const auto call = [&](const std::string& name) { return by_host ? log.by_host(name) : log.on_device(name); };
+    schedule.call(compute(), log.on_device("first work"));
+    schedule.wait(exchange(), schedule.record(compute()));
+    schedule.call(exchange(), call("first exchange"));
+    const int exchanged = schedule.record(exchange());
+    schedule.call(compute(), log.on_device("second work"));
+    schedule.wait(other(), exchanged);
+    schedule.call(other(), log.on_device("what needs the exchange"));
+    schedule.wait(exchange(), schedule.record(compute()));
+    schedule.call(exchange(), call("second exchange"));
+    schedule.call(compute(), log.on_device("third work"));
+    schedule.wait(commit(), schedule.record(exchange()));
+    schedule.call(commit(), log.on_device("commit"));
+}
+
+void run(Schedule& schedule, Phase phase) { Instance(schedule, {}).enqueue(schedule, 0, schedule.size(), phase); }
+
+void rest() {
+    for (Stream* stream : {&compute(), &other(), &exchange(), &commit()}) stream->synchronize();
+}
+
+}  // namespace
+
+TEST_CASE("the host makes its calls in the order of the stream, and what waits for them comes behind") {
+    Log log;
+    Schedule schedule;
+    place(schedule, log, true);
+    schedule.put_off_calls(0, schedule.size());
+    for (int round = 0; round < 20; ++round) {
+        run(schedule, Phase::work);
+        run(schedule, Phase::commit);
+        rest();
+        const auto lines = log.lines();
+        REQUIRE(lines.size() == 7u * static_cast<std::size_t>(round + 1));
+        Log last;
+        for (std::size_t i = lines.size() - 7; i < lines.size(); ++i) last.add(lines[i]);
+        CHECK(last.place("first work") < last.place("first exchange by the host"));
+        CHECK(last.place("second work") < last.place("second exchange by the host"));
+        CHECK(last.place("first exchange by the host") < last.place("second exchange by the host"));
+        CHECK(last.place("first exchange by the host") < last.place("what needs the exchange"));
+        CHECK(last.place("second exchange by the host") < last.place("commit"));
+        CHECK(last.place("third work") < 7);
+    }
+}
+
+TEST_CASE("the devices have all other work when the host makes its first call") {
+    for (const bool put_off : {true, false}) {
+        Log log;
+        Schedule schedule;
+        bool has_all = false;
+        schedule.call(compute(), log.on_device("first work"));
+        schedule.wait(exchange(), schedule.record(compute()));
+        schedule.call(exchange(), {.name = "exchange",
+                                   .function =
+                                       [&] {  // the device goes on by itself, or it never comes to its second piece
+                                           const auto end = std::chrono::steady_clock::now() +
+                                                            std::chrono::milliseconds(put_off ? 20000 : 300);
+                                           while (!has_all && std::chrono::steady_clock::now() < end)
+                                               has_all = log.place("second work") < log.lines().size();
+                                       },
+                                   .by_host = true});
+        schedule.call(compute(), log.on_device("second work"));
+        if (put_off) schedule.put_off_calls(0, schedule.size());
+        run(schedule, Phase::work);
+        rest();
+        CHECK(has_all == put_off);
+    }
+}
+
+TEST_CASE("without calls by the host nothing is moved") {
+    Log log;
+    Schedule schedule, same;
+    place(schedule, log, false);
+    place(same, log, false);
+    schedule.put_off_calls(0, schedule.size());
+    REQUIRE(schedule.size() == same.size());
+    for (std::size_t i = 0; i < same.size(); ++i) {
+        CHECK(schedule.commands()[i].kind == same.commands()[i].kind);
+        CHECK(schedule.commands()[i].stream == same.commands()[i].stream);
+        CHECK(schedule.commands()[i].index == same.commands()[i].index);
+    }
+}
+
+TEST_CASE("what a call by the host throws reaches who enqueues, and nothing behind it is enqueued") {
+    Log log;
+    Schedule schedule;
+    schedule.call(exchange(), {.name = "bad", .function = [] { throw std::runtime_error("lost"); }, .by_host = true});
+    schedule.call(exchange(), log.on_device("behind"));
+    schedule.put_off_calls(0, schedule.size());
+    CHECK_THROWS_WITH(run(schedule, Phase::work), "lost");
+    rest();
+    CHECK(log.lines().empty());
+}
