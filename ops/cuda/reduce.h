@@ -1,29 +1,39 @@
-// Reductions whose order of summation is fixed by the shape: a block adds with so many lanes, lanes are joined in a
-// tree, and long reductions are cut in parts that a second kernel joins in order. No atomics.
+// Reductions whose order of summation is fixed by the shape: a group of threads adds with so many lanes, which CUB
+// joins, and long reductions are cut in parts that a second kernel joins. No atomics.
 #pragma once
 
 #include "lockstep/ops/cuda/kernel.h"
 #include "lockstep/ops/internal/arithmetic.h"
+
+#if defined(__CUDACC__)
+#include <cub/block/block_reduce.cuh>
+#include <cub/warp/warp_reduce.cuh>
+#endif
 
 namespace lockstep::cuda {
 
 /// `outputs` results of `count` elements each.
 struct ReducePlan {
     std::int64_t outputs = 0, count = 0;
-    int lanes = 1;        ///< partial results side by side; a power of two, at most block_threads
-    int parts = 1;        ///< pieces of the elements
-    bool across = false;  ///< neighbouring outputs, not neighbouring elements, are neighbours in memory
+    int lanes = 1;  ///< threads that share a job: one, a warp or a block
+    int parts = 1;  ///< pieces of the elements
 
-    /// Lanes and parts for a shape.
+    static constexpr int warp_threads = 32;
+
+    /// Lanes and parts for a shape. `across`: neighbouring outputs, not neighbouring elements, are neighbours in
+    /// memory, so that threads which read neighbours have an output each.
     static ReducePlan make(std::int64_t outputs, std::int64_t count, bool across) {
-        ReducePlan plan{outputs, count, 8, 1, across};
-        while (!across && plan.lanes < block_threads && plan.lanes * 16 < count) plan.lanes *= 2;
-        const std::int64_t threads = std::int64_t{1} << 17;  // enough for every GPU there is
+        ReducePlan plan{outputs, count, 1, 1};
+        if (!across && count > warp_threads) plan.lanes = count > 2048 ? block_threads : warp_threads;
+        constexpr std::int64_t threads = std::int64_t{1} << 17;  // enough for every GPU there is
         const std::int64_t useful = count / (plan.lanes * 16);
         const std::int64_t wanted = threads / std::max<std::int64_t>(1, outputs * plan.lanes);
-        plan.parts = static_cast<int>(std::clamp<std::int64_t>(std::min(useful, wanted), 1, 256));
+        plan.parts =
+            static_cast<int>(std::clamp<std::int64_t>(std::min(useful, wanted), 1, plan.lanes > 1 ? 256 : 1024));
         return plan;
     }
+    /// Joins what the parts came to.
+    ReducePlan of_parts() const { return {outputs, parts, warp_threads, 1}; }
     std::int64_t jobs() const { return outputs * parts; }
     template <class R>
     std::size_t scratch_bytes() const {
@@ -58,69 +68,93 @@ LOCKSTEP_ELEMENT void finish_job(const R& r, const ReducePlan& plan, std::int64_
         r.finish(job, value);
 }
 
-#if defined(__CUDACC__)
+/// A job of one lane.
 template <class R>
-__global__ void __launch_bounds__(block_threads) reduce_blocks(R r, ReducePlan plan, typename R::Value* partial) {
+struct ReduceAlone {
+    R r;
+    ReducePlan plan;
+    typename R::Value* partial;
+    LOCKSTEP_ELEMENT void operator()(std::int64_t job) const {
+        finish_job(r, plan, job, add_lane(r, plan, job, 0), partial);
+    }
+};
+
+#if defined(__CUDACC__)
+/// Jobs of `lanes` lanes: a warp's or a block's. CUB joins lanes in a fixed order.
+template <int lanes, class R>
+__global__ void __launch_bounds__(block_threads) reduce_jobs(R r, ReducePlan plan, typename R::Value* partial) {
     using Value = typename R::Value;
-    __shared__ alignas(Value) unsigned char memory[sizeof(Value) * block_threads];
-    Value* shared = reinterpret_cast<Value*>(memory);
-    const int thread = static_cast<int>(threadIdx.x);
-    const int jobs_per_block = block_threads / plan.lanes;
-    const int lane = plan.across ? thread / jobs_per_block : thread % plan.lanes;
-    const int slot = plan.across ? thread % jobs_per_block : thread / plan.lanes;
-    const int next_lane = plan.across ? jobs_per_block : 1;
+    constexpr bool alone = lanes == block_threads;  // one job a block
+    using Joined = std::conditional_t<alone, cub::BlockReduce<Value, block_threads>, cub::WarpReduce<Value>>;
+    constexpr int jobs_per_block = block_threads / lanes;
+    __shared__ typename Joined::TempStorage memory[jobs_per_block];
+    const int lane = static_cast<int>(threadIdx.x) % lanes;
+    const int slot = static_cast<int>(threadIdx.x) / lanes;
+    const auto join = [&r](const Value& a, const Value& b) {
+        Value both = a;
+        r.join(both, b);
+        return both;
+    };
     const std::int64_t jobs = plan.outputs * plan.parts;
     const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * jobs_per_block;
     for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * jobs_per_block; first < jobs; first += step) {
         const std::int64_t job = first + slot;
-        if (job < jobs) shared[thread] = add_lane(r, plan, job, lane);
-        __syncthreads();
-        for (int half = plan.lanes / 2; half > 0; half /= 2) {
-            if (lane < half && job < jobs) r.join(shared[thread], shared[thread + half * next_lane]);
-            __syncthreads();
-        }
-        if (lane == 0 && job < jobs) finish_job(r, plan, job, shared[thread], partial);
-        __syncthreads();
+        const Value own = job < jobs ? add_lane(r, plan, job, lane) : r.zero();
+        const Value all = Joined(memory[slot]).Reduce(own, join);  // of lane 0
+        if (lane == 0 && job < jobs) finish_job(r, plan, job, all, partial);
+        __syncthreads();  // the memory is used again
     }
 }
 #endif
 
-template <class R>
-struct JoinParts {
-    R r;
-    ReducePlan plan;
-    const typename R::Value* partial;
-    LOCKSTEP_ELEMENT void operator()(std::int64_t output) const {
-        typename R::Value value = partial[output];
-        for (int part = 1; part < plan.parts; ++part) r.join(value, partial[part * plan.outputs + output]);
-        r.finish(output, value);
-    }
-};
-
-/// Enqueues the reduction. `scratch`: plan.scratch_bytes<R>() bytes.
-template <class R>
-void reduce(const Queue& queue, const char* name, const ReducePlan& plan, R r, void* scratch) {
-    if (plan.outputs <= 0) return;
-    auto* partial = static_cast<typename R::Value*>(scratch);
+/// Enqueues the jobs of a plan that has so many lanes.
+template <int lanes, class R>
+void reduce_together(const Queue& queue, const char* name, const ReducePlan& plan, const R& r,
+                     typename R::Value* partial) {
 #if defined(__CUDACC__)
-    const int jobs_per_block = block_threads / plan.lanes;
-    const auto blocks =
-        static_cast<unsigned>(std::min<std::int64_t>((plan.jobs() + jobs_per_block - 1) / jobs_per_block, 16384));
-    reduce_blocks<<<blocks, block_threads, 0, queue.stream>>>(r, plan, partial);
-    check(cudaGetLastError(), name);
+    launch_blocks(queue, name, blocks_for(plan.jobs(), block_threads / lanes), reduce_jobs<lanes, R>, R(r),
+                  ReducePlan(plan), partial);
 #else
     const auto loop = [r, plan, partial] {
-        typename R::Value lanes[block_threads];
         for (std::int64_t job = 0; job < plan.jobs(); ++job) {
-            for (int lane = 0; lane < plan.lanes; ++lane) lanes[lane] = add_lane(r, plan, job, lane);
-            for (int half = plan.lanes / 2; half > 0; half /= 2)
-                for (int lane = 0; lane < half; ++lane) r.join(lanes[lane], lanes[lane + half]);
-            finish_job(r, plan, job, lanes[0], partial);
+            typename R::Value value = r.zero();
+            for (int lane = 0; lane < lanes; ++lane) r.join(value, add_lane(r, plan, job, lane));
+            finish_job(r, plan, job, value, partial);
         }
     };
     check(enqueue_host_twin(queue.stream, name, loop, queue.touched), name);
 #endif
-    if (plan.parts > 1) launch(queue, name, plan.outputs, JoinParts<R>{r, plan, partial});
+}
+
+/// The same reduction over what the parts of another one came to.
+template <class R>
+struct JoinParts {
+    using Value = typename R::Value;
+    R r;
+    std::int64_t outputs;
+    const Value* partial;
+    LOCKSTEP_ELEMENT Value zero() const { return r.zero(); }
+    LOCKSTEP_ELEMENT void add(Value& value, std::int64_t output, std::int64_t part) const {
+        r.join(value, partial[part * outputs + output]);
+    }
+    LOCKSTEP_ELEMENT void join(Value& value, const Value& other) const { r.join(value, other); }
+    LOCKSTEP_ELEMENT void finish(std::int64_t output, const Value& value) const { r.finish(output, value); }
+};
+
+/// Enqueues the reduction. `scratch`: plan.scratch_bytes<R>() bytes.
+template <class R>
+void reduce(const Queue& queue, const char* name, const ReducePlan& plan, const R& r, void* scratch) {
+    if (plan.outputs <= 0) return;
+    constexpr int warp = ReducePlan::warp_threads;
+    auto* partial = static_cast<typename R::Value*>(scratch);
+    switch (plan.lanes) {
+        case block_threads: reduce_together<block_threads>(queue, name, plan, r, partial); break;
+        case warp: reduce_together<warp>(queue, name, plan, r, partial); break;
+        default: launch(queue, name, plan.jobs(), ReduceAlone<R>{r, plan, partial}); break;
+    }
+    if (plan.parts == 1) return;
+    const JoinParts<R> parts{r, plan.outputs, partial};
+    reduce_together<warp>(queue, name, plan.of_parts(), parts, static_cast<typename R::Value*>(nullptr));
 }
 
 }  // namespace lockstep::cuda

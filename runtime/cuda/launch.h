@@ -39,9 +39,23 @@ __global__ void __launch_bounds__(block_threads) run_functor(F functor, std::int
         functor(i);
 }
 
-/// Blocks for `n` threads: enough to fill any GPU, few enough to be cheap to start.
-inline unsigned blocks_for(std::int64_t n) {
-    return static_cast<unsigned>(std::clamp<std::int64_t>((n + block_threads - 1) / block_threads, 1, 16384));
+/// Blocks for `n` units of work of which a block does `per_block`: enough to fill any GPU, few enough to be cheap to
+/// start.
+inline unsigned blocks_for(std::int64_t n, int per_block = block_threads) {
+    return static_cast<unsigned>(std::clamp<std::int64_t>((n + per_block - 1) / per_block, 1, 16384));
+}
+
+/// Enqueues a kernel in blocks of block_threads. What it throws is of this launch alone: cudaGetLastError may return an
+/// older error that nobody has read, and whoever took that for the launch's would make the launch twice.
+template <class... Parameters>
+void launch_blocks(const Queue& queue, const char* name, unsigned blocks, void (*kernel)(Parameters...),
+                   Parameters... arguments) {
+    cudaLaunchConfig_t how{};
+    how.gridDim = dim3(blocks);
+    how.blockDim = dim3(block_threads);
+    how.stream = queue.stream;
+    void* addresses[] = {&arguments...};
+    check(cudaLaunchKernelExC(&how, reinterpret_cast<const void*>(kernel), addresses), name);
 }
 
 #else
@@ -57,8 +71,7 @@ template <class F>
 void launch(const Queue& queue, const char* name, std::int64_t n, F functor) {
     if (n <= 0) return;
 #if defined(__CUDACC__)
-    run_functor<<<blocks_for(n), block_threads, 0, queue.stream>>>(functor, n);
-    check(cudaGetLastError(), name);
+    launch_blocks(queue, name, blocks_for(n), run_functor<F>, functor, n);
 #else
     const auto loop = [functor, n] {
         for (std::int64_t i = 0; i < n; ++i) functor(i);
