@@ -6,6 +6,7 @@ find_package(fmt REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(oneDNN REQUIRED)
+find_package(Sodium REQUIRED)
 
 # The toolkit is used where it is found, speaks C++20 (12.0) and comes with cuDNN; otherwise the CUDA stubs are built.
 set(LOCKSTEP_HAS_CUDA OFF)

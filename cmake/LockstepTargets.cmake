@@ -20,7 +20,8 @@ target_include_directories(lockstep PUBLIC $<BUILD_INTERFACE:${LOCKSTEP_INCLUDE_
 target_compile_features(lockstep PUBLIC cxx_std_20)
 set_target_properties(lockstep PROPERTIES POSITION_INDEPENDENT_CODE ON)
 target_link_libraries(lockstep PUBLIC Threads::Threads
-  PRIVATE OpenMP::OpenMP_CXX fmt::fmt ZLIB::ZLIB oneDNN::dnnl $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
+  PRIVATE OpenMP::OpenMP_CXX fmt::fmt ZLIB::ZLIB oneDNN::dnnl Sodium::sodium 
+    $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
 if(LOCKSTEP_HAS_CUDA)
   target_link_libraries(lockstep PRIVATE CUDA::cudart CUDA::cublasLt cuDNN::cudnn)
 endif()

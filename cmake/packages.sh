@@ -1,6 +1,6 @@
 # Sourced by quickstart, check and .ci/run: the packages that building needs, and some tests besides, listed once, and
 # their installation.
-build_packages=(g++ cmake ninja-build libdnnl-dev libfmt-dev zlib1g-dev nlohmann-json3-dev libcli11-dev catch2
+build_packages=(g++ cmake ninja-build libdnnl-dev libfmt-dev zlib1g-dev libsodium-dev nlohmann-json3-dev libcli11-dev catch2
   libgloo-dev libopenmpi-dev openmpi-bin)
 test_packages=(iproute2)
 

@@ -27,6 +27,10 @@ struct ProcessPlace {
     /// Of rank 0; empty when nobody said it. 127.0.0.1 where the launcher says that all processes are on this host.
     std::string master_addr;
     int master_port = 0;  ///< likewise; 0 when nobody said it
+    /// Where that port was made from the job's name, it may be somebody else's: rank 0 takes the first that is free of
+    /// so many from it on, and the others look for the one that is of this job.
+    int master_ports = 1;
+    std::string job = {};  ///< its name then
 };
 
 /// Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and where those of the rank are
@@ -42,7 +46,8 @@ struct RendezvousOptions {
     std::string init_method = "env://";
     std::optional<int> rank = {}, world_size = {};
     Store::Milliseconds timeout = Store::default_timeout;
-    /// Shared by all ranks; needed where rank 0 can be reached from other machines. LOCKSTEP_STORE_TOKEN unless set.
+    /// Shared by all ranks; needed where rank 0 can be reached from other machines, or ranks belong to several users.
+    /// LOCKSTEP_STORE_TOKEN unless set.
     std::string token = {};
 };
 
@@ -69,15 +74,15 @@ private:
     void join(Store::Milliseconds timeout);
     /// After the deadline: says to all that nobody needs to wait any longer, and throws, unless all are there by now.
     void give_up(Store::Milliseconds timeout);
-    /// Says `reason` to all who still wait for others of `ranks` ranks.
-    void tell_all(const std::string& reason, int ranks);
+    /// "ranks 1, 3 have not arrived".
+    std::string missing() const;
     /// Leaves a job that has not come together, and throws.
     [[noreturn]] void give_in(const std::string& reason) const;
     [[noreturn]] void fail(const std::string& reason) const;
     /// One of `ranks` that came goes. The last one removes the file; rank 0, which serves the store, waits for it.
-    void leave(Store& store, int ranks, Store::Milliseconds patience) const;
+    void leave(Store& store, std::int64_t ranks, Store::Milliseconds patience) const;
     ProcessPlace place_;
-    std::string file_;  ///< of a file store: removed by the last one
+    std::shared_ptr<FileStore> file_;  ///< where the store is one: removed by the last rank
     std::unique_ptr<TcpStoreServer> server_;
     std::unique_ptr<TcpStore> presence_;  ///< a connection that the store's server sees end when this process dies
     std::shared_ptr<Store> store_;

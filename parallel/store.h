@@ -57,19 +57,25 @@ struct TcpStoreOptions {
     std::string host = "127.0.0.1";
     int port = 0;
     Store::Milliseconds timeout = Store::default_timeout;  ///< also of connecting
-    /// Shared secret of at most 256 bytes; who does not know it is sent away.
+    /// Shared secret of at most 256 bytes, best made at random. Both sides prove that they know it and neither sends
+    /// it; who does not know it is sent away. Without one, on loopback, processes of one user find each other and
+    /// nobody else is let in.
     std::string token = {};
     /// From `port` on, where others may have taken the first ones: the server takes the first that is free, and a store
-    /// looks for it on all of them, telling it from strangers by the token.
+    /// looks for it on all of them.
     int ports = 1;
+    /// No secret: what tells this store from others of the same user on one of those ports.
+    std::string job = {};
 };
 
-/// Holds the keys in memory and serves them to TcpStores from a thread of its own, until it is destroyed. Strangers,
-/// garbage and idle connections that say nothing are closed and harm nobody.
+/// Holds the keys in memory, at most 256 MiB of them, and serves them to TcpStores from a thread of its own, until it
+/// is destroyed. Who has not proved that it knows the token is closed after a few seconds, or when others come, and
+/// never takes more than 64 descriptors. Who is let in and does not read its answers gets no more of them, and is
+/// closed when what waits for such clients exceeds 64 MiB; the others are served meanwhile.
 class TcpStoreServer {
 public:
     /// Listens on `options.host`; port 0: a free one. Throws InvalidArgument when the host is no loopback address and
-    /// there is no token, and CommunicationError when the port is in use or the address is not this machine's.
+    /// there is no token, and CommunicationError when the ports are in use or the address is not this machine's.
     explicit TcpStoreServer(const TcpStoreOptions& options);
     ~TcpStoreServer();
     TcpStoreServer(const TcpStoreServer&) = delete;
@@ -83,7 +89,8 @@ private:
 
 class TcpStore final : public Store {
 public:
-    /// Connects, and tries again until the timeout while nobody listens there.
+    /// Connects, and tries again until the timeout while nobody listens there or the server closes the connection
+    /// early.
     explicit TcpStore(const TcpStoreOptions& options);
     ~TcpStore() override;
 
@@ -99,8 +106,10 @@ public:
     std::unique_ptr<Store> clone(Milliseconds timeout) override;
     Milliseconds timeout() const override;
     std::string describe() const override;
-    /// When this connection is lost, because the process dies, or at its end, the server appends `text` to what the key
-    /// holds: the last one given, none where that is empty.
+    /// Of the server.
+    int port() const;
+    /// When this connection is lost, because the process dies, or at its end, the server appends `text`, of at most 4
+    /// KiB, to what the key holds: the last one given, none where that is empty.
     void append_on_loss(std::string_view key, std::string_view text);
 
 private:
@@ -108,12 +117,16 @@ private:
     std::unique_ptr<Connection> connection_;
 };
 
-/// A file that all processes see. New for each run: what an earlier run left is noticed by whoever finds a key there
-/// that only this run should have set.
+class FilePresence;
+
+/// A file that all processes of a job see, all of one user. Its content is that of the processes that have it open: who
+/// finds what others have left, which were killed, begins anew. On a network file system that holds where locks of one
+/// machine are seen by the others.
 class FileStore final : public Store {
 public:
-    /// Makes the file unless it is there. Throws InvalidArgument when it cannot, DataError when it is no store. The
-    /// timeout is for its lock as well.
+    /// Makes the file, for this user alone, unless it is there. Throws InvalidArgument when it cannot, or when the file
+    /// belongs to another user or others can write or replace it, and DataError when it is no store. The timeout is for
+    /// its lock as well.
     explicit FileStore(std::filesystem::path file, Milliseconds timeout = default_timeout);
 
     using Store::clone;
@@ -128,9 +141,11 @@ public:
     std::unique_ptr<Store> clone(Milliseconds timeout) override;
     Milliseconds timeout() const override { return timeout_; }
     std::string describe() const override;
+    /// Others that have it open find that it was removed. Nothing of theirs goes where another file has the name now.
+    void remove_file(Milliseconds timeout);
 
 private:
-    std::filesystem::path file_;
+    std::shared_ptr<const FilePresence> presence_;  ///< of this and all its clones
     Milliseconds timeout_;
 };
 

@@ -111,9 +111,8 @@ void add_flags(CLI::App& app, Flags& flags) {
         "LOCAL_WORLD_SIZE, "
         "GROUP_RANK,\nMASTER_ADDR, MASTER_PORT and TORCHELASTIC_RESTART_COUNT in its environment. With several "
         "machines "
-        "set LOCKSTEP_STORE_TOKEN\nto the same secret on all of them. Status: 0 when all ranks ended with 0, 1 when "
-        "one "
-        "failed or a signal ended the run,\n2 for wrong usage.");
+        "set LOCKSTEP_STORE_TOKEN\nto the same secret on all of them; on one it is made at random. Status: 0 when all "
+        "ranks ended with 0, 1 when one\nfailed or a signal ended the run, 2 for wrong usage.");
 }
 
 /// "SIGTERM,INT,10"

@@ -1,8 +1,10 @@
 // What a store keeps: the keys, and what may be done with them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,17 +13,26 @@ namespace lockstep {
 
 class KeyTable {
 public:
-    const std::string* find(std::string_view key) const;
-    void set(std::string_view key, std::string value) { values_.insert_or_assign(std::string(key), std::move(value)); }
+    /// Lives on where it is still being sent when the key gets another one.
+    using Value = std::shared_ptr<const std::string>;
+    /// What a key takes beside its own bytes and those of its value, at most.
+    static constexpr std::size_t cost_of_key = 192;
+
+    /// Null when the key is not there.
+    Value find(std::string_view key) const;
+    void set(std::string_view key, std::string value);
     /// The sum; nothing when the key holds no number or the sum does not fit.
     std::optional<std::int64_t> add(std::string_view key, std::int64_t amount);
     /// See Store::compare_set; true when `desired` was stored.
     bool compare_set(std::string_view key, std::string_view expected, std::string_view desired);
     bool remove(std::string_view key);
     std::int64_t count() const { return static_cast<std::int64_t>(values_.size()); }
+    /// Of all keys and values, and what they cost beside.
+    std::size_t bytes() const { return bytes_; }
 
 private:
-    std::map<std::string, std::string, std::less<>> values_;
+    std::map<std::string, Value, std::less<>> values_;
+    std::size_t bytes_ = 0;
 };
 
 }  // namespace lockstep

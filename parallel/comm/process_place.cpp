@@ -53,11 +53,14 @@ int tasks_of_node(const std::string& list, int node) {
     throw malformed();
 }
 
-/// A port that all processes of a job come to by themselves, below those that systems give out.
-int port_made_from(std::string_view job) {
+/// Ports that all processes of a job come to by themselves, below those that systems give out.
+void make_ports_from(const std::string& job, ProcessPlace& place) {
+    constexpr int ports = 16;
     std::uint32_t hash = 2166136261U;  // FNV-1a
     for (const char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
-    return 10000 + static_cast<int>(hash % 20000);
+    place.master_port = 10000 + static_cast<int>(hash % (20000 - ports));
+    place.master_ports = ports;
+    place.job = job;
 }
 
 /// First host of Slurm's "gpu[03-05,09],login".
@@ -97,7 +100,7 @@ ProcessPlace from_open_mpi() {
     constexpr const char* rank = "OMPI_COMM_WORLD_RANK";
     ProcessPlace place = from_cluster(Launcher::open_mpi, rank, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK");
     place.local_world_size = required("OMPI_COMM_WORLD_LOCAL_SIZE", rank, 1);
-    place.master_port = port_made_from(text("PMIX_NAMESPACE"));
+    make_ports_from(text("PMIX_NAMESPACE"), place);
     return place;
 }
 
@@ -106,7 +109,7 @@ ProcessPlace from_slurm() {
     const std::string per_node = text("SLURM_STEP_TASKS_PER_NODE");
     place.local_world_size =
         per_node.empty() ? place.world_size : tasks_of_node(per_node, optional("SLURM_NODEID", 0, 0));
-    place.master_port = port_made_from(text("SLURM_JOB_ID") + "." + text("SLURM_STEP_ID"));
+    make_ports_from(text("SLURM_JOB_ID") + "." + text("SLURM_STEP_ID"), place);
     const std::string hosts =
         text("SLURM_STEP_NODELIST").empty() ? text("SLURM_NODELIST") : text("SLURM_STEP_NODELIST");
     if (place.local_world_size < place.world_size) place.master_addr = first_host(hosts);
@@ -128,7 +131,11 @@ ProcessPlace process_place() {
     const bool counts_hosts =
         place.launcher == Launcher::open_mpi || place.launcher == Launcher::slurm || !text("LOCAL_WORLD_SIZE").empty();
     if (counts_hosts && place.local_world_size == place.world_size) place.master_addr = "127.0.0.1";
-    if (const auto port = environment::integer("MASTER_PORT", 1, 65535)) place.master_port = static_cast<int>(*port);
+    if (const auto port = environment::integer("MASTER_PORT", 1, 65535)) {
+        place.master_port = static_cast<int>(*port);
+        place.master_ports = 1;
+        place.job.clear();
+    }
     if (place.rank >= place.world_size)
         throw InvalidArgument(
             fmt::format("rendezvous: rank {} of {} processes; ranks count from 0", place.rank, place.world_size));

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/parallel/comm/departures.h"
+#include "lockstep/parallel/comm/handshake.h"
 #include "lockstep/parallel/comm/job_failure.h"
 #include "lockstep/parallel/comm/sockets.h"
 #include "lockstep/runtime/error.h"
@@ -28,15 +29,17 @@ using Milliseconds = Store::Milliseconds;
 constexpr Milliseconds time_to_leave(5000);
 /// Why the job has not come together.
 constexpr Milliseconds time_to_hear(300);
-/// In front of what is stored in the place of a rank that did not come.
-constexpr std::string_view given_up = "! ";
+/// Under this key stands that all have come; or, behind `given_up`, why nobody needs to wait for it any longer.
+constexpr std::string_view verdict = "verdict", complete = "complete", given_up = "! ";
+/// How many have come.
+constexpr std::string_view arrivals = "arrivals";
 /// Where a process that was sent away left why.
 constexpr std::string_view stranger = "stranger";
 
 /// Of the job's keys in a store that may serve others, too.
 constexpr std::string_view prefix = "lockstep/";
-/// A size in the store may be anything.
-constexpr int most_to_tell = 4096;
+/// Of ranks that have not come so many are named.
+constexpr std::size_t most_to_name = 16;
 /// Where torchrun's agent holds a port, rank 0 takes one of so many behind it.
 constexpr int ports_to_try = 16;
 
@@ -127,13 +130,11 @@ void place_from(ProcessPlace& place, const RendezvousOptions& options, const Ini
                                           place.world_size, std::max(place.world_size, 1) - 1));
 }
 
-/// Any of the next ports may be somebody else's: the token tells this job's store, of this attempt, from others.
+/// Any of the next ports may be somebody else's.
 void go_beside_agent(TcpStoreOptions& there) {
     const auto variable = [](const char* name) { return std::string_view(std::getenv(name) ? std::getenv(name) : ""); };
-    if (!there.token.empty() || is_loopback(there.host))  // elsewhere a token must be given
-        there.token += fmt::format("/{}/{}/{}", variable("TORCHELASTIC_RUN_ID"), there.port,
-                                   variable("TORCHELASTIC_RESTART_COUNT"));
-    there.token.resize(std::min<std::size_t>(there.token.size(), 256));
+    there.job =
+        fmt::format("{}/{}/{}", variable("TORCHELASTIC_RUN_ID"), there.port, variable("TORCHELASTIC_RESTART_COUNT"));
     ++there.port;
     there.ports = std::min(ports_to_try, 65536 - there.port);
 }
@@ -153,17 +154,26 @@ Rendezvous::Rendezvous(const RendezvousOptions& options) : failure_(std::make_sh
     if (!options.rank && !method.rank) place_ = process_place();
     place_from(place_, options, method);
     if (method.scheme == "file") {
-        file_ = method.path;
-        store_ = std::make_shared<FileStore>(file_, options.timeout);
+        file_ = std::make_shared<FileStore>(method.path, options.timeout);
+        store_ = file_;
     } else if (place_.world_size == 1 && method.scheme == "env") {
-        server_ = std::make_unique<TcpStoreServer>(TcpStoreOptions{});
-        store_ = std::make_shared<TcpStore>(TcpStoreOptions{.port = server_->port(), .timeout = options.timeout});
+        TcpStoreOptions own{.timeout = options.timeout, .token = handshake::random_token()};
+        server_ = std::make_unique<TcpStoreServer>(own);
+        own.port = server_->port();
+        store_ = std::make_shared<TcpStore>(own);
     } else {
         const char* token = std::getenv("LOCKSTEP_STORE_TOKEN");
-        TcpStoreOptions there{.host = method.scheme == "tcp" ? method.host : place_.master_addr,
-                              .port = method.scheme == "tcp" ? method.port : place_.master_port,
+        TcpStoreOptions there{.host = place_.master_addr,
+                              .port = place_.master_port,
                               .timeout = options.timeout,
-                              .token = options.token.empty() && token ? token : options.token};
+                              .token = options.token.empty() && token ? token : options.token,
+                              .ports = place_.master_ports,
+                              .job = place_.job};
+        if (method.scheme == "tcp") {
+            there.host = method.host;
+            there.port = method.port;
+            there.ports = 1;
+        }
         if (there.host.empty() || there.port == 0)
             throw InvalidArgument(fmt::format(
                 "rendezvous: {} processes and no address of rank 0; set MASTER_ADDR and MASTER_PORT, or give "
@@ -171,11 +181,12 @@ Rendezvous::Rendezvous(const RendezvousOptions& options) : failure_(std::make_sh
                 place_.world_size));
         if (method.scheme == "env" && place_.launcher == Launcher::torchrun) go_beside_agent(there);
         if (place_.rank == 0) server_ = std::make_unique<TcpStoreServer>(there);
-        if (server_) {
-            there.port = server_->port();
-            there.ports = 1;
-        }
-        store_ = std::make_shared<TcpStore>(there);
+        if (server_) there.port = server_->port();
+        if (server_) there.ports = 1;
+        const auto store = std::make_shared<TcpStore>(there);
+        there.port = store->port();
+        there.ports = 1;
+        store_ = store;
         presence_ = std::make_unique<TcpStore>(there);
     }
     store_ = std::make_shared<PrefixStore>(std::string(prefix), store_);
@@ -185,65 +196,58 @@ Rendezvous::Rendezvous(const RendezvousOptions& options) : failure_(std::make_sh
 void Rendezvous::join(Milliseconds timeout) {
     const auto deadline = Clock::now() + timeout;
     const std::string size = std::to_string(place_.world_size);
-    const std::string left_over = file_.empty() ? "" : "; or the file is left from an earlier run: remove it";
+    const std::string in_use = file_ ? "; or another job uses this file: name another one" : "";
     if (const std::string found = store_->compare_set("world_size", "", size); found != size) {
         const std::string reason =
             fmt::format("{}rank {} was started for {} processes, others for {}; start all with the same world size{}",
-                        given_up, place_.rank, size, found, left_over);
-        tell_all(reason, std::clamp(std::atoi(found.c_str()), 0, most_to_tell));
+                        given_up, place_.rank, size, found, in_use);
+        store_->compare_set(verdict, "", reason);
         fail(reason);
     }
     const std::string own = signature();
-    const std::string found_rank = store_->compare_set(key_of(place_.rank), "", own);
-    if (found_rank.starts_with(given_up)) fail(found_rank);
-    if (found_rank != own) {
+    if (store_->compare_set(key_of(place_.rank), "", own) != own) {
         const std::string reason = fmt::format("{}rank {} of {} is there twice; give every process its own{}", given_up,
-                                               place_.rank, size, left_over);
+                                               place_.rank, size, in_use);
         store_->set(stranger, reason);  // the others can do without
         fail(reason);
     }
     if (presence_)
         presence_->append_on_loss(fmt::format("{}{}", prefix, departures),
                                   departure_line(place_.rank, Departure::died));
-    for (int rank = 0; rank < place_.world_size; ++rank) {
+    if (store_->add(arrivals, 1) == place_.world_size) store_->compare_set(verdict, "", complete);
+    std::string found;
+    try {
         const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
-        std::string found_there;
-        try {
-            found_there = store_->get(key_of(rank), std::max(left, Milliseconds(0)));
-        } catch (const CommunicationError&) {
-            give_up(timeout);  // where the store itself has gone, that is what this throws
-            found_there = store_->get(key_of(rank), Milliseconds(0));
-        }
-        if (found_there.starts_with(given_up)) give_in(found_there);
+        found = store_->get(verdict, std::max(left, Milliseconds(0)));
+    } catch (const CommunicationError&) {
+        give_up(timeout);  // where the store itself has gone, that is what this throws
     }
+    if (found.starts_with(given_up)) give_in(found);
 }
 
 void Rendezvous::give_up(Milliseconds timeout) {
-    std::vector<int> missing;
-    for (int rank = 0; rank < place_.world_size; ++rank)
-        if (!store_->try_get(key_of(rank))) missing.push_back(rank);
-    if (missing.empty()) return;
     const std::string other = store_->try_get(stranger).value_or("");
     const std::string reason = fmt::format(
-        "{}of {} processes {} {} {} not arrived in {} ms; {}", given_up, place_.world_size,
-        missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "), missing.size() == 1 ? "has" : "have",
-        timeout.count(),
+        "{}of {} processes {} in {} ms; {}", given_up, place_.world_size, missing(), timeout.count(),
         other.empty() ? "are all running, and do they know the same address?" : other.substr(given_up.size()));
-    tell_all(reason, place_.world_size);
-    give_in(reason);
+    // Who comes yet hears it, too.
+    if (const std::string said = store_->compare_set(verdict, "", reason); said != complete) give_in(said);
 }
 
-void Rendezvous::tell_all(const std::string& reason, int ranks) {
-    // In the place of those who are missing: who comes yet hears it, too.
-    for (int rank = 0; rank < ranks; ++rank) store_->compare_set(key_of(rank), "", reason);
+std::string Rendezvous::missing() const {
+    // Looks at no more than those who came and those who are named: there may be room for very many.
+    std::vector<int> names;
+    for (int rank = 0; rank < place_.world_size && names.size() < most_to_name; ++rank)
+        if (!store_->try_get(key_of(rank))) names.push_back(rank);
+    const std::int64_t others = place_.world_size - store_->add(arrivals, 0) - std::ssize(names);
+    return fmt::format("{} {}{} {} not arrived", names.size() == 1 ? "rank" : "ranks", fmt::join(names, ", "),
+                       names.size() == most_to_name && others > 0 ? fmt::format(" and {} more", others) : "",
+                       names.size() == 1 ? "has" : "have");
 }
 
 void Rendezvous::give_in(const std::string& reason) const {
     try {
-        int came = 0;
-        for (int rank = 0; rank < place_.world_size; ++rank)
-            if (const auto found = store_->try_get(key_of(rank)); found && !found->starts_with(given_up)) ++came;
-        leave(*store_, came, time_to_hear);
+        leave(*store_, store_->add(arrivals, 0), time_to_hear);
     } catch (const std::exception&) {  // the others have left: the reason is known
     }
     fail(reason);
@@ -254,11 +258,11 @@ void Rendezvous::fail(const std::string& reason) const {
         fmt::format("rendezvous: rank {}: {}", place_.rank, std::string_view(reason).substr(given_up.size())));
 }
 
-void Rendezvous::leave(Store& store, int ranks, Milliseconds patience) const {
+void Rendezvous::leave(Store& store, std::int64_t ranks, Milliseconds patience) const {
     const auto deadline = Clock::now() + patience;
     std::int64_t left = store.add("left", 1);
-    if (!file_.empty() && left >= ranks) unlink(file_.c_str());
-    const bool others_look = server_ || (!file_.empty() && failure_->noted());  // for who is missing
+    if (file_ && left >= ranks) file_->remove_file(patience);
+    const bool others_look = server_ || (file_ && failure_->noted());  // for who is missing
     for (; others_look && left < ranks && Clock::now() < deadline; left = store.add("left", 0))
         std::this_thread::sleep_for(Milliseconds(2));
 }
@@ -271,9 +275,9 @@ Rendezvous::~Rendezvous() {
         note_departure(*store, place_.rank, failed ? Departure::failed : Departure::left);
         if (presence_) presence_->append_on_loss(fmt::format("{}{}", prefix, departures), "");
         leave(*store, place_.world_size - (failed ? 1 : 0), patience);
-    } catch (const std::exception&) {  // rank 0 has gone: nobody is left to tell
+        if (failed && file_) file_->remove_file(patience);
+    } catch (const std::exception&) {  // rank 0 has gone, or the file: nobody is left to tell
     }
-    if (failed && !file_.empty()) unlink(file_.c_str());
 }
 
 }  // namespace lockstep

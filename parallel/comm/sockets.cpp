@@ -11,10 +11,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "lockstep/runtime/error.h"
@@ -22,6 +22,8 @@
 namespace lockstep {
 
 namespace {
+
+constexpr std::string_view connection_closed = "the other side has closed the connection";
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
@@ -58,15 +60,13 @@ void without_delay(const Descriptor& socket) {
     setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-/// Waits until `socket` is ready; empty, or why not.
-std::string wait_for(const Descriptor& socket, short events, Deadline deadline) {
-    for (;;) {
-        pollfd entry{socket.get(), events, 0};
-        const int ready = poll(&entry, 1, milliseconds_until(deadline));
-        if (ready > 0) return {};
-        if (ready == 0) return "no answer in time";
-        if (errno != EINTR) return text_of(errno);
-    }
+/// Whether it has been given the very port that it was to reach, where nobody listens, and has met itself.
+bool meets_itself(const Descriptor& socket) {
+    sockaddr_storage own{}, other{};
+    socklen_t own_size = sizeof own, other_size = sizeof other;
+    return getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &own_size) == 0 &&
+           getpeername(socket.get(), reinterpret_cast<sockaddr*>(&other), &other_size) == 0 && own_size == other_size &&
+           std::memcmp(&own, &other, own_size) == 0;
 }
 
 /// One attempt. The socket, or none and why.
@@ -82,6 +82,7 @@ std::pair<Descriptor, std::string> try_to_connect(const addrinfo& address, Deadl
         getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
         if (error != 0) return {Descriptor(), text_of(error)};
     }
+    if (meets_itself(socket)) return {Descriptor(), text_of(ECONNREFUSED)};
     without_delay(socket);
     return {std::move(socket), std::string()};
 }
@@ -151,22 +152,26 @@ bool is_loopback(const std::string& host) {
     return true;
 }
 
-Descriptor connect_to(const std::string& host, int port, Deadline deadline, Attempts attempts) {
+Descriptor connect_to(const std::string& host, int port, Deadline deadline) {
     const Addresses addresses = addresses_of(host, port, false);
-    std::chrono::milliseconds pause(5);
+    std::string failure;
+    for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
+        auto [socket, why] = try_to_connect(*address, deadline);
+        if (socket) return std::move(socket);
+        failure = std::move(why);
+    }
+    throw CommunicationError(
+        fmt::format("cannot reach {}:{}: {}; is the process of rank 0 running, and are address and port its own?", host,
+                    port, failure));
+}
+
+std::string wait_for(const Descriptor& socket, short events, Deadline deadline) {
     for (;;) {
-        std::string failure;
-        for (const addrinfo* address = addresses.get(); address; address = address->ai_next) {
-            auto [socket, why] = try_to_connect(*address, deadline);
-            if (socket) return std::move(socket);
-            failure = std::move(why);
-        }
-        if (attempts == Attempts::one || std::chrono::steady_clock::now() + pause >= deadline)
-            throw CommunicationError(fmt::format(
-                "cannot reach {}:{}: {}; is the process of rank 0 running, and are address and port its own?", host,
-                port, failure));
-        std::this_thread::sleep_for(pause);
-        pause = std::min(pause * 2, std::chrono::milliseconds(500));
+        pollfd entry{socket.get(), events, 0};
+        const int ready = poll(&entry, 1, milliseconds_until(deadline));
+        if (ready > 0) return {};
+        if (ready == 0) return "no answer in time";
+        if (errno != EINTR) return text_of(errno);
     }
 }
 
@@ -201,6 +206,10 @@ std::string receive_all(const Descriptor& socket, char* to, std::size_t size, De
         }
     }
     return {};
+}
+
+bool is_end_of_connection(std::string_view failure) {
+    return failure == connection_closed || failure == text_of(ECONNRESET) || failure == text_of(EPIPE);
 }
 
 }  // namespace lockstep

@@ -39,14 +39,17 @@ Descriptor hold_free_port();
 int port_of(const Descriptor& socket);
 /// Whether all addresses of `host` are of the loopback interface. Throws CommunicationError when it has none.
 bool is_loopback(const std::string& host);
-enum class Attempts : bool { one, many };
-/// Connects, and tries again until `deadline` while nobody answers. Throws CommunicationError.
-Descriptor connect_to(const std::string& host, int port, Deadline deadline, Attempts attempts = Attempts::many);
+/// One attempt, at every address that `host` has. Throws CommunicationError.
+Descriptor connect_to(const std::string& host, int port, Deadline deadline);
 
+/// Waits until `socket` is ready for `events` of poll. Empty, or why not.
+std::string wait_for(const Descriptor& socket, short events, Deadline deadline);
 /// All of `bytes`, by `deadline`. Empty when done, else why not.
 std::string send_all(const Descriptor& socket, std::string_view bytes, Deadline deadline);
-inline constexpr std::string_view connection_closed = "the other side has closed the connection";
-/// Exactly `size` bytes into `to`. Empty when done, else why not: `connection_closed`, or another text.
+/// Exactly `size` bytes into `to`. Empty when done, else why not.
 std::string receive_all(const Descriptor& socket, char* to, std::size_t size, Deadline deadline);
+
+/// Whether `failure`, of one of these, is that the other side has closed the connection.
+bool is_end_of_connection(std::string_view failure);
 
 }  // namespace lockstep

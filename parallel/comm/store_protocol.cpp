@@ -30,6 +30,14 @@ std::string encode(std::uint8_t kind, const std::vector<std::string_view>& field
     return bytes;
 }
 
+std::string head_of(std::uint8_t kind, std::size_t size) {
+    std::string bytes;
+    put(bytes, 1 + 4 + size, 4);
+    put(bytes, kind, 1);
+    put(bytes, size, 4);
+    return bytes;
+}
+
 std::optional<Frame> decode(std::string_view bytes) {
     if (bytes.empty()) return std::nullopt;
     Frame frame{static_cast<std::uint8_t>(bytes[0]), {}};

@@ -3,8 +3,9 @@
 //   a frame:   u32 bytes that follow, u8 command or answer, then fields
 //   a field:   u32 bytes that follow, those bytes
 //
-// Numbers are little-endian. The first frame on a connection is `hello` with the magic word and the token; the server
-// closes a connection that begins otherwise. Every frame is answered by one frame, in order.
+// Numbers are little-endian. A connection begins with the handshake (handshake.h): `hello` with the magic word and a
+// nonce, answered by a nonce; then `proof` with the client's, answered by the server's. The server closes a connection
+// that begins otherwise. Every frame is answered by one frame, in order.
 #pragma once
 
 #include <cstddef>
@@ -16,19 +17,22 @@
 
 namespace lockstep::store_protocol {
 
-enum class Command : std::uint8_t { hello, set, get, try_get, add, compare_set, remove, count, append_on_loss };
+enum class Command : std::uint8_t { hello, set, get, try_get, add, compare_set, remove, count, append_on_loss, proof };
 enum class Answer : std::uint8_t {
     good,     ///< fields: the result, if there is one
     missing,  ///< no such key, or not in time
     refused   ///< a field that says why
 };
 
-constexpr std::string_view magic = "lockstep store 1";
+/// Of all versions, and of this one.
+constexpr std::string_view any_magic = "lockstep store ", magic = "lockstep store 2";
 constexpr std::size_t longest_token = 256;
+/// Of what a client leaves to be appended when it is lost.
+constexpr std::size_t longest_last_words = 4096;
 constexpr std::size_t most_fields = 3;
-/// Of the frames of who has said hello.
+/// Of the frames of who has proved that it knows the token.
 constexpr std::size_t longest_frame = (std::size_t{16} << 20) + 4096;
-/// Of the first one.
+/// Of the others'.
 constexpr std::size_t longest_hello = 512;
 
 struct Frame {
@@ -37,6 +41,8 @@ struct Frame {
 };
 
 std::string encode(std::uint8_t kind, const std::vector<std::string_view>& fields);
+/// The frame of one field, up to where its `size` bytes begin.
+std::string head_of(std::uint8_t kind, std::size_t size);
 /// Of a frame's bytes without the length in front; nothing when they are none.
 std::optional<Frame> decode(std::string_view bytes);
 /// The number in the first four bytes.

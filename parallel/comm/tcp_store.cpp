@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/parallel/comm/handshake.h"
+#include "lockstep/parallel/comm/key_desk.h"
 #include "lockstep/parallel/comm/sockets.h"
 #include "lockstep/parallel/comm/store_protocol.h"
 #include "lockstep/parallel/store.h"
@@ -16,18 +18,43 @@ namespace lockstep {
 
 using namespace store_protocol;
 
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+/// For one attempt to be let in; the server gives it no more.
+constexpr milliseconds time_for_hello(5000);
+/// For a port of several to show what is there.
+constexpr milliseconds time_to_greet(500);
+constexpr milliseconds first_pause(5), longest_pause(500);
+constexpr std::string_view no_store = "what answers there is no store";
+
+/// What was said by whoever listens there, fit to be printed.
+std::string printable(std::string_view text) {
+    constexpr std::size_t longest = 300;
+    std::string line(text.substr(0, longest));
+    for (char& c : line)
+        if (c < ' ' || c > '~') c = '?';
+    return line;
+}
+
+/// Not this job's store, or not one that lets this process in: trying again is no use.
+struct NotLetIn : CommunicationError {
+    using CommunicationError::CommunicationError;
+};
+
+}  // namespace
+
 /// One question at a time, each answered before the next.
 class TcpStore::Connection {
 public:
-    explicit Connection(const TcpStoreOptions& options) : options_(options) {
+    explicit Connection(const TcpStoreOptions& options)
+        : options_(options), for_this_user_(options.token.empty() && is_loopback(options.host)) {
         if (options_.token.size() > longest_token)
-            throw InvalidArgument(fmt::format("TcpStore: a token of {} bytes; at most {} are sent",
+            throw InvalidArgument(fmt::format("TcpStore: a token of {} bytes; at most {} are taken",
                                               options_.token.size(), longest_token));
-        const Deadline deadline = std::chrono::steady_clock::now() + options_.timeout;
-        if (options_.ports == 1)
-            say_hello(deadline, Attempts::many);
-        else
-            look_for_it(deadline);
+        connect();
     }
 
     const TcpStoreOptions& options() const { return options_; }
@@ -38,64 +65,139 @@ public:
                                    Milliseconds timeout) {
         const std::scoped_lock lock(mutex_);
         if (!socket_) throw CommunicationError(gone());
-        const Deadline deadline = std::chrono::steady_clock::now() + timeout;
-        std::string failure = send_all(socket_, encode(static_cast<std::uint8_t>(command), fields), deadline);
-        std::array<char, 4> size{};
-        if (failure.empty()) failure = receive_all(socket_, size.data(), size.size(), deadline);
-        std::optional<Frame> frame;
-        if (failure.empty()) {
-            const std::size_t length = length_of({size.data(), size.size()});
-            if (length > 0 && length <= longest_frame) {
-                std::string bytes(length, '\0');
-                failure = receive_all(socket_, bytes.data(), length, deadline);
-                frame = decode(bytes);
-            }
-            if (failure.empty() && (!frame || frame->fields.size() > 1)) failure = "what answers there is no store";
-        }
-        if (!failure.empty()) {
+        Reply reply = exchange(command, fields, Clock::now() + timeout, longest_frame);
+        if (!reply.failure.empty()) {
             socket_.reset();  // an answer that comes later would be taken for that of another question
-            if (failure == connection_closed && command != Command::hello) throw CommunicationError(gone());
-            throw CommunicationError(fmt::format("{}: {}: {}", describe(), what, failure));
+            if (reply.lost) throw CommunicationError(gone());
+            throw CommunicationError(fmt::format("{}: {}: {}", describe(), what, reply.failure));
         }
-        switch (static_cast<Answer>(frame->kind)) {
-            case Answer::good: return frame->fields.empty() ? std::string() : std::move(frame->fields[0]);
-            case Answer::missing: return std::nullopt;
-            case Answer::refused: break;
-        }
-        throw CommunicationError(
-            fmt::format("{}: {}: refused: {}", describe(), what,
-                        frame->fields.empty() ? std::string("no reason given") : frame->fields[0]));
+        if (reply.answer == Answer::missing) return std::nullopt;
+        if (reply.answer == Answer::good) return std::move(reply.field);
+        throw CommunicationError(fmt::format("{}: {}: refused: {}", describe(), what, printable(reply.field)));
     }
 
 private:
-    /// For a port of several to show what is there.
-    static constexpr Milliseconds time_to_greet{500};
+    struct Reply {
+        std::string failure = {};  ///< empty when there is an answer
+        bool lost = false;         ///< the other side has closed the connection
+        Answer answer = Answer::good;
+        std::string field = {};
+    };
 
-    std::string gone() const { return describe() + " has gone: that rank has left or died"; }
-    void look_for_it(Deadline deadline) {
-        const int first = options_.port;
-        for (Milliseconds pause(5);; pause = std::min(2 * pause, Milliseconds(200))) {
-            for (int port = first; port < first + options_.ports; ++port) {
-                const Deadline soon = std::chrono::steady_clock::now() + time_to_greet;
-                try {
+    Reply exchange(Command command, const std::vector<std::string_view>& fields, Deadline deadline,
+                   std::size_t longest) {
+        Reply reply;
+        std::string bytes(4, '\0');
+        reply.failure = send_all(socket_, encode(static_cast<std::uint8_t>(command), fields), deadline);
+        if (reply.failure.empty()) reply.failure = receive_all(socket_, bytes.data(), bytes.size(), deadline);
+        std::optional<Frame> frame;
+        if (reply.failure.empty()) {
+            const std::size_t length = length_of(bytes);
+            if (length > 0 && length <= longest) {
+                bytes.resize(length);
+                reply.failure = receive_all(socket_, bytes.data(), length, deadline);
+                if (reply.failure.empty()) frame = decode(bytes);
+            }
+            if (reply.failure.empty() &&
+                (!frame || frame->fields.size() > 1 || frame->kind > static_cast<std::uint8_t>(Answer::refused)))
+                reply.failure = no_store;
+        }
+        reply.lost = is_end_of_connection(reply.failure);
+        if (!reply.failure.empty()) return reply;
+        reply.answer = static_cast<Answer>(frame->kind);
+        if (!frame->fields.empty()) reply.field = std::move(frame->fields[0]);
+        return reply;
+    }
+
+    std::string gone() const {
+        return describe() +
+               " has gone, or has sent this process away: that rank has left or died, or this process has "
+               "not read what it asked for";
+    }
+
+    /// Until the deadline: nobody may listen yet, and a server that strangers besiege may send away who is too slow.
+    void connect() {
+        const Deadline deadline = Clock::now() + options_.timeout;
+        const int first = options_.port, end = first + options_.ports;
+        for (milliseconds pause = first_pause;; pause = std::min(2 * pause, longest_pause)) {
+            std::string failure;
+            for (int port = first; port < end; ++port) try {
                     options_.port = port;
-                    say_hello(std::min(soon, deadline), Attempts::one);
+                    enter(std::min(deadline, Clock::now() + (options_.ports == 1 ? time_for_hello : time_to_greet)));
                     options_.ports = 1;  // clones know where it is
                     return;
-                } catch (const CommunicationError&) {  // a stranger's, or nobody's yet
-                    if (soon >= deadline) throw;
+                } catch (const NotLetIn& error) {
+                    if (options_.ports == 1) throw;  // else it may be a stranger's
+                    failure = error.what();
+                } catch (const CommunicationError& error) {
+                    failure = error.what();
                 }
-            }
+            if (Clock::now() + pause >= deadline) give_up(first, failure);
             std::this_thread::sleep_for(pause);
         }
     }
 
-    void say_hello(Deadline deadline, Attempts attempts) {
-        socket_ = connect_to(options_.host, options_.port, deadline, attempts);
-        ask("hello", Command::hello, {magic, options_.token}, Milliseconds(milliseconds_until(deadline)));
+    [[noreturn]] void give_up(int first, const std::string& failure) const {
+        if (options_.ports == 1) throw CommunicationError(failure);
+        throw CommunicationError(fmt::format(
+            "there is no store of this job at {}, ports {} to {}: {}; is the process of rank 0 running, and is the "
+            "address its own?",
+            options_.host, first, first + options_.ports - 1, failure));
+    }
+
+    /// One attempt.
+    void enter(Deadline deadline) {
+        std::string token = for_this_user_ ? token_of_desk(deadline) : options_.token;
+        for (;;) {
+            socket_ = connect_to(options_.host, options_.port, deadline);
+            const std::string failure = shake_hands(token, deadline);
+            if (failure.empty()) break;
+            socket_.reset();
+            // A server may have come after the first look.
+            if (for_this_user_ && token.empty())
+                token = token_of_desk(deadline);
+            else
+                token.clear();
+            if (token.empty()) throw NotLetIn(failure);
+        }
+        options_.token = std::move(token);
+    }
+
+    /// Empty when there is no desk.
+    std::string token_of_desk(Deadline deadline) const {
+        DeskAnswer desk = ask_desk(options_.port, deadline);
+        if (!desk.refusal.empty()) throw NotLetIn(desk.refusal);
+        return std::move(desk.key);
+    }
+
+    /// Empty when both sides know the token, else why not. Throws where trying again may help.
+    std::string shake_hands(std::string_view token, Deadline deadline) {
+        handshake::Meeting meeting{handshake::random_bytes(handshake::nonce_size), {}, options_.port, options_.job};
+        const auto tell = [&](Command command, const std::vector<std::string_view>& fields) {
+            Reply reply = exchange(command, fields, deadline, longest_hello);
+            if (!reply.failure.empty() && reply.failure != no_store)
+                throw CommunicationError(fmt::format("{}: hello: {}", describe(), reply.failure));
+            if (reply.failure.empty() && reply.answer == Answer::missing) reply.failure = no_store;
+            if (reply.failure.empty() && reply.answer == Answer::refused)
+                reply.failure = "refused: " + printable(reply.field);
+            if (!reply.failure.empty()) reply.failure = fmt::format("{}: hello: {}", describe(), reply.failure);
+            return reply;
+        };
+        Reply reply = tell(Command::hello, {magic, meeting.client_nonce});
+        if (!reply.failure.empty()) return reply.failure;
+        if (reply.field.size() != handshake::nonce_size) return fmt::format("{}: hello: {}", describe(), no_store);
+        meeting.server_nonce = reply.field;
+        reply = tell(Command::proof, {handshake::proof_of(handshake::Side::client, token, meeting)});
+        if (!reply.failure.empty()) return reply.failure;
+        if (handshake::equal(reply.field, handshake::proof_of(handshake::Side::server, token, meeting)) &&
+            !token.empty())
+            return {};
+        return fmt::format("{}: hello: who listens there does not know the token: it is not this job's rank 0",
+                           describe());
     }
 
     TcpStoreOptions options_;
+    const bool for_this_user_;
     std::mutex mutex_;
     Descriptor socket_;
 };
@@ -150,8 +252,13 @@ std::string TcpStore::compare_set(std::string_view key, std::string_view expecte
         .value_or("");
 }
 
+int TcpStore::port() const { return connection_->options().port; }
+
 void TcpStore::append_on_loss(std::string_view key, std::string_view text) {
-    require_value(key, text);
+    require_key(key);
+    if (text.size() > longest_last_words)
+        throw InvalidArgument(fmt::format("store: append_on_loss of {} bytes to '{}'; at most {} are kept", text.size(),
+                                          key, longest_last_words));
     connection_->ask(fmt::format("append_on_loss to '{}'", key), Command::append_on_loss, {key, text}, timeout());
 }
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -8,12 +9,17 @@
 #include <cerrno>
 #include <list>
 #include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "lockstep/parallel/comm/handshake.h"
+#include "lockstep/parallel/comm/key_desk.h"
 #include "lockstep/parallel/comm/key_table.h"
+#include "lockstep/parallel/comm/served_client.h"
 #include "lockstep/parallel/comm/sockets.h"
+#include "lockstep/parallel/comm/store_commands.h"
 #include "lockstep/parallel/comm/store_protocol.h"
 #include "lockstep/parallel/store.h"
 #include "lockstep/runtime/error.h"
@@ -24,67 +30,67 @@ namespace {
 
 using namespace store_protocol;
 using Clock = std::chrono::steady_clock;
+using Standing = ServedClient::Standing;
+using std::chrono::milliseconds;
 
+/// Who has connected and not proved that it knows the token: so many at a time, for so long. One more sends away the
+/// one that has been here longest among those that have said nothing, or else among all.
+constexpr std::size_t most_strangers = 64;
+constexpr milliseconds time_for_hello(5000);
 constexpr std::size_t most_clients = 4096;
-/// Who has connected and says nothing is sent away after so long.
-constexpr std::chrono::seconds time_for_hello(10);
+/// Descriptors that are left to the job, of those that the process may have.
+constexpr std::size_t left_to_job = 256;
+/// Taken up in one turn, by which the others wait.
+constexpr int most_newcomers = 64;
+/// Where there are no descriptors left for a newcomer it waits, outside.
+constexpr milliseconds time_without_newcomers(50);
+/// For one client in one turn, and for all in one turn.
+constexpr int most_requests = 64;
+constexpr std::size_t most_sent = std::size_t{1} << 20, most_received = std::size_t{8} << 20;
+/// In bytes, as the kernel is asked for them; it takes twice as much.
+constexpr int kernel_buffer = 1 << 18;
+/// What waits, in all: halves of long requests, and values that the store no longer holds but somebody has not read.
+constexpr std::size_t most_waiting = std::size_t{64} << 20;
+/// Who has less waiting is not the one to be sent away for it.
+constexpr std::size_t little = 65536;
 
-/// As long for every wrong token.
-bool same_secret(std::string_view a, std::string_view b) {
-    unsigned char different = a.size() == b.size() ? 0 : 1;
-    for (std::size_t i = 0; i < a.size(); ++i)
-        different |= static_cast<unsigned char>(a[i] ^ (b.empty() ? 0 : b[i % b.size()]));
-    return different == 0;
-}
-
-struct Client {
-    Descriptor socket;
-    std::string in, out;
-    std::string will_key, will;        ///< what is appended where, once the connection is lost
-    bool known = false;                ///< has said hello
-    bool leaving = false;              ///< is closed once `out` has been sent
-    std::optional<std::string> wants;  ///< the key of a get that waits
-    Deadline deadline;                 ///< of that, or of hello
-};
-
-/// How many fields a command has.
-std::size_t fields_of(Command command) {
-    switch (command) {
-        case Command::count: return 0;
-        case Command::try_get:
-        case Command::remove: return 1;
-        case Command::compare_set: return 3;
-        case Command::hello:
-        case Command::set:
-        case Command::get:
-        case Command::add:
-        case Command::append_on_loss: break;
-    }
-    return 2;
+std::size_t client_limit() {
+    rlimit descriptors{};
+    if (getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return most_clients;
+    const auto all = static_cast<std::size_t>(descriptors.rlim_cur);
+    return std::min(most_clients, std::max(all / 2, all - std::min(all, left_to_job + most_strangers)));
 }
 
 }  // namespace
 
 class TcpStoreServer::Impl {
 public:
-    explicit Impl(const TcpStoreOptions& options) : token_(options.token) {
+    explicit Impl(const TcpStoreOptions& options)
+        : token_(options.token), job_(options.job), most_known_(client_limit()) {
         if (token_.size() > longest_token)
             throw InvalidArgument(
-                fmt::format("TcpStoreServer: a token of {} bytes; at most {} are sent", token_.size(), longest_token));
-        if (token_.empty() && !is_loopback(options.host))
+                fmt::format("TcpStoreServer: a token of {} bytes; at most {} are taken", token_.size(), longest_token));
+        const bool for_this_user = token_.empty();
+        if (for_this_user && !is_loopback(options.host))
             throw InvalidArgument(
                 fmt::format("TcpStoreServer: {} can be reached from other machines; set a token that all ranks know "
                             "(LOCKSTEP_STORE_TOKEN)",
                             options.host));
         for (int port = options.port; !listener_; ++port) try {
-                listener_ = listen_on(options.host, port);
+                open(options.host, port, for_this_user);
             } catch (const CommunicationError&) {
+                listener_.reset();
                 if (port + 1 >= options.port + options.ports) throw;
             }
-        port_ = port_of(listener_);
         wake_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
         if (!wake_) throw CommunicationError(fmt::format("store: no event descriptor: {}", text_of(errno)));
-        thread_ = std::thread([this] { serve(); });
+        thread_ = std::thread([this] {
+            try {
+                serve();
+            } catch (const std::exception&) {  // no memory to serve anybody: all see their connections end
+                return;
+            }
+        });
     }
 
     ~Impl() {
@@ -97,193 +103,230 @@ public:
     int port() const { return port_; }
 
 private:
+    using Clients = std::list<ServedClient>;
+
+    void open(const std::string& host, int port, bool for_this_user) {
+        listener_ = listen_on(host, port);
+        // For all that come by it; what a client does not read lies in the kernel first.
+        for (const int buffer : {SO_SNDBUF, SO_RCVBUF})
+            setsockopt(listener_.get(), SOL_SOCKET, buffer, &kernel_buffer, sizeof kernel_buffer);
+        port_ = port_of(listener_);
+        if (for_this_user) token_ = desk_.emplace(port_).key();
+    }
+
     void serve() {
         for (;;) {
-            std::vector<pollfd> entries{{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+            std::vector<pollfd> entries{{wake_.get(), POLLIN, 0}, {-1, POLLIN, 0}, {-1, POLLIN, 0}};
             std::optional<Deadline> next;
-            for (const Client& client : clients_) {
-                const bool full = client.in.size() > limit_of(client) + 4;
-                entries.push_back({client.socket.get(),
-                                   static_cast<short>((full ? 0 : POLLIN) | (client.out.empty() ? 0 : POLLOUT)), 0});
-                if ((client.wants || !client.known) && (!next || client.deadline < *next)) next = client.deadline;
+            const auto by = [&](Deadline deadline) { next = next ? std::min(*next, deadline) : deadline; };
+            if (Clock::now() >= newcomers_from_) {
+                entries[1].fd = listener_.get();
+                if (desk_) entries[2].fd = desk_->descriptor();
+            } else {
+                by(newcomers_from_);
             }
+            for (const Clients* all : {&clients_, &strangers_})
+                for (const ServedClient& client : *all) {
+                    entries.push_back({client.descriptor(), client.events(), 0});
+                    if (client.wants || client.standing != Standing::known) by(client.deadline);
+                    if (client.postponed()) by(Clock::now());
+                }
             if (poll(entries.data(), entries.size(), next ? milliseconds_until(*next) : -1) < 0 && errno != EINTR)
                 return;
             if (entries[0].revents != 0) return;
-            auto entry = entries.begin() + 2;
-            for (auto client = clients_.begin(); client != clients_.end(); ++entry) {
-                if (attend(*client, entry->revents)) {
-                    ++client;
-                } else {
-                    const Client lost = std::move(*client);
-                    client = clients_.erase(client);
-                    execute(lost);
-                }
-            }
+            attend_all(entries);
+            if (entries[2].revents != 0) wait_for_descriptors(desk_->serve());
             if (entries[1].revents != 0) welcome();
         }
     }
 
-    void execute(const Client& lost) {
-        if (lost.will.empty()) return;
-        const std::string* lines = keys_.find(lost.will_key);
-        const std::string all = (lines ? *lines : std::string()) + lost.will;
-        if (all.size() > Store::longest_value) return;
-        keys_.set(lost.will_key, all);
-        changed(lost.will_key);
+    /// In the order of `entries`, which begins with three others.
+    void attend_all(const std::vector<pollfd>& entries) {
+        auto entry = entries.begin() + 3;
+        auto stranger = entry + static_cast<std::ptrdiff_t>(clients_.size());
+        std::size_t to_receive = most_received;
+        for (auto client = clients_.begin(); client != clients_.end() && to_receive > 0; ++entry) {
+            const auto next = std::next(client);
+            if (!attend(*client, entry->revents, to_receive)) lose(client);
+            client = next;
+            // Who had no turn is the first in the next one.
+            if (to_receive == 0) clients_.splice(clients_.end(), clients_, clients_.begin(), client);
+        }
+        bring_down_to(most_waiting);
+        for (auto client = strangers_.begin(); client != strangers_.end(); ++stranger)
+            client = attend_stranger(client, stranger->revents);
     }
 
-    static std::size_t limit_of(const Client& client) { return client.known ? longest_frame : longest_hello; }
-
-    void welcome() {
-        for (;;) {
-            Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-            if (!socket) return;
-            if (clients_.size() >= most_clients) continue;
-            Client& client = clients_.emplace_back();
-            client.socket = std::move(socket);
-            client.deadline = Clock::now() + time_for_hello;
-        }
+    /// Where the next stranger is.
+    Clients::iterator attend_stranger(Clients::iterator client, short events) {
+        const auto next = std::next(client);
+        std::size_t to_receive = longest_hello + 4;
+        if (!attend(*client, events, to_receive))
+            strangers_.erase(client);
+        else if (client->standing == Standing::known)
+            clients_.splice(clients_.end(), strangers_, client);
+        return next;
     }
 
     /// Reads, answers, writes. False when the client has gone or is to go.
-    bool attend(Client& client, short events) {
-        if ((events & (POLLIN | POLLHUP | POLLERR)) != 0 && !read(client)) return false;
+    bool attend(ServedClient& client, short events, std::size_t& to_receive) try {
+        std::size_t to_send = most_sent;
+        if (!client.send(to_send) || !client.receive(events, to_receive)) return false;
         if (Clock::now() >= client.deadline) {
-            if (!client.known) return false;
-            if (client.wants) answer(client, Answer::missing, {});
+            if (client.standing != Standing::known) return false;
+            if (client.wants) client.answer(Answer::missing);
         }
-        while (!client.wants && !client.leaving)
-            if (!next_frame(client)) break;
-        return write_out(client) && !(client.leaving && client.out.empty());
-    }
-
-    static bool read(Client& client) {
-        char bytes[65536];
-        const ssize_t received = recv(client.socket.get(), bytes, sizeof bytes, 0);
-        if (received < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
-        client.in.append(bytes, static_cast<std::size_t>(received));
-        return received > 0;
-    }
-
-    static bool write_out(Client& client) {
-        while (!client.out.empty()) {
-            const ssize_t sent = send(client.socket.get(), client.out.data(), client.out.size(), MSG_NOSIGNAL);
-            if (sent < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
-            client.out.erase(0, static_cast<std::size_t>(sent));
+        int requests = most_requests;
+        Frame frame;
+        for (auto found = ServedClient::Next::frame; requests > 0 && found != ServedClient::Next::none; --requests) {
+            found = client.next(frame);
+            if (found == ServedClient::Next::garbage)
+                refuse(client, "that is no frame of this protocol");
+            else if (found == ServedClient::Next::frame)
+                client.standing == Standing::known ? obey(client, std::move(frame)) : greet(client, frame);
+            if (!client.send(to_send)) return false;
         }
-        return true;
+        client.leave_for_later(requests == 0);
+        return !(client.leaving && !client.sending());
+    } catch (const std::exception&) {  // no memory for what it wants: the others have theirs
+        return false;
     }
 
-    /// Answers what the client has sent; false when no whole frame is there.
-    bool next_frame(Client& client) {
-        if (client.in.size() < 4) return false;
-        const std::size_t size = length_of(client.in);
-        if (size == 0 || size > limit_of(client)) {
-            refuse(client, "that is no frame of this protocol");
-            return false;
+    /// Takes up who has come, and what they have said by now.
+    void welcome() {
+        for (int i = 0; i < most_newcomers; ++i) {
+            Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+            if (!socket) {
+                if (errno == ECONNABORTED || errno == EINTR) continue;
+                return wait_for_descriptors(errno == EAGAIN ? 0 : errno);
+            }
+            if (strangers_.size() >= most_strangers) send_one_away();
+            strangers_.emplace_back(std::move(socket), Clock::now() + time_for_hello);
+            attend_stranger(std::prev(strangers_.end()), POLLIN);
         }
-        if (client.in.size() < 4 + size) return false;
-        const std::optional<Frame> frame = decode(std::string_view(client.in).substr(4, size));
-        client.in.erase(0, 4 + size);
-        if (!frame)
-            refuse(client, "that is no frame of this protocol");
-        else if (client.known)
-            obey(client, *frame);
-        else
-            greet(client, *frame);
-        return true;
     }
 
-    void greet(Client& client, const Frame& frame) {
-        if (static_cast<Command>(frame.kind) != Command::hello || frame.fields.size() != 2 || frame.fields[0] != magic)
-            return refuse(client, "this store speaks another protocol");
-        if (!same_secret(frame.fields[1], token_)) return refuse(client, "the token is wrong (LOCKSTEP_STORE_TOKEN)");
-        client.known = true;
-        answer(client, Answer::good, {});
+    void send_one_away() {
+        const auto silent = std::find_if(strangers_.begin(), strangers_.end(), [](const ServedClient& client) {
+            return client.standing == Standing::silent;
+        });
+        const auto goes = silent == strangers_.end() ? strangers_.begin() : silent;
+        goes->cut();
+        strangers_.erase(goes);
     }
 
-    void obey(Client& client, const Frame& frame) {
-        const std::vector<std::string>& fields = frame.fields;
+    void wait_for_descriptors(int error) {
+        if (error == 0) return;
+        if (!strangers_.empty()) send_one_away();
+        newcomers_from_ = Clock::now() + time_without_newcomers;
+    }
+
+    /// Sends away those who have not read or written for longest, while more waits for all together.
+    void bring_down_to(std::size_t most) {
+        for (;;) {
+            std::size_t waiting = 0;
+            std::set<const std::string*> counted;
+            auto slowest = clients_.end();
+            for (auto client = clients_.begin(); client != clients_.end(); ++client) {
+                const KeyTable::Value& value = client->value();
+                const bool left_over = value && keys_.find(client->key()) != value;
+                const std::size_t bytes = client->received_bytes() + (left_over ? value->size() : 0);
+                waiting += client->received_bytes();
+                if (left_over && counted.insert(value.get()).second) waiting += value->size();
+                if (bytes > little && (slowest == clients_.end() || client->last_progress() < slowest->last_progress()))
+                    slowest = client;
+            }
+            if (waiting <= most || slowest == clients_.end()) return;
+            slowest->cut();
+            lose(slowest);
+        }
+    }
+
+    void lose(Clients::iterator client) {
+        const ServedClient lost = std::move(*client);
+        clients_.erase(client);
+        if (lost.last_words.empty()) return;
+        const KeyTable::Value before = keys_.find(lost.last_words_key);
+        const std::string all = (before ? *before : std::string()) + lost.last_words;
+        if (all.size() > Store::longest_value || !has_room(keys_, lost.last_words_key, all.size())) return;
+        keys_.set(lost.last_words_key, all);
+        changed(lost.last_words_key);
+    }
+
+    void greet(ServedClient& client, const Frame& frame) {
         const auto command = static_cast<Command>(frame.kind);
-        const std::size_t wanted = fields_of(command);
-        if (fields.size() != wanted || (wanted > 0 && (fields[0].empty() || fields[0].size() > Store::longest_key)))
-            return refuse(client, "that is no command of this protocol");
-        for (const std::string& field : fields)
-            if (field.size() > Store::longest_value) return refuse(client, "a value is too long");
-        switch (command) {
-            case Command::set:
-                keys_.set(fields[0], fields[1]);
-                answer(client, Answer::good, {});
-                return changed(fields[0]);
-            case Command::get: return get(client, fields);
-            case Command::try_get: {
-                const std::string* value = keys_.find(fields[0]);
-                return value ? answer(client, Answer::good, {*value}) : answer(client, Answer::missing, {});
-            }
-            case Command::add: return add(client, fields);
-            case Command::compare_set: {
-                const bool stored = keys_.compare_set(fields[0], fields[1], fields[2]);
-                const std::string* value = keys_.find(fields[0]);
-                answer(client, Answer::good, {value ? std::string_view(*value) : std::string_view()});
-                if (stored) changed(fields[0]);
-                return;
-            }
-            case Command::remove: return answer(client, Answer::good, {number(keys_.remove(fields[0]) ? 1 : 0)});
-            case Command::count: return answer(client, Answer::good, {number(keys_.count())});
-            case Command::append_on_loss:
-                client.will_key = fields[0];
-                client.will = fields[1];
-                return answer(client, Answer::good, {});
-            case Command::hello: break;
+        if (client.standing == Standing::silent) {
+            if (command != Command::hello || frame.fields.size() != 2 || !frame.fields[0].starts_with(any_magic))
+                return refuse(client, "this store speaks another protocol");
+            if (frame.fields[0] != magic || frame.fields[1].size() != handshake::nonce_size)
+                return refuse(client,
+                              "this store speaks another version of its protocol; run the same version of Lockstep as "
+                              "all ranks");
+            client.standing = Standing::greeted;
+            client.meeting = {frame.fields[1], handshake::random_bytes(handshake::nonce_size), port_, job_};
+            return client.answer(Answer::good, std::make_shared<const std::string>(client.meeting.server_nonce));
         }
-        refuse(client, "that is no command of this protocol");
+        if (command != Command::proof || !well_formed(frame))
+            return refuse(client, "this store speaks another protocol");
+        if (!handshake::equal(frame.fields[0], handshake::proof_of(handshake::Side::client, token_, client.meeting)))
+            return refuse(client,
+                          "the token is wrong (LOCKSTEP_STORE_TOKEN), this is another job's store, or its port is "
+                          "reached by another number");
+        if (clients_.size() >= most_known_)
+            return refuse(client, fmt::format("it serves {} connections, as many as it may; give its process more "
+                                              "descriptors (ulimit -n)",
+                                              clients_.size()));
+        client.standing = Standing::known;
+        client.answer(Answer::good, std::make_shared<const std::string>(
+                                        handshake::proof_of(handshake::Side::server, token_, client.meeting)));
+        client.meeting = {};
     }
 
-    void get(Client& client, const std::vector<std::string>& fields) {
-        const std::optional<std::int64_t> milliseconds = number(fields[1]);
-        if (!milliseconds) return refuse(client, "that is no command of this protocol");
-        if (const std::string* value = keys_.find(fields[0])) return answer(client, Answer::good, {*value});
-        constexpr std::int64_t longest = std::int64_t{1} << 40;
-        client.wants = fields[0];
-        client.deadline = Clock::now() + std::chrono::milliseconds(std::clamp<std::int64_t>(*milliseconds, 0, longest));
-    }
-
-    void add(Client& client, const std::vector<std::string>& fields) {
-        const std::optional<std::int64_t> amount = number(fields[1]);
-        if (!amount) return refuse(client, "that is no command of this protocol");
-        const std::optional<std::int64_t> sum = keys_.add(fields[0], *amount);
-        if (!sum)
-            return answer(client, Answer::refused, {"the key holds no number, or the sum does not fit in 64 bits"});
-        answer(client, Answer::good, {number(*sum)});
-        changed(fields[0]);
+    void obey(ServedClient& client, Frame frame) {
+        if (static_cast<Command>(frame.kind) == Command::append_on_loss && well_formed(frame)) {
+            if (frame.fields[1].size() > longest_last_words)
+                return refuse(client, "that is no command of this protocol");
+            client.last_words_key = std::move(frame.fields[0]);
+            client.last_words = std::move(frame.fields[1]);
+            return client.answer(Answer::good);
+        }
+        Outcome outcome = carry_out(keys_, std::move(frame));
+        if (outcome.patience) {
+            client.deadline = Clock::now() + *outcome.patience;
+            client.wants = std::move(outcome.key);
+            return;
+        }
+        client.leaving = outcome.breach;
+        client.answer(outcome.answer, std::move(outcome.value), outcome.key);
+        if (outcome.changed) changed(outcome.key);
     }
 
     /// Those who wait for `key` get it.
     void changed(const std::string& key) {
-        for (Client& client : clients_)
-            if (client.wants == key) {
-                answer(client, Answer::good, {*keys_.find(key)});
-                write_out(client);
-            }
+        const KeyTable::Value value = keys_.find(key);
+        for (ServedClient& client : clients_) {
+            if (client.wants != key) continue;
+            client.answer(Answer::good, value, key);
+            std::size_t most = most_sent;
+            client.send(most);             // what is wrong shows when it is looked after
+            client.leave_for_later(true);  // it may have said more
+        }
     }
 
-    static void answer(Client& client, Answer kind, const std::vector<std::string_view>& fields) {
-        client.out += encode(static_cast<std::uint8_t>(kind), fields);
-        client.wants.reset();
-    }
-
-    static void refuse(Client& client, std::string_view why) {
-        answer(client, Answer::refused, {why});
+    static void refuse(ServedClient& client, std::string_view why) {
         client.leaving = true;
-        client.in.clear();
+        client.answer(Answer::refused, std::make_shared<const std::string>(why));
     }
 
     std::string token_;
+    const std::string job_;
+    const std::size_t most_known_;
     Descriptor listener_, wake_;
     int port_ = 0;
+    std::optional<KeyDesk> desk_;
     KeyTable keys_;
-    std::list<Client> clients_;
+    Clients clients_, strangers_;
+    Deadline newcomers_from_{};
     std::thread thread_;
 };
 

@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <memory>
 #include <vector>
 
+#include "lockstep/parallel/comm/handshake.h"
 #include "lockstep/parallel/comm/sockets.h"
 #include "lockstep/parallel/launch/child.h"
 #include "lockstep/parallel/launch/failure_file.h"
@@ -49,6 +51,9 @@ public:
             port_ = hold_free_port();
             place.master_port = port_of(port_);
         }
+        // On several nodes the user says it: the launchers know nothing of each other.
+        const char* token = std::getenv("LOCKSTEP_STORE_TOKEN");
+        if (options.nodes == 1 && !(token && *token)) place.store_token = handshake::random_token();
         if (options.same_lines_once) passed_lines_ = std::make_shared<PassedLines>();
         const std::vector<int> cores = allowed_cores();
         for (int local_rank = 0; local_rank < options.processes; ++local_rank) {

@@ -26,6 +26,7 @@ std::vector<std::string> rank_environment(const LaunchOptions& options, const Ra
                                            {"LOCKSTEP_FAILURE_FILE", place.failure_file},
                                            {"TORCHELASTIC_RESTART_COUNT", std::to_string(place.attempt)},
                                            {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options.max_restarts)}};
+    if (!place.store_token.empty()) own["LOCKSTEP_STORE_TOKEN"] = place.store_token;
     if (!std::getenv("OMP_NUM_THREADS")) own["OMP_NUM_THREADS"] = std::to_string(place.cores);
     // CUDA_VISIBLE_DEVICES may name a device that one alone would not have.
     if (!std::getenv("LOCKSTEP_CPU_DEVICES") && !std::getenv("CUDA_VISIBLE_DEVICES") &&

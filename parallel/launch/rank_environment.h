@@ -15,6 +15,7 @@ struct RankPlace {
     int master_port = 0;
     std::size_t cores = 1;
     std::string failure_file = {};  ///< empty: none
+    std::string store_token = {};   ///< empty: what this process's environment says
 };
 
 int global_rank(const LaunchOptions& options, int local_rank);

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -14,54 +15,22 @@
 #include <vector>
 
 #include "lockstep/parallel/comm/job_failure.h"
+#include "lockstep/parallel/comm/sockets.h"
 #include "lockstep/parallel/rendezvous.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/comm/forked_ranks.h"
+#include "lockstep/tests/parallel/comm/launcher_environment.h"
 #include "lockstep/tests/parallel/file_fixture.h"
 #include "lockstep/tests/runtime/gate.h"
 
 using namespace lockstep;
 using lockstep::testing::contains;
+using lockstep::testing::Environment;
 using lockstep::testing::message_of;
 using std::chrono::milliseconds;
 
 namespace {
-
-/// Nothing in the environment but this.
-class Environment {
-public:
-    explicit Environment(const std::map<std::string, std::string>& variables) {
-        for (const char* name : {"RANK",
-                                 "WORLD_SIZE",
-                                 "LOCAL_RANK",
-                                 "LOCAL_WORLD_SIZE",
-                                 "MASTER_ADDR",
-                                 "MASTER_PORT",
-                                 "TORCHELASTIC_RUN_ID",
-                                 "OMPI_COMM_WORLD_RANK",
-                                 "OMPI_COMM_WORLD_SIZE",
-                                 "OMPI_COMM_WORLD_LOCAL_RANK",
-                                 "OMPI_COMM_WORLD_LOCAL_SIZE",
-                                 "PMIX_NAMESPACE",
-                                 "SLURM_PROCID",
-                                 "SLURM_LOCALID",
-                                 "SLURM_STEP_NUM_TASKS",
-                                 "SLURM_STEP_TASKS_PER_NODE",
-                                 "SLURM_NODEID",
-                                 "SLURM_STEP_NODELIST",
-                                 "SLURM_NODELIST",
-                                 "SLURM_JOB_ID",
-                                 "SLURM_STEP_ID",
-                                 "LOCKSTEP_STORE_TOKEN"})
-            unsetenv(name);
-        for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
-    }
-};
-
-std::string wrong_place(const std::map<std::string, std::string>& variables) {
-    const Environment environment(variables);
-    return message_of<InvalidArgument>([] { process_place(); });
-}
 
 int free_port() { return TcpStoreServer{TcpStoreOptions{}}.port(); }
 
@@ -86,115 +55,6 @@ RendezvousOptions member(const std::string& method, int rank, int world_size, in
 }
 
 }  // namespace
-
-TEST_CASE("ranks and addresses come from whatever launcher there was") {
-    {
-        const Environment nothing({});
-        const ProcessPlace place = process_place();
-        CHECK(place.launcher == Launcher::none);
-        CHECK(place.rank == 0);
-        CHECK(place.world_size == 1);
-    }
-    {
-        const Environment by_hand(
-            {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "2000"}});
-        const ProcessPlace place = process_place();
-        CHECK(place.launcher == Launcher::environment);
-        CHECK(place.rank == 3);
-        CHECK(place.world_size == 4);
-        CHECK(place.local_rank == 3);
-        CHECK(place.master_addr == "10.0.0.1");
-        CHECK(place.master_port == 2000);
-    }
-    {
-        const Environment torchrun({{"RANK", "3"},
-                                    {"WORLD_SIZE", "4"},
-                                    {"LOCAL_RANK", "1"},
-                                    {"LOCAL_WORLD_SIZE", "2"},
-                                    {"MASTER_ADDR", "node0"},
-                                    {"MASTER_PORT", "29500"},
-                                    {"TORCHELASTIC_RUN_ID", "none"}});
-        const ProcessPlace place = process_place();
-        CHECK(place.launcher == Launcher::torchrun);
-        CHECK(place.local_rank == 1);
-        CHECK(place.local_world_size == 2);
-        CHECK(place.master_addr == "node0");
-        setenv("LOCAL_WORLD_SIZE", "4", 1);
-        CHECK(process_place().master_addr == "127.0.0.1");
-    }
-    {
-        const Environment mpirun({{"OMPI_COMM_WORLD_RANK", "1"},
-                                  {"OMPI_COMM_WORLD_SIZE", "2"},
-                                  {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
-                                  {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
-                                  {"PMIX_NAMESPACE", "1234567"}});
-        const ProcessPlace place = process_place();
-        CHECK(place.launcher == Launcher::open_mpi);
-        CHECK(place.rank == 1);
-        CHECK(place.master_addr == "127.0.0.1");
-        CHECK(place.master_port >= 10000);
-        CHECK(place.master_port < 30000);
-        setenv("PMIX_NAMESPACE", "1234568", 1);
-        CHECK(process_place().master_port != place.master_port);
-    }
-    for (const auto& [list, first] : std::map<std::string, std::string>{
-             {"gpu[03-05,09],login", "gpu03"}, {"gpu[7,9]-ib", "gpu7-ib"}, {"one,two", "one"}, {"single", "single"}}) {
-        const Environment srun({{"SLURM_PROCID", "5"},
-                                {"SLURM_LOCALID", "1"},
-                                {"SLURM_STEP_NUM_TASKS", "8"},
-                                {"SLURM_STEP_TASKS_PER_NODE", "4(x2)"},
-                                {"SLURM_STEP_NODELIST", list},
-                                {"SLURM_JOB_ID", "42"},
-                                {"SLURM_STEP_ID", "0"}});
-        const ProcessPlace place = process_place();
-        CHECK(place.launcher == Launcher::slurm);
-        CHECK(place.rank == 5);
-        CHECK(place.local_rank == 1);
-        CHECK(place.local_world_size == 4);
-        CHECK(place.master_addr == first);
-    }
-    for (const auto& [node, tasks] : std::map<std::string, int>{{"0", 4}, {"1", 4}, {"2", 3}, {"3", 12}}) {
-        const Environment srun({{"SLURM_PROCID", "5"},
-                                {"SLURM_LOCALID", "2"},
-                                {"SLURM_STEP_NUM_TASKS", "23"},
-                                {"SLURM_STEP_TASKS_PER_NODE", "4(x2),3,12"},
-                                {"SLURM_NODEID", node},
-                                {"SLURM_STEP_NODELIST", "gpu[1-4]"}});
-        CHECK(process_place().local_world_size == tasks);
-    }
-}
-
-TEST_CASE("environments that cannot be are refused") {
-    CHECK(contains(wrong_place({{"RANK", "0"}}), "WORLD_SIZE"));
-    CHECK(contains(wrong_place({{"WORLD_SIZE", "2"}}), "RANK"));
-    CHECK(contains(wrong_place({{"RANK", "two"}, {"WORLD_SIZE", "2"}}), "RANK=two"));
-    CHECK(contains(wrong_place({{"RANK", "-1"}, {"WORLD_SIZE", "2"}}), "RANK=-1"));
-    CHECK(contains(wrong_place({{"RANK", "2"}, {"WORLD_SIZE", "2"}}), "rank 2 of 2"));
-    CHECK(contains(wrong_place({{"RANK", "0"}, {"WORLD_SIZE", "0"}}), "WORLD_SIZE=0"));
-    CHECK(contains(wrong_place({{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}}),
-                   "local rank 2 of 2"));
-    CHECK(contains(wrong_place({{"MASTER_PORT", "70000"}}), "MASTER_PORT=70000"));
-    CHECK(contains(wrong_place({{"OMPI_COMM_WORLD_RANK", "0"}}), "OMPI_COMM_WORLD_SIZE"));
-    for (const char* tasks : {"4(x2", "four", "2,", "2(x1)", "0(x2)", "2,(x2)"})
-        CHECK(contains(wrong_place({{"SLURM_PROCID", "0"},
-                                    {"SLURM_LOCALID", "0"},
-                                    {"SLURM_STEP_NUM_TASKS", "4"},
-                                    {"SLURM_STEP_TASKS_PER_NODE", tasks},
-                                    {"SLURM_NODEID", "1"}}),
-                       "SLURM_STEP_TASKS_PER_NODE"));
-    const Environment nothing({});
-    for (const char* method : {"", "env", "udp://a:1", "tcp://", "tcp://host", "tcp://host:0", "tcp://host:99999",
-                               "tcp://host:1?size=2", "file://", "file://relative", "env://x", "tcp://host:1?rank=-1"})
-        CHECK(contains(
-            message_of<InvalidArgument>([&] { Rendezvous({.init_method = method, .rank = 0, .world_size = 1}); }),
-            "init method"));
-    CHECK(contains(message_of<InvalidArgument>([] { Rendezvous({.rank = 0}); }), "both"));
-    CHECK(contains(message_of<InvalidArgument>([] { Rendezvous(member("tcp://127.0.0.1:1", 2, 2)); }), "rank 2 of 2"));
-    CHECK(contains(message_of<InvalidArgument>([] { Rendezvous(member("tcp://127.0.0.1:1?rank=1", 0, 2)); }),
-                   "0 and as 1"));
-    const Environment without_address({{"RANK", "0"}, {"WORLD_SIZE", "2"}});
-    CHECK(contains(message_of<InvalidArgument>([] { Rendezvous(); }), "MASTER_ADDR"));
-}
 
 TEST_CASE("all ranks find each other, by address and by file") {
     const Environment nothing({});
@@ -321,11 +181,91 @@ TEST_CASE("a rank that is there twice, or counts otherwise, is refused") {
         CHECK((contains(error, "was started for") || contains(error, "has gone")));  // its store may go first
     CHECK(std::chrono::steady_clock::now() - begin < milliseconds(10000));
 
-    FileStore left_over(file);
-    left_over.set("lockstep/world_size", "7");
+    FileStore others(file);
+    others.set("lockstep/world_size", "7");
     const std::string size = message_of<CommunicationError>([&] { Rendezvous(member("file://" + file, 0, 2)); });
     CHECK(contains(size, "started for 2 processes, others for 7"));
-    CHECK(contains(size, "earlier run"));
+    CHECK(contains(size, "another job uses this file"));
+}
+
+TEST_CASE("a job of very many ranks that do not come ends at its deadline, and names some of them") {
+    const Environment nothing({});
+    const test::TemporaryDirectory directory;
+    const bool by_file = GENERATE(false, true);
+    const std::string method =
+        by_file ? "file://" + (directory / "store").string() : "tcp://127.0.0.1:" + std::to_string(free_port());
+    const auto begin = std::chrono::steady_clock::now();
+    const std::string error = message_of<CommunicationError>([&] { Rendezvous(member(method, 0, 1 << 20, 500)); });
+    CHECK(std::chrono::steady_clock::now() - begin < milliseconds(5000));
+    CHECK(contains(error,
+                   "of 1048576 processes ranks 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 and 1048559 more "
+                   "have not arrived in 500 ms"));
+    // Who counts otherwise is told so, and need not tell as many.
+    const auto errors = errors_of(2, [&](int i) { Rendezvous(member(method, i, i == 0 ? 1 << 20 : 3, 10000)); });
+    for (const std::string& text : errors) CHECK((contains(text, "was started for") || contains(text, "has gone")));
+    CHECK(std::chrono::steady_clock::now() - begin < milliseconds(9000));
+}
+
+TEST_CASE("a file that a killed job has left does not keep the next one from its work") {
+    const Environment nothing({});
+    const test::TemporaryDirectory directory;
+    const std::string method = "file://" + (directory / "store").string();
+    for (int round = 0; round < 2; ++round) {
+        testing::ForkedRanks killed(2, [&](int rank) -> std::vector<std::string> {
+            const Rendezvous job(member(method, rank, 2));
+            job.store()->set("round " + std::to_string(round), std::to_string(rank));
+            std::this_thread::sleep_for(std::chrono::seconds(60));
+            return {};
+        });
+        FileStore watched(directory / "store");
+        watched.get("lockstep/round " + std::to_string(round), milliseconds(20000));
+        if (round == 1) CHECK_FALSE(watched.try_get("lockstep/round 0"));
+        for (const int rank : {0, 1}) killed.signal(rank, SIGKILL);
+        killed.finish(milliseconds(20000));
+    }
+    CHECK(directory.file_count() == 1);
+    for (const std::string& error : errors_of(3, [&](int rank) { Rendezvous(member(method, rank, 3)); }))
+        CHECK(error.empty());
+    CHECK(directory.file_count() == 0);
+}
+
+TEST_CASE("ports that were made from a job's name and are taken are passed by") {
+    const std::string launcher = GENERATE("mpirun", "srun");
+    const std::string own = std::to_string(getpid());
+    const auto environment_of = [&](int rank) {
+        const std::string number = std::to_string(rank);
+        return launcher == "mpirun" ? std::map<std::string, std::string>{{"OMPI_COMM_WORLD_RANK", number},
+                                                                         {"OMPI_COMM_WORLD_SIZE", "3"},
+                                                                         {"OMPI_COMM_WORLD_LOCAL_RANK", number},
+                                                                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"},
+                                                                         {"PMIX_NAMESPACE", "of test " + own}}
+                                    : std::map<std::string, std::string>{
+                                          {"SLURM_PROCID", number},        {"SLURM_LOCALID", number},
+                                          {"SLURM_STEP_NUM_TASKS", "3"},   {"SLURM_STEP_TASKS_PER_NODE", "3"},
+                                          {"SLURM_STEP_NODELIST", "here"}, {"SLURM_JOB_ID", own},
+                                          {"SLURM_STEP_ID", "0"}};
+    };
+    const std::string token = GENERATE("", "shared");
+    int port = 0;
+    {
+        const Environment environment(environment_of(0));
+        const ProcessPlace place = process_place();
+        CHECK(place.master_ports == 16);
+        port = place.master_port;
+        setenv("MASTER_PORT", "29500", 1);  // what the user says is meant
+        CHECK(process_place().master_ports == 1);
+        CHECK(process_place().job.empty());
+    }
+    testing::ForkedRanks ranks(3, [&](int rank) -> std::vector<std::string> {
+        std::this_thread::sleep_for(milliseconds(300));  // the ports are taken by then
+        const Environment environment(environment_of(rank));
+        const Rendezvous job({.timeout = milliseconds(20000), .token = token});
+        return job.store()->add("came", 1) <= 3 ? std::vector<std::string>() : std::vector<std::string>{"too many"};
+    });
+    // Somebody who says nothing, a store of somebody else's, and one of another job of this user.
+    const Descriptor silent = listen_on("127.0.0.1", port);
+    const TcpStoreServer theirs({.port = port + 1, .token = "theirs"}), other({.port = port + 2, .job = "another"});
+    CHECK(testing::joined(ranks.finish(milliseconds(60000))) == "");
 }
 
 TEST_CASE("an address that other machines reach needs a token") {

@@ -1,13 +1,7 @@
-// Stores: what they promise, the same for all; and strangers, garbage and dying servers.
-#include <fcntl.h>
-#include <sys/file.h>
+// Stores: what they promise, the same for all; and garbage and dying servers.
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
-#include <fstream>
-#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -19,12 +13,14 @@
 #include "lockstep/parallel/store.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/comm/raw_client.h"
 #include "lockstep/tests/parallel/file_fixture.h"
 #include "lockstep/tests/runtime/gate.h"
 
 using namespace lockstep;
 using lockstep::testing::contains;
 using lockstep::testing::message_of;
+using lockstep::testing::RawClient;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
@@ -43,21 +39,6 @@ struct AnyStore {
         return std::make_unique<TcpStore>(at(server.port()));
     }
 };
-
-Descriptor stranger(const TcpStoreServer& server) {
-    return connect_to("127.0.0.1", server.port(), Clock::now() + milliseconds(5000));
-}
-
-/// What the server says until it closes; it must do so in time.
-std::string answer_to(const TcpStoreServer& server, const std::string& bytes) {
-    const Descriptor socket = stranger(server);
-    send_all(socket, bytes, Clock::now() + milliseconds(5000));
-    shutdown(socket.get(), SHUT_WR);
-    std::string answer;
-    char byte = 0;
-    while (receive_all(socket, &byte, 1, Clock::now() + milliseconds(5000)).empty()) answer += byte;
-    return answer;
-}
 
 }  // namespace
 
@@ -186,6 +167,8 @@ TEST_CASE("what a client leaves is carried out when it is lost, and the last one
     second->append_on_loss("gone", "second\n");
     third->append_on_loss("gone", "third\n");
     third->append_on_loss("gone", "");
+    CHECK(
+        contains(message_of<InvalidArgument>([&] { third->append_on_loss("gone", std::string(5000, 'x')); }), "4096"));
     CHECK_FALSE(store.try_get("gone"));
     first.reset();
     CHECK(store.get("gone") == "first\n");
@@ -221,38 +204,40 @@ TEST_CASE("ports in use, foreign addresses and open doors are refused") {
     CHECK(contains(message_of<InvalidArgument>([] { TcpStoreServer({.token = std::string(300, 't')}); }), "256"));
 }
 
-TEST_CASE("who does not know the token is sent away") {
-    const TcpStoreServer server{TcpStoreOptions{.host = "0.0.0.0", .token = "secret"}};
-    TcpStoreOptions options = at(server.port());
-    for (const char* wrong : {"", "secre", "secret2", "Secret"}) {
-        options.token = wrong;
-        CHECK(contains(message_of<CommunicationError>([&] { TcpStore{options}; }), "token is wrong"));
-    }
-    options.token = "secret";
-    CHECK_NOTHROW(TcpStore(options).set("key", "value"));
-}
-
 TEST_CASE("strangers and garbage on the store's port harm nobody") {
-    const TcpStoreServer server{TcpStoreOptions{}};
-    TcpStore store(at(server.port()));
+    const TcpStoreServer server({.token = "secret"});
+    TcpStoreOptions options = at(server.port());
+    options.token = "secret";
+    TcpStore store(options);
     store.set("key", "value");
     namespace protocol = store_protocol;
-    const std::string hello =
-        protocol::encode(static_cast<std::uint8_t>(protocol::Command::hello), {protocol::magic, ""});
+    using Command = protocol::Command;
+    const std::string hello = RawClient::frame(Command::hello, {protocol::magic, std::string(32, 'n')});
+    const auto says = [&](const std::string& bytes) { return RawClient(server.port()).last_words_to(bytes); };
+    const auto known_says = [&](const std::string& bytes) {
+        const RawClient client(server.port());
+        REQUIRE(client.shake_hands("secret"));
+        return client.last_words_to(bytes);
+    };
 
-    CHECK(contains(answer_to(server, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), "no frame"));
-    CHECK(contains(answer_to(server, std::string("\xff\xff\xff\xff", 4)), "no frame"));
-    CHECK(contains(answer_to(server, std::string("\0\0\0\0", 4)), "no frame"));
-    CHECK(contains(answer_to(server, protocol::encode(7, {})), "another protocol"));
-    CHECK(contains(answer_to(server, hello + protocol::encode(99, {})), "no command"));
-    CHECK(contains(answer_to(server, hello + protocol::encode(1, {"key"})), "no command"));
-    CHECK(contains(answer_to(server, hello + std::string("\xff\xff\xff\x7f", 4)), "no frame"));
-    CHECK(contains(answer_to(server, hello + hello), "no command"));
-    CHECK(answer_to(server, hello.substr(0, 7)).empty());  // leaves in the middle of a word
+    CHECK(contains(says("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), "no frame"));
+    CHECK(contains(says(std::string("\xff\xff\xff\xff", 4)), "no frame"));
+    CHECK(contains(says(std::string("\0\0\0\0", 4)), "no frame"));
+    CHECK(contains(says(protocol::encode(7, {})), "another protocol"));
+    CHECK(contains(says(RawClient::frame(Command::hello, {"lockstep store 1", "secret"})), "same version of Lockstep"));
+    CHECK(contains(says(hello + protocol::encode(1, {"key", "value"})), "another protocol"));
+    CHECK(contains(says(hello + hello), "another protocol"));
+    CHECK(says(hello.substr(0, 7)).empty());  // leaves in the middle of a word
+    CHECK(contains(known_says(protocol::encode(99, {})), "no command"));
+    CHECK(contains(known_says(protocol::encode(1, {"key"})), "no command"));
+    CHECK(contains(known_says(std::string("\xff\xff\xff\x7f", 4)), "no frame"));
+    CHECK(contains(known_says(hello), "no command"));
 
     std::mt19937 random(3);
     for (int i = 0; i < 500; ++i) {
-        std::string bytes = i % 2 == 0 ? hello : std::string();
+        const RawClient client(server.port());
+        if (i % 2 == 0) REQUIRE(client.shake_hands("secret"));
+        std::string bytes;
         for (unsigned frames = random() % 4; frames > 0; --frames) {
             std::string body(1 + random() % 40, '\0');
             for (char& byte : body) byte = static_cast<char>(random() % 12 < 8 ? random() % 6 : random());
@@ -260,13 +245,10 @@ TEST_CASE("strangers and garbage on the store's port harm nobody") {
             if (random() % 8 == 0) size[random() % 4] = static_cast<char>(random());
             bytes += size + body;
         }
-        const Descriptor socket = stranger(server);
-        send_all(socket, bytes, Clock::now() + milliseconds(5000));
+        client.send(bytes);
     }
-    std::vector<Descriptor> silent;
-    for (int i = 0; i < 50; ++i) silent.push_back(stranger(server));
     CHECK(store.get("key") == "value");
-    CHECK(TcpStore(at(server.port())).get("key") == "value");
+    CHECK(TcpStore(options).get("key") == "value");
 }
 
 TEST_CASE("what answers on a port and is no store is recognised") {
@@ -280,48 +262,4 @@ TEST_CASE("what answers on a port and is no store is recognised") {
     });
     CHECK(contains(message_of<CommunicationError>([&] { TcpStore(at(port_of(listener))); }), "no store"));
     other.join();
-}
-
-TEST_CASE("a file store outlives writers that die, and refuses what is none") {
-    const test::TemporaryDirectory folder;
-    const std::filesystem::path file = folder / "store";
-    FileStore store(file, milliseconds(1000));
-    store.set("key", "value");
-    const auto size = std::filesystem::file_size(file);
-    for (const std::size_t kept : {std::size_t{1}, std::size_t{5}, std::size_t{12}}) {
-        store.set("torn", "in two");
-        std::filesystem::resize_file(file, size + kept);
-        CHECK(store.get("key") == "value");
-        CHECK_FALSE(store.try_get("torn").has_value());
-    }
-    store.set("next", "goes on");
-    CHECK(FileStore(file).get("next") == "goes on");
-    CHECK(store.count() == 2);
-
-    std::ofstream(file, std::ios::trunc) << "#!/bin/sh\necho something else altogether\n";
-    CHECK(contains(message_of<DataError>([&] { store.get("key"); }), "byte 0"));
-    CHECK(contains(message_of<DataError>([&] { FileStore{file}; }), file.string()));
-    CHECK(contains(message_of<InvalidArgument>([&] { FileStore(folder / "no/store"); }), "No such file"));
-    CHECK(contains(message_of<InvalidArgument>([] { PrefixStore("a", nullptr); }), "no store"));
-}
-
-TEST_CASE("a file store waits no longer than its time for who holds the lock, and is not made again") {
-    const test::TemporaryDirectory folder;
-    const std::filesystem::path file = folder / "store";
-    FileStore store(file, milliseconds(200));
-    store.set("key", "value");
-    const std::unique_ptr<Store> other = store.clone(milliseconds(50));
-    {
-        const Descriptor stopped(open(file.c_str(), O_RDWR | O_CLOEXEC));
-        REQUIRE(flock(stopped.get(), LOCK_EX) == 0);
-        const auto begin = Clock::now();
-        CHECK(contains(message_of<CommunicationError>([&] { store.try_get("key"); }), "held its lock for 200 ms"));
-        CHECK(contains(message_of<CommunicationError>([&] { other->set("key", "no"); }), "held its lock for 50 ms"));
-        CHECK(Clock::now() - begin < milliseconds(5000));
-    }
-    CHECK(store.get("key") == "value");
-    std::filesystem::remove(file);
-    CHECK(contains(message_of<CommunicationError>([&] { other->try_get("key"); }), "it was removed"));
-    CHECK(contains(message_of<CommunicationError>([&] { store.clone()->set("key", "value"); }), "it was removed"));
-    CHECK(folder.file_count() == 0);
 }

@@ -168,6 +168,29 @@ TEST_CASE("what the user has set stays") {
     CHECK(value_in(few.out(), "LOCKSTEP_CPU_DEVICES") == "-");  // cpu:1 of one would be none at all
 }
 
+TEST_CASE("ranks of one machine share a secret of their own, another one in every attempt") {
+    std::set<std::string> secrets;
+    for (int run_number = 0; run_number < 2; ++run_number) {
+        StartedProcess run(command({"--nproc-per-node=2", "--max-restarts=1"}, {"env", "until=1", "only=0", "exit=3"}));
+        CHECK(run.status() == 0);
+        REQUIRE(run.lines().size() == 4);
+        std::multiset<std::string> of_this;
+        for (const std::string& line : run.lines()) of_this.insert(value_in(line, "LOCKSTEP_STORE_TOKEN"));
+        for (const std::string& secret : of_this) {
+            CHECK(secret.size() == 32);
+            CHECK(of_this.count(secret) == 2);
+        }
+        secrets.insert(of_this.begin(), of_this.end());
+    }
+    CHECK(secrets.size() == 4);
+    // Launchers on several machines know nothing of each other.
+    StartedProcess node(
+        command({"--nnodes=2", "--node-rank=0", "--master-addr=127.0.0.1", "--master-port=2345", "--nproc-per-node=1"},
+                {"env"}));
+    CHECK(node.status() == 0);
+    CHECK(value_in(node.out(), "LOCKSTEP_STORE_TOKEN") == "-");
+}
+
 TEST_CASE("as many ranks as devices, or cores") {
     const auto ranks_of = [](const char* count, const Words& environment) {
         StartedProcess run(command({"--nproc-per-node", count}, {"env"}), {.environment = environment});

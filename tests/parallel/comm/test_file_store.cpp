@@ -1,0 +1,178 @@
+// The store in a file: what dying processes leave, and what other users could have put there.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "lockstep/parallel/comm/sockets.h"
+#include "lockstep/parallel/store.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/comm/forked_ranks.h"
+#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/runtime/gate.h"
+
+using namespace lockstep;
+using lockstep::testing::contains;
+using lockstep::testing::ForkedRanks;
+using lockstep::testing::message_of;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+std::string refusal(const std::filesystem::path& file) {
+    return message_of<InvalidArgument>([&] { FileStore{file}; });
+}
+
+/// Waits for it with a minute's patience.
+void wait_for_key(FileStore& store, const std::string& key) { store.get(key, milliseconds(60000)); }
+
+}  // namespace
+
+TEST_CASE("a file store outlives writers that die, and refuses what is none") {
+    const test::TemporaryDirectory folder;
+    const std::filesystem::path file = folder / "store";
+    FileStore store(file, milliseconds(1000));
+    store.set("key", "value");
+    const auto size = std::filesystem::file_size(file);
+    for (const std::size_t kept : {std::size_t{1}, std::size_t{5}, std::size_t{12}}) {
+        store.set("torn", "in two");
+        std::filesystem::resize_file(file, size + kept);
+        CHECK(store.get("key") == "value");
+        CHECK_FALSE(store.try_get("torn").has_value());
+    }
+    store.set("next", "goes on");
+    CHECK(FileStore(file).get("next") == "goes on");
+    CHECK(store.count() == 2);
+
+    std::ofstream(file, std::ios::trunc) << "#!/bin/sh\necho something else altogether\n";
+    CHECK(contains(message_of<DataError>([&] { store.get("key"); }), "byte 0"));
+    CHECK(contains(message_of<DataError>([&] { FileStore{file}; }), file.string()));
+    CHECK(contains(message_of<InvalidArgument>([&] { FileStore(folder / "no/store"); }), "No such file"));
+    CHECK(contains(message_of<InvalidArgument>([] { PrefixStore("a", nullptr); }), "no store"));
+}
+
+TEST_CASE("a file store waits no longer than its time for who holds the lock, and is not made again") {
+    const test::TemporaryDirectory folder;
+    const std::filesystem::path file = folder / "store";
+    FileStore store(file, milliseconds(200));
+    store.set("key", "value");
+    const std::unique_ptr<Store> other = store.clone(milliseconds(50));
+    {
+        const Descriptor stopped(open(file.c_str(), O_RDWR | O_CLOEXEC));
+        struct flock as_writer {};
+        as_writer.l_type = F_WRLCK;
+        as_writer.l_start = off_t{1} << 40;
+        as_writer.l_len = 1;
+        REQUIRE(fcntl(stopped.get(), F_OFD_SETLK, &as_writer) == 0);
+        const auto begin = Clock::now();
+        CHECK(contains(message_of<CommunicationError>([&] { store.try_get("key"); }), "held its lock for 200 ms"));
+        CHECK(contains(message_of<CommunicationError>([&] { other->set("key", "no"); }), "held its lock for 50 ms"));
+        CHECK(Clock::now() - begin < milliseconds(5000));
+    }
+    CHECK(store.get("key") == "value");
+    std::filesystem::remove(file);
+    CHECK(contains(message_of<CommunicationError>([&] { other->try_get("key"); }), "it was removed"));
+    CHECK(contains(message_of<CommunicationError>([&] { store.clone()->set("key", "value"); }), "it was removed"));
+    CHECK(folder.file_count() == 0);
+}
+
+TEST_CASE("what processes that were killed have left is no store of those who come next") {
+    const test::TemporaryDirectory folder;
+    const std::filesystem::path file = folder / "store";
+    const auto use_it = [&](int rank) {
+        FileStore store(file);
+        store.set("rank " + std::to_string(rank), "was here");
+        wait_for_key(store, "never set");
+        return std::vector<std::string>();
+    };
+    {
+        ForkedRanks ranks(2, use_it);
+        {
+            FileStore store(file);
+            wait_for_key(store, "rank 0");
+            wait_for_key(store, "rank 1");
+        }
+        ranks.signal(0, SIGKILL);
+        REQUIRE(waitid(P_PID, static_cast<id_t>(ranks.pid(0)), nullptr, WEXITED | WNOWAIT) == 0);
+        CHECK(FileStore(file).count() == 2);  // rank 1 is there
+        ranks.signal(1, SIGKILL);
+        REQUIRE(waitid(P_PID, static_cast<id_t>(ranks.pid(1)), nullptr, WEXITED | WNOWAIT) == 0);
+    }
+    REQUIRE(std::filesystem::file_size(file) > 0);
+    FileStore next(file);
+    CHECK(next.count() == 0);
+    next.set("key", "value");
+    CHECK(FileStore(file).get("key") == "value");
+}
+
+TEST_CASE("who has lost its file touches no other one of the same name") {
+    const test::TemporaryDirectory folder;
+    const std::filesystem::path file = folder / "store";
+    FileStore old(file);
+    old.set("key", "old");
+    old.remove_file(milliseconds(1000));
+    CHECK_FALSE(std::filesystem::exists(file));
+    FileStore current(file);
+    CHECK(contains(message_of<CommunicationError>([&] { old.set("key", "value"); }), "it was removed"));
+    CHECK(contains(message_of<CommunicationError>([&] { old.remove_file(milliseconds(1000)); }), "it was removed"));
+    CHECK(current.count() == 0);
+}
+
+TEST_CASE("a file store that others have made or can change is refused, and nothing that is none is emptied") {
+    const test::TemporaryDirectory folder;
+    const std::filesystem::path file = folder / "store";
+    {
+        FileStore store(file);
+        store.set("key", "value");
+        struct stat found {};
+        REQUIRE(stat(file.c_str(), &found) == 0);
+        CHECK((found.st_mode & 0777) == 0600);
+        for (const mode_t mode : {0620, 0602, 0666}) {
+            chmod(file.c_str(), mode);
+            CHECK(contains(refusal(file), "others can write it"));
+            CHECK(contains(message_of<InvalidArgument>([&] { store.get("key"); }), "others can write it"));
+        }
+        chmod(file.c_str(), 0644);
+        CHECK(store.get("key") == "value");
+    }
+    std::filesystem::create_symlink(file, folder / "link");
+    CHECK(contains(refusal(folder / "link"), "symbolic link"));
+    REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
+    CHECK(contains(refusal(folder / "pipe"), "no regular file"));
+    CHECK(contains(refusal(folder.path()), folder.path().string()));
+
+    const std::string notes = "lockstep is a library\n";
+    test::put_bytes(folder / "notes", notes);
+    CHECK(contains(message_of<DataError>([&] { FileStore(folder / "notes"); }), "no store"));
+    CHECK(test::get_bytes(folder / "notes") == notes);
+    test::put_bytes(folder / "older", "lockstep file store 1\n");
+    CHECK(contains(message_of<DataError>([&] { FileStore(folder / "older"); }), "another version"));
+
+    std::filesystem::create_directory(folder / "open");
+    chmod((folder / "open").c_str(), 0777);
+    CHECK(contains(refusal(folder / "open/store"), "any user can replace files in"));
+    chmod((folder / "open").c_str(), 01777);  // as /tmp
+    CHECK_NOTHROW(FileStore(folder / "open/store").set("key", "value"));
+}
+
+TEST_CASE("a file store of another user is refused") {
+    if (geteuid() != 0) {
+        WARN("skipped: only root can give files away");
+        return;
+    }
+    const test::TemporaryDirectory folder;
+    const std::filesystem::path file = folder / "store";
+    FileStore store(file);
+    store.set("key", "value");
+    REQUIRE(chown(file.c_str(), 1, 1) == 0);
+    CHECK(contains(refusal(file), "it belongs to user 1, this process to user 0"));
+    CHECK(contains(message_of<InvalidArgument>([&] { store.set("key", "more"); }), "it belongs to user 1"));
+}

@@ -1,0 +1,138 @@
+// Where a process learns its place in the job, and what it makes of half of it.
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <string>
+
+#include "lockstep/parallel/rendezvous.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/comm/launcher_environment.h"
+#include "lockstep/tests/runtime/gate.h"
+
+using namespace lockstep;
+using lockstep::testing::contains;
+using lockstep::testing::Environment;
+using lockstep::testing::message_of;
+
+namespace {
+
+std::string wrong_place(const std::map<std::string, std::string>& variables) {
+    const Environment environment(variables);
+    return message_of<InvalidArgument>([] { process_place(); });
+}
+
+RendezvousOptions member(const std::string& method, int rank, int world_size) {
+    return {.init_method = method, .rank = rank, .world_size = world_size};
+}
+
+}  // namespace
+
+TEST_CASE("ranks and addresses come from whatever launcher there was") {
+    {
+        const Environment nothing({});
+        const ProcessPlace place = process_place();
+        CHECK(place.launcher == Launcher::none);
+        CHECK(place.rank == 0);
+        CHECK(place.world_size == 1);
+    }
+    {
+        const Environment by_hand(
+            {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "2000"}});
+        const ProcessPlace place = process_place();
+        CHECK(place.launcher == Launcher::environment);
+        CHECK(place.rank == 3);
+        CHECK(place.world_size == 4);
+        CHECK(place.local_rank == 3);
+        CHECK(place.master_addr == "10.0.0.1");
+        CHECK(place.master_port == 2000);
+    }
+    {
+        const Environment torchrun({{"RANK", "3"},
+                                    {"WORLD_SIZE", "4"},
+                                    {"LOCAL_RANK", "1"},
+                                    {"LOCAL_WORLD_SIZE", "2"},
+                                    {"MASTER_ADDR", "node0"},
+                                    {"MASTER_PORT", "29500"},
+                                    {"TORCHELASTIC_RUN_ID", "none"}});
+        const ProcessPlace place = process_place();
+        CHECK(place.launcher == Launcher::torchrun);
+        CHECK(place.local_rank == 1);
+        CHECK(place.local_world_size == 2);
+        CHECK(place.master_addr == "node0");
+        setenv("LOCAL_WORLD_SIZE", "4", 1);
+        CHECK(process_place().master_addr == "127.0.0.1");
+    }
+    {
+        const Environment mpirun({{"OMPI_COMM_WORLD_RANK", "1"},
+                                  {"OMPI_COMM_WORLD_SIZE", "2"},
+                                  {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                  {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                                  {"PMIX_NAMESPACE", "1234567"}});
+        const ProcessPlace place = process_place();
+        CHECK(place.launcher == Launcher::open_mpi);
+        CHECK(place.rank == 1);
+        CHECK(place.master_addr == "127.0.0.1");
+        CHECK(place.master_port >= 10000);
+        CHECK(place.master_port < 30000);
+        setenv("PMIX_NAMESPACE", "1234568", 1);
+        CHECK(process_place().master_port != place.master_port);
+    }
+    for (const auto& [list, first] : std::map<std::string, std::string>{
+             {"gpu[03-05,09],login", "gpu03"}, {"gpu[7,9]-ib", "gpu7-ib"}, {"one,two", "one"}, {"single", "single"}}) {
+        const Environment srun({{"SLURM_PROCID", "5"},
+                                {"SLURM_LOCALID", "1"},
+                                {"SLURM_STEP_NUM_TASKS", "8"},
+                                {"SLURM_STEP_TASKS_PER_NODE", "4(x2)"},
+                                {"SLURM_STEP_NODELIST", list},
+                                {"SLURM_JOB_ID", "42"},
+                                {"SLURM_STEP_ID", "0"}});
+        const ProcessPlace place = process_place();
+        CHECK(place.launcher == Launcher::slurm);
+        CHECK(place.rank == 5);
+        CHECK(place.local_rank == 1);
+        CHECK(place.local_world_size == 4);
+        CHECK(place.master_addr == first);
+    }
+    for (const auto& [node, tasks] : std::map<std::string, int>{{"0", 4}, {"1", 4}, {"2", 3}, {"3", 12}}) {
+        const Environment srun({{"SLURM_PROCID", "5"},
+                                {"SLURM_LOCALID", "2"},
+                                {"SLURM_STEP_NUM_TASKS", "23"},
+                                {"SLURM_STEP_TASKS_PER_NODE", "4(x2),3,12"},
+                                {"SLURM_NODEID", node},
+                                {"SLURM_STEP_NODELIST", "gpu[1-4]"}});
+        CHECK(process_place().local_world_size == tasks);
+    }
+}
+
+TEST_CASE("environments that cannot be are refused") {
+    CHECK(contains(wrong_place({{"RANK", "0"}}), "WORLD_SIZE"));
+    CHECK(contains(wrong_place({{"WORLD_SIZE", "2"}}), "RANK"));
+    CHECK(contains(wrong_place({{"RANK", "two"}, {"WORLD_SIZE", "2"}}), "RANK=two"));
+    CHECK(contains(wrong_place({{"RANK", "-1"}, {"WORLD_SIZE", "2"}}), "RANK=-1"));
+    CHECK(contains(wrong_place({{"RANK", "2"}, {"WORLD_SIZE", "2"}}), "rank 2 of 2"));
+    CHECK(contains(wrong_place({{"RANK", "0"}, {"WORLD_SIZE", "0"}}), "WORLD_SIZE=0"));
+    CHECK(contains(wrong_place({{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}}),
+                   "local rank 2 of 2"));
+    CHECK(contains(wrong_place({{"MASTER_PORT", "70000"}}), "MASTER_PORT=70000"));
+    CHECK(contains(wrong_place({{"OMPI_COMM_WORLD_RANK", "0"}}), "OMPI_COMM_WORLD_SIZE"));
+    for (const char* tasks : {"4(x2", "four", "2,", "2(x1)", "0(x2)", "2,(x2)"})
+        CHECK(contains(wrong_place({{"SLURM_PROCID", "0"},
+                                    {"SLURM_LOCALID", "0"},
+                                    {"SLURM_STEP_NUM_TASKS", "4"},
+                                    {"SLURM_STEP_TASKS_PER_NODE", tasks},
+                                    {"SLURM_NODEID", "1"}}),
+                       "SLURM_STEP_TASKS_PER_NODE"));
+    const Environment nothing({});
+    for (const char* method : {"", "env", "udp://a:1", "tcp://", "tcp://host", "tcp://host:0", "tcp://host:99999",
+                               "tcp://host:1?size=2", "file://", "file://relative", "env://x", "tcp://host:1?rank=-1"})
+        CHECK(contains(
+            message_of<InvalidArgument>([&] { Rendezvous({.init_method = method, .rank = 0, .world_size = 1}); }),
+            "init method"));
+    CHECK(contains(message_of<InvalidArgument>([] { Rendezvous({.rank = 0}); }), "both"));
+    CHECK(contains(message_of<InvalidArgument>([] { Rendezvous(member("tcp://127.0.0.1:1", 2, 2)); }), "rank 2 of 2"));
+    CHECK(contains(message_of<InvalidArgument>([] { Rendezvous(member("tcp://127.0.0.1:1?rank=1", 0, 2)); }),
+                   "0 and as 1"));
+    const Environment without_address({{"RANK", "0"}, {"WORLD_SIZE", "2"}});
+    CHECK(contains(message_of<InvalidArgument>([] { Rendezvous(); }), "MASTER_ADDR"));
+}

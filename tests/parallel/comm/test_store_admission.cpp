@@ -1,0 +1,275 @@
+// Who is let in by a store's server, and by whom a store lets itself be served: what is told apart, and what those on
+// the way or on the port learn.
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/parallel/comm/handshake.h"
+#include "lockstep/parallel/comm/sockets.h"
+#include "lockstep/parallel/comm/store_protocol.h"
+#include "lockstep/parallel/store.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/comm/forked_ranks.h"
+#include "lockstep/tests/parallel/comm/raw_client.h"
+#include "lockstep/tests/runtime/gate.h"
+
+using namespace lockstep;
+using lockstep::testing::contains;
+using lockstep::testing::ForkedRanks;
+using lockstep::testing::message_of;
+using lockstep::testing::RawClient;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+using store_protocol::Answer;
+using Lines = std::vector<std::string>;
+
+namespace {
+
+const std::string secret = "a secret that nobody is told";
+
+TcpStoreOptions at(int port, const std::string& token, milliseconds timeout = milliseconds(20000)) {
+    return {.port = port, .timeout = timeout, .token = token};
+}
+
+std::string answer(const std::string& field) {
+    return store_protocol::encode(static_cast<std::uint8_t>(Answer::good), {field});
+}
+
+/// Somebody who took the port first: says what it is told to, and keeps what it hears.
+class Impostor {
+public:
+    /// `reply`: to each frame that comes; empty: nothing.
+    explicit Impostor(std::function<std::string(const store_protocol::Frame&)> reply)
+        : listener_(listen_on("127.0.0.1", 0)), reply_(std::move(reply)), thread_([this] { listen(); }) {}
+    ~Impostor() {
+        stopping_ = true;
+        thread_.join();
+    }
+    int port() const { return port_of(listener_); }
+    const std::string& heard() const { return heard_; }
+
+private:
+    void listen() {
+        while (!stopping_) {
+            const Descriptor socket(accept(listener_.get(), nullptr, nullptr));
+            if (!socket) std::this_thread::sleep_for(milliseconds(1));
+            std::string bytes;
+            while (socket && !stopping_) {
+                char more[4096];
+                const ssize_t count = recv(socket.get(), more, sizeof more, MSG_DONTWAIT);
+                if (count == 0 || (count < 0 && errno != EAGAIN)) break;
+                if (count < 0) std::this_thread::sleep_for(milliseconds(1));
+                bytes.append(more, static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+                heard_.append(more, static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+                while (bytes.size() >= 4 && bytes.size() - 4 >= store_protocol::length_of(bytes)) {
+                    const std::size_t size = store_protocol::length_of(bytes);
+                    const auto frame = store_protocol::decode(std::string_view(bytes).substr(4, size));
+                    bytes.erase(0, 4 + size);
+                    if (frame) send_all(socket, reply_(*frame), RawClient::soon());
+                }
+            }
+        }
+    }
+
+    Descriptor listener_;
+    std::function<std::string(const store_protocol::Frame&)> reply_;
+    std::string heard_;
+    std::atomic<bool> stopping_{false};
+    std::thread thread_;
+};
+
+/// What a store with the right token says to somebody who took the port.
+std::string meeting(Impostor& impostor, const std::string& token = secret) {
+    const std::string text = message_of<CommunicationError>([&] { TcpStore{at(impostor.port(), token)}; });
+    CHECK(text.find('\n') == std::string::npos);
+    CHECK(text.find('\x1b') == std::string::npos);
+    return text;
+}
+
+/// What a process of user `user` says.
+std::string as_user(uid_t user, const std::function<std::string()>& says) {
+    ForkedRanks process(1, [&](int) -> Lines {
+        if (setresuid(user, user, user) != 0) return {"setresuid failed"};
+        return {says()};
+    });
+    return lockstep::testing::joined(process.finish(std::chrono::seconds(60)));
+}
+
+}  // namespace
+
+TEST_CASE("who does not know the token is sent away") {
+    const TcpStoreServer server{TcpStoreOptions{.host = "0.0.0.0", .token = "secret"}};
+    for (const char* wrong : {"", "secre", "secret2", "Secret"})
+        CHECK(contains(message_of<CommunicationError>([&] { TcpStore{at(server.port(), wrong)}; }), "token is wrong"));
+    CHECK_NOTHROW(TcpStore(at(server.port(), "secret")).set("key", "value"));
+    TcpStoreOptions other = at(server.port(), "secret");
+    other.job = "another";
+    CHECK(contains(message_of<CommunicationError>([&] { TcpStore{other}; }), "another job's store"));
+    CHECK(contains(message_of<InvalidArgument>([&] { TcpStore{at(server.port(), std::string(300, 't'))}; }), "256"));
+}
+
+TEST_CASE("who took the port first is told nothing that helps it, and is not believed") {
+    SECTION("it does not know the token") {
+        Impostor impostor([](const store_protocol::Frame&) { return answer(std::string(32, 'x')); });
+        CHECK(contains(meeting(impostor), "does not know the token"));
+        CHECK(impostor.heard().find(secret) == std::string::npos);
+        CHECK(impostor.heard().find("lockstep store 2") != std::string::npos);
+    }
+    SECTION("it hands back what it was given") {
+        Impostor impostor([](const store_protocol::Frame& frame) { return answer(frame.fields.back()); });
+        CHECK(contains(meeting(impostor), "does not know the token"));
+    }
+    SECTION("it is of the version that asked for the token itself") {
+        Impostor impostor([](const store_protocol::Frame&) {
+            return store_protocol::encode(static_cast<std::uint8_t>(Answer::refused),
+                                          {"this store speaks another protocol"});
+        });
+        CHECK(contains(meeting(impostor), "refused: this store speaks another protocol"));
+        CHECK(impostor.heard().find(secret) == std::string::npos);
+    }
+    SECTION("it lets everybody in") {
+        Impostor impostor([](const store_protocol::Frame&) { return answer({}); });
+        CHECK(contains(meeting(impostor), "no store"));
+    }
+    SECTION("it writes to the terminal") {
+        Impostor impostor([](const store_protocol::Frame&) {
+            return store_protocol::encode(static_cast<std::uint8_t>(Answer::refused), {"\x1b[2J\nrm -rf"});
+        });
+        CHECK(contains(meeting(impostor), "refused: ?[2J?rm -rf"));
+    }
+    SECTION("it sends very much") {
+        Impostor impostor([](const store_protocol::Frame&) { return answer(std::string(1 << 20, 'x')); });
+        CHECK(contains(meeting(impostor), "no store"));
+    }
+}
+
+TEST_CASE("an empty token is no token, neither here nor there") {
+    const TcpStoreServer server{TcpStoreOptions{}};
+    CHECK_FALSE(RawClient(server.port()).shake_hands(""));
+    handshake::Meeting with;
+    Impostor impostor([&](const store_protocol::Frame& frame) {
+        if (frame.fields.size() == 2) {
+            with = {frame.fields[1], std::string(handshake::nonce_size, 'x'), impostor.port(), ""};
+            return answer(with.server_nonce);
+        }
+        return answer(handshake::proof_of(handshake::Side::server, "", with));
+    });
+    CHECK(contains(meeting(impostor, ""), "does not know the token"));
+}
+
+TEST_CASE("what was said on one connection is of no use on another") {
+    const TcpStoreServer server(at(0, secret));
+    std::string recorded;
+    {
+        // Passes everything on, from another port.
+        std::unique_ptr<RawClient> inside;
+        Impostor relay([&](const store_protocol::Frame& frame) {
+            if (frame.fields.size() == 2) inside = std::make_unique<RawClient>(server.port());
+            inside->send(store_protocol::encode(frame.kind, {frame.fields.begin(), frame.fields.end()}));
+            const auto said = inside->receive();
+            return said ? store_protocol::encode(said->kind, {said->fields.begin(), said->fields.end()})
+                        : std::string();
+        });
+        CHECK(contains(meeting(relay), "its port is reached by another number"));
+        recorded = relay.heard();
+    }
+    const std::string again = RawClient(server.port()).last_words_to(recorded);
+    CHECK(contains(again, "the token is wrong"));
+    // The same words twice are answered by other ones.
+    const std::string hello = RawClient::frame(store_protocol::Command::hello,
+                                               {store_protocol::magic, std::string(handshake::nonce_size, 'n')});
+    CHECK(RawClient(server.port()).answer_to(hello) != RawClient(server.port()).answer_to(hello));
+}
+
+TEST_CASE("proofs are HMAC-SHA-256 of all that both sides know") {
+    const handshake::Meeting meeting{std::string(32, 'c'), std::string(32, 's'), 29500, "job"};
+    using handshake::proof_of;
+    using handshake::Side;
+    // python3 -c "import hmac,struct;f=lambda b:struct.pack('<IBI',5+len(b),0,len(b))+b;print(hmac.new(b'token',
+    // b'lockstep store
+    // 2'+f(b'client')+f(struct.pack('<q',29500))+f(b'job')+f(b'c'*32)+f(b's'*32),'sha256').hexdigest())"
+    std::string hex;
+    for (const char byte : proof_of(Side::client, "token", meeting)) {
+        char digits[3];
+        std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned>(static_cast<unsigned char>(byte)));
+        hex += digits;
+    }
+    CHECK(hex == "b8cafce7af26f65c8cac39aac9c96285892a10b15b95353c053d3aa0fff4533c");
+    const std::string proof = proof_of(Side::client, "token", meeting);
+    const auto differs = [&](const auto& change) {
+        handshake::Meeting other = meeting;
+        change(other);
+        return proof_of(Side::client, "token", other) != proof;
+    };
+    CHECK(proof_of(Side::server, "token", meeting) != proof);
+    CHECK(proof_of(Side::client, "Token", meeting) != proof);
+    CHECK(differs([](auto& m) { m.client_nonce[31] = 'd'; }));
+    CHECK(differs([](auto& m) { m.server_nonce[0] = 't'; }));
+    CHECK(differs([](auto& m) { m.port = 29501; }));
+    CHECK(differs([](auto& m) { m.job = "jo"; }));
+    CHECK(handshake::equal(proof, proof_of(Side::client, "token", meeting)));
+    CHECK_FALSE(handshake::equal(proof, proof.substr(1)));
+    CHECK(handshake::random_token().size() == 32);
+    CHECK(handshake::random_token() != handshake::random_token());
+}
+
+TEST_CASE("without a token only processes of one user find each other") {
+    if (geteuid() != 0) {
+        WARN("skipped: only root can become other users");
+        return;
+    }
+    const int port = port_of(hold_free_port());
+    const auto join = [&](const std::string& token) {
+        return [&, token]() -> std::string {
+            try {
+                TcpStore(at(port, token, milliseconds(5000))).set("key", "value");
+                return "let in";
+            } catch (const CommunicationError& error) {
+                return error.what();
+            }
+        };
+    };
+    const auto take_key = [&]() -> std::string {
+        const Descriptor socket(::socket(AF_UNIX, SOCK_STREAM, 0));
+        sockaddr_un name{};
+        name.sun_family = AF_UNIX;
+        const std::string text = "lockstep-store-" + std::to_string(port);
+        std::memcpy(name.sun_path + 1, text.data(), text.size());
+        const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+        if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), size) != 0) return "no desk";
+        char byte = 0;
+        return receive_all(socket, &byte, 1, RawClient::soon());
+    };
+    for (const uid_t owner : {uid_t{0}, uid_t{4001}}) {
+        ForkedRanks server(1, [&](int) -> Lines {
+            if (setresuid(owner, owner, owner) != 0) return {"setresuid failed"};
+            const TcpStoreServer here({.port = port});
+            std::this_thread::sleep_for(std::chrono::seconds(60));
+            return {};
+        });
+        CHECK(as_user(owner, join("")) == "rank 0: let in\n");
+        for (const uid_t user : {uid_t{0}, uid_t{4001}, uid_t{4002}}) {
+            if (user == owner) continue;
+            CHECK(contains(as_user(user, join("")), "belongs to user " + std::to_string(owner)));
+            CHECK(contains(as_user(user, join("guessed")), "token is wrong"));
+            CHECK(as_user(user, take_key) == "rank 0: the other side has closed the connection\n");
+        }
+    }
+    ForkedRanks server(1, [&](int) -> Lines {
+        const TcpStoreServer here(at(port, secret));
+        std::this_thread::sleep_for(std::chrono::seconds(60));
+        return {};
+    });
+    CHECK(as_user(4001, join(secret)) == "rank 0: let in\n");
+    CHECK(contains(as_user(4001, join("")), "token is wrong"));
+}
