@@ -43,6 +43,8 @@ public:
     /// The same store, for another thread that waits by itself, and with a timeout of its own.
     std::unique_ptr<Store> clone() { return clone(timeout()); }
     virtual std::unique_ptr<Store> clone(Milliseconds timeout) = 0;
+    /// Where `timeout` is too short to be sure of a connection, too: tries again for so long.
+    std::unique_ptr<Store> clone(Milliseconds timeout, Milliseconds time_to_connect);
     /// Of calls that wait and are not given another one.
     virtual Milliseconds timeout() const = 0;
     /// "store of rank 0 at 127.0.0.1:29500", for messages.

@@ -22,6 +22,14 @@ void Store::require_value(std::string_view key, std::string_view value) {
                         key, value.size(), longest_value));
 }
 
+std::unique_ptr<Store> Store::clone(Milliseconds timeout, Milliseconds time_to_connect) {
+    for (const auto deadline = std::chrono::steady_clock::now() + time_to_connect;;) try {
+            return clone(timeout);
+        } catch (const CommunicationError&) {
+            if (std::chrono::steady_clock::now() >= deadline) throw;
+        }
+}
+
 PrefixStore::PrefixStore(std::string prefix, std::shared_ptr<Store> store)
     : prefix_(std::move(prefix)), store_(std::move(store)) {
     if (!store_) throw InvalidArgument("PrefixStore: no store; give the one that this is a part of");

@@ -11,7 +11,7 @@ namespace lockstep {
 namespace {
 
 /// The store may lie with the rank that has stopped: nobody waits longer for its answer.
-constexpr std::chrono::milliseconds time_to_answer(250);
+constexpr std::chrono::milliseconds time_to_answer(250), time_to_connect(2000);
 constexpr const char* ended_key = "ended";
 
 }  // namespace
@@ -66,7 +66,7 @@ private:
 };
 
 HostMessages::HostMessages(const TransportPlace& place, const HostLayout& layout)
-    : rank_(place.rank), layout_(layout), store_(place.store->clone(time_to_answer)) {
+    : rank_(place.rank), layout_(layout), store_(place.store->clone(time_to_answer, time_to_connect)) {
     const Deadline deadline = std::chrono::steady_clock::now() + place.timeout;
     const int host = layout_.host_of(rank_);
     TransportPlace part = place;

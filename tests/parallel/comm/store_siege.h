@@ -41,11 +41,12 @@ inline std::ptrdiff_t resident_mib(pid_t process) {
     return resident * ::sysconf(_SC_PAGESIZE) >> 20;
 }
 
-/// Connects as often as it can, up to `count` at a time, says nothing, and comes again when it is sent away.
-class SilentCrowd {
+/// Connects as often as it can, up to `count` at a time, says `word` and no more, and comes again when it is sent away.
+class Crowd {
 public:
-    SilentCrowd(int port, int count) : port_(port), count_(count), thread_([this] { besiege(); }) {}
-    ~SilentCrowd() {
+    Crowd(int port, int count, std::string word = {})
+        : port_(port), count_(count), word_(std::move(word)), thread_([this] { besiege(); }) {}
+    ~Crowd() {
         stopping_ = true;
         thread_.join();
     }
@@ -61,11 +62,12 @@ private:
         while (!stopping_) {
             for (Descriptor& socket : sockets) {
                 if (stopping_) return;
-                char byte = 0;
-                const ssize_t here = socket ? recv(socket.get(), &byte, 1, MSG_DONTWAIT) : 0;
-                if (here < 0 && errno == EAGAIN) continue;
+                char bytes[256];
+                const ssize_t here = socket ? recv(socket.get(), bytes, sizeof bytes, MSG_DONTWAIT) : 0;
+                if (here > 0 || (here < 0 && errno == EAGAIN)) continue;
                 socket = Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
                 connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+                send(socket.get(), word_.data(), word_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
                 ++connections_;
             }
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -73,6 +75,7 @@ private:
     }
 
     const int port_, count_;
+    const std::string word_;
     std::atomic<bool> stopping_{false};
     std::atomic<int> connections_{0};
     std::thread thread_;

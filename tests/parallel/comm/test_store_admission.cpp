@@ -9,6 +9,8 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -56,7 +58,10 @@ public:
         thread_.join();
     }
     int port() const { return port_of(listener_); }
-    const std::string& heard() const { return heard_; }
+    std::string heard() const {
+        const std::scoped_lock lock(mutex_);
+        return heard_;
+    }
 
 private:
     void listen() {
@@ -70,7 +75,7 @@ private:
                 if (count == 0 || (count < 0 && errno != EAGAIN)) break;
                 if (count < 0) std::this_thread::sleep_for(milliseconds(1));
                 bytes.append(more, static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
-                heard_.append(more, static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+                note({more, static_cast<std::size_t>(std::max<ssize_t>(count, 0))});
                 while (bytes.size() >= 4 && bytes.size() - 4 >= store_protocol::length_of(bytes)) {
                     const std::size_t size = store_protocol::length_of(bytes);
                     const auto frame = store_protocol::decode(std::string_view(bytes).substr(4, size));
@@ -81,8 +86,14 @@ private:
         }
     }
 
+    void note(std::string_view bytes) {
+        const std::scoped_lock lock(mutex_);
+        heard_ += bytes;
+    }
+
     Descriptor listener_;
     std::function<std::string(const store_protocol::Frame&)> reply_;
+    mutable std::mutex mutex_;
     std::string heard_;
     std::atomic<bool> stopping_{false};
     std::thread thread_;
@@ -151,6 +162,21 @@ TEST_CASE("who took the port first is told nothing that helps it, and is not bel
         Impostor impostor([](const store_protocol::Frame&) { return answer(std::string(1 << 20, 'x')); });
         CHECK(contains(meeting(impostor), "no store"));
     }
+}
+
+TEST_CASE("whatever answers on the port, a store ends in time") {
+    std::mt19937 random(5);
+    Impostor impostor([&](const store_protocol::Frame&) {
+        std::string bytes(random() % 80, '\0');
+        for (char& byte : bytes) byte = static_cast<char>(random() % 3 == 0 ? random() % 40 : random());
+        if (random() % 2 == 0)
+            return store_protocol::encode(static_cast<std::uint8_t>(random() % 4), {std::string_view(bytes)});
+        return bytes;
+    });
+    const auto begin = Clock::now();
+    for (int i = 0; i < 40; ++i)
+        CHECK_THROWS_AS(TcpStore(at(impostor.port(), secret, milliseconds(50))), CommunicationError);
+    CHECK(Clock::now() - begin < milliseconds(20000));
 }
 
 TEST_CASE("an empty token is no token, neither here nor there") {
