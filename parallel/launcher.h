@@ -79,11 +79,11 @@ struct LaunchResult {
 /// Each rank is told its place by RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT,
 /// TORCHELASTIC_RESTART_COUNT and TORCHELASTIC_MAX_RESTARTS (`process_place` reads them), has a random
 /// LOCKSTEP_STORE_TOKEN with one node unless one is set, is told where to note its failure by LOCKSTEP_FAILURE_FILE (a
-/// process group that an exception ends does), has OMP_NUM_THREADS set to
-/// its cores unless it is set, and on a machine without GPUs sees one CPU device, of all its cores, unless
-/// LOCKSTEP_CPU_DEVICES or CUDA_VISIBLE_DEVICES is set. Standard input is empty. Standard output is this process's
-/// unless it goes to a file or bears prefixes. A free port is bound, not listened on, by this process until the attempt
-/// has ended, so that nobody else is given it: rank 0 listens on it with SO_REUSEADDR, as our store and PyTorch's do.
+/// process group that an exception ends does), has OMP_NUM_THREADS set to its cores unless it is set, and on a machine
+/// without GPUs sees one CPU device, of all its cores, unless LOCKSTEP_CPU_DEVICES or CUDA_VISIBLE_DEVICES is set.
+/// Standard input is empty. Standard output is this process's unless it goes to a file or bears prefixes. A free port
+/// is bound, not listened on, by this process until the attempt has ended, so that nobody else is given it: rank 0
+/// listens on it with SO_REUSEADDR, as our store and PyTorch's do.
 ///
 /// Meanwhile this process's handlers of SIGCHLD and of `options.signals` are replaced; a signal that is ignored stays
 /// so. Only one launch at a time. The ranks die with the calling thread, however it ends; what

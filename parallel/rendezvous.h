@@ -27,10 +27,10 @@ struct ProcessPlace {
     /// Of rank 0; empty when nobody said it. 127.0.0.1 where the launcher says that all processes are on this host.
     std::string master_addr;
     int master_port = 0;  ///< likewise; 0 when nobody said it
-    /// Where that port was made from the job's name, it may be somebody else's: rank 0 takes the first that is free of
-    /// so many from it on, and the others look for the one that is of this job.
+    /// More than 1 where the port is derived from the job's name and may be taken: rank 0 serves on the first free one
+    /// of so many, and the others look on all of them for this job's store.
     int master_ports = 1;
-    std::string job = {};  ///< its name then
+    std::string job = {};  ///< the job's name in that case
 };
 
 /// Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and where those of the rank are

@@ -43,7 +43,7 @@ public:
     /// The same store, for another thread that waits by itself, and with a timeout of its own.
     std::unique_ptr<Store> clone() { return clone(timeout()); }
     virtual std::unique_ptr<Store> clone(Milliseconds timeout) = 0;
-    /// Where `timeout` is too short to be sure of a connection, too: tries again for so long.
+    /// For a `timeout` that may be too short to connect: tries again for `time_to_connect`.
     std::unique_ptr<Store> clone(Milliseconds timeout, Milliseconds time_to_connect);
     /// Of calls that wait and are not given another one.
     virtual Milliseconds timeout() const = 0;
@@ -59,21 +59,20 @@ struct TcpStoreOptions {
     std::string host = "127.0.0.1";
     int port = 0;
     Store::Milliseconds timeout = Store::default_timeout;  ///< also of connecting
-    /// Shared secret of at most 256 bytes, best made at random. Both sides prove that they know it and neither sends
-    /// it; who does not know it is sent away. Without one, on loopback, processes of one user find each other and
-    /// nobody else is let in.
+    /// Shared secret of at most 256 bytes, best generated at random. Both sides prove that they know it, and neither
+    /// sends it. Without one the host must be a loopback address, and only processes of the server's user are admitted.
     std::string token = {};
     /// From `port` on, where others may have taken the first ones: the server takes the first that is free, and a store
     /// looks for it on all of them.
     int ports = 1;
-    /// No secret: what tells this store from others of the same user on one of those ports.
+    /// Not secret: tells this store from those of other jobs on the same ports.
     std::string job = {};
 };
 
 /// Holds the keys in memory, at most 256 MiB of them, and serves them to TcpStores from a thread of its own, until it
-/// is destroyed. Who has not proved that it knows the token is closed after a few seconds, or when others come, and
-/// never takes more than 64 descriptors. Who is let in and does not read its answers gets no more of them, and is
-/// closed when what waits for such clients exceeds 64 MiB; the others are served meanwhile.
+/// is destroyed. Connections that have not proved that they know the token are closed after a few seconds, or to make
+/// room for newcomers, and never take more than 64 descriptors. A client that does not read its answers gets no more of
+/// them, and is closed when more than 64 MiB are held for such clients; the others are served meanwhile.
 class TcpStoreServer {
 public:
     /// Listens on `options.host`; port 0: a free one. Throws InvalidArgument when the host is no loopback address and
@@ -121,9 +120,9 @@ private:
 
 class FilePresence;
 
-/// A file that all processes of a job see, all of one user. Its content is that of the processes that have it open: who
-/// finds what others have left, which were killed, begins anew. On a network file system that holds where locks of one
-/// machine are seen by the others.
+/// A file shared by the processes of a job, all of the same user. Its content lasts while some process has it open: a
+/// process that opens a file left by processes that were killed begins with an empty store. Network file systems must
+/// show the locks of one machine to the others.
 class FileStore final : public Store {
 public:
     /// Makes the file, for this user alone, unless it is there. Throws InvalidArgument when it cannot, or when the file
@@ -143,7 +142,8 @@ public:
     std::unique_ptr<Store> clone(Milliseconds timeout) override;
     Milliseconds timeout() const override { return timeout_; }
     std::string describe() const override;
-    /// Others that have it open find that it was removed. Nothing of theirs goes where another file has the name now.
+    /// Removes the file. Later calls on stores that have it open throw CommunicationError, also when another file has
+    /// its name by then.
     void remove_file(Milliseconds timeout);
 
 private:

@@ -22,7 +22,8 @@ namespace {
 // middle leaves at most one torn frame at the end, which the next writer cuts off.
 constexpr std::string_view any_head = "lockstep file store ", head = "lockstep file store 2\n";
 
-/// Bytes that are locked, far behind those that are written: by who reads and writes, and by all who are there.
+/// Bytes that are locked, far behind those that are written: exclusively by the one that reads or writes, and shared by
+/// all that use the file.
 constexpr off_t writer = off_t{1} << 40, presence = writer + 1;
 
 [[noreturn]] void fail(const std::filesystem::path& file, const char* what) {
@@ -73,7 +74,7 @@ struct stat look_at(const std::filesystem::path& file, const Descriptor& descrip
     return found;
 }
 
-/// A directory in which everybody can rename and remove files of others.
+/// Refuses a directory in which every user can rename and remove the files of others.
 void require_safe_directory(const std::filesystem::path& file) {
     const std::filesystem::path parent = file.has_parent_path() ? file.parent_path() : ".";
     struct stat found {};
@@ -81,9 +82,9 @@ void require_safe_directory(const std::filesystem::path& file) {
         unfit(file, fmt::format("any user can replace files in {}", parent.string()));
 }
 
-/// A file that this user made and nobody else can write. Nothing where there is none.
+/// Opens a file that this user owns and nobody else can write; nothing where there is none.
 std::optional<Descriptor> open_own(const std::filesystem::path& file, int create) {
-    // O_NONBLOCK is for what is no file.
+    // O_NONBLOCK: a device may be there instead of a file.
     Descriptor descriptor(open(file.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | create, 0600));
     if (!descriptor) {
         if (errno == ENOENT && create == 0) return std::nullopt;
@@ -113,7 +114,7 @@ std::string content_of(const std::filesystem::path& file, const Descriptor& desc
     return bytes;
 }
 
-/// False when it is empty, or nearly: who made it died before it was more.
+/// False when it is empty or ends within the magic word, where a process died while writing it.
 bool has_content(const std::filesystem::path& file, std::string_view bytes) {
     if (bytes.empty() || (bytes.size() < head.size() && head.starts_with(bytes))) return false;
     if (bytes.starts_with(head)) return true;

@@ -1,6 +1,6 @@
-// The file behind a FileStore: a log of what was done to its keys, which processes of one user share. Its locks are
-// those of open files, which the kernel drops with the process: nobody's death leaves one, and where none is left that
-// says "I am here" the content is that of a job whose processes are all dead.
+// The file behind a FileStore: a log of changes to its keys, shared by processes of one user. Its locks are OFD locks,
+// which the kernel drops when a process dies. Every process that uses the file holds one; content in a file on which
+// nobody holds one is left from a job whose processes are all dead.
 #pragma once
 
 #include <sys/stat.h>
@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-/// Says that somebody uses the file, for as long as it lives.
+/// Marks the file as in use while it lives.
 class FilePresence {
 public:
     /// Makes the file unless it is there, and empties it when it is a store that nobody uses. Throws InvalidArgument
@@ -23,7 +23,7 @@ public:
     /// is not let go of in time.
     FilePresence(std::filesystem::path file, Store::Milliseconds timeout);
     const std::filesystem::path& file() const { return file_; }
-    /// Whether that is the same file, and not another of its name.
+    /// Whether that is the same file, and not another one that has its name now.
     bool is(const struct stat& other) const { return other.st_dev == device_ && other.st_ino == number_; }
 
 private:

@@ -35,7 +35,7 @@ std::string random_token() {
 
 std::string proof_of(Side side, std::string_view token, const Meeting& meeting) {
     require_library();
-    // As a frame: every part has its length before it, so that no two meetings are written alike.
+    // As frames: every part is preceded by its length, so that no two meetings give the same bytes.
     const std::string port = store_protocol::number(meeting.port);
     std::string signed_text(store_protocol::magic);
     for (const std::string_view part : {std::string_view(side == Side::client ? "client" : "server"),

@@ -22,7 +22,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t key_size = 32;
-/// Served at a time, so that others have their turn.
+/// Served per call, so that the server's clients have their turn.
 constexpr int most_at_once = 64;
 
 struct Address {
@@ -30,7 +30,7 @@ struct Address {
     socklen_t size = 0;
 };
 
-/// A name without a file: it belongs to the network namespace, as loopback does, and is gone with its socket.
+/// An abstract name: it belongs to the network namespace, as loopback does, and vanishes with the socket.
 Address address_of(int port) {
     Address address;
     address.name.sun_family = AF_UNIX;
@@ -44,14 +44,14 @@ const sockaddr* generic(const Address& address) { return reinterpret_cast<const 
 
 Descriptor local_socket() { return Descriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
 
-/// Whether it is the number under which a user namespace shows all users that it does not know.
+/// Whether `user` is the number that stands for all users unknown to this user namespace.
 bool stands_for_strangers(uid_t user) {
     uid_t overflow = 65534;
     std::ifstream("/proc/sys/kernel/overflowuid") >> overflow;
     if (user != overflow) return false;
     std::uint32_t inside = 0, outside = 0, count = 0;
     std::ifstream("/proc/self/uid_map") >> inside >> outside >> count;
-    return count != std::numeric_limits<std::uint32_t>::max();  // a namespace that knows not all
+    return count != std::numeric_limits<std::uint32_t>::max();  // some users are unknown
 }
 
 /// Nothing where the kernel does not tell.
@@ -79,7 +79,7 @@ int KeyDesk::serve() const {
     for (int i = 0; i < most_at_once; ++i) {
         const Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
         if (!socket) return errno == EAGAIN || errno == ECONNABORTED || errno == EINTR ? 0 : errno;
-        // So little fits into what the kernel keeps for a socket; who does not read it does without.
+        // So few bytes fit into the socket's buffer: this does not block.
         if (user_behind(socket) == geteuid()) send(socket.get(), key_.data(), key_.size(), MSG_NOSIGNAL);
     }
     return 0;

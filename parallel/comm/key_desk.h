@@ -1,6 +1,6 @@
-// Where processes of one user, and nobody else, get the key of a store that was given no token: a local socket in the
-// name of the store's port, on which the kernel tells whose the other side is. What TCP cannot tell, on loopback
-// neither.
+// Hands the key of a store without a token to processes of the same user, and to nobody else: a local socket named
+// after the store's port, on which the kernel tells each side the other's user. TCP does not tell that, not even on
+// loopback.
 #pragma once
 
 #include <string>
@@ -17,8 +17,8 @@ public:
     const std::string& key() const { return key_; }
     /// For poll: readable while somebody waits to be served.
     int descriptor() const { return listener_.get(); }
-    /// Gives the key to those who wait and belong to this process's user, sends the others away, and keeps nobody.
-    /// Returns 0, or the error that keeps it from taking up who waits.
+    /// Accepts waiting connections, gives the key to those of this process's user and closes all of them. Returns 0, or
+    /// the error for which it could not accept.
     int serve() const;
 
 private:
@@ -32,8 +32,7 @@ struct DeskAnswer {
     std::string refusal;  ///< why it is not
 };
 
-/// Asks the desk of the store on `port` of this machine. Throws CommunicationError when it does not answer in time:
-/// there may be many who ask.
+/// Asks the desk of the store on `port` of this machine. Throws CommunicationError when it does not answer in time.
 DeskAnswer ask_desk(int port, Deadline deadline);
 
 }  // namespace lockstep

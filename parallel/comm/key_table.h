@@ -13,7 +13,7 @@ namespace lockstep {
 
 class KeyTable {
 public:
-    /// Lives on where it is still being sent when the key gets another one.
+    /// Shared: it may still be sent to a client when the key gets another one.
     using Value = std::shared_ptr<const std::string>;
     /// What a key takes beside its own bytes and those of its value, at most.
     static constexpr std::size_t cost_of_key = 192;

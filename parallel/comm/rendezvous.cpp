@@ -29,7 +29,7 @@ using Milliseconds = Store::Milliseconds;
 constexpr Milliseconds time_to_leave(5000);
 /// Why the job has not come together.
 constexpr Milliseconds time_to_hear(300);
-/// Under this key stands that all have come; or, behind `given_up`, why nobody needs to wait for it any longer.
+/// The key that all wait for. It says that all have come or, behind `given_up`, why the job has failed.
 constexpr std::string_view verdict = "verdict", complete = "complete", given_up = "! ";
 /// How many have come.
 constexpr std::string_view arrivals = "arrivals";
@@ -38,7 +38,7 @@ constexpr std::string_view stranger = "stranger";
 
 /// Of the job's keys in a store that may serve others, too.
 constexpr std::string_view prefix = "lockstep/";
-/// Of ranks that have not come so many are named.
+/// How many of the ranks that have not come are named.
 constexpr std::size_t most_to_name = 16;
 /// Where torchrun's agent holds a port, rank 0 takes one of so many behind it.
 constexpr int ports_to_try = 16;
@@ -235,7 +235,7 @@ void Rendezvous::give_up(Milliseconds timeout) {
 }
 
 std::string Rendezvous::missing() const {
-    // Looks at no more than those who came and those who are named: there may be room for very many.
+    // Asks for no more ranks than have come or are named: the world size may be a typing error.
     std::vector<int> names;
     for (int rank = 0; rank < place_.world_size && names.size() < most_to_name; ++rank)
         if (!store_->try_get(key_of(rank))) names.push_back(rank);

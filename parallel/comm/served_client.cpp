@@ -15,9 +15,9 @@ using namespace store_protocol;
 
 namespace {
 
-/// Values up to here are copied; longer ones are sent from where they lie.
+/// Values up to this size are copied; longer ones are sent from where they are stored.
 constexpr std::size_t small = 4096;
-/// What came is kept in so much; more is given back when it is no longer needed.
+/// Capacity that the receive buffer keeps; a larger one is freed after use.
 constexpr std::size_t usual_buffer = 65536;
 
 bool is_for_later(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
@@ -30,7 +30,7 @@ void ServedClient::cut() const {
 }
 
 short ServedClient::events() const {
-    // Who is not read from is seen to leave all the same.
+    // Without reading, POLLRDHUP tells that the client has gone.
     return static_cast<short>((reads() ? POLLIN : POLLRDHUP) | (sending() ? POLLOUT : 0));
 }
 

@@ -1,5 +1,6 @@
-// A connection as the store's server has it: what has come and not been carried out yet, and the one answer that is on
-// its way. Who asks again before the answer is gone waits, so that neither grows while nobody reads.
+// A connection as the store's server sees it: bytes received but not carried out yet, and the one answer that is being
+// sent. The next request is only read when that answer has been sent, so that neither grows while the client does not
+// read.
 #pragma once
 
 #include <chrono>
@@ -34,33 +35,31 @@ public:
     Deadline deadline;                       ///< of that, or of the handshake
     bool leaving = false;                    ///< is closed once its answer has been sent
 
-    /// From now on its end costs this side nothing: no farewell is waited for, and what the kernel keeps goes at once.
+    /// Makes the connection end with a reset: the kernel drops what it has buffered and keeps no state of it.
     void cut() const;
 
     int descriptor() const { return socket_.get(); }
     /// For poll.
     short events() const;
-    /// Takes what has come, at most so many bytes, and takes them off; `events` are poll's. False when the client has
-    /// gone.
+    /// Reads at most `most` bytes and subtracts what it has read; `events` are poll's. False when the client has gone.
     bool receive(short events, std::size_t& most);
 
     enum class Next : std::uint8_t { none, frame, garbage };
-    /// Of what has come; `none` also while an answer is on its way or the client waits or leaves.
+    /// Takes the next request; `none` also while an answer is being sent or the client waits or leaves.
     Next next(store_protocol::Frame& frame);
-    /// Whether `next` has been left with something to do.
+    /// Whether requests that were received remain for the next turn.
     void leave_for_later(bool something) { postponed_ = something; }
     bool postponed() const { return postponed_; }
 
-    /// Puts the answer on its way. `key`: of the value, where it is one of the store's.
+    /// Begins an answer. `key`: of the value, where it is one of the store's.
     void answer(store_protocol::Answer kind, KeyTable::Value value = nullptr, std::string key = {});
-    /// Sends what can be sent without waiting, at most so many bytes, and takes them off. False when the client has
-    /// gone.
+    /// Sends without blocking, at most `most` bytes, and subtracts what it has sent. False when the client has gone.
     bool send(std::size_t& most);
     bool sending() const { return !head_.empty(); }
 
-    /// Memory that has been taken for what came.
+    /// Memory taken by what was received.
     std::size_t received_bytes() const { return in_.capacity(); }
-    /// What is being sent, and its key; null: nothing that is large.
+    /// The large value that is being sent, and its key; null: none.
     const KeyTable::Value& value() const { return value_; }
     const std::string& key() const { return key_; }
     /// When it has last read or written.

@@ -1,4 +1,4 @@
-// What a store's server does with its keys when it is told to.
+// Carries out the commands of a store's clients on its keys.
 #pragma once
 
 #include <chrono>
@@ -10,15 +10,15 @@
 
 namespace lockstep {
 
-/// What came of a command.
+/// Result of a command.
 struct Outcome {
     store_protocol::Answer answer = store_protocol::Answer::good;
     KeyTable::Value value;  ///< the answer's field; null: it has none
     std::string key;        ///< that the command was about
     bool changed = false;   ///< the key holds something new
-    /// The key is not there: who asked waits for it so long, and is answered then.
+    /// The key is not there: the client waits for it so long and is answered then.
     std::optional<std::chrono::milliseconds> patience;
-    bool breach = false;  ///< that was no command; who sends such things is sent away
+    bool breach = false;  ///< that was no command: the connection is closed after the answer
 };
 
 Outcome refusal(std::string_view why);

@@ -23,14 +23,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-/// For one attempt to be let in; the server gives it no more.
-constexpr milliseconds time_for_hello(5000);
-/// For a port of several to show what is there.
-constexpr milliseconds time_to_greet(500);
+/// For one attempt: at a single port, where the server allows no more either, and at each of several ports.
+constexpr milliseconds time_for_hello(5000), time_to_greet(500);
 constexpr milliseconds first_pause(5), longest_pause(500);
 constexpr std::string_view no_store = "what answers there is no store";
 
-/// What was said by whoever listens there, fit to be printed.
+/// Text from the other side, which may be anybody, without control characters and not too long.
 std::string printable(std::string_view text) {
     constexpr std::size_t longest = 300;
     std::string line(text.substr(0, longest));
@@ -39,7 +37,7 @@ std::string printable(std::string_view text) {
     return line;
 }
 
-/// Not this job's store, or not one that lets this process in: trying again is no use.
+/// Another attempt at this port would fail as well: it is not this job's store, or does not admit this process.
 struct NotLetIn : CommunicationError {
     using CommunicationError::CommunicationError;
 };
@@ -50,7 +48,7 @@ struct NotLetIn : CommunicationError {
 class TcpStore::Connection {
 public:
     explicit Connection(const TcpStoreOptions& options)
-        : options_(options), for_this_user_(options.token.empty() && is_loopback(options.host)) {
+        : options_(options), for_this_user_(is_loopback(options.host) && options.token.empty()) {
         if (options_.token.size() > longest_token)
             throw InvalidArgument(fmt::format("TcpStore: a token of {} bytes; at most {} are taken",
                                               options_.token.size(), longest_token));
@@ -115,7 +113,8 @@ private:
                "not read what it asked for";
     }
 
-    /// Until the deadline: nobody may listen yet, and a server that strangers besiege may send away who is too slow.
+    /// Tries until the deadline: the server may not be listening yet, and one with many strangers closes slow
+    /// newcomers.
     void connect() {
         const Deadline deadline = Clock::now() + options_.timeout;
         const int first = options_.port, end = first + options_.ports;
@@ -127,7 +126,7 @@ private:
                     options_.ports = 1;  // clones know where it is
                     return;
                 } catch (const NotLetIn& error) {
-                    if (options_.ports == 1) throw;  // else it may be a stranger's
+                    if (options_.ports == 1) throw;  // one of several ports may be somebody else's
                     failure = error.what();
                 } catch (const CommunicationError& error) {
                     failure = error.what();
@@ -153,7 +152,7 @@ private:
             const std::string failure = shake_hands(token, deadline);
             if (failure.empty()) break;
             socket_.reset();
-            // A server may have come after the first look.
+            // The server may have started after the desk was looked for.
             if (for_this_user_ && token.empty())
                 token = token_of_desk(deadline);
             else
@@ -170,7 +169,7 @@ private:
         return std::move(desk.key);
     }
 
-    /// Empty when both sides know the token, else why not. Throws where trying again may help.
+    /// Returns nothing when both sides know the token, else why not. Throws what another attempt may overcome.
     std::string shake_hands(std::string_view token, Deadline deadline) {
         handshake::Meeting meeting{handshake::random_bytes(handshake::nonce_size), {}, options_.port, options_.job};
         const auto tell = [&](Command command, const std::vector<std::string_view>& fields) {
@@ -192,8 +191,9 @@ private:
         if (handshake::equal(reply.field, handshake::proof_of(handshake::Side::server, token, meeting)) &&
             !token.empty())
             return {};
-        return fmt::format("{}: hello: who listens there does not know the token: it is not this job's rank 0",
-                           describe());
+        return fmt::format(
+            "{}: hello: the process that listens there does not know the token: it is not this job's rank 0",
+            describe());
     }
 
     TcpStoreOptions options_;

@@ -33,40 +33,47 @@ using Clock = std::chrono::steady_clock;
 using Standing = ServedClient::Standing;
 using std::chrono::milliseconds;
 
-/// Who has connected and not proved that it knows the token: so many at a time, for so long. One more sends away the
-/// one that has been here longest among those that have said nothing, or else among all.
-constexpr std::size_t most_strangers = 64;
+/// Strangers are connections that have not proved that they know the token. There are at most so many at a time, and at
+/// most a 16th of the descriptors that the process may have, each for at most `time_for_hello`. When all places are
+/// taken a newcomer replaces the oldest stranger that has said nothing, or else the oldest.
+constexpr std::size_t least_strangers = 4, most_strangers = 64, part_for_strangers = 16;
 constexpr milliseconds time_for_hello(5000);
 constexpr std::size_t most_clients = 4096;
-/// Descriptors that are left to the job, of those that the process may have.
+/// Descriptors that clients leave to the job.
 constexpr std::size_t left_to_job = 256;
-/// Taken up in one turn, by which the others wait.
+/// Accepted in one turn of the loop.
 constexpr int most_newcomers = 64;
-/// Where there are no descriptors left for a newcomer it waits, outside.
+/// Without descriptors for newcomers, none are accepted for so long; they wait in the kernel's queue.
 constexpr milliseconds time_without_newcomers(50);
-/// For one client in one turn, and for all in one turn.
+/// In one turn of the loop: requests and bytes sent per client, bytes received from all clients together.
 constexpr int most_requests = 64;
 constexpr std::size_t most_sent = std::size_t{1} << 20, most_received = std::size_t{8} << 20;
-/// In bytes, as the kernel is asked for them; it takes twice as much.
+/// Bytes that the kernel may buffer per connection and direction; it doubles the number.
 constexpr int kernel_buffer = 1 << 18;
-/// What waits, in all: halves of long requests, and values that the store no longer holds but somebody has not read.
+/// Memory held for all clients together: unfinished requests, and values that the store no longer holds but that have
+/// not been read yet.
 constexpr std::size_t most_waiting = std::size_t{64} << 20;
-/// Who has less waiting is not the one to be sent away for it.
+/// A client for which less is held is not closed to free memory.
 constexpr std::size_t little = 65536;
 
-std::size_t client_limit() {
-    rlimit descriptors{};
-    if (getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return most_clients;
-    const auto all = static_cast<std::size_t>(descriptors.rlim_cur);
-    return std::min(most_clients, std::max(all / 2, all - std::min(all, left_to_job + most_strangers)));
-}
+/// How many connections this process has room for.
+struct Room {
+    std::size_t strangers = most_strangers, clients = most_clients;
+
+    Room() {
+        rlimit descriptors{};
+        if (getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return;
+        const auto all = static_cast<std::size_t>(descriptors.rlim_cur);
+        strangers = std::clamp(all / part_for_strangers, least_strangers, most_strangers);
+        clients = std::min(most_clients, std::max(all / 2, all - std::min(all, left_to_job + strangers)));
+    }
+};
 
 }  // namespace
 
 class TcpStoreServer::Impl {
 public:
-    explicit Impl(const TcpStoreOptions& options)
-        : token_(options.token), job_(options.job), most_known_(client_limit()) {
+    explicit Impl(const TcpStoreOptions& options) : token_(options.token), job_(options.job) {
         if (token_.size() > longest_token)
             throw InvalidArgument(
                 fmt::format("TcpStoreServer: a token of {} bytes; at most {} are taken", token_.size(), longest_token));
@@ -87,7 +94,7 @@ public:
         thread_ = std::thread([this] {
             try {
                 serve();
-            } catch (const std::exception&) {  // no memory to serve anybody: all see their connections end
+            } catch (const std::exception&) {  // out of memory: all connections end with the server
                 return;
             }
         });
@@ -107,7 +114,7 @@ private:
 
     void open(const std::string& host, int port, bool for_this_user) {
         listener_ = listen_on(host, port);
-        // For all that come by it; what a client does not read lies in the kernel first.
+        // Accepted connections inherit it: what a client does not read is in the kernel first.
         for (const int buffer : {SO_SNDBUF, SO_RCVBUF})
             setsockopt(listener_.get(), SOL_SOCKET, buffer, &kernel_buffer, sizeof kernel_buffer);
         port_ = port_of(listener_);
@@ -140,7 +147,7 @@ private:
         }
     }
 
-    /// In the order of `entries`, which begins with three others.
+    /// `entries`: wake, listener and desk, then clients and strangers in the order of their lists.
     void attend_all(const std::vector<pollfd>& entries) {
         auto entry = entries.begin() + 3;
         auto stranger = entry + static_cast<std::ptrdiff_t>(clients_.size());
@@ -149,7 +156,7 @@ private:
             const auto next = std::next(client);
             if (!attend(*client, entry->revents, to_receive)) lose(client);
             client = next;
-            // Who had no turn is the first in the next one.
+            // Those left over are first in the next turn.
             if (to_receive == 0) clients_.splice(clients_.end(), clients_, clients_.begin(), client);
         }
         bring_down_to(most_waiting);
@@ -157,7 +164,7 @@ private:
             client = attend_stranger(client, stranger->revents);
     }
 
-    /// Where the next stranger is.
+    /// Returns the next stranger.
     Clients::iterator attend_stranger(Clients::iterator client, short events) {
         const auto next = std::next(client);
         std::size_t to_receive = longest_hello + 4;
@@ -188,11 +195,11 @@ private:
         }
         client.leave_for_later(requests == 0);
         return !(client.leaving && !client.sending());
-    } catch (const std::exception&) {  // no memory for what it wants: the others have theirs
+    } catch (const std::exception&) {  // out of memory: this client goes, the others stay
         return false;
     }
 
-    /// Takes up who has come, and what they have said by now.
+    /// Accepts newcomers and reads at once what they have sent: a hello protects them from the next newcomer.
     void welcome() {
         for (int i = 0; i < most_newcomers; ++i) {
             Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -200,7 +207,7 @@ private:
                 if (errno == ECONNABORTED || errno == EINTR) continue;
                 return wait_for_descriptors(errno == EAGAIN ? 0 : errno);
             }
-            if (strangers_.size() >= most_strangers) send_one_away();
+            if (strangers_.size() >= room_.strangers) send_one_away();
             strangers_.emplace_back(std::move(socket), Clock::now() + time_for_hello);
             attend_stranger(std::prev(strangers_.end()), POLLIN);
         }
@@ -221,7 +228,7 @@ private:
         newcomers_from_ = Clock::now() + time_without_newcomers;
     }
 
-    /// Sends away those who have not read or written for longest, while more waits for all together.
+    /// Closes clients, those first that have neither read nor written for longest, until no more is held than `most`.
     void bring_down_to(std::size_t most) {
         for (;;) {
             std::size_t waiting = 0;
@@ -272,7 +279,7 @@ private:
             return refuse(client,
                           "the token is wrong (LOCKSTEP_STORE_TOKEN), this is another job's store, or its port is "
                           "reached by another number");
-        if (clients_.size() >= most_known_)
+        if (clients_.size() >= room_.clients)
             return refuse(client, fmt::format("it serves {} connections, as many as it may; give its process more "
                                               "descriptors (ulimit -n)",
                                               clients_.size()));
@@ -301,15 +308,15 @@ private:
         if (outcome.changed) changed(outcome.key);
     }
 
-    /// Those who wait for `key` get it.
+    /// Answers those who wait for `key`.
     void changed(const std::string& key) {
         const KeyTable::Value value = keys_.find(key);
         for (ServedClient& client : clients_) {
             if (client.wants != key) continue;
             client.answer(Answer::good, value, key);
             std::size_t most = most_sent;
-            client.send(most);             // what is wrong shows when it is looked after
-            client.leave_for_later(true);  // it may have said more
+            client.send(most);             // a failure shows in the next turn
+            client.leave_for_later(true);  // it may have sent more requests
         }
     }
 
@@ -320,7 +327,7 @@ private:
 
     std::string token_;
     const std::string job_;
-    const std::size_t most_known_;
+    const Room room_;
     Descriptor listener_, wake_;
     int port_ = 0;
     std::optional<KeyDesk> desk_;

@@ -164,15 +164,14 @@ TEST_CASE("a file store that others have made or can change is refused, and noth
 }
 
 TEST_CASE("a file store of another user is refused") {
-    if (geteuid() != 0) {
-        WARN("skipped: only root can give files away");
-        return;
-    }
     const test::TemporaryDirectory folder;
     const std::filesystem::path file = folder / "store";
     FileStore store(file);
     store.set("key", "value");
-    REQUIRE(chown(file.c_str(), 1, 1) == 0);
-    CHECK(contains(refusal(file), "it belongs to user 1, this process to user 0"));
+    if (chown(file.c_str(), 1, 1) != 0) {
+        WARN("skipped: only root can give files away");
+        return;
+    }
+    CHECK(contains(refusal(file), "it belongs to user 1, this process to user"));
     CHECK(contains(message_of<InvalidArgument>([&] { store.set("key", "more"); }), "it belongs to user 1"));
 }

@@ -120,7 +120,7 @@ TEST_CASE("a crowd of strangers, silent or not, takes few descriptors, and who s
         std::this_thread::sleep_for(milliseconds(100));
     }
     CHECK(crowd.connections() > strangers);
-    CHECK(most <= alone + 64 + 8);
+    CHECK(most <= alone + 256 / 16 + 8);
     CHECK(host.end().empty());
 }
 
