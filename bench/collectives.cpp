@@ -15,7 +15,7 @@
 #include <optional>
 #include <span>
 
-#include "lockstep/parallel/internal/file.h"
+#include "lockstep/parallel/internal/atomic_file.h"
 #include "lockstep/parallel/launcher.h"
 #include "lockstep/parallel/process_group.h"
 #include "lockstep/runtime/error.h"

@@ -7,6 +7,8 @@ find_package(ZLIB REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(oneDNN REQUIRED)
 find_package(Sodium REQUIRED)
+find_path(LOCKSTEP_XXHASH_INCLUDE xxhash.h REQUIRED)  # used as a header: nothing to link
+mark_as_advanced(LOCKSTEP_XXHASH_INCLUDE)
 
 # The toolkit is used where it is found, speaks C++20 (12.0) and comes with cuDNN; otherwise the CUDA stubs are built.
 set(LOCKSTEP_HAS_CUDA OFF)

@@ -17,6 +17,7 @@ foreach(folder runtime ops parallel)
 endforeach()
 
 target_include_directories(lockstep PUBLIC $<BUILD_INTERFACE:${LOCKSTEP_INCLUDE_VIEW}> $<INSTALL_INTERFACE:include>)
+target_include_directories(lockstep SYSTEM PRIVATE ${LOCKSTEP_XXHASH_INCLUDE})
 target_compile_features(lockstep PUBLIC cxx_std_20)
 set_target_properties(lockstep PROPERTIES POSITION_INDEPENDENT_CODE ON)
 target_link_libraries(lockstep PUBLIC Threads::Threads

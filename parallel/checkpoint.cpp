@@ -1,121 +1,272 @@
+// A save replaces two files, and a process may be killed between any two instructions. So the state of the run is
+// written first, beside the old one, as "FILE.resume.next"; then the weights replace the old ones, by which the new
+// pair is the one that counts; then the state takes its place. Whoever loads takes the state that belongs to the
+// weights, whichever name it bears.
 #include "lockstep/parallel/checkpoint.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
-#include <algorithm>
-#include <map>
-#include <set>
+#include <array>
+#include <exception>
+#include <mutex>
+#include <utility>
 
-#include "lockstep/parallel/safetensors.h"
+#include "lockstep/parallel/internal/atomic_file.h"
+#include "lockstep/parallel/internal/file_lock.h"
+#include "lockstep/parallel/internal/file_name.h"
+#include "lockstep/parallel/internal/model_weights.h"
+#include "lockstep/parallel/internal/momentum.h"
+#include "lockstep/parallel/internal/resume_file.h"
+#include "lockstep/parallel/internal/safetensors_header.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/operand.h"
-#include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
 namespace {
 
-/// The elements of `tensor`, row-major, on the host.
-Tensor on_host(const Tensor& tensor) {
-    const NoGrad no_tape;
-    const Tensor copy = Tensor::empty(tensor.shape(), tensor.dtype());
-    copy.copy_(tensor);
-    return copy;
+using internal::AtomicFile;
+using internal::ResumeFile;
+using Path = std::filesystem::path;
+
+/// Where the state of a run lies until its weights are there.
+Path next_resume_path(const Path& checkpoint) { return internal::followed(resume_path(checkpoint)).string() + ".next"; }
+
+bool is_there(const Path& path) {
+    std::error_code ignored;
+    return std::filesystem::exists(path, ignored);
 }
 
-std::byte* bytes_of(const Tensor& host) { return static_cast<std::byte*>(first_element(host)); }
-
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-    return Shape(std::span<const std::int64_t>(shape.data(), std::min<std::size_t>(shape.size(), Shape::max_dims)))
-        .str();
+void require_own(const Engine& engine, const Optimizer& optimizer, const char* function) {
+    if (optimizer.store() != engine.store())
+        throw InvalidArgument(fmt::format("{}: the optimizer belongs to another model; give this one's", function));
 }
 
-bool convertible(DType from, DType to) { return from == to || (is_floating(from) && is_floating(to)); }
+/// While it lives, no other thread or process writes this checkpoint.
+class Writing {
+public:
+    explicit Writing(const Path& checkpoint)
+        : lock_(internal::FileLock::acquire(checkpoint)), guard_(lock_->writing()) {}
 
-/// Names for a message: the first ones, and how many there are.
-void append(std::string& text, const char* what, const std::vector<std::string>& names) {
-    if (names.empty()) return;
-    constexpr std::size_t most = 8;
-    text += fmt::format("{}{} ", text.empty() ? "" : "; ", what);
-    for (std::size_t i = 0; i < std::min(names.size(), most); ++i) text += fmt::format("{}{}", i ? ", " : "", names[i]);
-    if (names.size() > most) text += fmt::format(" and {} more", names.size() - most);
-}
+private:
+    std::shared_ptr<internal::FileLock> lock_;
+    std::lock_guard<std::mutex> guard_;
+};
 
-/// Entries by the model's names.
-std::map<std::string, const SafetensorsEntry*> by_name(const SafetensorsFile& file, const std::set<std::string>& known,
-                                                       std::vector<std::string>& unexpected) {
-    constexpr std::string_view prefix = "module.";
-    std::map<std::string, const SafetensorsEntry*> found;
-    for (const SafetensorsEntry& entry : file.entries()) {
-        std::string name = entry.name;
-        if (!known.contains(name) && name.starts_with(prefix)) name = name.substr(prefix.size());
-        if (!known.contains(name) || !found.emplace(name, &entry).second) unexpected.push_back(entry.name);
+/// After a kill a state may wait for its place. It gets it where the weights have come as far; it would be lost with
+/// the next save otherwise.
+void finish_interrupted_save(const Path& checkpoint) {
+    const Path next = next_resume_path(checkpoint), resume = internal::followed(resume_path(checkpoint));
+    if (!is_there(next)) return;
+    bool belongs = false;
+    try {
+        belongs = ResumeFile(next).belongs_to(internal::digest_of(SafetensorsFile(checkpoint)), checkpoint);
+    } catch (const Error&) {  // there are no weights, or it is unusable
     }
-    return found;
+    std::error_code error;
+    if (belongs)
+        std::filesystem::rename(next, resume, error);
+    else
+        std::filesystem::remove(next, error);
+    if (error)
+        throw DataError(fmt::format("{}: a save that was interrupted cannot be finished: {}; mend that by hand",
+                                    next.string(), error.message()));
+    internal::sync_directory_of(resume);
 }
+
+void write_weights(AtomicFile& file, const Path& path, const internal::HostWeights& weights) {
+    internal::put_out(internal::lay_out_safetensors(path, weights.tensors(), {{"format", "pt"}}),
+                      [&](std::span<const std::byte> bytes) { file.write(bytes); });
+}
+
+/// Changes whenever a save has got a step further.
+using Snapshot = std::array<std::pair<ino_t, std::int64_t>, 3>;
+Snapshot snapshot(const Path& checkpoint) {
+    Snapshot all{};
+    const std::array<Path, 3> paths{checkpoint, resume_path(checkpoint), next_resume_path(checkpoint)};
+    for (std::size_t i = 0; i < paths.size(); ++i) {
+        struct stat found {};
+        if (::stat(paths[i].c_str(), &found) == 0)
+            all[i] = {found.st_ino, std::int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec};
+    }
+    return all;
+}
+
+/// The state that belongs to the weights with this digest, which `checkpoint` holds. Nothing where there is none at
+/// all; throws DataError where there is another one.
+std::optional<ResumeFile> find_state(const std::string& weights, const Path& checkpoint) {
+    std::exception_ptr damage;
+    const Path resume = resume_path(checkpoint), next = next_resume_path(checkpoint);
+    const bool has_resume = is_there(resume);
+    if (has_resume) try {
+            ResumeFile state(resume);
+            if (state.belongs_to(weights, checkpoint)) return state;
+        } catch (const DataError&) {
+            damage = std::current_exception();
+        }
+    if (is_there(next)) try {
+            ResumeFile state(next);
+            if (state.belongs_to(weights, checkpoint)) return state;
+        } catch (const DataError&) {  // it waits for weights that never came, and is no concern of these
+        }
+    if (damage) std::rethrow_exception(damage);
+    if (has_resume)
+        internal::refuse_resume(
+            resume, fmt::format("it does not belong to {}, whose weights are others than it was written for",
+                                checkpoint.string()));
+    return std::nullopt;
+}
+
+/// Calls `read` again where somebody has saved meanwhile.
+template <class Read>
+auto read_steadily(const Path& checkpoint, Read&& read) {
+    constexpr int most = 100;
+    for (int attempt = 1;; ++attempt) {
+        const Snapshot before = snapshot(checkpoint);
+        try {
+            return read();
+        } catch (const DataError&) {
+            if (attempt == most || snapshot(checkpoint) == before) throw;
+        }
+    }
+}
+
+/// Read and checked; nothing has changed yet.
+class StagedRun {
+public:
+    StagedRun(Engine& engine, SGD& optimizer, const ResumeFile& state)
+        : engine_(engine),
+          optimizer_(optimizer),
+          groups_(state.groups()),
+          run_(state.run()),
+          momentum_(state.momentum(), *engine.store(), state.path()) {
+        if (static_cast<int>(groups_.size()) != optimizer.groups())
+            throw InvalidArgument(
+                fmt::format("{} has {} parameter groups, the optimizer {}; make the same groups before",
+                            state.path().string(), groups_.size(), optimizer.groups()));
+    }
+    RunState store() {
+        for (std::size_t group = 0; group < groups_.size(); ++group)
+            optimizer_.set_options(groups_[group], static_cast<int>(group));
+        momentum_.store(engine_, optimizer_);
+        engine_.set_steps_done(run_.steps);
+        return run_;
+    }
+
+private:
+    Engine& engine_;
+    SGD& optimizer_;
+    std::vector<SgdOptions> groups_;
+    RunState run_;
+    internal::StagedMomentum momentum_;
+};
 
 }  // namespace
 
+CheckpointLock::CheckpointLock(const Path& checkpoint) : lock_(internal::FileLock::acquire(checkpoint)) {
+    // What could not be written later is found now; nothing remains of these.
+    for (const Path& path : {checkpoint, resume_path(checkpoint), next_resume_path(checkpoint)})
+        const AtomicFile probe(path);
+}
+CheckpointLock::~CheckpointLock() = default;
+CheckpointLock::CheckpointLock(CheckpointLock&&) noexcept = default;
+CheckpointLock& CheckpointLock::operator=(CheckpointLock&&) noexcept = default;
+
+Path resume_path(const Path& checkpoint) { return internal::followed(checkpoint).string() + ".resume"; }
+
 namespace detail {
 
-void save_tensors(const std::vector<NamedTensor>& tensors, const std::filesystem::path& path) {
-    std::vector<Tensor> values;  // keeps the memory
-    std::vector<SafetensorsTensor> entries;
-    std::map<const void*, std::size_t> first;
-    for (const NamedTensor& named : tensors) {
-        const auto [known, fresh] = first.emplace(named.member->identity(), values.size());
-        if (fresh) values.push_back(on_host(named.member->tensor()));
-        const Tensor& value = values[known->second];
-        entries.push_back({named.name, value.dtype(), {value.shape().begin(), value.shape().end()}, bytes_of(value)});
-    }
-    write_safetensors(path, entries, {{"format", "pt"}});
+void save_tensors(const std::vector<NamedTensor>& tensors, const Path& path) {
+    const Writing here(path);
+    finish_interrupted_save(path);
+    AtomicFile file(path);
+    write_weights(file, path, internal::HostWeights(tensors));
+    file.commit();
 }
 
-void load_tensors(const std::vector<NamedTensor>& tensors, const std::filesystem::path& path) {
-    const SafetensorsFile file(path);
-    std::set<std::string> names;
-    for (const NamedTensor& named : tensors) names.insert(named.name);
-    std::vector<std::string> missing, unexpected, mismatched;
-    const auto entries = by_name(file, names, unexpected);
+LoadResult load_tensors(const std::vector<NamedTensor>& tensors, const Path& path, const LoadOptions& options) {
+    const internal::StagedWeights weights(tensors, SafetensorsFile(path), path, options);
+    weights.store();
+    return weights.result();
+}
 
-    struct Value {
-        const NamedTensor* target;
-        Tensor tensor;
-    };
-    std::map<const void*, Value> values;
-    for (const NamedTensor& named : tensors) {
-        const auto found = entries.find(named.name);
-        if (found == entries.end()) continue;
-        const SafetensorsEntry& entry = *found->second;
-        const Tensor& present = named.member->tensor();
-        if (!std::equal(entry.shape.begin(), entry.shape.end(), present.shape().begin(), present.shape().end()) ||
-            !convertible(entry.dtype, present.dtype())) {
-            mismatched.push_back(fmt::format("{} ({} {} in the model, {} {} in the file)", named.name,
-                                             name_of(present.dtype()), present.shape().str(), name_of(entry.dtype),
-                                             shape_text(entry.shape)));
-            values.insert({named.member->identity(), {&named, Tensor()}});  // not missing
-            continue;
-        }
-        const Tensor value = Tensor::empty(present.shape(), entry.dtype);
-        file.read(entry.name, {bytes_of(value), entry.bytes});
-        const auto [known, fresh] = values.insert({named.member->identity(), {&named, value}});
-        if (fresh || !known->second.tensor.defined()) continue;
-        const Tensor& tied = known->second.tensor;
-        if (tied.dtype() != entry.dtype || !std::equal(bytes_of(tied), bytes_of(tied) + entry.bytes, bytes_of(value)))
-            mismatched.push_back(fmt::format("{} (tied to {} in the model, another value in the file)", named.name,
-                                             known->second.target->name));
+void save_both(Engine& engine, const std::vector<NamedTensor>& tensors, SGD& optimizer, const RunState& run,
+               const Path& checkpoint) {
+    require_own(engine, optimizer, "save_checkpoint");
+    internal::require_sensible(run);
+    const Writing here(checkpoint);
+    finish_interrupted_save(checkpoint);
+    const Path resume = internal::followed(resume_path(checkpoint)), next = next_resume_path(checkpoint);
+    internal::require_replaceable(resume);
+    internal::remove_leftovers_of(resume);
+
+    AtomicFile file(checkpoint);
+    std::string digest;
+    {
+        const internal::HostWeights weights(tensors);
+        digest = internal::digest_of(weights.tensors());
+        write_weights(file, checkpoint, weights);
     }
-    for (const NamedTensor& named : tensors)
-        if (!values.contains(named.member->identity())) missing.push_back(named.name);
+    AtomicFile state(next, is_there(resume) ? resume : internal::followed(checkpoint));
+    internal::write_resume(state, next, digest, run, optimizer, internal::HostMomentum(engine, optimizer).tensors());
+    state.commit();
+    std::error_code error;
+    try {
+        file.commit();
+    } catch (...) {
+        std::filesystem::remove(next, error);
+        throw;
+    }
+    std::filesystem::rename(next, resume, error);
+    if (error)
+        throw DataError(fmt::format("{}: renaming failed: {}; the checkpoint is complete with {} in its place",
+                                    resume.string(), error.message(), next.string()));
+    internal::sync_directory_of(resume);
+}
 
-    std::string text;
-    append(text, "missing", missing);
-    append(text, "unexpected", unexpected);
-    append(text, "different", mismatched);
-    if (!text.empty())
-        throw DataError(fmt::format("{} does not fit the model: {}; nothing was loaded", path.string(), text));
-    const NoGrad no_tape;
-    for (const auto& [identity, value] : values) value.target->member->tensor().copy_(value.tensor);
+std::optional<RunState> load_both(Engine& engine, const std::vector<NamedTensor>& tensors, SGD& optimizer,
+                                  const Path& checkpoint) {
+    require_own(engine, optimizer, "load_checkpoint");
+    return read_steadily(checkpoint, [&]() -> std::optional<RunState> {
+        const internal::StagedWeights weights(tensors, SafetensorsFile(checkpoint), checkpoint, {});
+        const auto state = find_state(weights.digest(), checkpoint);
+        if (!state) {
+            weights.store();
+            return std::nullopt;
+        }
+        StagedRun run(engine, optimizer, *state);
+        weights.store();
+        return run.store();
+    });
+}
+
+void save_run(Engine& engine, const std::vector<NamedTensor>& tensors, SGD& optimizer, const RunState& run,
+              const Path& checkpoint) {
+    require_own(engine, optimizer, "save_resume");
+    internal::require_sensible(run);
+    const Writing here(checkpoint);
+    finish_interrupted_save(checkpoint);
+    if (!is_there(checkpoint))
+        throw DataError(fmt::format(
+            "{}: there are no weights to which the state of a run could belong; save them first", checkpoint.string()));
+    const Path resume = internal::followed(resume_path(checkpoint));
+    AtomicFile file(resume, internal::followed(checkpoint));
+    internal::write_resume(file, resume, internal::digest_of(internal::HostWeights(tensors).tensors()), run, optimizer,
+                           internal::HostMomentum(engine, optimizer).tensors());
+    file.commit();
+}
+
+RunState load_run(Engine& engine, const std::vector<NamedTensor>& tensors, SGD& optimizer, const Path& checkpoint) {
+    require_own(engine, optimizer, "load_resume");
+    const std::string digest = internal::digest_of(internal::HostWeights(tensors).tensors());
+    return read_steadily(checkpoint, [&] {
+        const auto state = find_state(digest, checkpoint);
+        if (!state)
+            throw DataError(
+                fmt::format("{}: there is no state of a run; load_checkpoint takes weights without one, too",
+                            resume_path(checkpoint).string()));
+        return StagedRun(engine, optimizer, *state).store();
+    });
 }
 
 }  // namespace detail

@@ -4,6 +4,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +17,10 @@
 
 namespace lockstep {
 
+namespace internal {
+class FileLock;
+}  // namespace internal
+
 /// How far a run has come.
 struct RunState {
     std::uint64_t epoch = 0;      ///< the epoch to go on with
@@ -20,14 +28,54 @@ struct RunState {
     std::int64_t batch_size = 0;  ///< rows of a batch; `batch` counts in them
     std::uint64_t steps = 0;      ///< committed so far; counts in random masks
     std::uint64_t seed = 0;       ///< of order and masks
+    /// What the program wants to find again (UTF-8): the best accuracy so far, the name of its data.
+    std::map<std::string, std::string> fields = {};
+};
+
+/// Which of a file's tensors a model takes, and what they are called there.
+struct LoadOptions {
+    /// Otherwise tensors may be missing in the file, which leaves the model's as they are, or be there that the model
+    /// has not. Shapes and dtypes must fit in any case.
+    bool strict = true;
+    /// The model's name for what the file calls so; what "module." or "_orig_mod." stands before is known without.
+    std::function<std::string(const std::string& name)> rename = {};
+    /// Whether the tensor that the model calls so takes part; those that don't are neither loaded nor missed.
+    std::function<bool(const std::string& name)> filter = {};
+};
+
+/// What load_state_dict returns: names of the model that the file lacks, and of the file that the model has not.
+struct LoadResult {
+    std::vector<std::string> missing, unexpected;
+};
+
+/// Keeps other processes from saving to a checkpoint as long as it lives: a program that will save at its end holds one
+/// from its beginning on. `save` and the others hold one while they write. Ends with its process, however that ends.
+class CheckpointLock {
+public:
+    /// Throws InvalidArgument, naming the process, when another one has the checkpoint, and when it could not be saved
+    /// there: no such directory, no permission, something else than a file at FILE or FILE.resume.
+    explicit CheckpointLock(const std::filesystem::path& checkpoint);
+    ~CheckpointLock();
+    CheckpointLock(CheckpointLock&&) noexcept;
+    CheckpointLock& operator=(CheckpointLock&&) noexcept;
+
+private:
+    std::shared_ptr<internal::FileLock> lock_;
 };
 
 namespace detail {
 
 void save_tensors(const std::vector<NamedTensor>& tensors, const std::filesystem::path& path);
-void load_tensors(const std::vector<NamedTensor>& tensors, const std::filesystem::path& path);
-void save_run(Engine& engine, SGD& optimizer, const RunState& run, const std::filesystem::path& checkpoint);
-RunState load_run(Engine& engine, SGD& optimizer, const std::filesystem::path& checkpoint);
+LoadResult load_tensors(const std::vector<NamedTensor>& tensors, const std::filesystem::path& path,
+                        const LoadOptions& options);
+void save_run(Engine& engine, const std::vector<NamedTensor>& tensors, SGD& optimizer, const RunState& run,
+              const std::filesystem::path& checkpoint);
+RunState load_run(Engine& engine, const std::vector<NamedTensor>& tensors, SGD& optimizer,
+                  const std::filesystem::path& checkpoint);
+void save_both(Engine& engine, const std::vector<NamedTensor>& tensors, SGD& optimizer, const RunState& run,
+               const std::filesystem::path& checkpoint);
+std::optional<RunState> load_both(Engine& engine, const std::vector<NamedTensor>& tensors, SGD& optimizer,
+                                  const std::filesystem::path& checkpoint);
 
 /// The tensors of a wrapper (after all its steps), or of a plain module.
 template <class Model>
@@ -51,42 +99,65 @@ bool writes_files(Model& model) {
 
 }  // namespace detail
 
-/// Writes parameters and buffers of a wrapper or a plain module, tied ones under each of their names. An old file is
-/// replaced at once or, after an error, as it was. Waits for all steps and throws what they have to throw;
-/// InvalidArgument where the directory cannot be written, DataError when writing fails. Of several processes rank 0
-/// writes, and the others only wait for their steps.
+/// Where the state of the run that belongs to a checkpoint lies: "FILE.resume", beside the file that FILE means where
+/// it is a symbolic link.
+std::filesystem::path resume_path(const std::filesystem::path& checkpoint);
+
+/// Writes a checkpoint that a run goes on from: the weights at `checkpoint`, as `save` does, and the state of the run
+/// (settings and momentum of the optimizer by parameter name, steps, and `run`) at its resume_path. Whenever this
+/// process ends, by SIGKILL or a power failure, the weights that are there and a state that belongs to them are there:
+/// the old ones or the new ones. Does not depend on devices or reduction. Throws as `save` does, and InvalidArgument
+/// for an optimizer of another model and a `run` that cannot be. Of several processes rank 0 writes.
+template <class Model>
+void save_checkpoint(Model& model, SGD& optimizer, const RunState& run, const std::filesystem::path& checkpoint) {
+    const std::vector<NamedTensor> tensors = detail::tensors_of(model);
+    if (detail::writes_files(model)) detail::save_both(model.engine(), tensors, optimizer, run, checkpoint);
+}
+
+/// Reads the weights at `checkpoint` and continues their run: sets the model's tensors, the optimizer's settings and
+/// momentum and the number of committed steps. Nothing where there is no state of a run beside them: then only the
+/// weights were loaded. Throws DataError, before anything has changed, when a file is damaged, does not fit the model,
+/// or weights and state were not written together; InvalidArgument when the optimizer has other groups.
+template <class Model>
+std::optional<RunState> load_checkpoint(Model& model, SGD& optimizer, const std::filesystem::path& checkpoint) {
+    return detail::load_both(model.engine(), detail::tensors_of(model), optimizer, checkpoint);
+}
+
+/// Writes parameters and buffers of a wrapper or a plain module, tied ones under each of their names: a file that
+/// PyTorch loads. An old file is replaced at once or, after an error, as it was; symbolic links are followed, mode and
+/// owner stay. Waits for all steps and throws what they have to throw; InvalidArgument where the directory cannot be
+/// written or another process is saving to the same file, DataError when writing fails. Of several processes rank 0
+/// writes, and the others only wait for their steps. The state of a run that lies beside it belongs to the weights that
+/// were there before: save_checkpoint writes both.
 template <class Model>
 void save(Model& model, const std::filesystem::path& path) {
     const std::vector<NamedTensor> tensors = detail::tensors_of(model);
     if (detail::writes_files(model)) detail::save_tensors(tensors, path);
 }
 
-/// Reads what `save` or PyTorch wrote into a wrapper or a plain module; "module." before a name is left out. Floating
-/// tensors are converted to the model's dtype; of tied parameters one name is enough. Throws DataError, before anything
-/// has changed, naming what is missing, unexpected or of another shape.
+/// Reads what `save` or PyTorch wrote into a wrapper or a plain module; "module." and "_orig_mod." before a name are
+/// left out. Floating tensors are converted to the model's dtype; of tied parameters one name is enough; tensors of a
+/// dtype that Lockstep has not are let be unless the model wants them. Throws DataError, before anything has changed,
+/// naming what is missing, unexpected or of another shape. load_state_dict.
 template <class Model>
-void load(Model& model, const std::filesystem::path& path) {
-    detail::load_tensors(detail::tensors_of(model), path);
+LoadResult load(Model& model, const std::filesystem::path& path, const LoadOptions& options = {}) {
+    return detail::load_tensors(detail::tensors_of(model), path, options);
 }
 
-/// Where the state of the run that belongs to a checkpoint lies: "FILE.resume".
-std::filesystem::path resume_path(const std::filesystem::path& checkpoint);
-
-/// Writes the state of the run beside `checkpoint`, which is there already: settings and momentum of the optimizer by
-/// parameter name, steps, and `run`. Does not depend on devices or reduction. Throws as `save` does, and like it writes
-/// on rank 0.
+/// Writes the state of the run alone, for the weights that the model has now and that were saved to `checkpoint`
+/// before. A process that is killed between `save` and this leaves weights without a state: save_checkpoint does not.
+/// Throws as that.
 template <class Model>
 void save_resume(Model& model, SGD& optimizer, const RunState& run, const std::filesystem::path& checkpoint) {
-    model.synchronize();
-    if (detail::writes_files(model)) detail::save_run(model.engine(), optimizer, run, checkpoint);
+    const std::vector<NamedTensor> tensors = detail::tensors_of(model);
+    if (detail::writes_files(model)) detail::save_run(model.engine(), tensors, optimizer, run, checkpoint);
 }
 
-/// Continues the run: `model` has been loaded from `checkpoint`. Sets the optimizer's settings and momentum and the
-/// number of committed steps. Throws DataError, before anything has changed, when the file is damaged, does not fit the
-/// model or belongs to another checkpoint; InvalidArgument when the optimizer has other groups.
+/// Continues the run of weights that the model has been loaded with, as load_checkpoint does. Throws as that; DataError
+/// where there is no state of a run.
 template <class Model>
 RunState load_resume(Model& model, SGD& optimizer, const std::filesystem::path& checkpoint) {
-    return detail::load_run(model.engine(), optimizer, checkpoint);
+    return detail::load_run(model.engine(), detail::tensors_of(model), optimizer, checkpoint);
 }
 
 }  // namespace lockstep

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -55,15 +56,11 @@ void copy_row(const Tensor& row, const RowField& field, std::int64_t number, std
 
 }  // namespace detail
 
-Mnist::Mnist(const std::filesystem::path& directory, const MnistOptions& options) {
-    if (!(options.stddev > 0) || !std::isfinite(options.stddev) || !std::isfinite(options.mean))
-        throw InvalidArgument(fmt::format("Mnist: mean {} and deviation {} must be finite and the deviation positive",
-                                          options.mean, options.stddev));
-    const MnistFiles files = find_mnist(directory);
-    const auto& image_file = options.train ? files.train_images : files.test_images;
-    const auto& label_file = options.train ? files.train_labels : files.test_labels;
-    IdxArray images = read_idx(image_file);
-    const IdxArray labels = read_idx(label_file);
+namespace {
+
+/// Throws DataError unless one file holds images and the other one as many labels.
+void require_pair(const std::filesystem::path& image_file, const IdxHeader& images,
+                  const std::filesystem::path& label_file, const IdxHeader& labels) {
     if (images.dtype != DType::u8 || images.shape.size() != 3)
         throw DataError(
             fmt::format("{}: offset 0: images must be bytes in 3 dimensions (count, rows, columns); "
@@ -75,9 +72,25 @@ Mnist::Mnist(const std::filesystem::path& directory, const MnistOptions& options
     if (images.shape[0] != labels.shape[0])
         throw DataError(fmt::format("{}: offset 4: {} labels, but {} has {} images; the files do not belong together",
                                     label_file.string(), labels.shape[0], image_file.string(), images.shape[0]));
-    if (images.shape[0] == 0 || images.data.empty())
+    if (std::find(images.shape.begin(), images.shape.end(), 0) != images.shape.end())
         throw DataError(
             fmt::format("{}: offset 4: there are no pixels in it; get the file again", image_file.string()));
+}
+
+}  // namespace
+
+Mnist::Mnist(const std::filesystem::path& directory, const MnistOptions& options) {
+    if (!(options.stddev > 0) || !std::isfinite(options.stddev) || !std::isfinite(options.mean))
+        throw InvalidArgument(fmt::format("Mnist: mean {} and deviation {} must be finite and the deviation positive",
+                                          options.mean, options.stddev));
+    const MnistFiles files = find_mnist(directory);
+    const auto& image_file = options.train ? files.train_images : files.test_images;
+    const auto& label_file = options.train ? files.train_labels : files.test_labels;
+    // By their headers first: what does not belong together is not worth unpacking.
+    require_pair(image_file, read_idx_header(image_file), label_file, read_idx_header(label_file));
+    IdxArray images = read_idx(image_file);
+    const IdxArray labels = read_idx(label_file);
+    require_pair(image_file, {images.dtype, images.shape}, label_file, {labels.dtype, labels.shape});
 
     auto content = std::make_shared<Content>();
     content->image = {1, images.shape[1], images.shape[2]};

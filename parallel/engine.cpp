@@ -183,6 +183,7 @@ struct Engine::Impl {
         });
         replicas->count(program, false);
         replicas->mark_current();
+        if (program.batch().pass != Pass::inference) context.stops->count();
     }
 };
 
@@ -211,6 +212,7 @@ const Devices& Engine::devices() const { return impl_->context.devices; }
 int Engine::shards() const { return impl_->context.shards; }
 const EngineOptions& Engine::options() const { return impl_->options; }
 const std::shared_ptr<ParameterStore>& Engine::store() const { return impl_->context.store; }
+const ArenaCut& Engine::cut() const { return *impl_->context.cut; }
 std::uint64_t Engine::traces() const { return impl_->cache->traces(); }
 std::vector<std::uint64_t> Engine::operations_per_device() const { return impl_->replicas->operations(); }
 
@@ -283,6 +285,7 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
             go(steps.loss_address(), steps.programs(), [&](Phase phase) { steps.enqueue(batch, phase); });
         }
     }
+    impl_->context.stops->count();
     store()->touch_parameters();
     impl_->replicas->mark_current();
     return StepLoss(std::move(state));
@@ -374,6 +377,21 @@ void Engine::synchronize() {
     static_cast<void>(impl_->context.commit(0).idle());
 }
 
+std::optional<int> Engine::stop_before_step(std::optional<int> why) {
+    if (!job()) return why;
+    impl_->context.stops->want(why);
+    return impl_->context.stops->before_next_report();
+}
+
+std::optional<int> Engine::agree_on_stop(std::optional<int> why) {
+    synchronize();
+    Communicator* others = job();
+    if (!others) return why;
+    auto wanted = static_cast<std::int64_t>(std::max(StopAgreement::wire(why), impl_->context.stops->own()));
+    others->all_reduce(&wanted, 1, DType::i64, ReduceOp::max);
+    return impl_->context.stops->settle(static_cast<StopAgreement::Wire>(wanted));
+}
+
 std::int64_t Engine::sum_over_ranks(std::int64_t value) {
     synchronize();
     if (Communicator* others = job()) others->all_reduce(&value, 1, DType::i64, ReduceOp::sum);
@@ -409,6 +427,10 @@ void Engine::set_steps_done(std::uint64_t steps) {
     state.micro = 0;
     for (int d = 0; d < devices().size(); ++d) Impl::write_state(impl_->context, d, state);
 }
+
+bool Engine::is_done(const StepLoss::State& state) const { return impl_->in_flight->is_done(state); }
+
+bool StepLoss::ready() const { return !state_->engine || state_->engine->is_done(*state_); }
 
 double StepLoss::item() const {
     if (state_->engine) state_->engine->synchronize();

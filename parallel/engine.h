@@ -19,6 +19,7 @@
 
 namespace lockstep {
 
+class ArenaCut;
 class Communicator;
 class GradientBucket;
 struct LoggedStep;
@@ -93,6 +94,8 @@ public:
     explicit StepLoss(std::shared_ptr<State> state) : state_(std::move(state)) {}
     /// Value of the loss. Waits for the step; throws StepError when it, or one before it, was refused.
     double item() const;
+    /// Whether the step is done or was refused, so that `item` does not wait.
+    bool ready() const;
 
 private:
     std::shared_ptr<State> state_;
@@ -160,6 +163,8 @@ public:
     int shards() const;
     const EngineOptions& options() const;
     const std::shared_ptr<ParameterStore>& store() const;
+    /// Which device updates, and keeps the optimizer's state of, what.
+    const ArenaCut& cut() const;
     /// The shards that this process computes: all of them, unless there are others.
     ShardRange held_shards() const;
     /// Device of a shard that this process computes, for those who fill shards themselves.
@@ -192,6 +197,13 @@ public:
     void set_reduction_hook(ReductionHook hook);
     /// Waits for all steps; throws what they have to throw.
     void synchronize();
+    /// Whether training ends before the step to come, and why: a signal's number, or 0 where the program itself wants
+    /// it. Each process asks before each of its steps, with what it wants (nothing: to go on); all get the same answer
+    /// before the same step, which is the fourth at the latest after the first of them wanted it. They tell each other
+    /// with the report that every step has anyway. Where several want it the largest number counts. Alone: at once.
+    std::optional<int> stop_before_step(std::optional<int> why);
+    /// The same between two steps, at once. Waits for all steps. Collective.
+    std::optional<int> agree_on_stop(std::optional<int> why);
     /// The sum of what the processes of the job give; `value` where there is one. Waits for all steps. Collective.
     std::int64_t sum_over_ranks(std::int64_t value);
     /// Throws DeviceError naming device (or rank) and parameter when a replica differs from replica 0. Waits for all
@@ -217,6 +229,8 @@ public:
     std::vector<LoggedStep> step_log();
 
 private:
+    friend class StepLoss;
+    bool is_done(const StepLoss::State& state) const;
     struct Impl;
     std::unique_ptr<Impl> impl_;
 };

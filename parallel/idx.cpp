@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/parallel/internal/atomic_file.h"
 #include "lockstep/parallel/internal/file.h"
 #include "lockstep/runtime/error.h"
 
@@ -164,7 +165,8 @@ void change_order(std::span<std::byte> data, std::size_t element) {
     }
 }
 
-IdxArray parse(const std::string& name, Source& source) {
+/// Throws DataError also where the content cannot be as long as that.
+IdxHeader parse_header(const std::string& name, Source& source) {
     std::array<std::byte, 4> magic{};
     source.read(magic);
     const auto code = std::to_integer<unsigned>(magic[2]);
@@ -182,27 +184,55 @@ IdxArray parse(const std::string& name, Source& source) {
     }
     if (dimensions == 0) refuse(name, 3, "the array has no dimensions");
 
-    IdxArray array{type->dtype, {}, {}};
+    IdxHeader header{type->dtype, {}};
     std::vector<std::byte> sizes(4 * dimensions);
     source.read(sizes);
     for (std::size_t i = 0; i < dimensions; ++i) {
         std::uint32_t size = 0;
         for (std::size_t k = 0; k < 4; ++k) size = size << 8 | std::to_integer<std::uint32_t>(sizes[4 * i + k]);
-        array.shape.push_back(size);
+        header.shape.push_back(size);
     }
-    const std::uint64_t header = magic.size() + sizes.size();
-    const std::optional<std::uint64_t> bytes = bytes_of(array.shape, size_of(array.dtype));
+    const std::uint64_t before = magic.size() + sizes.size();
+    const std::optional<std::uint64_t> bytes = bytes_of(header.shape, size_of(header.dtype));
     // checked before memory is taken: a header of a few bytes must not ask for terabytes
-    if (!bytes || *bytes > source.largest_content() || header + *bytes > source.largest_content()) {
+    if (!bytes || *bytes > source.largest_content() || before + *bytes > source.largest_content()) {
         refuse(name, 4,
-               "the shape " + written_out(array.shape) + " of " + std::string(name_of(array.dtype)) +
+                "the shape " + written_out(header.shape) + " of " + std::string(name_of(header.dtype)) +
                    " is larger than the file can hold; it is truncated or its header is wrong");
     }
-    array.data.resize(static_cast<std::size_t>(*bytes));
-    source.read(array.data);
+    return header;
+}
+
+IdxArray parse(const std::string& name, Source& source) {
+    IdxHeader header = parse_header(name, source);
+    IdxArray array{header.dtype, std::move(header.shape), {}};
+    const auto bytes = static_cast<std::size_t>(*bytes_of(array.shape, size_of(array.dtype)));
+    // Memory is asked for once, and used as the content comes: a header may have promised more.
+    array.data.reserve(bytes);
+    constexpr std::size_t piece = std::size_t{16} << 20;
+    for (std::size_t done = 0; done < bytes; done = array.data.size()) {
+        array.data.resize(std::min(bytes, done + piece));
+        source.read(std::span(array.data).subspan(done));
+    }
     source.expect_end();
     change_order(array.data, size_of(array.dtype));
     return array;
+}
+
+/// What `parse` makes of the content, packed or not.
+template <class Parse>
+auto read_content(const std::filesystem::path& path, Parse&& parse) {
+    const InputFile file(path);
+    std::array<std::byte, 2> start{};
+    if (file.size() < start.size()) refuse(file.name(), file.size(), "the file ends before its header does");
+    file.read_at(0, start);
+    // by content: downloaded files lose or keep their .gz as the browser likes
+    if (start[0] == std::byte{0x1f} && start[1] == std::byte{0x8b}) {
+        GzipSource source(file);
+        return parse(file.name(), source);
+    }
+    PlainSource source(file);
+    return parse(file.name(), source);
 }
 
 /// Compresses to `file` with no name and no time in the header, so that equal content gives equal files.
@@ -241,19 +271,9 @@ void write_gzip(AtomicFile& file, std::span<const std::span<const std::byte>> pa
 
 }  // namespace
 
-IdxArray read_idx(const std::filesystem::path& path) {
-    const InputFile file(path);
-    std::array<std::byte, 2> start{};
-    if (file.size() < start.size()) refuse(file.name(), file.size(), "the file ends before its header does");
-    file.read_at(0, start);
-    // by content: downloaded files lose or keep their .gz as the browser likes
-    if (start[0] == std::byte{0x1f} && start[1] == std::byte{0x8b}) {
-        GzipSource source(file);
-        return parse(file.name(), source);
-    }
-    PlainSource source(file);
-    return parse(file.name(), source);
-}
+IdxHeader read_idx_header(const std::filesystem::path& path) { return read_content(path, parse_header); }
+
+IdxArray read_idx(const std::filesystem::path& path) { return read_content(path, parse); }
 
 void write_idx(const std::filesystem::path& path, DType dtype, std::span<const std::int64_t> shape,
                std::span<const std::byte> data, IdxCompression compression) {

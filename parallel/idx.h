@@ -19,9 +19,18 @@ struct IdxArray {
     std::vector<std::byte> data;
 };
 
-/// Reads an IDX file of u8, i32, f32 or f64, plain or gzip, whatever its name.
-/// Memory taken is bounded by the file: 1032 times its size where it is gzip. Throws DataError, naming file and offset,
-/// when the file is missing, truncated, longer than its header says, corrupt, or of another element type.
+/// What an IDX file says of its array before the first element.
+struct IdxHeader {
+    DType dtype = DType::u8;
+    std::vector<std::int64_t> shape;
+};
+
+/// Reads the header alone. Throws as read_idx.
+IdxHeader read_idx_header(const std::filesystem::path& path);
+
+/// Reads an IDX file of u8, i32, f32 or f64, plain or gzip, whatever its name. Of a gzip file no more is unpacked than
+/// its IDX header says and the file has (at most 1032 times its size). Throws DataError, naming file and offset, when
+/// the file is missing, truncated, longer than its header says, corrupt, or of another element type.
 IdxArray read_idx(const std::filesystem::path& path);
 
 enum class IdxCompression : std::uint8_t { none, gzip };

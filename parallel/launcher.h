@@ -54,9 +54,12 @@ struct LaunchOptions {
     std::vector<Streams> redirects = {}, tee = {};
     /// Are passed on to all ranks. SIGINT, SIGTERM, SIGHUP and SIGQUIT end the run as well.
     std::vector<int> signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
-    /// How long the others may run after a rank has failed, to say what they miss; and then again between SIGTERM, or a
-    /// signal that was passed on, and SIGKILL.
+    /// How long the others may run after a rank has failed, to say what they miss; and then again between SIGTERM and
+    /// SIGKILL.
     std::chrono::milliseconds grace{5000};
+    /// How long ranks may take to save and end once a signal that ends the run was passed on; then SIGKILL. The same or
+    /// another such signal that comes StopSignals::one_wish later or more means SIGKILL at once.
+    std::chrono::milliseconds stop_grace{30000};
     /// Hears of every failure after which the ranks are started again, before they are.
     std::function<void(const RankFailure&)> on_restart = {};
 };
@@ -65,6 +68,7 @@ struct LaunchResult {
     std::optional<RankFailure> failure = {};  ///< of the last attempt
     int restarts = 0;                         ///< how many there were
     int signal = 0;                           ///< that came from outside and ended the run
+    bool killed = false;                      ///< a rank was ended by a signal, and did not end by itself
     /// This process could not write all that ranks printed with prefixes: a full disk, but not a reader who left.
     bool lost_output = false;
     bool success() const { return !failure && signal == 0; }

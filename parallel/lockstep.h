@@ -25,6 +25,7 @@
 #include "lockstep/parallel/sharded_model.h"
 #include "lockstep/parallel/sharded_tensor.h"
 #include "lockstep/parallel/step_log.h"
+#include "lockstep/parallel/stop_signals.h"
 #include "lockstep/parallel/store.h"
 #include "lockstep/parallel/training_loop.h"
 #include "lockstep/runtime/device.h"

@@ -16,6 +16,10 @@
 
 namespace lockstep {
 
+namespace internal {
+class InputFile;
+}  // namespace internal
+
 /// One tensor of a file. `offset` counts bytes from the start of the file to `bytes` bytes of dense row-major data.
 struct SafetensorsEntry {
     std::string name;
@@ -32,21 +36,26 @@ using SafetensorsMetadata = std::map<std::string, std::string>;
 class SafetensorsFile {
 public:
     /// Throws DataError, naming file and offset, when the file is missing or truncated, its header is longer than
-    /// 100 MB or not the JSON it should be, a name is there twice, a dtype is not one of Lockstep's, or sizes and
-    /// offsets do not cover the data exactly once.
+    /// 100 MB or not the JSON it should be, a name is there twice, or sizes and offsets do not cover the data exactly
+    /// once; and for a file of torch.save, saying how to convert it.
     explicit SafetensorsFile(const std::filesystem::path& path);
+    /// One that is open already, for the library's own formats.
+    explicit SafetensorsFile(internal::InputFile&& file);
     ~SafetensorsFile();
     SafetensorsFile(SafetensorsFile&&) noexcept;
     SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
 
-    /// All tensors in the order of their data.
+    /// All tensors of dtypes that Lockstep has, in the order of their data.
     const std::vector<SafetensorsEntry>& entries() const;
+    /// The other ones, by name, with what the file calls their dtype: "F8_E4M3".
+    const std::map<std::string, std::string>& unsupported() const;
     /// The strings under __metadata__; empty where there are none.
     const SafetensorsMetadata& metadata() const;
-    /// The tensor of that name, or null. Lives as long as this object.
+    /// The tensor of that name among entries(), or null. Lives as long as this object.
     const SafetensorsEntry* find(std::string_view name) const;
     /// Copies the data of one tensor to host memory. Throws InvalidArgument when there is no such tensor or `to` is not
-    /// of its size, DataError when reading fails or a bool is neither 0 nor 1.
+    /// of its size, DataError for one of a dtype that Lockstep has not, when reading fails, or a bool is neither 0
+    /// nor 1.
     void read(std::string_view name, std::span<std::byte> to) const;
 
 private:

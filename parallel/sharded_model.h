@@ -12,6 +12,7 @@
 #include "lockstep/ops/module.h"
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/parallel/engine.h"
+#include "lockstep/parallel/stop_signals.h"
 #include "lockstep/parallel/structure.h"
 #include "lockstep/runtime/error.h"
 
@@ -118,6 +119,9 @@ public:
         return forward(inputs...);
     }
 
+    /// Whether training ends before the step to come, because one of the signals has come here or to another process:
+    /// all ask before each of their steps and get the same answer before the same one (Engine::stop_before_step).
+    bool stops(const StopSignals& signals) { return engine_->stop_before_step(signals.signal()).has_value(); }
     /// Waits for all steps; throws what they have to throw.
     void synchronize() { engine_->synchronize(); }
 

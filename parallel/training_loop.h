@@ -7,11 +7,13 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/loader.h"
+#include "lockstep/parallel/stop_signals.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
@@ -22,6 +24,29 @@ struct StepReport {
     std::int64_t step = 0;  ///< counted from 0 over the whole run
     std::int64_t rows = 0;
     double loss = 0;
+};
+
+/// What hears of every step: any callable. One that returns a bool ends the training with `false`.
+class StepCallback {
+public:
+    StepCallback() = default;
+    template <class Callable>
+    requires(!std::is_same_v<Callable, StepCallback> && std::is_invocable_v<Callable&, const StepReport&>)
+        StepCallback(Callable call)  // NOLINT(google-explicit-constructor)
+        : call_([call = std::move(call)](const StepReport& step) mutable {
+              if constexpr (std::is_void_v<std::invoke_result_t<Callable&, const StepReport&>>) {
+                  call(step);
+                  return true;
+              } else {
+                  return static_cast<bool>(call(step));
+              }
+          }) {}
+
+    /// Whether to go on.
+    bool operator()(const StepReport& step) const { return !call_ || call_(step); }
+
+private:
+    std::function<bool(const StepReport&)> call_;
 };
 
 /// Counts rows a second of training alone: the first two steps (tracing, first memory) and pauses are left out.
@@ -55,10 +80,10 @@ private:
 template <class Model, class Data, class LossFunction>
 class Trainer {
 public:
-    /// Keeps references to model, optimizer and loader. `on_step` is called in order, about two steps behind. Every
-    /// step goes as `how` says.
-    Trainer(Model& model, Optimizer& optimizer, Loader<Data>& loader, LossFunction loss,
-            std::function<void(const StepReport&)> on_step = {}, const StepOptions& how = {})
+    /// Keeps references to model, optimizer and loader. `on_step` is called in order, about two steps behind, and ends
+    /// the training where it returns false: the steps that are under way count. Every step goes as `how` says.
+    Trainer(Model& model, Optimizer& optimizer, Loader<Data>& loader, LossFunction loss, StepCallback on_step = {},
+            const StepOptions& how = {})
         : model_(model),
           optimizer_(optimizer),
           loader_(loader),
@@ -70,16 +95,26 @@ public:
     void set_steps(std::int64_t steps) { steps_ = steps; }
     std::int64_t steps() const { return steps_; }
 
-    /// Trains the batches of `epoch` from `first_batch` on, at most until `last_step` steps have been made in all.
-    /// Waits for them at its end. Returns the number of the batch that comes next. Throws what steps and loader throw.
+    /// Training ends when one of the signals comes to any of the processes. Keeps the reference.
+    void stop_on(const StopSignals& signals) { signals_ = &signals; }
+    /// Why the last run() ended, where the callback or a signal wanted that: the signal, or 0. Where several processes
+    /// train, what one of them wants ends all of them behind the same step, with the same answer here.
+    std::optional<int> stopped() const { return stopped_; }
+
+    /// Trains the batches of `epoch` from `first_batch` on, at most until `last_step` steps have been made in all or
+    /// somebody stops them. Waits for them at its end. Returns the number of the batch that comes next. Throws what
+    /// steps and loader throw. Where several processes train, it is collective.
     std::int64_t run(std::uint64_t epoch, std::int64_t first_batch = 0,
                      std::optional<std::int64_t> last_step = std::nullopt) {
         model_.train();
+        stopped_.reset();
+        enough_ = false;
         std::int64_t batch = first_batch;
         throughput_.resume();
         auto batches = loader_.epoch(epoch, first_batch);
         for (auto& [input, target] : batches) {
             if (last_step && steps_ >= *last_step) break;
+            if ((stopped_ = model_.engine().stop_before_step(wish()))) break;
             behind_.push_back({{epoch, steps_, input.rows(), 0}, model_.step(optimizer_, input, target, loss_, how_)});
             ++steps_;
             ++batch;
@@ -92,6 +127,7 @@ public:
         model_.synchronize();
         throughput_.pause();
         while (!behind_.empty()) report();
+        if (!stopped_) stopped_ = model_.engine().agree_on_stop(wish());
         return batch;
     }
 
@@ -104,15 +140,22 @@ private:
         auto [done, loss] = std::move(behind_.front());
         behind_.pop_front();
         done.loss = loss.item();
-        if (on_step_) on_step_(done);
+        if (!on_step_(done)) enough_ = true;
+    }
+    std::optional<int> wish() const {
+        const std::optional<int> signal = signals_ ? signals_->signal() : std::nullopt;
+        return signal || !enough_ ? signal : 0;
     }
 
     Model& model_;
     Optimizer& optimizer_;
     Loader<Data>& loader_;
     LossFunction loss_;
-    std::function<void(const StepReport&)> on_step_;
+    StepCallback on_step_;
     StepOptions how_;
+    const StopSignals* signals_ = nullptr;
+    bool enough_ = false;  // the callback has said so
+    std::optional<int> stopped_;
     std::int64_t steps_ = 0;
     Throughput throughput_;
     std::deque<std::pair<StepReport, StepLoss>> behind_;

@@ -16,6 +16,7 @@
 #include "lockstep/parallel/engine.h"
 #include "lockstep/parallel/internal/arena_cut.h"
 #include "lockstep/parallel/internal/schedule.h"
+#include "lockstep/parallel/internal/stop_agreement.h"
 #include "lockstep/parallel/placement.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/runtime/random.h"
@@ -77,6 +78,7 @@ struct EngineContext {
     std::optional<ArenaCut> cut;
     std::vector<ControlBlock> control;  ///< one a device
     std::shared_ptr<Health> health = std::make_shared<Health>();
+    std::shared_ptr<StopAgreement> stops = std::make_shared<StopAgreement>();
     std::shared_ptr<StepRecorder> recorder;  ///< of a log of steps; null: none is kept
 
     EngineContext(Devices d) : devices(std::move(d)) {}  // NOLINT(google-explicit-constructor)

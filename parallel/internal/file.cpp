@@ -1,20 +1,18 @@
+#include "lockstep/parallel/internal/file.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <system_error>
 #include <utility>
 
-#include "lockstep/parallel/internal/file.h"
+#include "lockstep/parallel/internal/file_name.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep::internal {
 namespace {
-
-std::string reason() { return std::generic_category().message(errno); }
 
 // one read or write call moves at most 2 GiB on Linux
 constexpr std::size_t largest_transfer = std::size_t{1} << 30;
@@ -55,92 +53,6 @@ void InputFile::read_at(std::uint64_t offset, std::span<std::byte> to) const {
                             "; the file is truncated or was changed while it was read");
         }
         done += static_cast<std::size_t>(got);
-    }
-}
-
-AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
-    if (!path_.has_filename()) {
-        throw InvalidArgument("cannot write to '" + path_.string() + "': it names no file; give a file name");
-    }
-    // The rename would replace a device or a pipe, as root even /dev/null, by a file.
-    if (std::error_code ignored;
-        std::filesystem::exists(path_, ignored) && !std::filesystem::is_regular_file(path_, ignored)) {
-        const char* kind = std::filesystem::is_directory(path_, ignored) ? "a directory" : "no regular file";
-        throw InvalidArgument("cannot write " + path_.string() + ": it is " + kind + "; give a file name");
-    }
-    if (try_without_name()) return;
-    do {
-        temporary_ = next_name();
-        descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    } while (descriptor_ < 0 && errno == EEXIST);
-    if (descriptor_ < 0) {
-        throw InvalidArgument("cannot write " + path_.string() + ": " + reason() +
-                              "; choose a directory that exists and can be written");
-    }
-}
-
-/// A file without a name goes with its process, killed or not. Not every file system can have one.
-bool AtomicFile::try_without_name() {
-    if (::access("/proc/self/fd", X_OK) != 0) return false;  // there it will be given its name
-    const std::filesystem::path parent = path_.has_parent_path() ? path_.parent_path() : ".";
-    descriptor_ = ::open(parent.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
-    return descriptor_ >= 0;
-}
-
-std::string AtomicFile::next_name() const {
-    static std::atomic<unsigned> count{0};
-    return path_.string() + "." + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".tmp";
-}
-
-/// Where no file is in the way it is that of the path at once.
-void AtomicFile::give_name() {
-    const std::string nameless = "/proc/self/fd/" + std::to_string(descriptor_);
-    const auto link_as = [&](const std::string& name) {
-        return ::linkat(AT_FDCWD, nameless.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
-    };
-    if (link_as(path_.string())) return;
-    std::string name;
-    do {
-        if (errno != EEXIST) fail("naming");
-        name = next_name();
-    } while (!link_as(name));
-    temporary_ = name;
-}
-
-AtomicFile::~AtomicFile() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-    if (!temporary_.empty()) ::unlink(temporary_.c_str());
-}
-
-void AtomicFile::fail(const char* action) const {
-    throw DataError(path_.string() + ": offset " + std::to_string(written_) + ": " + action + " failed: " + reason() +
-                    "; make room or choose another place (the old file, if any, is as it was)");
-}
-
-void AtomicFile::write(std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-        const ssize_t put = ::write(descriptor_, bytes.data(), std::min(bytes.size(), largest_transfer));
-        if (put < 0 && errno == EINTR) continue;
-        if (put < 0) fail("writing");
-        written_ += static_cast<std::uint64_t>(put);
-        bytes = bytes.subspan(static_cast<std::size_t>(put));
-    }
-}
-
-void AtomicFile::commit() {
-    if (::fsync(descriptor_) != 0) fail("syncing");
-    if (temporary_.empty()) give_name();
-    // closing reports what a network file system could not write
-    if (::close(std::exchange(descriptor_, -1)) != 0) fail("closing");
-    if (!temporary_.empty() && ::rename(temporary_.c_str(), path_.c_str()) != 0) fail("renaming");
-    temporary_.clear();
-    // The new name outlives a power failure only when the directory is synced too. The file itself is complete, so
-    // file systems that cannot sync directories are no reason to fail.
-    const std::filesystem::path parent = path_.has_parent_path() ? path_.parent_path() : ".";
-    const int directory = ::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (directory >= 0) {
-        ::fsync(directory);
-        ::close(directory);
     }
 }
 

@@ -1,4 +1,4 @@
-// Reading with bounds and writing at once, for the file formats.
+// Reading with bounds, for the file formats.
 #pragma once
 
 #include <cstddef>
@@ -26,33 +26,6 @@ private:
     std::string name_;
     int descriptor_ = -1;
     std::uint64_t size_ = 0;
-};
-
-/// A file that takes the place of `path` at commit(), and not before. Without a commit nothing remains of it.
-class AtomicFile {
-public:
-    /// InvalidArgument when the directory is missing or cannot be written, or when something else than a file is there.
-    explicit AtomicFile(const std::filesystem::path& path);
-    ~AtomicFile();
-    AtomicFile(const AtomicFile&) = delete;
-    AtomicFile& operator=(const AtomicFile&) = delete;
-
-    /// DataError when the disk is full or fails.
-    void write(std::span<const std::byte> bytes);
-    /// Syncs the file, names it and syncs the directory.
-    void commit();
-
-private:
-    [[noreturn]] void fail(const char* action) const;
-    bool try_without_name();
-    /// A name beside the old file, because only a rename within one file system is atomic.
-    std::string next_name() const;
-    void give_name();
-
-    std::filesystem::path path_;
-    std::string temporary_;  ///< empty while the file has no name
-    int descriptor_ = -1;
-    std::uint64_t written_ = 0;
 };
 
 }  // namespace lockstep::internal

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
@@ -59,6 +61,11 @@ void InFlight::look_at(Slot& slot) {
 
 void InFlight::drain() {
     for (int i = 0; i < slots; ++i) look_at(slots_[static_cast<std::size_t>((next_ + i) % slots)]);
+}
+
+bool InFlight::is_done(const StepLoss::State& state) const {
+    return std::all_of(slots_.begin(), slots_.end(),
+                       [&](const Slot& slot) { return !slot.busy || slot.loss.get() != &state || slot.done.done(); });
 }
 
 std::string InFlight::describe(const StatusWord& status) const {

@@ -31,6 +31,8 @@ public:
     void end(int slot, const void* loss, Device loss_device, std::shared_ptr<StepLoss::State> state);
     /// Looks at all programs in flight.
     void drain();
+    /// Whether the program that `state` is of has come to its end.
+    bool is_done(const StepLoss::State& state) const;
     /// Staging memory of a slot, for inputs that lie in pageable memory; at least `bytes`.
     char* staging(int slot, std::size_t bytes);
 

@@ -16,6 +16,7 @@ constexpr std::size_t report_alignment = 64;
 struct Fingerprint {
     static constexpr std::uint64_t true_mark = 0x6c6f636b73746570;
     std::uint64_t mark = 0, program = 0;
+    StopAgreement::Wire stop = 0;
 };
 static_assert(sizeof(Fingerprint) <= report_alignment);
 
@@ -150,25 +151,28 @@ void ProgramPlacer::place_fingerprint(const std::vector<std::size_t>& offsets) {
     place_exchange(context_, schedule_,
                    {.name = "fingerprint",
                     .body =
-                        [own](Communicator&, const Invocation& call) {
-                            *static_cast<Fingerprint*>(call.out[0]) = {Fingerprint::true_mark, own};
+                        [own, stops = context_.stops](Communicator&, const Invocation& call) {
+                            *static_cast<Fingerprint*>(call.out[0]) = {Fingerprint::true_mark, own, stops->own()};
                         },
                     .out = {all[static_cast<std::size_t>(context_.rank())]},
                     .collective = false});
     report_.parts->gather(context_, schedule_);
-    place_exchange(
-        context_, schedule_,
-        {.name = "compare_programs",
-         .body =
-             [](Communicator& job, const Invocation& call) {
-                 const auto& of_rank_0 = *call.input<Fingerprint>(0);
-                 for (int rank = 1; rank < job.size(); ++rank)
-                     if (const std::string text = difference(*call.input<Fingerprint>(rank), of_rank_0, rank);
-                         !text.empty())
-                         job.give_up("step", 0, text);
-             },
-         .in = std::move(all),
-         .collective = false});
+    place_exchange(context_, schedule_,
+                   {.name = "compare_programs",
+                    .body =
+                        [stops = context_.stops](Communicator& job, const Invocation& call) {
+                            const auto& of_rank_0 = *call.input<Fingerprint>(0);
+                            StopAgreement::Wire stop = of_rank_0.stop;
+                            for (int rank = 1; rank < job.size(); ++rank) {
+                                const auto& theirs = *call.input<Fingerprint>(rank);
+                                if (const std::string text = difference(theirs, of_rank_0, rank); !text.empty())
+                                    job.give_up("step", 0, text);
+                                stop = std::max(stop, theirs.stop);
+                            }
+                            stops->hear(stop);
+                        },
+                    .in = std::move(all),
+                    .collective = false});
 }
 
 TaskSpec ProgramPlacer::commit_task_of_ranks(const Record& record) {

@@ -17,6 +17,7 @@
 #include "lockstep/parallel/launch/failure_file.h"
 #include "lockstep/parallel/launch/output_route.h"
 #include "lockstep/parallel/launch/rank_environment.h"
+#include "lockstep/parallel/stop_signals.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/cpu_topology.h"
 
@@ -33,9 +34,6 @@ constexpr milliseconds longest_sleep(500);
 constexpr milliseconds quiet_at_the_end(1000);
 /// Others may notice that a process ends so long before this one hears of it.
 constexpr milliseconds time_to_hear_of_a_death(500);
-/// The same signal again is the user's impatience; sooner it is one that was sent to process and group, as timeout
-/// does.
-constexpr milliseconds impatience(1000);
 
 bool has(Streams streams, Streams one) { return (static_cast<unsigned>(streams) & static_cast<unsigned>(one)) != 0; }
 
@@ -85,6 +83,7 @@ public:
         send_to_all(SIGKILL);  // what the ranks have started and left behind
         deliver_last_words();
         if (phase_ != Phase::running) name_the_first();
+        end_.killed = std::any_of(children_.begin(), children_.end(), [](const Child& c) { return c.signal() != 0; });
         for (const auto* all : {&outs_, &errs_})
             for (const auto& route : *all) end_.lost_output = end_.lost_output || (route && route->lost_output());
         return end_;
@@ -185,7 +184,8 @@ private:
             if (!told_) told_ = interrupted_;
             send_to_all(signal);
             enter(Phase::ending);
-        } else if (Clock::now() - interrupted_ >= impatience) {
+            deadline_ = interrupted_ + options_.stop_grace;
+        } else if (Clock::now() - interrupted_ >= StopSignals::one_wish) {
             phase_ = Phase::ending;
             escalate();
         }

@@ -12,6 +12,7 @@ namespace lockstep {
 struct AttemptEnd {
     std::optional<RankFailure> failure;
     int signal = 0;  ///< that came from outside and ended it
+    bool killed = false;
     bool lost_output = false;
 };
 

@@ -120,8 +120,9 @@ void require_sound(const LaunchOptions& options) {
     require(options.master_port >= 0 && options.master_port <= 65535,
             fmt::format("master port {}; give 1 to 65535, or 0 for a free one", options.master_port));
     require(options.max_restarts >= 0, fmt::format("{} restarts; give 0 or more", options.max_restarts));
-    require(options.grace.count() >= 0 && options.grace <= std::chrono::hours(24),
-            fmt::format("a grace of {} ms; give 0 to a day", options.grace.count()));
+    for (const auto grace : {options.grace, options.stop_grace})
+        require(grace.count() >= 0 && grace <= std::chrono::hours(24),
+                fmt::format("a grace of {} ms; give 0 to a day", grace.count()));
     require_nodes(options);
     require_streams(options);
     require_signals(options);
@@ -153,6 +154,7 @@ LaunchResult launch(const LaunchOptions& options) {
         AttemptEnd end = run_attempt(options, program, result.restarts, signals);
         result.failure = std::move(end.failure);
         result.signal = end.signal;
+        result.killed = end.killed;
         result.lost_output = result.lost_output || end.lost_output;
         if (result.success() || result.signal != 0 || result.restarts == options.max_restarts) return result;
         if (options.on_restart) options.on_restart(*result.failure);

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lockstep/parallel/internal/file.h"
+#include "lockstep/parallel/internal/atomic_file.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/runtime/versions.h"

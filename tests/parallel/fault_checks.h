@@ -14,10 +14,7 @@
 
 namespace fault_trial {
 
-inline int number_from(const char* variable, int otherwise) {
-    const char* text = std::getenv(variable);
-    return text ? std::atoi(text) : otherwise;
-}
+using ls::test::number_from;
 
 /// What the others are given beyond the deadline.
 inline milliseconds grace() { return milliseconds(number_from("LOCKSTEP_FAULT_GRACE_MS", 1000)); }

@@ -129,7 +129,8 @@ constexpr rlim_t half_a_checkpoint = 24'000;  // of 45 kB
 /// While it lives, the file that is written breaks off in the middle and the fault happens there.
 class FaultInWriting {
 public:
-    FaultInWriting(Fault fault, const Board& board) : limit_(half_a_checkpoint) {  // ignores the signal: writing throws
+    FaultInWriting(Fault fault, const Board& board)
+        : limit_(half_a_checkpoint) {  // where nothing is done about the signal writing throws
         if (fault == Fault::thrown) {
             board->event = Board::now();
             return;

@@ -7,9 +7,11 @@
 #include <atomic>
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <string>
 
 #include "lockstep/tests/catch.h"
@@ -23,6 +25,12 @@ inline auto contains(const std::string& part) {
 #else
     return Catch::Matchers::Contains(part);
 #endif
+}
+
+/// A number from the environment: how often a trial is made, where somebody wants more than the suite has time for.
+inline int number_from(const char* variable, int usual) {
+    const char* text = std::getenv(variable);
+    return text ? std::atoi(text) : usual;
 }
 
 class TemporaryDirectory {
@@ -42,8 +50,11 @@ public:
 
     std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
     const std::filesystem::path& path() const { return path_; }
-    std::ptrdiff_t file_count() const {
-        return std::distance(std::filesystem::directory_iterator(path_), std::filesystem::directory_iterator());
+    std::ptrdiff_t file_count() const { return static_cast<std::ptrdiff_t>(names().size()); }
+    std::set<std::string> names() const {
+        std::set<std::string> all;
+        for (const auto& entry : std::filesystem::directory_iterator(path_)) all.insert(entry.path().filename());
+        return all;
     }
 
 private:
@@ -59,10 +70,11 @@ inline std::string get_bytes(const std::filesystem::path& path) {
     return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-/// While it lives this process can write no file longer than `bytes`, as on a full disk.
+/// While it lives this process can write no file longer than `bytes`, as on a full disk. Writing throws, unless the
+/// signal that comes then is handled otherwise; its handler is restored.
 class FileSizeLimit {
 public:
-    explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_DFL)) {
         ::getrlimit(RLIMIT_FSIZE, &before_);
         rlimit limit = before_;
         limit.rlim_cur = bytes;

@@ -291,17 +291,6 @@ TEST_CASE("a state that belongs to other weights or is damaged is refused") {
     SGD grouped(model, {.lr = 0.1, .momentum = 0.5});
     grouped.add_group({"fc"}, {.lr = 1});
     CHECK_THROWS_WITH(load_resume(model, grouped, path), contains("1 parameter groups, the optimizer 2"));
-
-    const std::string good = get_bytes(resume_path(path));
-    Vandal vandal(11);
-    for (int i = 0; i < 200; ++i) {
-        put_bytes(resume_path(path), vandal.damage(good));
-        try {
-            load_resume(model, sgd, path);  // damage to the momentum's values goes unseen
-        } catch (const DataError&) {
-        } catch (const InvalidArgument&) {  // another number of groups
-        }
-    }
     Net plain;
     SGD other(plain, {.lr = 0.1});
     CHECK_THROWS_AS(save_resume(model, other, {}, path), InvalidArgument);

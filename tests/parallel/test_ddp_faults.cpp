@@ -107,6 +107,7 @@ void check(const Trial& trial) {
     CHECK(!(trial.tcp && listens(port)));
     CHECK(left_in("/dev/shm", shared_memory) == std::set<std::string>());
     std::set<std::string> files = files_in(place.path());
+    if (trial.place == Place::save) files.erase(meeting.checkpoint + ".lock");  // which the next save takes over
     if (files.erase(meeting.checkpoint) > 0) CHECK_NOTHROW(SafetensorsFile(meeting.checkpoint));
     CHECK(files == std::set<std::string>());
 }

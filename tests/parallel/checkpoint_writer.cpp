@@ -1,0 +1,40 @@
+// A training that saves after every step until it is killed: what test_checkpoint_kills starts.
+//     checkpoint-writer FILE SEED new|on
+// `on`: goes on where FILE is. Prints a line once it has begun. While somebody else saves to FILE it tries again.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/parallel/saved_training.h"
+
+int main(int count, char** words) {
+    if (count != 4) {
+        std::fprintf(stderr, "usage: checkpoint-writer FILE SEED new|on\n");
+        return 2;
+    }
+    try {
+        const std::filesystem::path file = words[1];
+        saved_training::Training training(std::strtoull(words[2], nullptr, 10));
+        if (std::string_view(words[3]) == "on" && std::filesystem::exists(file)) training.load(file);
+        std::puts("begins");
+        std::fflush(stdout);
+        for (;;) {
+            training.step();
+            try {
+                training.save(file);
+            } catch (const lockstep::InvalidArgument& error) {
+                if (std::string_view(error.what()).find(" is saving there") == std::string_view::npos) throw;
+                std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            }
+        }
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "checkpoint-writer: %s\n", error.what());
+        return 1;
+    }
+}

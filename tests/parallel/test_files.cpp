@@ -1,0 +1,299 @@
+// Files that take the place of others at once: through links, with their modes, beside other writers, under limits.
+#include <fcntl.h>
+#include <grp.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include "lockstep/parallel/checkpoint.h"
+#include "lockstep/parallel/internal/atomic_file.h"
+#include "lockstep/parallel/internal/file_lock.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/file_fixture.h"
+
+using namespace lockstep;
+using namespace lockstep::test;
+using lockstep::internal::AtomicFile;
+using lockstep::internal::FileLock;
+
+namespace {
+
+void write(const std::filesystem::path& path, const std::string& text) {
+    AtomicFile file(path);
+    file.write(std::as_bytes(std::span(text)));
+    file.commit();
+}
+
+mode_t mode_of(const std::filesystem::path& path) {
+    struct stat status {};
+    REQUIRE(::stat(path.c_str(), &status) == 0);
+    return status.st_mode & 07777;
+}
+
+/// In a process of its own: how it ended, as a shell has it.
+int status_of(const std::function<int()>& body) {
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) ::_exit(body());
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/// Another process that has done `body` and then does nothing more until this goes away, killed.
+class Elsewhere {
+public:
+    explicit Elsewhere(const std::function<void()>& body) {
+        std::array<int, 2> ends{};
+        REQUIRE(::pipe(ends.data()) == 0);
+        process_ = ::fork();
+        REQUIRE(process_ >= 0);
+        if (process_ == 0) {
+            body();
+            if (::write(ends[1], "x", 1) != 1) ::_exit(1);
+            for (;;) ::pause();
+        }
+        char byte = 0;
+        const bool done = ::read(ends[0], &byte, 1) == 1;
+        for (const int end : ends) ::close(end);
+        REQUIRE(done);
+    }
+    ~Elsewhere() { kill(); }
+    Elsewhere(const Elsewhere&) = delete;
+    Elsewhere& operator=(const Elsewhere&) = delete;
+    void kill() {
+        if (process_ < 0) return;
+        ::kill(process_, SIGKILL);
+        ::waitpid(process_, nullptr, 0);
+        process_ = -1;
+    }
+    pid_t process() const { return process_; }
+
+private:
+    pid_t process_ = -1;
+};
+
+}  // namespace
+
+TEST_CASE("a symbolic link stays and what it names is replaced") {
+    const TemporaryDirectory directory;
+    std::filesystem::create_directory(directory / "far");
+    put_bytes(directory / "far/file", "old");
+    std::filesystem::create_symlink("far/file", directory / "link");
+    std::filesystem::create_symlink(directory / "link", directory / "link to a link");
+    std::filesystem::create_symlink("far/none yet", directory / "dangling");
+    write(directory / "link to a link", "new");
+    CHECK(get_bytes(directory / "far/file") == "new");
+    write(directory / "dangling", "made");
+    CHECK(get_bytes(directory / "far/none yet") == "made");
+    for (const char* link : {"link", "link to a link", "dangling"})
+        CHECK(std::filesystem::is_symlink(directory / link));
+    CHECK(directory.file_count() == 4);
+    std::filesystem::create_symlink("round", directory / "round");
+    CHECK_THROWS_WITH(AtomicFile(directory / "round"), contains("in a circle"));
+}
+
+TEST_CASE("a file that is replaced keeps its mode and its owner; a new one has what umask says") {
+    const TemporaryDirectory directory;
+    const mode_t before = ::umask(027);
+    write(directory / "new", "1");
+    CHECK(mode_of(directory / "new") == 0640);
+    for (const mode_t mode : {0600, 0644, 0400, 0755}) {
+        REQUIRE(::chmod((directory / "new").c_str(), mode) == 0);
+        write(directory / "new", "2");
+        CHECK(mode_of(directory / "new") == mode);
+    }
+    ::umask(before);
+    REQUIRE(::chmod((directory / "new").c_str(), 0600) == 0);
+    {
+        AtomicFile beside(directory / "beside", directory / "new");
+        beside.commit();
+    }
+    CHECK(mode_of(directory / "beside") == 0600);
+
+    if (::geteuid() != 0) return;  // only root may make files that are somebody else's
+    constexpr uid_t user = 4321;
+    constexpr gid_t group = 5432;
+    REQUIRE(::chown((directory / "new").c_str(), user, group) == 0);
+    write(directory / "new", "3");
+    struct stat status {};
+    REQUIRE(::stat((directory / "new").c_str(), &status) == 0);
+    CHECK(status.st_uid == user);
+    CHECK(status.st_gid == group);
+    CHECK(mode_of(directory / "new") == 0600);
+    // Who may not give files away writes one of his own, and others don't see more of it than before.
+    REQUIRE(::chmod(directory.path().c_str(), 0777) == 0);
+    REQUIRE(::chmod((directory / "new").c_str(), 0660) == 0);
+    CHECK(status_of([&] {
+              if (::setgroups(0, nullptr) != 0 || ::setgid(7777) != 0 || ::setuid(7777) != 0) return 2;
+              try {
+                  write(directory / "new", "4");
+              } catch (const std::exception&) {
+                  return 1;
+              }
+              return 0;
+          }) == 0);
+    REQUIRE(::stat((directory / "new").c_str(), &status) == 0);
+    CHECK(status.st_gid == 7777);
+    CHECK(mode_of(directory / "new") == 0600);
+}
+
+TEST_CASE("what killed writers have left is removed by the next one, and nothing else") {
+    const TemporaryDirectory directory;
+    const std::set<std::string> others{"file.tmp",     "file.1-2.tmp.old", "file.1-.tmp",
+                                       "file.a-1.tmp", "other.1-2.tmp",    "xfile.1-2.tmp"};
+    for (const std::string& name : others) put_bytes(directory / name, "mine");
+    for (const char* name : {"file.1-2.tmp", "file.999999-0.tmp"}) put_bytes(directory / name, "left behind");
+    Elsewhere alive([&] {
+        const int file = ::open((directory / "file.77-7.tmp").c_str(), O_WRONLY | O_CREAT, 0600);
+        if (file < 0 || ::flock(file, LOCK_EX) != 0) ::_exit(1);
+    });
+    write(directory / "file", "new");
+    auto expected = others;
+    expected.insert({"file", "file.77-7.tmp"});
+    CHECK(directory.names() == expected);
+    alive.kill();
+    write(directory / "file", "newer");
+    expected.erase("file.77-7.tmp");
+    CHECK(directory.names() == expected);
+    // One that writes at the same time is let be, in this process as well.
+    AtomicFile slow(directory / "file");
+    const std::string text = "slow";
+    slow.write(std::as_bytes(std::span(text)));
+    write(directory / "file", "quick");
+    slow.commit();
+    CHECK(get_bytes(directory / "file") == "slow");
+    CHECK(directory.names() == expected);
+}
+
+TEST_CASE("a limit of file sizes is an error and no death, unless the program wants something else") {
+    const TemporaryDirectory directory;
+    const std::string text(100'000, 'x');
+    CHECK(status_of([&] {
+              const FileSizeLimit limit(1000);
+              try {
+                  write(directory / "file", text);
+              } catch (const DataError& error) {
+                  const std::string message = error.what();
+                  return message.find("offset 1000: writing failed") != std::string::npos &&
+                                 message.find("ulimit -f") != std::string::npos
+                             ? 0
+                             : 1;
+              }
+              return 2;
+          }) == 0);
+    // What comes behind is as it was: the signal ends those who write by themselves.
+    CHECK(status_of([&] {
+              const FileSizeLimit limit(1000);
+              try {
+                  write(directory / "file", text);
+              } catch (const DataError&) {
+                  const int file = ::open((directory / "own").c_str(), O_WRONLY | O_CREAT, 0600);
+                  while (::write(file, text.data(), text.size()) > 0) {
+                  }
+              }
+              return 0;
+          }) == 128 + SIGXFSZ);
+    CHECK(status_of([&] {
+              const FileSizeLimit limit(1000);
+              std::signal(SIGXFSZ, [](int) { ::_exit(17); });
+              write(directory / "file", text);
+              return 0;
+          }) == 17);
+    CHECK(directory.names() == std::set<std::string>{"own"});
+}
+
+TEST_CASE("one process at a time writes a file; the other one is told who does") {
+    const TemporaryDirectory directory;
+    std::filesystem::create_symlink("net", directory / "link");
+    std::filesystem::create_directory(directory / "folder");
+    const auto net = directory / "net";
+    {
+        const auto lock = FileLock::acquire(net);
+        CHECK(FileLock::acquire(directory / "folder/../link") == lock);  // the same file, and this process has it
+        CHECK(FileLock::acquire(directory / "other") != lock);
+        CHECK(directory.names().contains("net.lock"));
+    }
+    CHECK_FALSE(directory.names().contains("net.lock"));
+
+    std::shared_ptr<FileLock> theirs;
+    Elsewhere holder([&] { theirs = FileLock::acquire(directory / "link"); });
+    const std::string who = "process " + std::to_string(holder.process());
+    CHECK_THROWS_AS(FileLock::acquire(net), InvalidArgument);
+    CHECK_THROWS_WITH(FileLock::acquire(net), contains(who) && contains("is saving there") && contains(net.string()));
+    CHECK_THROWS_WITH(CheckpointLock(net), contains("is saving there"));
+    holder.kill();
+    CHECK(directory.names().contains("net.lock"));  // the claim of the dead
+    {
+        const auto taken = FileLock::acquire(net);
+        CHECK(get_bytes(directory / "net.lock").starts_with("process " + std::to_string(::getpid())));
+    }
+    CHECK(directory.names() == std::set<std::string>{"folder", "link"});
+}
+
+TEST_CASE("a forked process has no share in its parent's lock") {
+    const TemporaryDirectory directory;
+    auto lock = FileLock::acquire(directory / "net");
+    CHECK(status_of([&] {
+              try {
+                  FileLock::acquire(directory / "net");
+              } catch (const InvalidArgument&) {
+                  lock.reset();  // it is not this process's to give up
+                  return 0;
+              }
+              return 1;
+          }) == 0);
+    CHECK(directory.names().contains("net.lock"));
+    lock.reset();
+    CHECK(directory.names().empty());
+}
+
+TEST_CASE("somebody else's file is not taken for a lock") {
+    const TemporaryDirectory directory;
+    put_bytes(directory / "net.lock", "versions = 3");
+    CHECK_THROWS_WITH(FileLock::acquire(directory / "net"), contains("net.lock would be its lock"));
+    CHECK(get_bytes(directory / "net.lock") == "versions = 3");
+    CHECK_THROWS_WITH(FileLock::acquire(directory / "none" / "net"), contains("No such file"));
+    CHECK_THROWS_WITH(FileLock::acquire(directory.path()), contains("a directory"));
+}
+
+TEST_CASE("many processes that want one lock have it one after another") {
+    const TemporaryDirectory directory;
+    const auto net = directory / "net", count = directory / "count";
+    put_bytes(count, "0");
+    constexpr int processes = 6, turns = 30;
+    std::vector<pid_t> children;
+    for (int i = 0; i < processes; ++i) {
+        const pid_t child = ::fork();
+        REQUIRE(child >= 0);
+        if (child > 0) {
+            children.push_back(child);
+            continue;
+        }
+        for (int turn = 0; turn < turns;) {
+            try {
+                const auto lock = FileLock::acquire(net);
+                const int number = std::stoi(get_bytes(count));
+                std::this_thread::sleep_for(std::chrono::microseconds(200));
+                put_bytes(count, std::to_string(number + 1));
+                ++turn;
+            } catch (const InvalidArgument&) {
+                std::this_thread::yield();
+            }
+        }
+        ::_exit(0);
+    }
+    for (const pid_t child : children) {
+        int status = 0;
+        REQUIRE(::waitpid(child, &status, 0) == child);
+        CHECK(status == 0);
+    }
+    CHECK(get_bytes(count) == std::to_string(processes * turns));
+    CHECK(directory.names() == std::set<std::string>{"count"});
+}

@@ -1,0 +1,206 @@
+// Loading what does not fit by itself: parts, other names, other types, other formats.
+#include <array>
+#include <cstring>
+#include <map>
+
+#include "lockstep/ops/layers.h"
+#include "lockstep/parallel/checkpoint.h"
+#include "lockstep/parallel/safetensors.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/random.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/file_fixture.h"
+
+using namespace lockstep;
+using namespace lockstep::test;
+
+namespace {
+
+using Names = std::vector<std::string>;
+
+struct Net {
+    Linear body{3, 4}, head{4, 2};
+    LOCKSTEP_MEMBERS(body, head)
+};
+
+struct Wide {
+    Linear body{3, 5};
+    LOCKSTEP_MEMBERS(body)
+};
+struct Inner {
+    Linear module{2, 2};
+    LOCKSTEP_MEMBERS(module)
+};
+struct Tiny {
+    Linear a{1, 1, false};
+    LOCKSTEP_MEMBERS(a)
+};
+
+std::vector<float> values(const Linear& layer) {
+    std::vector<float> all = layer.weight->to_vector<float>();
+    for (const float value : (*layer.bias)->to_vector<float>()) all.push_back(value);
+    return all;
+}
+
+using Renamed = std::map<std::string, std::string>;
+
+/// A saved model with names changed as `renamed` says; an empty name leaves the tensor out.
+struct File {
+    TemporaryDirectory directory;
+    std::filesystem::path path = directory / "net";
+    Net net;
+
+    File(std::initializer_list<std::pair<const std::string, std::string>> pairs) : File(Renamed(pairs)) {}
+    explicit File(const Renamed& renamed = {}) {
+        save(net, path);
+        const SafetensorsFile file(path);
+        std::vector<std::vector<std::byte>> bytes;
+        bytes.reserve(file.entries().size());
+        std::vector<SafetensorsTensor> tensors;
+        for (const SafetensorsEntry& entry : file.entries()) {
+            file.read(entry.name, bytes.emplace_back(entry.bytes));
+            const auto other = renamed.find(entry.name);
+            const std::string name = other == renamed.end() ? entry.name : other->second;
+            if (!name.empty()) tensors.push_back({name, entry.dtype, entry.shape, bytes.back().data()});
+        }
+        write_safetensors(path, tensors);
+    }
+};
+
+std::string file_of(const std::string& header, const std::string& data) {
+    std::string bytes;
+    for (int i = 0; i < 8; ++i) bytes += static_cast<char>(header.size() >> (8 * i) & 0xff);
+    return bytes + header + data;
+}
+
+std::string described(const std::string& name, const std::string& dtype, const std::string& shape, std::size_t begin,
+                      std::size_t end) {
+    return "\"" + name + R"(":{"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":[)" +
+           std::to_string(begin) + "," + std::to_string(end) + "]}";
+}
+
+}  // namespace
+
+TEST_CASE(
+    "without strict what is missing stays as it was, what is extra is told, and a wrong shape is an error still") {
+    const File file{{"head.weight", ""}, {"head.bias", "classifier.bias"}};
+    Net other;
+    const auto head = values(other.head);
+    CHECK_THROWS_WITH(load(other, file.path), contains("missing head.weight, head.bias; unexpected classifier.bias"));
+    CHECK(values(other.body) != values(file.net.body));
+    const LoadResult result = load(other, file.path, {.strict = false});
+    CHECK(result.missing == Names{"head.weight", "head.bias"});
+    CHECK(result.unexpected == Names{"classifier.bias"});
+    CHECK(values(other.body) == values(file.net.body));
+    CHECK(values(other.head) == head);
+    const LoadResult all = load(other, File(Renamed()).path);
+    CHECK((all.missing.empty() && all.unexpected.empty()));
+
+    Wide wide;
+    const auto before = values(wide.body);
+    CHECK_THROWS_WITH(load(wide, file.path, {.strict = false}),
+                      contains("different body.weight (f32 (5, 3) in the model, f32 (4, 3) in the file)"));
+    CHECK(values(wide.body) == before);
+}
+
+TEST_CASE("names are changed on the way, and tensors left out") {
+    const File file{{"head.weight", "classifier.w"}, {"head.bias", "classifier.b"}};
+    Net other;
+    const auto rename = [](const std::string& name) {
+        if (name == "classifier.w") return std::string("head.weight");
+        if (name == "classifier.b") return std::string("head.bias");
+        return name;
+    };
+    load(other, file.path, {.rename = rename});
+    CHECK(values(other.head) == values(file.net.head));
+
+    Net part;
+    const auto head = values(part.head);
+    const auto body_alone = [](const std::string& name) { return name.starts_with("body."); };
+    const LoadResult result = load(part, file.path, {.filter = body_alone});
+    CHECK((result.missing.empty() && result.unexpected.empty()));
+    CHECK(values(part.body) == values(file.net.body));
+    CHECK(values(part.head) == head);
+    // Strict holds for what takes part.
+    const File without{{"body.bias", ""}};
+    CHECK_THROWS_WITH(load(part, without.path, {.filter = body_alone}), contains("missing body.bias"));
+    // Two tensors of the file for one of the model.
+    const File twice{{"head.bias", "body_bias"}};
+    CHECK_THROWS_WITH(
+        load(part, twice.path,
+             {.rename = [](const std::string& name) { return name == "body_bias" ? std::string("body.bias") : name; }}),
+        contains("unexpected b") && contains("missing head.bias"));
+}
+
+TEST_CASE("what wrappers of PyTorch put before names is left out, in either order") {
+    for (const std::string prefix : {"module.", "_orig_mod.", "_orig_mod.module.", "module._orig_mod."}) {
+        CAPTURE(prefix);
+        Renamed renamed;
+        for (const char* name : {"body.weight", "body.bias", "head.weight", "head.bias"}) renamed[name] = prefix + name;
+        const File file(renamed);
+        Net other;
+        const LoadResult result = load(other, file.path);
+        CHECK((result.missing.empty() && result.unexpected.empty()));
+        CHECK(values(other.body) == values(file.net.body));
+        CHECK(values(other.head) == values(file.net.head));
+    }
+    Inner inner, again;
+    const TemporaryDirectory directory;
+    save(inner, directory / "net");  // a name that begins so by itself
+    load(again, directory / "net");
+    CHECK(values(again.module) == values(inner.module));
+}
+
+TEST_CASE("extra tensors of types that Lockstep has not are let be; one that is wanted is an error") {
+    const TemporaryDirectory directory;
+    Tiny net;
+    const float one = 1.5f;
+    std::string data(4, '\0');
+    std::memcpy(data.data(), &one, 4);
+    put_bytes(directory / "net", file_of("{" + described("scale", "F8_E4M3", "[3]", 4, 7) + "," +
+                                             described("a.weight", "F32", "[1,1]", 0, 4) + "," +
+                                             described("packed", "F4", "[2,2]", 7, 9) + "}",
+                                         data + "abcde"));
+    const LoadResult result = load(net, directory / "net");
+    CHECK(result.unexpected == Names{"packed", "scale"});
+    CHECK(net.a.weight->to_vector<float>() == std::vector<float>{1.5f});
+    const SafetensorsFile file(directory / "net");
+    CHECK(file.entries().size() == 1);
+    CHECK(file.unsupported() == std::map<std::string, std::string>{{"packed", "F4"}, {"scale", "F8_E4M3"}});
+    CHECK(file.find("scale") == nullptr);
+    std::array<std::byte, 3> to{};
+    CHECK_THROWS_AS(file.read("scale", to), DataError);
+    CHECK_THROWS_WITH(file.read("scale", to), contains("dtype 'F8_E4M3' is not supported"));
+
+    put_bytes(directory / "net", file_of("{" + described("a.weight", "F8_E4M3", "[1,1]", 0, 1) + "}", "a"));
+    for (const bool strict : {true, false}) {
+        CHECK_THROWS_AS(load(net, directory / "net", {.strict = strict}), DataError);
+        CHECK_THROWS_WITH(load(net, directory / "net", {.strict = strict}),
+                          contains("different a.weight (f32 in the model; the file has F8_E4M3"));
+    }
+    // They are held to the rules of the format as well.
+    put_bytes(directory / "net", file_of("{" + described("a", "F4", "[2]", 1, 2) + "}", "ab"));
+    CHECK_THROWS_WITH(SafetensorsFile(directory / "net"), contains("(gap)"));
+    put_bytes(directory / "net",
+              file_of("{" + described("a", "F4", "[2]", 0, 1) + "," + described("a", "U8", "[1]", 1, 2) + "}", "ab"));
+    CHECK_THROWS_WITH(SafetensorsFile(directory / "net"), contains("'a' is there twice"));
+}
+
+TEST_CASE("a file of torch.save is named as such, with what to do in Python") {
+    const TemporaryDirectory directory;
+    const std::string zip("PK\x03\x04\x00\x00\x08\x08\x00\x00\x00\x00\x00\x00archive/data.pkl", 30);
+    const std::string old("\x80\x02\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.", 20);
+    for (const std::string& bytes : {zip, old}) {
+        put_bytes(directory / "net.pth", bytes + std::string(200, 'x'));
+        Net net;
+        CHECK_THROWS_AS(load(net, directory / "net.pth"), DataError);
+        CHECK_THROWS_WITH(load(net, directory / "net.pth"),
+                          contains("net.pth: offset 0: this was written by torch.save") &&
+                              contains("safetensors.torch.save_file(torch.load("));
+    }
+    // A header of 640 bytes begins with the same two as a pickle.
+    std::string header = "{" + described("a", "U8", "[1]", 0, 1) + "}";
+    header.resize(640, ' ');
+    put_bytes(directory / "good", file_of(header, "a"));
+    CHECK(SafetensorsFile(directory / "good").entries().size() == 1);
+}

@@ -1,0 +1,170 @@
+// Training that ends before its end, by a signal or by the callback; and asking for a loss without waiting.
+#include <sys/wait.h>
+
+#include <csignal>
+#include <functional>
+#include <limits>
+#include <stdexcept>
+#include <thread>
+
+#include "lockstep/parallel/training_loop.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/stopped_training.h"
+#include "lockstep/tests/runtime/gate.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+using namespace stopped_training;
+
+namespace {
+
+/// In a process of its own: how it ended, as a shell has it.
+int status_of(const std::function<void()>& body) {
+    const pid_t child = ::fork();
+    if (child < 0) throw std::runtime_error("fork failed");
+    if (child == 0) {
+        for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+        body();
+        ::_exit(0);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+void sleep_for(std::chrono::milliseconds time) { std::this_thread::sleep_for(time); }
+constexpr std::chrono::milliseconds soon = StopSignals::one_wish / 6, later = StopSignals::one_wish + soon;
+
+}  // namespace
+
+TEST_CASE("the first signal is kept, one that comes later ends the process as if nobody had kept any") {
+    for (const int signal : {SIGINT, SIGTERM}) {
+        CHECK(status_of([&] {
+                  const StopSignals stop;
+                  if (stop.signal()) ::_exit(1);
+                  ::raise(signal);
+                  if (stop.signal() != signal) ::_exit(2);
+                  sleep_for(soon);  // process and group, terminal and launcher: one wish
+                  ::raise(signal);
+                  ::raise(SIGTERM);
+                  if (stop.signal() != signal) ::_exit(3);
+              }) == 0);
+        CHECK(status_of([&] {
+                  const StopSignals stop;
+                  ::raise(SIGINT);
+                  sleep_for(later);
+                  ::raise(signal);
+                  ::_exit(4);
+              }) == 128 + signal);
+    }
+}
+
+TEST_CASE("behind StopSignals signals do what they did; ignored ones stay ignored; there is one at a time") {
+    CHECK(status_of([] {
+              { const StopSignals stop; }
+              ::raise(SIGINT);
+          }) == 128 + SIGINT);
+    CHECK(status_of([] {
+              std::signal(SIGINT, SIG_IGN);
+              const StopSignals stop;
+              ::raise(SIGINT);
+              if (stop.signal()) ::_exit(1);
+              ::raise(SIGTERM);
+              if (stop.signal() != SIGTERM) ::_exit(2);
+          }) == 0);
+    CHECK(status_of([] {
+              const StopSignals stop({SIGUSR1});
+              ::raise(SIGUSR1);
+              if (stop.signal() != SIGUSR1) ::_exit(1);
+              ::raise(SIGTERM);
+          }) == 128 + SIGTERM);
+    CHECK(status_of([] {
+              try {
+                  const StopSignals impossible({SIGUSR1, SIGKILL});
+              } catch (const InvalidArgument&) {
+                  ::raise(SIGUSR1);
+              }
+          }) == 128 + SIGUSR1);  // nothing remains of it
+    const StopSignals stop({SIGUSR2});
+    CHECK_THROWS_AS(StopSignals(), InvalidArgument);
+}
+
+TEST_CASE("a callback that returns false ends the training; one that returns nothing doesn't") {
+    DataParallel model(Net{}, {Device::cpu(0)});
+    SGD sgd(model, {.lr = 0.01});
+    Loader loader(model, rows(200), {.batch_size = 4});
+    std::int64_t heard = 0;
+    Trainer trainer(model, sgd, loader, mse_loss, [&](const StepReport& step) {
+        heard = step.step + 1;
+        return step.step < 9;
+    });
+    const std::int64_t next = trainer.run(0);
+    CHECK(trainer.stopped() == 0);
+    CHECK(next == trainer.steps());
+    CHECK(next >= 10);
+    CHECK(next <= 14);  // a few were under way
+    CHECK(heard == next);
+    CHECK(trainer.run(1, 0, next + 1) == 1);  // the callback is asked anew
+    CHECK(trainer.stopped() == 0);
+
+    Trainer other(model, sgd, loader, mse_loss, [&](const StepReport&) { ++heard; });
+    CHECK(other.run(0) == 50);
+    CHECK_FALSE(other.stopped());
+    Trainer silent(model, sgd, loader, mse_loss);
+    CHECK(silent.run(0) == 50);
+    Trainer at_the_end(model, sgd, loader, mse_loss, [](const StepReport& step) { return step.step < 49; });
+    CHECK(at_the_end.run(0) == 50);
+    CHECK(at_the_end.stopped() == 0);
+}
+
+TEST_CASE("a signal ends the training of one process before its next step") {
+    DataParallel model(Net{}, {Device::cpu(0)});
+    SGD sgd(model, {.lr = 0.01});
+    Loader loader(model, rows(200), {.batch_size = 4});
+    const StopSignals stop;
+    Trainer trainer(model, sgd, loader, mse_loss, [&](const StepReport& step) {
+        if (step.step == 5) ::raise(SIGTERM);
+    });
+    trainer.stop_on(stop);
+    const std::int64_t next = trainer.run(0);
+    CHECK(trainer.stopped() == SIGTERM);
+    CHECK(next >= 6);
+    CHECK(next <= 10);
+    int steps = 0;
+    for (auto& [x, y] : loader.epoch(1)) {
+        if (model.stops(stop)) break;
+        model.step(sgd, x, y, mse_loss);
+        ++steps;
+    }
+    CHECK(steps == 0);
+}
+
+TEST_CASE("a loss says whether it is there") {
+    if (serial()) return;  // every step is done when the call returns
+    DataParallel model(Net{}, {Device::cpu(0)});
+    SGD sgd(model, {.lr = 0.01});
+    const Tensor x = Tensor::full({4, 3}, 1), y = Tensor::zeros({4, 2});
+    static_cast<void>(model.step(sgd, x, y, mse_loss).item());
+    test_operations::Gate gate;
+    test_operations::hook().forward = [&](int) { gate.pass(); };
+    const StepLoss held = model.step(sgd, x, y, mse_loss);
+    for (int i = 0; i < 20; ++i) {
+        CHECK_FALSE(held.ready());
+        sleep_for(std::chrono::milliseconds(1));
+    }
+    gate.open();
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!held.ready() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    CHECK(held.ready());
+    test_operations::hook().forward = [](int) {};
+    CHECK(held.item() > 0);
+    CHECK(held.ready());
+
+    const Tensor bad = Tensor::full({4, 3}, std::numeric_limits<float>::quiet_NaN());
+    const StepLoss refused = model.step(sgd, bad, y, mse_loss);
+    while (!refused.ready() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    CHECK(refused.ready());
+    CHECK_THROWS_AS(refused.item(), StepError);
+    CHECK(refused.ready());
+}
