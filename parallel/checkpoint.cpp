@@ -92,25 +92,30 @@ Snapshot snapshot(const Path& checkpoint) {
     return all;
 }
 
-/// The state that belongs to the weights with this digest, which `checkpoint` holds. Nothing where there is none at
-/// all; throws DataError where there is another one.
+/// The state at `path`, if it is there and belongs to the weights with this digest, which `checkpoint` holds.
+std::optional<ResumeFile> state_at(const Path& path, const std::string& weights, const Path& checkpoint) {
+    if (!is_there(path)) return std::nullopt;
+    ResumeFile state(path);
+    if (!state.belongs_to(weights, checkpoint)) return std::nullopt;
+    return state;
+}
+
+/// The one that belongs to them under either name. Nothing where none lies beside the weights; throws DataError where
+/// there is another one.
 std::optional<ResumeFile> find_state(const std::string& weights, const Path& checkpoint) {
+    const Path resume = resume_path(checkpoint);
     std::exception_ptr damage;
-    const Path resume = resume_path(checkpoint), next = next_resume_path(checkpoint);
-    const bool has_resume = is_there(resume);
-    if (has_resume) try {
-            ResumeFile state(resume);
-            if (state.belongs_to(weights, checkpoint)) return state;
-        } catch (const DataError&) {
-            damage = std::current_exception();
-        }
-    if (is_there(next)) try {
-            ResumeFile state(next);
-            if (state.belongs_to(weights, checkpoint)) return state;
-        } catch (const DataError&) {  // it waits for weights that never came, and is no concern of these
-        }
+    try {
+        if (auto state = state_at(resume, weights, checkpoint)) return state;
+    } catch (const DataError&) {
+        damage = std::current_exception();
+    }
+    try {
+        if (auto state = state_at(next_resume_path(checkpoint), weights, checkpoint)) return state;
+    } catch (const DataError&) {  // it waits for weights that never came, and is no concern of these
+    }
     if (damage) std::rethrow_exception(damage);
-    if (has_resume)
+    if (is_there(resume))
         internal::refuse_resume(
             resume, fmt::format("it does not belong to {}, whose weights are others than it was written for",
                                 checkpoint.string()));

@@ -41,6 +41,13 @@ public:
                   return static_cast<bool>(call(step));
               }
           }) {}
+    StepCallback(const std::function<void(const StepReport&)>& call) {  // NOLINT(google-explicit-constructor)
+        if (call)
+            call_ = [call](const StepReport& step) {
+                call(step);
+                return true;
+            };
+    }
 
     /// Whether to go on.
     bool operator()(const StepReport& step) const { return !call_ || call_(step); }

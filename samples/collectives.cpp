@@ -97,7 +97,7 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     app.add_option("--seed", training.seed, "train: of weights, parts and order")
         ->type_name("N")
-        ->check(program::is_natural())
+        ->transform(program::is_natural())
         ->capture_default_str();
     program::add_flags_of_ranks(app, ranks);
     return program::run(app, argc, argv, [&] {

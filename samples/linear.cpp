@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 #include <vector>
 
 #include "lockstep/parallel/lockstep.h"
@@ -23,26 +24,27 @@ struct Net {
     ls::Tensor forward(const ls::Tensor& x) { return net(x); }  // (N, 10) -> (N, 1)
 };
 
-void train(const program::Options& options, std::chrono::steady_clock::time_point began) {
+std::optional<program::Stop> train(const program::Options& options, std::chrono::steady_clock::time_point began) {
     ls::manual_seed(options.seed);
     const ls::Tensor x = ls::Tensor::randn({rows, features});
     const ls::Tensor line = ls::Tensor::randn({features, 1});
     const ls::Tensor y = ls::matmul(x, line) + ls::Tensor::randn({rows, 1}) * 0.01 + 0.5;
 
-    program::with_model(options, Net{}, [&](auto& model) {
+    return program::with_model(options, Net{}, [&](auto& model) {
         ls::Loader batches(model, ls::TensorDataset(x, y),
                            {.batch_size = options.global_batch_size(model.devices()),
                             .shuffle = true,
                             .seed = options.seed,
                             .workers = options.workers});
-        program::train("linear", options, model, batches, ls::mse_loss, {}, began);
+        const auto stop = program::train("linear", options, model, batches, ls::mse_loss, {}, began);
 
-        if (options.quiet) return;
+        if (stop || options.quiet) return stop;
         const std::vector<float> found = model->net.weight->template to_vector<float>();
         const std::vector<float> wanted = line.to_vector<float>();
         float error = 0;
         for (std::size_t i = 0; i < wanted.size(); ++i) error = std::max(error, std::abs(found[i] - wanted[i]));
         fmt::print("the weights are within {:.4f} of the line that made the data\n", error);
+        return stop;
     });
 }
 
@@ -52,5 +54,5 @@ int main(int argc, char** argv) {
     const auto began = std::chrono::steady_clock::now();
     program::Options options;
     return program::run({"linear", "Fit a line in ten dimensions on generated data.", false}, options, argc, argv,
-                        [&] { train(options, began); });
+                        [&] { return train(options, began); });
 }

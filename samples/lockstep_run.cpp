@@ -25,7 +25,7 @@ namespace {
 struct Flags {
     std::string processes = "auto", tee, redirects, signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
     bool standalone = false, no_binding = false;
-    double grace = 5;
+    std::optional<double> grace;
     ls::LaunchOptions launch;
 };
 
@@ -89,11 +89,10 @@ void add_flags(CLI::App& app, Flags& flags) {
         ->capture_default_str();
     app.add_option(
            "--grace", flags.grace,
-           "how long the others may run on when one has failed, and again between SIGTERM, or a signal that was "
-           "passed on, and SIGKILL")
+           "how long the others may run on when one has failed, and again between SIGTERM and SIGKILL (5); and how "
+           "long ranks may take to save and end when a signal was passed on (30). The signal again ends them at once")
         ->type_name("SECONDS")
-        ->check(is_grace())
-        ->capture_default_str();
+        ->check(is_grace());
     app.add_flag("--prefix", launch.prefix, "puts \"[rank]:\" before every line that a rank prints");
     app.add_option(both("--log-dir"), launch.log_dir,
                    "directory for attempt_A/RANK/stdout.log and stderr.log; alone it means --tee 3")
@@ -177,7 +176,8 @@ ls::LaunchOptions options_of(const CLI::App& app, Flags& flags) {
     launch.processes = ls::processes_per_node(flags.processes);
     launch.bind_cores = !flags.no_binding;
     launch.signals = signals_of(flags.signals);
-    launch.grace = std::chrono::milliseconds(static_cast<std::int64_t>(flags.grace * 1000));
+    if (flags.grace)
+        launch.grace = launch.stop_grace = std::chrono::milliseconds(static_cast<std::int64_t>(*flags.grace * 1000));
     launch.redirects = streams_of("--redirects", flags.redirects, launch.processes);
     const bool only_directory = !launch.log_dir.empty() && flags.tee.empty() && flags.redirects.empty();
     launch.tee = streams_of("--tee", only_directory ? "3" : flags.tee, launch.processes);

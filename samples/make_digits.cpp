@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
     app.add_option("--test", options.test_count, "test images")->type_name("N")->check(count)->capture_default_str();
     app.add_option("--seed", options.seed, "decides every pixel")
         ->type_name("N")
-        ->check(program::is_natural())
+        ->transform(program::is_natural())
         ->capture_default_str();
     app.add_flag("--gzip", options.gzip, "compress the files");
     return program::run(app, argc, argv, [&] {

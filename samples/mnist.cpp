@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include "lockstep/parallel/lockstep.h"
@@ -16,7 +17,7 @@ namespace ls = lockstep;
 namespace {
 
 template <class Net>
-void train(const program::Options& options, std::chrono::steady_clock::time_point began) {
+std::optional<program::Stop> train(const program::Options& options, std::chrono::steady_clock::time_point began) {
     const ls::Mnist training(options.data, {.train = true, .mean = Net::mean, .stddev = Net::stddev});
     const ls::Mnist test(options.data, {.train = false, .mean = Net::mean, .stddev = Net::stddev});
     if (options.group)
@@ -24,12 +25,12 @@ void train(const program::Options& options, std::chrono::steady_clock::time_poin
                                                         fmt::format("{} rows to test on", test.size())});
     ls::manual_seed(options.seed);
     const std::int64_t batch = options.global_batch_size(options.chosen_devices());
-    program::with_model(options, Net{}, [&](auto& model) {
+    return program::with_model(options, Net{}, [&](auto& model) {
         ls::Loader batches(model, training,
                            {.batch_size = batch, .shuffle = true, .seed = options.seed, .workers = options.workers});
         ls::Loader test_batches(model, test,
                                 {.batch_size = std::max<std::int64_t>(batch, 250), .workers = options.workers});
-        program::train(
+        return program::train(
             "mnist", options, model, batches, ls::nll_loss, [&] { return ls::accuracy(model, test_batches); }, began);
     });
 }
@@ -49,5 +50,6 @@ int main(int argc, char** argv) {
     };
     return program::run(
         {"mnist", "Train PyTorch's MNIST network on IDX files (make-digits draws some).", true, add_flags}, options,
-        argc, argv, [&] { net == "cnn" ? train<mnist::Cnn>(options, began) : train<mnist::Small>(options, began); });
+        argc, argv,
+        [&] { return net == "cnn" ? train<mnist::Cnn>(options, began) : train<mnist::Small>(options, began); });
 }

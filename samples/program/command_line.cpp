@@ -3,9 +3,13 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <iostream>
 #include <string>
+#include <system_error>
 
 #include "lockstep/parallel/launcher.h"
 
@@ -20,12 +24,24 @@ std::string one_line(std::string text) {
     return text;
 }
 
+void end_by(int signal) {
+    std::cout.flush();
+    std::fflush(nullptr);
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);
+}
+
 }  // namespace
 
 CLI::Validator is_natural() {
-    const auto complaint = [](const std::string& text) {
-        const bool good = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-        return good ? std::string() : text + " is no whole number from 0 up";
+    const auto complaint = [](std::string& text) {
+        std::uint64_t value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error == std::errc::invalid_argument || end != text.data() + text.size())
+            return text + " is no whole number from 0 up";
+        if (error == std::errc::result_out_of_range) return text + " is more than 2^64 - 1";
+        text = std::to_string(value);
+        return std::string();
     };
     return {complaint, ""};
 }
@@ -35,6 +51,9 @@ void end_line_on_terminal() {
 }
 
 int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body) {
+    // A limit of files' sizes makes writing fail. A handler, and not SIG_IGN, which programs started here would
+    // inherit.
+    std::signal(SIGXFSZ, [](int) {});
     // In one piece: other ranks write to the same stream.
     const auto complain = [&](const std::string& text) { std::cerr << app.get_name() + ": " + one_line(text) + '\n'; };
     bool help = false;
@@ -54,6 +73,10 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body)
         std::cout.flush();
         if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout) throw OutputLost();
         return 0;
+    } catch (const Stopped& stop) {
+        if (*stop.what() != 0) complain(stop.what());
+        if (stop.as == Stopped::As::program) end_by(stop.signal);
+        return 128 + stop.signal;
     } catch (const RanksFailed& error) {
         return error.status;
     } catch (const UsageError& error) {

@@ -1,8 +1,11 @@
-// How every program reads its command line and ends: status 0 success, 1 a failed run, 2 wrong usage.
+// How every program reads its command line and ends: status 0 success, 1 a failed run, 2 wrong usage; by a signal where
+// one has stopped it.
 #pragma once
 
 #include <functional>
 #include <stdexcept>
+#include <string>
+#include <utility>
 
 namespace CLI {
 class App;
@@ -30,7 +33,24 @@ public:
     int status;
 };
 
-/// A whole number from 0 up (CLI11 takes -1 as an unsigned one).
+/// How a run ended before its time.
+struct Stop {
+    int signal = 0;
+    std::string text;  ///< for the user; empty where another process has told
+};
+
+/// Ends the program as the signal would have: whoever waits for it sees that, as shells want to. A rank exits with
+/// 128 + signal instead: to a launcher a signal is a failure.
+class Stopped : public std::runtime_error {
+public:
+    enum class As : bool { program, rank };
+    Stopped(const Stop& stop, As who) : std::runtime_error(stop.text), signal(stop.signal), as(who) {}
+    int signal;
+    As as;
+};
+
+/// For `transform`: a whole number from 0 to 2^64 - 1 in decimal digits. (CLI11 takes -1 and what is too large as other
+/// ones, and 010 as 8.)
 CLI::Validator is_natural();
 
 /// What was ended may have left a bar on the terminal: the next line begins a new one there.

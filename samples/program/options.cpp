@@ -4,12 +4,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 
 #include "lockstep/parallel/launcher.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/warning.h"
+#include "lockstep/samples/program/files_apart.h"
 #include "lockstep/samples/program/same_on_ranks.h"
 
 namespace program {
@@ -26,6 +28,16 @@ CLI::Validator is_rate() {
         return good ? std::string() : text + " is no number from 0 up";
     };
     return {complaint, ""};
+}
+
+/// "250", "1e"; nothing for anything else.
+std::optional<SaveEvery> save_every_of(const std::string& text) {
+    const bool epochs = text.ends_with('e');
+    const char* const last = text.data() + text.size() - (epochs ? 1 : 0);
+    std::int64_t count = 0;
+    const auto [end, error] = std::from_chars(text.data(), last, count);
+    if (error != std::errc() || end != last || count < 1) return std::nullopt;
+    return epochs ? SaveEvery{.epochs = count} : SaveEvery{.steps = count};
 }
 
 std::string text_of(double value) { return fmt::format("{}", value); }
@@ -73,7 +85,7 @@ void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
         ->default_str(text_of(Options::default_momentum));
     app.add_option("--seed", options.seed, "of weights, masks and the order of the data")
         ->type_name("N")
-        ->check(is_natural())
+        ->transform(is_natural())
         ->capture_default_str();
     app.add_flag("--deterministic", options.deterministic, "same bits in every run without fixing the shards");
     app.add_option("--workers", options.workers, "threads that read data")
@@ -84,8 +96,20 @@ void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
         app.add_option("--data", options.data, "directory with IDX files under MNIST's names")
             ->type_name("DIR")
             ->capture_default_str();
-    app.add_option("--save", options.save, "writes the weights (safetensors), and beside them FILE.resume")
-        ->type_name("FILE");
+    auto* save = app.add_option("--save", options.save,
+                                "writes the weights (safetensors), and beside them FILE.resume, at the end: of the "
+                                "last epoch, or of the step in which SIGINT or SIGTERM came")
+                     ->type_name("FILE");
+    app.add_option_function<std::string>(
+           "--save-every",
+           [&options](const std::string& text) {
+               const auto every = save_every_of(text);
+               if (!every) throw CLI::ValidationError("--save-every", text + " is neither steps (250) nor epochs (1e)");
+               options.save_every = *every;
+           },
+           "saves after every N steps as well, or N epochs (Ne)")
+        ->type_name("N|Ne")
+        ->needs(save);
     app.add_option("--load", options.load, "begins with these weights; continues the run of FILE.resume if it is there")
         ->type_name("FILE");
     app.add_option("--log-dir", options.log_dir, "writes every step to DIR/" + app.get_name() + ".jsonl")
@@ -103,7 +127,7 @@ void join(Options& options) {
     options.log_dir.clear();
 }
 
-void check(const Options& options) {
+void check(const Options& options, const std::string& program) {
     if (!options.distributed() && (!options.backend.empty() || options.rank || options.init_method != "env://" ||
                                    options.timeout_seconds || options.reduction != "tree"))
         throw UsageError(
@@ -112,6 +136,7 @@ void check(const Options& options) {
         throw UsageError("--micro-steps is for none and dp: several processes take a batch at once");
     for (const auto* path : {&options.save, &options.json})
         if (!path->empty() && !path->has_filename()) throw UsageError(path->string() + " is a directory; name a file");
+    require_files_apart(options, program);
 }
 
 /// As many as are named, seen by this process or not; none where all are meant.
@@ -200,7 +225,8 @@ std::int64_t Options::global_batch_size(const lockstep::Devices& chosen) const {
     return batch_size_per_device ? *batch_size_per_device * chosen.size() * world() : batch_size;
 }
 
-int run(const Program& program, Options& options, int argc, char** argv, const std::function<void()>& body) {
+int run(const Program& program, Options& options, int argc, char** argv,
+        const std::function<std::optional<Stop>()>& body) {
     CLI::App app(program.purpose, program.name);
     if (program.add_flags) program.add_flags(app);
     add_common_flags(app, options, program.reads_data);
@@ -211,7 +237,7 @@ int run(const Program& program, Options& options, int argc, char** argv, const s
         ->check(silent(CLI::IsMember({"tree", "fast"})))
         ->capture_default_str();
     return run(app, argc, argv, [&] {
-        check(options);
+        check(options, program.name);
         options.distributed() ? require_a_device_each(options) : warn_where_each_trains_alone();
         if (options.distributed() && nobody_launched(options)) {
             const lockstep::Devices devices = options.chosen_devices();
@@ -222,9 +248,10 @@ int run(const Program& program, Options& options, int argc, char** argv, const s
             return launch_ranks(options, devices.size(), lockstep::own_command(argc, argv));
         }
         if (options.distributed()) join(options);
+        std::optional<Stop> stop;
         try {
             if (options.distributed()) require_same_flags(*options.group, app);
-            body();
+            stop = body();
         } catch (const UsageError&) {  // which all of them find
             throw;
         } catch (const std::exception& error) {  // the others need not wait for this rank
@@ -232,6 +259,7 @@ int run(const Program& program, Options& options, int argc, char** argv, const s
                 options.group->abort(fmt::format("rank {} failed: {}", options.group->rank(), error.what()));
             throw;
         }
+        if (stop) throw Stopped(*stop, options.group ? Stopped::As::rank : Stopped::As::program);
     });
 }
 

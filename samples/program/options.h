@@ -15,6 +15,11 @@
 
 namespace program {
 
+/// After how many steps or epochs a run is saved, besides at its end; both 0: not at all.
+struct SaveEvery {
+    std::int64_t steps = 0, epochs = 0;
+};
+
 struct Options : RankFlags {
     std::string parallel = "dp";
     std::string devices = "all";
@@ -31,6 +36,7 @@ struct Options : RankFlags {
     int workers = 1;
     std::filesystem::path data;
     std::filesystem::path save, load, log_dir, json;
+    SaveEvery save_every;
     bool quiet = false;
     std::string reduction = "tree";  ///< or "fast"
 
@@ -55,8 +61,9 @@ struct Program {
     std::function<void(CLI::App&)> add_flags = {};  ///< its own
 };
 
-/// As `run` in command_line.h, for a program with the common flags. With `ddp`, and without a launcher, the program
-/// starts itself once for each device and waits for these processes.
-int run(const Program& program, Options& options, int argc, char** argv, const std::function<void()>& body);
+/// As `run` in command_line.h, for a program with the common flags, whose `body` tells how it was stopped. With `ddp`,
+/// and without a launcher, the program starts itself once for each device and waits for these processes.
+int run(const Program& program, Options& options, int argc, char** argv,
+        const std::function<std::optional<Stop>()>& body);
 
 }  // namespace program

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <csignal>
 #include <set>
 #include <utility>
 
@@ -79,9 +80,18 @@ void launch_ranks(const RankFlags& flags, int processes, std::vector<std::string
     launch.command = std::move(command);
     launch.processes = processes;
     launch.same_lines_once = true;
+    launch.stop_grace = std::chrono::hours(24);  // they save; who doesn't want to wait sends the signal again
     const lockstep::LaunchResult result = lockstep::launch(launch);
     if (result.success()) return;
-    if (result.signal == 0 && !result.failure->last_lines.empty())
+    if (result.signal != 0) {
+        if (result.killed) end_line_on_terminal();
+        throw Stopped({result.signal, result.killed ? result.str() : ""}, Stopped::As::program);
+    }
+    // A signal came to one of them, and all have stopped.
+    for (const int signal : {SIGINT, SIGTERM})
+        if (!result.killed && result.failure->exit_status == 128 + signal)
+            throw Stopped({signal, ""}, Stopped::As::program);
+    if (!result.failure->last_lines.empty())
         if (const int status = result.failure->exit_status; status == 1 || status == 2) throw RanksFailed(status);
     end_line_on_terminal();
     throw lockstep::CommunicationError(result.str());

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/parallel/internal/atomic_file.h"
@@ -64,22 +65,55 @@ std::string describe(const Options& options, const lockstep::Devices& devices) {
     return fmt::format("{} on {}", options.parallel == "none" ? "one device" : "data-parallel", devices.str());
 }
 
+std::string how_to_go_on(const Options& options, int signal, std::int64_t steps) {
+    const char* name = ::sigabbrev_np(signal);
+    const std::string stopped =
+        fmt::format("stopped by {} after {} {}; ", name ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal),
+                    steps, steps == 1 ? "step" : "steps");
+    if (options.save.empty()) return stopped + "nothing was saved, as there was no --save FILE";
+    return stopped + fmt::format("saved, go on with the same flags and --load {}", options.save.string());
+}
+
 void require_writable(const std::filesystem::path& path) {
     if (path.empty()) return;
     const lockstep::internal::AtomicFile probe(path);  // nothing remains of it
 }
 
-RunLog::RunLog(const Options& options, const std::string& program, const lockstep::Devices& devices)
+RunLog::RunLog(const Options& options, const std::string& program, const lockstep::Devices& devices,
+               std::uint64_t steps)
     : path_(options.log_dir / (program + ".jsonl")) {
     ordered_json head = {{"program", program}, {"devices", names_of(options, devices)}};
     if (options.log_dir.empty()) return;
     std::error_code failed;
     std::filesystem::create_directories(options.log_dir, failed);
-    file_.open(path_);
-    if (!file_)
-        throw lockstep::InvalidArgument(path_.string() + " cannot be written; give --log-dir another directory");
+    open(!options.load.empty());
+    if (!options.load.empty()) {
+        head["continues"] = options.load.string();
+        head["step"] = steps;
+    }
     for (const auto& [name, version] : lockstep::library_versions()) head["versions"][name] = version;
     put(head);
+}
+
+void RunLog::open(bool goes_on) {
+    std::error_code failed;
+    const auto status = std::filesystem::status(path_, failed);
+    if (std::filesystem::is_fifo(status))
+        throw lockstep::InvalidArgument(path_.string() +
+                                        " is a pipe, and a log is a file; give --log-dir another directory");
+    if (goes_on && std::filesystem::is_regular_file(status)) {
+        // A run that was killed may have left half a line.
+        std::ifstream old(path_, std::ios::binary);
+        std::uintmax_t whole = 0, all = 0;
+        for (std::string line; std::getline(old, line);) {
+            all += line.size() + (old.eof() ? 0 : 1);
+            if (!old.eof()) whole = all;
+        }
+        if (whole < all) std::filesystem::resize_file(path_, whole, failed);
+    }
+    file_.open(path_, goes_on ? std::ios::app : std::ios::trunc);
+    if (!file_)
+        throw lockstep::InvalidArgument(path_.string() + " cannot be written; give --log-dir another directory");
 }
 
 void RunLog::put(const nlohmann::ordered_json& line) {

@@ -28,21 +28,27 @@ void report(const Options& options, const Figures& figures, const lockstep::Devi
 /// "data-parallel on cpu:0, cpu:1", "distributed data-parallel, 2 processes (shm)".
 std::string describe(const Options& options, const lockstep::Devices& devices);
 
+/// For a run that a signal has stopped: "stopped by SIGINT after 40 steps; go on with --load net".
+std::string how_to_go_on(const Options& options, int signal, std::int64_t steps);
+
 /// Throws InvalidArgument now when a file could not be written to `path` later.
 void require_writable(const std::filesystem::path& path);
 
 /// One JSON object a line: first the run, then every step and every evaluation. Without a directory nothing is written.
+/// A run with --load goes on behind the lines that are there, with a line that says from which step on; what stood
+/// there of that and later steps was of training that was lost.
 class RunLog {
 public:
-    /// Makes the directory. Throws InvalidArgument when the file cannot be opened, and DataError, as all that follows,
-    /// when a line cannot be written. Called by every process.
-    RunLog(const Options& options, const std::string& program, const lockstep::Devices& devices);
+    /// Makes the directory. `steps`: how many the run has behind it. Throws InvalidArgument when the file cannot be
+    /// opened or is a pipe, and DataError, as all that follows, when a line cannot be written. Called by every process.
+    RunLog(const Options& options, const std::string& program, const lockstep::Devices& devices, std::uint64_t steps);
     void step(const lockstep::StepReport& step);
     void epoch(std::uint64_t epoch, double test_accuracy);
     /// What was told so far stands in the file.
     void flush();
 
 private:
+    void open(bool goes_on);
     void put(const nlohmann::ordered_json& line);
     void require_written() const;
     std::filesystem::path path_;

@@ -9,16 +9,16 @@
 
 namespace program {
 
-/// Calls `body` with `net`, wrapped as the options say.
+/// What `body` returns, called with `net`, wrapped as the options say.
 template <class Net, class Body>
-void with_model(const Options& options, Net net, Body&& body) {
+auto with_model(const Options& options, Net net, Body&& body) {
     const lockstep::Devices devices = options.chosen_devices();
     if (options.group) {
         lockstep::DistributedDataParallel model(std::move(net), *options.group, devices[0], options.engine_options());
-        body(model);
+        return body(model);
     } else {
         lockstep::DataParallel model(std::move(net), devices, options.engine_options());
-        body(model);
+        return body(model);
     }
 }
 

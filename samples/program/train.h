@@ -7,10 +7,12 @@
 #include <chrono>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "lockstep/parallel/checkpoint.h"
+#include "lockstep/parallel/stop_signals.h"
 #include "lockstep/samples/program/options.h"
 #include "lockstep/samples/program/progress.h"
 #include "lockstep/samples/program/report.h"
@@ -18,44 +20,51 @@
 
 namespace program {
 
-/// Trains on the rows of `loader` as the options say. `evaluate`, called after every epoch and at the end, returns the
-/// test accuracy; it may be empty. `began`: when the program did.
-template <class Model, class Data, class LossFunction>
-void train(const std::string& name, const Options& options, Model& model, lockstep::Loader<Data>& loader,
-           const LossFunction& loss, const std::function<double()>& evaluate,
-           std::chrono::steady_clock::time_point began) {
-    for (const auto* path : {&options.save, &options.json}) require_writable(*path);
-    lockstep::SGD sgd(model, {.lr = options.lr.value_or(Options::default_lr),
-                              .momentum = options.momentum.value_or(Options::default_momentum)});
-    RunLog log(options, name, model.devices());
+/// Loads what --load names into model and optimizer. The state of the run that goes on, or of one that begins.
+template <class Model>
+lockstep::RunState begin_run(const Options& options, Model& model, lockstep::SGD& sgd, std::int64_t batch_size) {
     lockstep::RunState state;
     state.seed = options.seed;
-    if (!options.load.empty()) {
-        lockstep::load(model, options.load);
-        if (std::filesystem::exists(lockstep::resume_path(options.load))) {
-            state = lockstep::load_resume(model, sgd, options.load);
-            if (state.seed != options.seed)
-                throw UsageError(fmt::format("--seed {}: the run of {} has seed {}; give that", options.seed,
-                                             options.load.string(), state.seed));
-            if (state.batch > 0 && state.batch_size != loader.options().batch_size)
-                throw UsageError(fmt::format(
-                    "{} rows a step: the run of {} stopped within an epoch of {} rows a step; "
-                    "go on with --batch-size {}",
-                    loader.options().batch_size, options.load.string(), state.batch_size, state.batch_size));
-            lockstep::SgdOptions settings = sgd.options();  // the run's; what is asked for now wins
-            settings.lr = options.lr.value_or(settings.lr);
-            settings.momentum = options.momentum.value_or(settings.momentum);
-            sgd.set_options(settings);
-        }
-        if (options.group) {
-            require_same_on_ranks(
-                *options.group,
-                {fmt::format("a run of {} steps in --load", state.steps),
-                 fmt::format("one in epoch {} before batch {}", state.epoch + 1, state.batch + 1),
-                 fmt::format("the rates lr {}, momentum {}", sgd.options().lr, sgd.options().momentum)});
-            model.engine().verify_replicas();
-        }
+    if (options.load.empty()) return state;
+    if (const auto saved = lockstep::load_checkpoint(model, sgd, options.load)) {
+        state = *saved;
+        if (state.seed != options.seed)
+            throw UsageError(fmt::format("--seed {}: the run of {} has seed {}; give that", options.seed,
+                                         options.load.string(), state.seed));
+        if (state.batch > 0 && state.batch_size != batch_size)
+            throw UsageError(
+                fmt::format("{} rows a step: the run of {} stopped within an epoch of {} rows a step; "
+                            "go on with --batch-size {}",
+                            batch_size, options.load.string(), state.batch_size, state.batch_size));
+        lockstep::SgdOptions settings = sgd.options();  // the run's; what is asked for now wins
+        settings.lr = options.lr.value_or(settings.lr);
+        settings.momentum = options.momentum.value_or(settings.momentum);
+        sgd.set_options(settings);
     }
+    if (options.group) {
+        require_same_on_ranks(*options.group,
+                              {fmt::format("a run of {} steps in --load", state.steps),
+                               fmt::format("one in epoch {} before batch {}", state.epoch + 1, state.batch + 1),
+                               fmt::format("the rates lr {}, momentum {}", sgd.options().lr, sgd.options().momentum)});
+        model.engine().verify_replicas();
+    }
+    return state;
+}
+
+/// Trains on the rows of `loader` as the options say, until a signal stops it at the latest: then that is returned.
+/// `evaluate`, called after every epoch and at the end, returns the test accuracy; it may be empty. `began`: when the
+/// program did.
+template <class Model, class Data, class LossFunction>
+std::optional<Stop> train(const std::string& name, const Options& options, Model& model, lockstep::Loader<Data>& loader,
+                          const LossFunction& loss, const std::function<double()>& evaluate,
+                          std::chrono::steady_clock::time_point began) {
+    std::optional<lockstep::CheckpointLock> lock;
+    if (!options.save.empty()) lock.emplace(options.save);
+    require_writable(options.json);
+    lockstep::SGD sgd(model, {.lr = options.lr.value_or(Options::default_lr),
+                              .momentum = options.momentum.value_or(Options::default_momentum)});
+    lockstep::RunState state = begin_run(options, model, sgd, loader.options().batch_size);
+    RunLog log(options, name, model.devices(), state.steps);
 
     const auto epochs = static_cast<std::uint64_t>(options.epochs);
     const std::int64_t per_epoch = loader.batches();
@@ -80,6 +89,8 @@ void train(const std::string& name, const Options& options, Model& model, lockst
                               },
                               {.micro_steps = options.micro_steps});
     trainer.set_steps(before);
+    const lockstep::StopSignals signals;
+    trainer.stop_on(signals);
     std::size_t reported = 0;  // losses that a line has told of
     bool evaluated = false;
     const auto tell = [&](std::string line) {
@@ -99,29 +110,50 @@ void train(const std::string& name, const Options& options, Model& model, lockst
         progress.line(line);
         evaluated = true;
     };
+    const auto save = [&] {
+        log.flush();
+        if (options.save.empty()) return;
+        state.batch_size = loader.options().batch_size;
+        state.steps = static_cast<std::uint64_t>(trainer.steps());
+        lockstep::save_checkpoint(model, sgd, state, options.save);
+        progress.line(fmt::format("saved {}", options.save.string()));
+    };
+
+    const SaveEvery& every = options.save_every;
     while (state.epoch < epochs && !(options.steps && trainer.steps() >= *options.steps)) {
-        state.batch = trainer.run(state.epoch, state.batch, options.steps);
+        std::optional<std::int64_t> last_step = options.steps;
+        if (every.steps > 0) {
+            const std::int64_t next = (trainer.steps() / every.steps + 1) * every.steps;
+            last_step = std::min(next, last_step.value_or(next));
+        }
+        state.batch = trainer.run(state.epoch, state.batch, last_step);
         evaluated = false;
-        if (state.batch < per_epoch) break;
-        state.batch = 0;
-        tell(fmt::format("epoch {}: ", ++state.epoch));
+        const bool epoch_ends = state.batch == per_epoch;
+        if (epoch_ends) {
+            ++state.epoch;
+            state.batch = 0;
+        }
+        if (trainer.stopped()) break;
+        const bool due = every.steps > 0    ? trainer.steps() % every.steps == 0
+                         : every.epochs > 0 ? epoch_ends && state.epoch % static_cast<std::uint64_t>(every.epochs) == 0
+                                            : false;
+        if (due && trainer.steps() < before + total) save();
+        if (epoch_ends) tell(fmt::format("epoch {}: ", state.epoch));
     }
-    if (!evaluated && state.batch > 0)
+    const std::optional<int> signal = trainer.stopped();
+    if (!evaluated && signal)
+        figures.test_accuracy.reset();
+    else if (!evaluated && state.batch > 0)
         tell(fmt::format("epoch {}, step {} of {}: ", state.epoch + 1, state.batch, per_epoch));
     else if (!evaluated)
         tell(fmt::format("after {} epochs: ", state.epoch));
 
-    log.flush();
-    if (!options.save.empty()) {
-        state.batch_size = loader.options().batch_size;
-        state.steps = static_cast<std::uint64_t>(trainer.steps());
-        lockstep::save(model, options.save);
-        lockstep::save_resume(model, sgd, state, options.save);
-        progress.line(fmt::format("saved {}", options.save.string()));
-    }
+    save();
     figures.samples_per_second = trainer.rows_per_second();
     figures.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     report(options, figures, model.devices());
+    if (!signal) return std::nullopt;
+    return Stop{*signal, options.leads() ? how_to_go_on(options, *signal, trainer.steps()) : ""};
 }
 
 }  // namespace program

@@ -104,6 +104,27 @@ TEST_CASE("whenever a program that saves is killed, a pair is there that goes on
                     static_cast<unsigned long long>(last.steps()));
 }
 
+TEST_CASE("who loads while another program saves finds a pair") {
+    const TemporaryDirectory directory;
+    const auto file = directory / "net";
+    Uninterrupted expected(3);
+    auto process = writer(file, 3, "new");
+    REQUIRE(comes_true([&] { return std::filesystem::exists(resume_path(file)); }));
+    std::uint64_t last = 0;
+    int changes = 0;
+    for (int trial = 0; trial < 300; ++trial) {
+        Training training(99);
+        const auto run = training.load(file);
+        REQUIRE(run);
+        CHECK(run->steps >= last);
+        changes += run->steps > last ? 1 : 0;
+        last = run->steps;
+        CHECK((training.weights() == expected.after(last)));
+    }
+    CHECK(changes > 1);
+    CHECK_FALSE(process.ended());
+}
+
 TEST_CASE("two programs that save to one file, frozen at any instant, never leave what is of both") {
     const TemporaryDirectory directory;
     Uninterrupted first(3), second(4);

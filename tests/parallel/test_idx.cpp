@@ -1,11 +1,16 @@
 // The IDX reader and writer against bytes put together here by hand, and against damaged ones.
 #include "lockstep/parallel/idx.h"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <zlib.h>
 
 #include <array>
 #include <cstring>
+#include <functional>
+#include <stdexcept>
 
+#include "lockstep/parallel/dataset.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/file_fixture.h"
@@ -65,7 +70,78 @@ std::string text_of(const IdxArray& array) {
     return {reinterpret_cast<const char*>(array.data.data()), array.data.size()};
 }
 
+/// Megabytes of memory that a process takes for `body`; -1 where it does not end well.
+long megabytes_for(const std::function<void()>& body) {
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        try {
+            body();
+        } catch (const std::exception&) {
+            ::_exit(1);
+        }
+        ::_exit(0);
+    }
+    int status = 0;
+    rusage used{};
+    REQUIRE(::wait4(child, &status, 0, &used) == child);
+    return status == 0 ? used.ru_maxrss / 1024 : -1;
+}
+
 }  // namespace
+
+TEST_CASE("idx: of a gzip file no more is unpacked than its header says and its content has") {
+    const TemporaryDirectory directory;
+    constexpr std::uint32_t huge = 1'200'000'000;
+    std::string noise(1'300'000, '\0');
+    std::uint64_t state = 1;
+    for (char& byte : noise)
+        byte = static_cast<char>((state = state * 6364136223846793005U + 1442695040888963407U) >> 56);
+    // Each member of a gzip file adds its content: 1.2 GB of zeros in a megabyte.
+    const std::string zeros = gzip_of(std::string(12'000'000, '\0'));
+    std::string bomb = gzip_of(idx_of(0x08, {16}, ""));
+    std::string labels = gzip_of(idx_of(0x08, {huge}, ""));
+    for (int i = 0; i < 100; ++i) bomb += zeros;
+    for (int i = 0; i < 100; ++i) labels += zeros;
+    put_bytes(directory / "bomb", bomb);
+    put_bytes(directory / "promise", gzip_of(idx_of(0x08, {huge}, noise)));
+    std::filesystem::create_directory(directory / "set");
+    for (const char* part : {"train", "t10k"}) {
+        put_bytes(directory / ("set/" + std::string(part) + "-images-idx3-ubyte"), idx_of(0x08, {2, 1, 1}, "ab"));
+        put_bytes(directory / ("set/" + std::string(part) + "-labels-idx1-ubyte.gz"), labels);
+    }
+    const auto refused = [&](const std::function<void()>& read) {
+        return megabytes_for([&] {
+            try {
+                read();
+            } catch (const DataError&) {
+                return;
+            }
+            throw std::runtime_error("was accepted");
+        });
+    };
+    const long nothing = megabytes_for([] {});
+    CHECK_THROWS_WITH(read_idx(directory / "bomb"), contains("offset 24: decompressed bytes follow the last element"));
+    for (const long megabytes :
+         {refused([&] { read_idx(directory / "bomb"); }), refused([&] { read_idx(directory / "promise"); }),
+          refused([&] { Mnist(directory / "set"); })}) {
+        CHECK(megabytes > 0);
+        CHECK(megabytes < nothing + 100);
+    }
+    CHECK_THROWS_WITH(Mnist(directory / "set"), contains("1200000000 labels") && contains("2 images"));
+}
+
+TEST_CASE("idx: a header is read alone") {
+    const TemporaryDirectory directory;
+    put_bytes(directory / "plain", idx_of(0x0c, {2, 3}, std::string(24, 'x')));
+    put_bytes(directory / "packed", gzip_of(idx_of(0x08, {7}, "abcdefg")));
+    CHECK(read_idx_header(directory / "plain").dtype == DType::i32);
+    CHECK(read_idx_header(directory / "plain").shape == std::vector<std::int64_t>{2, 3});
+    CHECK(read_idx_header(directory / "packed").shape == std::vector<std::int64_t>{7});
+    put_bytes(directory / "short", idx_of(0x08, {2, 300}, "abc"));
+    CHECK_THROWS_AS(read_idx_header(directory / "short"), DataError);
+    CHECK_THROWS_AS(read_idx_header(directory / "none"), DataError);
+}
 
 TEST_CASE("idx: plain and gzip files are read, in the machine's byte order") {
     const std::string images = idx_of(0x08, {2, 3}, "abcdef");

@@ -7,9 +7,12 @@
 #include <stdexcept>
 #include <thread>
 
+#include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/training_loop.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/random.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/file_fixture.h"
 #include "lockstep/tests/parallel/stopped_training.h"
 #include "lockstep/tests/runtime/gate.h"
 
@@ -113,6 +116,10 @@ TEST_CASE("a callback that returns false ends the training; one that returns not
     CHECK_FALSE(other.stopped());
     Trainer silent(model, sgd, loader, mse_loss);
     CHECK(silent.run(0) == 50);
+    for (const auto& function : {std::function<void(const StepReport&)>(), {[&](const StepReport&) { ++heard; }}}) {
+        Trainer by_function(model, sgd, loader, mse_loss, function);
+        CHECK(by_function.run(0) == 50);
+    }
     Trainer at_the_end(model, sgd, loader, mse_loss, [](const StepReport& step) { return step.step < 49; });
     CHECK(at_the_end.run(0) == 50);
     CHECK(at_the_end.stopped() == 0);
@@ -138,6 +145,42 @@ TEST_CASE("a signal ends the training of one process before its next step") {
         ++steps;
     }
     CHECK(steps == 0);
+}
+
+TEST_CASE("the run of docs/checkpoints.md goes on where it was stopped, with the same bits") {
+    const test::TemporaryDirectory directory;
+    const auto run_to_the_end = [](const std::filesystem::path& file, std::uint64_t epochs, std::int64_t stop_at) {
+        manual_seed(1);
+        DataParallel model(Net{}, {Device::cpu(0)}, {.shards = 2, .seed = 1});
+        SGD sgd(model, {.lr = 0.01, .momentum = 0.9});
+        Loader train(model, rows(40), {.batch_size = 4, .shuffle = true, .seed = 1});
+        RunState run{.batch_size = 4, .seed = 1};
+        if (std::filesystem::exists(file)) run = load_checkpoint(model, sgd, file).value_or(run);
+        const StopSignals signals;
+        Trainer trainer(model, sgd, train, mse_loss, [&](const StepReport& step) {
+            if (step.step == stop_at) ::raise(SIGINT);
+        });
+        trainer.set_steps(static_cast<std::int64_t>(run.steps));
+        trainer.stop_on(signals);
+        while (run.epoch < epochs && !trainer.stopped()) {
+            run.batch = trainer.run(run.epoch, run.batch);
+            if (run.batch == train.batches()) {
+                ++run.epoch;
+                run.batch = 0;
+            }
+            run.steps = static_cast<std::uint64_t>(trainer.steps());
+            run.fields["best accuracy"] = std::to_string(run.epoch);
+            save_checkpoint(model, sgd, run, file);
+        }
+        return run.steps;
+    };
+    CHECK(run_to_the_end(directory / "whole", 5, -1) == 50);
+    const std::uint64_t stopped = run_to_the_end(directory / "part", 5, 23);
+    CHECK(stopped >= 24);
+    CHECK(stopped <= 28);
+    CHECK(run_to_the_end(directory / "part", 5, -1) == 50);
+    CHECK(test::get_bytes(directory / "part") == test::get_bytes(directory / "whole"));
+    CHECK(test::get_bytes(directory / "part.resume") == test::get_bytes(directory / "whole.resume"));
 }
 
 TEST_CASE("a loss says whether it is there") {

@@ -41,11 +41,12 @@ TEST_CASE("help names all flags and succeeds") {
         CHECK(help.status == 0);
         CHECK(help.err.empty());
         for (const char* flag :
-             {"--parallel",    "--devices",       "--shards",      "--batch-size ", "--batch-size-per-device",
-              "--micro-steps", "--epochs",        "--steps",       "--lr",          "--momentum",
-              "--seed",        "--deterministic", "--workers",     "--save",        "--load",
-              "--log-dir",     "--json",          "--quiet",       "ddp",           "--backend",
-              "--rank",        "--world-size",    "--init-method", "--timeout",     "--reduction"})
+             {"--parallel",    "--devices",       "--shards",     "--batch-size ", "--batch-size-per-device",
+              "--micro-steps", "--epochs",        "--steps",      "--lr",          "--momentum",
+              "--seed",        "--deterministic", "--workers",    "--save ",       "--save-every",
+              "--load",        "--log-dir",       "--json",       "--quiet",       "ddp",
+              "--backend",     "--rank",          "--world-size", "--init-method", "--timeout",
+              "--reduction"})
             CHECK_THAT(help.out, contains(flag));
         for (const char* flag : {"--amp", "--benchmark"}) CHECK(help.out.find(flag) == std::string::npos);
     }
@@ -86,6 +87,17 @@ TEST_CASE("wrong usage is one line and status 2") {
                                     "--lr 1e999",
                                     "--momentum -1",
                                     "--seed -1",
+                                    "--seed 18446744073709551616",
+                                    "--seed 99999999999999999999999999",
+                                    "--seed 0x10",
+                                    "--seed ''",
+                                    "--save-every 5",
+                                    "--save net --save-every 0",
+                                    "--save net --save-every -1",
+                                    "--save net --save-every e",
+                                    "--save net --save-every 0e",
+                                    "--save net --save-every 1.5e",
+                                    "--save net --save-every 10 steps",
                                     "--workers -1",
                                     "--quiet=maybe",
                                     "stray"}) {
@@ -269,14 +281,31 @@ TEST_CASE("within an epoch a run goes on with the batches that it began with") {
     CHECK(place.mnist("--epochs 3 --batch-size 32 --load whole --quiet").status == 0);
 }
 
-TEST_CASE("when the disk is full the old checkpoint stays") {
+TEST_CASE("when the disk is full, or files may not be as long, the old checkpoint stays") {
     const Place place;
     REQUIRE(place.mnist("--steps 1 --quiet --save net").status == 0);
     const std::string before = get_bytes(place.directory / "net");
-    const Run full = place.mnist("--steps 2 --quiet --save net", "trap '' XFSZ; ulimit -f 8;");
-    CHECK(full.status == 1);
-    CHECK(full.lines_of_err() == 1);
-    CHECK(get_bytes(place.directory / "net") == before);
+    for (const char* limited : {"trap '' XFSZ; ulimit -f 8;", "ulimit -f 8;"}) {
+        const Run full = place.mnist("--steps 2 --quiet --save net", limited);
+        CHECK(full.status == 1);
+        CHECK(full.lines_of_err() == 1);
+        CHECK_THAT(full.err, contains("File too large"));
+        CHECK(get_bytes(place.directory / "net") == before);
+    }
+    // A log, and what is printed, are held to it as well.
+    const Run log = place.mnist("--steps 100 --epochs 100 --quiet --log-dir log", "ulimit -f 4;");
+    CHECK(log.status == 1);
+    CHECK_THAT(log.err, contains("log/mnist.jsonl cannot be written"));
+}
+
+TEST_CASE("a seed is read in decimal digits, all of them") {
+    const Place place;
+    const std::string common = "--steps 2 --quiet --shards 2 --save ";
+    REQUIRE(place.mnist(common + "largest --seed 18446744073709551615").status == 0);
+    REQUIRE(place.mnist(common + "ten --seed 10").status == 0);
+    REQUIRE(place.mnist(common + "zero-ten --seed 010").status == 0);
+    CHECK(get_bytes(place.directory / "ten") == get_bytes(place.directory / "zero-ten"));
+    CHECK(place.mnist("--steps 4 --quiet --load largest --seed 18446744073709551615").status == 0);
 }
 
 TEST_CASE("linear finds its line") {

@@ -2,6 +2,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <chrono>
 #include <csignal>
 #include <future>
 #include <thread>
@@ -158,6 +159,24 @@ TEST_CASE("handlers of signals are as they were, and ignored signals stay ignore
     CHECK(std::signal(SIGCHLD, child) == SIG_IGN);
     std::signal(SIGHUP, hang_up);
     std::signal(SIGINT, before);
+}
+
+TEST_CASE("ranks that save when they are told to end have their own time for it") {
+    const bool enough = GENERATE(true, false);
+    LaunchOptions options = worker({"deaf=15"}, 2);
+    const TemporaryDirectory directory;
+    options.command.push_back("pid=" + directory.path().string());
+    options.command.emplace_back("sleep=1500");
+    options.grace = std::chrono::milliseconds(100);
+    options.stop_grace = std::chrono::milliseconds(enough ? 20000 : 200);
+    std::thread user([&] {
+        test::processes_in(directory, 2);
+        ::kill(::getpid(), SIGTERM);
+    });
+    const LaunchResult result = launch(options);
+    user.join();
+    CHECK(result.signal == SIGTERM);
+    CHECK(result.killed == !enough);
 }
 
 TEST_CASE("a program starts itself once per rank") {

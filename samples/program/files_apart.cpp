@@ -1,0 +1,58 @@
+#include "lockstep/samples/program/files_apart.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <vector>
+
+#include "lockstep/parallel/checkpoint.h"
+#include "lockstep/parallel/internal/file_name.h"
+
+namespace program {
+
+namespace {
+
+struct Named {
+    std::string what;  ///< "--json FILE"
+    std::filesystem::path path;
+    bool same(const Named& other) const {
+        return lockstep::internal::identity_of(path) == lockstep::internal::identity_of(other.path);
+    }
+};
+
+/// A checkpoint, and what belongs to it.
+std::vector<Named> checkpoint(const std::string& flag, const std::filesystem::path& path) {
+    if (path.empty()) return {};
+    const std::filesystem::path state = lockstep::resume_path(path);
+    return {{fmt::format("{} {}", flag, path.string()), path},
+            {fmt::format("the state of the run beside {} {}", flag, path.string()), state}};
+}
+
+void require_apart(const Named& one, const std::vector<Named>& others) {
+    for (const Named& other : others)
+        if (one.same(other))
+            throw UsageError(fmt::format("{} is {}, too; give each a file of its own", one.what, other.what));
+}
+
+}  // namespace
+
+void require_files_apart(const Options& options, const std::string& program) {
+    const std::vector<Named> saved = checkpoint("--save", options.save), loaded = checkpoint("--load", options.load);
+    std::vector<Named> reports;
+    if (!options.json.empty()) reports.push_back({"--json " + options.json.string(), options.json});
+    if (!options.log_dir.empty()) {
+        const std::filesystem::path log = options.log_dir / (program + ".jsonl");
+        reports.push_back({"the log " + log.string(), log});
+    }
+    for (std::size_t i = 0; i < reports.size(); ++i) {
+        require_apart(reports[i], saved);
+        require_apart(reports[i], loaded);
+        require_apart(reports[i], {reports.begin(), reports.begin() + static_cast<std::ptrdiff_t>(i)});
+    }
+    // To save where one has loaded is to go on in place; but not weights over a state.
+    if (saved.empty() || loaded.empty()) return;
+    require_apart(saved[0], {loaded[1]});
+    require_apart(saved[1], {loaded[0]});
+}
+
+}  // namespace program
