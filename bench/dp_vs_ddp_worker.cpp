@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -179,5 +180,6 @@ int main(int argc, char** argv) {
                             if (net == "cnn") measure<mnist::Cnn>(options, lengths, out);
                             if (net == "small") measure<mnist::Small>(options, lengths, out);
                             if (net == "mlp") measure<Mlp>(options, lengths, out);
+                            return std::optional<program::Stop>();  // nothing stops it
                         });
 }

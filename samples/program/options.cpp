@@ -112,10 +112,15 @@ void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
         ->needs(save);
     app.add_option("--load", options.load, "begins with these weights; continues the run of FILE.resume if it is there")
         ->type_name("FILE");
-    app.add_option("--log-dir", options.log_dir, "writes every step to DIR/" + app.get_name() + ".jsonl")
+    app.add_option("--log-dir", options.log_dir,
+                   "writes every step to DIR/" + app.get_name() + ".jsonl, with --load behind the lines that are there")
         ->type_name("DIR");
     app.add_option("--json", options.json, "writes the final figures")->type_name("FILE");
     app.add_flag("--quiet", options.quiet, "prints warnings and errors only");
+    app.footer(
+        "SIGINT (Ctrl-C) and SIGTERM stop a run behind a step, of all processes together: it is saved where --save is "
+        "given, and\nthe program ends by that signal (status 130, 143). A second signal ends it at once. Otherwise the "
+        "status is 0 for success,\n1 for a failed run, 2 for wrong usage.");
 }
 
 void join(Options& options) {

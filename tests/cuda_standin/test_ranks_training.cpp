@@ -1,6 +1,7 @@
 // DistributedDataParallel on the CUDA stand-in: collectives go through pinned memory, with the bits of one process, and
 // whatever stops a rank stops all of them.
 #include <csignal>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -178,6 +179,31 @@ TEST_CASE("a step that one rank must refuse is refused on all, and training goes
               if (test::values_of(rank.model.module()) != alone.values()) lines.push_back("it has changed the weights");
               return lines;
           }) == "");
+}
+
+TEST_CASE("what one rank wants stops all before the same step, though nobody waits for GPUs") {
+    for (const std::string& backend : backends_here()) {
+        INFO(backend);
+        CHECK(on_gpus(backend, 3, [](ProcessGroup& group) {
+                  standin::set_delays(static_cast<std::uint64_t>(group.rank()) + 1, 150);
+                  const Images images(16);
+                  Rank<test::Small> rank(group, {.shards = 3});
+                  Lines lines;
+                  for (int round = 0; round < 3; ++round) {
+                      int steps = 0;
+                      std::optional<int> why;
+                      while (!(why = rank.model.engine().stop_before_step(
+                                   group.rank() == round && steps >= 4 ? std::optional<int>(15) : std::nullopt)) &&
+                             steps < 50) {
+                          rank.step(images, 0, 16);
+                          ++steps;
+                      }
+                      if (rank.model.engine().sum_over_ranks(steps) != 3 * steps) lines.push_back("other steps");
+                      if (steps > 8 || why != 15) lines.push_back("stopped after " + std::to_string(steps));
+                  }
+                  return lines;
+              }) == "");
+    }
 }
 
 TEST_CASE("a rank that is killed: the others hear of it at once, and no step is half taken") {

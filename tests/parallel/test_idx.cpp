@@ -126,7 +126,7 @@ TEST_CASE("idx: of a gzip file no more is unpacked than its header says and its 
          {refused([&] { read_idx(directory / "bomb"); }), refused([&] { read_idx(directory / "promise"); }),
           refused([&] { Mnist(directory / "set"); })}) {
         CHECK(megabytes > 0);
-        CHECK(megabytes < nothing + 100);
+        CHECK(megabytes < nothing + 400);  // sanitizers keep what was freed
     }
     CHECK_THROWS_WITH(Mnist(directory / "set"), contains("1200000000 labels") && contains("2 images"));
 }

@@ -116,7 +116,8 @@ TEST_CASE("a callback that returns false ends the training; one that returns not
     CHECK_FALSE(other.stopped());
     Trainer silent(model, sgd, loader, mse_loss);
     CHECK(silent.run(0) == 50);
-    for (const auto& function : {std::function<void(const StepReport&)>(), {[&](const StepReport&) { ++heard; }}}) {
+    using Function = std::function<void(const StepReport&)>;
+    for (const Function& function : {Function(), Function([&](const StepReport&) { ++heard; })}) {
         Trainer by_function(model, sgd, loader, mse_loss, function);
         CHECK(by_function.run(0) == 50);
     }

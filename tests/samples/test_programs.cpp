@@ -48,6 +48,7 @@ TEST_CASE("help names all flags and succeeds") {
               "--backend",     "--rank",          "--world-size", "--init-method", "--timeout",
               "--reduction"})
             CHECK_THAT(help.out, contains(flag));
+        CHECK_THAT(help.out, contains("A second signal ends it at once"));
         for (const char* flag : {"--amp", "--benchmark"}) CHECK(help.out.find(flag) == std::string::npos);
     }
     CHECK_THAT(place.run("mnist --help").out, contains("--net"));
