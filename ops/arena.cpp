@@ -25,18 +25,6 @@ Registry& registry() {
     return *instance;
 }
 
-std::shared_ptr<ParameterStore> registered_store(const std::vector<NamedTensor>& tensors) {
-    const std::scoped_lock lock(registry().mutex);
-    for (const NamedTensor& named : tensors) {
-        const auto& whole = named.member->tensor().impl()->storage->buffer->whole();
-        if (!whole) continue;
-        const auto found = registry().stores.find(whole.get());
-        if (found != registry().stores.end())
-            if (auto store = found->second.lock()) return store;
-    }
-    return nullptr;
-}
-
 Device device_of(const std::vector<NamedTensor>& tensors) {
     if (tensors.empty()) return Device::host();
     const Device first = tensors.front().member->tensor().device();
@@ -86,7 +74,7 @@ std::vector<ArenaLayout> lay_out(const std::vector<NamedTensor>& tensors, bool p
 ParameterStore::ParameterStore(const std::vector<NamedTensor>& tensors, const std::vector<Device>& devices)
     : parameters_(lay_out(tensors, true)), buffers_(lay_out(tensors, false)) {
     device_of(tensors);
-    if (registered_store(tensors))
+    if (find(tensors))
         throw InvalidArgument(fmt::format(
             "the parameter {} belongs to another wrapper or optimizer already; copy the model to wrap it again",
             tensors.front().name));
@@ -135,9 +123,21 @@ ParameterStore::~ParameterStore() {
     std::erase_if(registry().stores, [](const auto& entry) { return entry.second.expired(); });
 }
 
+std::shared_ptr<ParameterStore> ParameterStore::find(const std::vector<NamedTensor>& tensors) {
+    const std::scoped_lock lock(registry().mutex);
+    for (const NamedTensor& named : tensors) {
+        const auto& whole = named.member->tensor().impl()->storage->buffer->whole();
+        if (!whole) continue;
+        const auto found = registry().stores.find(whole.get());
+        if (found != registry().stores.end())
+            if (auto store = found->second.lock()) return store;
+    }
+    return nullptr;
+}
+
 std::shared_ptr<ParameterStore> ParameterStore::of(const std::vector<NamedTensor>& tensors) {
     if (tensors.empty()) throw InvalidArgument("the model has no parameters: list its members with LOCKSTEP_MEMBERS");
-    if (auto store = registered_store(tensors)) return store;
+    if (auto store = find(tensors)) return store;
     const Device home = device_of(tensors);
     auto store = std::make_shared<ParameterStore>(tensors, std::vector<Device>{home});
     store->enlist(store);

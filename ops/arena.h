@@ -13,6 +13,7 @@
 
 #include "lockstep/ops/module.h"
 #include "lockstep/runtime/memory.h"
+#include "lockstep/runtime/one_thread.h"
 
 namespace lockstep {
 
@@ -58,6 +59,8 @@ public:
     ParameterStore(const ParameterStore&) = delete;
     ParameterStore& operator=(const ParameterStore&) = delete;
 
+    /// The store that holds some of `tensors`, or null.
+    static std::shared_ptr<ParameterStore> find(const std::vector<NamedTensor>& tensors);
     /// The store that holds the parameters of `tensors`, or a new one on the device where they lie.
     static std::shared_ptr<ParameterStore> of(const std::vector<NamedTensor>& tensors);
 
@@ -85,6 +88,9 @@ public:
     /// Grows when `trainable_flags` may have changed.
     std::uint64_t trainable_version() const { return parameter_group_->flags; }
 
+    /// Who uses the model now, through its wrapper or an optimizer. Every public call of these holds a Use.
+    OneThreadAtATime& one_thread() { return one_thread_; }
+
     /// Performs an optimizer's update where a wrapper owns the replicas; empty for a plain model.
     std::function<void(Optimizer&)> update_hook;
     /// Whether the optimizer of that id exists; optimizers enter and leave themselves.
@@ -102,6 +108,7 @@ private:
     std::shared_ptr<StorageGroup> parameter_group_ = std::make_shared<StorageGroup>();
     std::shared_ptr<StorageGroup> buffer_group_ = std::make_shared<StorageGroup>();
     std::map<std::uint64_t, Optimizer*> optimizers_;
+    OneThreadAtATime one_thread_{"this model"};
     mutable std::string trainable_flags_;
     mutable std::uint64_t trainable_flags_of_ = ~std::uint64_t{0};  // the trainable_version that they are of
 };

@@ -5,11 +5,13 @@
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/operations.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Pair stride, Pair padding) {
+    const PublicCall call("conv2d");
     checks::floating("conv2d", "input", x);
     checks::floating("conv2d", "weight", weight);
     checks::same_dtype("conv2d", "weight", weight, x);
@@ -58,6 +60,7 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Pair st
 }
 
 Tensor max_pool2d(const Tensor& x, Pair kernel_size, std::optional<Pair> stride, Pair padding) {
+    const PublicCall call("max_pool2d");
     checks::floating("max_pool2d", "input", x);
     checks::dims("max_pool2d", "input", x, 4, "(N, C, H, W)");
     const Pair step = stride.value_or(kernel_size);

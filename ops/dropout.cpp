@@ -4,12 +4,14 @@
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/operations.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/public_call.h"
 
 namespace lockstep {
 
 namespace {
 
 Tensor masked(const char* name, const Tensor& x, const Shape& mask_shape, double p) {
+    const PublicCall call(name);
     checks::floating(name, "input", x);
     // The mask is made where x lies; it has no input that would say so.
     const Tensor mask = Tensor::empty(mask_shape, x.dtype(), x.device());

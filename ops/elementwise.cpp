@@ -7,6 +7,7 @@
 #include "lockstep/ops/internal/operations.h"
 #include "lockstep/ops/internal/reduce_to.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
@@ -49,6 +50,7 @@ struct Origin {
 
 Tensor binary(BinaryKind kind, const Tensor& a, const Tensor& b) {
     const char* name = name_of_kind(kind);
+    const PublicCall call(name);
     for (const Tensor* tensor : {&a, &b}) {
         checks::defined(name, tensor == &a ? "the first tensor" : "the second tensor", *tensor);
         if (tensor->dtype() == DType::boolean)
@@ -98,6 +100,7 @@ Tensor binary(BinaryKind kind, const Tensor& a, const Tensor& b) {
 
 /// scale * x + shift.
 Tensor affine(const char* name, const Tensor& x, double scale, double shift) {
+    const PublicCall call(name);
     checks::floating(name, "the tensor", x);
     const Tensor y = apply_one(Affine(scale, shift), {x}, like(x));
     if (needs_tape({x}))
@@ -108,8 +111,9 @@ Tensor affine(const char* name, const Tensor& x, double scale, double shift) {
 }
 
 /// The number as a tensor that meets `like` in an operation.
-Tensor number(double value, const Tensor& other) {
-    checks::defined("arithmetic with a number", "the tensor", other);
+Tensor number(const char* name, double value, const Tensor& other) {
+    const PublicCall call(name);
+    checks::defined(name, "the tensor", other);
     return Tensor::full({}, value, other.dtype(), other.device());
 }
 
@@ -118,6 +122,7 @@ bool is_integral(const Tensor& x) { return x.defined() && !is_floating(x.dtype()
 /// A function of one tensor whose gradient is that of y times what `slope` makes of x and y.
 template <class Slope>
 Tensor unary(UnaryKind kind, const Tensor& x, const char* name, bool save_x, bool save_y, Slope slope) {
+    const PublicCall call(name);
     checks::floating(name, "the tensor", x);
     const Tensor y = apply_one(Unary(kind), {x}, like(x));
     if (!needs_tape({x})) return y;
@@ -137,14 +142,22 @@ Tensor sub(const Tensor& a, const Tensor& b) { return binary(BinaryKind::sub, a,
 Tensor mul(const Tensor& a, const Tensor& b) { return binary(BinaryKind::mul, a, b); }
 Tensor div(const Tensor& a, const Tensor& b) { return binary(BinaryKind::div, a, b); }
 
-Tensor operator+(const Tensor& a, double b) { return is_integral(a) ? add(a, number(b, a)) : affine("add", a, 1, b); }
-Tensor operator-(const Tensor& a, double b) { return is_integral(a) ? sub(a, number(b, a)) : affine("sub", a, 1, -b); }
-Tensor operator*(const Tensor& a, double b) { return is_integral(a) ? mul(a, number(b, a)) : affine("mul", a, b, 0); }
-Tensor operator/(const Tensor& a, double b) {
-    return is_integral(a) ? div(a, number(b, a)) : affine("div", a, 1 / b, 0);
+Tensor operator+(const Tensor& a, double b) {
+    return is_integral(a) ? add(a, number("add", b, a)) : affine("add", a, 1, b);
 }
-Tensor operator-(double a, const Tensor& b) { return is_integral(b) ? sub(number(a, b), b) : affine("sub", b, -1, a); }
-Tensor operator/(double a, const Tensor& b) { return div(number(a, b), b); }
+Tensor operator-(const Tensor& a, double b) {
+    return is_integral(a) ? sub(a, number("sub", b, a)) : affine("sub", a, 1, -b);
+}
+Tensor operator*(const Tensor& a, double b) {
+    return is_integral(a) ? mul(a, number("mul", b, a)) : affine("mul", a, b, 0);
+}
+Tensor operator/(const Tensor& a, double b) {
+    return is_integral(a) ? div(a, number("div", b, a)) : affine("div", a, 1 / b, 0);
+}
+Tensor operator-(double a, const Tensor& b) {
+    return is_integral(b) ? sub(number("sub", a, b), b) : affine("sub", b, -1, a);
+}
+Tensor operator/(double a, const Tensor& b) { return div(number("div", a, b), b); }
 
 Tensor neg(const Tensor& x) {
     return unary(UnaryKind::neg, x, "neg", false, false,

@@ -1,6 +1,8 @@
 // The functions of a model, with gradients. Names, arguments and defaults are those of torch and
-// torch.nn.functional. Inputs are f32 or f64, all of one dtype and on one device; results are fresh tensors there.
-// Each enqueues its work and returns at once. Wrong shapes, dtypes and attributes throw InvalidArgument.
+// torch.nn.functional, as far as they stand here: what these take beyond that is not there, and the larger gaps are
+// named. Inputs are f32 or f64, all of one dtype (torch promotes) and on one device; results are fresh tensors there.
+// Each enqueues its work and returns at once. Wrong shapes, dtypes and attributes throw InvalidArgument, in the name of
+// the function that was called.
 #pragma once
 
 #include <cstdint>
@@ -64,16 +66,18 @@ private:
 /// Sum over `dims`. Of a batch it is that of the shard; `sum_over_shards` adds those up.
 Tensor sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
-/// Index (i64) of the first largest element along `dim`, or of the flattened tensor. Not differentiable.
+/// Index (i64) of the first largest element along `dim`, or of the flattened tensor. Not differentiable. Integers are
+/// converted first, as for sum and mean.
 Tensor argmax(const Tensor& x, std::optional<int> dim = std::nullopt, bool keepdim = false);
-/// Tensors alike in all dimensions but `dim`, one after another along it.
+/// Tensors alike in all dimensions but `dim`, one after another along it. Of integers not (gather in functions.h is).
 Tensor cat(const std::vector<Tensor>& tensors, int dim = 0);
 /// Dimensions start_dim..end_dim as one.
 Tensor flatten(const Tensor& x, int start_dim = 0, int end_dim = -1);
 
 // ---- linear algebra, convolution, pooling -----------------------------------------------------------------------
 
-/// (M, K) x (K, N), or (B, M, K) x (B, K, N); a matrix beside a batch of them is used for each. Out: ((B,) M, N).
+/// (M, K) x (K, N), or (B, M, K) x (B, K, N); a matrix beside a batch of them is used for each. Out: ((B,) M, N). Not
+/// there: vectors, more than one dimension of batches, batches of 1 that are broadcast.
 Tensor matmul(const Tensor& a, const Tensor& b);
 /// x (..., in) weight^T + bias; weight (out, in), bias (out) or undefined. Out: (..., out).
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
@@ -86,10 +90,12 @@ struct Pair {
 };
 
 /// Cross-correlation of x (N, C, H, W) with weight (K, C, kh, kw), zero padding, plus bias (K) or undefined.
-/// Out: (N, K, (H + 2 padding - kh) / stride + 1, ...).
+/// Out: (N, K, (H + 2 padding - kh) / stride + 1, ...). Not there: dilation, groups, padding by name ("same"), an image
+/// without N.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Pair stride = 1, Pair padding = 0);
 /// Largest element of every window of x (N, C, H, W); stride defaults to the window, which has at most 255 elements.
-/// Where several are largest, the first one takes the gradient.
+/// Where several are largest, the first one takes the gradient. Not there: dilation, ceil_mode, return_indices, an
+/// image without N.
 Tensor max_pool2d(const Tensor& x, Pair kernel_size, std::optional<Pair> stride = std::nullopt, Pair padding = 0);
 
 // ---- normalisation and softmax ----------------------------------------------------------------------------------
@@ -112,7 +118,8 @@ struct BatchNormOptions {
 /// running statistics, with the mean and biased variance of x; the running statistics (C), where given, move by
 /// `momentum` towards the mean and the unbiased variance, when the step commits. Otherwise with the running
 /// statistics. Throws InvalidArgument when training with one value per channel, before anything has changed; with
-/// synchronized statistics that is left to the whole batch.
+/// synchronized statistics that is left to the whole batch. Not there: other shapes than (N, C, H, W), and momentum
+/// None (a plain average over the calls).
 Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var, const Tensor& weight = {},
                   const Tensor& bias = {}, const BatchNormOptions& options = {});
 
@@ -124,7 +131,8 @@ Tensor log_softmax(const Tensor& x, int dim);
 /// Elements become 0 with probability p, the others are divided by 1 - p. Which ones depends on the seed, the step, the
 /// ordinal of the call and the global row, not on the shards. Without `training` x itself.
 Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
-/// The same with one draw for every (n, c) of x (N, C, ...): whole channels.
+/// The same with one draw for every (n, c) of x (N, C, ...): whole channels. Dimension 0 is always N (torch takes three
+/// dimensions for (C, H, W)).
 Tensor dropout2d(const Tensor& x, double p = 0.5, bool training = true);
 
 // ---- across shards ----------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
 
 #include "lockstep/ops/internal/operations.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/eager_reports.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/runtime/tape.h"
@@ -94,8 +95,10 @@ BatchNorm2d::BatchNorm2d(std::int64_t num_features, const BatchNorm2dOptions& o)
 Tensor BatchNorm2d::forward(const Tensor& x) const {
     const Tensor y = batch_norm(x, value_or_none(running_mean), value_or_none(running_var), value_or_none(weight),
                                 value_or_none(bias), {training, options.momentum, options.eps, options.statistics});
-    if (training && num_batches_tracked)
+    if (training && num_batches_tracked) {
+        eager_reports::carry(x, num_batches_tracked->tensor());  // counts what the running statistics count
         apply(std::make_shared<const IncrementCounter>(), {}, {num_batches_tracked->tensor()});
+    }
     return y;
 }
 

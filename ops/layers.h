@@ -1,7 +1,8 @@
 // Layers: modules with parameters, or functions with their attributes. Parameters have PyTorch's names, shapes, order
 // and initial distributions; they are drawn on the host from `manual_seed`'s generator, in the order of construction,
-// and born there. Constructors throw InvalidArgument. Shapes and formulas: the functions of the same name in
-// functional.h.
+// and born there in f32 (`to` in module.h moves and converts a module). Constructors throw InvalidArgument. Shapes,
+// formulas and what is not there: the functions of the same name in functional.h. Arguments that are not listed here
+// (device, dtype, inplace, padding_mode, ...) are not there either.
 #pragma once
 
 #include <cstddef>

@@ -5,6 +5,7 @@
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/operations.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
@@ -37,6 +38,7 @@ Tensor product(const Tensor& a, const Tensor& b) {
 }  // namespace
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
+    const PublicCall call("matmul");
     checks::floating("matmul", "the first tensor", a);
     checks::floating("matmul", "the second tensor", b);
     checks::same_dtype("matmul", "the second tensor", b, a);
@@ -56,6 +58,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+    const PublicCall call("linear");
     checks::floating("linear", "input", x);
     checks::floating("linear", "weight", weight);
     checks::same_dtype("linear", "weight", weight, x);

@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/runtime/internal/eager_reports.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
@@ -24,6 +25,7 @@ Tensor over(const std::shared_ptr<Buffer>& buffer, DType dtype, std::int64_t ele
 Optimizer::Optimizer(std::shared_ptr<ParameterStore> store) : store_(std::move(store)) {
     static std::atomic<std::uint64_t> made{0};
     id_ = ++made;  // 0 stands for none
+    const OneThreadAtATime::Use use(store_->one_thread(), "an optimizer is made");
     store_->enter_optimizer(id_, *this);
 }
 
@@ -54,6 +56,7 @@ OptimizerState& Optimizer::state_on(Device device, const std::vector<std::int64_
 }
 
 void Optimizer::step() {
+    const OneThreadAtATime::Use use(store_->one_thread(), "optimizer step");
     if (store_->update_hook)
         store_->update_hook(*this);
     else
@@ -61,6 +64,7 @@ void Optimizer::step() {
 }
 
 void Optimizer::zero_grad() {
+    const OneThreadAtATime::Use use(store_->one_thread(), "zero_grad");
     for (const ArenaLayout& arena : store_->parameters())
         for (const ArenaSegment& segment : arena.segments) store_->tensor(segment).set_grad(Tensor());
 }
@@ -95,8 +99,10 @@ void Optimizer::step_plain() {
                   {over(replica.parameters[a], arena.dtype, arena.elements),
                    over(state.momentum[a], arena.dtype, arena.elements)});
             store_->tensor(segment).impl()->storage->count_write();
+            eager_reports::carry(gradients, store_->tensor(segment));
             updated.push_back(index);
         }
+        eager_reports::carry(gradients, table);
         apply_one(MarkUpdated(updated), {}, table);
     }
     state.settings_version = settings_version();

@@ -22,7 +22,8 @@ struct OptimizerState {
 };
 
 /// Base of all optimizers. It knows which parameters it has and what to do to a range of an arena; where and when that
-/// happens is the wrapper's business.
+/// happens is the wrapper's business. It belongs to its model: one thread at a time uses either, and every call throws
+/// InvalidArgument while another thread is inside one.
 class Optimizer {
 public:
     explicit Optimizer(std::shared_ptr<ParameterStore> store);

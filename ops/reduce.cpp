@@ -5,6 +5,7 @@
 #include "lockstep/ops/internal/operations.h"
 #include "lockstep/ops/internal/reduce_to.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
@@ -71,11 +72,13 @@ Tensor reduce_to(const Tensor& x, const Shape& shape) {
 }
 
 Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) {
+    const PublicCall call("sum");
     checks::floating("sum", "the tensor", x);
     return sum_bits(x, dim_bits("sum", x, dims), keepdim);
 }
 
 Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
+    const PublicCall call("mean");
     checks::floating("mean", "the tensor", x);
     const std::uint32_t bits = dim_bits("mean", x, dims);
     std::int64_t count = 1;
@@ -85,6 +88,7 @@ Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
 }
 
 Tensor argmax(const Tensor& x, std::optional<int> dim, bool keepdim) {
+    const PublicCall call("argmax");
     checks::floating("argmax", "the tensor", x);
     const Tensor source = dim ? x.detach() : x.detach().reshape({x.numel()});
     const int along = dim ? wrap_dim(*dim, x.dims(), "argmax") : 0;
@@ -108,6 +112,7 @@ Tensor argmax(const Tensor& x, std::optional<int> dim, bool keepdim) {
 }
 
 Tensor cat(const std::vector<Tensor>& tensors, int dim) {
+    const PublicCall call("cat");
     if (tensors.empty()) throw InvalidArgument("cat: an empty list of tensors; give at least one");
     for (const Tensor& tensor : tensors) {
         checks::floating("cat", "a tensor", tensor);
@@ -148,6 +153,9 @@ Tensor cat(const std::vector<Tensor>& tensors, int dim) {
     return y;
 }
 
-Tensor flatten(const Tensor& x, int start_dim, int end_dim) { return x.flatten(start_dim, end_dim); }
+Tensor flatten(const Tensor& x, int start_dim, int end_dim) {
+    checks::defined("flatten", "the tensor", x);
+    return x.flatten(start_dim, end_dim);
+}
 
 }  // namespace lockstep

@@ -33,6 +33,7 @@ SGD::SGD(std::shared_ptr<ParameterStore> store, SgdOptions options) : Optimizer(
 }
 
 int SGD::add_group(const std::vector<std::string>& names, SgdOptions options) {
+    const OneThreadAtATime::Use use(store()->one_thread(), "SGD add_group");
     check(options);
     const int group = static_cast<int>(groups_.size());
     auto moved = group_of_;
@@ -62,6 +63,7 @@ const SgdOptions& SGD::options(int group) const {
 }
 
 void SGD::set_options(SgdOptions wanted, int group) {
+    const OneThreadAtATime::Use use(store()->one_thread(), "SGD settings");
     options(group);
     check(wanted);
     groups_[static_cast<std::size_t>(group)] = wanted;

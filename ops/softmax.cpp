@@ -1,11 +1,13 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/operations.h"
+#include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
 Tensor log_softmax(const Tensor& x, int dim) {
+    const PublicCall call("log_softmax");
     checks::floating("log_softmax", "input", x);
     const int along = wrap_dim(dim, x.dims(), "log_softmax");
     const Tensor y = apply_one(LogSoftmaxForward(along), {x}, like(x));

@@ -2,11 +2,13 @@
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/operations.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
 std::vector<Tensor> sum_over_shards(const std::vector<Tensor>& tensors) {
+    const PublicCall call("sum_over_shards");
     if (tensors.empty()) throw InvalidArgument("sum_over_shards: an empty list of tensors; give at least one");
     std::vector<Output> outputs;
     std::vector<bool> wanted;

@@ -43,6 +43,7 @@ public:
     class [[nodiscard]] NoSync {
     public:
         explicit NoSync(Engine& engine) : engine_(engine), before_(engine.gradient_sync()) {
+            const OneThreadAtATime::Use use(engine_.one_thread(), "no_sync");
             engine_.set_gradient_sync(false);
         }
         ~NoSync() { engine_.set_gradient_sync(before_); }

@@ -20,6 +20,7 @@
 #include "lockstep/parallel/launcher.h"
 #include "lockstep/parallel/step_log.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/forked.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/tape.h"
 #include "lockstep/runtime/warning.h"
@@ -112,6 +113,7 @@ struct Engine::Impl {
     }
 
     EngineOptions options;
+    StreamThreads threads;  // goes last
     EngineContext context;
     ConstantCache constants;
     std::unique_ptr<InFlight> in_flight;
@@ -119,10 +121,26 @@ struct Engine::Impl {
     std::unique_ptr<ReplicaKeeper> replicas;
     std::unique_ptr<LongerForm> longer;
     UnwindingNotice notice;
+    const int made_in = forked::generation();
 
     /// Before a step or forward of DDP's broadcast_buffers.
     void bring_buffers() {
         if (options.broadcast_buffers && context.job) take_buffers(context);
+    }
+
+    /// What comes in may depend on what eager calls have found.
+    void note_eager_reports(const std::vector<BatchInput>& inputs) {
+        eager_reports::add(context.eager, nullptr);
+        const auto note = [&](const Tensor& tensor) {
+            if (const eager_reports::Set& reports = eager_reports::of(tensor))
+                eager_reports::add(context.eager, reports);
+        };
+        for (const BatchInput& input : inputs)
+            if (const auto* whole = std::get_if<Tensor>(&input))
+                note(*whole);
+            else
+                for (int shard = 0; shard < std::get<ShardedTensor>(input).shards(); ++shard)
+                    note(std::get<ShardedTensor>(input).shard(shard));
     }
 
     /// The program of a call: where ranks may use different parameters, for those that any of them uses. Calls `meet`
@@ -196,6 +214,10 @@ Engine::Engine(std::vector<NamedTensor> tensors, Devices devices, EngineOptions 
 }
 
 Engine::~Engine() {
+    if (impl_->made_in != forked::generation()) {
+        forked::keep(std::move(impl_));
+        return;
+    }
     if (impl_->notice.unwinding()) note_failure();
     try {
         impl_->in_flight->drain();
@@ -213,8 +235,17 @@ int Engine::shards() const { return impl_->context.shards; }
 const EngineOptions& Engine::options() const { return impl_->options; }
 const std::shared_ptr<ParameterStore>& Engine::store() const { return impl_->context.store; }
 const ArenaCut& Engine::cut() const { return *impl_->context.cut; }
-std::uint64_t Engine::traces() const { return impl_->cache->traces(); }
-std::vector<std::uint64_t> Engine::operations_per_device() const { return impl_->replicas->operations(); }
+OneThreadAtATime& Engine::one_thread() const { return impl_->context.store->one_thread(); }
+
+std::uint64_t Engine::traces() const {
+    const OneThreadAtATime::Use use(one_thread(), "traces");
+    return impl_->cache->traces();
+}
+
+std::vector<std::uint64_t> Engine::operations_per_device() const {
+    const OneThreadAtATime::Use use(one_thread(), "operations_per_device");
+    return impl_->replicas->operations();
+}
 
 ShardRange Engine::held_shards() const { return impl_->context.held; }
 int Engine::rank() const { return impl_->context.rank(); }
@@ -233,6 +264,7 @@ Device Engine::device_of_shard(int shard) const {
 
 StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::vector<BatchInput>& inputs,
                       const ModelFunction& model, const StepOptions& options) {
+    const OneThreadAtATime::Use use(one_thread(), "step");
     if (optimizer.store() != store())
         throw InvalidArgument(
             "step: the optimizer belongs to another model; make it from this wrapper: SGD(model, ...)");
@@ -243,6 +275,7 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
             "step: inside join ranks have batches of their own; use forward, backward() and the optimizer's step()");
     const int slot = impl_->in_flight->begin();
     BatchInputs batch(impl_->context, inputs, false);
+    impl_->note_eager_reports(inputs);
     impl_->bring_buffers();
     const std::vector<bool> wants(inputs.size(), false);
     const ProgramCall call{key, Pass::step, batch.metas(), wants, model};
@@ -287,14 +320,17 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
     }
     impl_->context.stops->count();
     store()->touch_parameters();
+    impl_->context.pass_on_eager_reports(false);
     impl_->replicas->mark_current();
     return StepLoss(std::move(state));
 }
 
 ForwardResult Engine::forward(const ProgramKey& key, const std::vector<BatchInput>& inputs,
                               const ModelFunction& model) {
+    const OneThreadAtATime::Use use(one_thread(), "forward");
     const int slot = impl_->in_flight->begin();
     BatchInputs batch(impl_->context, inputs, impl_->context.job != nullptr);
+    impl_->note_eager_reports(inputs);
     const bool taped = grad_enabled();
     std::vector<bool> wants(inputs.size(), false);
     for (std::size_t i = 0; i < inputs.size(); ++i)
@@ -324,16 +360,18 @@ ForwardResult Engine::forward(const ProgramKey& key, const std::vector<BatchInpu
             prototype};
 }
 
-void Engine::set_gradient_sync(bool on) { impl_->longer->set_sync(on); }
+void Engine::set_gradient_sync(bool on) noexcept { impl_->longer->set_sync(on); }
 bool Engine::gradient_sync() const { return impl_->longer->syncs(); }
 
 void Engine::begin_join(const JoinOptions& options) {
+    const OneThreadAtATime::Use use(one_thread(), "join");
     if (!job()) throw InvalidArgument("join is for several processes; make the model distributed");
     if (impl_->longer->join) throw InvalidArgument("join: another one is going on; leave it first");
     impl_->longer->join = std::make_unique<Join>(impl_->context, options);
 }
 
 void Engine::end_join(const ForwardOfTensors& forward_of) {
+    const OneThreadAtATime::Use use(one_thread(), "join");
     struct SyncAsBefore {
         LongerForm& longer;
         bool synced = longer.syncs();
@@ -364,6 +402,7 @@ void Engine::end_join(const ForwardOfTensors& forward_of) {
 void Engine::give_up_join() noexcept { impl_->longer->join.reset(); }
 
 void Engine::set_reduction_hook(ReductionHook hook) {
+    const OneThreadAtATime::Use use(one_thread(), "register_comm_hook");
     auto& place = impl_->context.hook;
     if (!job()) throw InvalidArgument("a communication hook is for several processes; make the model distributed");
     if (place) throw InvalidArgument("register_comm_hook can only be called once");
@@ -372,9 +411,11 @@ void Engine::set_reduction_hook(ReductionHook hook) {
 }
 
 void Engine::synchronize() {
+    const OneThreadAtATime::Use use(one_thread(), "synchronize");
     impl_->in_flight->drain();
     // With nothing in flight a device that was lost has not been asked yet.
     static_cast<void>(impl_->context.commit(0).idle());
+    eager_reports::check(impl_->context.eager);
 }
 
 std::optional<int> Engine::stop_before_step(std::optional<int> why) {
@@ -393,34 +434,40 @@ std::optional<int> Engine::agree_on_stop(std::optional<int> why) {
 }
 
 std::int64_t Engine::sum_over_ranks(std::int64_t value) {
+    const OneThreadAtATime::Use use(one_thread(), "sum_over_ranks");
     synchronize();
     if (Communicator* others = job()) others->all_reduce(&value, 1, DType::i64, ReduceOp::sum);
     return value;
 }
 
 void Engine::verify_replicas() {
+    const OneThreadAtATime::Use use(one_thread(), "verify_replicas");
     synchronize();
     impl_->replicas->refresh();
     impl_->replicas->verify();
 }
 
 void Engine::log_steps(int steps) {
+    const OneThreadAtATime::Use use(one_thread(), "log_steps");
     if (steps < 0) throw InvalidArgument(fmt::format("{} steps to log: give a number from 0 up", steps));
     synchronize();
     impl_->context.recorder = steps > 0 ? std::make_shared<StepRecorder>(steps) : nullptr;
 }
 
 std::vector<LoggedStep> Engine::step_log() {
+    const OneThreadAtATime::Use use(one_thread(), "step_log");
     synchronize();
     return impl_->context.recorder ? impl_->context.recorder->read(job()) : std::vector<LoggedStep>();
 }
 
 std::uint64_t Engine::steps_done() {
+    const OneThreadAtATime::Use use(one_thread(), "steps_done");
     synchronize();
     return impl_->read_state().step;
 }
 
 void Engine::set_steps_done(std::uint64_t steps) {
+    const OneThreadAtATime::Use use(one_thread(), "set_steps_done");
     synchronize();
     StepState state = impl_->read_state();
     state.step = steps;
@@ -433,7 +480,7 @@ bool Engine::is_done(const StepLoss::State& state) const { return impl_->in_flig
 bool StepLoss::ready() const { return !state_->engine || state_->engine->is_done(*state_); }
 
 double StepLoss::item() const {
-    if (state_->engine) state_->engine->synchronize();
+    if (Engine* engine = state_->engine) engine->synchronize();
     if (state_->refused) throw StepError(state_->reason, state_->step);
     return state_->value;
 }

@@ -92,7 +92,8 @@ class StepLoss {
 public:
     struct State;
     explicit StepLoss(std::shared_ptr<State> state) : state_(std::move(state)) {}
-    /// Value of the loss. Waits for the step; throws StepError when it, or one before it, was refused.
+    /// Value of the loss. Waits for the step; throws StepError when it, or one before it, was refused; InvalidArgument
+    /// where that takes the wrapper, and another thread uses it.
     double item() const;
     /// Whether the step is done or was refused, so that `item` does not wait.
     bool ready() const;
@@ -145,6 +146,9 @@ struct ForwardResult {
 /// PyTorch's words. Empty when the devices are balanced.
 std::string imbalance_warning(const std::vector<DeviceInfo>& infos);
 
+/// One thread at a time is inside an engine's calls, or those of its wrapper, optimizers and losses: all but those that
+/// only say what the engine was made with throw InvalidArgument while another thread is inside one. Several engines may
+/// be used by several threads at once, on the same devices too.
 class Engine {
 public:
     /// Wraps the tensors of a model. Throws InvalidArgument for tensors spread over devices or wrapped already.
@@ -171,6 +175,8 @@ public:
     Device device_of_shard(int shard) const;
     /// Of this process among those that train together; 0 where it trains alone.
     int rank() const;
+    /// For whoever makes several calls that belong together, or reaches for the model's members.
+    OneThreadAtATime& one_thread() const;
     /// The processes that train together; null where this one trains alone.
     Communicator* job() const;
 
@@ -182,7 +188,7 @@ public:
 
     /// PyTorch's no_sync: backwards of forwards made while it is off leave gradients where they are, in each process.
     /// The next one whose forward was made while it is on brings all together. On at first.
-    void set_gradient_sync(bool on);
+    void set_gradient_sync(bool on) noexcept;
     bool gradient_sync() const;
     /// Between these two, ranks may make different numbers of forwards and backwards. Collective. Throws
     /// InvalidArgument for a process that trains alone and for one scope inside another, CommunicationError, and what
@@ -195,7 +201,8 @@ public:
     void give_up_join() noexcept;
     /// Several processes alone. Throws InvalidArgument when there is a hook already, or training has begun.
     void set_reduction_hook(ReductionHook hook);
-    /// Waits for all steps; throws what they have to throw.
+    /// Waits for all steps; throws what they have to throw, and what eager calls have found in the inputs and gradients
+    /// that the model was given (see Tensor).
     void synchronize();
     /// Whether training ends before the step to come, and why: a signal's number, or 0 where the program itself wants
     /// it. Each process asks before each of its steps, with what it wants (nothing: to go on); all get the same answer

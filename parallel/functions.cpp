@@ -7,8 +7,8 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/parallel/placement.h"
+#include "lockstep/runtime/internal/rest.h"
 #include "lockstep/runtime/internal/shard_tree.h"
-#include "lockstep/runtime/stream.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
@@ -222,7 +222,7 @@ void rethrow_from_replica(std::size_t replica, const std::vector<NamedTensor>& m
     const std::string where = fmt::format("replica {} on {}: ", replica,
                                           members.empty() ? "no device" : members[0].member->tensor().device().str());
     try {
-        synchronize_all();
+        rest_all_streams();
     } catch (const Error&) {
         // What a device found later is no reason to hide what the caller did first.
     }

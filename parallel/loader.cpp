@@ -8,6 +8,8 @@
 
 #include "lockstep/parallel/internal/batch_reader.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/forked.h"
+#include "lockstep/runtime/one_thread.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/warning.h"
 
@@ -186,6 +188,8 @@ struct BatchLoader::State {
         to_read = to_upload = batches;
     }
 
+    OneThreadAtATime one_thread{"this loader"};
+    const int made_in = forked::generation();
     LoaderOptions options;
     std::shared_ptr<const RowSource> source;
     std::int64_t size;
@@ -203,7 +207,9 @@ struct BatchLoader::State {
 
 BatchLoader::BatchLoader(const Engine& engine, std::shared_ptr<const RowSource> source, const LoaderOptions& options)
     : state_(std::make_unique<State>(engine, std::move(source), options)) {}
-BatchLoader::~BatchLoader() = default;
+BatchLoader::~BatchLoader() {
+    if (state_->made_in != forked::generation()) forked::keep(std::move(state_));
+}
 
 std::int64_t BatchLoader::batches() const { return state_->batches; }
 std::int64_t BatchLoader::rows() const { return std::min(state_->size, state_->batches * state_->options.batch_size); }
@@ -211,6 +217,7 @@ const LoaderOptions& BatchLoader::options() const { return state_->options; }
 
 std::uint64_t BatchLoader::begin(std::uint64_t epoch, std::int64_t first_batch) {
     State& state = *state_;
+    const OneThreadAtATime::Use use(state.one_thread, "Loader");
     if (first_batch < 0 || first_batch > state.batches)
         throw InvalidArgument(fmt::format("Loader: an epoch cannot begin at batch {}, it has {}; begin at one it has",
                                           first_batch, state.batches));
@@ -234,6 +241,7 @@ std::uint64_t BatchLoader::begin(std::uint64_t epoch, std::int64_t first_batch) 
 
 std::vector<ShardedTensor> BatchLoader::next(std::uint64_t run) {
     State& state = *state_;
+    const OneThreadAtATime::Use use(state.one_thread, "Loader");
     if (run != state.run)
         throw InvalidArgument("Loader: this epoch ended when another one began; finish one before the next");
     try {
@@ -259,7 +267,7 @@ std::vector<ShardedTensor> BatchLoader::next(std::uint64_t run) {
 }
 
 void BatchLoader::end(std::uint64_t run) noexcept {
-    if (run == state_->run) state_->stop();
+    if (run == state_->run && state_->made_in == forked::generation()) state_->stop();
 }
 
 }  // namespace detail

@@ -31,7 +31,8 @@ std::vector<std::int64_t> shuffled_order(std::int64_t count, std::uint64_t seed,
 
 namespace detail {
 
-/// What of a loader does not depend on types. All devices are driven from the thread that calls; workers only read.
+/// What of a loader does not depend on types. All devices are driven from the thread that calls, one at a time
+/// (InvalidArgument); workers only read.
 class BatchLoader {
 public:
     BatchLoader(const Engine& engine, std::shared_ptr<const RowSource> source, const LoaderOptions& options);
@@ -81,8 +82,8 @@ public:
         : core_(std::make_shared<detail::BatchLoader>(
               detail::engine_of(model), std::make_shared<detail::RowSourceOf<Data>>(std::move(data)), options)) {}
 
-    /// The batches of one epoch, to be gone through once, by the thread that drives the devices. Reading errors come
-    /// out of it as the data set threw them. Leaving it early is fine; a new epoch ends the one before.
+    /// The batches of one epoch, to be gone through once, by one thread at a time (InvalidArgument otherwise). Reading
+    /// errors come out of it as the data set threw them. Leaving it early is fine; a new epoch ends the one before.
     class Epoch {
     public:
         Epoch(std::shared_ptr<detail::BatchLoader> core, std::uint64_t epoch, std::int64_t first_batch)

@@ -11,6 +11,7 @@
 #include "lockstep/parallel/comm/unwinding_notice.h"
 #include "lockstep/parallel/launcher.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/forked.h"
 
 namespace lockstep {
 
@@ -45,15 +46,23 @@ ProcessGroup::ProcessGroup(const ProcessGroupOptions& options)
     : rendezvous_(std::make_shared<Rendezvous>(options.rendezvous)),
       communicator_(world(options, *rendezvous_)),
       queue_(std::make_unique<OperationQueue>(communicator_)),
-      notice_(std::make_unique<UnwindingNotice>()) {}
+      notice_(std::make_unique<UnwindingNotice>()),
+      made_in_(forked::generation()) {}
 
 ProcessGroup::ProcessGroup(std::shared_ptr<Rendezvous> rendezvous, std::shared_ptr<Communicator> communicator)
     : rendezvous_(std::move(rendezvous)),
       communicator_(std::move(communicator)),
       queue_(std::make_unique<OperationQueue>(communicator_)),
-      notice_(std::make_unique<UnwindingNotice>()) {}
+      notice_(std::make_unique<UnwindingNotice>()),
+      made_in_(forked::generation()) {}
 
 ProcessGroup::~ProcessGroup() {
+    if (made_in_ != forked::generation()) {  // a child's: to say goodbye is its parent's business
+        forked::keep(std::move(queue_));
+        forked::keep(std::move(communicator_));
+        forked::keep(std::move(rendezvous_));
+        return;
+    }
     if (notice_->unwinding()) abort(fmt::format("rank {} has left: an error has ended its work", rank()));
 }
 

@@ -189,6 +189,7 @@ private:
     std::unique_ptr<OperationQueue> queue_;  ///< goes before the communicator
     int subgroups_ = 0;
     std::unique_ptr<UnwindingNotice> notice_;
+    const int made_in_;  ///< see forked::generation
 };
 
 }  // namespace lockstep

@@ -45,27 +45,41 @@ requires(std::is_same_v<std::remove_cvref_t<Inputs>, Tensor>&&...) inline conste
 }  // namespace detail
 
 /// A model that is trained in shards. Made by its strategy: DataParallel or DistributedDataParallel.
+///
+/// One thread at a time uses a wrapper with its optimizers, loaders, losses, outputs and the members that it reaches:
+/// whoever calls while another thread is inside a call gets InvalidArgument, and nothing has happened. Calls may come
+/// from different threads one after another. Several wrappers may be used by several threads at once, on the same
+/// devices too. So may a copy of the model (`Net copy = *model`, made between two calls), whose tensors lie on the
+/// first device: `lockstep::to(copy, device)` moves them. Calls inside `forward` or a loss throw InvalidArgument as
+/// well.
 template <class Net>
 class ShardedModel {
 public:
-    Net* operator->() { return model_.get(); }
-    Net& operator*() { return *model_; }
-    /// The model on replica 0.
-    Net& module() { return *model_; }
+    /// The model on replica 0, as are `*` and `->`.
+    Net& module() {
+        engine_->one_thread().require_free("a member of the model");
+        return *model_;
+    }
+    Net& operator*() { return module(); }
+    Net* operator->() { return &module(); }
     Engine& engine() { return *engine_; }
     const Devices& devices() const { return engine_->devices(); }
     int shards() const { return engine_->shards(); }
     const std::shared_ptr<ParameterStore>& parameter_store() const { return engine_->store(); }
 
     /// Sets the mode of all modules.
-    void train(bool on = true) { set_training(*model_, on); }
+    void train(bool on = true) {
+        const OneThreadAtATime::Use use(engine_->one_thread(), "train");
+        set_training(*model_, on);
+    }
     void eval() { train(false); }
 
     /// One training step: forward, `loss(output, target)`, backward, reduction, update. `input`: a tensor, or a tuple
-    /// that spreads over forward's parameters, of tensors (or sharded tensors), containers and plain values; `target`
-    /// likewise, handed to the loss. `loss` must return a Loss. Returns at once; errors that only devices can find are
-    /// thrown at the latest two calls later or when the loss is read. Gradients that `backward` left are forgotten.
-    /// `options`: `{.micro_steps = 4}` takes the batch in four parts and updates once (gradient accumulation).
+    /// that spreads over forward's parameters, of tensors (or sharded tensors), containers, structs that list their
+    /// members with LOCKSTEP_MEMBERS and plain values (structure.h); `target` likewise, handed to the loss. `loss` must
+    /// return a Loss. Returns at once; errors that only devices can find are thrown at the latest two calls later or
+    /// when the loss is read. Gradients that `backward` left are forgotten. `options`: `{.micro_steps = 4}` takes the
+    /// batch in four parts and updates once (gradient accumulation).
     template <class Input, class Target, class LossFunction>
     StepLoss step(Optimizer& optimizer, const Input& input, const Target& target, const LossFunction& loss,
                   const StepOptions& options = {}) {
@@ -74,6 +88,7 @@ public:
             std::is_same_v<std::invoke_result_t<const LossFunction&, Result, const structure::traced_t<Target>&>, Loss>,
             "step takes a loss that returns lockstep::Loss, a sum of terms that is exact on shards; write what is "
             "none with sum_over_shards, or on gathered outputs (forward, then backward)");
+        const OneThreadAtATime::Use use(engine_->one_thread(), "step");
         const auto both = std::tie(input, target);
         ProgramKey& key = key_of(both);
         key.text.add(std::string_view(typeid(LossFunction).name()));
@@ -94,13 +109,15 @@ public:
             options);
     }
 
-    /// forward on all devices; outputs come gathered along dimension 0 on the output device, in the containers that
-    /// forward returns (scalars become a vector with one element a shard). Differentiable: `backward()` on a loss of
-    /// them sums the gradients into the parameters' `grad()`, once for each forward. Inside NoGrad nothing is kept.
+    /// forward on all devices; outputs come gathered along dimension 0 on the output device, in the containers and
+    /// structs that forward returns (scalars become a vector with one element a shard). Differentiable: `backward()` on
+    /// a loss of them sums the gradients into the parameters' `grad()`, once for each forward. Inside NoGrad nothing is
+    /// kept.
     template <class... Inputs>
     auto forward(const Inputs&... inputs) {
         using Result =
             std::remove_cvref_t<decltype(model_->forward(std::declval<const structure::traced_t<Inputs>&>()...))>;
+        const OneThreadAtATime::Use use(engine_->one_thread(), "forward");
         const auto all = std::tie(inputs...);
         const ForwardResult result =
             engine_->forward(key_of(all), leaves_of(all), [&](const std::vector<Tensor>& symbols) {

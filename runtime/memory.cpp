@@ -10,7 +10,10 @@
 
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/backend.h"
+#include "lockstep/runtime/internal/forked.h"
 #include "lockstep/runtime/internal/live_memory.h"
+#include "lockstep/runtime/internal/operand.h"
+#include "lockstep/runtime/internal/pool_locks.h"
 #include "lockstep/runtime/order_checker.h"
 #include "lockstep/runtime/trace.h"
 
@@ -88,6 +91,7 @@ public:
         const std::scoped_lock lock(mutex_);
         give_back_cached();
     }
+    std::mutex& mutex() { return mutex_; }
 
 private:
     struct Block {
@@ -129,11 +133,18 @@ private:
     std::map<std::string, std::size_t> held_;
 };
 
+struct Pools {
+    std::mutex mutex;
+    std::map<Device, std::unique_ptr<Pool>> of;
+};
+Pools& pools() {
+    static auto* all = new Pools;  // outlives every buffer
+    return *all;
+}
+
 Pool& pool_of(Device device) {
-    static std::mutex mutex;
-    static auto* pools = new std::map<Device, std::unique_ptr<Pool>>;  // outlives every buffer
-    const std::scoped_lock lock(mutex);
-    auto& pool = (*pools)[device];
+    const std::scoped_lock lock(pools().mutex);
+    auto& pool = pools().of[device];
     if (!pool) {
         require_visible(device);
         pool = std::make_unique<Pool>(device);
@@ -142,6 +153,18 @@ Pool& pool_of(Device device) {
 }
 
 }  // namespace
+
+void lock_pools() {
+    pools().mutex.lock();
+    for (auto& [device, pool] : pools().of)
+        if (pool) pool->mutex().lock();
+}
+
+void unlock_pools() {
+    for (auto& [device, pool] : pools().of)
+        if (pool) pool->mutex().unlock();
+    pools().mutex.unlock();
+}
 
 MemoryStats memory_stats(Device device) { return pool_of(device).stats(); }
 void reset_peak_memory(Device device) { pool_of(device).reset_peak(); }
@@ -154,6 +177,7 @@ std::shared_ptr<Buffer> Buffer::allocate(Stream& home, std::size_t bytes, std::s
     buffer->home_ = &home;
     buffer->data_ = pool_of(home.device()).take(home, std::max<std::size_t>(bytes, 1), tag);
     buffer->bytes_ = bytes;
+    buffer->made_in_ = forked::generation();
     return buffer;
 }
 
@@ -162,6 +186,7 @@ std::shared_ptr<Buffer> Buffer::allocate_pinned(std::size_t bytes) {
     buffer->home_ = &Stream::of(Device::host());
     buffer->pinned_by_ = cuda_backend().in_use() ? &cuda_backend() : &cpu_backend();
     buffer->bytes_ = bytes;
+    buffer->made_in_ = forked::generation();
     buffer->data_ = buffer->pinned_by_->allocate_pinned(std::max<std::size_t>(bytes, 1));
     if (!buffer->data_) throw OutOfMemory(fmt::format("out of pinned host memory: asked for {} bytes", bytes));
     return buffer;
@@ -196,6 +221,7 @@ std::shared_ptr<Buffer> Buffer::part(std::shared_ptr<Buffer> whole, std::size_t 
 
 Buffer::~Buffer() {
     if (whole_ || trace_ || !data_) return;
+    if (made_in_ != forked::generation()) return;  // the parent's: its streams don't run here
     if (pinned_by_) {
         try {
             for (Stream* stream : others_) stream->synchronize();
@@ -212,10 +238,7 @@ Buffer::~Buffer() {
 }
 
 void* Buffer::data() const {
-    if (trace_)
-        throw InvalidArgument(
-            "a value is read inside forward: while forward is traced its tensors have shapes but no values; "
-            "return the tensor and read it outside");
+    if (trace_) throw_without_value("");
     return data_;
 }
 

@@ -77,6 +77,7 @@ private:
     std::uint64_t trace_ = 0;  // its number; a place may be kept longer than its trace
     int trace_id_ = -1;
     Backend* pinned_by_ = nullptr;
+    int made_in_ = 0;  // see forked::generation
     std::vector<Stream*> others_;
 };
 

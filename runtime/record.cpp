@@ -5,13 +5,17 @@
 #include <algorithm>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/backend.h"
 #include "lockstep/runtime/internal/core_operations.h"
+#include "lockstep/runtime/internal/eager_reports.h"
 #include "lockstep/runtime/internal/eager_state.h"
+#include "lockstep/runtime/internal/forked.h"
 #include "lockstep/runtime/internal/kernel_registration.h"
 #include "lockstep/runtime/internal/operand.h"
+#include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/internal/strided.h"
 #include "lockstep/runtime/trace.h"
 
@@ -52,6 +56,22 @@ Signature& Signature::add(const TensorMeta& meta) {
     if (!meta.opaque) add(meta.strides);
     return *this;
 }
+
+// ---- names ------------------------------------------------------------------------------------------------------
+
+std::string call_and_operation(const char* call, std::string_view operation) {
+    if (!call || operation.starts_with(call)) return std::string(operation);
+    return fmt::format("{} ({})", call, operation);
+}
+
+namespace {
+
+/// What the caller's program has called, as far as is known.
+std::string_view called(const Operation& operation) {
+    return PublicCall::name() ? std::string_view(PublicCall::name()) : operation.name();
+}
+
+}  // namespace
 
 // ---- kernels ----------------------------------------------------------------------------------------------------
 
@@ -97,6 +117,27 @@ void KernelTable::add(std::type_index operation, Factory factory) { impl_->facto
 
 bool KernelTable::has(const Operation& operation) const { return impl_->factories.contains(typeid(operation)); }
 
+namespace {
+
+/// Calls the factory; what it throws begins with the function that was called.
+std::unique_ptr<Kernel> made_by(KernelTable::Factory factory, const Operation& operation, KernelRequest& request) {
+    const auto named = [&](const std::exception& error) {
+        const std::string_view text = error.what(), name = called(operation);
+        return text.starts_with(name) ? std::string(text) : fmt::format("{}: {}", name, text);
+    };
+    try {
+        return factory(operation, request);
+    } catch (const InvalidArgument& error) {
+        throw InvalidArgument(named(error));
+    } catch (const OutOfMemory& error) {
+        throw OutOfMemory(named(error));
+    } catch (const std::exception& error) {
+        throw DeviceError(named(error));
+    }
+}
+
+}  // namespace
+
 std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, KernelRequest& request) {
     Signature key;
     key.add(std::string_view(typeid(operation).name()));
@@ -127,9 +168,10 @@ std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, Kern
     }
     const auto factory = impl_->factories.find(typeid(operation));
     if (factory == impl_->factories.end())
-        throw DeviceError(fmt::format("operation {} has no kernel for {} devices; add one to their kernel table",
-                                      operation.name(), impl_->kind == DeviceKind::cuda ? "cuda" : "cpu"));
-    std::unique_ptr<Kernel> kernel = factory->second(operation, request);
+        throw DeviceError(fmt::format("{}: there is no kernel for {} devices; add one to their kernel table",
+                                      call_and_operation(PublicCall::name(), operation.name()),
+                                      impl_->kind == DeviceKind::cuda ? "cuda" : "cpu"));
+    std::unique_ptr<Kernel> kernel = made_by(factory->second, operation, request);
     kernel->threads = request.threads;
     kernel->hardware = hardware;
     std::shared_ptr<const Kernel> shared = std::move(kernel);
@@ -171,6 +213,7 @@ ComputeScope::~ComputeScope() {
 }
 
 int ComputeScope::threads_for(Device device) {
+    if (device.is_host() && forked::lost_host_threads()) return 1;
     if (scope_threads > 0) return scope_threads;
     return device.kind() == DeviceKind::cuda ? 1 : device_info(device).units;
 }
@@ -190,28 +233,45 @@ Device common_device(const Operation& operation, const std::vector<Tensor>& inpu
         if (!device) device = tensor.device();
         if (*device != tensor.device())
             throw InvalidArgument(fmt::format("{}: tensors on different devices, {} and {}; move one with .to(device)",
-                                              operation.name(), device->str(), tensor.device().str()));
+                                              called(operation), device->str(), tensor.device().str()));
     };
     for (const Tensor& input : inputs) look(input);
     for (const Output& output : outputs) look(output.target);
     return device.value_or(Device::host());
 }
 
-/// A tensor without value belongs to the trace that made it.
+/// A tensor without value belongs to the trace that made it, and nowhere else.
 void check_places(const Operation& operation, const std::vector<Tensor>& inputs, const std::vector<Output>& outputs,
-                  const Trace& trace) {
+                  const Trace* trace) {
     const auto look = [&](const Tensor& tensor) {
-        if (tensor.defined() && tensor.is_symbolic() && !tensor.impl()->storage->buffer->belongs_to(trace))
+        if (!tensor.defined() || !tensor.is_symbolic()) return;
+        if (!trace) throw_without_value(called(operation), fmt::format("a tensor of shape {}", tensor.shape().str()));
+        if (!tensor.impl()->storage->buffer->belongs_to(*trace))
             throw InvalidArgument(fmt::format(
                 "{}: a tensor of shape {} was kept from an earlier forward, where it had no value; return it instead",
-                operation.name(), tensor.shape().str()));
+                called(operation), tensor.shape().str()));
     };
     for (const Tensor& input : inputs) look(input);
     for (const Output& output : outputs) look(output.target);
 }
 
-void execute(Record& record, Device device) {
+/// Does the work of a kernel; what it throws says what was called.
+void perform(const Record& record, const Invocation& invocation) {
+    try {
+        record.kernel->run(invocation);
+    } catch (const Error&) {
+        throw;  // names it already
+    } catch (const std::exception& error) {
+        throw DeviceError(fmt::format("{} on {}: {}; look at what it was given",
+                                      call_and_operation(record.call, record.operation->name()),
+                                      invocation.launch.device.str(), error.what()));
+    }
+}
+
+/// Enqueues the record. `depends`: the reports that its operands depend on. Returns those of its results.
+eager_reports::Set execute(Record record, Device device, eager_reports::Set depends) {
     Stream& stream = Stream::of(device);
+    const Operation& operation = *record.operation;
     std::vector<Access> accesses;
     std::vector<void*> pointers;
     for (const auto* side : {&record.in, &record.out})
@@ -228,21 +288,39 @@ void execute(Record& record, Device device) {
         scratch = Buffer::allocate(stream, bytes, "scratch");
         accesses.push_back({scratch->data(), bytes, device, Access::Mode::write});
     }
-    const StepState* step = eager_state::step(device);
-    StatusWord* status = eager_state::status(device);
-    if (record.operation->is_random() || record.operation->reports_status())
-        accesses.push_back({step, sizeof(StepState), device, Access::Mode::read});
-    if (record.operation->commits()) accesses.push_back({status, sizeof(StatusWord), device, Access::Mode::read});
-    if (record.operation->reports_status())
+    const auto [step, good] = eager_state::of(device);
+    StatusWord* status = good;
+    const StatusWord* agreed = good;
+    std::shared_ptr<EagerReport> report;
+    if (operation.reports_status()) {
+        report = eager_reports::begin(device, called(operation));
+        status = eager_reports::word(*report);
         accesses.push_back({status, sizeof(StatusWord), device, Access::Mode::write});
+    }
+    if (operation.commits()) {
+        const eager_reports::Gate gate = eager_reports::gate(depends, device);
+        if (gate.closed) return depends;  // what it would change stays as it is
+        if (gate.word) agreed = gate.word;
+        accesses.push_back({agreed, sizeof(StatusWord), device, Access::Mode::read});
+    }
+    if (operation.is_random() || operation.reports_status())
+        accesses.push_back({step, sizeof(StepState), device, Access::Mode::read});
+    const std::string_view name = operation.name();
+    const int threads = record.kernel->threads;
+    // Operands' memory is freed in stream order; the kernel needs their addresses alone.
+    const std::size_t inputs = record.in.size();
+    record.in.clear();
+    record.out.clear();
     stream.run(
-        record.operation->name(), accesses,
-        [kernel = record.kernel, pointers = std::move(pointers), inputs = record.in.size(), step, status,
-         memory = scratch ? scratch->data() : nullptr, ordinal = record.ordinal](const Launch& launch) {
-            kernel->run(
-                {launch, pointers.data(), pointers.data() + inputs, memory, step, status, status, ordinal, 0, 0, 1});
+        name, accesses,
+        [record = std::move(record), pointers = std::move(pointers), inputs, step = step, status, agreed,
+         memory = scratch ? scratch->data() : nullptr](const Launch& launch) {
+            perform(record, {launch, pointers.data(), pointers.data() + inputs, memory, step, status, agreed,
+                             record.ordinal, 0, 0, 1});
         },
-        record.kernel->threads);
+        threads);
+    if (report) eager_reports::add(depends, eager_reports::end(report));
+    return depends;
 }
 
 TensorMeta meta_of(const Tensor& tensor) {
@@ -269,19 +347,20 @@ Tensor converted(const Tensor& tensor, const TensorMeta& wanted) {
 std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std::vector<Tensor>& inputs,
                           const std::vector<Output>& outputs) {
     Trace* trace = Trace::current();
+    check_places(*operation, inputs, outputs, trace);
     const Device device = trace ? trace->prototype() : common_device(*operation, inputs, outputs);
     KernelRequest request;
     request.device = device;
     request.threads = trace ? trace->threads() : ComputeScope::threads_for(device);
     request.deterministic = trace ? trace->deterministic() : ComputeScope::deterministic();
     request.shards = trace && operation->span() == Span::all_shards ? trace->shards() : 1;
-    if (trace) check_places(*operation, inputs, outputs, *trace);
     for (const Tensor& input : inputs) request.in.push_back(meta_of(input));
     for (const Output& output : outputs)
         request.out.push_back(output.target.defined() ? meta_of(output.target) : output.meta);
 
     Record record;
     if (trace) record.asked = std::make_shared<const KernelRequest>(request);
+    record.call = PublicCall::name();
     record.kernel = KernelTable::of(device.kind()).make(*operation, request);
     if (operation->is_random()) record.ordinal = trace ? trace->next_ordinal() : eager_state::next_ordinal();
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -297,8 +376,8 @@ std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std:
                 throw InvalidArgument(
                     fmt::format("{} inside forward writes a tensor that lives outside it (a parameter, a buffer or a "
                                 "constant); forward may only compute",
-                                operation->name()));
-            require_single_elements(outputs[i].target, operation->name());
+                                called(*operation)));
+            require_single_elements(outputs[i].target, called(*operation));
             results.push_back(outputs[i].target);
             outputs[i].target.impl()->storage->count_write();
         } else {
@@ -315,10 +394,15 @@ std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std:
         record.out.push_back(operand_of(results.back(), meta, trace != nullptr));
     }
     record.operation = std::move(operation);
-    if (trace)
+    if (trace) {
         trace->append(std::move(record));
-    else
-        execute(record, device);
+        return results;
+    }
+    eager_reports::Set depends;
+    for (const auto* tensors : {&inputs, &std::as_const(results)})
+        for (const Tensor& tensor : *tensors) eager_reports::add(depends, eager_reports::of(tensor));
+    if (depends = execute(std::move(record), device, std::move(depends)))
+        for (const Tensor& result : results) result.impl()->storage->reports = depends;
     return results;
 }
 

@@ -169,7 +169,8 @@ struct Record {
     std::shared_ptr<const Operation> operation;
     std::shared_ptr<const Kernel> kernel;
     std::vector<Operand> in, out;
-    std::uint32_t ordinal = 0;  ///< of a random operation
+    std::uint32_t ordinal = 0;   ///< of a random operation
+    const char* call = nullptr;  ///< public function that it works for, for messages; may be null
     /// In a trace: what the kernel was asked to be, for devices of other hardware.
     std::shared_ptr<const KernelRequest> asked = nullptr;
 };

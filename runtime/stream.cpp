@@ -13,6 +13,9 @@
 #include "lockstep/runtime/copy_count.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/backend.h"
+#include "lockstep/runtime/internal/eager_reports.h"
+#include "lockstep/runtime/internal/forked.h"
+#include "lockstep/runtime/internal/rest.h"
 #include "lockstep/runtime/internal/serial_mode.h"
 #include "lockstep/runtime/order_checker.h"
 
@@ -56,6 +59,7 @@ Event& Event::operator=(Event&&) noexcept = default;
 bool Event::done() const { return impl_->done(); }
 
 void Event::synchronize() const {
+    forked::require("synchronize", device_);
     impl_->synchronize();
     if (order_check::enabled()) order_check::on_host_wait_event(id_);
 }
@@ -72,7 +76,7 @@ double Event::elapsed_ms(const Event& from, const Event& to) {
 
 void rest_at_exit() {
     try {
-        synchronize_all();
+        rest_all_streams();
     } catch (...) {  // the process is ending; there is nobody left to tell
     }
 }
@@ -136,6 +140,7 @@ Stream::Stream(Device device, StreamRole role, int index, int id)
 void Stream::run(std::string_view what, std::span<const Access> accesses, Work work, int threads) {
     if (!work)
         throw InvalidArgument(fmt::format("{} on stream {}: there is no work to run; pass a function", what, name_));
+    forked::require(what, device_);
     check_ownership(*this, what, accesses);
     for (const Access& access : accesses)
         if (access.mode == Access::Mode::peer_read) copy_count::add(access.owner, device_, access.bytes);
@@ -145,6 +150,7 @@ void Stream::run(std::string_view what, std::span<const Access> accesses, Work w
 }
 
 void Stream::account_copy(std::span<Access, 2> accesses, std::size_t bytes) {
+    forked::require("copy", device_);
     Access& from = accesses[0];
     const Access& to = accesses[1];
     if (from.owner != device_) from.mode = Access::Mode::peer_read;
@@ -179,6 +185,7 @@ void Stream::copy_2d(void* to, std::size_t to_pitch, Device to_device, const voi
 
 void Stream::fill(void* to, std::uint8_t value, std::size_t bytes) {
     if (bytes == 0) return;
+    forked::require("fill", device_);
     const Access access[] = {{to, bytes, device_, Access::Mode::write}};
     if (order_check::enabled()) order_check::on_work(id_, name_, "fill", access);
     const serial_mode::Guard guard(device_, access);
@@ -187,6 +194,7 @@ void Stream::fill(void* to, std::uint8_t value, std::size_t bytes) {
 
 void Stream::callback(std::function<void()> function) {
     if (!function) throw InvalidArgument(fmt::format("callback on stream {}: there is no function; pass one", name_));
+    forked::require("callback", device_);
     impl_->callback(std::move(function));
 }
 
@@ -195,11 +203,14 @@ void Stream::record(Event& event) {
         throw InvalidArgument(
             fmt::format("an event of {} cannot be recorded on stream {}; make one of the stream's device",
                         event.device().str(), name_));
+    forked::require("record", device_);
     if (order_check::enabled()) order_check::on_record(id_, name_, event.id());
     impl_->record(event.impl());
 }
 
 void Stream::wait(const Event& event) {
+    forked::require("wait", device_);
+    forked::require("wait", event.device());
     if (order_check::enabled()) order_check::on_wait(id_, name_, event.id());
     impl_->wait(event.impl());
 }
@@ -211,6 +222,7 @@ void Stream::wait(Stream& other) {
 }
 
 void Stream::synchronize() {
+    forked::require("synchronize", device_);
     impl_->synchronize();
     if (order_check::enabled()) order_check::on_host_wait_stream(id_);
 }
@@ -218,6 +230,11 @@ void Stream::synchronize() {
 bool Stream::idle() const { return impl_->idle(); }
 
 void synchronize_all() {
+    rest_all_streams();
+    eager_reports::check_all();
+}
+
+void rest_all_streams() {
     std::exception_ptr first;
     for (Stream* stream : StreamTable::instance().all()) {
         try {

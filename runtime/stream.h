@@ -123,7 +123,22 @@ private:
     friend class StreamTable;
 };
 
-/// Blocks the host until every stream of every device is empty; throws the first failure found.
+/// Blocks the host until every stream of every device is empty; throws the first failure found, or what eager calls
+/// have found in their data and nobody has been told yet (see Tensor).
 void synchronize_all();
+
+/// While one lives, threads that serve the streams of CPU devices stay once they are there. When the last one goes they
+/// end, as far as they have nothing to do, before its destructor returns. Without one they end when they have had
+/// nothing to do for a second. They come back with new work. Every wrapper holds one.
+class StreamThreads {
+public:
+    StreamThreads();
+    ~StreamThreads();
+    StreamThreads(const StreamThreads&) = delete;
+    StreamThreads& operator=(const StreamThreads&) = delete;
+
+private:
+    int made_in_;  // see forked::generation
+};
 
 }  // namespace lockstep

@@ -9,6 +9,7 @@
 
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
+#include "lockstep/runtime/internal/public_call.h"
 
 namespace lockstep {
 
@@ -172,7 +173,10 @@ void run_backward(const std::vector<Tensor>& roots, const std::vector<Tensor>& g
         for (std::size_t i = 0; i < node.hooks.size(); ++i)
             for (const auto& hook : node.hooks[i])
                 if (entry.gradients[i].defined()) hook(entry.gradients[i]);
-        const std::vector<Tensor> input_gradients = node.backward(entry.gradients);
+        const std::vector<Tensor> input_gradients = [&] {
+            const PublicCall call(node.name);
+            return node.backward(entry.gradients);
+        }();
         if (!retain_graph) node.backward = nullptr;
         for (std::size_t i = 0; i < node.inputs.size(); ++i) {
             const TapeNode::Edge& edge = node.inputs[i];

@@ -50,7 +50,7 @@ struct TapeNode {
     TapeNode(const TapeNode&) = delete;
     TapeNode& operator=(const TapeNode&) = delete;
 
-    std::string name;
+    const char* name = "";  ///< of the function that was called
     std::uint64_t sequence = 0;
     struct Edge {
         std::shared_ptr<TapeNode> node;  ///< maker of the input; null for leaves and inputs that need no gradient

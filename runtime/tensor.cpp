@@ -9,8 +9,9 @@
 
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
-#include "lockstep/runtime/internal/eager_state.h"
+#include "lockstep/runtime/internal/eager_reports.h"
 #include "lockstep/runtime/internal/operand.h"
+#include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/internal/strided.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/tape.h"
@@ -92,6 +93,7 @@ Tensor Tensor::empty(const Shape& shape, DType dtype, Device device) {
 }
 
 Tensor Tensor::full(const Shape& shape, double value, DType dtype, Device device) {
+    const PublicCall call("full");
     const Tensor tensor = empty(shape, dtype, device);
     tensor.fill_(value);
     return tensor;
@@ -173,6 +175,27 @@ Tensor Tensor::tag_batch(bool batch) const {
     return result;
 }
 
+void throw_without_value(std::string_view call, std::string_view what) {
+    if (Trace::current())
+        throw InvalidArgument(
+            "a value is read inside forward: while forward is traced its tensors have shapes but no values; "
+            "return the tensor and read it outside");
+    throw InvalidArgument(fmt::format(
+        "{}{}{} was kept from inside a forward or loss, where tensors have no values; return it from "
+        "forward, in a tuple, vector, map or struct with LOCKSTEP_MEMBERS, and use what the wrapper returns",
+        call, call.empty() ? "" : ": ", what));
+}
+
+namespace {
+
+void require_value(const char* call, const Tensor& tensor) {
+    if (!Trace::current() && !tensor.is_symbolic()) return;
+    throw_without_value(PublicCall::name() ? PublicCall::name() : call,
+                        fmt::format("a tensor of shape {}", tensor.shape().str()));
+}
+
+}  // namespace
+
 // ---- moving and converting --------------------------------------------------------------------------------------
 
 namespace {
@@ -192,8 +215,9 @@ Tensor moved(const Tensor& source, Device device) {
     if (device.is_host()) {
         from_stream.copy(target, device, start, source.device(), bytes);
         from_stream.synchronize();
-        eager_state::check(from_stream);
+        eager_reports::check(source.impl()->storage->reports);
     } else {
+        impl->storage->reports = source.impl()->storage->reports;
         Stream& to_stream = Stream::of(device);
         to_stream.wait(from_stream);
         to_stream.copy(target, device, start, source.device(), bytes);
@@ -208,6 +232,7 @@ Tensor moved(const Tensor& source, Device device) {
 }  // namespace
 
 Tensor Tensor::to(Device target) const {
+    const PublicCall call("to(device)");
     if (device() == target) return *this;
     if (Trace::current()) {
         if (is_symbolic())
@@ -215,6 +240,7 @@ Tensor Tensor::to(Device target) const {
                 "to(device) inside forward: tensors of forward stay on their shard's device; leave it out");
         return *this;  // constants are copied to every device by the program
     }
+    if (is_symbolic()) require_value("to(device)", *this);
     if (!target.is_host()) require_visible(target);
     const Tensor result = moved(contiguous().detach(), target);
     if (needs_tape({*this}))
@@ -225,6 +251,7 @@ Tensor Tensor::to(Device target) const {
 }
 
 Tensor Tensor::to(DType target) const {
+    const PublicCall call("to(dtype)");
     if (dtype() == target) return *this;
     const Tensor result = apply_one(Reorder(), {*this}, TensorMeta::contiguous(target, shape(), is_batch()));
     if (is_floating(target) && is_floating(dtype()) && needs_tape({*this}))
@@ -235,6 +262,7 @@ Tensor Tensor::to(DType target) const {
 }
 
 Tensor Tensor::clone() const {
+    const PublicCall call("clone");
     const Tensor result = apply_one(Reorder(), {*this}, TensorMeta::contiguous(dtype(), shape(), is_batch()));
     if (needs_tape({*this}))
         put_on_tape("clone", {*this}, {result}, [](const std::vector<Tensor>& gradients) { return gradients; });
@@ -242,6 +270,7 @@ Tensor Tensor::clone() const {
 }
 
 Tensor Tensor::contiguous() const {
+    const PublicCall call("contiguous");
     if (!is_contiguous() && defined_impl("contiguous").storage->opaque) make_strided(*this);
     return is_contiguous() ? *this : clone();
 }
@@ -260,19 +289,8 @@ void make_strided(const Tensor& tensor) {
 
 // ---- values -----------------------------------------------------------------------------------------------------
 
-namespace {
-
-void refuse_in_trace() {
-    if (Trace::current())
-        throw InvalidArgument(
-            "a value is read inside forward: while forward is traced its tensors have shapes but no values; "
-            "return the tensor and read it outside");
-}
-
-}  // namespace
-
 void Tensor::copy_out(void* values, DType wanted) const {
-    refuse_in_trace();
+    require_value("to_vector", *this);
     if (dtype() != wanted)
         throw InvalidArgument(fmt::format("reading a tensor of {} as {}: convert it with .to(dtype) first",
                                           name_of(dtype()), name_of(wanted)));
@@ -282,7 +300,7 @@ void Tensor::copy_out(void* values, DType wanted) const {
     stream.copy(values, Device::host(), first_element(source), source.device(),
                 static_cast<std::size_t>(numel()) * size_of(wanted));
     stream.synchronize();
-    eager_state::check(stream);
+    eager_reports::check(impl_->storage->reports);
 }
 
 double Tensor::item() const {
@@ -290,6 +308,7 @@ double Tensor::item() const {
         throw InvalidArgument(
             fmt::format("item: a tensor of shape {} has {} elements, not one; reduce it, or read all with to_vector()",
                         shape().str(), numel()));
+    const PublicCall call("item");
     double value = 0;
     const Tensor wide = detach().to(DType::f64);
     wide.copy_out(&value, DType::f64);
@@ -298,8 +317,8 @@ double Tensor::item() const {
 
 void* Tensor::raw_data(DType wanted, bool writes) const {
     const TensorImpl& impl = defined_impl("data");
-    refuse_in_trace();
-    if (!device().is_host() || is_symbolic())
+    require_value("data", *this);
+    if (!device().is_host())
         throw InvalidArgument(
             fmt::format("data: the tensor is on {}; use to_vector() or .to(Device::host())", device().str()));
     if (impl.meta.dtype != wanted)
@@ -307,6 +326,7 @@ void* Tensor::raw_data(DType wanted, bool writes) const {
                                           name_of(impl.meta.dtype), name_of(wanted)));
     make_strided(*this);
     if (!is_contiguous()) throw InvalidArgument("data: the tensor is not contiguous; take .contiguous() first");
+    eager_reports::check(impl_->storage->reports);
     if (writes) impl_->storage->count_write();
     return first_element(*this);
 }

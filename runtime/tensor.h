@@ -21,6 +21,7 @@
 namespace lockstep {
 
 class Tensor;
+struct EagerReports;
 struct TapeNode;
 
 /// A backend's own arrangement of a whole tensor (oneDNN's blocked formats). Immutable.
@@ -65,6 +66,8 @@ struct Storage {
     std::shared_ptr<const OpaqueLayout> opaque;  ///< null: strided
     std::uint64_t writes = 0;                    ///< to this storage alone
     std::shared_ptr<StorageGroup> group;         ///< or null
+    /// What eager calls that the values depend on may have found wrong, thrown by who reads them; mostly null.
+    std::shared_ptr<const EagerReports> reports;
 
     /// Grows with every write.
     std::uint64_t version() const { return writes + (group ? group->all_writes : 0); }
@@ -85,7 +88,10 @@ struct TensorImpl {
     std::vector<std::function<void(const Tensor&)>> leaf_hooks;  ///< see Tensor::register_hook
 };
 
-/// A handle: copying shares the tensor. Operations enqueue on the device's compute stream and return at once.
+/// A handle: copying shares the tensor. Operations enqueue on the device's compute stream and return at once. What only
+/// the device can find in their data (a target out of range) is thrown as InvalidArgument that names the call, once: by
+/// whoever first reads a value that depends on it (item, to_vector, str, data, a copy to the host, save), or by
+/// synchronize_all(). Tensors that share memory belong to one thread at a time.
 class Tensor {
 public:
     /// An undefined tensor: "no gradient", "no bias".
@@ -149,10 +155,11 @@ public:
     Tensor reshape(const Shape& shape) const;
     Tensor flatten(int start_dim = 0, int end_dim = -1) const;
     Tensor transpose(int dim0, int dim1) const;
-    /// Elements [start, end) of `dim`, every `step`th.
+    /// Elements [start, end) of `dim`, every `step`th; 0 <= start <= end <= size (torch counts back and clamps).
     Tensor slice(int dim, std::int64_t start, std::int64_t end, std::int64_t step = 1) const;
-    /// Row `index` of `dim`, without that dimension.
+    /// Row `index` of `dim`, without that dimension; -1 is the last one.
     Tensor select(int dim, std::int64_t index) const;
+    /// Dimensions of size 1 grown to those of `shape`, which may have more in front; a size of -1 stays.
     Tensor expand(const Shape& shape) const;
     Tensor squeeze(int dim) const;
     Tensor unsqueeze(int dim) const;

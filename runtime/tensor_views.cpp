@@ -3,6 +3,7 @@
 
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
+#include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/internal/strided.h"
 #include "lockstep/runtime/tape.h"
 
@@ -57,6 +58,7 @@ std::optional<Shape> reshaped_strides(const Shape& from, const Shape& strides, c
 }  // namespace
 
 Tensor Tensor::reshape(const Shape& wanted) const {
+    const PublicCall call("reshape");
     Shape target = wanted;
     int open = -1;
     std::int64_t known = 1;
@@ -154,18 +156,22 @@ Tensor Tensor::slice(int dim, std::int64_t start, std::int64_t end, std::int64_t
 
 Tensor Tensor::select(int dim, std::int64_t index) const {
     const int d = wrap_dim(dim, dims(), "select");
-    if (index < 0 || index >= size(d))
+    const std::int64_t row = index < 0 ? index + size(d) : index;
+    if (row < 0 || row >= size(d))
         throw InvalidArgument(
             fmt::format("select: index {} of dimension {} of {} is out of range; count from 0, or back from -1", index,
                         dim, shape().str()));
-    return slice(d, index, index + 1).squeeze(d);
+    return slice(d, row, row + 1).squeeze(d);
 }
 
-Tensor Tensor::expand(const Shape& target) const {
-    const int shift = target.dims() - dims();
+Tensor Tensor::expand(const Shape& wanted) const {
+    const int shift = wanted.dims() - dims();
     if (shift < 0)
         throw InvalidArgument(
-            fmt::format("expand of {} to {}: fewer dimensions; give at least as many", shape().str(), target.str()));
+            fmt::format("expand of {} to {}: fewer dimensions; give at least as many", shape().str(), wanted.str()));
+    Shape target = wanted;
+    for (int i = shift; i < target.dims(); ++i)
+        if (target[i] == -1) target[i] = size(i - shift);
     make_strided(*this);
     Shape steps = target;
     std::uint32_t summed = 0;

@@ -6,6 +6,7 @@
 
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
+#include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/internal/strided.h"
 #include "lockstep/runtime/tape.h"
 #include "lockstep/runtime/trace.h"
@@ -54,6 +55,7 @@ bool repeats_elements(const TensorMeta& meta) {
 }
 
 const Tensor& Tensor::copy_(const Tensor& source) const {
+    const PublicCall call("copy_");
     check_writable(*this, "copy_");
     const NoGrad no_tape;
     make_strided(*this);
@@ -72,6 +74,7 @@ const Tensor& Tensor::copy_(const Tensor& source) const {
 }
 
 const Tensor& Tensor::fill_(double value) const {
+    const PublicCall call("fill_");
     check_writable(*this, "fill_");
     const NoGrad no_tape;
     make_strided(*this);

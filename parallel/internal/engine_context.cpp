@@ -30,6 +30,16 @@ int EngineContext::rank_of(int shard) const {
     return ranks() - 1;
 }
 
+void EngineContext::pass_on_eager_reports(bool gradients) const {
+    if (!eager) return;
+    for (const ArenaLayout& layout : store->parameters())
+        for (const ArenaSegment& segment : layout.segments) {
+            const Tensor& parameter = store->tensor(segment);
+            if (const Tensor tensor = gradients ? parameter.grad() : parameter; tensor.defined())
+                eager_reports::add(tensor.impl()->storage->reports, eager);
+        }
+}
+
 std::shared_ptr<Buffer> EngineContext::scratch(Stream& stream, std::size_t bytes) {
     auto& memory = scratches[&stream];
     if (!memory || memory->bytes() < bytes) memory = Buffer::allocate(stream, bytes, "scratch");
@@ -82,6 +92,7 @@ const std::shared_ptr<Buffer>& EngineContext::received(int index) {
 void ConstantCache::refresh(const EngineContext& context, const std::shared_ptr<Storage>& storage) {
     Copies& copies = copies_[storage.get()];
     if (!copies.buffers.empty() && copies.version == storage->version()) return;
+    eager_reports::check(storage->reports);  // its values are waited for here
     copies.storage = storage;
     copies.version = storage->version();
     const Device source = storage->buffer->device();

@@ -18,6 +18,7 @@
 #include "lockstep/parallel/internal/schedule.h"
 #include "lockstep/parallel/internal/stop_agreement.h"
 #include "lockstep/parallel/placement.h"
+#include "lockstep/runtime/internal/eager_reports.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/status.h"
@@ -102,6 +103,10 @@ struct EngineContext {
     OptimizerState& state(Optimizer& optimizer, int device) const {
         return optimizer.state_on(devices[device], cut->state_elements(device));
     }
+    /// What eager calls that the model's values depend on may have found: those that made inputs or gradients.
+    eager_reports::Set eager;
+    /// The model's tensors, or its gradients, depend on them from now on.
+    void pass_on_eager_reports(bool gradients) const;
     /// Scratch memory of at least `bytes` bytes that all tasks of `stream` share.
     std::shared_ptr<Buffer> scratch(Stream& stream, std::size_t bytes);
     std::map<Stream*, std::shared_ptr<Buffer>> scratches;

@@ -53,8 +53,8 @@ void InFlight::look_at(Slot& slot) {
     const bool failed = context_.job ? context_.health->failed_step >= 0 : context_.health->failed.load();
     if (report->status.code != 0 || failed) refuse(report->status);
     if (slot.loss) {
-        slot.loss->engine = nullptr;
         slot.loss->value = slot.has_loss ? static_cast<double>(report->loss) : 0;
+        slot.loss->engine = nullptr;
         slot.loss.reset();
     }
 }
@@ -118,10 +118,10 @@ void InFlight::refuse(const StatusWord& status) {
     for (Slot& slot : slots_) {  // steps queued behind the bad one changed nothing either
         slot.busy = false;
         if (!slot.loss) continue;
-        slot.loss->engine = nullptr;
         slot.loss->refused = true;
         slot.loss->reason = reason;
         slot.loss->step = status.step;
+        slot.loss->engine = nullptr;
         slot.loss.reset();
     }
     if (failure) std::rethrow_exception(failure);

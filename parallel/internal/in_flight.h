@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -11,7 +12,8 @@
 namespace lockstep {
 
 struct StepLoss::State {
-    Engine* engine = nullptr;  ///< null once resolved
+    /// Null once the rest is there, for any thread.
+    std::atomic<Engine*> engine = nullptr;
     bool refused = false;
     double value = 0;
     std::string reason;  ///< why it was refused

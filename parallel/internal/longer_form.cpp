@@ -84,6 +84,7 @@ std::vector<Tensor> LongerForm::gather(PlacedProgram& program, std::shared_ptr<I
     for (std::size_t i = 0; i < batch.full->outputs.size(); ++i) {
         const auto output = [i](const ShardProgram& shard) -> const Operand& { return shard.outputs[i]; };
         outputs.push_back(joined(program, *instance, output, output_device));
+        if (context_.eager) outputs.back().impl()->storage->reports = context_.eager;
         if (batch.full->output_gradients[i].buffer) taped.push_back(outputs.back());
     }
     if (taped.empty()) return outputs;
@@ -102,6 +103,7 @@ std::vector<Tensor> LongerForm::gather(PlacedProgram& program, std::shared_ptr<I
                     if (alive.expired())
                         throw InvalidArgument(
                             "backward: the wrapper that made this tensor is gone; keep it until after backward");
+                    const OneThreadAtATime::Use use(context_.store->one_thread(), "backward");
                     if (*used)
                         throw InvalidArgument(
                             "backward: a wrapper's activations are freed by the first backward, retain_graph or not; "
@@ -134,6 +136,7 @@ std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& insta
             "backward: since its forward another one has gone back without bringing gradients together; call forward "
             "after that one, or go back in the order of the forwards");
     const int slot = in_flight_.begin();
+    for (const Tensor& gradient : gradients) eager_reports::add(context_.eager, eager_reports::of(gradient));
     const StepScope logged(context_.recorder.get(), StepScope::Part::some);
     const BatchProgram& batch = program.batch();
     const auto work = [&] {
@@ -182,6 +185,7 @@ std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& insta
         const ArenaSegment& segment = layout.segments[static_cast<std::size_t>(number)];
         context_.store->tensor(segment).set_grad(arena_gradient(arena, segment));
     }
+    context_.pass_on_eager_reports(true);
     std::vector<Tensor> input_gradients;
     for (std::size_t i = 0; i < input_devices.size(); ++i) {
         const auto gradient = [i](const ShardProgram& shard) -> const Operand& { return shard.input_gradients[i]; };
@@ -313,6 +317,7 @@ void LongerForm::update(Optimizer& optimizer) {
         insist([&] { in_flight_.end(slot, nullptr, context_.devices[0], nullptr); });
         insist([&] { replicas_.hand_back(); });
     });
+    context_.pass_on_eager_reports(false);
     if (join) join->note(optimizer);
     context_.store->touch_parameters();
     replicas_.mark_current();

@@ -77,6 +77,7 @@ std::vector<int> ProgramPlacer::record_lanes() {
 TaskSpec ProgramPlacer::bare_task(int replica, const Record& record) const {
     TaskSpec task;
     task.operation = record.operation;
+    task.call = record.call;
     task.kernel = kernel_on(record, context_.devices[replica]);
     task.replica = replica;
     const ControlBlock& control = context_.control[static_cast<std::size_t>(replica)];

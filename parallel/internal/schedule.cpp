@@ -7,6 +7,7 @@
 
 #include "lockstep/ops/internal/step_operations.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/public_call.h"
 
 namespace lockstep {
 
@@ -151,7 +152,7 @@ void Instance::perform(const Task& task, const Launch& launch) {
         // Errors of our own say what to do.
         const bool says_more = dynamic_cast<const Error*>(&error) != nullptr;
         throw DeviceError(fmt::format("replica {} on {}, shard {}: {}: {}{}", spec.replica, launch.device.str(),
-                                      spec.shard, spec.operation->name(), error.what(),
+                                      spec.shard, call_and_operation(spec.call, spec.operation->name()), error.what(),
                                       says_more ? "" : "; look at what the operation was given"));
     }
 }

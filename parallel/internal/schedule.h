@@ -53,6 +53,7 @@ struct TaskSpec {
     std::shared_ptr<const Kernel> kernel;
     std::vector<PlaceRef> in, out;
     PlaceRef scratch;
+    const char* call = nullptr;  ///< see Record
     const StepState* step = nullptr;
     StatusWord* status = nullptr;
     const StatusWord* agreed = nullptr;

@@ -1,24 +1,32 @@
 #include "lockstep/runtime/cpu/cpu_queue.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <random>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "lockstep/runtime/cpu/thread_count.h"
+#include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/cpu_topology.h"
 #include "lockstep/runtime/internal/environment.h"
+#include "lockstep/runtime/internal/forked.h"
 
 namespace lockstep {
 
 namespace {
 
 std::atomic<int> workers{0};
+std::atomic<int> keepers{0};  // StreamThreads that live
 
 /// How long a helper stays awake without anything to do.
 constexpr std::chrono::microseconds patience(1000);
+/// How long a thread that nobody keeps stays without anything to do.
+constexpr std::chrono::seconds idle_limit(1);
 
 /// Longest delay in microseconds that a worker sleeps before an item at random (LOCKSTEP_INJECT_DELAYS): shakes out
 /// missing waits in tests.
@@ -145,31 +153,77 @@ private:
 
 }  // namespace
 
-std::shared_ptr<CpuQueue> CpuQueue::start(Device device, Part part) {
+namespace {
+
+/// All queues that there are.
+struct Queues {
+    std::mutex mutex;
+    std::vector<std::weak_ptr<CpuQueue>> all;
+};
+Queues& queues() {
+    static auto* instance = new Queues;
+    return *instance;
+}
+
+std::vector<std::shared_ptr<CpuQueue>> all_queues() {
+    const std::scoped_lock lock(queues().mutex);
+    std::vector<std::shared_ptr<CpuQueue>> found;
+    for (const auto& known : queues().all)
+        if (auto queue = known.lock()) found.push_back(std::move(queue));
+    return found;
+}
+
+}  // namespace
+
+std::shared_ptr<CpuQueue> CpuQueue::make(Device device, Part part) {
     injected_delay_us();  // a malformed setting is thrown here, not on the worker
     std::shared_ptr<CpuQueue> queue(new CpuQueue(device, part));
-    ++workers;
-    std::thread([queue] { queue->serve(); }).detach();
+    const std::scoped_lock lock(queues().mutex);
+    std::erase_if(queues().all, [](const auto& known) { return known.expired(); });
+    queues().all.push_back(queue);
     return queue;
 }
 
+void CpuQueue::need_thread() {
+    may_end_ = false;
+    if (has_thread_) return;
+    ++workers;
+    try {
+        std::thread([self = shared_from_this()] { self->serve(); }).detach();
+    } catch (const std::system_error& error) {
+        --workers;
+        throw DeviceError(
+            fmt::format("{}: the system gives no thread to work on it ({}); raise the limit of processes "
+                        "(ulimit -u, pids.max of the cgroup), or use fewer devices",
+                        device_.str(), error.code().message()));
+    }
+    has_thread_ = true;
+}
+
 void CpuQueue::run(Work work, int threads) {
+    std::unique_lock lock(mutex_);
+    need_thread();
     Item item;
     item.work = std::move(work);
     item.threads = threads;
-    push(std::move(item));
+    push(lock, std::move(item));
 }
 
-void CpuQueue::record(std::shared_ptr<CpuEventState> event, std::uint64_t ticket) {
-    push({{}, 0, std::move(event), ticket, false});
+void CpuQueue::record(std::shared_ptr<CpuEventState> event) {
+    std::unique_lock lock(mutex_);
+    need_thread();
+    // Under the lock: who sees the ticket finds its record here, in front of whatever waits for work that waits for it.
+    const std::uint64_t ticket = event->issue();
+    push(lock, {{}, 0, std::move(event), ticket, false});
 }
 
 void CpuQueue::wait(std::shared_ptr<CpuEventState> event, std::uint64_t ticket) {
-    push({{}, 0, std::move(event), ticket, true});
+    std::unique_lock lock(mutex_);
+    need_thread();
+    push(lock, {{}, 0, std::move(event), ticket, true});
 }
 
-void CpuQueue::push(Item item) {
-    std::unique_lock lock(mutex_);
+void CpuQueue::push(std::unique_lock<std::mutex>& lock, Item item) {
     items_.push_back(std::move(item));
     if (!claimed_ && items_.size() == 1) leave(lock);
 }
@@ -181,9 +235,7 @@ bool CpuQueue::ready() const {
 void CpuQueue::serve() {
     Helpers& helpers = Helpers::instance();
     std::unique_lock lock(mutex_);
-    for (;;) {
-        changed_.wait(lock, [this] { return !claimed_ && (ready() || (closing_ && items_.empty())); });
-        if (items_.empty()) return;
+    while (await_work(lock)) {
         claimed_ = true;
         if (part_ == Part::helper) helpers.wake_up();
         const UsedCores own(1);
@@ -203,6 +255,20 @@ void CpuQueue::serve() {
             lock.lock();
         }
         leave(lock);
+    }
+    has_thread_ = false;
+    --workers;
+    rested_.notify_all();
+}
+
+bool CpuQueue::await_work(std::unique_lock<std::mutex>& lock) {
+    const auto something = [this] { return !claimed_ && (ready() || (items_.empty() && may_end_)); };
+    for (;;) {
+        if (keepers > 0)
+            changed_.wait(lock, something);
+        else if (!changed_.wait_for(lock, idle_limit, something) && (keepers > 0 || claimed_ || !items_.empty()))
+            continue;
+        return !items_.empty();
     }
 }
 
@@ -271,7 +337,7 @@ void CpuQueue::perform(Item& item) {
 void CpuQueue::leave(std::unique_lock<std::mutex>& lock) {
     claimed_ = false;
     if (items_.empty()) {
-        if (closing_) changed_.notify_all();
+        if (may_end_) changed_.notify_all();
         return;
     }
     const Item& front = items_.front();
@@ -306,10 +372,24 @@ bool CpuQueue::idle() const {
     return items_.empty() && !busy_;
 }
 
-void CpuQueue::close() {
+void CpuQueue::let_thread_end() {
     const std::scoped_lock lock(mutex_);
-    closing_ = true;
+    may_end_ = true;
     changed_.notify_all();
+}
+
+void CpuQueue::await_end_of_thread() {
+    std::unique_lock lock(mutex_);
+    rested_.wait(lock, [this] { return !has_thread_ || !may_end_ || claimed_ || !items_.empty(); });
+}
+
+StreamThreads::StreamThreads() : made_in_(forked::generation()) { ++keepers; }
+
+StreamThreads::~StreamThreads() {
+    if (--keepers > 0 || made_in_ != forked::generation()) return;
+    const std::vector<std::shared_ptr<CpuQueue>> all = all_queues();
+    for (const auto& queue : all) queue->let_thread_end();
+    for (const auto& queue : all) queue->await_end_of_thread();
 }
 
 }  // namespace lockstep

@@ -1,9 +1,10 @@
 // The queue behind a stream of a virtual CPU device, and the threads that serve it.
 //
-// Every queue has a thread of its own, so whatever is ready gets done even where work in other queues blocks. Waking a
-// thread takes as long as a small kernel, though, and one more busy thread than there are cores interrupts those that
-// compute. So the thread of a computing stream that has to wait for an event stays awake for a while and meanwhile
-// serves queues of the other kind (sums, updates, copies between devices), whose own threads then need not be woken.
+// Every queue with work has a thread of its own, which comes with the first item and stays a while (see StreamThreads).
+// So whatever is ready gets done even where work in other queues blocks. Waking a thread takes as long as a small
+// kernel, though, and one more busy thread than there are cores interrupts those that compute. So the thread of a
+// computing stream that has to wait for an event stays awake for a while and meanwhile serves queues of the other kind
+// (sums, updates, copies between devices), whose own threads then need not be woken.
 #pragma once
 
 #include <chrono>
@@ -29,19 +30,22 @@ public:
         alone
     };
 
-    /// Starts the thread, which ends after `close`.
-    static std::shared_ptr<CpuQueue> start(Device device, Part part);
+    static std::shared_ptr<CpuQueue> make(Device device, Part part);
+
+    // These throw DeviceError, with nothing enqueued, where there is no thread and the system gives none.
 
     /// Work for `threads` CPU threads; skipped when work before it failed and `synchronize` has not yet said so.
     void run(Work work, int threads);
-    void record(std::shared_ptr<CpuEventState> event, std::uint64_t ticket);
+    void record(std::shared_ptr<CpuEventState> event);
     void wait(std::shared_ptr<CpuEventState> event, std::uint64_t ticket);
 
     /// Blocks until the queue is empty; rethrows the first failure since the last call.
     void synchronize();
     bool idle() const;
-    /// Nothing comes any more; what is there gets done.
-    void close();
+    /// Its thread ends once what is there is done, unless more comes before.
+    void let_thread_end();
+    /// Waits until it has, or the queue has got work after all.
+    void await_end_of_thread();
 
     /// The item in front may be ready now: sees that somebody looks.
     void announce();
@@ -58,10 +62,15 @@ private:
     };
 
     CpuQueue(Device device, Part part) : device_(device), part_(part) {}
-    void push(Item item);
+    /// With the lock: sees that there is a thread.
+    void need_thread();
+    /// Likewise; there is one.
+    void push(std::unique_lock<std::mutex>& lock, Item item);
     bool ready() const;
     /// The thread of its own.
     void serve();
+    /// Waits for something to do; false: the thread may end.
+    bool await_work(std::unique_lock<std::mutex>& lock);
     /// Serves others until `until` has been reached; false when nothing was left to do for a while.
     static bool help_others(const CpuEventState& until, std::uint64_t ticket);
     /// Does what is ready, unless somebody else does, until `until` has been reached.
@@ -76,11 +85,12 @@ private:
     const Part part_;
     mutable std::mutex mutex_;
     std::condition_variable changed_;  ///< its thread waits here
-    std::condition_variable rested_;   ///< hosts wait here
+    std::condition_variable rested_;   ///< hosts wait here: for an empty queue, or the end of its thread
     std::deque<Item> items_;
     bool claimed_ = false;  ///< a thread serves it
     bool busy_ = false;     ///< an item is being done
-    bool closing_ = false;
+    bool has_thread_ = false;
+    bool may_end_ = false;  ///< the thread, once the queue is empty
     std::exception_ptr failure_;
 };
 
@@ -89,7 +99,7 @@ private:
 constexpr std::chrono::milliseconds forgotten(20);
 void wake_offered_queues();
 
-/// Threads that the library has started for CPU streams so far.
+/// Threads that CPU streams have now.
 int cpu_worker_count();
 
 }  // namespace lockstep

@@ -6,10 +6,12 @@
 
 #include "lockstep/runtime/cpu/cpu_event.h"
 #include "lockstep/runtime/cpu/thread_count.h"
+#include "lockstep/runtime/internal/forked.h"
 
 namespace lockstep {
 
 void InlineStream::run(Work work, int threads) {
+    if (threads > 1) forked::note_host_threads();
     const ThreadCount scope(threads);
     work(Launch{device_, nullptr});
 }
@@ -48,10 +50,7 @@ void InlineStream::synchronize() {}
 
 void QueueStream::run(Work work, int threads) { queue_->run(std::move(work), std::max(threads, 1)); }
 
-void QueueStream::record(EventImpl& event) {
-    const auto& state = static_cast<CpuEvent&>(event).state();
-    queue_->record(state, state->issue());
-}
+void QueueStream::record(EventImpl& event) { queue_->record(static_cast<CpuEvent&>(event).state()); }
 
 void QueueStream::wait(const EventImpl& event) {
     const auto* cpu_event = dynamic_cast<const CpuEvent*>(&event);

@@ -30,8 +30,8 @@ protected:
 /// Work goes through a queue.
 class QueueStream final : public InlineStream {
 public:
-    QueueStream(Device device, CpuQueue::Part part) : InlineStream(device), queue_(CpuQueue::start(device, part)) {}
-    ~QueueStream() override { queue_->close(); }
+    QueueStream(Device device, CpuQueue::Part part) : InlineStream(device), queue_(CpuQueue::make(device, part)) {}
+    ~QueueStream() override { queue_->let_thread_end(); }
     void run(Work work, int threads) override;
     void record(EventImpl& event) override;
     void wait(const EventImpl& event) override;

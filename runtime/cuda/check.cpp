@@ -9,6 +9,7 @@
 #include <string>
 
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/forked.h"
 
 namespace lockstep::cuda {
 
@@ -115,10 +116,11 @@ void check_quietly(cudaError_t status) noexcept {
     if (status != cudaSuccess) cudaGetLastError();
 }
 
-bool is_healthy() noexcept { return !lost.load(std::memory_order_relaxed); }
+bool is_healthy() noexcept { return !lost.load(std::memory_order_relaxed) && !forked::lost(DeviceKind::cuda); }
 
 void require_healthy() {
     if (is_healthy()) return;
+    forked::require("CUDA", Device::cuda(0));
     const std::scoped_lock lock(loss().mutex);
     throw DeviceError(loss().message);
 }

@@ -7,6 +7,7 @@
 #include "lockstep/runtime/cuda/check.h"
 #include "lockstep/runtime/cuda/cuda_stream.h"
 #include "lockstep/runtime/cuda/devices.h"
+#include "lockstep/runtime/internal/forked.h"
 
 namespace lockstep {
 
@@ -24,6 +25,7 @@ CudaBackend::Layout& CudaBackend::layout() {
         made->per_gpu = devices_per_gpu();
         Inventory found = look_for_gpus();
         made->gpus = std::vector<Gpu>(static_cast<std::size_t>(found.gpus));
+        if (found.gpus > 0) forked::note_driver();
         made->absence = std::move(found.absence);
         const auto devices = made->gpus.size() * static_cast<std::size_t>(made->per_gpu);
         made->in_use.resize(devices);

@@ -1,6 +1,8 @@
 // Where the elements of operands and tensors begin.
 #pragma once
 
+#include <string_view>
+
 #include "lockstep/runtime/record.h"
 #include "lockstep/runtime/tensor.h"
 
@@ -16,5 +18,9 @@ inline void* first_element(const Tensor& tensor) {
     return static_cast<char*>(tensor.impl()->storage->buffer->data()) +
            static_cast<std::size_t>(tensor.impl()->meta.offset) * size_of(tensor.dtype());
 }
+
+/// Throws InvalidArgument for `call` (empty: nobody knows which), which wants the value of a tensor of a traced
+/// forward: inside of that there is none yet, outside there never is one.
+[[noreturn]] void throw_without_value(std::string_view call, std::string_view what = "a tensor");
 
 }  // namespace lockstep

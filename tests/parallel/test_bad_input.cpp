@@ -129,7 +129,7 @@ TEST_CASE("tensors on the wrong device") {
     const Batch batch = make_batch(6);
     const ls::Tensor output = model(batch.images.to(Device::cpu(5)));  // inputs may lie anywhere
     CHECK(message_of<InvalidArgument>([&] { (void)ls::nll_loss(output, batch.labels.to(Device::cpu(1))); }) ==
-          "nll_forward: tensors on different devices, cpu:0 and cpu:1; move one with .to(device)");
+          "nll_loss: tensors on different devices, cpu:0 and cpu:1; move one with .to(device)");
     const ls::BatchCut cut = ls::cut_batch(6, 2);
     const ls::Tensor half = ls::Tensor::zeros({3, 2, 7, 7}, ls::DType::f32, Device::cpu(1));
     CHECK(message_of<InvalidArgument>([&] {

@@ -1,8 +1,14 @@
-// One host thread drives all devices: models and losses are called on it alone, and steps start no threads.
+// One host thread drives all devices: models and losses are called on it alone, and steps start no threads. Those that
+// serve the devices end when nobody needs them.
+#include <chrono>
 #include <filesystem>
+#include <functional>
 #include <iterator>
+#include <memory>
 #include <set>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/runtime/cpu/cpu_queue.h"
@@ -29,6 +35,21 @@ struct Watched {
 std::ptrdiff_t process_threads() {
     return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
 }
+
+/// The system takes a moment to clear away threads that have ended.
+bool soon(const std::function<bool()>& holds) {
+    for (int i = 0; i < 500 && !holds(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return holds();
+}
+
+/// A model that has trained, with its loader gone and its optimizer.
+struct Trained {
+    DataParallel<test::Small> model{test::Small{}, test::cpu_devices(2)};
+    SGD sgd{model, {.lr = 0.01}};
+    double step(const test::Images& images) {
+        return model.step(sgd, images.batch(0, 20), images.targets(0, 20), nll_loss).item();
+    }
+};
 
 }  // namespace
 
@@ -67,4 +88,45 @@ TEST_CASE("no thread is started by steps, and none beyond a stream's worker by a
         CHECK(process_threads() == workers + others);
     }
     CHECK(callers == std::set<std::thread::id>{std::this_thread::get_id()});
+}
+
+TEST_CASE("threads end with the last model, and come back with the next one") {
+    const test::Images images(20);
+    // What stays in any case: this thread, a sanitizer's, those that OpenMP keeps for work of this thread.
+    std::make_unique<Trained>()->step(images);
+    REQUIRE(cpu_worker_count() == 0);
+    std::ptrdiff_t others = 0;
+    soon([&] { return std::exchange(others, process_threads()) == process_threads(); });
+    for (int turn = 0; turn < 3; ++turn) {
+        auto first = std::make_unique<Trained>();
+        const double loss = first->step(images);
+        CHECK(process_threads() > others);
+        {
+            Trained second;
+            second.step(images);
+        }
+        CHECK(cpu_worker_count() > 0);  // not the last one
+        CHECK(process_threads() > others);
+        CHECK(first->step(images) < loss + 1);
+        first.reset();
+        CHECK(cpu_worker_count() == 0);
+        CHECK(soon([&] { return process_threads() == others; }));
+    }
+}
+
+TEST_CASE("threads of tensors without a model stay while they work, end soon after, and come back") {
+    const Tensor kept = Tensor::full({3}, 2, DType::f32, Device::cpu(0));
+    CHECK((kept * 2.0).to_vector<float>() == std::vector<float>(3, 4.f));
+    const int workers = cpu_worker_count();
+    CHECK(workers > 0);
+    std::set<std::thread::id> servers;
+    for (int i = 0; i < 100; ++i) {
+        CHECK(Tensor::full({3}, i, DType::f32, Device::cpu(0)).to_vector<float>()[1] == static_cast<float>(i));
+        Stream::of(Device::cpu(0)).run("who", {}, [&](const Launch&) { servers.insert(std::this_thread::get_id()); });
+        Stream::of(Device::cpu(0)).synchronize();
+    }
+    CHECK(servers.size() == 1);  // not one a call
+    CHECK(soon([] { return cpu_worker_count() == 0; }));
+    CHECK((kept + 1.0).to_vector<float>() == std::vector<float>(3, 3.f));
+    CHECK(cpu_worker_count() > 0);
 }

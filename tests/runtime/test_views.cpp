@@ -221,6 +221,15 @@ TEST_CASE("flatten, squeeze and unsqueeze") {
     CHECK(contains(refusal([&] { tensor.unsqueeze(6); }), "unsqueeze"));
 }
 
+TEST_CASE("select counts back, expand keeps what is -1") {
+    const Tensor tensor = Tensor::from(std::vector<float>{0, 1, 2, 3, 4, 5}, {3, 2});
+    CHECK(tensor.select(0, -1).to_vector<float>() == std::vector<float>{4, 5});
+    CHECK(tensor.select(1, -2).to_vector<float>() == std::vector<float>{0, 2, 4});
+    const Tensor wide = tensor.unsqueeze(1).expand({2, -1, 3, -1});
+    CHECK(wide.shape() == Shape{2, 3, 3, 2});
+    CHECK(wide.select(0, 1).select(1, -1).to_vector<float>() == tensor.to_vector<float>());
+}
+
 TEST_CASE("bad slices, selects, transposes and expands are refused") {
     const Tensor tensor = Tensor::zeros({4, 6});
     for (const auto& [start, end, step] :
@@ -229,12 +238,13 @@ TEST_CASE("bad slices, selects, transposes and expands are refused") {
     CHECK(tensor.slice(1, 2, 6, std::numeric_limits<std::int64_t>::max()).shape() == Shape{4, 1});
     CHECK(contains(refusal([&] { tensor.slice(2, 0, 1); }), "slice"));
     CHECK(contains(refusal([&] { tensor.select(0, 4); }), "index 4"));
-    CHECK(contains(refusal([&] { tensor.select(0, -1); }), "out of range"));
+    CHECK(contains(refusal([&] { tensor.select(0, -5); }), "index -5"));
     CHECK(contains(refusal([&] { tensor.transpose(0, 2); }), "transpose"));
     CHECK(contains(refusal([&] { tensor.transpose(-3, 0); }), "-3"));
     CHECK(contains(refusal([&] { tensor.expand({4, 7}); }), "(4, 7)"));
     CHECK(contains(refusal([&] { tensor.expand({6}); }), "fewer"));
-    CHECK(contains(refusal([&] { Tensor::zeros({1}).expand({-1}); }), "expand"));
+    CHECK(contains(refusal([&] { Tensor::zeros({1}).expand({-1, 1}); }), "expand"));
+    CHECK(contains(refusal([&] { Tensor::zeros({1}).expand({-2}); }), "expand"));
     CHECK(contains(refusal([&] { Tensor::scalar(1).select(0, 0); }), "select"));
     CHECK(contains(refusal([&] { Tensor::scalar(1).transpose(0, 0); }), "0 dimensions"));
     CHECK(contains(refusal([&] { Tensor::scalar(1).tag_batch(); }), "scalar"));

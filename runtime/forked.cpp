@@ -1,0 +1,71 @@
+#include "lockstep/runtime/internal/forked.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include <utility>
+#include <vector>
+
+#include "lockstep/runtime/cpu/cpu_queue.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/pool_locks.h"
+
+namespace lockstep::forked {
+
+std::array<std::atomic<bool>, 2> lost_kinds{};
+
+namespace {
+
+constexpr const char* advice = "; fork before devices are used, or start the child's program with exec";
+
+struct State {
+    std::atomic<int> generation{0};
+    std::atomic<bool> driver{false}, host_threads{false};  // used
+    std::atomic<bool> lost_host_threads{false};
+};
+State state;
+
+/// In the child, where this is the only thread.
+void look() {
+    ++state.generation;
+    if (cpu_worker_count() > 0) lost_kinds[static_cast<std::size_t>(DeviceKind::cpu)] = true;
+    if (state.driver) lost_kinds[static_cast<std::size_t>(DeviceKind::cuda)] = true;
+    if (state.host_threads) state.lost_host_threads = true;
+    unlock_pools();
+}
+
+}  // namespace
+
+int generation() {
+    // Workers lock pools: no child begins with one that is locked by a thread which it has not.
+    static const int watched = pthread_atfork(lock_pools, unlock_pools, look);
+    return watched == 0 ? state.generation.load(std::memory_order_relaxed) : 0;
+}
+
+void throw_lost(std::string_view call, Device device) {
+    throw InvalidArgument(fmt::format("{}: {} was in use when this process was forked, and stays with its parent{}",
+                                      call, device.str(), advice));
+}
+
+void refuse(std::string_view call, std::string_view thing) {
+    throw InvalidArgument(fmt::format("{}: {} was made before this process was forked, and stays with its parent{}",
+                                      call, thing, advice));
+}
+
+void note_driver() {
+    static_cast<void>(generation());
+    state.driver = true;
+}
+
+void note_host_threads() noexcept {
+    if (!state.host_threads.load(std::memory_order_relaxed)) state.host_threads = true;
+}
+
+bool lost_host_threads() noexcept { return state.lost_host_threads.load(std::memory_order_relaxed); }
+
+void keep(std::shared_ptr<const void> thing) {
+    static auto* kept = new std::vector<std::shared_ptr<const void>>;
+    kept->push_back(std::move(thing));
+}
+
+}  // namespace lockstep::forked

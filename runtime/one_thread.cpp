@@ -1,0 +1,42 @@
+#include "lockstep/runtime/one_thread.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/forked.h"
+#include "lockstep/runtime/trace.h"
+
+namespace lockstep {
+
+OneThreadAtATime::OneThreadAtATime(const char* what) : what_(what), made_in_(forked::generation()) {}
+
+OneThreadAtATime::Use::Use(OneThreadAtATime& thing, const char* call) : thing_(&thing) {
+    const std::thread::id self = std::this_thread::get_id();
+    const bool inside = thing.owner_.load(std::memory_order_relaxed) == self;
+    if (Trace::current())
+        throw InvalidArgument(fmt::format("{}: called inside a forward or loss of {}; {}", call,
+                                          inside ? "this model itself" : "another model",
+                                          inside ? "compute with its members there" : "call what it wraps instead"));
+    if (inside) {
+        thing_ = nullptr;
+        return;
+    }
+    if (thing.made_in_ != forked::generation()) forked::refuse(call, thing.what_);
+    std::thread::id nobody;
+    if (!thing.owner_.compare_exchange_strong(nobody, self, std::memory_order_acquire, std::memory_order_relaxed))
+        thing.refuse(call);
+}
+
+void OneThreadAtATime::require_free(const char* call) const {
+    const std::thread::id owner = owner_.load(std::memory_order_acquire);
+    if (owner != std::thread::id() && owner != std::this_thread::get_id()) refuse(call);
+}
+
+void OneThreadAtATime::refuse(const char* call) const {
+    throw InvalidArgument(fmt::format(
+        "{}: {} is used by another thread; let one thread use it at a time, and give each other thread one of its own "
+        "(or a copy of the module, made between two calls)",
+        call, what_));
+}
+
+}  // namespace lockstep

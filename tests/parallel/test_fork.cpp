@@ -1,0 +1,197 @@
+// What a child of fork() may do: everything before devices are used, and after that end, and be told why.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "lockstep/parallel/loader.h"
+#include "lockstep/parallel/process_group.h"
+#include "lockstep/runtime/cpu/cpu_queue.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/messages.h"
+#include "lockstep/tests/parallel/small_net.h"
+#include "lockstep/tests/runtime/gate.h"
+
+using namespace small_net;
+using ls::Device;
+using ls::InvalidArgument;
+
+namespace {
+
+const std::string advice = "; fork before devices are used, or start the child's program with exec";
+
+/// What a child writes, and how it ends: "" where it exits with 0 within a minute.
+struct Child {
+    std::string text, end;
+};
+
+/// Runs `body` in a child, which then ends as a program does whose main returns: with its static objects.
+Child in_child(const std::function<std::string()>& body) {
+    int ends[2];
+    if (::pipe(ends) != 0) throw std::runtime_error("pipe failed");
+    std::fflush(nullptr);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+        ::close(ends[0]);
+        ::alarm(60);  // a child that hangs is killed
+        std::string text;
+        try {
+            text = body();
+        } catch (const std::exception& error) {
+            text = error.what();
+        }
+        (void)!::write(ends[1], text.data(), text.size());
+        ::close(ends[1]);
+        std::exit(0);
+    }
+    ::close(ends[1]);
+    Child child;
+    char bytes[4096];
+    for (ssize_t got = 0; (got = ::read(ends[0], bytes, sizeof bytes)) > 0;)
+        child.text.append(bytes, static_cast<std::size_t>(got));
+    ::close(ends[0]);
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    if (WIFSIGNALED(status)) child.end = std::string("killed by ") + ::strsignal(WTERMSIG(status));
+    if (WIFEXITED(status) && WEXITSTATUS(status) != 0) child.end = "exit status " + std::to_string(WEXITSTATUS(status));
+    return child;
+}
+
+std::string train_one_step() {
+    ls::manual_seed(1);
+    ls::DataParallel<Net> model(Net{}, devices(2));
+    ls::SGD sgd(model, {.lr = 0.1});
+    const Batch batch = make_batch(6);
+    return std::to_string(model.step(sgd, batch.images, batch.labels, ls::nll_loss).item());
+}
+
+/// A model and what belongs to it as a program keeps them that has them in static objects.
+struct Program {
+    ls::DataParallel<Net> model{Net{}, devices(2)};
+    ls::SGD sgd{model, {.lr = 0.1}};
+    Batch batch = make_batch(6);
+    ls::Tensor on_device = ls::Tensor::full({3}, 7, ls::DType::f32, Device::cpu(1));
+    struct Rows {
+        std::int64_t size() const { return 64; }
+        std::tuple<ls::Tensor> get(std::int64_t row) const { return {ls::Tensor::full({2}, static_cast<double>(row))}; }
+    };
+    ls::Loader<Rows> loader{model, Rows{}, {.batch_size = 4, .workers = 2}};
+};
+std::unique_ptr<Program> program;
+std::unique_ptr<ls::ProcessGroup> group;
+
+Program& trained_program() {
+    program = std::make_unique<Program>();
+    program->model.step(program->sgd, program->batch.images, program->batch.labels, ls::nll_loss).item();
+    return *program;
+}
+
+}  // namespace
+
+// The cases build on each other, in this order: what has been used stays used.
+
+TEST_CASE("a process that has used no device: its children train, each as it would") {
+    const ls::Tensor made_before = ls::Tensor::rand({600, 600});  // large enough for several threads of the host
+    const std::string expected = in_child(train_one_step).text;
+    for (int i = 0; i < 3; ++i) {
+        const Child child = in_child(train_one_step);
+        CHECK(child.end.empty());
+        CHECK(child.text == expected);
+    }
+    CHECK(expected.find("0x") == std::string::npos);
+    CHECK(std::atof(expected.c_str()) > 0);
+}
+
+TEST_CASE("a child of a process that trains is told so and ends, with its static objects alive") {
+    if (lockstep::testing::serial()) return;
+    Program& parent = trained_program();
+    auto epoch = parent.loader.epoch(0);  // whose workers read
+    auto batches = epoch.begin();
+    const auto& batch = parent.batch;
+    const auto refused = [&](const std::function<void()>& use, const std::string& text) {
+        const Child child = in_child([&] { return message_of<InvalidArgument>(use); });
+        CHECK(child.text == text);
+        CHECK(child.end.empty());
+    };
+    const std::string before =
+        ": this model was made before this process was forked, and stays with its parent" + advice;
+    const std::string in_use = " was in use when this process was forked, and stays with its parent" + advice;
+    refused([&] { parent.model.step(parent.sgd, batch.images, batch.labels, ls::nll_loss); }, "step" + before);
+    refused([&] { (void)parent.model(batch.images); }, "forward" + before);
+    refused([&] { parent.model.synchronize(); }, "synchronize" + before);
+    refused([&] { parent.sgd.step(); }, "optimizer step" + before);
+    refused([&] { (void)parent.on_device.to_vector<float>(); }, "copy: cpu:1" + in_use);
+    refused([&] { (void)ls::Tensor::zeros({2}, ls::DType::f32, Device::cpu(0)); }, "fill: cpu:0" + in_use);
+    refused([&] { ls::DataParallel<Net> model(Net{}, devices(1)); }, "fill: cpu:0" + in_use);
+    refused([&] { ++batches; },
+            "Loader: this loader was made before this process was forked, and stays with its parent" + advice);
+    refused([] { ls::synchronize_all(); }, "synchronize: cpu:0" + in_use);
+    // Nothing at all, with everything alive at the end.
+    const Child idle = in_child([] { return std::string("done"); });
+    CHECK(idle.text == "done");
+    CHECK(idle.end.empty());
+    // Things of the parent that the child takes down itself.
+    const Child destroys = in_child([] {
+        program.reset();
+        return std::string("done");
+    });
+    CHECK(destroys.text == "done");
+    CHECK(destroys.end.empty());
+    // The parent goes on.
+    CHECK(parent.model.step(parent.sgd, batch.images, batch.labels, ls::nll_loss).item() > 0);
+    CHECK(parent.on_device.to_vector<float>() == std::vector<float>(3, 7.f));
+}
+
+TEST_CASE("a child works on host tensors") {
+    if (lockstep::testing::serial()) return;
+    const ls::Tensor before = ls::Tensor::full({500, 400}, 2);
+    const double expected = ls::sum(ls::matmul(before, before.transpose(0, 1))).item();  // by several threads
+    const Child child = in_child([&] {
+        const ls::Tensor own = ls::Tensor::full({500, 400}, 2);
+        return std::to_string(ls::sum(ls::matmul(before, own.transpose(0, 1))).item());
+    });
+    CHECK(child.end.empty());
+    CHECK(std::atof(child.text.c_str()) == Approx(expected));
+}
+
+TEST_CASE("a child leaves the process group of its parent alone") {
+    ls::ProcessGroupOptions options;
+    const std::filesystem::path file =
+        std::filesystem::temp_directory_path() / ("lockstep-fork-" + std::to_string(::getpid()));
+    options.rendezvous.init_method = "file://" + file.string();
+    options.rendezvous.rank = 0;
+    options.rendezvous.world_size = 1;
+    group = std::make_unique<ls::ProcessGroup>(options);
+    const ls::Tensor value = ls::Tensor::full({2}, 3);
+    group->all_reduce_async(value).wait();  // with the thread of the group
+    const Child child = in_child([] {
+        group.reset();
+        return std::string("done");
+    });
+    CHECK(child.text == "done");
+    CHECK(child.end.empty());
+    const Child at_exit = in_child([] { return std::string("done"); });
+    CHECK(at_exit.end.empty());
+    group->all_reduce(value);
+    group.reset();
+    std::filesystem::remove(file);
+}
+
+TEST_CASE("when the last model is gone, children may use devices again") {
+    if (lockstep::testing::serial()) return;
+    program.reset();
+    CHECK(ls::cpu_worker_count() == 0);
+    const Child child = in_child(train_one_step);
+    CHECK(child.end.empty());
+    CHECK(child.text == in_child(train_one_step).text);
+    CHECK(child.text == train_one_step());
+}
