@@ -94,9 +94,19 @@ std::string_view next_member_name(std::string_view& names);
 /// In place of a name, for those who want none: making names is what costs in a walk.
 struct NoName {};
 
+/// A visitor that takes all members at once, and gives a tuple of references to them.
+struct TieMembers {
+    template <class... Members>
+    std::tuple<Members&...> operator()(Members&... members) const {
+        return {members...};
+    }
+};
+
 template <class Visit, class... Members>
-void visit_named(std::string_view names, Visit&& visit, Members&... members) {
-    if constexpr ((std::is_invocable_v<Visit&, NoName, Members&> && ...))
+auto visit_named(std::string_view names, Visit&& visit, Members&... members) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<Visit>, TieMembers>)
+        return visit(members...);
+    else if constexpr ((std::is_invocable_v<Visit&, NoName, Members&> && ...))
         (visit(NoName{}, members), ...);
     else
         (visit(next_member_name(names), members), ...);
@@ -157,10 +167,15 @@ void visit_module(const Name& name, M& member, Visitor& visitor) {
 }  // namespace detail
 
 /// Lists the members of a module: parameters, buffers, modules and containers of them (vector, array, optional, map).
-#define LOCKSTEP_MEMBERS(...)                                                       \
-    template <class LockstepVisit>                                                  \
-    void lockstep_members(LockstepVisit&& lockstep_visit) {                         \
-        ::lockstep::detail::visit_named(#__VA_ARGS__, lockstep_visit, __VA_ARGS__); \
+/// Likewise those of a struct that `forward` takes or returns (parallel/structure.h): tensors, values and containers.
+#define LOCKSTEP_MEMBERS(...)                                                              \
+    template <class LockstepVisit>                                                         \
+    auto lockstep_members(LockstepVisit&& lockstep_visit) {                                \
+        return ::lockstep::detail::visit_named(#__VA_ARGS__, lockstep_visit, __VA_ARGS__); \
+    }                                                                                      \
+    template <class LockstepVisit>                                                         \
+    auto lockstep_members(LockstepVisit&& lockstep_visit) const {                          \
+        return ::lockstep::detail::visit_named(#__VA_ARGS__, lockstep_visit, __VA_ARGS__); \
     }
 
 /// All tensors of `model` in member order, tied ones under each of their names.
@@ -175,6 +190,34 @@ std::vector<NamedTensor> named_tensors(Model& model) {
     } collect;
     detail::visit_module(std::string(), model, collect);
     return std::move(collect.found);
+}
+
+namespace detail {
+/// What `to` does to the tensors of a module.
+void move_tensors(const std::vector<NamedTensor>& tensors, Device device);
+void convert_tensors(const std::vector<NamedTensor>& tensors, DType dtype);
+}  // namespace detail
+
+/// Moves parameters and buffers of a plain module to `device`, with their gradients, in place; what is tied stays tied.
+/// Returns the module: `ls::to(net, device).forward(x)`. torch.nn.Module.to. Comes before a wrapper or an optimizer is
+/// made: throws InvalidArgument, with nothing changed, where one of these holds the tensors. Of a wrapped model a copy
+/// (`Net copy = *model`) lies on the first of its devices, whence this moves it.
+template <class Model>
+Model& to(Model& model, Device device) {
+    static_assert(
+        !requires { model.parameter_store(); },
+        "a wrapped model stays on its devices: move a copy of it, Net copy = *model");
+    detail::move_tensors(named_tensors(model), device);
+    return model;
+}
+/// Likewise converts the floating ones to `dtype`, which must be floating too.
+template <class Model>
+Model& to(Model& model, DType dtype) {
+    static_assert(
+        !requires { model.parameter_store(); },
+        "a wrapped model keeps its dtypes: convert a copy of it, Net copy = *model");
+    detail::convert_tensors(named_tensors(model), dtype);
+    return model;
 }
 
 /// Puts every module of `model` in training (true) or evaluation mode.

@@ -79,6 +79,8 @@ std::string structure_difference(const T& b, const T& a) {
     if constexpr (structure::is_tensor<T>) {
         if (a.defined() == b.defined()) return "";
         return b.defined() ? "a tensor that is undefined in output 0" : "an undefined tensor that output 0 defines";
+    } else if constexpr (structure::ListsMembers<T>) {
+        return structure_difference(structure::members_of(b), structure::members_of(a));
     } else if constexpr (structure::OptionalLike<T>) {
         if (a.has_value() != b.has_value())
             return b.has_value() ? "a value that output 0 lacks" : "no value where output 0 has one";
@@ -117,12 +119,13 @@ std::string structure_difference(const T& b, const T& a) {
 
 }  // namespace detail
 
-/// Cuts every tensor in `value` (tuples, pairs, vectors, arrays, maps, optionals, nested) and returns one such
-/// container a part. All tensors must have one size along `dim`; whatever is no tensor is copied into each part, and
-/// without tensors there are as many copies as devices.
+/// Cuts every tensor in `value` (tuples, pairs, vectors, arrays, maps, optionals and structs with LOCKSTEP_MEMBERS,
+/// nested) and returns one such container a part. All tensors must have one size along `dim`; whatever is no tensor is
+/// copied into each part, and without tensors there are as many copies as devices.
 template <class T>
 std::vector<structure::traced_t<T>> scatter(const T& value, const Devices& devices, int dim = 0,
                                             const std::vector<std::int64_t>& chunk_sizes = {}) {
+    detail::require_walkable<T>();
     std::vector<Tensor> leaves;
     structure::for_each_tensor(value, [&](const Tensor& tensor) { leaves.push_back(tensor); });
     std::vector<structure::traced_t<T>> parts;
@@ -137,6 +140,7 @@ std::vector<structure::traced_t<T>> scatter(const T& value, const Devices& devic
 /// no tensors differ.
 template <class T>
 T gather(const std::vector<T>& outputs, Device destination, int dim = 0) {
+    detail::require_walkable<T>();
     if (outputs.empty()) detail::throw_no_outputs();
     std::vector<std::vector<Tensor>> leaves(outputs.size());
     for (std::size_t i = 0; i < outputs.size(); ++i) {

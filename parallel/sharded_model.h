@@ -33,6 +33,14 @@ decltype(auto) call_forward(Net& model, const Input& input) {
         return model.forward(input);
 }
 
+template <class T>
+constexpr void require_walkable() {
+    static_assert(structure::walkable<T>,
+                  "the tensors in what forward or the loss takes cannot be found: pass tensors, values, and tuples, "
+                  "pairs, vectors, arrays, maps and optionals of them, or a struct that lists its members with "
+                  "LOCKSTEP_MEMBERS(a, b); one of sharded tensors is a template of their type");
+}
+
 /// How many tensors a `forward` takes that takes nothing else; otherwise -1.
 template <class Forward>
 inline constexpr int tensors_taken = -1;
@@ -83,6 +91,8 @@ public:
     template <class Input, class Target, class LossFunction>
     StepLoss step(Optimizer& optimizer, const Input& input, const Target& target, const LossFunction& loss,
                   const StepOptions& options = {}) {
+        detail::require_walkable<Input>();
+        detail::require_walkable<Target>();
         using Result = decltype(detail::call_forward(*model_, std::declval<const structure::traced_t<Input>&>()));
         static_assert(
             std::is_same_v<std::invoke_result_t<const LossFunction&, Result, const structure::traced_t<Target>&>, Loss>,
@@ -92,7 +102,7 @@ public:
         const auto both = std::tie(input, target);
         ProgramKey& key = key_of(both);
         key.text.add(std::string_view(typeid(LossFunction).name()));
-        structure::describe(loss, key.text);
+        structure::describe_bytes(loss, key.text);
         if constexpr (std::is_copy_constructible_v<LossFunction>)
             key.keep = [&loss] { return std::make_shared<const LossFunction>(loss); };
         return engine_->step(
@@ -115,8 +125,13 @@ public:
     /// kept.
     template <class... Inputs>
     auto forward(const Inputs&... inputs) {
+        (detail::require_walkable<Inputs>(), ...);
         using Result =
             std::remove_cvref_t<decltype(model_->forward(std::declval<const structure::traced_t<Inputs>&>()...))>;
+        static_assert(structure::walkable<Result>,
+                      "the tensors in what forward returns cannot be found: return tensors, values, and tuples, pairs, "
+                      "vectors, arrays, maps and optionals of them, or a struct that lists its members with "
+                      "LOCKSTEP_MEMBERS(a, b)");
         const OneThreadAtATime::Use use(engine_->one_thread(), "forward");
         const auto all = std::tie(inputs...);
         const ForwardResult result =

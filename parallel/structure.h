@@ -1,5 +1,6 @@
-// Containers of tensors: tuples, pairs, vectors, arrays, maps and optionals, nested as they come. Everything else is a
-// value that all replicas share and that becomes part of the program's key.
+// Containers of tensors: tuples, pairs, vectors, arrays, maps, optionals, and structs that list their members with
+// LOCKSTEP_MEMBERS, nested as they come. Numbers, enums, strings and other plain values beside them are shared by all
+// replicas and become part of the program's key. What a struct does not list does not get to `forward`.
 #pragma once
 
 #include <array>
@@ -8,12 +9,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
 #include <vector>
 
+#include "lockstep/ops/module.h"
 #include "lockstep/parallel/sharded_tensor.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/runtime/tensor.h"
@@ -22,6 +25,8 @@ namespace lockstep::structure {
 
 template <class T>
 inline constexpr bool is_tensor = std::is_same_v<T, Tensor> || std::is_same_v<T, ShardedTensor>;
+template <class T>
+inline constexpr bool is_text = std::is_same_v<T, std::string> || std::is_same_v<T, std::string_view>;
 template <class T>
 concept TupleLike = requires {
     std::tuple_size<T>::value;
@@ -37,7 +42,7 @@ concept ListLike = requires(T& t) {
     t.end();
     t.size();
 }
-&&!MapLike<T> && !std::is_same_v<T, std::string>;
+&&!MapLike<T> && !is_text<std::remove_const_t<T>>;
 template <class T>
 concept OptionalLike = requires(std::remove_const_t<T>& t) {
     t.has_value();
@@ -48,6 +53,111 @@ template <class T>
 concept Describes = requires(const T& t, Signature& s) {
     t.describe(s);
 };
+/// A struct with LOCKSTEP_MEMBERS.
+template <class T>
+concept ListsMembers = requires(const T& t) {
+    std::tuple_size<decltype(t.lockstep_members(::lockstep::detail::TieMembers()))>::value;
+};
+
+/// References to the members of a struct that lists them.
+template <ListsMembers T>
+auto members_of(T& value) {
+    return value.lockstep_members(::lockstep::detail::TieMembers());
+}
+
+/// T with plain tensors in place of sharded ones: what `forward` is called with. A struct is one of sharded tensors
+/// where the type of its tensors is a parameter of its template.
+template <class T>
+struct Traced {
+    using type = T;
+};
+template <class T>
+using traced_t = typename Traced<std::remove_cvref_t<T>>::type;
+template <>
+struct Traced<ShardedTensor> {
+    using type = Tensor;
+};
+template <class... Ts>
+struct Traced<std::tuple<Ts...>> {
+    using type = std::tuple<traced_t<Ts>...>;
+};
+template <class A, class B>
+struct Traced<std::pair<A, B>> {
+    using type = std::pair<traced_t<A>, traced_t<B>>;
+};
+template <class T>
+struct Traced<std::vector<T>> {
+    using type = std::vector<traced_t<T>>;
+};
+template <class T, std::size_t n>
+struct Traced<std::array<T, n>> {
+    using type = std::array<traced_t<T>, n>;
+};
+template <class K, class T>
+struct Traced<std::map<K, T>> {
+    using type = std::map<K, traced_t<T>>;
+};
+template <class T>
+struct Traced<std::optional<T>> {
+    using type = std::optional<traced_t<T>>;
+};
+template <template <class...> class Struct, class... Ts>
+requires ListsMembers<Struct<Ts...>>
+struct Traced<Struct<Ts...>> {
+    using type = Struct<traced_t<Ts>...>;
+};
+
+/// What a type is made of.
+struct Contents {
+    bool tensors = false;  ///< it may hold a Tensor or a ShardedTensor
+    bool sharded = false;  ///< likewise a ShardedTensor
+    bool walkable = true;  ///< all of them can be found
+    constexpr Contents operator+(Contents other) const {
+        return {tensors || other.tensors, sharded || other.sharded, walkable && other.walkable};
+    }
+};
+
+template <class T>
+constexpr Contents contents();
+
+template <class Tuple, std::size_t... i>
+constexpr Contents contents_of_tuple(std::index_sequence<i...>) {
+    return (Contents{} + ... + contents<std::tuple_element_t<i, Tuple>>());
+}
+
+template <class T>
+constexpr Contents contents() {
+    using Plain = std::remove_cvref_t<T>;
+    if constexpr (is_tensor<Plain>) {
+        return {true, std::is_same_v<Plain, ShardedTensor>, true};
+    } else if constexpr (is_text<Plain> || Describes<Plain>) {
+        return {};
+    } else if constexpr (ListsMembers<Plain>) {
+        using Members = decltype(members_of(std::declval<const Plain&>()));
+        Contents all = contents_of_tuple<Members>(std::make_index_sequence<std::tuple_size_v<Members>>());
+        all.walkable = all.walkable && (std::is_default_constructible_v<Plain> || !all.tensors);
+        return all;
+    } else if constexpr (std::is_trivially_copyable_v<Plain>) {
+        return {};  // holds no tensor: those are shared
+    } else if constexpr (OptionalLike<Plain>) {
+        return contents<decltype(*std::declval<Plain&>())>();
+    } else if constexpr (MapLike<Plain>) {
+        return contents<typename Plain::key_type>() + contents<typename Plain::mapped_type>();
+    } else if constexpr (TupleLike<Plain>) {
+        return contents_of_tuple<Plain>(std::make_index_sequence<std::tuple_size_v<Plain>>());
+    } else if constexpr (ListLike<Plain>) {
+        Contents all = contents<typename Plain::value_type>();
+        if constexpr (!requires(Plain & list, typename Plain::value_type value) { list.push_back(std::move(value)); })
+            all.walkable = all.walkable && !all.tensors;
+        return all;
+    } else {
+        return {.walkable = false};
+    }
+}
+
+/// Whether the tensors in a T can be found, and plain ones put in their places.
+template <class T>
+inline constexpr bool walkable = contents<T>().walkable && !contents<traced_t<T>>().sharded;
 
 /// Calls visit(tensor) for every Tensor and ShardedTensor in `value`, in order; `visit` may change them.
 template <class T, class Visit>
@@ -55,14 +165,33 @@ void for_each_tensor(T& value, Visit&& visit) {
     using Plain = std::remove_cv_t<T>;
     if constexpr (is_tensor<Plain>) {
         visit(value);
+    } else if constexpr (!contents<T>().tensors) {
+        return;
+    } else if constexpr (ListsMembers<T>) {
+        std::apply([&](auto&... members) { (for_each_tensor(members, visit), ...); }, members_of(value));
     } else if constexpr (OptionalLike<T>) {
         if (value.has_value()) for_each_tensor(*value, visit);
     } else if constexpr (MapLike<T>) {
         for (auto& entry : value) for_each_tensor(entry.second, visit);
     } else if constexpr (ListLike<T>) {
         for (auto& entry : value) for_each_tensor(entry, visit);
-    } else if constexpr (TupleLike<T>) {
+    } else {
         std::apply([&](auto&... parts) { (for_each_tensor(parts, visit), ...); }, value);
+    }
+}
+
+/// A value by its bytes: equal bytes are the same value; unequal ones at worst trace once more. Of a loss these are the
+/// addresses of tensors that it holds.
+template <class T>
+void describe_bytes(const T& value, Signature& signature) {
+    if constexpr (Describes<T>) {
+        value.describe(signature);
+    } else if constexpr (std::is_function_v<T>) {
+        describe_bytes(std::addressof(value), signature);
+    } else {
+        signature.add(std::string_view(typeid(T).name()));
+        if constexpr (!std::is_empty_v<T>)
+            signature.add(std::string_view(reinterpret_cast<const char*>(std::addressof(value)), sizeof(T)));
     }
 }
 
@@ -71,12 +200,14 @@ template <class T>
 void describe(const T& value, Signature& signature) {
     if constexpr (is_tensor<T>) {
         signature.add('t');
-    } else if constexpr (std::is_same_v<T, std::string>) {
+    } else if constexpr (is_text<T>) {
         signature.add(std::string_view(value));
     } else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
         signature.add(value);
     } else if constexpr (Describes<T>) {
         value.describe(signature);
+    } else if constexpr (ListsMembers<T>) {
+        std::apply([&](const auto&... members) { (describe(members, signature), ...); }, members_of(value));
     } else if constexpr (OptionalLike<T>) {
         signature.add(value.has_value());
         if (value.has_value()) describe(*value, signature);
@@ -91,72 +222,40 @@ void describe(const T& value, Signature& signature) {
         for (const auto& entry : value) describe(entry, signature);
     } else if constexpr (TupleLike<T>) {
         std::apply([&](const auto&... parts) { (describe(parts, signature), ...); }, value);
-    } else if constexpr (std::is_function_v<T>) {
-        describe(std::addressof(value), signature);
     } else {
-        // By its bytes: equal bytes are the same value; unequal ones at worst trace once more.
-        signature.add(std::string_view(typeid(T).name()));
-        if constexpr (!std::is_empty_v<T>)
-            signature.add(std::string_view(reinterpret_cast<const char*>(std::addressof(value)), sizeof(T)));
+        describe_bytes(value, signature);
     }
 }
-
-/// T with plain tensors in place of sharded ones: what `forward` is called with.
-template <class T>
-struct Traced {
-    using type = T;
-};
-template <>
-struct Traced<ShardedTensor> {
-    using type = Tensor;
-};
-template <class... Ts>
-struct Traced<std::tuple<Ts...>> {
-    using type = std::tuple<typename Traced<std::remove_cvref_t<Ts>>::type...>;
-};
-template <class A, class B>
-struct Traced<std::pair<A, B>> {
-    using type = std::pair<typename Traced<A>::type, typename Traced<B>::type>;
-};
-template <class T>
-struct Traced<std::vector<T>> {
-    using type = std::vector<typename Traced<T>::type>;
-};
-template <class T, std::size_t n>
-struct Traced<std::array<T, n>> {
-    using type = std::array<typename Traced<T>::type, n>;
-};
-template <class K, class T>
-struct Traced<std::map<K, T>> {
-    using type = std::map<K, typename Traced<T>::type>;
-};
-template <class T>
-struct Traced<std::optional<T>> {
-    using type = std::optional<typename Traced<T>::type>;
-};
-template <class T>
-using traced_t = typename Traced<std::remove_cvref_t<T>>::type;
 
 /// `value` with its tensors replaced by those of `next()`, in order.
 template <class T, class Next>
 traced_t<T> replaced(const T& value, Next&& next) {
     if constexpr (is_tensor<T>) {
         return next();
+    } else if constexpr (!contents<T>().tensors) {
+        return value;
+    } else if constexpr (ListsMembers<T>) {
+        traced_t<T> result{};
+        const auto to = members_of(result);
+        const auto from = members_of(value);
+        [&]<std::size_t... i>(std::index_sequence<i...>) {
+            ((std::get<i>(to) = replaced(std::get<i>(from), next)), ...);
+        }
+        (std::make_index_sequence<std::tuple_size_v<decltype(members_of(value))>>());
+        return result;
     } else if constexpr (OptionalLike<T>) {
         return value.has_value() ? traced_t<T>(replaced(*value, next)) : traced_t<T>();
     } else if constexpr (MapLike<T>) {
         traced_t<T> result;
         for (const auto& [key, entry] : value) result.emplace(key, replaced(entry, next));
         return result;
-    } else if constexpr (ListLike<T> && !TupleLike<T>) {
-        traced_t<T> result;
-        for (const auto& entry : value) result.push_back(replaced(entry, next));
-        return result;
     } else if constexpr (TupleLike<T>) {
         // Braces fix the order of evaluation.
         return std::apply([&](const auto&... parts) { return traced_t<T>{replaced(parts, next)...}; }, value);
     } else {
-        return value;
+        traced_t<T> result;
+        for (const auto& entry : value) result.push_back(replaced(entry, next));
+        return result;
     }
 }
 

@@ -1,0 +1,18 @@
+# cmake -D COMPILER= -D SOURCE= -D LISTED= -D SENTENCES= -D INCLUDE_VIEW= -P refused.cmake
+# SOURCE does not compile, and the compiler says each of the SENTENCES (a list); with the macro LISTED it does compile.
+cmake_minimum_required(VERSION 3.25)
+set(compile ${COMPILER} -std=c++20 -Wall -Wextra -Werror -I${INCLUDE_VIEW} -fsyntax-only ${SOURCE})
+execute_process(COMMAND ${compile} -D${LISTED} RESULT_VARIABLE result ERROR_VARIABLE messages)
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "${SOURCE} with ${LISTED} does not compile:\n${messages}")
+endif()
+execute_process(COMMAND ${compile} RESULT_VARIABLE result ERROR_VARIABLE messages)
+if(result EQUAL 0)
+  message(FATAL_ERROR "${SOURCE} compiles")
+endif()
+foreach(sentence IN LISTS SENTENCES)
+  string(FIND "${messages}" "${sentence}" said)
+  if(said EQUAL -1)
+    message(FATAL_ERROR "${SOURCE} does not compile, but nobody says \"${sentence}\":\n${messages}")
+  endif()
+endforeach()
