@@ -6,11 +6,15 @@
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/operations.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/eager_reports.h"
+#include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/tape.h"
+#include "lockstep/runtime/trace.h"
 
 namespace lockstep {
 
 Tensor Loss::value() const {
+    const PublicCall call("Loss::value");
     if (terms_.empty())
         throw InvalidArgument("Loss::value: a loss without terms; make one with nll_loss, mse_loss, ...");
     Tensor sum;
@@ -34,6 +38,22 @@ Loss operator*(double factor, Loss loss) {
 
 namespace {
 
+/// Tensors on the host that meet others in a loss go to the device of those, as a wrapper's inputs do.
+class MeetingPlace {
+public:
+    MeetingPlace(const Tensor& a, const Tensor& b) {
+        for (const Tensor* tensor : {&a, &b})
+            if (tensor->defined() && device_.is_host()) device_ = tensor->device();
+    }
+    Tensor bring(const Tensor& tensor) const {
+        const bool comes = tensor.defined() && tensor.device().is_host() && !device_.is_host();
+        return comes ? tensor.to(device_) : tensor;
+    }
+
+private:
+    Device device_ = Device::host();
+};
+
 Loss nll(const char* name, const Tensor& input, const Tensor& target, const NllOptions& options) {
     checks::floating(name, "input", input);
     checks::defined(name, "target", target);
@@ -45,7 +65,7 @@ Loss nll(const char* name, const Tensor& input, const Tensor& target, const NllO
     if (!(target.shape() == Shape{input.size(0)}))
         throw InvalidArgument(fmt::format("{}: target {} and input {}: the target must be ({},), a class for each row",
                                           name, target.shape().str(), input.shape().str(), input.size(0)));
-    const Tensor& weight = options.weight;
+    const Tensor weight = MeetingPlace(input, target).bring(options.weight);
     checks::same_dtype(name, "weight", weight, input);
     checks::vector_of(name, "weight", weight, input.size(1), "class");
     if (weight.defined() && weight.requires_grad())
@@ -55,31 +75,39 @@ Loss nll(const char* name, const Tensor& input, const Tensor& target, const NllO
     const auto made =
         apply(std::make_shared<const NllForward>(options.ignore_index), {input, target, weight}, {scalar, scalar});
     if (needs_tape({input}))
-        put_on_tape(
-            name, {input}, {made[0]},
-            [ignore = options.ignore_index, classes = SavedTensor(target, name), w = SavedTensor(weight, name),
-             dx = like(input)](const std::vector<Tensor>& gradients) {
-                return std::vector<Tensor>{apply_one(NllBackward(ignore), {gradients[0], classes.get(), w.get()}, dx)};
-            });
+        put_on_tape(name, {input}, {made[0]},
+                    [ignore = options.ignore_index, classes = SavedTensor(target, name), w = SavedTensor(weight, name),
+                     numerator = made[0].detach(), dx = like(input)](const std::vector<Tensor>& gradients) {
+                        const Tensor d = apply_one(NllBackward(ignore), {gradients[0], classes.get(), w.get()}, dx);
+                        eager_reports::carry(numerator, d);  // a target that has no class has no gradient
+                        return std::vector<Tensor>{d};
+                    });
     return Loss({made[0], options.reduction == Reduction::mean ? made[1] : Tensor()});
 }
 
 }  // namespace
 
 Loss NllLoss::operator()(const Tensor& input, const Tensor& target) const {
-    return nll("nll_loss", input, target, options);
+    const PublicCall call("nll_loss");
+    const MeetingPlace place(input, target);
+    return nll("nll_loss", place.bring(input), place.bring(target), options);
 }
 
 Loss CrossEntropyLoss::operator()(const Tensor& input, const Tensor& target) const {
+    const PublicCall call("cross_entropy");
     checks::floating("cross_entropy", "input", input);
     checks::dims("cross_entropy", "input", input, 2, "a batch of rows, (N, C)");
-    return nll("cross_entropy", log_softmax(input, 1), target, options);
+    const MeetingPlace place(input, target);
+    return nll("cross_entropy", log_softmax(place.bring(input), 1), place.bring(target), options);
 }
 
-Loss MseLoss::operator()(const Tensor& input, const Tensor& target) const {
+Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {
     constexpr const char* name = "mse_loss";
-    checks::floating(name, "input", input);
-    checks::floating(name, "target", target);
+    const PublicCall call(name);
+    checks::floating(name, "input", first);
+    checks::floating(name, "target", second);
+    const MeetingPlace place(first, second);
+    const Tensor input = place.bring(first), target = place.bring(second);
     checks::same_dtype(name, "target", target, input);
     if (!(input.shape() == target.shape()))
         throw InvalidArgument(fmt::format("mse_loss: input {} and target {} must be of one shape", input.shape().str(),
@@ -97,6 +125,27 @@ Loss MseLoss::operator()(const Tensor& input, const Tensor& target) const {
     if (reduction == Reduction::mean)
         term.weight = Tensor::full({}, static_cast<double>(input.numel()), input.dtype(), input.device());
     return Loss(std::move(term));
+}
+
+Loss mean_loss(const Tensor& e) {
+    const PublicCall call("mean_loss");
+    checks::floating("mean_loss", "the tensor", e);
+    if (e.dims() == 0)
+        throw InvalidArgument(
+            "mean_loss: a scalar does not say how many elements it is the mean or sum of; pass the loss of every "
+            "element");
+    return Loss({sum(e), Tensor::full({}, static_cast<double>(e.numel()), e.dtype(), e.device()), 1});
+}
+
+Loss sum_loss(const Tensor& e) {
+    const PublicCall call("sum_loss");
+    checks::floating("sum_loss", "the tensor", e);
+    if (e.dims() == 0 || (Trace::current() && !e.is_batch()))
+        throw InvalidArgument(fmt::format(
+            "sum_loss: dimension 0 of {} is not the batch, so every shard would add the sum once more; pass "
+            "the loss of every row, tagged with tag_batch() where a view took the tag",
+            e.shape().str()));
+    return Loss({sum(e), {}, 1});
 }
 
 }  // namespace lockstep

@@ -1,4 +1,7 @@
 // Losses: sums of terms, each a numerator over a weight, so that they come out on shards as on the whole batch.
+// Tensors on the host that meet others in one go to the device of those. Wrong shapes and dtypes throw InvalidArgument
+// at once. A target out of range only the device can find: outside of `step` it is thrown, as InvalidArgument, when a
+// value that depends on the loss is read first (Tensor), within `step` as StepError (step).
 #pragma once
 
 #include <cstdint>
@@ -46,25 +49,36 @@ struct NllOptions {
 };
 
 /// Negative log likelihood (torch.nn.NLLLoss). input: (N, C) log-probabilities; target: (N) i64 in 0..C-1. A function
-/// object: `nll_loss(output, target)`, or `NllLoss{{.weight = w}}` as the loss of a step.
+/// object: `nll_loss(output, target)`, or `NllLoss{{.weight = w}}` as the loss of a step. Not there: (C) and
+/// (N, C, d1, ...), for which rows are reshaped, and reduction "none".
 struct NllLoss {
     NllOptions options;
     Loss operator()(const Tensor& input, const Tensor& target) const;
 };
 inline const NllLoss nll_loss{};
 
-/// Cross entropy of logits (torch.nn.CrossEntropyLoss): log-softmax over dimension 1, then NllLoss.
+/// Cross entropy of logits (torch.nn.CrossEntropyLoss): log-softmax over dimension 1, then NllLoss, with its
+/// restrictions. Not there: targets that are probabilities, and label_smoothing.
 struct CrossEntropyLoss {
     NllOptions options;
     Loss operator()(const Tensor& input, const Tensor& target) const;
 };
 inline const CrossEntropyLoss cross_entropy{};
 
-/// Squared error (torch.nn.MSELoss): mean over elements, or sum. input and target of one shape.
+/// Squared error (torch.nn.MSELoss): mean over elements, or sum. input and target of one shape (torch broadcasts) and
+/// dtype. Not there: reduction "none", which is square(input - target).
 struct MseLoss {
     Reduction reduction = Reduction::mean;
     Loss operator()(const Tensor& input, const Tensor& target) const;
 };
 inline const MseLoss mse_loss{};
+
+/// A loss of one's own from `e`, the loss of every element of a batch (N, ...): the mean over all its elements, of all
+/// shards. For instance `mean_loss(sqrt(square(output - target) + 1.0))`. Of a tensor that is the same on all shards (a
+/// penalty on weights) likewise its mean. Throws InvalidArgument for a scalar.
+Loss mean_loss(const Tensor& e);
+/// Likewise the sum over all elements. Throws InvalidArgument where dimension 0 is not the batch (Tensor::is_batch):
+/// such a sum would count once for each shard.
+Loss sum_loss(const Tensor& e);
 
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 
 #include "lockstep/ops/internal/step_operations.h"
 #include "lockstep/runtime/internal/eager_reports.h"
+#include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
@@ -57,6 +58,7 @@ OptimizerState& Optimizer::state_on(Device device, const std::vector<std::int64_
 
 void Optimizer::step() {
     const OneThreadAtATime::Use use(store_->one_thread(), "optimizer step");
+    const PublicCall call("optimizer step");
     if (store_->update_hook)
         store_->update_hook(*this);
     else

@@ -7,6 +7,7 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/parallel/placement.h"
+#include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/internal/rest.h"
 #include "lockstep/runtime/internal/shard_tree.h"
 #include "lockstep/runtime/tape.h"
@@ -87,12 +88,14 @@ Tensor cat_plain(const std::vector<Tensor>& parts, int along, Device destination
 
 std::vector<Tensor> scatter(const Tensor& tensor, const Devices& devices, int dim,
                             const std::vector<std::int64_t>& chunk_sizes) {
+    const PublicCall call("scatter");
     require_defined("scatter", tensor);
     const int along = scattered_dim(tensor, dim);
     return cut_and_send(tensor, devices, along, part_sizes(tensor.shape(), along, devices, chunk_sizes));
 }
 
 Tensor gather(const std::vector<Tensor>& tensors, Device destination, int dim) {
+    const PublicCall call("gather");
     if (tensors.empty()) detail::throw_no_outputs();
     for (const Tensor& tensor : tensors) require_defined("gather", tensor);
     if (!destination.is_host()) require_visible(destination);
@@ -117,6 +120,7 @@ Tensor gather(const std::vector<Tensor>& tensors, Device destination, int dim) {
 }
 
 std::vector<Tensor> broadcast(const Tensor& tensor, const Devices& devices) {
+    const PublicCall call("broadcast");
     require_defined("broadcast", tensor);
     std::vector<Tensor> copies;
     for (const Device device : devices) copies.push_back(tensor.detach().to(device));
@@ -131,6 +135,7 @@ std::vector<Tensor> broadcast(const Tensor& tensor, const Devices& devices) {
 }
 
 Tensor reduce_add(const std::vector<Tensor>& tensors, std::optional<Device> destination) {
+    const PublicCall call("reduce_add");
     if (tensors.empty()) throw InvalidArgument("reduce_add: an empty list of tensors; give at least one");
     for (const Tensor& tensor : tensors) require_defined("reduce_add", tensor);
     const Tensor& first = tensors[0];
@@ -159,6 +164,7 @@ namespace detail {
 
 std::vector<std::vector<Tensor>> scatter_leaves(const std::vector<Tensor>& leaves, const Devices& devices, int dim,
                                                 const std::vector<std::int64_t>& chunk_sizes) {
+    const PublicCall call("scatter");
     const auto defined = [](const Tensor& leaf) { return leaf.defined(); };
     const auto first = std::find_if(leaves.begin(), leaves.end(), defined);
     if (first == leaves.end())

@@ -58,6 +58,10 @@ struct DeviceInfo {
 /// CUDA_VISIBLE_DEVICES with numbers say. A driver that is absent or too old means 0 GPUs, never an exception.
 /// Malformed environment variables throw InvalidArgument.
 int device_count(DeviceKind kind);
+/// Divides the machine's cores among `count` virtual CPU devices, 1 to 64, whatever LOCKSTEP_CPU_DEVICES says; that
+/// decides where a program makes no such call. Comes before anything that names, counts or uses CPU devices. Throws
+/// InvalidArgument for another number than that of devices which have been asked for already.
+void set_cpu_device_count(int count);
 DeviceInfo device_info(Device device);
 /// Why there are no CUDA devices ("no driver", "toolkit not built in", ...); empty when there are some.
 std::string cuda_absence_reason();

@@ -128,8 +128,9 @@ private:
 void synchronize_all();
 
 /// While one lives, threads that serve the streams of CPU devices stay once they are there. When the last one goes they
-/// end, as far as they have nothing to do, before its destructor returns. Without one they end when they have had
-/// nothing to do for a second. They come back with new work. Every wrapper holds one.
+/// finish what has been enqueued and end, before its destructor returns, but for those that get more work meanwhile.
+/// Without one they end when they have had nothing to do for a second. They come back with new work. Every wrapper
+/// holds one.
 class StreamThreads {
 public:
     StreamThreads();

@@ -151,10 +151,6 @@ private:
     int cores_;
 };
 
-}  // namespace
-
-namespace {
-
 /// All queues that there are.
 struct Queues {
     std::mutex mutex;
@@ -212,7 +208,8 @@ void CpuQueue::run(Work work, int threads) {
 void CpuQueue::record(std::shared_ptr<CpuEventState> event) {
     std::unique_lock lock(mutex_);
     need_thread();
-    // Under the lock: who sees the ticket finds its record here, in front of whatever waits for work that waits for it.
+    // Issued under the lock: a ticket that can be seen is in the queue. Otherwise, where two hosts make two streams
+    // wait for each other, a wait could come before the record that it depends on.
     const std::uint64_t ticket = event->issue();
     push(lock, {{}, 0, std::move(event), ticket, false});
 }
@@ -380,7 +377,11 @@ void CpuQueue::let_thread_end() {
 
 void CpuQueue::await_end_of_thread() {
     std::unique_lock lock(mutex_);
-    rested_.wait(lock, [this] { return !has_thread_ || !may_end_ || claimed_ || !items_.empty(); });
+    while (!rested_.wait_for(lock, forgotten, [this] { return !has_thread_ || !may_end_; })) {
+        lock.unlock();
+        wake_offered_queues();
+        lock.lock();
+    }
 }
 
 StreamThreads::StreamThreads() : made_in_(forked::generation()) { ++keepers; }

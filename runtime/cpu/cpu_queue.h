@@ -44,7 +44,7 @@ public:
     bool idle() const;
     /// Its thread ends once what is there is done, unless more comes before.
     void let_thread_end();
-    /// Waits until it has, or the queue has got work after all.
+    /// Waits until it has, or the queue has got more work after all.
     void await_end_of_thread();
 
     /// The item in front may be ready now: sees that somebody looks.

@@ -10,6 +10,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <fstream>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <string_view>
@@ -30,9 +31,28 @@ bool cuda_driver_present() {
     return driver != nullptr;
 }
 
+constexpr int most_devices = 64;
+
+struct VirtualDevices {
+    std::mutex mutex;
+    int wanted = 0;  // by the program; 0: it has not said
+    int count = 0;   // 0: nobody has asked yet
+};
+VirtualDevices& virtual_device_count() {
+    static auto* instance = new VirtualDevices;
+    return *instance;
+}
+
+/// The number stays what it is once it has been told: devices do not come and go while a process runs.
 int virtual_devices() {
-    static const auto count = static_cast<int>(environment::integer("LOCKSTEP_CPU_DEVICES", 1, 64).value_or(2));
-    return count;
+    VirtualDevices& devices = virtual_device_count();
+    const std::scoped_lock lock(devices.mutex);
+    if (devices.count == 0)
+        devices.count =
+            devices.wanted > 0
+                ? devices.wanted
+                : static_cast<int>(environment::integer("LOCKSTEP_CPU_DEVICES", 1, most_devices).value_or(2));
+    return devices.count;
 }
 
 /// The environment is read once: devices do not come and go while a process runs.
@@ -67,6 +87,20 @@ std::string proc_value(const char* file, std::string_view name) {
 }
 
 }  // namespace
+
+void set_cpu_device_count(int count) {
+    if (count < 1 || count > most_devices)
+        throw InvalidArgument(
+            fmt::format("set_cpu_device_count: {} devices; give a number from 1 to {}", count, most_devices));
+    VirtualDevices& devices = virtual_device_count();
+    const std::scoped_lock lock(devices.mutex);
+    if (devices.count != 0 && devices.count != count)
+        throw InvalidArgument(fmt::format(
+            "set_cpu_device_count: {} devices are wanted, but the program has asked for some already, of which there "
+            "are {}; call it first of all",
+            count, devices.count));
+    devices.wanted = count;
+}
 
 std::vector<int> allowed_cores() {
     std::vector<int> cores;

@@ -119,5 +119,23 @@ TEST_CASE("arguments that do not fit are refused at once") {
     CHECK_THROWS_AS(mse_loss(logp, Tensor::randn({3, 1})), InvalidArgument);
     CHECK_THROWS_AS(mse_loss(logp, logp.to(DType::f64)), InvalidArgument);
     CHECK_THROWS_AS(mse_loss(target, target), InvalidArgument);
-    CHECK_THROWS_AS(nll_loss(logp.to(device), target), InvalidArgument);
+}
+
+TEST_CASE("tensors of the host go where the others are") {
+    const Tensor logp = log_softmax(Tensor::randn({3, 4}), 1), there = logp.to(device);
+    const Tensor target = classes({0, 1, 2}), values = Tensor::randn({3, 4}), weight = Tensor::rand({4});
+    const auto check = [&](const Loss& found, const Loss& expected) {
+        CHECK(found.value().device() == device);
+        CHECK(found.item() == expected.item());
+    };
+    check(nll_loss(there, target), nll_loss(logp, target));
+    check(nll_loss(logp, target.to(device)), nll_loss(logp, target));
+    check(cross_entropy(there, target), cross_entropy(logp, target));
+    check(NllLoss{{.weight = weight}}(there, target), NllLoss{{.weight = weight}}(logp, target));
+    check(mse_loss(there, values), mse_loss(logp, values));
+    check(mse_loss(logp, values.to(device)), mse_loss(logp, values));
+    const Tensor learned = values.clone().requires_grad_();  // the gradient comes back to the host
+    mse_loss(there, learned).backward();
+    CHECK(learned.grad().device().is_host());
+    CHECK_THROWS_AS(nll_loss(there, target.to(Device::cpu(1))), InvalidArgument);
 }

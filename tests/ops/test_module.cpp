@@ -3,6 +3,7 @@
 
 #include "lockstep/ops/layers.h"
 #include "lockstep/ops/module.h"
+#include "lockstep/ops/optimizer.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 
@@ -218,4 +219,50 @@ TEST_CASE("wrong ties and values are refused") {
     CHECK_THROWS_AS(Parameter(Tensor::zeros({2}, DType::i64)), InvalidArgument);
     tie(a.weight, a.weight);
     CHECK(a.weight->requires_grad());
+}
+
+TEST_CASE("a module moves between devices and dtypes in place, with its gradients, ties and flags") {
+    Tied model;
+    model.between.weight->requires_grad_(false);
+    const std::vector<float> values = model.head.weight->detach().to_vector<float>();
+    sum(model.tail.forward(Tensor::full({2, 3}, 1))).backward();
+    const std::vector<float> gradient = model.head.weight->grad().to_vector<float>();
+    CHECK(&to(model, Device::cpu(1)) == &model);
+    for (const NamedTensor& named : named_tensors(model)) {
+        INFO(named.name);
+        CHECK(named.member->tensor().device() == Device::cpu(1));
+        CHECK(named.member->tensor().is_leaf());
+        CHECK(named.member->tensor().requires_grad() == (named.name != "between.weight"));
+    }
+    CHECK(tied(model));
+    CHECK(model.head.weight->detach().to_vector<float>() == values);
+    CHECK(model.head.weight->grad().device() == Device::cpu(1));
+    CHECK(model.head.weight->grad().to_vector<float>() == gradient);
+    CHECK(model.tail.forward(Tensor::full({2, 3}, 1).to(Device::cpu(1))).device() == Device::cpu(1));
+    const Tied copy = model;
+    CHECK(copy.head.weight->device() == Device::cpu(1));  // a copy lies where the model does
+
+    const auto before = model.head.weight->impl();
+    to(model, Device::cpu(1));
+    CHECK(model.head.weight->impl() == before);
+    to(model, DType::f64);
+    CHECK(tied(model));
+    CHECK(model.head.weight->detach().to_vector<double>() == std::vector<double>(values.begin(), values.end()));
+    CHECK(model.head.weight->grad().dtype() == DType::f64);
+    BatchNorm2d norm(3);
+    to(norm, DType::f64);
+    CHECK(norm.running_mean->tensor().dtype() == DType::f64);
+    CHECK(norm.num_batches_tracked->tensor().dtype() == DType::i64);
+    CHECK_THROWS_WITH(to(norm, DType::i32), "to: a module's dtype is floating, not i32; give DType::f32 or DType::f64");
+}
+
+TEST_CASE("a module that an optimizer holds stays where it is") {
+    Tied model;
+    const SGD sgd(model, {.lr = 0.1});
+    CHECK_THROWS_WITH(to(model, Device::cpu(0)),
+                      "to: the parameter head.weight belongs to a wrapper or an optimizer; move the model before they "
+                      "are made, or a copy");
+    CHECK(model.head.weight->device().is_host());
+    Tied copy = model;
+    CHECK(to(copy, Device::cpu(0)).head.weight->device() == Device::cpu(0));
 }

@@ -1,4 +1,5 @@
 // What a child of fork() may do: everything before devices are used, and after that end, and be told why.
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -109,6 +110,24 @@ TEST_CASE("a process that has used no device: its children train, each as it wou
     }
     CHECK(expected.find("0x") == std::string::npos);
     CHECK(std::atof(expected.c_str()) > 0);
+}
+
+TEST_CASE("where the system gives no thread, a step says so and the process ends as it should") {
+    if (lockstep::testing::serial()) return;
+    const Child child = in_child([] {
+        const Net net;
+        // The limit is one of users; root has none.
+        if (::geteuid() == 0 && ::setuid(65534) != 0) return std::string("skipped: nobody else to be");
+        rlimit none{0, 0};
+        ::setrlimit(RLIMIT_NPROC, &none);
+        return message_of<ls::DeviceError>([&] { ls::DataParallel<Net> model(net, devices(2)); });
+    });
+    if (child.text.starts_with("skipped")) WARN(child.text);
+    CHECK(child.end.empty());
+    CHECK((child.text.starts_with("skipped") ||
+           child.text ==
+               "cpu:0: the system gives no thread to work on it (Resource temporarily unavailable); raise the "
+               "limit of processes (ulimit -u, pids.max of the cgroup), or use fewer devices"));
 }
 
 TEST_CASE("a child of a process that trains is told so and ends, with its static objects alive") {

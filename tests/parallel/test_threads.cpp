@@ -7,10 +7,12 @@
 #include <memory>
 #include <set>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/loader.h"
 #include "lockstep/runtime/cpu/cpu_queue.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/eight_devices.h"
@@ -42,11 +44,18 @@ bool soon(const std::function<bool()>& holds) {
     return holds();
 }
 
-/// A model that has trained, with its loader gone and its optimizer.
+/// A model and what belongs to it.
 struct Trained {
+    struct Rows {
+        std::int64_t size() const { return 12; }
+        std::tuple<Tensor> get(std::int64_t row) const { return {Tensor::full({1}, static_cast<double>(row))}; }
+    };
     DataParallel<test::Small> model{test::Small{}, test::cpu_devices(2)};
     SGD sgd{model, {.lr = 0.01}};
+    Loader<Rows> loader{model, Rows(), {.batch_size = 4, .workers = 2}};
     double step(const test::Images& images) {
+        for ([[maybe_unused]] auto& batch : loader.epoch(0)) {
+        }
         return model.step(sgd, images.batch(0, 20), images.targets(0, 20), nll_loss).item();
     }
 };

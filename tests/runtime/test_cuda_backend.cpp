@@ -1,5 +1,9 @@
 // The CUDA backend on the stand-in: what it asks of CUDA, and what it makes of CUDA's answers.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstdlib>
+#include <functional>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -366,6 +370,39 @@ TEST_CASE("a call that fails names itself, its status, the device and the place;
     standin::inject_failure("cudaStreamSynchronize", 1, cudaErrorNotSupported);
     CHECK_THROWS_AS(stream->synchronize(), DeviceError);
     stream->copy(a.data, Device::cuda(1), input.data(), host, a.bytes);
+    stream->synchronize();
+}
+
+TEST_CASE("a child of a process that has asked the driver makes no call, and destructors return") {
+    Machine m;
+    auto stream = m.backend.make_stream(0, StreamRole::compute);
+    auto event = m.backend.make_event(0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+        const std::string text =
+            "CUDA: cuda:0 was in use when this process was forked, and stays with its parent; fork before devices are "
+            "used, or start the child's program with exec";
+        standin::reset_counters();
+        int wrong = 0;
+        for (const std::function<void()>& call : std::vector<std::function<void()>>{
+                 [&] { stream->synchronize(); }, [&] { stream->record(*event); },
+                 [&] { static_cast<void>(m.backend.allocate(1, 64)); },
+                 [&] { static_cast<void>(m.backend.allocate_pinned(64)); },
+                 [&] { static_cast<void>(m.backend.make_stream(1, StreamRole::load)); }}) {
+            try {
+                call();
+                ++wrong;
+            } catch (const InvalidArgument& error) {
+                if (error.what() != text) ++wrong;
+            }
+        }
+        stream.reset();
+        event.reset();
+        ::_exit(wrong == 0 && standin::counters().calls.empty() ? 0 : 1);
+    }
+    int status = -1;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
     stream->synchronize();
 }
 

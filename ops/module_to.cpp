@@ -1,0 +1,50 @@
+// Where the tensors of a plain module lie, and in which dtype.
+#include <fmt/format.h>
+
+#include <set>
+
+#include "lockstep/ops/arena.h"
+#include "lockstep/ops/module.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/tape.h"
+
+namespace lockstep::detail {
+
+namespace {
+
+/// Puts `change` of each value in its place, once where several members share it. None is changed when one cannot be.
+template <class Change>
+void replace_values(const std::vector<NamedTensor>& tensors, Change change) {
+    if (ParameterStore::find(tensors))
+        throw InvalidArgument(fmt::format(
+            "to: the parameter {} belongs to a wrapper or an optimizer; move the model before they are made, or a copy",
+            tensors.front().name));
+    const NoGrad no_tape;
+    std::vector<std::pair<const ModuleTensor*, Tensor>> changed;
+    std::set<const void*> seen;
+    for (const NamedTensor& named : tensors) {
+        if (!seen.insert(named.member->identity()).second) continue;
+        const Tensor& value = named.member->tensor();
+        const Tensor fresh = change(value);
+        if (fresh.impl() == value.impl()) continue;
+        fresh.requires_grad_(value.requires_grad());
+        if (const Tensor gradient = value.grad(); gradient.defined()) fresh.set_grad(change(gradient));
+        changed.emplace_back(named.member, fresh);
+    }
+    for (const auto& [member, value] : changed) member->rebind(value);
+}
+
+}  // namespace
+
+void move_tensors(const std::vector<NamedTensor>& tensors, Device device) {
+    replace_values(tensors, [&](const Tensor& value) { return value.to(device); });
+}
+
+void convert_tensors(const std::vector<NamedTensor>& tensors, DType dtype) {
+    if (!is_floating(dtype))
+        throw InvalidArgument(
+            fmt::format("to: a module's dtype is floating, not {}; give DType::f32 or DType::f64", name_of(dtype)));
+    replace_values(tensors, [&](const Tensor& value) { return is_floating(value.dtype()) ? value.to(dtype) : value; });
+}
+
+}  // namespace lockstep::detail

@@ -1,0 +1,159 @@
+// Messages name the function that the program called, whatever that is made of.
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/loss.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/trace.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/runtime/gate.h"
+
+using namespace lockstep;
+using lockstep::testing::message_of;
+
+namespace {
+
+using Call = std::function<void()>;
+
+Tensor on(int device, const Shape& shape) { return Tensor::full(shape, 1, DType::f32, Device::cpu(device)); }
+Tensor targets(int device, std::int64_t rows) { return Tensor::zeros({rows}, DType::i64, Device::cpu(device)); }
+
+void check(const std::vector<std::pair<const char*, Call>>& calls, const std::string& text) {
+    for (const auto& [name, call] : calls) {
+        INFO(name);
+        CHECK(message_of<InvalidArgument>(call) == name + text);
+    }
+}
+
+}  // namespace
+
+TEST_CASE("tensors on different devices") {
+    const Tensor a = on(0, {2, 3}), b = on(1, {2, 3}), image = on(0, {1, 2, 4, 4});
+    check(
+        {
+            {"add", [&] { (void)(a + b); }},
+            {"sub", [&] { (void)(a - b); }},
+            {"mul", [&] { (void)(a * b); }},
+            {"div", [&] { (void)(a / b); }},
+            {"matmul",
+             [&] {
+                 (void)matmul(a, on(1, {3, 2}));
+             }},
+            {"matmul",
+             [&] {
+                 (void)matmul(a.unsqueeze(0), on(1, {3, 2}));
+             }},
+            {"linear", [&] { (void)linear(a, b); }},
+            {"linear",
+             [&] {
+                 (void)linear(on(0, {2, 2, 3}), b);
+             }},
+            {"conv2d",
+             [&] {
+                 (void)conv2d(image, on(1, {1, 2, 3, 3}));
+             }},
+            {"batch_norm", [&] { (void)batch_norm(image, on(0, {2}), on(0, {2}), on(1, {2})); }},
+            {"batch_norm", [&] { (void)batch_norm(image, on(0, {2}), on(1, {2})); }},
+            {"cat",
+             [&] {
+                 (void)cat({a, b});
+             }},
+            {"sum_over_shards",
+             [&] {
+                 (void)sum_over_shards({a, b});
+             }},
+            {"nll_loss", [&] { (void)nll_loss(a, targets(1, 2)); }},
+            {"cross_entropy", [&] { (void)cross_entropy(a, targets(1, 2)); }},
+            {"cross_entropy", [&] { (void)CrossEntropyLoss{{.weight = on(1, {3})}}(a, targets(0, 2)); }},
+            {"mse_loss", [&] { (void)mse_loss(a, b); }},
+        },
+        ": tensors on different devices, cpu:0 and cpu:1; move one with .to(device)");
+}
+
+TEST_CASE("tensors of a traced forward that are used outside") {
+    Trace trace(Device::cpu(0), 1, false, 1);
+    const Tensor kept = trace.input(TensorMeta::contiguous(DType::f32, {2, 3, 4, 4}, true));
+    const std::string text =
+        ": a tensor of shape (2, 3, 4, 4) was kept from inside a forward or loss, where tensors have no values; return "
+        "it from forward, in a tuple, vector, map or struct with LOCKSTEP_MEMBERS, and use what the wrapper returns";
+    const Tensor one = on(0, {1});
+    check(
+        {
+            {"add", [&] { (void)(kept + 1.0); }},
+            {"sub", [&] { (void)(1.0 - kept); }},
+            {"mul", [&] { (void)(kept * one); }},
+            {"div", [&] { (void)(2.0 / kept); }},
+            {"neg", [&] { (void)(-kept); }},
+            {"exp", [&] { (void)exp(kept); }},
+            {"log", [&] { (void)log(kept); }},
+            {"sqrt", [&] { (void)sqrt(kept); }},
+            {"square", [&] { (void)square(kept); }},
+            {"relu", [&] { (void)relu(kept); }},
+            {"sum", [&] { (void)sum(kept); }},
+            {"mean", [&] { (void)mean(kept, 1); }},
+            {"argmax", [&] { (void)argmax(kept, 1); }},
+            {"cat",
+             [&] {
+                 (void)cat({kept, kept});
+             }},
+            {"conv2d",
+             [&] {
+                 (void)conv2d(kept, on(0, {5, 3, 2, 2}));
+             }},
+            {"max_pool2d", [&] { (void)max_pool2d(kept, 2); }},
+            {"batch_norm", [&] { (void)batch_norm(kept, {}, {}, {}, {}, {.training = true}); }},
+            {"log_softmax", [&] { (void)log_softmax(kept, 1); }},
+            {"dropout", [&] { (void)dropout(kept); }},
+            {"dropout2d", [&] { (void)dropout2d(kept); }},
+            {"sum_over_shards", [&] { (void)sum_over_shards(kept); }},
+            {"mse_loss", [&] { (void)mse_loss(kept, kept); }},
+            {"mean_loss", [&] { (void)mean_loss(kept); }},
+            {"sum_loss", [&] { (void)sum_loss(kept); }},
+            {"to(device)", [&] { (void)kept.to(Device::host()); }},
+            {"to(dtype)", [&] { (void)kept.to(DType::f64); }},
+            {"clone", [&] { (void)kept.clone(); }},
+            {"copy_", [&] { (void)kept.copy_(one); }},
+            {"fill_", [&] { (void)kept.fill_(0); }},
+            {"to_vector", [&] { (void)kept.to_vector<float>(); }},
+            {"data", [&] { (void)kept.data<float>(); }},
+        },
+        text);
+    const Tensor single = trace.input(TensorMeta::contiguous(DType::f32, {}));
+    CHECK(message_of<InvalidArgument>([&] { (void)single.item(); }).starts_with("item: a tensor of shape () was kept"));
+    CHECK(message_of<InvalidArgument>([&] {
+              (void)linear(kept, on(0, {5, 4}));
+          }).starts_with("linear: a tensor of shape (24, 4) was kept"));  // its rows
+}
+
+TEST_CASE("what checks refuse") {
+    const Tensor i64 = Tensor::zeros({2, 3}, DType::i64), f32 = Tensor::zeros({2, 3});
+    const auto begins = [](const char* name, const Call& call) {
+        INFO(name);
+        CHECK(message_of<InvalidArgument>(call).starts_with(std::string(name) + ": "));
+    };
+    begins("cross_entropy", [&] { (void)cross_entropy(i64, f32); });
+    begins("cross_entropy", [&] { (void)cross_entropy(f32, i64); });
+    begins("mean", [&] { (void)mean(i64); });
+    begins("dropout", [&] { (void)dropout(i64); });
+    begins("div", [&] { (void)(1.0 / Tensor()); });
+    begins("flatten", [&] { (void)flatten(Tensor()); });
+    begins("mul", [&] { (void)(Tensor() * 2.0); });
+}
+
+TEST_CASE("the outermost function counts, and an operation that already says it is not named twice") {
+    CHECK(PublicCall::name() == nullptr);
+    {
+        const PublicCall outer("cross_entropy");
+        const PublicCall inner("log_softmax");
+        CHECK(std::string(PublicCall::name()) == "cross_entropy");
+    }
+    CHECK(PublicCall::name() == nullptr);
+    CHECK(call_and_operation("cross_entropy", NllForward(-100).name()) == "cross_entropy (nll_forward)");
+    CHECK(call_and_operation("conv2d", Conv2dForward({}).name()) == "conv2d_forward");
+    CHECK(call_and_operation(nullptr, "touch") == "touch");
+}
