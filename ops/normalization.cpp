@@ -61,7 +61,7 @@ void check(const Tensor& x, const Tensor& mean, const Tensor& variance, const Te
 
 Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var, const Tensor& weight,
                   const Tensor& bias, const BatchNormOptions& options) {
-    const PublicCall call(op);
+    const PublicCall call(op_name);
     check(x, running_mean, running_var, weight, bias, options);
     const std::int64_t channels = x.size(1);
     const bool own_stats = options.training || !running_mean.defined();

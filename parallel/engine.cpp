@@ -477,7 +477,10 @@ void Engine::set_steps_done(std::uint64_t steps) {
 
 bool Engine::is_done(const StepLoss::State& state) const { return impl_->in_flight->is_done(state); }
 
-bool StepLoss::ready() const { return !state_->engine || state_->engine->is_done(*state_); }
+bool StepLoss::ready() const {
+    const Engine* engine = state_->engine;
+    return !engine || engine->is_done(*state_);
+}
 
 double StepLoss::item() const {
     if (Engine* engine = state_->engine) engine->synchronize();

@@ -129,7 +129,8 @@ private:
         for (std::size_t i = 0; i < in.size(); ++i)
             if (in[i].buffer && !request.in[i].same_layout(in[i].meta)) return;
         if (!request.out[0].same_layout(at(second).out[0].meta)) return;
-        at(first) = {std::move(operation), std::move(kernel), std::move(in), at(second).out, 0, std::move(asked)};
+        at(first) = {std::move(operation), std::move(kernel), std::move(in), at(second).out, 0,
+                     at(first).call,       std::move(asked)};
         removed_[second] = true;
     }
 

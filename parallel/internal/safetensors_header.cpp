@@ -1,5 +1,7 @@
 #include "lockstep/parallel/internal/safetensors_header.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -325,7 +327,7 @@ std::string header_of(const std::filesystem::path& path, const SafetensorsLayout
                       const SafetensorsMetadata& metadata) {
     std::string text = "{";
     try {
-        if (!metadata.empty()) text += Json(metadata_key).dump() + ":" + Json(metadata).dump();
+        if (!metadata.empty()) text += fmt::format("{}:{}", Json(metadata_key).dump(), Json(metadata).dump());
         std::uint64_t offset = 0;
         for (std::size_t i = 0; i < layout.order.size(); ++i) {
             const SafetensorsTensor& tensor = *layout.order[i];
@@ -337,9 +339,8 @@ std::string header_of(const std::filesystem::path& path, const SafetensorsLayout
             text += type->name;
             text += R"(","shape":[)";
             for (std::size_t d = 0; d < tensor.shape.size(); ++d)
-                text += (d > 0 ? "," : "") + std::to_string(tensor.shape[d]);
-            text += R"(],"data_offsets":[)" + std::to_string(offset) + ',' + std::to_string(offset + layout.sizes[i]);
-            text += "]}";
+                text += fmt::format("{}{}", d > 0 ? "," : "", tensor.shape[d]);
+            text += fmt::format(R"(],"data_offsets":[{},{}]}})", offset, offset + layout.sizes[i]);
             offset += layout.sizes[i];
         }
     } catch (const Json::exception&) {
