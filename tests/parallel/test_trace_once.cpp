@@ -22,8 +22,8 @@ struct Counted {
     }
 };
 
-struct Trainer {
-    explicit Trainer(const EngineOptions& options = {})
+struct CountedTraining {
+    explicit CountedTraining(const EngineOptions& options = {})
         : images(404), model(Counted{}, test::cpu_devices(4), options), sgd(model, {.lr = 0.01, .momentum = 0.5}) {
         forwards = 0;
     }
@@ -51,64 +51,64 @@ TEST_CASE("several epochs with evaluation: one call of forward for every shape a
     EngineOptions fixed;
     fixed.shards = 8;
     for (const EngineOptions& options : {EngineOptions{}, fixed}) {
-        Trainer trainer(options);
+        CountedTraining training(options);
         for (int epoch = 0; epoch < 3; ++epoch) {
-            trainer.epoch();
-            trainer.evaluate();
-            trainer.sgd.set_lr(0.01 / (epoch + 2));  // lies in device memory: no new program
+            training.epoch();
+            training.evaluate();
+            training.sgd.set_lr(0.01 / (epoch + 2));  // lies in device memory: no new program
         }
         // 4 shards: 64 rows in 16s, 20 in 5s, evaluation of 100 in 25s and of 4 in ones. 8 shards: 8s, 3s and a 2;
         // 13s and a 9, ones.
         const int programs = options.shards == 8 ? 6 : 4;
         CHECK(forwards == programs);
-        CHECK(trainer.model.engine().traces() == static_cast<std::uint64_t>(programs));
-        trainer.model.synchronize();
+        CHECK(training.model.engine().traces() == static_cast<std::uint64_t>(programs));
+        training.model.synchronize();
     }
 }
 
 TEST_CASE("what belongs to a program's key calls forward again, once") {
-    Trainer trainer;
+    CountedTraining training;
     const auto expect = [&](int calls) {
-        trainer.epoch();
-        trainer.epoch();
+        training.epoch();
+        training.epoch();
         CHECK(forwards == calls);
-        CHECK(trainer.model.engine().traces() == static_cast<std::uint64_t>(calls));
+        CHECK(training.model.engine().traces() == static_cast<std::uint64_t>(calls));
     };
     expect(2);
-    trainer.model->net.conv1.weight->requires_grad_(false);  // frozen
+    training.model->net.conv1.weight->requires_grad_(false);  // frozen
     expect(4);
-    trainer.model->net.conv1.weight->requires_grad_(true);
+    training.model->net.conv1.weight->requires_grad_(true);
     expect(4);
-    set_training(trainer.model->net.drop, false);  // another mode of one layer
+    set_training(training.model->net.drop, false);  // another mode of one layer
     expect(6);
-    set_training(trainer.model->net.drop, true);
-    trainer.epoch(NllLoss{{.ignore_index = 3}});  // another loss
-    trainer.epoch(NllLoss{{.ignore_index = 3}});
+    set_training(training.model->net.drop, true);
+    training.epoch(NllLoss{{.ignore_index = 3}});  // another loss
+    training.epoch(NllLoss{{.ignore_index = 3}});
     CHECK(forwards == 8);
     {
         const NoGrad no_tape;  // a training forward without gradients
-        trainer.model.forward(trainer.images.batch(0, 64));
-        trainer.model.forward(trainer.images.batch(64, 128));
+        training.model.forward(training.images.batch(0, 64));
+        training.model.forward(training.images.batch(64, 128));
     }
     CHECK(forwards == 9);
-    trainer.model.forward(trainer.images.batch(0, 64));  // and one with
+    training.model.forward(training.images.batch(0, 64));  // and one with
     CHECK(forwards == 10);
     expect(10);
-    trainer.model.synchronize();
+    training.model.synchronize();
 }
 
 TEST_CASE("new values of captured tensors and parameters do not call forward again") {
-    Trainer trainer;
+    CountedTraining training;
     const Tensor weights = Tensor::full({10}, 1);
     const NllLoss loss{{.weight = weights}};
-    trainer.epoch(loss);
+    training.epoch(loss);
     CHECK(forwards == 2);
     weights.fill_(2);
     {
         const NoGrad no_tape;
-        trainer.model->net.fc2.bias->tensor().fill_(0.5);
+        training.model->net.fc2.bias->tensor().fill_(0.5);
     }
-    trainer.epoch(loss);
+    training.epoch(loss);
     CHECK(forwards == 2);
-    trainer.model.synchronize();
+    training.model.synchronize();
 }

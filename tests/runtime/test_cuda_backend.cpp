@@ -376,7 +376,7 @@ TEST_CASE("a call that fails names itself, its status, the device and the place;
 TEST_CASE("a child of a process that has asked the driver makes no call, and destructors return") {
     Machine m;
     auto stream = m.backend.make_stream(0, StreamRole::compute);
-    auto event = m.backend.make_event(0);
+    auto event = m.backend.make_event(0, false);
     const pid_t child = ::fork();
     if (child == 0) {
         const std::string text =
