@@ -263,7 +263,7 @@ TEST_CASE("under mpirun a signal to it or to one rank stops all ranks, and the r
     if (!mpirun) return;
     for (const To whom : {To::one_rank, To::program}) {
         const TemporaryDirectory place;
-        Words words{*mpirun, "--oversubscribe", "-n", "2", "--mca", "odls_base_sigkill_timeout", "60"};
+        Words words{*mpirun, "--oversubscribe", "-n", "2", "--mca", "odls_base_sigkill_timeout", "5"};
         if (::geteuid() == 0) words.emplace_back("--allow-run-as-root");
         for (const std::string& word : endless(place / "net", {"--parallel", "ddp"})) words.push_back(word);
         StartedProcess run(words);
