@@ -197,7 +197,7 @@ IdxHeader parse_header(const std::string& name, Source& source) {
     // checked before memory is taken: a header of a few bytes must not ask for terabytes
     if (!bytes || *bytes > source.largest_content() || before + *bytes > source.largest_content()) {
         refuse(name, 4,
-                "the shape " + written_out(header.shape) + " of " + std::string(name_of(header.dtype)) +
+               "the shape " + written_out(header.shape) + " of " + std::string(name_of(header.dtype)) +
                    " is larger than the file can hold; it is truncated or its header is wrong");
     }
     return header;

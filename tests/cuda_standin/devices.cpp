@@ -132,8 +132,7 @@ cudaError_t driver_entry_point(const char* symbol, void** function, cudaDriverEn
     return runtime_call("cudaGetDriverEntryPoint", [&](Call&) {
         const bool known = std::strcmp(symbol, "cuDevicePrimaryCtxGetState") == 0;
         *function = known ? reinterpret_cast<void*>(&primary_context_state) : nullptr;
-        if (result != nullptr)
-            *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+        if (result != nullptr) *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     });
 }
 

@@ -38,8 +38,7 @@ cudaError_t launch(const char* call_name, const void* function, const Configurat
         if (threads == 0 || threads > 1024 || how.grid.x == 0 || how.grid.y == 0 || how.grid.z == 0 ||
             how.shared > (std::size_t{48} << 10))
             throw Failure{cudaErrorInvalidConfiguration};
-        call.launch(
-            call.launch_stream(how.stream), name_of(function), [] {}, {});
+        call.launch(call.launch_stream(how.stream), name_of(function), [] {}, {});
     });
 }
 
@@ -98,8 +97,7 @@ cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void**
 }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* how, const void* function, void**) {
-    return launch("cudaLaunchKernelExC", function,
-                  {how->gridDim, how->blockDim, how->dynamicSmemBytes, how->stream});
+    return launch("cudaLaunchKernelExC", function, {how->gridDim, how->blockDim, how->dynamicSmemBytes, how->stream});
 }
 
 }  // extern "C"

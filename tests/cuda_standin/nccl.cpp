@@ -196,8 +196,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     });
 }
 
-// As NCCL's commReclaim does it: what is in flight ends, and then the call waits for the end of every operation that was
-// launched, and so for all that its stream does before it, host functions too. It leaves the thread's device current.
+// As NCCL's commReclaim does it: what is in flight ends, and then the call waits for the end of every operation that
+// was launched, and so for all that its stream does before it, host functions too. It leaves the thread's device
+// current.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     bool refused = true;
     const auto end = [&](Call& call) {

@@ -35,7 +35,7 @@ struct Config {
     Driver driver = Driver::present;
     bool peer_access = true;
     std::uint64_t delay_seed = 0;
-    int max_delay_us = 0;  // every task of every stream first sleeps a random 0..max_delay_us
+    int max_delay_us = 0;             // every task of every stream first sleeps a random 0..max_delay_us
     std::size_t launch_queue = 1024;  // tasks of one stream that are not done yet: who enqueues one more waits
 };
 

@@ -89,8 +89,7 @@ TEST_CASE("a full queue: who does not block goes on, and the operation starts wh
               const auto wait = [](void* gate) {
                   while (!*static_cast<std::atomic<bool>*>(gate)) std::this_thread::yield();
               };
-              for (int i = 0; i < 2; ++i)
-                  self.ok(cudaLaunchHostFunc(self.stream, wait, &open), "cudaLaunchHostFunc");
+              for (int i = 0; i < 2; ++i) self.ok(cudaLaunchHostFunc(self.stream, wait, &open), "cudaLaunchHostFunc");
               self.expect(self.sum(data, data, 1) == ncclInProgress, "an operation");
               std::this_thread::sleep_for(std::chrono::milliseconds(100));
               ask();
