@@ -60,7 +60,7 @@ target_compile_options(lockstep PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errn
 # For programs and tests, which spend their time in the library: to optimise them is most of what compiling takes.
 set(LOCKSTEP_PROGRAM_OPTIONS $<$<CONFIG:Release>:-O1>)
 if(LOCKSTEP_SANITIZE)
-  set(LOCKSTEP_PROGRAM_OPTIONS -Og)
+  set(LOCKSTEP_PROGRAM_OPTIONS $<$<COMPILE_LANGUAGE:CXX>:-Og>)
 endif()
 
 # What nearly every source of the library includes, parsed once: half of the time that a file takes otherwise. Sources

@@ -15,14 +15,12 @@
 #include <system_error>
 #include <utility>
 
+#include "lockstep/parallel/internal/file.h"
 #include "lockstep/parallel/internal/file_name.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep::internal {
 namespace {
-
-// one read or write call moves at most 2 GiB on Linux
-constexpr std::size_t largest_transfer = std::size_t{1} << 30;
 
 /// While it lives, writing over the limit of a file's size is an error of this thread's calls and not the end of the
 /// process, unless somebody has made other arrangements for the signal.

@@ -12,12 +12,6 @@
 #include "lockstep/runtime/error.h"
 
 namespace lockstep::internal {
-namespace {
-
-// one read or write call moves at most 2 GiB on Linux
-constexpr std::size_t largest_transfer = std::size_t{1} << 30;
-
-}  // namespace
 
 InputFile::InputFile(const std::filesystem::path& path) : name_(path.string()) {
     // non-blocking, so that a pipe is refused below and not waited for

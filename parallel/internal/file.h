@@ -9,6 +9,9 @@
 
 namespace lockstep::internal {
 
+/// One call that reads or writes moves at most 2 GiB on Linux.
+constexpr std::size_t largest_transfer = std::size_t{1} << 30;
+
 /// A regular file opened for reading. Throws DataError when it is missing or something else.
 class InputFile {
 public:
