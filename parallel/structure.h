@@ -130,15 +130,14 @@ constexpr Contents contents() {
     using Plain = std::remove_cvref_t<T>;
     if constexpr (is_tensor<Plain>) {
         return {true, std::is_same_v<Plain, ShardedTensor>, true};
-    } else if constexpr (is_text<Plain> || Describes<Plain>) {
-        return {};
+    } else if constexpr (is_text<Plain> || Describes<Plain> ||
+                         (std::is_trivially_copyable_v<Plain> && !ListsMembers<Plain>)) {
+        return {};  // what can be copied byte by byte holds no tensor: those are shared
     } else if constexpr (ListsMembers<Plain>) {
         using Members = decltype(members_of(std::declval<const Plain&>()));
         Contents all = contents_of_tuple<Members>(std::make_index_sequence<std::tuple_size_v<Members>>());
         all.walkable = all.walkable && (std::is_default_constructible_v<Plain> || !all.tensors);
         return all;
-    } else if constexpr (std::is_trivially_copyable_v<Plain>) {
-        return {};  // holds no tensor: those are shared
     } else if constexpr (OptionalLike<Plain>) {
         return contents<decltype(*std::declval<Plain&>())>();
     } else if constexpr (MapLike<Plain>) {
