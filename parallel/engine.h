@@ -62,9 +62,9 @@ struct EngineOptions {
     bool static_graph = false;
     /// The parameters and buffers of rank 0 become everybody's at the start. Otherwise all ranks must have the same.
     bool init_sync = true;
-    /// The buffers of rank 0 become everybody's before every forward. Running statistics are those of rank 0 anyway; a
-    /// model that writes other buffers, differently on each rank, needs it. Costs a collective, and each step waits for
-    /// the one before it.
+    /// The buffers of rank 0 become everybody's before every forward. Running statistics are the same on all ranks
+    /// anyway; a model that writes other buffers, differently on each rank, needs it. Costs a collective, and each step
+    /// waits for the one before it.
     bool broadcast_buffers = false;
 };
 

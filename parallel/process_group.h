@@ -61,12 +61,14 @@ void require_usable(std::string_view backend);
 ///
 /// Collectives are called by all ranks in the same order, with the same shapes, dtypes and roots (LOCKSTEP_DEBUG=detail
 /// compares them and names the ranks that differ). They run in the order of the calls, one after another; messages pass
-/// them by. Tensors lie on the host or on virtual CPU devices, whose work so far is waited for; they need not be
+/// them by. Tensors lie on the host, on virtual CPU devices, whose work so far is waited for, or on GPUs, where an
+/// operation comes behind what their streams were given so far, and what they are given behind it sees the result
+/// (`nccl` moves them between GPUs, the others through pinned memory; docs/collectives.md). They need not be
 /// contiguous, and a write to them counts as any other (Tensor::version). A group of one rank has nobody to talk to:
 /// its collectives copy what there is to copy.
 ///
-/// All operations throw, with nothing sent, InvalidArgument for tensors that are undefined, traced, on a GPU, followed
-/// by the tape where they are written (write them inside NoGrad), for those that share memory where that cannot be, for
+/// All operations throw, with nothing sent, InvalidArgument for tensors that are undefined, traced, or followed by
+/// the tape where they are written (write them inside NoGrad), for those that share memory where that cannot be, for
 /// shapes and dtypes that don't fit, for a mean of booleans and for ranks that are not there; and CommunicationError
 /// when the operation cannot be finished. Behind that the group is dead: every later operation throws.
 class ProcessGroup {

@@ -58,7 +58,8 @@ LOCKSTEP_HOST_DEVICE inline float to_uniform(std::uint32_t bits) {
 }
 
 /// Seeds everything drawn outside a wrapper from now on (initial weights, rand, randn, eager dropout), and the wrappers
-/// made from now on that name no seed of their own. The default seed is 0.
+/// made from now on that name no seed of their own. The default seed is 0. As torch.manual_seed, but the numbers are
+/// others than PyTorch's: to compare with it, load its initial weights.
 void manual_seed(std::uint64_t seed);
 std::uint64_t current_seed();
 

@@ -19,9 +19,9 @@ namespace {
 constexpr std::int64_t features = 10, rows = 2048;
 
 struct Net {
-    ls::Linear net{features, 1};
-    LOCKSTEP_MEMBERS(net)
-    ls::Tensor forward(const ls::Tensor& x) { return net(x); }  // (N, 10) -> (N, 1)
+    ls::Linear linear{features, 1};
+    LOCKSTEP_MEMBERS(linear)
+    ls::Tensor forward(const ls::Tensor& x) { return linear(x); }  // (N, 10) -> (N, 1)
 };
 
 std::optional<program::Stop> train(const program::Options& options, std::chrono::steady_clock::time_point began) {
@@ -39,7 +39,7 @@ std::optional<program::Stop> train(const program::Options& options, std::chrono:
         const auto stop = program::train("linear", options, model, batches, ls::mse_loss, {}, began);
 
         if (stop || options.quiet) return stop;
-        const std::vector<float> found = model->net.weight->template to_vector<float>();
+        const std::vector<float> found = model->linear.weight->template to_vector<float>();
         const std::vector<float> wanted = line.to_vector<float>();
         float error = 0;
         for (std::size_t i = 0; i < wanted.size(); ++i) error = std::max(error, std::abs(found[i] - wanted[i]));

@@ -12,6 +12,7 @@
 
 #include "lockstep/tests/cuda_standin/mpi_knows_gpus.h"
 #include "lockstep/tests/cuda_standin/ranks_training.h"
+#include "lockstep/tests/cuda_standin/standin.h"
 #include "lockstep/tests/parallel/comm/group_exercise.h"
 
 using namespace lockstep;

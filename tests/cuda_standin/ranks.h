@@ -1,4 +1,4 @@
-// Ranks that each have devices of the CUDA stand-in: forked before anything looks at them.
+// Ranks that each have a GPU, of the CUDA stand-in or real: forked before anything looks at them.
 #pragma once
 
 #include <chrono>
@@ -15,12 +15,29 @@
 
 namespace lockstep::testing {
 
-/// mpirun starts its own.
-inline std::vector<std::string> backends_here() {
+/// Whether there are so many GPUs; says that the test case is skipped where there are fewer.
+inline bool has_gpus(int count, const std::string& what) {
+    if (test::gpu_count() >= count) return true;
+    test::skipped(what + " wants " + std::to_string(count) + " GPUs, there is " + std::to_string(test::gpu_count()));
+    return false;
+}
+
+/// Backends that so many ranks can use. mpirun starts its own.
+inline std::vector<std::string> backends_here(int ranks) {
     std::vector<std::string> names;
     for (const ProcessGroupBackend& backend : process_group_backends())
-        if (backend.built_in && backend.name != "mpi") names.push_back(backend.name);
+        if (backend.built_in && backend.name != "mpi" && (backend.name != "nccl" || has_gpus(ranks, "nccl")))
+            names.push_back(backend.name);
     return names;
+}
+
+/// The one GPU of those that this process sees that a rank of nccl's is to see.
+inline std::string gpu_of_rank(int rank) {
+    const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    if (visible == nullptr) return std::to_string(rank);
+    std::string list(visible);
+    for (int skip = 0; skip < rank; ++skip) list.erase(0, list.find(',') + 1);
+    return list.substr(0, list.find(','));
 }
 
 /// How ranks are started: the GPUs that they see, as on one machine, and how long they wait for each other.
@@ -36,7 +53,7 @@ struct GpuRanks {
 inline std::string on_gpus(const GpuRanks& start, const std::function<std::vector<std::string>(ProcessGroup&)>& body) {
     const test::TemporaryDirectory place;
     ForkedRanks ranks(start.size, [&](int rank) {
-        if (start.backend == "nccl" && !start.share) ::setenv("CUDA_VISIBLE_DEVICES", std::to_string(rank).c_str(), 1);
+        if (start.backend == "nccl" && !start.share) ::setenv("CUDA_VISIBLE_DEVICES", gpu_of_rank(rank).c_str(), 1);
         ProcessGroup group({.backend = start.backend,
                             .rendezvous = {.init_method = "file://" + (place / "store").string(),
                                            .rank = rank,
@@ -44,9 +61,8 @@ inline std::string on_gpus(const GpuRanks& start, const std::function<std::vecto
                                            .timeout = std::chrono::seconds(60)},
                             .timeout = start.timeout});
         std::vector<std::string> lines = body(group);
-        standin::set_delays(0, 0);
-        for (const standin::Mistake& mistake : standin::take_mistakes())
-            lines.push_back(std::string(standin::name_of(mistake.kind)) + ": " + mistake.message);
+        test::set_delays(0, 0);
+        for (const std::string& mistake : test::take_mistakes()) lines.push_back(mistake);
         return lines;
     });
     return joined(ranks.finish(start.limit));

@@ -1,4 +1,4 @@
-// Streams, events, copies and memory of CUDA devices through the public headers, on the stand-in.
+// Streams, events, copies and memory of CUDA devices through the public headers, on the stand-in and on cards.
 #include <cstdint>
 #include <numeric>
 #include <string>
@@ -17,9 +17,9 @@ namespace {
 const Device host, gpu0 = Device::cuda(0), gpu1 = Device::cuda(1);
 
 struct Checked {
-    Checked() { standin::set_delays(9, 200); }
+    Checked() { test::set_delays(9, 200); }
     ~Checked() {
-        standin::set_delays(0, 0);
+        test::set_delays(0, 0);
         test::check_no_mistakes();
     }
     Checked(const Checked&) = delete;
@@ -97,7 +97,6 @@ TEST_CASE("memory: statistics, cache, limit, and what is missing when it is gone
     Stream& stream = Stream::of(gpu1);
     release_cached_memory(gpu1);
     const MemoryStats before = memory_stats(gpu1);
-    const auto allocations = [] { return standin::counters().calls["cudaMalloc"]; };
     {
         const auto a = Buffer::allocate(stream, 1 << 20, "weights");
         CHECK(memory_stats(gpu1).current == before.current + (1 << 20));
@@ -107,9 +106,8 @@ TEST_CASE("memory: statistics, cache, limit, and what is missing when it is gone
     CHECK(memory_stats(gpu1).current == before.current);
     CHECK(memory_stats(gpu1).peak == before.current + (2 << 20));
     CHECK(memory_stats(gpu1).reserved == before.reserved + (2 << 20));
-    const auto taken = allocations();
     { const auto again = Buffer::allocate(stream, 1 << 20, "weights"); }
-    CHECK(allocations() == taken);  // from the cache
+    CHECK(memory_stats(gpu1).reserved == before.reserved + (2 << 20));  // from the cache
     release_cached_memory(gpu1);
     CHECK(memory_stats(gpu1).reserved == before.reserved);
 
@@ -127,21 +125,8 @@ TEST_CASE("memory: statistics, cache, limit, and what is missing when it is gone
     for (const char* part : {"cuda:1", "asked for 2048", "1024 free of a limit", "4096 weights"})
         CHECK(limited.find(part) != std::string::npos);
     set_memory_limit(gpu1, 0);
-    CHECK(message(std::size_t{9} << 30).find("out of memory on cuda:1") == 0);
+    CHECK(message(std::size_t{1} << 45).find("out of memory on cuda:1") == 0);
     CHECK(message(2048).empty());
-}
-
-TEST_CASE("the cache gives way when the GPU itself is full") {
-    const Checked checked;
-    Stream& stream = Stream::of(gpu0);
-    release_cached_memory(gpu0);
-    const std::size_t used = standin::counters().devices[0].bytes_in_use;
-    standin::set_memory_limit(0, used + (1 << 20));
-    { const auto a = Buffer::allocate(stream, 900000, "a"); }
-    { const auto b = Buffer::allocate(stream, 600000, "b"); }  // only after a's block has gone back
-    standin::set_memory_limit(0, std::size_t{8} << 30);
-    release_cached_memory(gpu0);
-    CHECK(standin::counters().devices[0].bytes_in_use == used);
 }
 
 TEST_CASE("tensors go to GPUs, between them and back, strided ones too") {
@@ -153,5 +138,5 @@ TEST_CASE("tensors go to GPUs, between them and back, strided ones too") {
     const auto expected = x.to_vector<float>(), found = there.to_vector<float>();
     for (std::size_t i = 0; i < 5; ++i)
         for (std::size_t j = 0; j < 7; ++j) CHECK(found[j * 5 + i] == expected[i * 7 + j]);
-    CHECK_THROWS_AS(require_visible(Device::cuda(8)), InvalidArgument);
+    CHECK_THROWS_AS(require_visible(Device::cuda(device_count(DeviceKind::cuda))), InvalidArgument);
 }

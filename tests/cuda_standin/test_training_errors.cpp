@@ -1,41 +1,21 @@
-// What DataParallel makes of bad steps, missing memory and failing CUDA calls, on the stand-in.
+// What DataParallel makes of bad steps, missing memory and lost contexts, on the stand-in and on cards.
+#include <cuda_runtime_api.h>
+
 #include <limits>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "lockstep/runtime/error.h"
 #include "lockstep/runtime/memory.h"
-#include "lockstep/runtime/order_checker.h"
-#include "lockstep/runtime/stream.h"
 #include "lockstep/runtime/tape.h"
-#include "lockstep/runtime/warning.h"
-#include "lockstep/tests/cuda_standin/training.h"
+#include "lockstep/tests/cuda_standin/failures.h"
 
 using namespace lockstep;
+using test::contains;
+using test::device_error;
 using test::gpus;
 using test::Images;
 using test::in_a_process;
-using test::Trained;
-
-namespace {
-
-using Model = Trained<test::Normed>;
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-/// What `function` throws as a DeviceError; empty when it throws nothing.
-template <class F>
-std::string device_error(F&& function) {
-    try {
-        function();
-    } catch (const DeviceError& error) {
-        return error.what();
-    }
-    return {};
-}
-
-}  // namespace
+using test::Model;
 
 TEST_CASE("a bad step is refused, names its place and changes nothing; training goes on") {
     const Images images(16);
@@ -78,38 +58,30 @@ TEST_CASE("a bad step is refused, names its place and changes nothing; training 
     test::check_no_mistakes();
 }
 
-TEST_CASE("no memory on one device: the step changes nothing, and the model is usable") {
+TEST_CASE("a limit of memory on one device: the step changes nothing, and the model is usable") {
     const Images images(64);
-    for (const bool by_limit : {true, false}) {
-        Model tried(gpus(3), {.shards = 8}), spared(gpus(3), {.shards = 8});
-        for (Model* each : {&tried, &spared}) {
-            each->step(images, 0, 16);
-            each->model.synchronize();
-        }
-        const auto before = tried.values();
-        const Device short_of = Device::cuda(1);
-        if (by_limit) {
-            set_memory_limit(short_of, memory_stats(short_of).current + 1000);
-        } else {
-            release_cached_memory(short_of);
-            standin::set_memory_limit(1, standin::counters().devices[1].bytes_in_use + 1000);
-        }
-        try {
-            tried.step(images, 0, 64);  // needs more than the 16 rows before
-            FAIL_CHECK("there was memory");
-        } catch (const OutOfMemory& error) {
-            CHECK(contains(error.what(), "out of memory on cuda:1"));
-            CHECK(contains(error.what(), "held:"));
-        }
-        CHECK((tried.values() == before));
-        set_memory_limit(short_of, 0);
-        standin::set_memory_limit(1, std::size_t{8} << 30);
-        for (Model* each : {&tried, &spared}) {
-            each->step(images, 0, 64);
-            each->model.engine().verify_replicas();
-        }
-        CHECK((tried.values() == spared.values()));
+    Model tried(gpus(3), {.shards = 8}), spared(gpus(3), {.shards = 8});
+    for (Model* each : {&tried, &spared}) {
+        each->step(images, 0, 16);
+        each->model.synchronize();
     }
+    const auto before = tried.values();
+    const Device short_of = Device::cuda(1);
+    set_memory_limit(short_of, memory_stats(short_of).current + 1000);
+    try {
+        tried.step(images, 0, 64);  // needs more than the 16 rows before
+        FAIL_CHECK("there was memory");
+    } catch (const OutOfMemory& error) {
+        CHECK(contains(error.what(), "out of memory on cuda:1"));
+        CHECK(contains(error.what(), "held:"));
+    }
+    CHECK((tried.values() == before));
+    set_memory_limit(short_of, 0);
+    for (Model* each : {&tried, &spared}) {
+        each->step(images, 0, 64);
+        each->model.engine().verify_replicas();
+    }
+    CHECK((tried.values() == spared.values()));
     test::check_no_mistakes();
 }
 
@@ -130,172 +102,25 @@ TEST_CASE("a replica that differs is found") {
     test::check_no_mistakes();
 }
 
-TEST_CASE("a missing wait is reported before CUDA gets the work") {
-    order_check::set_checking(true);
-    Model trained(gpus(2), {});
+TEST_CASE("errors that another part of the program has left unread are none of a step's") {
     const Images images(8);
-    trained.step(images, 0, 8);
-    trained.step(images, 0, 8);
-    void* weights = trained.model.parameter_store()->replicas()[1].parameters[0]->data();
-    Stream& other = Stream::of(Device::cuda(1), StreamRole::load);
-    standin::reset_counters();
-    CHECK_THROWS_AS(other.fill(weights, 0, 64), OrderError);  // the steps may still read and write them
-    CHECK(standin::counters().devices[1].memsets == 0);
-    trained.model.synchronize();
-    order_check::set_checking(false);
-    trained.model.engine().verify_replicas();
+    Model disturbed(gpus(2), {.shards = 4}), twin(gpus(2), {.shards = 4});
+    for (int i = 0; i < 4; ++i) {
+        CHECK(cudaSetDevice(99) == cudaErrorInvalidDevice);
+        disturbed.step(images, 0, 8);
+        for (const std::string& each : test::take_mistakes())  // the planted one, and that nobody fetched its error
+            CHECK(contains(each, test::on_standin() ? ": cudaSetDevice" : "cudaErrorInvalidDevice"));
+        twin.step(images, 0, 8);
+    }
+    disturbed.model.synchronize();
+    twin.model.synchronize();
+    CHECK((disturbed.values() == twin.values()));
     test::check_no_mistakes();
 }
 
-// Below: processes of their own, made before this one has used a device.
-
-TEST_CASE("unequal GPUs: a warning that names both", "[.processes]") {
-    const auto warning_with = [](std::size_t memory, int sm_count) {
-        return in_a_process([=] {
-            standin::Config config;
-            config.devices.resize(3);
-            config.devices[1].memory = memory;
-            config.devices[1].sm_count = sm_count;
-            standin::reset(config);
-            std::vector<std::string> warnings;
-            set_warning_handler([&](const std::string& text) { warnings.push_back(text); });
-            const Model trained(gpus(3), {});
-            if (warnings.empty()) return 0;
-            return warnings.size() == 1 && contains(warnings[0], "exclude device 1") &&
-                           contains(warnings[0], "75% of the memory or cores of device 0")
-                       ? 1
-                       : 2;
-        });
-    };
-    CHECK(warning_with(std::size_t{8} << 30, 108) == 0);
-    CHECK(warning_with(std::size_t{7} << 30, 100) == 0);
-    CHECK(warning_with(std::size_t{5} << 30, 108) == 1);
-    CHECK(warning_with(std::size_t{8} << 30, 80) == 1);
-}
-
-TEST_CASE("no driver, or one that is too old: no GPUs, and the CPU trains", "[.processes]") {
-    for (const auto driver : {standin::Driver::absent, standin::Driver::too_old})
-        CHECK(in_a_process([=] {
-                  standin::Config config;
-                  config.driver = driver;
-                  standin::reset(config);
-                  if (device_count(DeviceKind::cuda) != 0 || cuda_absence_reason().empty()) return 1;
-                  if (Devices::visible().kind() != DeviceKind::cpu) return 2;
-                  try {
-                      gpus(1);
-                      return 3;
-                  } catch (const InvalidArgument&) {
-                  }
-                  Model trained(Devices{Device::cpu(0), Device::cpu(1)}, {});
-                  trained.run(2, 8);
-                  return standin::take_mistakes().empty() ? 0 : 4;
-              }) == 0);
-}
-
-TEST_CASE("CUDA_VISIBLE_DEVICES chooses and orders the GPUs", "[.processes]") {
+// A process of its own, made before this one has used a device.
+TEST_CASE("a kernel that writes where there is no memory loses the context, and nothing hangs", "[.processes]") {
     CHECK(in_a_process([] {
-              setenv("CUDA_VISIBLE_DEVICES", "2,0", 1);
-              standin::Config config;
-              config.devices.resize(3);
-              config.devices[2].sm_count = 7;
-              standin::reset(config);
-              if (device_count(DeviceKind::cuda) != 2 || device_info(Device::cuda(0)).units != 7) return 1;
-              set_warning_handler([](const std::string&) {});
-              Model trained(Devices::visible(), {});
-              trained.run(2, 8);
-              return standin::take_mistakes().empty() ? 0 : 2;
+              return test::after_failure(true, ReductionMode::root, [] { test::lose_context(Device::cuda(1)); });
           }) == 0);
-}
-
-namespace {
-
-/// Trains two steps, lets `plant` spoil the third one and goes on until something throws. 0: the error came, every
-/// call after it did what is promised, all destructors returned.
-template <class Plant>
-int after_failure(bool lost, ReductionMode reduction, Plant&& plant) {
-    const Images images(16);
-    {
-        Model trained(gpus(3), {.reduction = reduction});
-        trained.step(images, 0, 8);
-        trained.step(images, 0, 8);
-        trained.model.synchronize();
-        plant();
-        std::string first;
-        for (int i = 0; i < 4 && first.empty(); ++i)
-            first = device_error([&] { trained.step(images, 0, i < 2 ? 8 : 16); });  // the same program, then a new one
-        if (first.empty()) first = device_error([&] { trained.model.synchronize(); });
-        if (first.empty() && lost) return 1;  // else the call was made again: test_two_phases.cpp
-        if (lost) {
-            if (!contains(first, "restart the program")) return 2;
-            if (device_error([&] { trained.step(images, 0, 8); }).empty()) return 3;
-            if (device_error([&] { trained.model.synchronize(); }).empty()) return 4;
-            if (device_error([&] { (void)trained.values(); }).empty()) return 5;
-            if (device_error([&] { Stream::of(Device::cuda(2)).synchronize(); }).empty()) return 6;
-            if (device_error([&] { (void)Tensor::zeros({4}, DType::f32, Device::cuda(1)); }).empty()) return 7;
-        }
-    }  // destructors return and throw nothing
-    return standin::take_mistakes().empty() ? 0 : 8;
-}
-
-}  // namespace
-
-TEST_CASE("a call that fails in a step throws; with a lost context every call does; nothing hangs", "[.processes]") {
-    struct Planted {
-        const char* call;
-        std::vector<int> nths;
-    };
-    const std::vector<Planted> all{{"cudaMemcpyAsync", {1, 2, 7}}, {"cudaMemcpyPeerAsync", {1, 2, 7}},
-                                   {"cudaEventRecord", {1, 2, 7}}, {"cudaStreamWaitEvent", {1, 2, 7}},
-                                   {"cudaMalloc", {1, 2}},         {"cudaEventSynchronize", {1}},
-                                   {"cudaSetDevice", {1, 3}}};
-    for (const Planted& planted : all)
-        for (const int nth : planted.nths)
-            for (const bool lost : {true, false}) {
-                INFO(planted.call << " number " << nth << (lost ? ", context lost" : ""));
-                const auto status = lost ? cudaErrorLaunchFailure : cudaErrorInvalidValue;
-                CHECK(in_a_process([&] {
-                          return after_failure(lost, nth == 2 ? ReductionMode::slice_wise : ReductionMode::root,
-                                               [&] { standin::inject_failure(planted.call, nth, status, lost); });
-                      }) == 0);
-            }
-}
-
-TEST_CASE("an error in a step reaches the caller after all devices have come to rest", "[.processes]") {
-    CHECK(in_a_process([] {
-              const Images images(8);
-              Model trained(gpus(3), {});
-              trained.step(images, 0, 8);
-              trained.model.synchronize();
-              standin::set_delays(1, 2000);
-              standin::inject_failure("cudnnConvolutionBackwardFilter", 3, 8);
-              if (device_error([&] { trained.step(images, 0, 8); }).empty()) return 1;
-              for (int i = 0; i < 3; ++i)
-                  for (const StreamRole role : {StreamRole::compute, StreamRole::communicate, StreamRole::commit})
-                      if (!Stream::of(Device::cuda(i), role).idle()) return 2;
-              standin::set_delays(0, 0);
-              trained.step(images, 0, 8);
-              trained.model.engine().verify_replicas();
-              return 0;
-          }) == 0);
-}
-
-TEST_CASE("a library call that fails in a step names replica, device and operation", "[.processes]") {
-    for (const char* call : {"cudnnConvolutionForward", "cudnnConvolutionBackwardFilter", "cublasLtMatmul"})
-        CHECK(in_a_process([=] {
-                  standin::reset(standin::config_from_environment());
-                  const Images images(8);
-                  Model trained(gpus(2), {});
-                  trained.step(images, 0, 8);
-                  trained.model.synchronize();
-                  standin::inject_failure(call, 2, 8);
-                  const std::string text = device_error([&] { trained.step(images, 0, 8); });
-                  return contains(text, "replica ") && contains(text, "on cuda:") && contains(text, call) ? 0 : 1;
-              }) == 0);
-}
-
-TEST_CASE("a kernel that faults loses the context", "[.processes]") {
-    for (const char* kernel : {"sgd_update", "tree_sum", "agree_status"})
-        CHECK(in_a_process([=] {
-                  return after_failure(true, ReductionMode::root, [&] { standin::inject_fault(kernel, 1); });
-              }) == 0);
 }

@@ -1,4 +1,4 @@
-// Shared by the tests that train on the stand-in.
+// Shared by the tests that train on the stand-in and on real cards.
 #pragma once
 
 #include <sys/wait.h>
@@ -7,21 +7,20 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/cuda_standin/standin.h"
+#include "lockstep/tests/gpu/machine.h"
 #include "lockstep/tests/parallel/networks.h"
 
 namespace lockstep::test {
 
-/// Eight devices of each kind unless the environment says otherwise, before anything looks.
-inline const bool environment_set = ::setenv("LOCKSTEP_STANDIN_DEVICES", "8", 0) == 0 &&
-                                    ::setenv("LOCKSTEP_CPU_DEVICES", "8", 1) == 0 &&
-                                    ::unsetenv("CUDA_VISIBLE_DEVICES") == 0;
+/// As many devices on the host as GPUs, before anything looks.
+inline const bool cpu_devices_set = ::setenv("LOCKSTEP_CPU_DEVICES", "8", 1) == 0;
 
 inline Devices some_devices(DeviceKind kind, int count) {
     std::vector<Device> devices;
@@ -38,13 +37,6 @@ std::vector<std::vector<float>> values_of(Net& net) {
         if (named.member->tensor().dtype() == DType::f32)
             values.push_back(named.member->tensor().detach().template to_vector<float>());
     return values;
-}
-
-/// Nothing that CUDA would refuse was done, and one thread did it all.
-inline void check_no_mistakes() {
-    for (const auto& each : standin::take_mistakes())
-        FAIL_CHECK(std::string(standin::name_of(each.kind)) << ": " << each.message);
-    CHECK(standin::calling_threads().size() == 1);
 }
 
 /// Runs `function` in a process of its own, which must end within 60 seconds. Its result, or 128 and the signal.
@@ -66,6 +58,17 @@ int in_a_process(F&& function) {
     int status = 0;
     REQUIRE(::waitpid(pid, &status, 0) == pid);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/// 0 where just these devices' GPUs have a context of this process; else what made another one is printed.
+inline int only_on(const std::vector<Device>& devices) {
+    std::set<int> wanted, found;
+    for (const Device device : devices) wanted.insert(device_info(device).physical_index);
+    for (const auto& [gpu, call] : contexts()) {
+        found.insert(gpu);
+        if (!wanted.contains(gpu)) std::fprintf(stderr, "a context on GPU %d by %s\n", gpu, call.c_str());
+    }
+    return found == wanted ? 0 : 1;
 }
 
 /// A model in training, made alike every time.

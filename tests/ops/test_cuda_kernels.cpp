@@ -1,4 +1,5 @@
-// CUDA kernels that the op table cannot reach, on the stand-in: what spans shards, what commits, what reports.
+// CUDA kernels that the op table cannot reach, on the stand-in and on cards: what spans shards, what commits, what
+// reports.
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -6,7 +7,7 @@
 #include "lockstep/ops/internal/step_operations.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/cuda_standin/standin.h"
+#include "lockstep/tests/gpu/machine.h"
 
 using namespace lockstep;
 
@@ -88,10 +89,7 @@ float tree(const std::vector<std::vector<float>>& shards, std::size_t element, s
 }
 
 struct NoMistakes {
-    ~NoMistakes() {
-        for (const auto& each : standin::take_mistakes()) FAIL_CHECK(each.message);
-        CHECK(standin::calling_threads().size() == 1);
-    }
+    ~NoMistakes() { test::check_no_mistakes(); }
 };
 
 const StatusWord bad{static_cast<std::int32_t>(StatusCode::loss_not_finite), 3, 7, 0, 0};

@@ -39,6 +39,14 @@ struct Normed {
     Tensor forward(const Tensor& x) { return norm(conv(x)); }
 };
 
+/// Its running mean is that of the last batch.
+struct Averaged {
+    explicit Averaged(BatchNormStatistics statistics) : norm(1, {.momentum = 1, .statistics = statistics}) {}
+    BatchNorm2d norm;
+    LOCKSTEP_MEMBERS(norm)
+    Tensor forward(const Tensor& x) { return norm(x).flatten(1); }
+};
+
 }  // namespace
 
 TEST_CASE("static_graph: unused parameters are left alone, and no others may be used later") {
@@ -57,6 +65,29 @@ TEST_CASE("static_graph: unused parameters are left alone, and no others may be 
                   "the training graph has changed: second.bias gets a gradient now and did not",
                   [&] { model.step(sgd, other, target, mse_loss); });
           }) == "");
+}
+
+TEST_CASE("running statistics are the same on all ranks: of all ranks' rows, or of shard 0 as in PyTorch") {
+    for (const bool longer : {false, true})
+        for (const auto& [statistics, expected] :
+             {std::pair{BatchNormStatistics::all_shards, 1.5f}, {BatchNormStatistics::shard0, 0.5f}}) {
+            INFO("longer form " << longer << ", mean " << expected);
+            CHECK(
+                on_ranks(2, [&](ProcessGroup& group) {
+                    DistributedDataParallel model(Averaged(statistics), group, {.shards = 2});
+                    SGD sgd(model, {.lr = 0.1});
+                    const Tensor x = Tensor::from(std::vector<float>{0, 0, 1, 1, 2, 2, 3, 3}, {4, 1, 2, 1});
+                    const Tensor y = Tensor::zeros({4, 2});
+                    const int first = 2 * group.rank();
+                    if (longer)
+                        mse_loss(model.forward(x.slice(0, first, first + 2)), y.slice(0, first, first + 2)).backward();
+                    else
+                        (void)model.step(sgd, x, y, mse_loss).item();
+                    model.synchronize();
+                    const float found = model->norm.running_mean->tensor().to_vector<float>()[0];
+                    expect(found == expected, "a running mean of " + std::to_string(found));
+                }) == "");
+        }
 }
 
 TEST_CASE("broadcast_buffers: what rank 0 has written is used on all ranks") {

@@ -144,6 +144,13 @@ TEST_CASE("a link is saved through, and a checkpoint for its owner's eyes stays 
     CHECK(std::filesystem::is_symlink(place / "latest"));
 }
 
+TEST_CASE("what linear saves has the names of the tutorial's module") {
+    const TemporaryDirectory place;
+    REQUIRE(linear(place, "--steps 1 --save net").status == 0);
+    const std::string weights = get_bytes(place / "net");
+    for (const char* name : {R"("linear.weight")", R"("linear.bias")"}) CHECK(weights.find(name) != std::string::npos);
+}
+
 TEST_CASE("rows of no batch in a state are damage, and nothing that one could be told to give") {
     const TemporaryDirectory place;
     REQUIRE(linear(place, "--steps 5 --save net").status == 0);

@@ -1,0 +1,55 @@
+// What a failing device does to training, on the stand-in and on cards.
+#pragma once
+
+#include <string>
+
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/stream.h"
+#include "lockstep/tests/cuda_standin/training.h"
+
+namespace lockstep::test {
+
+using Model = Trained<Normed>;
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+/// What `function` throws as a DeviceError; empty when it throws nothing.
+template <class F>
+std::string device_error(F&& function) {
+    try {
+        function();
+    } catch (const DeviceError& error) {
+        return error.what();
+    }
+    return {};
+}
+
+/// Trains two steps, lets `plant` spoil the third one and goes on until something throws. 0: the error came, every
+/// call after it did what is promised, all destructors returned.
+template <class Plant>
+int after_failure(bool lost, ReductionMode reduction, Plant&& plant) {
+    const Images images(16);
+    {
+        Model trained(gpus(3), {.reduction = reduction});
+        trained.step(images, 0, 8);
+        trained.step(images, 0, 8);
+        trained.model.synchronize();
+        plant();
+        std::string first;
+        for (int i = 0; i < 4 && first.empty(); ++i)
+            first = device_error([&] { trained.step(images, 0, i < 2 ? 8 : 16); });  // the same program, then a new one
+        if (first.empty()) first = device_error([&] { trained.model.synchronize(); });
+        if (first.empty() && lost) return 1;  // else the call was made again: test_two_phases.cpp
+        if (lost) {
+            if (!contains(first, "restart the program")) return 2;
+            if (device_error([&] { trained.step(images, 0, 8); }).empty()) return 3;
+            if (device_error([&] { trained.model.synchronize(); }).empty()) return 4;
+            if (device_error([&] { (void)trained.values(); }).empty()) return 5;
+            if (device_error([&] { Stream::of(Device::cuda(2)).synchronize(); }).empty()) return 6;
+            if (device_error([&] { (void)Tensor::zeros({4}, DType::f32, Device::cuda(1)); }).empty()) return 7;
+        }
+    }  // destructors return and throw nothing
+    return take_mistakes().empty() ? 0 : 8;
+}
+
+}  // namespace lockstep::test

@@ -1,0 +1,184 @@
+// What DataParallel makes of CUDA calls that fail and of GPUs that are short of memory, unequal or not there: on the
+// stand-in.
+#include <string>
+#include <vector>
+
+#include "lockstep/runtime/memory.h"
+#include "lockstep/runtime/order_checker.h"
+#include "lockstep/runtime/warning.h"
+#include "lockstep/tests/cuda_standin/failures.h"
+#include "lockstep/tests/cuda_standin/standin.h"
+
+using namespace lockstep;
+using test::contains;
+using test::device_error;
+using test::gpus;
+using test::Images;
+using test::in_a_process;
+using test::Model;
+
+TEST_CASE("no memory on one device: the step changes nothing, and the model is usable") {
+    const Images images(64);
+    Model tried(gpus(3), {.shards = 8}), spared(gpus(3), {.shards = 8});
+    for (Model* each : {&tried, &spared}) {
+        each->step(images, 0, 16);
+        each->model.synchronize();
+    }
+    const auto before = tried.values();
+    const Device short_of = Device::cuda(1);
+    release_cached_memory(short_of);
+    standin::set_memory_limit(1, standin::counters().devices[1].bytes_in_use + 1000);
+    try {
+        tried.step(images, 0, 64);  // needs more than the 16 rows before
+        FAIL_CHECK("there was memory");
+    } catch (const OutOfMemory& error) {
+        CHECK(contains(error.what(), "out of memory on cuda:1"));
+        CHECK(contains(error.what(), "held:"));
+    }
+    CHECK((tried.values() == before));
+    standin::set_memory_limit(1, std::size_t{8} << 30);
+    for (Model* each : {&tried, &spared}) {
+        each->step(images, 0, 64);
+        each->model.engine().verify_replicas();
+    }
+    CHECK((tried.values() == spared.values()));
+    test::check_no_mistakes();
+}
+
+TEST_CASE("a missing wait is reported before CUDA gets the work") {
+    order_check::set_checking(true);
+    Model trained(gpus(2), {});
+    const Images images(8);
+    trained.step(images, 0, 8);
+    trained.step(images, 0, 8);
+    void* weights = trained.model.parameter_store()->replicas()[1].parameters[0]->data();
+    Stream& other = Stream::of(Device::cuda(1), StreamRole::load);
+    standin::reset_counters();
+    CHECK_THROWS_AS(other.fill(weights, 0, 64), OrderError);  // the steps may still read and write them
+    CHECK(standin::counters().devices[1].memsets == 0);
+    trained.model.synchronize();
+    order_check::set_checking(false);
+    trained.model.engine().verify_replicas();
+    test::check_no_mistakes();
+}
+
+// Below: processes of their own, made before this one has used a device.
+
+TEST_CASE("unequal GPUs: a warning that names both", "[.processes]") {
+    const auto warning_with = [](std::size_t memory, int sm_count) {
+        return in_a_process([=] {
+            standin::Config config;
+            config.devices.resize(3);
+            config.devices[1].memory = memory;
+            config.devices[1].sm_count = sm_count;
+            standin::reset(config);
+            std::vector<std::string> warnings;
+            set_warning_handler([&](const std::string& text) { warnings.push_back(text); });
+            const Model trained(gpus(3), {});
+            if (warnings.empty()) return 0;
+            return warnings.size() == 1 && contains(warnings[0], "exclude device 1") &&
+                           contains(warnings[0], "75% of the memory or cores of device 0")
+                       ? 1
+                       : 2;
+        });
+    };
+    CHECK(warning_with(std::size_t{8} << 30, 108) == 0);
+    CHECK(warning_with(std::size_t{7} << 30, 100) == 0);
+    CHECK(warning_with(std::size_t{5} << 30, 108) == 1);
+    CHECK(warning_with(std::size_t{8} << 30, 80) == 1);
+}
+
+TEST_CASE("no driver, or one that is too old: no GPUs, and the CPU trains", "[.processes]") {
+    for (const auto driver : {standin::Driver::absent, standin::Driver::too_old})
+        CHECK(in_a_process([=] {
+                  standin::Config config;
+                  config.driver = driver;
+                  standin::reset(config);
+                  if (device_count(DeviceKind::cuda) != 0 || cuda_absence_reason().empty()) return 1;
+                  if (Devices::visible().kind() != DeviceKind::cpu) return 2;
+                  try {
+                      gpus(1);
+                      return 3;
+                  } catch (const InvalidArgument&) {
+                  }
+                  Model trained(Devices{Device::cpu(0), Device::cpu(1)}, {});
+                  trained.run(2, 8);
+                  return standin::take_mistakes().empty() ? 0 : 4;
+              }) == 0);
+}
+
+TEST_CASE("CUDA_VISIBLE_DEVICES chooses and orders the GPUs", "[.processes]") {
+    CHECK(in_a_process([] {
+              setenv("CUDA_VISIBLE_DEVICES", "2,0", 1);
+              standin::Config config;
+              config.devices.resize(3);
+              config.devices[2].sm_count = 7;
+              standin::reset(config);
+              if (device_count(DeviceKind::cuda) != 2 || device_info(Device::cuda(0)).units != 7) return 1;
+              set_warning_handler([](const std::string&) {});
+              Model trained(Devices::visible(), {});
+              trained.run(2, 8);
+              return standin::take_mistakes().empty() ? 0 : 2;
+          }) == 0);
+}
+
+TEST_CASE("a call that fails in a step throws; with a lost context every call does; nothing hangs", "[.processes]") {
+    struct Planted {
+        const char* call;
+        std::vector<int> nths;
+    };
+    const std::vector<Planted> all{{"cudaMemcpyAsync", {1, 2, 7}}, {"cudaMemcpyPeerAsync", {1, 2, 7}},
+                                   {"cudaEventRecord", {1, 2, 7}}, {"cudaStreamWaitEvent", {1, 2, 7}},
+                                   {"cudaMalloc", {1, 2}},         {"cudaEventSynchronize", {1}},
+                                   {"cudaSetDevice", {1, 3}}};
+    for (const Planted& planted : all)
+        for (const int nth : planted.nths)
+            for (const bool lost : {true, false}) {
+                INFO(planted.call << " number " << nth << (lost ? ", context lost" : ""));
+                const auto status = lost ? cudaErrorLaunchFailure : cudaErrorInvalidValue;
+                CHECK(in_a_process([&] {
+                          return test::after_failure(lost, nth == 2 ? ReductionMode::slice_wise : ReductionMode::root,
+                                                     [&] { standin::inject_failure(planted.call, nth, status, lost); });
+                      }) == 0);
+            }
+}
+
+TEST_CASE("an error in a step reaches the caller after all devices have come to rest", "[.processes]") {
+    CHECK(in_a_process([] {
+              const Images images(8);
+              Model trained(gpus(3), {});
+              trained.step(images, 0, 8);
+              trained.model.synchronize();
+              standin::set_delays(1, 2000);
+              standin::inject_failure("cudnnConvolutionBackwardFilter", 3, 8);
+              if (device_error([&] { trained.step(images, 0, 8); }).empty()) return 1;
+              for (int i = 0; i < 3; ++i)
+                  for (const StreamRole role : {StreamRole::compute, StreamRole::communicate, StreamRole::commit})
+                      if (!Stream::of(Device::cuda(i), role).idle()) return 2;
+              standin::set_delays(0, 0);
+              trained.step(images, 0, 8);
+              trained.model.engine().verify_replicas();
+              return 0;
+          }) == 0);
+}
+
+TEST_CASE("a library call that fails in a step names replica, device and operation", "[.processes]") {
+    for (const char* call : {"cudnnConvolutionForward", "cudnnConvolutionBackwardFilter", "cublasLtMatmul"})
+        CHECK(in_a_process([=] {
+                  standin::reset(standin::config_from_environment());
+                  const Images images(8);
+                  Model trained(gpus(2), {});
+                  trained.step(images, 0, 8);
+                  trained.model.synchronize();
+                  standin::inject_failure(call, 2, 8);
+                  const std::string text = device_error([&] { trained.step(images, 0, 8); });
+                  return contains(text, "replica ") && contains(text, "on cuda:") && contains(text, call) ? 0 : 1;
+              }) == 0);
+}
+
+TEST_CASE("a kernel that faults loses the context", "[.processes]") {
+    for (const char* kernel : {"sgd_update", "tree_sum", "agree_status"})
+        CHECK(in_a_process([=] {
+                  return test::after_failure(true, ReductionMode::root, [&] { standin::inject_fault(kernel, 1); });
+              }) == 0);
+}

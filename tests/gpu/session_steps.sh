@@ -1,0 +1,140 @@
+# What tests/gpu/session runs, in the order of worth: sourced by it for the list, and started with a function's name and
+# arguments for each step. $WORK is a folder for the session; programs and libraries are in the paths.
+
+all_steps() { # STAGE NAME SECONDS COMMAND...
+  step facts card 30 card
+  step facts lockstep-info 60 lockstep-info
+  step facts libraries 30 libraries
+
+  step ops table 180 library_logs test_ops "every entry*,inputs may lie*"
+  step ops "kernels of steps" 60 test_cuda_kernels_gpu
+  step ops alignment 60 library_logs test_cuda_libraries_gpu
+  step ops streams 60 test_cuda_backend_gpu
+
+  step sanitizer "memcheck, kernels of steps" 120 sanitize memcheck test_cuda_kernels_gpu
+  step sanitizer "memcheck, op table" 240 sanitize memcheck test_ops "every entry*"
+  step sanitizer "racecheck, kernels of steps" 120 sanitize racecheck test_cuda_kernels_gpu
+  step sanitizer "racecheck, op table" 240 sanitize racecheck test_ops "every entry*"
+  step sanitizer "synccheck, op table" 180 sanitize synccheck test_ops "every entry*"
+
+  step training tests 240 test_training_gpu
+  step training "mnist beside the CPU" 120 beside_cpu
+  local devices
+  for devices in 1 2 4 8; do
+    step training "mnist, bits of $devices logical devices" 60 same_losses "$devices" dp
+  done
+
+  step faults processes 180 test_training_gpu "[.processes]"
+  step faults "lost context" 60 test_cuda_backend_gpu "[.lost]"
+  step faults "limit of memory, bad steps" 60 test_training_gpu "a limit of*,a bad step*"
+
+  step ranks tests 300 test_ranks_gpu
+  step ranks "mnist, bits of two ranks on one card" 120 same_losses 2 ddp
+  step ranks nccl 120 nccl
+
+  local rows
+  for rows in 8 64 512; do
+    step times "mnist, $rows rows" 120 speed "$rows"
+  done
+}
+
+skip() {
+  echo "skipped: $1"
+  exit 0
+}
+
+card() {
+  command -v nvidia-smi > /dev/null || skip "there is no nvidia-smi"
+  nvidia-smi
+  nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit --format=csv
+}
+
+libraries() {
+  ldd "$(command -v test_ops)" | awk '{ print $1, $3 }'
+  uname -sr
+  grep -m 1 'model name' /proc/cpuinfo
+}
+
+# library_logs PROGRAM...: with what cuDNN and cuBLASLt complain about.
+library_logs() {
+  local status=0 log
+  CUDNN_LOGLEVEL_DBG=2 CUDNN_LOGDEST_DBG="$WORK/cudnn.log" CUBLASLT_LOG_LEVEL=2 CUBLASLT_LOG_FILE="$WORK/cublaslt.log" \
+    "$@" || status=$?
+  for log in cudnn cublaslt; do
+    [ ! -s "$WORK/$log.log" ] || { echo "$log said $(wc -l < "$WORK/$log.log") lines:" && head -n 20 "$WORK/$log.log"; }
+    rm -f "$WORK/$log.log"
+  done
+  return $status
+}
+
+sanitize() { # TOOL PROGRAM...
+  command -v compute-sanitizer > /dev/null || PATH=$PATH:/usr/local/cuda/bin
+  command -v compute-sanitizer > /dev/null || skip "there is no compute-sanitizer"
+  compute-sanitizer --tool "$1" --error-exitcode 9 --report-api-errors no --print-limit 20 "${@:2}"
+}
+
+digits() {
+  [ -e "$WORK/digits" ] || make-digits --data "$WORK/digits" --train 4000 --test 500 > /dev/null
+}
+
+figure() { # KEY FILE: what a program's --json file has under the key
+  tr -d ' \n' < "$2" | grep -oE "\"$1\":(\[[^]]*\]|[0-9.eE+-]+)" | cut -d : -f 2
+}
+
+trained() { # NAME FLAGS...: trains mnist and leaves its figures in $WORK/NAME
+  digits
+  mnist --data "$WORK/digits" --quiet --seed 1 --json "$WORK/$1" "${@:2}"
+}
+
+logical() { # COUNT: a list of so many devices on the first GPU
+  local i list=cuda:0
+  for ((i = 1; i < $1; ++i)); do list+=,cuda:$i; done
+  echo "$list"
+}
+
+beside_cpu() {
+  trained on-card --parallel none --devices cuda:0 --shards 1 --steps 100
+  trained on-host --parallel none --devices cpu:0 --shards 1 --steps 100
+  paste <(figure losses "$WORK/on-card" | tr -d '[]' | tr , '\n') <(figure losses "$WORK/on-host" | tr -d '[]' | tr , '\n') |
+    awk '{ d = $1 - $2; if (d < 0) d = -d; if (d > most) { most = d; at = NR } }
+      END { printf "%d losses, %g at most apart (step %d), the last ones %g and %g\n", NR, most, at, $1, $2
+            exit !(NR == 100 && most < 0.05) }'
+}
+
+# same_losses DEVICES dp|ddp: every loss of 60 steps in eight shards has the bits of one device's, three times.
+same_losses() {
+  local run
+  [ -e "$WORK/one" ] || LOCKSTEP_DEVICES_PER_GPU=8 trained one --parallel dp --devices cuda:0 --shards 8 --steps 60
+  for run in 1 2 3; do
+    LOCKSTEP_DEVICES_PER_GPU=8 trained several --parallel "$2" --devices "$(logical "$1")" --shards 8 --steps 60 \
+      $([ "$2" = dp ] || echo --backend shm)
+    [ -n "$(figure losses "$WORK/several")" ]
+    if [ "$(figure losses "$WORK/several")" != "$(figure losses "$WORK/one")" ]; then
+      echo "run $run: other losses than one device's"
+      figure losses "$WORK/one"
+      figure losses "$WORK/several"
+      exit 1
+    fi
+  done
+  echo "three runs: the losses of one device, the last one $(figure losses "$WORK/one" | tr -d '[]' | tr , '\n' | tail -n 1)"
+}
+
+nccl() {
+  command -v test_ranks_nccl_gpu > /dev/null || skip "NCCL was not there when the session was prepared"
+  test_ranks_nccl_gpu
+}
+
+speed() { # ROWS
+  local device
+  for device in cuda:0 cpu:0; do
+    LOCKSTEP_CPU_DEVICES=1 trained speed --parallel none --devices "$device" --batch-size "$1" --epochs 50 \
+      --steps "$([ "$device" = cuda:0 ] && echo 300 || echo 30)"
+    echo "$1 rows on $device: $(figure samples_per_second "$WORK/speed") samples/s"
+  done
+}
+
+# Started for one step, not sourced.
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+  set -euo pipefail
+  "$@"
+fi
