@@ -15,6 +15,7 @@
 #include "lockstep/runtime/internal/cpu_topology.h"
 #include "lockstep/runtime/internal/environment.h"
 #include "lockstep/runtime/internal/forked.h"
+#include "lockstep/runtime/internal/spin.h"
 
 namespace lockstep {
 
@@ -23,8 +24,6 @@ namespace {
 std::atomic<int> workers{0};
 std::atomic<int> keepers{0};  // StreamThreads that live
 
-/// How long a helper stays awake without anything to do.
-constexpr std::chrono::microseconds patience(1000);
 /// How long a thread that nobody keeps stays without anything to do.
 constexpr std::chrono::seconds idle_limit(1);
 
@@ -116,7 +115,11 @@ public:
         for (const Offer& offer : left) offer.queue->wake();
     }
 
+    bool any_offered() const { return count_ > 0; }
+
     void use_cores(int change) { cores_in_use_ += change; }
+    /// A thread that has work would run where the caller spins.
+    bool core_is_wanted() const { return cores_in_use_ > cores(); }
 
 private:
     struct Offer {
@@ -272,18 +275,18 @@ bool CpuQueue::await_work(std::unique_lock<std::mutex>& lock) {
 bool CpuQueue::help_others(const CpuEventState& until, std::uint64_t ticket) {
     Helpers& helpers = Helpers::instance();
     helpers.waiting(1);
-    auto end = std::chrono::steady_clock::now() + patience;
-    do {
-        if (until.reached(ticket)) break;
+    const auto something = [&] { return until.reached(ticket) || helpers.any_offered(); };
+    Spin spin;
+    while (!until.reached(ticket)) {
         if (const std::shared_ptr<CpuQueue> queue = helpers.take(true)) {
             helpers.waiting(-1);
             queue->help(&until, ticket);
             helpers.waiting(1);
-            end = std::chrono::steady_clock::now() + patience;
-        } else {
-            std::this_thread::yield();
+            spin = Spin();
+        } else if (helpers.core_is_wanted() || !spin.again(something)) {
+            break;
         }
-    } while (std::chrono::steady_clock::now() < end);
+    }
     helpers.waiting(-1);
     return until.reached(ticket);
 }

@@ -3,8 +3,9 @@
 // Every queue with work has a thread of its own, which comes with the first item and stays a while (see StreamThreads).
 // So whatever is ready gets done even where work in other queues blocks. Waking a thread takes as long as a small
 // kernel, though, and one more busy thread than there are cores interrupts those that compute. So the thread of a
-// computing stream that has to wait for an event stays awake for a while and meanwhile serves queues of the other kind
-// (sums, updates, copies between devices), whose own threads then need not be woken.
+// computing stream that has to wait for an event stays awake as long as a wake-up takes, where that keeps nobody from a
+// core, and meanwhile serves queues of the other kind (sums, updates, copies between devices), whose own threads then
+// need not be woken.
 #pragma once
 
 #include <chrono>

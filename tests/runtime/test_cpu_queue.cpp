@@ -1,4 +1,6 @@
 // Who serves the queues of CPU streams: their own threads, and those of computing streams that wait.
+#include <sys/resource.h>
+
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -28,6 +30,14 @@ std::thread::id thread_of(Stream& stream) {
     stream.run("who", nothing, [&](const Launch&) { id = std::this_thread::get_id(); });
     stream.synchronize();
     return id;
+}
+
+/// Processor time that this process has used.
+std::chrono::microseconds used() {
+    rusage usage{};
+    REQUIRE(getrusage(RUSAGE_SELF, &usage) == 0);
+    return std::chrono::seconds(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           std::chrono::microseconds(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
 }  // namespace
@@ -102,4 +112,28 @@ TEST_CASE("work that fails on a helper's thread is reported by the stream that i
         CHECK_NOTHROW(compute(0).synchronize());
         CHECK_THROWS_AS(commit().synchronize(), DeviceError);
     }
+}
+
+TEST_CASE("a computing stream that waits leaves its core to others") {
+    if (serial()) return;
+    constexpr std::chrono::microseconds soon(200), late(1200);
+    Stream& slow = Stream::of(Device::cpu(0), StreamRole::load);
+    Event ready(Device::cpu(0));
+    thread_of(compute(0));
+    thread_of(slow);
+    const auto begin = std::chrono::steady_clock::now();
+    const auto used_before = used();
+    for (int i = 0; i < 200; ++i) {
+        slow.run("read", nothing, [&](const Launch&) { std::this_thread::sleep_for(late); });
+        slow.record(ready);
+        // So that its thread is awake when it comes to the wait.
+        compute(0).run("begin", nothing, [&](const Launch&) { std::this_thread::sleep_for(soon); });
+        compute(0).wait(ready);
+        compute(0).run("use", nothing, [](const Launch&) {});
+        compute(0).synchronize();
+    }
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    const std::chrono::duration<double> busy = used() - used_before;
+    INFO(busy.count() << " s of processor time in " << took.count() << " s");
+    CHECK(busy < took / 2);
 }

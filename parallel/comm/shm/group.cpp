@@ -11,6 +11,7 @@
 #include <ctime>
 
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/spin.h"
 
 namespace lockstep::shm {
 
@@ -20,15 +21,6 @@ using Clock = std::chrono::steady_clock;
 
 /// How long a rank sleeps before it looks whether the others are still there.
 constexpr auto nap = std::chrono::milliseconds(10);
-constexpr unsigned pauses = 32;
-
-void pause() {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-}
 
 }  // namespace
 
@@ -86,17 +78,16 @@ void Group::wait_long(int peer, Counter counter, std::uint64_t value, Deadline d
     auto& waiting = header(rank_).waiting;
     const auto& number = progress(peer)[counter];
     const auto there = [&] { return number.load(std::memory_order_acquire) >= value; };
-    for (unsigned turn = 0;; ++turn) {
-        for (unsigned i = 0; i < pauses; ++i) {
-            if (there()) {
-                if (turn > spins_) waiting.peer.store(0, std::memory_order_relaxed);
-                return;
-            }
-            pause();
+    bool noted = false;
+    for (Spin spin(spin_);;) {
+        if (there()) {
+            if (noted) waiting.peer.store(0, std::memory_order_relaxed);
+            return;
         }
         if (meanwhile) meanwhile();
         require_alive();
-        if (turn < spins_) continue;
+        if (!noted && spin.again(there)) continue;
+        noted = true;
         waiting.value.store(value, std::memory_order_relaxed);
         waiting.counter.store(counter, std::memory_order_relaxed);
         waiting.peer.store(static_cast<std::uint32_t>(peer) + 1, std::memory_order_release);
@@ -213,12 +204,12 @@ void Group::throw_late(int peer) const {
                      missing.size() == 1 ? "has" : "have"));
 }
 
-void Group::decide_spins() {
+void Group::decide_spin() {
     cpu_set_t cores;
     CPU_ZERO(&cores);
     for (int peer = 0; peer < size(); ++peer) CPU_OR(&cores, &cores, &header(peer).cores);
-    // About 50 us where every rank has a core: more than a wake-up costs. Else somebody needs this core.
-    spins_ = CPU_COUNT(&cores) >= size() ? 64 : 1;
+    // With fewer cores than ranks somebody else needs this one.
+    spin_ = CPU_COUNT(&cores) >= size() ? worth_spinning : worth_spinning.zero();
 }
 
 }  // namespace lockstep::shm

@@ -71,7 +71,7 @@ private:
     void join(const TransportPlace& place);
     void map_peer(int peer, const Identity& identity);
     std::vector<Identity> meet(const TransportPlace& place, const Descriptor& file, Deadline deadline);
-    void decide_spins();
+    void decide_spin();
     void wake(int peer) const;
     void wait_long(int peer, Counter counter, std::uint64_t value, Deadline deadline,
                    const std::function<void()>& meanwhile) const;
@@ -88,7 +88,7 @@ private:
     std::vector<int> names_;
     std::vector<Segment> segments_;
     std::vector<Descriptor> processes_;  ///< one a rank, readable once it is dead; none for this rank
-    unsigned spins_ = 1;
+    std::chrono::microseconds spin_{0};  ///< before this rank sleeps
     mutable std::chrono::steady_clock::time_point watched_;
 };
 

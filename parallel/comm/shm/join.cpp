@@ -69,7 +69,7 @@ void Group::join(const TransportPlace& place) {
                         called(elsewhere)));
     for (int peer = 0; peer < size(); ++peer)
         if (peer != rank_) map_peer(peer, ranks[static_cast<std::size_t>(peer)]);
-    decide_spins();
+    decide_spin();
     // All have mapped this rank's memory when all have come here; then the file has done its work and is closed.
     advance(Counter::calls, 1);
     for (int peer = 0; peer < size(); ++peer) wait(peer, Counter::calls, 1, deadline, {});
