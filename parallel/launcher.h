@@ -40,7 +40,8 @@ struct LaunchOptions {
     std::string master_addr = {};  ///< of the machine with rank 0; with one node 127.0.0.1 unless given
     int master_port = 0;           ///< 0: a free one, another for every attempt; with one node only
     int max_restarts = 0;          ///< attempts after the first; with one node only
-    /// Each process runs on its share of this process's cores; otherwise all on all of them.
+    /// Each process uses as many cores as its share of this process's has, and stays on the NUMA nodes of the share,
+    /// near its memory; otherwise each uses all.
     bool bind_cores = true;
     /// Lines of both streams begin with "[rank]:".
     bool prefix = false;
@@ -83,11 +84,12 @@ struct LaunchResult {
 /// Each rank is told its place by RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT,
 /// TORCHELASTIC_RESTART_COUNT and TORCHELASTIC_MAX_RESTARTS (`process_place` reads them), has a random
 /// LOCKSTEP_STORE_TOKEN with one node unless one is set, is told where to note its failure by LOCKSTEP_FAILURE_FILE (a
-/// process group that an exception ends does), has OMP_NUM_THREADS set to its cores unless it is set, and on a machine
-/// without GPUs sees one CPU device, of all its cores, unless LOCKSTEP_CPU_DEVICES or CUDA_VISIBLE_DEVICES is set.
-/// Standard input is empty. Standard output is this process's unless it goes to a file or bears prefixes. A free port
-/// is bound, not listened on, by this process until the attempt has ended, so that nobody else is given it: rank 0
-/// listens on it with SO_REUSEADDR, as our store and PyTorch's do.
+/// process group that an exception ends does), has OMP_NUM_THREADS set to its share of the cores unless it is set and
+/// OMP_THREAD_LIMIT to at most that unless `bind_cores` is off, and on a machine without GPUs sees one CPU device, of
+/// all its cores, unless LOCKSTEP_CPU_DEVICES or CUDA_VISIBLE_DEVICES is set. Standard input is empty. Standard output
+/// is this process's unless it goes to a file or bears prefixes. A free port is bound, not listened on, by this process
+/// until the attempt has ended, so that nobody else is given it: rank 0 listens on it with SO_REUSEADDR, as our store
+/// and PyTorch's do.
 ///
 /// Meanwhile this process's handlers of SIGCHLD and of `options.signals` are replaced; a signal that is ignored stays
 /// so. Only one launch at a time. The ranks die with the calling thread, however it ends; what

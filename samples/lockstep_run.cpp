@@ -103,7 +103,7 @@ void add_flags(CLI::App& app, Flags& flags) {
     app.add_option("-t,--tee", flags.tee, "streams that go to files and, with a prefix, to the console; likewise")
         ->type_name("STREAMS");
     app.add_flag(both("--no-binding"), flags.no_binding,
-                 "all ranks run on all cores; otherwise each has its share for itself");
+                 "each rank uses all cores; otherwise as many as its share, near its memory");
     app.prefix_command();
     app.footer(
         "PROGRAM [ARGS...] follows behind the flags. Each process finds RANK, LOCAL_RANK, WORLD_SIZE, "

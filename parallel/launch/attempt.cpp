@@ -61,7 +61,8 @@ public:
             place.failure_file = failure_files_.emplace_back().path();
             ChildSpec spec{
                 .program = program, .arguments = options.command, .environment = rank_environment(options, place)};
-            if (options.bind_cores) spec.cores = share;
+            // Not only on its share: a rank that cannot make way for another program holds up that program and the job.
+            if (options.bind_cores) spec.cores = cores_around(share, cores);
             outs_.push_back(route(local_rank, Streams::out, spec.out));
             errs_.push_back(route(local_rank, Streams::err, spec.err));
             children_.emplace_back(spec, signals);

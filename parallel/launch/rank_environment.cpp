@@ -28,6 +28,11 @@ std::vector<std::string> rank_environment(const LaunchOptions& options, const Ra
                                            {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options.max_restarts)}};
     if (!place.store_token.empty()) own["LOCKSTEP_STORE_TOKEN"] = place.store_token;
     if (!std::getenv("OMP_NUM_THREADS")) own["OMP_NUM_THREADS"] = std::to_string(place.cores);
+    if (options.bind_cores) {
+        const char* limit = std::getenv("OMP_THREAD_LIMIT");
+        if (!limit || std::strtoul(limit, nullptr, 10) > place.cores)
+            own["OMP_THREAD_LIMIT"] = std::to_string(place.cores);
+    }
     // CUDA_VISIBLE_DEVICES may name a device that one alone would not have.
     if (!std::getenv("LOCKSTEP_CPU_DEVICES") && !std::getenv("CUDA_VISIBLE_DEVICES") &&
         device_count(DeviceKind::cuda) == 0)

@@ -9,10 +9,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string_view>
 
 #include "lockstep/runtime/device.h"
@@ -86,6 +88,18 @@ std::string proc_value(const char* file, std::string_view name) {
     return {};
 }
 
+/// Of memory, that `core` belongs to; 0 where the system does not tell.
+int node_of(int core) {
+    std::error_code unknown;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(fmt::format("/sys/devices/system/cpu/cpu{}", core), unknown)) {
+        const std::string name = entry.path().filename().string();
+        if (!name.starts_with("node")) continue;
+        if (const auto node = number(std::string_view(name).substr(4))) return *node;
+    }
+    return 0;
+}
+
 }  // namespace
 
 void set_cpu_device_count(int count) {
@@ -119,6 +133,15 @@ std::vector<int> allowed_cores() {
         std::iota(cores.begin(), cores.end(), 0);
     }
     return cores;
+}
+
+std::vector<int> cores_around(const std::vector<int>& share, const std::vector<int>& cores) {
+    std::set<int> nodes;
+    for (const int core : share) nodes.insert(node_of(core));
+    std::vector<int> around;
+    for (const int core : cores)
+        if (nodes.contains(node_of(core))) around.push_back(core);
+    return around;
 }
 
 // A kernel that was made for more threads than OpenMP gives it (OMP_THREAD_LIMIT) would wait for the others for ever.

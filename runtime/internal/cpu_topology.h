@@ -9,7 +9,9 @@ namespace lockstep {
 
 /// Numbers of the cores that this process may run on (its affinity mask), in order; at least one.
 std::vector<int> allowed_cores();
-/// How many of them OpenMP may use.
+/// Those of `cores` that belong to the same NUMA nodes as the cores of `share`.
+std::vector<int> cores_around(const std::vector<int>& share, const std::vector<int>& cores);
+/// How many of the allowed cores OpenMP may use.
 int usable_cores();
 /// Virtual CPU devices that are visible.
 int cpu_device_count();

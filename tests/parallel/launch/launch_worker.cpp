@@ -54,7 +54,7 @@ void print_environment() {
     std::string line = "env";
     for (const char* name : {"LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
                              "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID",
-                             "OMP_NUM_THREADS", "LOCKSTEP_CPU_DEVICES", "LOCKSTEP_STORE_TOKEN"})
+                             "OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "LOCKSTEP_CPU_DEVICES", "LOCKSTEP_STORE_TOKEN"})
         line += fmt::format(" {}={}", name, variable(name));
     print(line + fmt::format(" cores={}", fmt::join(cores(), ",")));
 }

@@ -2,6 +2,8 @@
 #include <sched.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -25,6 +27,25 @@ std::string text_of(const std::vector<int>& cores, std::size_t begin, std::size_
     std::string text;
     for (std::size_t i = begin; i < end; ++i) text += (text.empty() ? "" : ",") + std::to_string(cores[i]);
     return text;
+}
+
+/// All cores of the NUMA nodes that some of them belong to.
+std::string text_of_nodes(const std::vector<int>& cores, std::size_t begin, std::size_t end) {
+    const auto are_together = [](int a, int b) {
+        for (int node = 0; node < 256; ++node) {
+            const auto has = [node](int core) {
+                return std::filesystem::exists("/sys/devices/system/node/node" + std::to_string(node) + "/cpu" +
+                                               std::to_string(core));
+            };
+            if (has(a) != has(b)) return false;
+        }
+        return true;
+    };
+    std::vector<int> near;
+    for (const int core : cores)
+        if (std::any_of(&cores[begin], &cores[begin] + (end - begin), [&](int own) { return are_together(own, core); }))
+            near.push_back(core);
+    return text_of(near, 0, near.size());
 }
 
 /// Status and stderr of a run that must end at once.
@@ -110,7 +131,7 @@ TEST_CASE("what cannot be executed is refused before anything is started") {
     CHECK(found.out() == "--help --tee --help --tee ");
 }
 
-TEST_CASE("each rank is told its place, and cores of its own") {
+TEST_CASE("each rank is told its place, and how many cores it may use of those near its memory") {
     const auto cores = own_cores();
     const int ranks = GENERATE(1, 2, 3);
     StartedProcess run(command({"--nproc_per_node", std::to_string(ranks)}, {"env", "input"}),
@@ -137,7 +158,8 @@ TEST_CASE("each rank is told its place, and cores of its own") {
             {"TORCHELASTIC_MAX_RESTARTS", "0"},
             {"TORCHELASTIC_RUN_ID", "-"},
             {"OMP_NUM_THREADS", std::to_string(std::max<std::size_t>(run_length, 1))},
-            {"cores", text_of(cores, begin, begin + std::max<std::size_t>(run_length, 1))}};
+            {"OMP_THREAD_LIMIT", std::to_string(std::max<std::size_t>(run_length, 1))},
+            {"cores", text_of_nodes(cores, begin, begin + std::max<std::size_t>(run_length, 1))}};
         for (const auto& [name, value] : expected) {
             CAPTURE(line, name);
             CHECK(value_in(line, name) == value);
@@ -157,12 +179,16 @@ TEST_CASE("what the user has set stays") {
     const auto cores = own_cores();
     for (const std::string& line : run.lines()) {
         CHECK(value_in(line, "OMP_NUM_THREADS") == "7");
+        CHECK(value_in(line, "OMP_THREAD_LIMIT") == "-");
         CHECK(value_in(line, "LOCKSTEP_CPU_DEVICES") == "3");
         CHECK(value_in(line, "LOCKSTEP_STORE_TOKEN") == "secret");
         CHECK(value_in(line, "MASTER_PORT") == "2345");
         CHECK(value_in(line, "MASTER_ADDR") == "localhost");
         CHECK(value_in(line, "cores") == text_of(cores, 0, cores.size()));
     }
+    StartedProcess limited(command({"--nproc-per-node=1"}, {"env"}), {.environment = {"OMP_THREAD_LIMIT=1"}});
+    REQUIRE(limited.status() == 0);
+    CHECK(value_in(limited.out(), "OMP_THREAD_LIMIT") == "1");
     StartedProcess few(command({"--nproc-per-node=1"}, {"env"}), {.environment = {"CUDA_VISIBLE_DEVICES=1"}});
     REQUIRE(few.status() == 0);
     CHECK(value_in(few.out(), "LOCKSTEP_CPU_DEVICES") == "-");  // cpu:1 of one would be none at all
