@@ -13,7 +13,7 @@ struct RankPlace {
     int attempt = 0;  ///< from 0
     std::string master_addr;
     int master_port = 0;
-    std::size_t cores = 1;  ///< how many are its share
+    std::size_t cores = 1;          ///< how many are its share
     std::string failure_file = {};  ///< empty: none
     std::string store_token = {};   ///< empty: what this process's environment says
 };
