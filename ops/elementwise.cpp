@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include <bit>
+#include <cmath>
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checks.h"
@@ -86,12 +86,11 @@ Tensor binary(BinaryKind kind, const Tensor& a, const Tensor& b) {
                 if (from_a.wanted) da = from_a.reduce(mul(dy, second.get()));
                 if (from_b.wanted) db = from_b.reduce(mul(dy, first.get()));
                 break;
-            case BinaryKind::div: {
-                const Tensor share = div(dy, second.get());
-                if (from_a.wanted) da = from_a.reduce(share);
-                if (from_b.wanted) db = from_b.reduce(neg(mul(share, result.get())));
+            case BinaryKind::div:
+                if (from_a.wanted) da = from_a.reduce(div(dy, second.get()));
+                // In this order, which is PyTorch's: dy / b may be infinite where a / b is 0.
+                if (from_b.wanted) db = from_b.reduce(neg(mul(dy, div(result.get(), second.get()))));
                 break;
-            }
         }
         return result_gradients;
     });
@@ -105,19 +104,41 @@ Tensor affine(const char* name, const Tensor& x, double scale, double shift) {
     const Tensor y = apply_one(Affine(scale, shift), {x}, like(x));
     if (needs_tape({x}))
         put_on_tape(name, {x}, {y}, [name, scale](const std::vector<Tensor>& gradients) {
-            return std::vector<Tensor>{scale == 1 ? gradients[0] : affine(name, gradients[0], scale, 0)};
+            return std::vector<Tensor>{scale == 1 ? gradients[0] : affine(name, gradients[0], scale, no_shift)};
         });
     return y;
 }
 
-/// The number as a tensor that meets `like` in an operation.
-Tensor number(const char* name, double value, const Tensor& other) {
+bool is_integral(const Tensor& x) { return x.defined() && !is_floating(x.dtype()) && x.dtype() != DType::boolean; }
+
+/// `x`, in f32 where it holds integers: the type that PyTorch promotes them to.
+Tensor promoted(const Tensor& x) { return is_integral(x) ? x.to(DType::f32) : x; }
+
+/// The number as a tensor that meets `other` in an operation.
+Tensor number(const char* name, Scalar value, const Tensor& other) {
     const PublicCall call(name);
     checks::defined(name, "the tensor", other);
-    return Tensor::full({}, value, other.dtype(), other.device());
+    if (!is_integral(other)) return Tensor::full({}, value.value(), other.dtype(), other.device());
+    constexpr double exact = 1LL << 53;
+    if (!(std::abs(value.value()) < exact))
+        throw InvalidArgument(
+            fmt::format("{}: the number {} beside a tensor of {} is too large to be exact; make a tensor of it "
+                        "with Tensor::from",
+                        name, value.value(), name_of(other.dtype())));
+    const auto whole = static_cast<std::int64_t>(value.value());
+    const double wrapped = other.dtype() == DType::u8    ? static_cast<std::uint8_t>(whole)
+                           : other.dtype() == DType::i32 ? static_cast<std::int32_t>(whole)
+                                                         : value.value();
+    return Tensor::full({}, wrapped, other.dtype(), other.device());
 }
 
-bool is_integral(const Tensor& x) { return x.defined() && !is_floating(x.dtype()); }
+/// Whether a number and a tensor stay integers in a sum or a product.
+bool stay_integers(const Tensor& x, Scalar number) { return is_integral(x) && number.is_integer(); }
+
+/// Whether a product with 1 / b is as good as a quotient: not where the reciprocal overflows or loses digits.
+bool has_reciprocal(double b, DType dtype) {
+    return dtype == DType::f64 ? std::isnormal(1 / b) : std::isnormal(static_cast<float>(1 / b));
+}
 
 /// A function of one tensor whose gradient is that of y times what `slope` makes of x and y.
 template <class Slope>
@@ -140,24 +161,36 @@ Tensor unary(UnaryKind kind, const Tensor& x, const char* name, bool save_x, boo
 Tensor add(const Tensor& a, const Tensor& b) { return binary(BinaryKind::add, a, b); }
 Tensor sub(const Tensor& a, const Tensor& b) { return binary(BinaryKind::sub, a, b); }
 Tensor mul(const Tensor& a, const Tensor& b) { return binary(BinaryKind::mul, a, b); }
-Tensor div(const Tensor& a, const Tensor& b) { return binary(BinaryKind::div, a, b); }
+Tensor div(const Tensor& a, const Tensor& b) {
+    if (is_integral(a) && is_integral(b)) {
+        checks::same_dtype("div", "the second tensor", b, a);
+        return binary(BinaryKind::div, promoted(a), promoted(b));
+    }
+    return binary(BinaryKind::div, a, b);
+}
 
-Tensor operator+(const Tensor& a, double b) {
-    return is_integral(a) ? add(a, number("add", b, a)) : affine("add", a, 1, b);
+Tensor operator+(const Tensor& a, Scalar b) {
+    return stay_integers(a, b) ? add(a, number("add", b, a)) : affine("add", promoted(a), 1, b.value());
 }
-Tensor operator-(const Tensor& a, double b) {
-    return is_integral(a) ? sub(a, number("sub", b, a)) : affine("sub", a, 1, -b);
+Tensor operator-(const Tensor& a, Scalar b) {
+    return stay_integers(a, b) ? sub(a, number("sub", b, a)) : affine("sub", promoted(a), 1, -b.value());
 }
-Tensor operator*(const Tensor& a, double b) {
-    return is_integral(a) ? mul(a, number("mul", b, a)) : affine("mul", a, b, 0);
+Tensor operator*(const Tensor& a, Scalar b) {
+    return stay_integers(a, b) ? mul(a, number("mul", b, a)) : affine("mul", promoted(a), b.value(), no_shift);
 }
-Tensor operator/(const Tensor& a, double b) {
-    return is_integral(a) ? div(a, number("div", b, a)) : affine("div", a, 1 / b, 0);
+Tensor operator/(const Tensor& a, Scalar b) {
+    checks::defined("div", "the tensor", a);
+    const Tensor x = promoted(a);
+    if (has_reciprocal(b.value(), x.dtype())) return affine("div", x, 1 / b.value(), no_shift);
+    return div(x, number("div", b, x));
 }
-Tensor operator-(double a, const Tensor& b) {
-    return is_integral(b) ? sub(number("sub", a, b), b) : affine("sub", b, -1, a);
+Tensor operator-(Scalar a, const Tensor& b) {
+    return stay_integers(b, a) ? sub(number("sub", a, b), b) : affine("sub", promoted(b), -1, a.value());
 }
-Tensor operator/(double a, const Tensor& b) { return div(number("div", a, b), b); }
+Tensor operator/(Scalar a, const Tensor& b) {
+    const Tensor x = promoted(b);
+    return div(number("div", a, x), x);
+}
 
 Tensor neg(const Tensor& x) {
     return unary(UnaryKind::neg, x, "neg", false, false,

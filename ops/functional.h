@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,8 +19,8 @@ namespace lockstep {
 
 // ---- elementwise ------------------------------------------------------------------------------------------------
 
-/// Of tensors broadcast together (numpy's rule). Integers may be added, subtracted, multiplied and divided (truncated)
-/// too.
+/// Of tensors broadcast together (numpy's rule). Integers may be added, subtracted and multiplied too, and wrap around;
+/// a quotient of integers is f32.
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
@@ -30,16 +31,31 @@ inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
 inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
 inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
 
-// With a number, which becomes part of the program while `forward` is traced.
-Tensor operator+(const Tensor& a, double b);
-Tensor operator-(const Tensor& a, double b);
-Tensor operator*(const Tensor& a, double b);
-/// A product with 1 / b.
-Tensor operator/(const Tensor& a, double b);
-Tensor operator-(double a, const Tensor& b);
-Tensor operator/(double a, const Tensor& b);
-inline Tensor operator+(double a, const Tensor& b) { return b + a; }
-inline Tensor operator*(double a, const Tensor& b) { return b * a; }
+/// A number beside a tensor (torch's Scalar), which remembers whether it was written as an integer.
+class Scalar {
+public:
+    template <class T>
+    requires std::is_arithmetic_v<T> Scalar(T value)  // NOLINT(google-explicit-constructor): `x * 2`
+        : value_(static_cast<double>(value)), integer_(std::is_integral_v<T>) {}
+    double value() const { return value_; }
+    bool is_integer() const { return integer_; }
+
+private:
+    double value_;
+    bool integer_;
+};
+
+// With a number, which becomes part of the program while `forward` is traced. It is rounded to the tensor's dtype.
+// Integers stay what they are beside an integer (below 2^53), become f32 beside another number, and when divided.
+Tensor operator+(const Tensor& a, Scalar b);
+Tensor operator-(const Tensor& a, Scalar b);
+Tensor operator*(const Tensor& a, Scalar b);
+/// A product with 1 / b, unless that is too large or too small for the dtype.
+Tensor operator/(const Tensor& a, Scalar b);
+Tensor operator-(Scalar a, const Tensor& b);
+Tensor operator/(Scalar a, const Tensor& b);
+inline Tensor operator+(Scalar a, const Tensor& b) { return b + a; }
+inline Tensor operator*(Scalar a, const Tensor& b) { return b * a; }
 
 Tensor neg(const Tensor& x);
 Tensor exp(const Tensor& x);
@@ -92,7 +108,9 @@ struct Pair {
 
 /// Cross-correlation of x (N, C, H, W) with weight (K, C, kh, kw), zero padding, plus bias (K) or undefined.
 /// Out: (N, K, (H + 2 padding - kh) / stride + 1, ...). Not there: dilation, groups, padding by name ("same"), an image
-/// without N.
+/// without N. In f32 on CPU devices most of 3x3 with stride 1 are Winograd's, whose rounding errors are larger than
+/// those of a sum of products and which spread NaN over tiles: docs/numerics.md has the figures, `LOCKSTEP_CONV=direct`
+/// and `EngineOptions::convolution` switch them off.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Pair stride = 1, Pair padding = 0);
 /// Largest element of every window of x (N, C, H, W); stride defaults to the window, which has at most 255 elements.
 /// Where several are largest, the first one takes the gradient. Not there: dilation, ceil_mode, return_indices, an

@@ -86,10 +86,14 @@ std::vector<Segment> SGD::segments(int arena) const {
         Segment segment;
         segment.begin = place.begin;
         segment.end = place.end;
-        segment.lr = static_cast<float>(group.lr);
-        segment.momentum = static_cast<float>(group.momentum);
-        segment.dampening = static_cast<float>(group.dampening);
-        segment.weight_decay = static_cast<float>(group.weight_decay);
+        segment.f64 = {.lr = group.lr,
+                       .weight_decay = group.weight_decay,
+                       .momentum = group.momentum,
+                       .dampening = group.dampening};
+        segment.f32 = {.lr = static_cast<float>(group.lr),
+                       .weight_decay = static_cast<float>(group.weight_decay),
+                       .momentum = static_cast<float>(group.momentum),
+                       .dampening = static_cast<float>(group.dampening)};
         segment.nesterov = group.nesterov ? 1 : 0;
         segment.maximize = group.maximize ? 1 : 0;
         segment.trainable = store()->tensor(place).requires_grad() ? 1 : 0;

@@ -58,6 +58,7 @@ struct Engine::Impl {
         context.shards = fixed_shards ? wanted.shards : context.devices.size() * context.ranks();
         context.held = context.held_by(context.rank(), context.shards);
         context.deterministic = wanted.deterministic || fixed_shards;
+        context.convolution = wanted.convolution.value_or(default_conv_algorithm());
         context.reduction = wanted.reduction;
         context.kept_programs = static_cast<std::size_t>(wanted.kept_programs);
         if (wanted.threads_per_shard > 0 || context.devices.kind() == DeviceKind::cuda || fixed_shards) {
@@ -196,7 +197,7 @@ struct Engine::Impl {
         };
         in_two_phases(context, *replicas, work, [&] {
             program.enqueue_forward(instance, Phase::commit);
-            insist([&] { in_flight->end(slot, nullptr, context.devices[0], nullptr); });
+            insist([&] { in_flight->end(slot, {}, nullptr); });
             insist([&] { replicas->hand_back(); });
         });
         replicas->count(program, false);
@@ -282,7 +283,7 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
     auto state = std::make_shared<StepLoss::State>();
     state->engine = this;
     const StepScope logged(impl_->context.recorder.get(), StepScope::Part::whole);
-    const auto go = [&](const void* loss, const auto& programs, const auto& enqueue) {
+    const auto go = [&](LossPlace loss, const auto& programs, const auto& enqueue) {
         const auto work = [&] {
             impl_->replicas->refresh();
             impl_->replicas->store_settings(optimizer);
@@ -292,7 +293,7 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
         };
         in_two_phases(impl_->context, *impl_->replicas, work, [&] {
             enqueue(Phase::commit);
-            insist([&] { impl_->in_flight->end(slot, loss, devices()[0], state); });
+            insist([&] { impl_->in_flight->end(slot, loss, state); });
             if (options.micro_steps > 1) insist([&] { impl_->replicas->hand_back(); });
         });
         for (const PlacedProgram* program : programs) impl_->replicas->count(*program, true);
@@ -300,7 +301,8 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
     const auto run_whole = [&](const BatchCut& cut) {
         PlacedProgram& program = impl_->program_for(call, cut, &optimizer, [] {});
         const auto instance = program.acquire();
-        go(impl_->context.control[0].loss(), std::array{&program}, [&](Phase phase) {
+        const LossPlace loss{impl_->context.control[0].loss(), program.batch().of(0).loss.meta.dtype};
+        go(loss, std::array{&program}, [&](Phase phase) {
             if (phase == Phase::work) batch.scatter(program, *instance);
             program.enqueue_forward(*instance, phase);
             program.enqueue_backward(*instance, phase);
@@ -315,7 +317,7 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
         } else {
             MicroSteps& steps = impl_->cache->get(call, parts, optimizer);
             steps.prepare();
-            go(steps.loss_address(), steps.programs(), [&](Phase phase) { steps.enqueue(batch, phase); });
+            go(steps.loss(), steps.programs(), [&](Phase phase) { steps.enqueue(batch, phase); });
         }
     }
     impl_->context.stops->count();

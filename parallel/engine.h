@@ -41,6 +41,8 @@ struct EngineOptions {
     int shards = 0;             ///< S; 0: the number of devices. Fixing it fixes all bits, whatever the devices
     int threads_per_shard = 0;  ///< CPU threads a shard is computed with; 0: one where shards are fixed, else all cores
     bool deterministic = false;  ///< same bits run after run; implied by fixed shards
+    /// How f32 convolutions are computed on CPU devices: as LOCKSTEP_CONV says unless set. See docs/numerics.md.
+    std::optional<ConvAlgorithm> convolution = {};
     ReductionMode reduction = ReductionMode::root;
     NanPolicy nan_policy = NanPolicy::stop;
     std::optional<std::uint64_t> seed = {};  ///< of random masks; that of manual_seed unless set

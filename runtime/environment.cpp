@@ -1,7 +1,9 @@
 #include "lockstep/runtime/internal/environment.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <string_view>
@@ -22,6 +24,16 @@ std::optional<std::int64_t> integer(const char* name, std::int64_t low, std::int
         throw InvalidArgument(
             fmt::format("environment variable {}={}: wants an integer from {} to {}", name, view, low, high));
     return value;
+}
+
+std::optional<std::size_t> one_of(const char* name, std::initializer_list<std::string_view> words) {
+    const char* text = std::getenv(name);
+    if (!text || !*text) return std::nullopt;
+    const auto* const found = std::find(words.begin(), words.end(), std::string_view(text));
+    if (found == words.end())
+        throw InvalidArgument(
+            fmt::format("environment variable {}={}: wants one of {}", name, text, fmt::join(words, ", ")));
+    return static_cast<std::size_t>(found - words.begin());
 }
 
 }  // namespace lockstep::environment

@@ -12,6 +12,7 @@
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/internal/eager_reports.h"
 #include "lockstep/runtime/internal/eager_state.h"
+#include "lockstep/runtime/internal/environment.h"
 #include "lockstep/runtime/internal/forked.h"
 #include "lockstep/runtime/internal/kernel_registration.h"
 #include "lockstep/runtime/internal/operand.h"
@@ -143,7 +144,8 @@ std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, Kern
     key.add(std::string_view(typeid(operation).name()));
     operation.describe(key);
     const std::uint64_t hardware = backend_of(request.device).hardware(request.device.index());
-    key.add(hardware).add(request.threads).add(request.deterministic).add(request.shards).add(request.in.size());
+    key.add(hardware).add(request.threads).add(request.deterministic).add(request.shards).add(request.convolution);
+    key.add(request.in.size());
     for (const TensorMeta& meta : request.in) key.add(meta);
     for (const TensorMeta& meta : request.out) key.add(meta);
 
@@ -201,15 +203,25 @@ std::shared_ptr<const Kernel> kernel_on(const Record& record, Device device) {
 namespace {
 thread_local int scope_threads = 0;
 thread_local bool scope_deterministic = false;
+thread_local std::optional<ConvAlgorithm> scope_convolution;
 }  // namespace
 
-ComputeScope::ComputeScope(int threads, bool deterministic)
+ConvAlgorithm default_conv_algorithm() {
+    static const ConvAlgorithm algorithm = environment::one_of("LOCKSTEP_CONV", {"auto", "direct"}) == 1
+                                               ? ConvAlgorithm::direct
+                                               : ConvAlgorithm::automatic;
+    return algorithm;
+}
+
+ComputeScope::ComputeScope(int threads, bool deterministic, ConvAlgorithm convolution)
     : previous_threads_(std::exchange(scope_threads, threads)),
-      previous_deterministic_(std::exchange(scope_deterministic, deterministic)) {}
+      previous_deterministic_(std::exchange(scope_deterministic, deterministic)),
+      previous_convolution_(std::exchange(scope_convolution, convolution)) {}
 
 ComputeScope::~ComputeScope() {
     scope_threads = previous_threads_;
     scope_deterministic = previous_deterministic_;
+    scope_convolution = previous_convolution_;
 }
 
 int ComputeScope::threads_for(Device device) {
@@ -219,6 +231,8 @@ int ComputeScope::threads_for(Device device) {
 }
 
 bool ComputeScope::deterministic() { return scope_deterministic; }
+
+ConvAlgorithm ComputeScope::convolution() { return scope_convolution ? *scope_convolution : default_conv_algorithm(); }
 
 // ---- apply ------------------------------------------------------------------------------------------------------
 
@@ -353,6 +367,7 @@ std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std:
     request.device = device;
     request.threads = trace ? trace->threads() : ComputeScope::threads_for(device);
     request.deterministic = trace ? trace->deterministic() : ComputeScope::deterministic();
+    request.convolution = trace ? trace->convolution() : ComputeScope::convolution();
     request.shards = trace && operation->span() == Span::all_shards ? trace->shards() : 1;
     for (const Tensor& input : inputs) request.in.push_back(meta_of(input));
     for (const Output& output : outputs)

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -108,6 +109,15 @@ public:
     std::uint64_t hardware = 0;
 };
 
+/// How convolutions may be computed, where a backend has more than one way (f32 on CPU devices).
+enum class ConvAlgorithm : std::uint8_t {
+    automatic,  ///< the fastest, by a rule of shape and instruction set: Winograd's for most of 3x3 and stride 1
+    direct      ///< sums of products alone: smaller errors, and NaN reaches only those outputs whose windows it lies in
+};
+/// What LOCKSTEP_CONV=auto|direct says, read once; automatic where it is not set. Throws InvalidArgument for another
+/// value.
+ConvAlgorithm default_conv_algorithm();
+
 /// What a kernel is made for. A factory may ask for other input layouts by changing `in[i]` (make it contiguous, or
 /// opaque): the input is then converted first, by a reorder record. It may choose the layouts of fresh outputs by
 /// changing `out[i]`. dtype and shape stay.
@@ -117,6 +127,7 @@ struct KernelRequest {
     bool deterministic = false;
     int shards = 1;  ///< upper bound of Invocation::shards
     std::vector<TensorMeta> in, out;
+    ConvAlgorithm convolution = ConvAlgorithm::automatic;
 
     /// Asks for a strided, row-major input.
     void want_contiguous(std::size_t input);
@@ -200,20 +211,23 @@ Tensor apply_one(Op operation, const std::vector<Tensor>& inputs, const Output& 
     return apply(std::make_shared<const Op>(std::move(operation)), inputs, {output})[0];
 }
 
-/// Scope in which eager work on CPU devices uses `threads` threads and deterministic algorithms where asked.
+/// Scope in which eager work on CPU devices uses `threads` threads, deterministic algorithms where asked, and
+/// convolutions of one kind.
 class ComputeScope {
 public:
-    ComputeScope(int threads, bool deterministic);
+    ComputeScope(int threads, bool deterministic, ConvAlgorithm convolution = default_conv_algorithm());
     ~ComputeScope();
     ComputeScope(const ComputeScope&) = delete;
     ComputeScope& operator=(const ComputeScope&) = delete;
     /// Threads for work on `device` in the current scope: those set, or the device's cores.
     static int threads_for(Device device);
     static bool deterministic();
+    static ConvAlgorithm convolution();
 
 private:
     int previous_threads_;
     bool previous_deterministic_;
+    std::optional<ConvAlgorithm> previous_convolution_;
 };
 
 }  // namespace lockstep

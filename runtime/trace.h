@@ -14,7 +14,8 @@ namespace lockstep {
 class Trace {
 public:
     /// `prototype` is the device whose kernels and layouts are used (all devices of a program are of one kind).
-    Trace(Device prototype, int threads, bool deterministic, int shards);
+    Trace(Device prototype, int threads, bool deterministic, int shards,
+          ConvAlgorithm convolution = default_conv_algorithm());
 
     /// Distinct for every trace of the process, from 1.
     std::uint64_t number() const { return number_; }
@@ -22,6 +23,7 @@ public:
     int threads() const { return threads_; }
     bool deterministic() const { return deterministic_; }
     int shards() const { return shards_; }
+    ConvAlgorithm convolution() const { return convolution_; }
 
     /// A tensor without value that stands for an input of the program.
     Tensor input(const TensorMeta& meta, bool requires_grad = false);
@@ -43,6 +45,7 @@ private:
     int threads_;
     bool deterministic_;
     int shards_;
+    ConvAlgorithm convolution_;
     std::vector<Record> records_;
     std::vector<Record> commits_;
     int places_ = 0;

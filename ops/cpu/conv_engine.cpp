@@ -36,6 +36,10 @@ onednn::Desc activation(std::int64_t n, std::int64_t c, std::int64_t h, std::int
 /// Inputs of so few channels stay plain: there oneDNN's choice is the best.
 constexpr std::int64_t max_plain_channels = 4;
 
+/// oneDNN's SSE kernels add all products of an output, or of an input's gradient, in one float, one by one; its matrix
+/// products, which it uses for plain layouts, add them in blocks. Longer sums go there.
+constexpr std::int64_t longest_sse_sum = 1024;
+
 std::ptrdiff_t floats(const onednn::Desc& layout) {
     return static_cast<std::ptrdiff_t>(layout.get_size() / sizeof(float));
 }
@@ -47,10 +51,11 @@ bool whole_blocks(const ConvShape& s, Isa isa) {
 
 }  // namespace
 
-ConvEngine::ConvEngine(const ConvShape& shape, int threads, Isa isa)
+ConvEngine::ConvEngine(const ConvShape& shape, int threads, Isa isa, ConvAlgorithm algorithm)
     : shape_(checked(shape, threads)), threads_(threads), path_(ConvPath::direct) {
     const ConvShape& s = shape_;
-    if (s.kh == 3 && s.kw == 3 && s.stride.h == 1 && s.stride.w == 1 && s.pad.same()) {
+    const bool any = algorithm == ConvAlgorithm::automatic;
+    if (any && s.kh == 3 && s.kw == 3 && s.stride.h == 1 && s.stride.w == 1 && s.pad.same()) {
         // The widest vectors that divide both numbers of channels.
         for (const Isa with : {Isa::avx512, Isa::avx2}) {
             if (with > isa || winograd_ || !WinogradConv::supported(with, winograd_shape(s))) continue;
@@ -67,6 +72,9 @@ ConvEngine::ConvEngine(const ConvShape& shape, int threads, Isa isa)
         path_ = ConvPath::first_layer;
         direct_.emplace(shape_, threads, activation(s.n, s.c, s.h, s.w, Tag::nchw),
                         activation(s.n, s.k, s.out_h(), s.out_w(), Tag::nChw8c));
+    } else if (isa == Isa::generic && std::max(s.c, s.k) * s.kh * s.kw > longest_sse_sum) {
+        direct_.emplace(shape_, threads, activation(s.n, s.c, s.h, s.w, Tag::nchw),
+                        activation(s.n, s.k, s.out_h(), s.out_w(), Tag::nchw));
     } else if (s.c > max_plain_channels && s.kh * s.kw > 1 && !whole_blocks(s, isa)) {
         // Padded blocks would multiply zeros; oneDNN's kernels for channels-last waste less.
         direct_.emplace(shape_, threads, activation(s.n, s.c, s.h, s.w, Tag::nhwc),

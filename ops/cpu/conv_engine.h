@@ -9,12 +9,13 @@
 #include "lockstep/ops/cpu/first_layer.h"
 #include "lockstep/ops/cpu/isa.h"
 #include "lockstep/ops/cpu/winograd.h"
+#include "lockstep/runtime/record.h"
 
 namespace lockstep {
 
 /// Which kernels run a shape; a rule of shape and instruction set, never a timing.
 enum class ConvPath {
-    winograd,     // 3x3, stride 1, padding up to 2, channels in whole blocks
+    winograd,     // 3x3, stride 1, padding up to 2, channels in whole blocks; unless asked for direct ones
     first_layer,  // AVX2, 3x3 or 5x5 of 1 to 4 channels: own weight gradient, the rest oneDNN's
     direct        // all others: oneDNN
 };
@@ -29,7 +30,8 @@ class ConvEngine {
 public:
     /// Kernels for `threads` OpenMP threads and at most `isa`. Throws InvalidArgument for an impossible shape and
     /// DeviceError where oneDNN has only reference kernels.
-    ConvEngine(const ConvShape& shape, int threads, Isa isa = allowed_isa());
+    ConvEngine(const ConvShape& shape, int threads, Isa isa = allowed_isa(),
+               ConvAlgorithm algorithm = ConvAlgorithm::automatic);
 
     const ConvShape& shape() const { return shape_; }
     ConvPath path() const { return path_; }
@@ -41,7 +43,7 @@ public:
 
     /// y = x * w + bias, or where `relu` that or 0, whichever is larger; bias is read only when shape().bias.
     void forward(const float* x, const float* w, const float* bias, bool relu, float* y, void* scratch) const;
-    /// Where x was made by ReLU, `made` may be x: dx is then 0 where x is not positive. Else null.
+    /// Where x was made by ReLU, `made` may be x: dx is then 0 where x <= 0. Else null.
     void backward_data(const float* dy, const float* w, const float* made, float* dx, void* scratch) const;
     /// Overwrites dw and, when shape().bias, db.
     void backward_weights(const float* x, const float* dy, float* dw, float* db, void* scratch) const;

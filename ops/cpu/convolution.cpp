@@ -14,7 +14,8 @@ namespace {
 
 bool has_engine(const TensorMeta& x, const Shape& y) { return x.dtype == DType::f32 && x.numel() > 0 && y.numel() > 0; }
 
-ConvEngine make_engine(const Shape& x, const Shape& weights, const ConvGeometry& geometry, bool bias, int threads) {
+ConvEngine make_engine(const Shape& x, const Shape& weights, const ConvGeometry& geometry, bool bias,
+                       const KernelRequest& request) {
     return ConvEngine({x[0],
                        x[1],
                        x[2],
@@ -25,7 +26,7 @@ ConvEngine make_engine(const Shape& x, const Shape& weights, const ConvGeometry&
                        {geometry.stride_h, geometry.stride_w},
                        {geometry.pad_h, geometry.pad_w},
                        bias},
-                      threads);
+                      request.threads, allowed_isa(), request.convolution);
 }
 
 /// Activations that the engine reads: it wants them aligned, and a view of a plain tensor may begin anywhere.
@@ -86,7 +87,7 @@ std::unique_ptr<Kernel> make_forward(const Forward& operation, KernelRequest& re
     request.want_contiguous(1);
     request.want_contiguous(2);
     if (has_engine(request.in[0], y)) {
-        ConvEngine engine = make_engine(x, weights, operation.geometry, bias, request.threads);
+        ConvEngine engine = make_engine(x, weights, operation.geometry, bias, request);
         arrange(request.in[0], engine.src_layout());
         arrange(request.out[0], engine.dst_layout());
         return make_engine_kernel(
@@ -114,7 +115,7 @@ std::unique_ptr<Kernel> make_backward_data(const Backward& operation, KernelRequ
     const Shape y = request.in[0].shape, weights = request.in[1].shape, x = request.out[0].shape;
     request.want_contiguous(1);
     if (has_engine(request.out[0], y)) {
-        ConvEngine engine = make_engine(x, weights, operation.geometry, false, request.threads);
+        ConvEngine engine = make_engine(x, weights, operation.geometry, false, request);
         arrange(request.in[0], engine.dst_layout());
         arrange(request.out[0], engine.src_layout());
         if constexpr (masked) arrange(request.in[2], engine.src_layout());
@@ -142,7 +143,7 @@ std::unique_ptr<Kernel> make_backward_weights(const Conv2dBackwardWeights& opera
     const bool bias = request.out.size() > 1;
     for (std::size_t i = 0; i < request.out.size(); ++i) require_contiguous_output(operation, request, i);
     if (has_engine(request.in[0], y)) {
-        ConvEngine engine = make_engine(x, weights, operation.geometry, bias, request.threads);
+        ConvEngine engine = make_engine(x, weights, operation.geometry, bias, request);
         arrange(request.in[0], engine.src_layout());
         arrange(request.in[1], engine.dst_layout());
         return make_engine_kernel(std::move(engine), request.in[0], request.in[1],

@@ -1,4 +1,6 @@
 // Binary, Unary, ReluBackward, Affine and Accumulate.
+#include <cmath>
+
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/layout.h"
 #include "lockstep/ops/cpu/loops.h"
@@ -17,17 +19,9 @@ using BinaryLoop = void (*)(const T*, const T*, T*, std::ptrdiff_t);
 template <class T, BinaryKind kind>
 void integer_loop(const T* a, const T* b, T* y, std::ptrdiff_t n, std::ptrdiff_t a_step, std::ptrdiff_t b_step) {
     for (std::ptrdiff_t i = 0; i < n; ++i) {
-        // Unsigned, so that what does not fit wraps around. Dividing by zero gives 0 on every device, not a trap.
-        using U = std::make_unsigned_t<T>;
-        const T left = a[i * a_step], right = b[i * b_step];
-        if constexpr (kind == BinaryKind::div) {
-            y[i] = right == 0                              ? T(0)
-                   : right == T(-1) && std::is_signed_v<T> ? static_cast<T>(U(0) - static_cast<U>(left))
-                                                           : static_cast<T>(left / right);
-        } else {
-            y[i] = static_cast<T>(element::binary<kind, std::uint64_t>(static_cast<std::uint64_t>(left),
-                                                                       static_cast<std::uint64_t>(right)));
-        }
+        // Unsigned, so that what does not fit wraps around.
+        y[i] = static_cast<T>(element::binary<kind, std::uint64_t>(static_cast<std::uint64_t>(a[i * a_step]),
+                                                                   static_cast<std::uint64_t>(b[i * b_step])));
     }
 }
 
@@ -50,7 +44,7 @@ public:
                 case BinaryKind::add: return integer_loop<T, BinaryKind::add>(a, b, y, n, a_step_, b_step_);
                 case BinaryKind::sub: return integer_loop<T, BinaryKind::sub>(a, b, y, n, a_step_, b_step_);
                 case BinaryKind::mul: return integer_loop<T, BinaryKind::mul>(a, b, y, n, a_step_, b_step_);
-                case BinaryKind::div: return integer_loop<T, BinaryKind::div>(a, b, y, n, a_step_, b_step_);
+                case BinaryKind::div: break;  // make_binary refuses it
             }
         }
     }
@@ -156,6 +150,7 @@ std::unique_ptr<Kernel> make_binary(const Binary& operation, KernelRequest& requ
     if (b.dtype != dtype || y.dtype != dtype)
         throw InvalidArgument(std::string(operation.name()) + " of " + std::string(name_of(dtype)) + " and " +
                               std::string(name_of(b.dtype)) + ": convert one with to() first");
+    if (operation.kind == BinaryKind::div && !is_floating(dtype)) unsupported_dtype(operation, dtype);
     const bool alike = a.shape == b.shape && a.same_layout(b);
     // 0 / 0 would spoil the padding of a blocked tensor.
     if (alike && a.opaque != nullptr && is_dense(a, operation.kind != BinaryKind::div)) {
@@ -228,7 +223,8 @@ std::unique_ptr<Kernel> make_affine(const Affine& operation, KernelRequest& requ
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         const auto scale = static_cast<T>(operation.scale), shift = static_cast<T>(operation.shift);
-        return make_dense_map<T>(request, shift == T(0), [scale, shift](const T* x, T* y, std::int64_t n) {
+        const bool keeps_zero = shift == T(0) && std::isfinite(scale);
+        return make_dense_map<T>(request, keeps_zero, [scale, shift](const T* x, T* y, std::int64_t n) {
             loops<T>().affine(x, y, n, scale, shift);
         });
     });

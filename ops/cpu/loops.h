@@ -51,8 +51,8 @@ struct Loops {
 
     /// [V = 1, 8, 16](geometry, x, y, where): one plane
     std::array<Function<const PoolPlanes&, const T*, T*, std::uint8_t*>, 3> pool;
-    /// [V](geometry, dy, where, y or null, dx): one plane, written whole. Given y, windows where it is not positive
-    /// have no gradient.
+    /// [V](geometry, dy, where, y or null, dx): one plane, written whole. Given y, windows where y <= 0 have no
+    /// gradient.
     std::array<Function<const PoolPlanes&, const T*, const std::uint8_t*, const T*, T*>, 3> pool_backward;
 
     /// y (rows, out) = x (rows, in) * weight (out, in)^T + bias, which may be null, for outputs [begin, end). Made for

@@ -160,7 +160,7 @@ void dropout_mask(T* out, Index begin, Index end, const StepState& state, std::u
 template <class T>
 void sgd(const Segment& segment, const T* gradient, T* parameter, T* buffer, Index n) {
     const Segment s = segment;
-    if (s.momentum == 0) {
+    if (element::rates_of<T>(s).momentum == 0) {
         LOCKSTEP_FOR(i, n) {
             T unused = 0;
             element::sgd(s, gradient[i], parameter[i], unused);

@@ -15,7 +15,7 @@ void relu_in_place(T* y, std::ptrdiff_t elements, int threads) {
     });
 }
 
-/// dx becomes 0 where x, which ReLU made, is not positive.
+/// dx becomes 0 where x, which ReLU made, is 0.
 template <class T>
 void relu_backward_in_place(T* dx, const T* x, std::ptrdiff_t elements, int threads) {
     for_element_parts(threads, elements, [=](std::ptrdiff_t begin, std::ptrdiff_t end) {

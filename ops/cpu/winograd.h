@@ -29,8 +29,7 @@ public:
     /// y (n, k, out_h, out_w) = x * w + bias, or where `relu` that or 0, whichever is larger; bias (k) may be null.
     void forward(const float* x, const float* w, const float* bias, bool relu, float* y, void* scratch,
                  int threads) const;
-    /// dx (n, c, h, w) from dy. Where x was made by ReLU, `made` may be x: dx is then 0 where x is not positive. Else
-    /// null.
+    /// dx (n, c, h, w) from dy. Where x was made by ReLU, `made` may be x: dx is then 0 where x <= 0. Else null.
     void backward_data(const float* dy, const float* w, const float* made, float* dx, void* scratch, int threads) const;
     /// dw (k, c, 3, 3) and, unless null, db (k) are overwritten.
     void backward_weights(const float* x, const float* dy, float* dw, float* db, void* scratch, int threads) const;

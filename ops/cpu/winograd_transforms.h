@@ -189,7 +189,7 @@ enum class After { nothing, relu, relu_backward };
 template <After after>
 LOCKSTEP_INLINE Vec finished(Vec v, const float* made) {
     if constexpr (after == After::relu) return v < Vec{} ? Vec{} : v;
-    if constexpr (after == After::relu_backward) return load(made) > Vec{} ? v : Vec{};
+    if constexpr (after == After::relu_backward) return load(made) <= Vec{} ? Vec{} : v;
     return v;
 }
 

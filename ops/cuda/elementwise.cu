@@ -44,6 +44,7 @@ KernelPtr make_pairwise(std::string_view name, BinaryKind kind, const KernelRequ
         if constexpr (std::is_same_v<T, bool>) {
             refuse_dtype(name, DType::boolean);
         } else {
+            if (std::is_integral_v<T> && kind == BinaryKind::div) refuse_dtype(name, y.dtype);
             return make_cuda_kernel(request, [index, kind](const Queue& queue, const Invocation& v) {
                 launch(queue, "binary", index.count,
                        BinaryElement<T>{index, kind, v.output<T>(0), v.input<T>(0), v.input<T>(1)});

@@ -179,7 +179,8 @@ struct SumExponentials {
     LOCKSTEP_ELEMENT void add(Value& value, std::int64_t output, std::int64_t k) const {
         const T element = x[kept(output).of[0] + k * stride];
         if (element == -std::numeric_limits<T>::infinity()) return;
-        join(value, {element, element == element ? 1.0 : static_cast<double>(element)});
+        // exp(element - element), which is NaN for inf and NaN.
+        join(value, {element, 1.0 + static_cast<double>(element - element)});
     }
     LOCKSTEP_ELEMENT void join(Value& value, const Value& other) const {
         const T largest_of_both = other.largest > value.largest ? other.largest : value.largest;

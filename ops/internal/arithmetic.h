@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "lockstep/ops/internal/operations.h"
 #include "lockstep/runtime/random.h"
@@ -35,9 +36,10 @@ LOCKSTEP_ELEMENT T unary(T x) {
     if constexpr (kind == UnaryKind::square) return x * x;
 }
 
+/// Of what ReLU made; NaN hands the gradient on, as in PyTorch.
 template <class T>
 LOCKSTEP_ELEMENT T relu_backward(T dy, T y) {
-    return y > T(0) ? dy : T(0);
+    return y <= T(0) ? T(0) : dy;
 }
 
 template <class T>
@@ -65,18 +67,24 @@ LOCKSTEP_ELEMENT T mask_keep(double p) {
     return p < 1 ? static_cast<T>(1 / (1 - p)) : T(0);
 }
 
+template <class T>
+LOCKSTEP_ELEMENT const SgdRates<T>& rates_of(const Segment& segment) {
+    if constexpr (std::is_same_v<T, double>) return segment.f64;
+    if constexpr (std::is_same_v<T, float>) return segment.f32;
+}
+
 /// torch.optim.SGD for one parameter. Without momentum `buffer` is neither read nor written; where the segment has
 /// none yet, it becomes the gradient.
 template <class T>
 LOCKSTEP_ELEMENT void sgd(const Segment& segment, T gradient, T& parameter, T& buffer) {
+    const SgdRates<T>& rates = rates_of<T>(segment);
     T d = segment.maximize != 0 ? -gradient : gradient;
-    if (segment.weight_decay != 0) d += static_cast<T>(segment.weight_decay) * parameter;
-    if (segment.momentum != 0) {
-        const T momentum = static_cast<T>(segment.momentum);
-        buffer = segment.has_momentum != 0 ? momentum * buffer + (T(1) - static_cast<T>(segment.dampening)) * d : d;
-        d = segment.nesterov != 0 ? d + momentum * buffer : buffer;
+    if (rates.weight_decay != 0) d += rates.weight_decay * parameter;
+    if (rates.momentum != 0) {
+        buffer = segment.has_momentum != 0 ? rates.momentum * buffer + (T(1) - rates.dampening) * d : d;
+        d = segment.nesterov != 0 ? d + rates.momentum * buffer : buffer;
     }
-    parameter -= static_cast<T>(segment.lr) * d;
+    parameter -= rates.lr * d;
 }
 
 /// Count, mean and sum of squared deviations of some values of one channel.

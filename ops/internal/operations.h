@@ -33,11 +33,13 @@ struct Unary final : Operation {
     void describe(Signature& s) const override { s.add(kind); }
 };
 
-/// in: dy, y (any layout, brought to that of y); out: dx = y > 0 ? dy : 0
+/// in: dy, y (any layout, brought to that of y); out: dx = y <= 0 ? 0 : dy, which is dy where y is NaN
 struct ReluBackward final : Operation {
     std::string_view name() const override { return "relu_backward"; }
 };
 
+/// x + no_shift is x for every x; + 0 would make 0 of -0.
+constexpr double no_shift = -0.0;
 /// in: x (any layout; opaque is kept); out: scale * x + shift
 struct Affine final : Operation {
     Affine(double a, double b) : scale(a), shift(b) {}
@@ -144,15 +146,15 @@ struct Conv2dReluForward final : Operation {
     std::string_view name() const override { return "conv2d_relu_forward"; }
     void describe(Signature& s) const override { geometry.describe(s); }
 };
-/// in: dy, weight, x (N, C, H, W), which ReLU made; out: dx where x > 0, else 0
+/// in: dy, weight, x (N, C, H, W), which ReLU made; out: 0 where x <= 0, else dx
 struct Conv2dReluBackwardData final : Operation {
     explicit Conv2dReluBackwardData(ConvGeometry g) : geometry(g) {}
     ConvGeometry geometry;
     std::string_view name() const override { return "conv2d_relu_backward_data"; }
     void describe(Signature& s) const override { geometry.describe(s); }
 };
-/// in: dy, where, y (what the pooling made of ReLU's result, or ReLU of the pooling's); out: dx of the windows where
-/// y > 0, else 0
+/// in: dy, where, y (what the pooling made of ReLU's result, or ReLU of the pooling's); out: 0 in the windows where
+/// y <= 0, else dx
 struct MaxPool2dReluBackward final : Operation {
     explicit MaxPool2dReluBackward(PoolGeometry g) : geometry(g) {}
     PoolGeometry geometry;
@@ -287,10 +289,16 @@ struct SumOverShards final : Operation {
 
 // ---- updates of arenas ----------------------------------------------------------------------------------------
 
+/// Settings of torch.optim.SGD in the type that the update computes in.
+template <class T>
+struct SgdRates {
+    T lr = 0, weight_decay = 0, momentum = 0, dampening = 0;
+};
 /// One parameter in its arena, as kernels see it (device memory).
 struct Segment {
     std::int64_t begin = 0, end = 0;  ///< elements of the arena
-    float lr = 0, weight_decay = 0, momentum = 0, dampening = 0;
+    SgdRates<double> f64;
+    SgdRates<float> f32;  ///< the same, rounded once: a GPU would convert them for every element, slowly
     std::int32_t nesterov = 0, maximize = 0;
     std::int32_t trainable = 1;
     std::int32_t has_momentum = 0;  ///< 0 until the first update: the buffer starts as the gradient (PyTorch)

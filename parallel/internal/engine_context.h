@@ -25,13 +25,19 @@
 
 namespace lockstep {
 
+/// Where the value of a step's loss lies on the first device; nowhere by default.
+struct LossPlace {
+    const void* address = nullptr;
+    DType dtype = DType::f32;
+};
+
 /// Control words of one device: StepState, the agreed status, the loss, and one status word a shard.
 class ControlBlock {
 public:
     ControlBlock(Device device, int shards);
     StepState* step() const { return static_cast<StepState*>(memory_->data()); }
     StatusWord* agreed() const { return reinterpret_cast<StatusWord*>(at(1)); }
-    float* loss() const { return reinterpret_cast<float*>(at(2)); }  ///< of the last step
+    const void* loss() const { return at(2); }  ///< of the last step, in its dtype
     StatusWord* shard(int shard) const { return reinterpret_cast<StatusWord*>(at(3 + shard)); }
     const std::shared_ptr<Buffer>& memory() const { return memory_; }
     /// Where the status words of some shards lie, `spacing` bytes each.
@@ -40,7 +46,7 @@ public:
                      spacing * static_cast<std::size_t>(shards.size()));
     }
     PlaceRef agreed_place() const { return fixed(memory_, spacing, sizeof(StatusWord)); }
-    PlaceRef loss_place() const { return fixed(memory_, 2 * spacing, sizeof(float)); }
+    PlaceRef loss_place(DType dtype) const { return fixed(memory_, 2 * spacing, size_of(dtype)); }
     static constexpr std::size_t spacing = 64;  // a cache line each: shards of one device report at the same time
 
 private:
@@ -60,6 +66,7 @@ struct EngineContext {
     int shards = 1;
     int threads = 1;  ///< CPU threads a shard is computed with
     bool deterministic = false;
+    ConvAlgorithm convolution = ConvAlgorithm::automatic;
     ReductionMode reduction = ReductionMode::root;
     std::size_t kept_programs = 64;
     bool find_unused = false;   ///< see EngineOptions::find_unused_parameters

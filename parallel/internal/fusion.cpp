@@ -121,7 +121,8 @@ private:
         const Trace& trace = *program_.trace;
         KernelTable& table = KernelTable::of(trace.prototype().kind());
         if (!table.has(*operation)) return;
-        KernelRequest request{trace.prototype(), trace.threads(), trace.deterministic(), 1, {}, {}};
+        KernelRequest request{trace.prototype(),  trace.threads(), trace.deterministic(), 1, {}, {},
+                              trace.convolution()};
         for (const Operand& operand : in) request.in.push_back(operand.meta);
         for (const Operand& operand : at(second).out) request.out.push_back(operand.meta);
         auto asked = std::make_shared<const KernelRequest>(request);

@@ -8,6 +8,17 @@
 
 namespace lockstep {
 
+namespace {
+
+/// 0 where there is no loss.
+double value_of(const std::byte* reported, LossPlace place) {
+    if (!place.address) return 0;
+    if (place.dtype == DType::f64) return *reinterpret_cast<const double*>(reported);
+    return static_cast<double>(*reinterpret_cast<const float*>(reported));
+}
+
+}  // namespace
+
 InFlight::InFlight(EngineContext& context) : context_(context) {
     for (int i = 0; i < slots; ++i) slots_.emplace_back(context.devices[0]);
 }
@@ -21,15 +32,16 @@ int InFlight::begin() {
     return slot;
 }
 
-void InFlight::end(int slot, const void* loss, Device loss_device, std::shared_ptr<StepLoss::State> state) {
+void InFlight::end(int slot, LossPlace loss, std::shared_ptr<StepLoss::State> state) {
     Slot& place = slots_[static_cast<std::size_t>(slot)];
     Stream& stream = context_.commit(0);
     auto* report = static_cast<Report*>(place.report->data());
     stream.copy(&report->status, Device::host(), context_.control[0].agreed(), context_.devices[0], sizeof(StatusWord));
-    if (loss) stream.copy(&report->loss, Device::host(), loss, loss_device, sizeof(float));
+    if (loss.address)
+        stream.copy(report->loss.data(), Device::host(), loss.address, context_.devices[0], size_of(loss.dtype));
     stream.record(place.done);
     place.loss = std::move(state);
-    place.has_loss = loss != nullptr;
+    place.loss_place = loss;
     place.busy = true;
 }
 
@@ -53,7 +65,7 @@ void InFlight::look_at(Slot& slot) {
     const bool failed = context_.job ? context_.health->failed_step >= 0 : context_.health->failed.load();
     if (report->status.code != 0 || failed) refuse(report->status);
     if (slot.loss) {
-        slot.loss->value = slot.has_loss ? static_cast<double>(report->loss) : 0;
+        slot.loss->value = value_of(report->loss.data(), slot.loss_place);
         slot.loss->engine = nullptr;
         slot.loss.reset();
     }

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <vector>
 
@@ -29,8 +30,8 @@ public:
     /// Waits until at most two programs are in flight with the one to come; throws what finished ones have to throw.
     /// Returns the number of the slot that the coming program uses.
     int begin();
-    /// Enqueues the read-back behind the program. `loss`: where its value lies, or a null pointer.
-    void end(int slot, const void* loss, Device loss_device, std::shared_ptr<StepLoss::State> state);
+    /// Enqueues the read-back behind the program.
+    void end(int slot, LossPlace loss, std::shared_ptr<StepLoss::State> state);
     /// Looks at all programs in flight.
     void drain();
     /// Whether the program that `state` is of has come to its end.
@@ -41,7 +42,7 @@ public:
 private:
     struct Report {
         StatusWord status;
-        float loss = 0;
+        alignas(double) std::array<std::byte, sizeof(double)> loss{};
     };
     struct Slot {
         explicit Slot(Device device) : done(device), report(Buffer::allocate_pinned(sizeof(Report))) {}
@@ -50,7 +51,7 @@ private:
         std::shared_ptr<Buffer> staging;
         std::shared_ptr<StepLoss::State> loss;
         bool busy = false;
-        bool has_loss = false;
+        LossPlace loss_place;
     };
     void look_at(Slot& slot);
     [[noreturn]] void refuse(const StatusWord& status);

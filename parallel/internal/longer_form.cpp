@@ -169,7 +169,7 @@ std::vector<Tensor> LongerForm::backward(PlacedProgram& program, Instance& insta
     };
     in_two_phases(context_, replicas_, work, [&] {
         program.enqueue_backward(instance, Phase::commit);
-        insist([&] { in_flight_.end(slot, nullptr, context_.devices[0], nullptr); });
+        insist([&] { in_flight_.end(slot, {}, nullptr); });
         insist([&] { replicas_.hand_back(); });
     });
     replicas_.count(program, true);
@@ -314,7 +314,7 @@ void LongerForm::update(Optimizer& optimizer) {
         insist([&] {
             for (int d = 1; d < context_.devices.size(); ++d) context_.commit(0).wait(context_.commit(d));
         });
-        insist([&] { in_flight_.end(slot, nullptr, context_.devices[0], nullptr); });
+        insist([&] { in_flight_.end(slot, {}, nullptr); });
         insist([&] { replicas_.hand_back(); });
     });
     context_.pass_on_eager_reports(false);

@@ -74,7 +74,7 @@ void ProgramPlacer::place_loss() {
     const MicroStep& micro = batch_.micro;
     const PlaceRef sum = micro.carry->loss();
     const PlaceRef own = placed_.memory_.place(0, batch_.of(0).loss);
-    const TensorMeta meta = scalar(DType::f32);
+    const TensorMeta meta = scalar(micro.carry->loss_dtype());
     Stream& stream = context_.compute(context_.lane_of(0));
     if (micro.first)
         schedule_.copy(stream, {own, sum, sum.bytes});

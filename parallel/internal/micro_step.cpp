@@ -19,8 +19,8 @@ std::shared_ptr<Buffer> zeroed(Device device, std::size_t bytes, std::string_vie
 
 }  // namespace
 
-MicroCarry::MicroCarry(const EngineContext& context, std::vector<DType> weights, bool checks_loss)
-    : weights_(std::move(weights)), checks_loss_(checks_loss) {
+MicroCarry::MicroCarry(const EngineContext& context, std::vector<DType> weights, DType loss, bool checks_loss)
+    : weights_(std::move(weights)), loss_(loss), checks_loss_(checks_loss) {
     for (const Device device : context.devices)
         slots_.push_back(zeroed(device, spacing * (2 + weights_.size()), "micro-steps"));
     for (const ArenaLayout& layout : context.store->buffers())
@@ -35,9 +35,9 @@ const StepState* MicroCarry::step(int device) const {
     return static_cast<const StepState*>(slots_[static_cast<std::size_t>(device)]->data());
 }
 
-const void* MicroCarry::loss_address() const {
+LossPlace MicroCarry::loss_on_device() const {
     const PlaceRef place = loss();
-    return static_cast<const char*>(place.memory->data()) + place.offset;
+    return {static_cast<const char*>(place.memory->data()) + place.offset, loss_};
 }
 
 PlaceRef MicroCarry::in_copy(const EngineContext& context, PlaceRef place) const {

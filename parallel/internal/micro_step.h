@@ -14,8 +14,9 @@ namespace lockstep {
 /// What the micro-steps of one step hand on, in device memory.
 class MicroCarry {
 public:
-    /// `weights`: dtypes of the weights of the loss. `checks_loss`: a loss that is not finite is reported.
-    MicroCarry(const EngineContext& context, std::vector<DType> weights, bool checks_loss);
+    /// `weights`, `loss`: dtypes of the weights of the loss and of its value. `checks_loss`: a loss that is not finite
+    /// is reported.
+    MicroCarry(const EngineContext& context, std::vector<DType> weights, DType loss, bool checks_loss);
 
     /// StepState as this micro-step's random numbers see it.
     PlaceRef state(int device) const { return slot(device, 0, sizeof(StepState)); }
@@ -25,9 +26,10 @@ public:
         return slot(device, 1 + number, size_of(weights_[number]));
     }
     const std::vector<DType>& weights() const { return weights_; }
-    /// The loss so far, f32 on the first device.
-    PlaceRef loss() const { return slot(0, 1 + weights_.size(), sizeof(float)); }
-    const void* loss_address() const;
+    /// The loss so far, on the first device.
+    PlaceRef loss() const { return slot(0, 1 + weights_.size(), size_of(loss_)); }
+    DType loss_dtype() const { return loss_; }
+    LossPlace loss_on_device() const;
     bool checks_loss() const { return checks_loss_; }
     /// Copies of replica 0's buffer arenas, which the micro-steps bring forward.
     const std::vector<std::shared_ptr<Buffer>>& buffers() const { return buffers_; }
@@ -38,6 +40,7 @@ private:
     PlaceRef slot(int device, std::size_t number, std::size_t bytes) const;
 
     std::vector<DType> weights_;
+    DType loss_;
     bool checks_loss_;
     std::vector<std::shared_ptr<Buffer>> slots_;  ///< by device
     std::vector<std::shared_ptr<Buffer>> buffers_;

@@ -56,7 +56,8 @@ MicroSteps::MicroSteps(EngineContext& context, const ConstantCache& constants,
                        const std::vector<std::shared_ptr<BatchProgram>>& parts, Optimizer& optimizer, bool checks_loss)
     : context_(context), parts_(parts) {
     require_alike(parts);
-    carry_ = std::make_shared<const MicroCarry>(context, weights_of(*parts[0]->full), checks_loss);
+    const ShardProgram& one = *parts[0]->full;
+    carry_ = std::make_shared<const MicroCarry>(context, weights_of(one), one.loss.meta.dtype, checks_loss);
     std::vector<std::shared_ptr<BatchProgram>> all;
     if (parts[0]->full->weighing)
         for (const auto& part : parts) all.push_back(weighing_of(*part));

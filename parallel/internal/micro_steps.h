@@ -25,8 +25,7 @@ public:
     /// Takes the memory that `enqueue` needs; throws OutOfMemory before anything is enqueued.
     void prepare();
     void enqueue(const BatchInputs& inputs, Phase phase);
-    /// Where the first device has the loss.
-    const void* loss_address() const { return carry_->loss_address(); }
+    LossPlace loss() const { return carry_->loss_on_device(); }
 
 private:
     EngineContext& context_;

@@ -60,6 +60,7 @@ ShardProgram ProgramCache::trace(const ProgramCall& call, std::int64_t rows, boo
     request.prototype = context_.devices[0];
     request.threads = context_.threads;
     request.deterministic = context_.deterministic;
+    request.convolution = context_.convolution;
     request.shards = context_.shards;
     request.pass = call.pass;
     request.nan_policy = nan_policy_;

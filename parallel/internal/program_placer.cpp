@@ -324,9 +324,10 @@ void ProgramPlacer::place_advance(int device, bool whole_step) {
 }
 
 void ProgramPlacer::place_loss_of_step() {
-    const PlaceRef loss =
-        context_.job ? report_.parts->at(0, report_.loss, sizeof(float)) : placed_.memory_.place(0, batch_.of(0).loss);
-    schedule_.copy(context_.commit(0), {loss, context_.control[0].loss_place(), sizeof(float)});
+    const Operand& own = batch_.of(0).loss;
+    const std::size_t bytes = size_of(own.meta.dtype);
+    const PlaceRef loss = context_.job ? report_.parts->at(0, report_.loss, bytes) : placed_.memory_.place(0, own);
+    schedule_.copy(context_.commit(0), {loss, context_.control[0].loss_place(own.meta.dtype), bytes});
 }
 
 void ProgramPlacer::place_end_of_step() {

@@ -117,9 +117,10 @@ void agree_on_options(EngineContext& context, const EngineOptions& options) {
     Communicator& job = *context.job;
     const bool threads_given = options.threads_per_shard > 0 || context.deterministic;
     const std::string own =
-        fmt::format("{} shards, {} and {} bytes a bucket, {}{}{}{}{}{}", context.shards, options.first_bucket_bytes,
+        fmt::format("{} shards, {} and {} bytes a bucket, {}{}{}{}{}{}{}", context.shards, options.first_bucket_bytes,
                     options.bucket_bytes, options.reduction == ReductionMode::fast ? "the fast reduction, " : "",
                     context.deterministic ? "deterministic" : "not deterministic",
+                    context.convolution == ConvAlgorithm::direct ? ", direct convolutions" : "",
                     options.nan_policy == NanPolicy::stop ? "" : ", steps that are not finite go on",
                     options.broadcast_buffers ? ", buffers are broadcast" : "",
                     options.find_unused_parameters ? ", unused parameters are found" : "",

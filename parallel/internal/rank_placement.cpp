@@ -126,7 +126,7 @@ void ProgramPlacer::place_report_of_ranks() {
             from.bytes = size;
             schedule_.copy(exchange, {from, report_.parts->at(0, offset, size), size});
         };
-        if (program.loss.buffer) tell(program.loss, report_.loss, sizeof(float));
+        if (program.loss.buffer) tell(program.loss, report_.loss, program.loss.meta.bytes());
         for (const Operand* operand : told)
             tell(*operand, report_.values.at(operand->buffer->trace_id()), operand->buffer->bytes());
     }

@@ -144,10 +144,9 @@ Tensor pool_loss(const std::vector<Loss::Term>& terms, const std::vector<Tensor>
             gradients.push_back(gradient.to(term.numerator.dtype()).reshape(term.numerator.shape()));
         }
     }
-    const Tensor total = value.to(DType::f32);
     return pooled || nan_policy == NanPolicy::go_on
-               ? total
-               : apply_one(CheckFinite(), {total}, TensorMeta::contiguous(DType::f32, {}));
+               ? value
+               : apply_one(CheckFinite(), {value}, TensorMeta::contiguous(value.dtype(), {}));
 }
 
 /// Moves records whose results only commits use behind the others: nothing in forward waits for them. (Pooled
@@ -184,7 +183,8 @@ void note_outside(ShardProgram& program) {
 
 ShardProgram trace_shard(const ShardProgramRequest& request, const ModelFunction& forward) {
     ShardProgram program;
-    program.trace = std::make_shared<Trace>(request.prototype, request.threads, request.deterministic, request.shards);
+    program.trace = std::make_shared<Trace>(request.prototype, request.threads, request.deterministic, request.shards,
+                                            request.convolution);
     Trace& trace = *program.trace;
     const TraceScope scope(trace);
     const bool wants_gradients = request.pass == Pass::training || request.pass == Pass::step;

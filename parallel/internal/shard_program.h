@@ -35,8 +35,8 @@ struct ShardProgram {
     std::vector<Operand> outputs;           ///< places of forward's outputs
     std::vector<Operand> output_gradients;  ///< places of their gradients (training)
     std::vector<Operand> input_gradients;   ///< gradients of inputs that want one; no buffer where none (training)
-    Operand loss;                           ///< value of the loss, f32 scalar (step); of this micro-step alone
-    std::vector<Operand> weights;           ///< places where the weights of the loss come in (micro-steps)
+    Operand loss;                  ///< value of the loss, scalar of its own dtype (step); of this micro-step alone
+    std::vector<Operand> weights;  ///< places where the weights of the loss come in (micro-steps)
     std::shared_ptr<const ShardProgram> weighing;  ///< computes the weights of this shard, as outputs; null without any
     std::vector<Record> records;   ///< forward [0, commit_begin), commits, backward [backward_begin, end)
     std::size_t commit_begin = 0;  ///< agreement on the status comes right before this record
@@ -52,6 +52,7 @@ struct ShardProgramRequest {
     Device prototype;
     int threads = 1;
     bool deterministic = false;
+    ConvAlgorithm convolution = default_conv_algorithm();
     int shards = 1;
     Pass pass = Pass::inference;
     NanPolicy nan_policy = NanPolicy::stop;

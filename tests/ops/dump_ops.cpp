@@ -2,6 +2,7 @@
 // entry that PyTorch can say, as computed in f32 on the device named by the argument (default cpu:0).
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstdio>
 
 #include "lockstep/runtime/error.h"
@@ -13,11 +14,19 @@ using namespace lockstep::op_table;
 
 namespace {
 
+/// As Python's json reads numbers.
+std::string json(double value) {
+    if (std::isnan(value)) return "NaN";
+    if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+    if (value == 0 && std::signbit(value)) return "-0.0";  // "-0" would be an integer, which has no sign
+    return fmt::format("{}", value);
+}
+
 std::string json(const Array& array) {
     std::string text = "{\"shape\": [";
     for (std::size_t i = 0; i < array.shape.size(); ++i) text += fmt::format("{}{}", i > 0 ? ", " : "", array.shape[i]);
     text += "], \"values\": [";
-    for (std::size_t i = 0; i < array.v.size(); ++i) text += fmt::format("{}{}", i > 0 ? ", " : "", array.v[i]);
+    for (std::size_t i = 0; i < array.v.size(); ++i) text += (i > 0 ? ", " : "") + json(array.v[i]);
     return text + "]}";
 }
 

@@ -23,11 +23,16 @@ Table make_table() {
     add_reductions(table);
     add_layers(table);
     add_losses(table);
+    add_special_values(table);
     return table;
 }
 
 Array make_values(const Input& input, std::uint32_t salt) {
     Array array(input.shape);
+    if (!input.exact.empty()) {
+        array.v = input.exact;
+        return array;
+    }
     std::mt19937 generator(1234 + salt);
     if (input.values == Values::classes) {
         for (double& value : array.v)

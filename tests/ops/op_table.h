@@ -28,6 +28,7 @@ struct Input {
     Values values = Values::any;
     bool gradient = true;
     int classes = 0;
+    std::vector<double> exact = {};  ///< the values themselves, in place of generated ones
 };
 
 /// Most that a result may be off, relative to the largest element of the reference (at least 1).
@@ -44,6 +45,8 @@ public:
     /// The same in PyTorch, of tensors a, b, c, ...; empty: PyTorch cannot say it.
     virtual std::string torch() const = 0;
     virtual double bound() const { return f32_bound; }
+    /// Infinities, NaN and the like: finite differences say nothing there.
+    virtual bool is_special() const { return false; }
     /// Gradients of sum(dy * y); finite differences of the reference unless there is something quicker.
     virtual std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const;
     bool has_gradient() const;
@@ -55,6 +58,7 @@ void add_elementwise(Table& table);
 void add_reductions(Table& table);
 void add_layers(Table& table);
 void add_losses(Table& table);
+void add_special_values(Table& table);
 /// All entries.
 Table make_table();
 

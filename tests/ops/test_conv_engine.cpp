@@ -245,11 +245,15 @@ TEST_CASE("With ReLU the passes have the bits of ReLU after them", "[conv]") {
             const std::vector<float> made = x.values();
             for (float& value : expected_y) value = value < 0 ? 0 : value;
             for (std::size_t i = 0; i < made.size(); ++i)
-                if (!(made[i] > 0)) expected_dx[i] = 0;
+                if (made[i] <= 0) expected_dx[i] = 0;  // NaN hands the gradient on
             INFO(isa_name(isa) << ", channels " << shape.c << " to " << shape.k << ", threads " << threads);
             CHECK(same_bits(y_relu.values(), expected_y));
             CHECK(same_bits(dx_relu.values(), expected_dx));
             CHECK(std::any_of(expected_y.begin(), expected_y.end(), [](float value) { return std::isnan(value); }));
+            const auto of_nan = static_cast<std::size_t>(
+                std::find_if(made.begin(), made.end(), [](float value) { return std::isnan(value); }) - made.begin());
+            REQUIRE(of_nan < made.size());
+            CHECK(dx_relu.values()[of_nan] != 0);
         }
 }
 
@@ -265,6 +269,43 @@ TEST_CASE("The rule that chooses a path", "[conv]") {
     CHECK(path(32, 64, 5, 1, Isa::avx2) == ConvPath::direct);
     CHECK(path(1, 10, 5, 1, Isa::avx2) == ConvPath::first_layer);
     CHECK(path(10, 20, 5, 1, Isa::avx2) == ConvPath::direct);
+    const ConvEngine direct({2, 32, 12, 12, 64, 3, 3, 1, 0, true}, 1, allowed_isa(), ConvAlgorithm::direct);
+    CHECK(direct.path() == ConvPath::direct);
+}
+
+TEST_CASE("Direct convolutions have NaN where it belongs, Winograd's in all outputs of a tile", "[conv]") {
+    const reference::ConvShape shape{1, 32, 12, 12, 32, 3, 3, 1, 1};
+    Data data(shape);
+    data.x[5 * 144 + 6 * 12 + 6] = NAN;  // channel 5, row 6, column 6
+    for (const auto algorithm : {ConvAlgorithm::direct, ConvAlgorithm::automatic})
+        for (const Isa isa : isas()) {
+            const ConvEngine engine(engine_shape(shape), 1, isa, algorithm);
+            INFO(isa_name(isa) << ", path " << static_cast<int>(engine.path()));
+            const bool tiles = engine.path() == ConvPath::winograd;
+            const std::vector<float> y = run(engine, data).y;
+            // Rows and columns of windows or 4x4 tiles that element 6 lies in.
+            const auto reached = [&](std::size_t at) { return tiles ? at / 4 == 1 : at >= 5 && at <= 7; };
+            for (std::size_t i = 0; i < y.size(); ++i) {
+                INFO("row " << i % 144 / 12 << ", column " << i % 12);
+                CHECK(std::isnan(y[i]) == (reached(i % 144 / 12) && reached(i % 12)));
+            }
+        }
+}
+
+TEST_CASE("Long sums are added in parts", "[conv]") {
+    // 4,608 products: one after another in floats they are off by 1.2e-6, and Winograd's 512 by 2e-6.
+    const auto shape = GENERATE(reference::ConvShape{1, 512, 6, 6, 512, 3, 3, 1, 1},
+                                reference::ConvShape{1, 32, 6, 6, 512, 3, 3, 1, 1},
+                                reference::ConvShape{1, 512, 6, 6, 32, 3, 3, 1, 1});
+    INFO(shape.c << " to " << shape.k << " channels");
+    const Data data(shape);
+    const ConvEngine engine(engine_shape(shape), 1);
+    INFO(isa_name(allowed_isa()) << ", path " << static_cast<int>(engine.path()));
+    const double bound = engine.path() == ConvPath::winograd ? 1.1e-6 : 5e-7;
+    const Results got = run(engine, data);
+    CHECK(relative_error(got.y, reference::conv_forward(shape, data.x, data.w, data.bias)) < bound);
+    CHECK(relative_error(got.dx, reference::conv_backward_data(shape, data.dy, data.w)) < bound);
+    CHECK(relative_error(got.dw, reference::conv_backward_weights(shape, data.x, data.dy)) < bound);
 }
 
 TEST_CASE("An engine may run in other threads than the one that made it, in several at once", "[conv]") {

@@ -277,8 +277,8 @@ TEST_CASE("updates run when the step is good, in their segments and their range 
     const NoMistakes end;
     // Segments [0, 3) and [4, 9), element 3 is padding; the second is frozen in one run.
     std::vector<Segment> table(2);
-    table[0] = {0, 3, 0.5f, 0, 0.9f, 0, 0, 0, 1, 1};
-    table[1] = {4, 9, 0.25f, 0.1f, 0.9f, 0, 0, 0, 1, 0};
+    table[0] = {0, 3, {}, {0.5f, 0, 0.9f, 0}, 0, 0, 1, 1};
+    table[1] = {4, 9, {}, {0.25f, 0.1f, 0.9f, 0}, 0, 0, 1, 0};
     const std::vector<float> g{1, 2, 3, 99, 4, 5, 6, 7, 8}, p(9, 10), m(9, 2);
     const OnDevice<StatusWord> good({StatusWord{}}), refused({bad});
     const OnDevice<Segment> segments(table);
@@ -316,7 +316,7 @@ TEST_CASE("step counters and marks of segments") {
     const OnDevice<std::int64_t> counter({41});
     std::vector<Segment> held(3), wanted(3);
     held[1].has_momentum = 1;
-    for (auto& segment : wanted) segment.lr = 0.75f;
+    for (auto& segment : wanted) segment.f32.lr = 0.75f;
     const OnDevice<Segment> segments(held), fresh(wanted);
     const OnDevice<std::uint8_t> prepared({7, 8, 9}), lasting({1, 2, 3});
     for (const bool is_good : {false, true}) {
@@ -349,7 +349,7 @@ TEST_CASE("step counters and marks of segments") {
     call.out = {segments.data()};
     call.run(StoreSegments());
     const auto stored = segments.fetch();
-    CHECK(stored[0].lr == 0.75f);
+    CHECK(stored[0].f32.lr == 0.75f);
     CHECK(stored[0].has_momentum == 0);
     CHECK(stored[1].has_momentum == 1);
 }

@@ -16,6 +16,7 @@
 #include "lockstep/runtime/tape.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/ddp_ranks.h"
+#include "lockstep/tests/parallel/f64_regression.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
@@ -158,6 +159,13 @@ TEST_CASE("the ranks begin alike, and what differs between them is refused on al
               expect_throws<InvalidArgument>("rank 1 has 5 shards", [&] {
                   DistributedDataParallel(seeded(1), group, {.shards = group.rank() == 1 ? 5 : 4});
               });
+              expect_throws<InvalidArgument>(
+                  "rank 1 has 3 shards, 1048576 and 26214400 bytes a bucket, not "
+                  "deterministic, direct convolutions",
+                  [&] {
+                      const auto direct = ConvAlgorithm::direct, any = ConvAlgorithm::automatic;
+                      DistributedDataParallel(seeded(1), group, {.convolution = group.rank() == 1 ? direct : any});
+                  });
               if (group.rank() == 1) {
                   const NoGrad no_tape;
                   model->second.bias->tensor().fill_(7);
@@ -267,4 +275,21 @@ TEST_CASE("a rank that is killed in the middle of training ends the others with 
     const std::string found = joined(ranks.finish(std::chrono::seconds(60)));
     CHECK(found == "rank 1: ended by signal 9\n");
     CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
+}
+
+TEST_CASE("an f64 model has settings and loss in f64") {
+    namespace f64 = f64_regression;
+    CHECK(on_ranks(2, [](ProcessGroup& group) {
+              const f64::Data data;
+              const f64::Expected expected(data);
+              DistributedDataParallel<f64::Regression> model(data.net, group);
+              SGD sgd(model, f64::settings);
+              f64::Values losses;
+              for (int step = 0; step < f64::steps; ++step)
+                  losses.push_back(model.step(sgd, data.x, data.y, mse_loss).item());
+              const double off_loss = f64::largest_difference(losses, expected.losses);
+              const double off = f64::largest_difference(f64::parameters_of(model.module()), expected.parameters);
+              expect(off_loss < f64::rounding && off < f64::rounding,
+                     fmt::format("losses are off by {}, parameters by {}", off_loss, off));
+          }) == "");
 }

@@ -19,13 +19,15 @@ def tensor(described, dtype):
 
 
 def error(found, expected):
-    """Largest difference relative to the largest element, or to 1."""
+    """Largest difference relative to the largest finite element, or to 1; infinite where NaN or an infinity is alone."""
     if list(found.shape) != list(expected.shape):
         return float("inf")
     if expected.numel() == 0:
         return 0.0
-    scale = max(1.0, expected.abs().max().item())
-    difference = (found - expected).abs().max().item() / scale
+    finite = expected.isfinite()
+    scale = max(1.0, expected[finite].abs().max().item()) if finite.any() else 1.0
+    same = (found == expected) | (found.isnan() & expected.isnan())
+    difference = torch.where(same, 0.0, (found - expected).abs()).max().item() / scale
     return difference if difference == difference else float("inf")
 
 

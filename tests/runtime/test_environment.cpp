@@ -57,7 +57,7 @@ TEST_CASE("work on a device, twice", "[.child]") {
     }
 }
 
-TEST_CASE("flags and integers are read strictly") {
+TEST_CASE("flags, integers and words are read strictly") {
     constexpr const char* name = "LOCKSTEP_TEST_VARIABLE";
     const auto set = [&](const char* value) { setenv(name, value, 1); };
     unsetenv(name);
@@ -80,11 +80,21 @@ TEST_CASE("flags and integers are read strictly") {
     set("6");
     CHECK(contains(message_of<InvalidArgument>([&] { environment::integer(name, -5, 5); }), "from -5 to 5"));
     unsetenv(name);
+    const auto word = [&] { return environment::one_of(name, {"left", "right"}); };
+    CHECK_FALSE(word().has_value());
+    set("");
+    CHECK_FALSE(word().has_value());
+    set("right");
+    CHECK(word() == 1);
+    set("Right");
+    CHECK(contains(message_of<InvalidArgument>(word), std::string(name) + "=Right: wants one of left, right"));
+    unsetenv(name);
 }
 
 TEST_CASE("well-formed variables work") {
-    for (const char* setting : {"LOCKSTEP_CHECK_ORDER=1", "LOCKSTEP_CHECK_ORDER=", "LOCKSTEP_CPU_SERIAL=1",
-                                "LOCKSTEP_CPU_DEVICES=1", "LOCKSTEP_INJECT_DELAYS=100", "LOCKSTEP_CPU_ISA=generic"}) {
+    for (const char* setting :
+         {"LOCKSTEP_CHECK_ORDER=1", "LOCKSTEP_CHECK_ORDER=", "LOCKSTEP_CPU_SERIAL=1", "LOCKSTEP_CPU_DEVICES=1",
+          "LOCKSTEP_INJECT_DELAYS=100", "LOCKSTEP_CPU_ISA=generic", "LOCKSTEP_CONV=direct", "LOCKSTEP_CONV=auto"}) {
         const Run run = child(setting);
         INFO(setting << ": " << run.output);
         CHECK(run.status == 0);
@@ -95,7 +105,7 @@ TEST_CASE("well-formed variables work") {
 TEST_CASE("malformed variables are refused, every time, and nothing dies of them") {
     for (const char* setting : {"LOCKSTEP_CHECK_ORDER=yes", "LOCKSTEP_CPU_SERIAL=on", "LOCKSTEP_CPU_DEVICES=0",
                                 "LOCKSTEP_CPU_DEVICES=two", "LOCKSTEP_CPU_DEVICES=65", "LOCKSTEP_INJECT_DELAYS=fast",
-                                "LOCKSTEP_INJECT_DELAYS=-1", "LOCKSTEP_CPU_ISA=sse9"}) {
+                                "LOCKSTEP_INJECT_DELAYS=-1", "LOCKSTEP_CPU_ISA=sse9", "LOCKSTEP_CONV=fast"}) {
         const Run run = child(setting);
         INFO(setting << ": " << run.output);
         CHECK(run.status == 0);
