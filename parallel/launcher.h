@@ -19,12 +19,16 @@ namespace lockstep {
 enum class Streams : std::uint8_t { none = 0, out = 1, err = 2, both = 3 };
 
 /// The rank of an attempt in which something went wrong first; what others did because of it is not told. Ranks that
-/// use process groups note when it did; of others the first that ended is meant.
+/// use process groups note when it did, and whether they had only waited for others in vain; of other programs the
+/// first that ended is meant. Where all that failed had waited in vain, it is the rank that was still running, and had
+/// noted nothing, when `grace` was over: it was stopped, or hangs.
 struct RankFailure {
     int rank = 0;
     pid_t process = 0;
-    int exit_status = 0;                       ///< 0 when a signal ended it
-    int signal = 0;                            ///< 0 when it exited by itself
+    int exit_status = 0;  ///< 0 when a signal ended it
+    int signal = 0;       ///< 0 when it exited by itself
+    bool silent = false;  ///< it went no further, and neither failed nor ended before `launch` ended it
+    int stopped_by = 0;   ///< the signal that had stopped it where it is silent, if one had
     std::vector<std::string> last_lines = {};  ///< of its standard error, at most 10
     /// "rank 1 failed first: exit status 3", "rank 1 failed first: killed by signal 9 (SIGKILL)"
     std::string str() const;
@@ -92,17 +96,26 @@ struct LaunchResult {
 /// and PyTorch's do.
 ///
 /// Meanwhile this process's handlers of SIGCHLD and of `options.signals` are replaced; a signal that is ignored stays
-/// so. Only one launch at a time. The ranks die with the calling thread, however it ends; what
-/// they have started then stays only where SIGKILL took that thread.
+/// so. Only one launch at a time. The ranks die with the calling thread, however it ends, and with this process what
+/// they have started, even where SIGKILL took it: a process of its own, a child of this one, watches over that. What
+/// stays is who has left the process group of its rank (setsid, job control of a shell), and, should a SIGKILL take
+/// that watcher as well, whatever the ranks themselves have started.
 ///
 /// Throws InvalidArgument, before anything is started, for a program that cannot be executed and for options that
 /// cannot be or contradict each other, and Error when the system refuses processes or files.
 LaunchResult launch(const LaunchOptions& options);
 
-/// Tells the launcher of this process that something has just gone wrong in it, so that "failed first" names the right
-/// rank, whichever ends first: writes the time to LOCKSTEP_FAILURE_FILE. The first call counts. Process groups call it
-/// when an exception ends them; a program calls it where it reports an error. Nothing without a launcher of ours.
-void note_failure() noexcept;
+/// Where it went wrong.
+enum class FailureCause : std::uint8_t {
+    here,   ///< in this rank
+    others  ///< in another one: this rank has waited for it in vain
+};
+
+/// Tells the launcher of this process that something has just gone wrong, so that "failed first" names the right rank,
+/// whichever ends first: writes time and cause to LOCKSTEP_FAILURE_FILE. The first call counts. Process groups call it
+/// when an operation fails and when an exception ends them; a program calls it where it reports an error. Nothing
+/// without a launcher of ours.
+void note_failure(FailureCause cause = FailureCause::here) noexcept;
 
 /// The ranks of a machine: a number, "gpu" (one per GPU), "cpu" (one per core), or "auto": one per GPU, or per virtual
 /// CPU device where there are none. Throws InvalidArgument for anything else, and for "gpu" without GPUs.

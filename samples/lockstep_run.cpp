@@ -202,7 +202,7 @@ void run(ls::LaunchOptions options) {
         if (result.lost_output) throw program::OutputLost();
         return;
     }
-    if (result.signal != 0 || result.failure->signal != 0) program::end_line_on_terminal();
+    if (result.signal != 0 || result.failure->signal != 0 || result.failure->silent) program::end_line_on_terminal();
     if (result.failure) print_last_lines(*result.failure);
     throw std::runtime_error(result.str());
 }

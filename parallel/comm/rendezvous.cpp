@@ -16,6 +16,7 @@
 #include "lockstep/parallel/comm/handshake.h"
 #include "lockstep/parallel/comm/job_failure.h"
 #include "lockstep/parallel/comm/sockets.h"
+#include "lockstep/parallel/launcher.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/environment.h"
 
@@ -139,6 +140,15 @@ void go_beside_agent(TcpStoreOptions& there) {
     there.ports = std::min(ports_to_try, 65536 - there.port);
 }
 
+std::shared_ptr<TcpStore> connect_to_store(const TcpStoreOptions& there) {
+    try {
+        return std::make_shared<TcpStore>(there);
+    } catch (const CommunicationError&) {
+        note_failure(FailureCause::others);  // rank 0 has not come
+        throw;
+    }
+}
+
 std::string key_of(int rank) { return fmt::format("rank/{}", rank); }
 
 /// Tells this process from all others, of earlier runs as well.
@@ -183,7 +193,7 @@ Rendezvous::Rendezvous(const RendezvousOptions& options) : failure_(std::make_sh
         if (place_.rank == 0) server_ = std::make_unique<TcpStoreServer>(there);
         if (server_) there.port = server_->port();
         if (server_) there.ports = 1;
-        const auto store = std::make_shared<TcpStore>(there);
+        const auto store = connect_to_store(there);
         there.port = store->port();
         there.ports = 1;
         store_ = store;
@@ -246,6 +256,7 @@ std::string Rendezvous::missing() const {
 }
 
 void Rendezvous::give_in(const std::string& reason) const {
+    note_failure(FailureCause::others);
     try {
         leave(*store_, store_->add(arrivals, 0), time_to_hear);
     } catch (const std::exception&) {  // the others have left: the reason is known

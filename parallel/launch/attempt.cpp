@@ -9,12 +9,14 @@
 #include <cerrno>
 #include <cstdlib>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "lockstep/parallel/comm/handshake.h"
 #include "lockstep/parallel/comm/sockets.h"
 #include "lockstep/parallel/launch/child.h"
 #include "lockstep/parallel/launch/failure_file.h"
+#include "lockstep/parallel/launch/group_guard.h"
 #include "lockstep/parallel/launch/output_route.h"
 #include "lockstep/parallel/launch/rank_environment.h"
 #include "lockstep/parallel/stop_signals.h"
@@ -54,13 +56,16 @@ public:
         if (options.nodes == 1 && !(token && *token)) place.store_token = handshake::random_token();
         if (options.same_lines_once) passed_lines_ = std::make_shared<PassedLines>();
         const std::vector<int> cores = allowed_cores();
+        guard_.emplace();
         for (int local_rank = 0; local_rank < options.processes; ++local_rank) {
             const std::vector<int> share = share_of(cores, local_rank, options.processes);
             place.local_rank = local_rank;
             place.cores = share.size();
             place.failure_file = failure_files_.emplace_back().path();
-            ChildSpec spec{
-                .program = program, .arguments = options.command, .environment = rank_environment(options, place)};
+            ChildSpec spec{.program = program,
+                           .arguments = options.command,
+                           .environment = rank_environment(options, place),
+                           .guard = guard_->entrance()};
             // Not only on its share: a rank that cannot make way for another program holds up that program and the job.
             if (options.bind_cores) spec.cores = cores_around(share, cores);
             outs_.push_back(route(local_rank, Streams::out, spec.out));
@@ -134,25 +139,43 @@ private:
         }
     }
 
-    /// The rank whose own mark is oldest. Who has left none is taken to have failed before those that may have noticed
-    /// it, and who was killed, before all: who misses another ends by itself.
+    /// The rank whose own mark is oldest, those that have only waited in vain behind all others. Who has left none is
+    /// taken to have failed before those that may have noticed it, and who was killed, before all: who misses another
+    /// ends by itself. Where all have only waited, a rank that was silent all the time.
     void name_the_first() {
-        std::optional<std::pair<Clock::time_point, Clock::time_point>> first;
+        using Order = std::tuple<bool, Clock::time_point, Clock::time_point>;
+        std::optional<Order> first;
         for (std::size_t i = 0; i < children_.size(); ++i) {
             const Child& child = children_[i];
             if (!child.failed()) continue;
-            auto failed = failure_files_[i].mark();
-            const bool by_itself = failures_seen_[i] || (failed && (!told_ || *failed < *told_));
+            const auto mark = failure_files_[i].mark();
+            const bool by_itself = failures_seen_[i] || (mark && (!told_ || mark->time < *told_));
             if (!by_itself) continue;
             const auto seen = failures_seen_[i].value_or(Clock::time_point::max());
-            if (!failed) failed = child.signal() != 0 ? Clock::time_point::min() : seen - time_to_hear_of_a_death;
-            if (first && *first <= std::pair(*failed, seen)) continue;
-            first = {*failed, seen};
+            Order order{false, child.signal() != 0 ? Clock::time_point::min() : seen - time_to_hear_of_a_death, seen};
+            if (mark) order = {mark->cause == FailureCause::others, mark->time, seen};
+            if (first && *first <= order) continue;
+            first = order;
             end_.failure = RankFailure{.rank = global_rank(options_, static_cast<int>(i)),
                                        .process = child.process(),
                                        .exit_status = child.exit_status(),
                                        .signal = child.signal(),
                                        .last_lines = errs_[i]->last_lines()};
+        }
+        if (silent_ && first && std::get<bool>(*first)) end_.failure = silent_;
+    }
+
+    /// Before this process ends ranks: one that runs on and has noted nothing, first of all one that is stopped.
+    void look_who_is_silent() {
+        for (std::size_t i = 0; i < children_.size(); ++i) {
+            if (children_[i].ended() || failure_files_[i].mark()) continue;
+            const int stopped_by = children_[i].stopped_by();
+            if (silent_ && (silent_->stopped_by != 0 || stopped_by == 0)) continue;
+            silent_ = RankFailure{.rank = global_rank(options_, static_cast<int>(i)),
+                                  .process = children_[i].process(),
+                                  .silent = true,
+                                  .stopped_by = stopped_by,
+                                  .last_lines = errs_[i]->last_lines()};
         }
     }
 
@@ -169,7 +192,10 @@ private:
     bool escalate() {
         if (phase_ == Phase::killed) return false;
         const bool told = phase_ == Phase::ending;
-        if (!told_) told_ = Clock::now();
+        if (!told_) {
+            look_who_is_silent();
+            told_ = Clock::now();
+        }
         send_to_all(told ? SIGKILL : SIGTERM);
         enter(told ? Phase::killed : Phase::ending);
         if (told) deadline_ = std::max(deadline_, Clock::now() + quiet_at_the_end);  // even SIGKILL takes its time
@@ -237,10 +263,12 @@ private:
     std::shared_ptr<PassedLines> passed_lines_;  // of standard error; null: all lines are passed on
     std::vector<FailureFile> failure_files_;
     std::vector<Child> children_;
+    std::optional<GroupGuard> guard_;  // destroyed before the numbers of the children may be another's
     Phase phase_ = Phase::running;
     Clock::time_point deadline_{}, interrupted_{};
     std::optional<Clock::time_point> told_;                        // when this process first ended ranks
     std::vector<std::optional<Clock::time_point>> failures_seen_;  // one a rank; of those before that
+    std::optional<RankFailure> silent_;                            // who had said nothing then
     AttemptEnd end_;
 };
 

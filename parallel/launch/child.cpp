@@ -74,7 +74,7 @@ struct Prepared {
     const SignalWatch* signals;
     const sigset_t* mask;
     pid_t parent;
-    int input, out, err, report;
+    int input, out, err, guard, report;
 };
 
 /// In the child. Returns only when something went wrong, with errno. Nothing here allocates or locks.
@@ -82,6 +82,8 @@ void become(const Prepared& to) {
     setpgid(0, 0);
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return;
     if (getppid() != to.parent) _exit(1);  // the parent died before it could be asked for
+    const pid_t own = getpid();
+    if (to.guard >= 0 && write(to.guard, &own, sizeof own) != sizeof own) return;
     // A core that has gone since, or that a cpuset forbids, is no reason not to run.
     if (to.cores->set) sched_setaffinity(0, to.cores->bytes, to.cores->set.get());
     if (dup2(to.input, STDIN_FILENO) < 0) return;
@@ -128,8 +130,8 @@ Child::Child(const ChildSpec& spec, const SignalWatch& signals) {
     // Held back in between: this process's handlers must not run in the child.
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const Prepared prepared{
-        spec.program.c_str(), arguments.data(), environment.data(), &cores,      &signals, &before, getpid(),
-        nothing.get(),        spec.out,         spec.err,           writer.get()};
+        spec.program.c_str(), arguments.data(), environment.data(), &cores,     &signals,    &before, getpid(),
+        nothing.get(),        spec.out,         spec.err,           spec.guard, writer.get()};
     process_ = fork();
     if (process_ == 0) {
         become(prepared);
@@ -179,6 +181,12 @@ bool Child::ended() {
     }
     (info.si_code == CLD_EXITED ? exit_status_ : signal_) = info.si_status;
     return true;
+}
+
+int Child::stopped_by() const {
+    siginfo_t info{};
+    const int status = waitid(P_PID, static_cast<id_t>(process_), &info, WSTOPPED | WNOHANG | WNOWAIT);
+    return status == 0 && info.si_pid != 0 && info.si_code == CLD_STOPPED ? info.si_status : 0;
 }
 
 void Child::send(int signal) const { kill(-process_, signal); }

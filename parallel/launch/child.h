@@ -25,6 +25,7 @@ struct ChildSpec {
     std::vector<std::string> environment;  ///< "NAME=value"
     std::vector<int> cores = {};           ///< that it may run on; none: as this process
     int out = 1, err = 2;                  ///< its standard output and error; they stay the caller's
+    int guard = -1;                        ///< of a GroupGuard, which hears of it; likewise
 };
 
 /// A process in a group of its own, which dies when the thread that started it does. Its number stays taken until this
@@ -45,6 +46,8 @@ public:
     /// Once it has: as `RankFailure` has them.
     int exit_status() const { return exit_status_; }
     int signal() const { return signal_; }
+    /// The signal that has stopped it and has not been undone; 0: none.
+    int stopped_by() const;
     bool failed() const { return ended_ && (exit_status_ != 0 || signal_ != 0); }
     /// To it and its group.
     void send(int signal) const;

@@ -6,8 +6,15 @@
 #include <string>
 
 #include "lockstep/parallel/comm/sockets.h"
+#include "lockstep/parallel/launcher.h"
 
 namespace lockstep {
+
+/// What `note_failure` wrote.
+struct FailureMark {
+    std::chrono::steady_clock::time_point time;
+    FailureCause cause = FailureCause::here;
+};
 
 /// In memory, with a name that lasts as long as this process has it open: however the run ends, nothing is left behind.
 class FailureFile {
@@ -15,8 +22,8 @@ public:
     FailureFile();
     /// For LOCKSTEP_FAILURE_FILE; empty where the system has no such files.
     std::string path() const;
-    /// What `note_failure` wrote.
-    std::optional<std::chrono::steady_clock::time_point> mark() const;
+    /// Nothing while the rank has noted no failure.
+    std::optional<FailureMark> mark() const;
 
 private:
     Descriptor file_;

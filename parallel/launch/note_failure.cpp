@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-void note_failure() noexcept {
+void note_failure(FailureCause cause) noexcept {
     static std::atomic_flag noted = ATOMIC_FLAG_INIT;
     if (noted.test_and_set()) return;
     const std::chrono::nanoseconds now = std::chrono::steady_clock::now().time_since_epoch();
@@ -26,7 +26,8 @@ void note_failure() noexcept {
         !std::string_view(target.data()).starts_with("/memfd:lockstep-failure"))
         return;
     std::array<char, 32> text{};
-    char* const end = std::to_chars(text.data(), text.data() + text.size() - 1, now.count()).ptr;
+    char* end = std::to_chars(text.data(), text.data() + text.size() - 2, now.count()).ptr;
+    if (cause == FailureCause::others) *end++ = ' ';
     *end = '\n';
     const Descriptor to(open(file, O_WRONLY | O_APPEND | O_CLOEXEC));
     [[maybe_unused]] const ssize_t written =

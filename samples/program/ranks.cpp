@@ -91,7 +91,7 @@ void launch_ranks(const RankFlags& flags, int processes, std::vector<std::string
     for (const int signal : {SIGINT, SIGTERM})
         if (!result.killed && result.failure->exit_status == 128 + signal)
             throw Stopped({signal, ""}, Stopped::As::program);
-    if (!result.failure->last_lines.empty())
+    if (!result.failure->silent && !result.failure->last_lines.empty())
         if (const int status = result.failure->exit_status; status == 1 || status == 2) throw RanksFailed(status);
     end_line_on_terminal();
     throw lockstep::CommunicationError(result.str());

@@ -6,6 +6,8 @@
 //   minute skip=R       rank R ends with 0 until=N      goes on in attempts before the N-th only; later ones end with 0
 //   exit=N       kill=SIGNAL
 //   note=R       rank R notes that something went wrong and goes on two seconds later
+//   missed=R     rank R notes that it has waited for another one in vain
+//   stop=R hang=R  rank R stops itself; goes on a minute later
 //   trap=SIGNAL  from now on that signal prints a line and ends it with 0
 //   count=SIGNAL from now on that signal prints a line; deaf=SIGNAL ignores it
 //   input        reads its standard input to the end and prints how much there was
@@ -127,6 +129,9 @@ void perform(const std::string& name, const std::string& value, int argc, char**
     if (name == "until" && std::atoi(variable("TORCHELASTIC_RESTART_COUNT").c_str()) >= number) std::exit(0);
     if (name == "exit") std::exit(number);
     if (name == "note" && rank == number) lockstep::note_failure(), pause_for(2000);
+    if (name == "missed" && rank == number) lockstep::note_failure(lockstep::FailureCause::others);
+    if (name == "stop" && rank == number) std::raise(SIGSTOP);
+    if (name == "hang" && rank == number) pause_for(60000);
     if (name == "kill") std::raise(number);
     if (name == "trap") on_signal(number, true);
     if (name == "count") on_signal(number, false);

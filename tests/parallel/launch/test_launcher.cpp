@@ -79,6 +79,28 @@ TEST_CASE("who noted first that something went wrong failed first, whatever the 
     CHECK(launch(options).str() == "rank 2 failed first: killed by signal 9 (SIGKILL)");
 }
 
+TEST_CASE("who was waited for in vain failed first, not who waited") {
+    const auto first = [](const Words& actions) {
+        LaunchOptions options = worker(actions, 3);
+        options.grace = std::chrono::seconds(2);  // on a busy machine ranks begin at different times
+        return launch(options).str();
+    };
+    CHECK(first({"missed=0", "missed=2", "stop=1", "sleep=100", "exit=1"}) ==
+          "rank 1 failed first: stopped by signal 19 (SIGSTOP), and others gave up waiting");
+    CHECK(first({"missed=0", "missed=2", "hang=1", "sleep=100", "exit=1"}) ==
+          "rank 1 failed first: it went no further, and others gave up waiting");
+    // One that hangs because another one has failed is not the cause, nor is one that hears of it later.
+    CHECK(first({"missed=0", "hang=1", "exit=7"}) == "rank 2 failed first: exit status 7");
+    CHECK(first({"missed=0", "missed=2", "sleep=50", "exit=7"}) == "rank 1 failed first: exit status 7");
+
+    const LaunchResult result = launch(worker({"missed=0", "stop=1", "exit=1"}, 2));
+    REQUIRE(result.failure);
+    CHECK(result.failure->silent);
+    CHECK(result.failure->stopped_by == SIGSTOP);
+    CHECK(result.failure->exit_status == 0);
+    CHECK(result.failure->signal == 0);
+}
+
 TEST_CASE("options that cannot be are refused") {
     const LaunchOptions good = worker({}, 2);
     const auto with = [&](auto change) {

@@ -357,6 +357,18 @@ TEST_CASE("no rank outlives lockstep-run, however that ends") {
     CHECK(none_runs(ranks));
 }
 
+TEST_CASE("nor does what a rank's shell has started, whatever was killed with lockstep-run") {
+    const bool group_too = GENERATE(false, true);
+    const TemporaryDirectory directory;
+    const std::string worker =
+        std::string(LAUNCH_WORKER) + " pid=" + directory.path().string() + " child=" + directory.path().string();
+    StartedProcess run({LOCKSTEP_RUN, "--nproc-per-node=2", "sh", "-c", worker + " sleep=60000; true"});
+    const auto all = processes_in(directory, 4);
+    ::kill(group_too ? -run.process() : run.process(), SIGKILL);
+    CHECK(run.status() == 128 + SIGKILL);
+    CHECK(none_runs(all));
+}
+
 TEST_CASE("killed while it starts them, lockstep-run leaves no rank either") {
     const TemporaryDirectory mark;  // its name is in the command lines of all of them
     const auto marked = [&] {
