@@ -19,6 +19,7 @@ struct CollectiveCall {
     std::uint64_t layout = 0;  ///< differs where the parts of the ranks differ
     bool uneven = false;       ///< ranks may give different numbers of bytes
     bool on_gpu = false;       ///< by a communicator for GPUs
+    bool hears_all = false;    ///< it is not done here before every rank has begun it
 };
 
 /// For CollectiveCall::layout.

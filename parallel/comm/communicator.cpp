@@ -15,6 +15,7 @@
 #include "lockstep/parallel/comm/parts.h"
 #include "lockstep/parallel/comm/progress_board.h"
 #include "lockstep/parallel/comm/reduce_elements.h"
+#include "lockstep/parallel/launcher.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
@@ -37,6 +38,11 @@ const TransportBackend& find_backend(std::string_view name) {
 }
 
 int number_of(Communicator::Elements elements) { return elements ? static_cast<int>(*elements) : -1; }
+
+/// Whether every part is something to wait for.
+bool none_is_empty(std::span<const std::size_t> parts) {
+    return std::find(parts.begin(), parts.end(), std::size_t{0}) == parts.end();
+}
 
 /// Of the ranks of a group, in the job.
 std::vector<int> job_ranks(const Communicator::Place& place) {
@@ -81,6 +87,7 @@ Communicator::Communicator(const Place& place, std::string backend, const MakeTr
 void Communicator::connect(const std::string& prefix, const MakeTransport& make) {
     const auto store = std::make_shared<PrefixStore>(prefix, place_.store);
     const auto give_up = [&](const std::string& reason) {
+        note_failure(FailureCause::others);
         place_.failure->note();
         const std::string missing = board_ ? board_->unconnected() : std::string();
         throw CommunicationError(fmt::format("rank {} of {}: setting up group {} ({}): {}{}{}", place_.rank,
@@ -137,6 +144,7 @@ void Communicator::check() {
 }
 
 void Communicator::fail(std::string_view name, std::uint64_t number, std::uint64_t bytes, const std::string& reason) {
+    note_failure(FailureCause::others);
     place_.failure->note();
     if (board_ && !failed_) board_->note_cause(reason);
     // Others that wait for this rank learn of it now, not at their deadlines.
@@ -163,7 +171,7 @@ void Communicator::perform(CollectiveCall call, Body&& body) {
         board_->end();
         fail(call.name, number, call.bytes, error.what());
     }
-    board_->end();
+    call.hears_all && !call.on_gpu ? board_->end_with_all() : board_->end();
 }
 
 void Communicator::require_root(std::string_view name, int root) const {
@@ -185,7 +193,7 @@ void Communicator::require_parts(std::string_view name, std::size_t parts) const
 }
 
 void Communicator::barrier() {
-    perform({"barrier"}, [&](Deadline deadline) { transport_->barrier(deadline); });
+    perform({.name = "barrier", .hears_all = true}, [&](Deadline deadline) { transport_->barrier(deadline); });
 }
 
 void Communicator::broadcast(void* data, std::size_t bytes, int root, Elements elements) {
@@ -197,7 +205,11 @@ void Communicator::broadcast(void* data, std::size_t bytes, int root, Elements e
 void Communicator::all_gather(const void* in, void* out, std::span<const std::size_t> bytes, Elements elements) {
     require_parts("all_gather", bytes.size());
     if (!transport_) copy_bytes(out, in, bytes[0]);
-    perform({.name = "all_gather", .bytes = sum_of(bytes), .dtype = number_of(elements), .layout = layout_of(bytes)},
+    perform({.name = "all_gather",
+             .bytes = sum_of(bytes),
+             .dtype = number_of(elements),
+             .layout = layout_of(bytes),
+             .hears_all = none_is_empty(bytes)},
             [&](Deadline d) { transport_->all_gather(in, out, bytes, d); });
 }
 
@@ -230,7 +242,11 @@ void Communicator::all_to_all(const void* in, std::span<const std::size_t> sent,
     require_parts("all_to_all", sent.size());
     require_parts("all_to_all", received.size());
     if (!transport_) copy_bytes(out, in, std::min(sent[0], received[0]));
-    perform({.name = "all_to_all", .bytes = sum_of(sent), .dtype = number_of(elements), .uneven = true},
+    perform({.name = "all_to_all",
+             .bytes = sum_of(sent),
+             .dtype = number_of(elements),
+             .uneven = true,
+             .hears_all = none_is_empty(received)},
             [&](Deadline d) {
                 if (compares_) compare_parts(transport_->on_host(), place_.rank, sent, received, d);
                 transport_->all_to_all(in, sent, out, received, d);
@@ -248,7 +264,8 @@ void Communicator::all_reduce(void* data, std::size_t count, DType dtype, Reduce
     perform({.name = "all_reduce",
              .bytes = count * size_of(dtype),
              .dtype = static_cast<int>(dtype),
-             .op = static_cast<int>(op)},
+             .op = static_cast<int>(op),
+             .hears_all = count > 0},
             [&](Deadline d) { transport_->all_reduce(data, count, dtype, mean ? ReduceOp::sum : op, d); });
     if (mean) divide_elements(dtype, data, count, place_.size);
 }
@@ -274,7 +291,8 @@ void Communicator::reduce_scatter(const void* in, void* out, std::span<const std
              .bytes = sum_of(counts) * size_of(dtype),
              .dtype = static_cast<int>(dtype),
              .op = static_cast<int>(op),
-             .layout = layout_of(counts)},
+             .layout = layout_of(counts),
+             .hears_all = counts[static_cast<std::size_t>(place_.rank)] > 0},
             [&](Deadline d) { transport_->reduce_scatter(in, out, counts, dtype, mean ? ReduceOp::sum : op, d); });
     if (mean) divide_elements(dtype, out, counts[static_cast<std::size_t>(place_.rank)], place_.size);
 }

@@ -69,6 +69,13 @@ void ProgressBoard::end() {
     under_way_ = false;
 }
 
+void ProgressBoard::end_with_all() {
+    const std::scoped_lock lock(mutex_);
+    under_way_ = false;
+    met_number_ = number_;
+    met_operation_ = operation_;
+}
+
 void ProgressBoard::publish(std::string_view key, const std::string& text) {
     try {
         store_->set(fmt::format("{}/{}", key, rank_), text);
@@ -116,7 +123,7 @@ std::string ProgressBoard::lost() {
     return {};
 }
 
-ProgressBoard::Behind ProgressBoard::behind(std::string_view key, std::uint64_t number) {
+ProgressBoard::Behind ProgressBoard::behind(std::string_view key, std::uint64_t number, const Seen& met) {
     const auto until = Clock::now() + time_to_tell;
     Behind found;
     do {
@@ -124,13 +131,14 @@ ProgressBoard::Behind ProgressBoard::behind(std::string_view key, std::uint64_t 
         found = {};
         for (int rank = 0; rank < static_cast<int>(job_ranks_.size()); ++rank) {
             const std::optional<std::string> text = store_->try_get(fmt::format("{}/{}", key, rank));
-            std::uint64_t there = 0;
-            std::string name;
-            if (text) std::istringstream(*text) >> there >> name;
-            if (there >= number) continue;
+            Seen there;
+            if (text) std::istringstream(*text) >> there.number >> there.operation;
+            if (there.number >= number) continue;
             found.ranks.push_back(rank);
-            if (there > 0 && found.last.empty())
-                found.last = fmt::format(" (rank {} was last seen in {} number {})", rank, name, there);
+            if (there.number < met.number) there = met;
+            if (there.number > 0 && found.last.empty())
+                found.last =
+                    fmt::format(" (rank {} was last seen in {} number {})", rank, there.operation, there.number);
         }
     } while (!found.ranks.empty() && Clock::now() < until);
     return found;
@@ -139,7 +147,12 @@ ProgressBoard::Behind ProgressBoard::behind(std::string_view key, std::uint64_t 
 std::string ProgressBoard::missing(std::string_view operation, std::uint64_t number) noexcept {
     try {
         publish(progress, fmt::format("{} {}", number, operation));
-        const Behind found = behind(progress, number);
+        Seen met;
+        {
+            const std::scoped_lock lock(mutex_);
+            met = {met_number_, met_operation_};
+        }
+        const Behind found = behind(progress, number, met);
         std::string text = found.ranks.empty() ? "" : ranks_have(found.ranks) + " not come so far" + found.last;
         if (const std::string first = cause(); !first.empty()) text += (text.empty() ? "" : "; ") + first;
         return text;
@@ -166,7 +179,7 @@ std::string ProgressBoard::cause() {
 std::string ProgressBoard::unconnected() noexcept {
     try {
         note_connected();  // it is not, but it is no reason for the others to wait
-        const Behind found = behind(connected, 1);
+        const Behind found = behind(connected, 1, {});
         return found.ranks.empty() ? "" : ranks_have(found.ranks) + " not connected so far";
     } catch (const std::exception&) {  // without the store there is no group: that was said
         return {};

@@ -30,6 +30,9 @@ public:
 
     void begin(std::string_view operation, std::uint64_t number);
     void end();
+    /// The operation has ended well, and could not before every rank had begun it: who is missing later has come so
+    /// far, whatever it could tell.
+    void end_with_all();
     /// After a failure in operation `number`: "ranks 1, 3 have not come so far (rank 1 was last seen in all_reduce
     /// number 4)", and the cause where another rank noted it; what is wrong with the store where it does not tell.
     /// Takes at most about 0.7 s.
@@ -45,12 +48,16 @@ private:
     static constexpr std::string_view progress = "progress", connected = "connected";
     void watch();
     void publish(std::string_view key, const std::string& text);
+    struct Seen {
+        std::uint64_t number = 0;
+        std::string operation;
+    };
     struct Behind {
         std::vector<int> ranks;
         std::string last;  ///< where the first one of them was last
     };
-    /// Who has not published `number` or more under `key` in time.
-    Behind behind(std::string_view key, std::uint64_t number);
+    /// Who has not published `number` or more under `key` in time. All have come as far as `met`.
+    Behind behind(std::string_view key, std::uint64_t number, const Seen& met);
     /// Of another rank.
     std::string cause();
 
@@ -67,7 +74,9 @@ private:
     std::string operation_;
     std::uint64_t number_ = 0;  ///< of the last operation that began
     bool under_way_ = false;
-    std::uint64_t published_ = 0;  ///< the last one that was told
+    std::uint64_t published_ = 0;   ///< the last one that was told
+    std::uint64_t met_number_ = 0;  ///< of the last one that all ranks are known to have begun
+    std::string met_operation_;
     std::chrono::steady_clock::time_point began_{};
     bool stopping_ = false;
     std::thread watcher_;

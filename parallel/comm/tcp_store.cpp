@@ -62,10 +62,11 @@ public:
     std::optional<std::string> ask(std::string_view what, Command command, const std::vector<std::string_view>& fields,
                                    Milliseconds timeout) {
         const std::scoped_lock lock(mutex_);
-        if (!socket_) throw CommunicationError(gone());
+        if (!socket_) throw CommunicationError(why_closed_);
         Reply reply = exchange(command, fields, Clock::now() + timeout, longest_frame);
         if (!reply.failure.empty()) {
             socket_.reset();  // an answer that comes later would be taken for that of another question
+            why_closed_ = reply.lost ? gone() : given_up(what, reply.failure);
             if (reply.lost) throw CommunicationError(gone());
             throw CommunicationError(fmt::format("{}: {}: {}", describe(), what, reply.failure));
         }
@@ -111,6 +112,12 @@ private:
         return describe() +
                " has gone, or has sent this process away: that rank has left or died, or this process has "
                "not read what it asked for";
+    }
+
+    /// A process that is stopped keeps its connections and answers nothing.
+    std::string given_up(std::string_view what, std::string_view failure) const {
+        return fmt::format("{} is not asked again since it was asked to {}: {}; is the process of rank 0 stopped?",
+                           describe(), what, failure);
     }
 
     /// Tries until the deadline: the server may not be listening yet, and one with many strangers closes slow
@@ -200,6 +207,7 @@ private:
     const bool for_this_user_;
     std::mutex mutex_;
     Descriptor socket_;
+    std::string why_closed_;  ///< where there is no socket
 };
 
 namespace {

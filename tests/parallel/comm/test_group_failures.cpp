@@ -63,6 +63,40 @@ TEST_CASE("when a rank dies in an operation all others hear of it long before th
         }
 }
 
+TEST_CASE("a rank that is stopped is seen where it was last, and is not said to have died") {
+    constexpr int rounds = 40;
+    for (const std::string& backend : backends())
+        for (const int stopped : {1, 0}) {
+            const TemporaryDirectory place;
+            const std::string tcp = fmt::format("tcp://127.0.0.1:{}", port_of(hold_free_port()));
+            ForkedRanks ranks(3, [&](int rank) {
+                ProcessGroupOptions options = options_of(backend, place, rank, 3, milliseconds(6000));
+                options.rendezvous.init_method = tcp;
+                ProcessGroup group(options);
+                if (rank == stopped) lockstep::test::put_bytes(place / "stopped", std::to_string(::getpid()));
+                const Tensor x = Tensor::zeros({9});
+                for (int i = 0; i < rounds; ++i) {
+                    group.all_reduce(x);
+                    std::this_thread::sleep_for(milliseconds(20));
+                }
+                if (rank == stopped) ::raise(SIGSTOP);
+                const std::string message = message_of<CommunicationError>([&] { group.all_reduce(x); });
+                if (rank == stopped) return Lines{};
+                Lines lines;
+                // As far as the stopped one could not tell any more.
+                const std::string seen = fmt::format("(rank 1 was last seen in all_reduce number {})", rounds);
+                if (stopped == 1 && !contains(message, seen)) lines.push_back(message);
+                if (stopped == 0 && !contains(message, "is the process of rank 0 stopped?")) lines.push_back(message);
+                if (contains(message, "died") || contains(message, "has gone")) lines.push_back(message);
+                std::this_thread::sleep_for(milliseconds(500));  // the other one hears the same
+                ::kill(std::stoi(lockstep::test::get_bytes(place / "stopped")), SIGCONT);
+                return lines;
+            });
+            INFO(backend << ", rank " << stopped);
+            CHECK(joined(ranks.finish(std::chrono::seconds(60))) == "");
+        }
+}
+
 TEST_CASE("whoever does not come is named when the time is over") {
     for (const std::string& backend : backends()) {
         CHECK(on_ranks(backend, 4, [](ProcessGroup& group) {
