@@ -1,15 +1,18 @@
 #include "lockstep/parallel/comm/host_identity.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdlib>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <thread>
+
+#include "lockstep/parallel/comm/sockets.h"
 
 namespace lockstep {
 
@@ -26,9 +29,18 @@ std::string host_identity(int rank) {
 
 }  // namespace
 
+std::string line_of_proc(const std::string& file) {
+    const Descriptor from(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!from && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
+        throw TransportError(fmt::format("cannot read {}: {}", file, text_of(errno)));
+    std::array<char, 4096> text{};
+    const ssize_t length = from ? ::read(from.get(), text.data(), text.size()) : 0;
+    const std::string all(text.data(), static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
+    return all.substr(0, all.find('\n'));
+}
+
 std::string process_space() {
-    std::string boot;
-    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+    const std::string boot = line_of_proc("/proc/sys/kernel/random/boot_id");
     std::array<char, 64> space{};
     const ssize_t length = ::readlink("/proc/self/ns/pid", space.data(), space.size());
     if (boot.empty() || length <= 0) return {};

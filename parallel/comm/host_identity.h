@@ -10,8 +10,10 @@
 namespace lockstep {
 
 /// The same for processes that see each other in /proc: those of one machine and one PID namespace. Empty where /proc
-/// does not tell.
+/// does not tell. Throws TransportError where only a limit of descriptors or memory keeps this process from reading it.
 std::string process_space();
+/// The first line of a file of /proc; empty where there is none. Throws as `process_space`.
+std::string line_of_proc(const std::string& file);
 
 /// What `peer` says in the group's store under `key`. Waits for it. Throws TransportError when it has not come by
 /// `deadline` or has gone, and what the store throws.

@@ -109,7 +109,12 @@ int milliseconds_until(Deadline deadline) {
     return static_cast<int>(std::clamp<std::int64_t>(left, 0, std::numeric_limits<int>::max()));
 }
 
-std::string text_of(int error) { return std::generic_category().message(error); }
+std::string text_of(int error) {
+    const std::string text = std::generic_category().message(error);
+    if (error == EMFILE) return text + " (raise the limit of this process, ulimit -n)";
+    if (error == ENFILE) return text + " (the machine's limit is fs.file-max)";
+    return text;
+}
 
 Descriptor listen_on(const std::string& host, int port) {
     const Addresses addresses = addresses_of(host, port, true);

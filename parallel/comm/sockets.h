@@ -28,7 +28,7 @@ private:
 
 /// Milliseconds until `deadline`, for poll: at least 0, at most what fits.
 int milliseconds_until(Deadline deadline);
-/// "Connection refused".
+/// "Connection refused"; with what to do where a limit was reached.
 std::string text_of(int error);
 
 /// Listens on `host`, on `port` or a free one (0). Throws CommunicationError.

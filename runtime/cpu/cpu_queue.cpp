@@ -175,7 +175,9 @@ std::vector<std::shared_ptr<CpuQueue>> all_queues() {
 }  // namespace
 
 std::shared_ptr<CpuQueue> CpuQueue::make(Device device, Part part) {
-    injected_delay_us();  // a malformed setting is thrown here, not on the worker
+    // Malformed settings are thrown here, not on the worker.
+    injected_delay_us();
+    usable_cores();
     std::shared_ptr<CpuQueue> queue(new CpuQueue(device, part));
     const std::scoped_lock lock(queues().mutex);
     std::erase_if(queues().all, [](const auto& known) { return known.expired(); });

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <mutex>
 #include <numeric>
 #include <optional>
@@ -145,7 +146,10 @@ std::vector<int> cores_around(const std::vector<int>& share, const std::vector<i
 }
 
 // A kernel that was made for more threads than OpenMP gives it (OMP_THREAD_LIMIT) would wait for the others for ever.
-int usable_cores() { return std::min(static_cast<int>(allowed_cores().size()), omp_get_thread_limit()); }
+int usable_cores() {
+    environment::integer("OMP_THREAD_LIMIT", 1, std::numeric_limits<int>::max());  // OpenMP ignores what it cannot read
+    return std::min(static_cast<int>(allowed_cores().size()), omp_get_thread_limit());
+}
 
 int cpu_device_count() { return static_cast<int>(visible().size()); }
 

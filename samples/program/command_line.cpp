@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <iostream>
+#include <new>
 #include <string>
 #include <system_error>
 
@@ -83,6 +84,19 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body)
         lockstep::note_failure();
         complain(error.what());
         return 2;
+    } catch (const std::bad_alloc&) {
+        lockstep::note_failure();
+        complain(
+            "out of memory: the system gives this process no more; give smaller batches or a smaller model, or raise "
+            "its limit (ulimit -v, memory.max of the cgroup)");
+        return 1;
+    } catch (const std::system_error& error) {
+        lockstep::note_failure();
+        complain(error.code() == std::errc::resource_unavailable_try_again
+                     ? "the system gives no thread (" + std::string(error.what()) +
+                           "); raise the limit of processes or of memory (ulimit -u, ulimit -v, pids.max of the cgroup)"
+                     : error.what());
+        return 1;
     } catch (const std::exception& error) {
         lockstep::note_failure();
         complain(error.what());

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <fstream>
 #include <sstream>
 
 #include "lockstep/parallel/comm/host_identity.h"
@@ -21,9 +20,8 @@ using Clock = std::chrono::steady_clock;
 
 /// Of the process, in ticks since the host was started: together with its number it names a process for good.
 std::uint64_t start_time(pid_t process) {
-    std::ifstream file(fmt::format("/proc/{}/stat", process));
-    std::string text, word;
-    std::getline(file, text);
+    const std::string text = line_of_proc(fmt::format("/proc/{}/stat", process));
+    std::string word;
     const auto end = text.rfind(')');  // of the program's name, which may hold anything
     if (end == std::string::npos) return 0;
     std::istringstream words(text.substr(end + 1));
@@ -103,10 +101,9 @@ void Group::map_peer(int peer, const Identity& identity) {
         const int why = errno;
         pollfd exited{processes_[index].get(), POLLIN, 0};  // a process that dies first loses its files, then its life
         if (poll(&exited, 1, why == ENOENT ? 200 : 0) > 0) throw TransportError(fmt::format("rank {} has died", name));
-        throw TransportError(
-            fmt::format("cannot open the memory of rank {}: {}; ranks must belong to one user, or use "
-                        "the gloo backend",
-                        name, text_of(why)));
+        const bool forbidden = why == EACCES || why == EPERM;
+        throw TransportError(fmt::format("cannot open the memory of rank {}: {}{}", name, text_of(why),
+                                         forbidden ? "; ranks must belong to one user, or use the gloo backend" : ""));
     }
     try {
         segments_[index] = Segment(size(), file, identity.nonce);
