@@ -4,6 +4,8 @@ add_library(lockstep_catch_main STATIC ${PROJECT_SOURCE_DIR}/tests/catch_runner.
 target_include_directories(lockstep_catch_main PUBLIC ${LOCKSTEP_INCLUDE_VIEW})
 target_link_libraries(lockstep_catch_main PUBLIC Catch2::Catch2)
 target_compile_options(lockstep_catch_main PRIVATE ${LOCKSTEP_PROGRAM_OPTIONS})
+# Programs with a main of their own take the runner alone.
+set_target_properties(lockstep_catch_main PROPERTIES UNITY_BUILD OFF)
 
 # Catch2 and Lockstep's public headers, parsed once for all tests.
 file(CONFIGURE OUTPUT precompiled.cpp CONTENT "")

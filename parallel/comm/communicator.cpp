@@ -171,7 +171,10 @@ void Communicator::perform(CollectiveCall call, Body&& body) {
         board_->end();
         fail(call.name, number, call.bytes, error.what());
     }
-    call.hears_all && !call.on_gpu ? board_->end_with_all() : board_->end();
+    if (call.hears_all && !call.on_gpu)
+        board_->end_with_all();
+    else
+        board_->end();
 }
 
 void Communicator::require_root(std::string_view name, int root) const {

@@ -76,7 +76,7 @@ TEST_CASE("a wrapper computes convolutions as it is told, or else as the environ
     for (const Choice choice : {Choice(), Choice(ls::ConvAlgorithm::automatic), Choice(ls::ConvAlgorithm::direct)}) {
         const bool direct = choice ? *choice == ls::ConvAlgorithm::direct : direct_by_default();
         INFO((choice ? "told, " : "by default, ") << (direct ? "direct" : "automatic"));
-        ls::DataParallel model(seeded(), test::cpu_devices(2), {.convolution = choice});
+        ls::DataParallel model(seeded(), ls::test::cpu_devices(2), {.convolution = choice});
         CHECK(count_nan(model(spoiled_images())) == expected_nan(direct));
     }
 }
@@ -95,7 +95,7 @@ TEST_CASE("the choice holds for gradients as well", "[convolution]") {
     const ls::Tensor x = ls::Tensor::randn({2, 32, 12, 12});
     Gradients of_algorithm[2];
     for (const auto algorithm : {ls::ConvAlgorithm::automatic, ls::ConvAlgorithm::direct}) {
-        ls::DataParallel model(seeded(), test::cpu_devices(1), {.shards = 1, .convolution = algorithm});
+        ls::DataParallel model(seeded(), ls::test::cpu_devices(1), {.shards = 1, .convolution = algorithm});
         ls::mean(ls::square(model(x))).backward();
         Gradients& found = of_algorithm[algorithm == ls::ConvAlgorithm::direct ? 1 : 0];
         found = gradients_of(*model);

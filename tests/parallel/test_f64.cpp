@@ -15,7 +15,7 @@ TEST_CASE("a step of an f64 model has settings and loss in f64, on any devices a
         for (const auto mode : {ls::ReductionMode::root, ls::ReductionMode::slice_wise})
             for (const int parts : {1, 2}) {
                 INFO(count << " devices, " << parts << " micro-steps");
-                ls::DataParallel<Regression> model(data.net, test::cpu_devices(count), {.reduction = mode});
+                ls::DataParallel<Regression> model(data.net, ls::test::cpu_devices(count), {.reduction = mode});
                 ls::SGD sgd(model, settings);
                 Values losses;
                 for (int step = 0; step < steps; ++step)
@@ -28,7 +28,7 @@ TEST_CASE("a step of an f64 model has settings and loss in f64, on any devices a
 TEST_CASE("the longer form and a plain module have them too") {
     const Data data;
     const Expected expected(data);
-    ls::DataParallel<Regression> model(data.net, test::cpu_devices(2));
+    ls::DataParallel<Regression> model(data.net, ls::test::cpu_devices(2));
     ls::SGD sgd(model, settings);
     Regression plain = data.net;
     ls::SGD plain_sgd(plain, settings);
@@ -55,7 +55,7 @@ TEST_CASE("the longer form and a plain module have them too") {
 TEST_CASE("a changed learning rate is f64, without momentum too") {
     const Data data;
     const Expected expected(data, {.lr = 0.01});
-    ls::DataParallel<Regression> model(data.net, test::cpu_devices(2));
+    ls::DataParallel<Regression> model(data.net, ls::test::cpu_devices(2));
     ls::SGD sgd(model, {.lr = 0.5});
     sgd.set_lr(0.01);
     for (int step = 0; step < steps; ++step) model.step(sgd, data.x, data.y, ls::mse_loss);
