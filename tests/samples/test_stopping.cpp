@@ -42,6 +42,7 @@ bool trains(const std::filesystem::path& net) {
 }
 
 /// Processes that `parent` has started.
+/// The ranks that `parent` has started, without the process that guards them.
 std::vector<pid_t> children_of(pid_t parent) {
     std::vector<pid_t> found;
     for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
@@ -50,6 +51,7 @@ std::vector<pid_t> children_of(pid_t parent) {
         const std::string text = get_bytes(entry.path() / "stat");
         const auto name_end = text.rfind(')');
         if (name_end == std::string::npos || name_end + 4 > text.size()) continue;
+        if (text.find("(lockstep-guard)") != std::string::npos) continue;
         if (std::atoi(text.c_str() + name_end + 4) == parent) found.push_back(process);
     }
     return found;
