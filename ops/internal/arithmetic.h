@@ -69,8 +69,10 @@ LOCKSTEP_ELEMENT T mask_keep(double p) {
 
 template <class T>
 LOCKSTEP_ELEMENT const SgdRates<T>& rates_of(const Segment& segment) {
-    if constexpr (std::is_same_v<T, double>) return segment.f64;
-    if constexpr (std::is_same_v<T, float>) return segment.f32;
+    if constexpr (std::is_same_v<T, double>)
+        return segment.f64;
+    else
+        return segment.f32;
 }
 
 /// torch.optim.SGD for one parameter. Without momentum `buffer` is neither read nor written; where the segment has
