@@ -416,7 +416,8 @@ std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std:
     eager_reports::Set depends;
     for (const auto* tensors : {&inputs, &std::as_const(results)})
         for (const Tensor& tensor : *tensors) eager_reports::add(depends, eager_reports::of(tensor));
-    if (depends = execute(std::move(record), device, std::move(depends)))
+    depends = execute(std::move(record), device, std::move(depends));
+    if (depends)
         for (const Tensor& result : results) result.impl()->storage->reports = depends;
     return results;
 }
