@@ -85,10 +85,7 @@ private:
 class Mutes {
 public:
     Mutes(int port, const std::string& token, int count, std::string question) : question_(std::move(question)) {
-        for (int i = 0; i < count; ++i) {
-            clients_.emplace_back(port);
-            if (!clients_.back().shake_hands(token)) throw Error("the server let nobody in");
-        }
+        while (clients_.size() < static_cast<std::size_t>(count)) clients_.push_back(admitted(port, token));
         thread_ = std::thread([this] { ask(); });
     }
     ~Mutes() {
@@ -100,6 +97,20 @@ public:
     }
 
 private:
+    /// Who comes while strangers press upon the server may be sent away, and comes again.
+    static RawClient admitted(int port, const std::string& token) {
+        const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+        for (;;) {
+            try {
+                RawClient client(port);
+                if (client.shake_hands(token)) return client;
+            } catch (const CommunicationError&) {
+                if (std::chrono::steady_clock::now() > late) throw;
+            }
+            if (std::chrono::steady_clock::now() > late) throw Error("the server let nobody in");
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        }
+    }
     void ask() {
         while (!stopping_) {
             for (const RawClient& client : clients_) client.push(question_);
