@@ -17,11 +17,16 @@
 
 namespace lockstep::element {
 
+/// What numbers of type T are added and multiplied as: integers wrap around, which signed ones may not do.
+template <class T>
+using Wrapping = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
+
 template <BinaryKind kind, class T>
 LOCKSTEP_ELEMENT T binary(T a, T b) {
-    if constexpr (kind == BinaryKind::add) return static_cast<T>(a + b);
-    if constexpr (kind == BinaryKind::sub) return static_cast<T>(a - b);
-    if constexpr (kind == BinaryKind::mul) return static_cast<T>(a * b);
+    using W = Wrapping<T>;
+    if constexpr (kind == BinaryKind::add) return static_cast<T>(static_cast<W>(a) + static_cast<W>(b));
+    if constexpr (kind == BinaryKind::sub) return static_cast<T>(static_cast<W>(a) - static_cast<W>(b));
+    if constexpr (kind == BinaryKind::mul) return static_cast<T>(static_cast<W>(a) * static_cast<W>(b));
     if constexpr (kind == BinaryKind::div) return static_cast<T>(a / b);
 }
 
@@ -29,11 +34,11 @@ LOCKSTEP_ELEMENT T binary(T a, T b) {
 template <UnaryKind kind, class T>
 LOCKSTEP_ELEMENT T unary(T x) {
     if constexpr (kind == UnaryKind::relu) return x < T(0) ? T(0) : x;
-    if constexpr (kind == UnaryKind::neg) return -x;
+    if constexpr (kind == UnaryKind::neg) return static_cast<T>(-static_cast<Wrapping<T>>(x));
     if constexpr (kind == UnaryKind::exp) return std::exp(x);
     if constexpr (kind == UnaryKind::log) return std::log(x);
     if constexpr (kind == UnaryKind::sqrt) return std::sqrt(x);
-    if constexpr (kind == UnaryKind::square) return x * x;
+    if constexpr (kind == UnaryKind::square) return binary<BinaryKind::mul>(x, x);
 }
 
 /// Of what ReLU made; NaN hands the gradient on, as in PyTorch.
@@ -44,7 +49,8 @@ LOCKSTEP_ELEMENT T relu_backward(T dy, T y) {
 
 template <class T>
 LOCKSTEP_ELEMENT T affine(T x, T scale, T shift) {
-    return scale * x + shift;
+    using W = Wrapping<T>;
+    return static_cast<T>(static_cast<W>(scale) * static_cast<W>(x) + static_cast<W>(shift));
 }
 
 /// Whether max pooling moves on from `best` to `x`; NaN wins, as in PyTorch.
