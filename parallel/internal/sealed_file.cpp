@@ -14,7 +14,7 @@ namespace {
 /// A sealed file begins with the length of its header and this; then comes the checksum of the whole file with zeros in
 /// the checksum's own place.
 constexpr std::string_view opening = R"({"__metadata__":{"checksum":")";
-constexpr const char* key = "checksum";
+constexpr const char* checksum_key = "checksum";
 constexpr std::uint64_t opening_at = 8, seal_at = opening_at + opening.size();
 const std::string& no_seal() {
     static const std::string zeros(Digest::length, '0');
@@ -25,7 +25,7 @@ const std::string& no_seal() {
 
 void write_sealed(AtomicFile& file, const std::filesystem::path& path, const std::vector<SafetensorsTensor>& tensors,
                   SafetensorsMetadata metadata) {
-    metadata[key] = no_seal();  // the first of the keys that are used here, which are written in order
+    metadata[checksum_key] = no_seal();  // the first of the keys that are used here, which are written in order
     Digest digest;
     put_out(lay_out_safetensors(path, tensors, metadata), [&](std::span<const std::byte> bytes) {
         digest.add(bytes);
