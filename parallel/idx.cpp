@@ -11,6 +11,7 @@
 
 #include "lockstep/parallel/internal/atomic_file.h"
 #include "lockstep/parallel/internal/file.h"
+#include "lockstep/parallel/internal/shape_bytes.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
@@ -136,18 +137,6 @@ struct TypeCode {
 constexpr std::array<TypeCode, 4> type_codes = {
     {{DType::u8, 0x08}, {DType::i32, 0x0c}, {DType::f32, 0x0d}, {DType::f64, 0x0e}}};
 
-/// product(shape) * element, or nothing where it does not fit in 63 bits.
-std::optional<std::uint64_t> bytes_of(std::span<const std::int64_t> shape, std::size_t element) {
-    if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
-    std::uint64_t bytes = element;
-    for (const std::int64_t dimension : shape) {
-        const auto factor = static_cast<std::uint64_t>(dimension);
-        if (bytes > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()) / factor) return std::nullopt;
-        bytes *= factor;
-    }
-    return bytes;
-}
-
 std::string written_out(std::span<const std::int64_t> shape) {
     std::string text = "(";
     for (const std::int64_t dimension : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(dimension);
@@ -193,7 +182,7 @@ IdxHeader parse_header(const std::string& name, Source& source) {
         header.shape.push_back(size);
     }
     const std::uint64_t before = magic.size() + sizes.size();
-    const std::optional<std::uint64_t> bytes = bytes_of(header.shape, size_of(header.dtype));
+    const std::optional<std::uint64_t> bytes = internal::shape_bytes(header.shape, size_of(header.dtype));
     // checked before memory is taken: a header of a few bytes must not ask for terabytes
     if (!bytes || *bytes > source.largest_content() || before + *bytes > source.largest_content()) {
         refuse(name, 4,
@@ -206,7 +195,7 @@ IdxHeader parse_header(const std::string& name, Source& source) {
 IdxArray parse(const std::string& name, Source& source) {
     IdxHeader header = parse_header(name, source);
     IdxArray array{header.dtype, std::move(header.shape), {}};
-    const auto bytes = static_cast<std::size_t>(*bytes_of(array.shape, size_of(array.dtype)));
+    const auto bytes = static_cast<std::size_t>(*internal::shape_bytes(array.shape, size_of(array.dtype)));
     // Memory is asked for once, and used as the content comes: a header may have promised more.
     array.data.reserve(bytes);
     constexpr std::size_t piece = std::size_t{16} << 20;
@@ -289,7 +278,7 @@ void write_idx(const std::filesystem::path& path, DType dtype, std::span<const s
         throw InvalidArgument("write_idx: " + path.string() + ": shape " + written_out(shape) +
                               " cannot be stored; use 1 to 255 dimensions of 0 to 4294967295");
     }
-    if (bytes_of(shape, size_of(dtype)) != data.size()) {
+    if (internal::shape_bytes(shape, size_of(dtype)) != data.size()) {
         throw InvalidArgument("write_idx: " + path.string() + ": data holds " + std::to_string(data.size()) +
                               " bytes, which is not what shape " + written_out(shape) + " of " +
                               std::string(name_of(dtype)) + " takes; pass all elements");

@@ -5,9 +5,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string_view>
-#include <vector>
 
 #include "lockstep/runtime/dtype.h"
 
@@ -31,8 +29,5 @@ inline constexpr std::array<TypeName, 8> type_names = {{{DType::f32, "F32"},
                                                         {DType::i64, "I64"},
                                                         {DType::u8, "U8"},
                                                         {DType::boolean, "BOOL"}}};
-
-/// product(shape) * element, or nothing where it does not fit in 63 bits.
-std::optional<std::uint64_t> bytes_of(const std::vector<std::int64_t>& shape, std::size_t element);
 
 }  // namespace lockstep::internal::safetensors_format

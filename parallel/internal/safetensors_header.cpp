@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lockstep/parallel/internal/safetensors_format.h"
+#include "lockstep/parallel/internal/shape_bytes.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep::internal {
@@ -203,7 +204,7 @@ private:
             refuse_tensor("its data_offsets " + std::to_string(begin) + " to " + std::to_string(end) +
                           " lie outside of the file's " + std::to_string(data_bytes) + " bytes of data");
         }
-        if (type_.empty() && bytes_of(current_.shape, size_of(current_.dtype)) != end - begin) {
+        if (type_.empty() && shape_bytes(current_.shape, size_of(current_.dtype)) != end - begin) {
             refuse_tensor("its shape and dtype do not take the " + std::to_string(end - begin) +
                           " bytes between its data_offsets");
         }

@@ -3,27 +3,16 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_set>
 
 #include "lockstep/parallel/internal/safetensors_format.h"
 #include "lockstep/parallel/internal/safetensors_header.h"
+#include "lockstep/parallel/internal/shape_bytes.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep::internal {
-
-std::optional<std::uint64_t> safetensors_format::bytes_of(const std::vector<std::int64_t>& shape, std::size_t element) {
-    if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
-    std::uint64_t bytes = element;
-    for (const std::int64_t dimension : shape) {
-        const auto factor = static_cast<std::uint64_t>(dimension);
-        if (bytes > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()) / factor) return std::nullopt;
-        bytes *= factor;
-    }
-    return bytes;
-}
 
 namespace {
 
@@ -81,7 +70,7 @@ SafetensorsLayout lay_out_safetensors(const std::filesystem::path& path, const s
             refuse_to_write(path, "two tensors are called " + in_quotes(tensor.name) + "; rename one");
         }
         const bool negative = std::any_of(tensor.shape.begin(), tensor.shape.end(), [](auto d) { return d < 0; });
-        const auto bytes = negative ? std::nullopt : bytes_of(tensor.shape, size_of(tensor.dtype));
+        const auto bytes = negative ? std::nullopt : shape_bytes(tensor.shape, size_of(tensor.dtype));
         if (!bytes) {
             refuse_to_write(path,
                             "tensor " + in_quotes(tensor.name) + " has a negative or overflowing shape; correct it");
@@ -95,7 +84,7 @@ SafetensorsLayout lay_out_safetensors(const std::filesystem::path& path, const s
         layout.order.begin(), layout.order.end(),
         [](const SafetensorsTensor* a, const SafetensorsTensor* b) { return size_of(a->dtype) > size_of(b->dtype); });
     for (const SafetensorsTensor* tensor : layout.order)
-        layout.sizes.push_back(*bytes_of(tensor->shape, size_of(tensor->dtype)));
+        layout.sizes.push_back(*shape_bytes(tensor->shape, size_of(tensor->dtype)));
     layout.header = header_of(path, layout, metadata);
     return layout;
 }

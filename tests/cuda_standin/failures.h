@@ -24,6 +24,35 @@ std::string device_error(F&& function) {
     return {};
 }
 
+/// A step for which `limit` leaves device 1 too little memory changes nothing; once `lift` has been called, the model
+/// goes on as one that was spared.
+template <class Limit, class Lift>
+void check_short_of_memory(Limit&& limit, Lift&& lift) {
+    const Images images(64);
+    Model tried(gpus(3), {.shards = 8}), spared(gpus(3), {.shards = 8});
+    for (Model* each : {&tried, &spared}) {
+        each->step(images, 0, 16);
+        each->model.synchronize();
+    }
+    const auto before = tried.values();
+    limit();
+    try {
+        tried.step(images, 0, 64);  // needs more than the 16 rows before
+        FAIL_CHECK("there was memory");
+    } catch (const OutOfMemory& error) {
+        CHECK(contains(error.what(), "out of memory on cuda:1"));
+        CHECK(contains(error.what(), "held:"));
+    }
+    CHECK((tried.values() == before));
+    lift();
+    for (Model* each : {&tried, &spared}) {
+        each->step(images, 0, 64);
+        each->model.engine().verify_replicas();
+    }
+    CHECK((tried.values() == spared.values()));
+    check_no_mistakes();
+}
+
 /// Trains two steps, lets `plant` spoil the third one and goes on until something throws. 0: the error came, every
 /// call after it did what is promised, all destructors returned.
 template <class Plant>

@@ -59,30 +59,9 @@ TEST_CASE("a bad step is refused, names its place and changes nothing; training 
 }
 
 TEST_CASE("a limit of memory on one device: the step changes nothing, and the model is usable") {
-    const Images images(64);
-    Model tried(gpus(3), {.shards = 8}), spared(gpus(3), {.shards = 8});
-    for (Model* each : {&tried, &spared}) {
-        each->step(images, 0, 16);
-        each->model.synchronize();
-    }
-    const auto before = tried.values();
     const Device short_of = Device::cuda(1);
-    set_memory_limit(short_of, memory_stats(short_of).current + 1000);
-    try {
-        tried.step(images, 0, 64);  // needs more than the 16 rows before
-        FAIL_CHECK("there was memory");
-    } catch (const OutOfMemory& error) {
-        CHECK(contains(error.what(), "out of memory on cuda:1"));
-        CHECK(contains(error.what(), "held:"));
-    }
-    CHECK((tried.values() == before));
-    set_memory_limit(short_of, 0);
-    for (Model* each : {&tried, &spared}) {
-        each->step(images, 0, 64);
-        each->model.engine().verify_replicas();
-    }
-    CHECK((tried.values() == spared.values()));
-    test::check_no_mistakes();
+    test::check_short_of_memory([&] { set_memory_limit(short_of, memory_stats(short_of).current + 1000); },
+                                [&] { set_memory_limit(short_of, 0); });
 }
 
 TEST_CASE("a replica that differs is found") {

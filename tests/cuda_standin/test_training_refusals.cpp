@@ -18,31 +18,12 @@ using test::in_a_process;
 using test::Model;
 
 TEST_CASE("no memory on one device: the step changes nothing, and the model is usable") {
-    const Images images(64);
-    Model tried(gpus(3), {.shards = 8}), spared(gpus(3), {.shards = 8});
-    for (Model* each : {&tried, &spared}) {
-        each->step(images, 0, 16);
-        each->model.synchronize();
-    }
-    const auto before = tried.values();
-    const Device short_of = Device::cuda(1);
-    release_cached_memory(short_of);
-    standin::set_memory_limit(1, standin::counters().devices[1].bytes_in_use + 1000);
-    try {
-        tried.step(images, 0, 64);  // needs more than the 16 rows before
-        FAIL_CHECK("there was memory");
-    } catch (const OutOfMemory& error) {
-        CHECK(contains(error.what(), "out of memory on cuda:1"));
-        CHECK(contains(error.what(), "held:"));
-    }
-    CHECK((tried.values() == before));
-    standin::set_memory_limit(1, std::size_t{8} << 30);
-    for (Model* each : {&tried, &spared}) {
-        each->step(images, 0, 64);
-        each->model.engine().verify_replicas();
-    }
-    CHECK((tried.values() == spared.values()));
-    test::check_no_mistakes();
+    test::check_short_of_memory(
+        [] {
+            release_cached_memory(Device::cuda(1));
+            standin::set_memory_limit(1, standin::counters().devices[1].bytes_in_use + 1000);
+        },
+        [] { standin::set_memory_limit(1, std::size_t{8} << 30); });
 }
 
 TEST_CASE("a missing wait is reported before CUDA gets the work") {
