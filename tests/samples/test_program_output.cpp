@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <memory>
 #include <string>
 #include <utility>
@@ -138,6 +139,7 @@ TEST_CASE("a terminal shows a bar, unless it is mpirun's own") {
 }
 
 TEST_CASE("behind a bar that a signal left the last word begins a line") {
+    std::signal(SIGHUP, SIG_DFL);  // under nohup the program would be started with the signal ignored
     OnTerminal run({programs + "/linear", "--parallel", "ddp", "--devices", "cpu:0,cpu:1", "--epochs", "1000000",
                     "--batch-size", "2"},  // a line an epoch takes the bar's place
                    {});
