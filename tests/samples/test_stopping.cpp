@@ -260,6 +260,25 @@ TEST_CASE("a run is saved as often as it is told to be, and is none the worse fo
     CHECK(saved(mnist("--steps 13 --load part --save rest --save-every 6").out) == 3);  // 6, 12, 13
 }
 
+namespace {
+
+/// The steps of a saved run, from the text of its state.
+long steps_saved(const std::filesystem::path& net) {
+    const std::string state = get_bytes(net.string() + ".resume"), begin = "\\\"steps\\\":";
+    const auto at = state.find(begin);
+    REQUIRE(at != std::string::npos);
+    return std::atol(state.c_str() + at + begin.size());
+}
+
+/// Open MPI 5 or later.
+bool passes_nothing_on(const std::string& mpirun) {
+    const std::string version = StartedProcess({mpirun, "--version"}).out(), begin = "(Open MPI) ";
+    const auto at = version.find(begin);
+    return at != std::string::npos && std::atol(version.c_str() + at + begin.size()) >= 5;
+}
+
+}  // namespace
+
 TEST_CASE("under mpirun a signal to it or to one rank stops all ranks, and the run is saved", "[.mpirun]") {
     const auto mpirun = found("LOCKSTEP_MPIRUN", "mpirun");
     if (!mpirun) return;
@@ -272,12 +291,18 @@ TEST_CASE("under mpirun a signal to it or to one rank stops all ranks, and the r
         REQUIRE(trains(place / "net"));
         send(run, whom, SIGTERM);
         CHECK(run.status() != 0);
-        // mpirun has something to say as well.
+        // mpirun has something to say as well. That of Open MPI 5 passes nothing on once a signal has come to it.
         const std::string err = run.out() + run.err(), begin = "linear: stopped by SIGTERM after ";
-        const auto at = err.find(begin);
         CAPTURE(err);
-        REQUIRE(at != std::string::npos);
-        CHECK(err.find(begin, at + 1) == std::string::npos);
-        check_goes_on(place, std::atol(err.c_str() + at + begin.size()));
+        const long steps = steps_saved(place / "net");
+        const auto at = err.find(begin);
+        if (at == std::string::npos && whom == To::program && passes_nothing_on(*mpirun)) {
+            WARN("skipped: what the ranks say, which this mpirun does not pass on");
+        } else {
+            REQUIRE(at != std::string::npos);
+            CHECK(err.find(begin, at + 1) == std::string::npos);
+            CHECK(std::atol(err.c_str() + at + begin.size()) == steps);
+        }
+        check_goes_on(place, steps);
     }
 }
