@@ -25,6 +25,13 @@ std::string one_line(std::string text) {
     return text;
 }
 
+/// UCX, which comes with Open MPI 5, takes SIGHUP for its own ends as soon as it is loaded: a program would survive its
+/// terminal, and its launcher's wish to end.
+void let_hangups_end() {
+    struct sigaction now {};
+    if (::sigaction(SIGHUP, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) std::signal(SIGHUP, SIG_DFL);
+}
+
 void end_by(int signal) {
     std::cout.flush();
     std::fflush(nullptr);
@@ -55,6 +62,7 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body)
     // A limit of files' sizes makes writing fail. A handler, and not SIG_IGN, which programs started here would
     // inherit.
     std::signal(SIGXFSZ, [](int) {});
+    let_hangups_end();
     // In one piece: other ranks write to the same stream.
     const auto complain = [&](const std::string& text) { std::cerr << app.get_name() + ": " + one_line(text) + '\n'; };
     bool help = false;

@@ -272,7 +272,9 @@ long steps_saved(const std::filesystem::path& net) {
 
 /// Open MPI 5 or later.
 bool passes_nothing_on(const std::string& mpirun) {
-    const std::string version = StartedProcess({mpirun, "--version"}).out(), begin = "(Open MPI) ";
+    StartedProcess asked({mpirun, "--version"});
+    CHECK(asked.status() == 0);
+    const std::string version = asked.out(), begin = "(Open MPI) ";
     const auto at = version.find(begin);
     return at != std::string::npos && std::atol(version.c_str() + at + begin.size()) >= 5;
 }
