@@ -265,15 +265,18 @@ ncclResult_t ncclGroupStart() {
 }
 
 ncclResult_t ncclGroupEnd() {
-    return nccl_call("ncclGroupEnd", [](Call& call) {
+    ncclResult_t told = ncclSuccess;  // by the call in the group that failed, and fetched there
+    const ncclResult_t result = nccl_call("ncclGroupEnd", [&](Call& call) {
         if (group.depth == 0) refuse(cudaErrorNotPermitted, Kind::invalid_argument, "there is no group to end");
         if (--group.depth > 0) return ncclSuccess;
         const Group ended = std::exchange(group, {});
         for (const auto& [handle, each] : call.state().communicators)
             if (auto& comm = static_cast<NcclCommunicator&>(*each); comm.grouping == std::this_thread::get_id())
                 comm.grouping = {};
-        return ended.error != ncclSuccess ? ended.error : launch_all(call, ended.operations);
+        told = ended.error;
+        return told != ncclSuccess ? ncclSuccess : launch_all(call, ended.operations);
     });
+    return told != ncclSuccess ? told : result;
 }
 
 ncclResult_t ncclAllReduce(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op,

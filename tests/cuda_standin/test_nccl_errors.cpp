@@ -227,7 +227,8 @@ TEST_CASE("wrong use is refused") {
             self.ok(self.sum(data, data, 8), "ncclAllReduce");
             self.refused(self.sum(data, nullptr, 8), ncclInvalidArgument, Kind::invalid_argument, "in a group");
             self.expect(ncclGroupEnd() == ncclInvalidArgument, "the group fails, too");
-            (void)ncclGetLastError(nullptr);
+            self.expect(cudaStreamQuery(self.stream) == cudaSuccess, "the stream of a group that failed");
+            self.expect(take_mistakes().empty(), "the group's error, fetched where its cause was told");
             self.expect(counters().devices[0].launches.empty(), "nothing was launched");
 
             inject_failure("ncclAllReduce", 1, ncclSystemError);

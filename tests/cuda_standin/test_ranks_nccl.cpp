@@ -153,9 +153,11 @@ TEST_CASE("a rank that dies: the others' GPUs go on, and their hosts say so") {
         const ShortQueues few(tasks);
         CHECK(on_gpus(start, [](ProcessGroup& group) {
                   const Tensor x = on_gpu(1);
-                  for (int i = 0; i < 4; ++i) group.all_reduce(x);
-                  if (group.rank() == 1) ::raise(SIGKILL);  // with operations of its own still on their way
-                  return lost_within(seconds(20), {"rank 0 of 2: all_reduce number "}, [&] { group.all_reduce(x); });
+                  return lost_within(seconds(20), {"rank 0 of 2: all_reduce number "}, [&] {
+                      for (int i = 0; i < 4; ++i) group.all_reduce(x);
+                      if (group.rank() == 1) ::raise(SIGKILL);  // with operations of its own still on their way
+                      group.all_reduce(x);
+                  });
               }) == killed);
     }
 }
