@@ -71,6 +71,12 @@ target_precompile_headers(lockstep PRIVATE
   <fmt/format.h>
   ${PROJECT_SOURCE_DIR}/runtime/tensor.h)
 
+# What lockstep-run is made of, compiled file by file where CMAKE_UNITY_BUILD is on: together with others it would bring
+# the whole library, and every library of that, into a program that starts others.
+function(lockstep_launcher_sources target)
+  set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
 # Sanitizers go into every library here and whoever links it: a program is watched only if all of it was built for it.
 function(lockstep_sanitize target)
   if(LOCKSTEP_SANITIZE)

@@ -8,7 +8,6 @@
 
 #include "lockstep/runtime/cpu/cpu_queue.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/pool_locks.h"
 
 namespace lockstep::forked {
 
@@ -31,14 +30,12 @@ void look() {
     if (cpu_worker_count() > 0) lost_kinds[static_cast<std::size_t>(DeviceKind::cpu)] = true;
     if (state.driver) lost_kinds[static_cast<std::size_t>(DeviceKind::cuda)] = true;
     if (state.host_threads) state.lost_host_threads = true;
-    unlock_pools();
 }
 
 }  // namespace
 
 int generation() {
-    // Workers lock pools: no child begins with one that is locked by a thread which it has not.
-    static const int watched = pthread_atfork(lock_pools, unlock_pools, look);
+    static const int watched = pthread_atfork(nullptr, nullptr, look);
     return watched == 0 ? state.generation.load(std::memory_order_relaxed) : 0;
 }
 

@@ -24,7 +24,7 @@ constexpr milliseconds interval(400);
 /// The store may lie with the rank that has stopped: nobody waits longer for its answer.
 constexpr milliseconds store_timeout(250);
 /// Many may be connecting at once.
-constexpr milliseconds time_to_connect(2000);
+constexpr milliseconds time_to_reach_store(2000);
 /// An operation may be done yet after a rank has gone that took its part in it, and a backend knows better what is
 /// wrong.
 constexpr milliseconds time_to_finish(1000);
@@ -43,7 +43,7 @@ ProgressBoard::ProgressBoard(Store& job, std::string prefix, int rank, std::vect
     : rank_(rank),
       job_ranks_(std::move(job_ranks)),
       abort_(std::move(abort)),
-      job_(job.clone(store_timeout, time_to_connect)),
+      job_(job.clone(store_timeout, time_to_reach_store)),
       store_(std::make_unique<PrefixStore>(std::move(prefix), job_)),
       watcher_([this] { watch(); }) {}
 
