@@ -23,6 +23,7 @@
 #include "lockstep/parallel/comm/store_protocol.h"
 #include "lockstep/parallel/store.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/warning.h"
 
 namespace lockstep {
 
@@ -224,6 +225,8 @@ private:
 
     void wait_for_descriptors(int error) {
         if (error == 0) return;
+        if (!std::exchange(told_of_limit_, true))
+            warn(fmt::format("the store at port {} cannot let others in: {}", port_, text_of(error)));
         if (!strangers_.empty()) send_one_away();
         newcomers_from_ = Clock::now() + time_without_newcomers;
     }
@@ -334,6 +337,7 @@ private:
     KeyTable keys_;
     Clients clients_, strangers_;
     Deadline newcomers_from_{};
+    bool told_of_limit_ = false;
     std::thread thread_;
 };
 
