@@ -223,10 +223,16 @@ private:
         strangers_.erase(goes);
     }
 
+    void tell_of_limit(int error) const {
+        try {
+            warn(fmt::format("the store at port {} cannot let others in: {}", port_, text_of(error)));
+        } catch (...) {  // a handler of the user's own that throws must not end the store
+        }
+    }
+
     void wait_for_descriptors(int error) {
         if (error == 0) return;
-        if (!std::exchange(told_of_limit_, true))
-            warn(fmt::format("the store at port {} cannot let others in: {}", port_, text_of(error)));
+        if (!std::exchange(told_of_limit_, true)) tell_of_limit(error);
         if (!strangers_.empty()) send_one_away();
         newcomers_from_ = Clock::now() + time_without_newcomers;
     }

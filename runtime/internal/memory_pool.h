@@ -8,10 +8,10 @@ namespace lockstep {
 
 class Stream;
 
-/// Memory of the stream's device that is free in the order of `home`; at least one byte. Throws OutOfMemory, which
-/// names what holds the memory by its `tag`s.
+/// `bytes` (1 or more) of memory on the stream's device, free in the order of `home`. Throws OutOfMemory, which names
+/// what holds the memory by its `tag`s.
 void* take_memory(Stream& home, std::size_t bytes, std::string_view tag);
-/// For the next who takes some on `home`, whose order it stays in.
+/// Gives back what was taken on `home`, in whose order it is used again.
 void put_back_memory(Stream& home, void* memory);
 
 }  // namespace lockstep

@@ -1,9 +1,15 @@
 // Stores: what they promise, the same for all; and garbage and dying servers.
+#include <arpa/inet.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,6 +18,7 @@
 #include "lockstep/parallel/comm/store_protocol.h"
 #include "lockstep/parallel/store.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/warning.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/comm/raw_client.h"
 #include "lockstep/tests/parallel/file_fixture.h"
@@ -262,4 +269,36 @@ TEST_CASE("what answers on a port and is no store is recognised") {
     });
     CHECK(contains(message_of<CommunicationError>([&] { TcpStore(at(port_of(listener))); }), "no store"));
     other.join();
+}
+
+TEST_CASE("a store without a descriptor for a newcomer says so once, and serves on whatever the handler throws") {
+    static std::atomic<int> told{0};
+    const auto before = set_warning_handler([](const std::string& text) {
+        told += contains(text, "cannot let others in: ") && contains(text, "ulimit -n") ? 1 : 1000;
+        throw std::runtime_error("from the handler");
+    });
+    const TcpStoreServer server{TcpStoreOptions{}};
+    TcpStore known(at(server.port()));
+    {
+        rlimit limit{};
+        REQUIRE(::getrlimit(RLIMIT_NOFILE, &limit) == 0);
+        const rlimit low{std::min<rlim_t>(limit.rlim_cur, 256), limit.rlim_max};
+        const Descriptor newcomer(::socket(AF_INET, SOCK_STREAM, 0));
+        std::vector<Descriptor> all;
+        REQUIRE(::setrlimit(RLIMIT_NOFILE, &low) == 0);
+        for (int one = ::dup(newcomer.get()); one >= 0; one = ::dup(newcomer.get())) all.emplace_back(one);
+        sockaddr_in address{};
+        address.sin_family = AF_INET;
+        address.sin_port = htons(static_cast<std::uint16_t>(server.port()));
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        REQUIRE(::connect(newcomer.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+        for (const auto deadline = Clock::now() + std::chrono::seconds(20); told == 0 && Clock::now() < deadline;)
+            std::this_thread::yield();
+        known.set("key", "value");
+        CHECK(known.get("key") == "value");
+        CHECK(::setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    }
+    CHECK(TcpStore(at(server.port())).get("key") == "value");
+    CHECK(told == 1);
+    set_warning_handler(before);
 }
