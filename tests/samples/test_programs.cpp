@@ -7,10 +7,13 @@
 #include <string>
 
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/few_descriptors.h"
 #include "lockstep/tests/parallel/file_fixture.h"
 #include "lockstep/tests/samples/run_program.h"
 
 using namespace lockstep::test;
+using lockstep::testing::can_be_without_descriptors;
+using lockstep::testing::sanitizers_need_descriptors;
 using nlohmann::json;
 
 namespace {
@@ -304,6 +307,14 @@ TEST_CASE("limits of the system are named as what they are") {
     const Run threads = place.mnist("--steps 1 --quiet", "OMP_THREAD_LIMIT=abc");
     CHECK(threads.status == 1);
     CHECK_THAT(threads.err, contains("OMP_THREAD_LIMIT=abc: wants an integer from 1 to 2147483647"));
+}
+
+TEST_CASE("whoever runs out of descriptors is told of ulimit") {
+    if (!can_be_without_descriptors) {
+        WARN(sanitizers_need_descriptors);
+        return;
+    }
+    const Place place;
     bool failed = false;
     for (int most = 14; most <= 26; most += 2) {  // the shell needs some, too
         const Run few = place.mnist("--steps 1 --quiet --parallel ddp --devices cpu:0,cpu:1 --timeout 5",

@@ -20,14 +20,17 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/warning.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/few_descriptors.h"
 #include "lockstep/tests/parallel/comm/raw_client.h"
 #include "lockstep/tests/parallel/file_fixture.h"
 #include "lockstep/tests/runtime/gate.h"
 
 using namespace lockstep;
+using lockstep::testing::can_be_without_descriptors;
 using lockstep::testing::contains;
 using lockstep::testing::message_of;
 using lockstep::testing::RawClient;
+using lockstep::testing::sanitizers_need_descriptors;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
@@ -272,6 +275,10 @@ TEST_CASE("what answers on a port and is no store is recognised") {
 }
 
 TEST_CASE("a store without a descriptor for a newcomer says so once, and serves on whatever the handler throws") {
+    if (!can_be_without_descriptors) {
+        WARN(sanitizers_need_descriptors);
+        return;
+    }
     static std::atomic<int> told{0};
     const auto before = set_warning_handler([](const std::string& text) {
         told += contains(text, "cannot let others in: ") && contains(text, "ulimit -n") ? 1 : 1000;
