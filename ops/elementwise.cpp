@@ -6,6 +6,7 @@
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/operations.h"
 #include "lockstep/ops/internal/reduce_to.h"
+#include "lockstep/ops/internal/unary_functions.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/tape.h"
@@ -20,18 +21,6 @@ std::string_view Binary::name() const {
         case BinaryKind::add: break;
     }
     return "add";
-}
-
-std::string_view Unary::name() const {
-    switch (kind) {
-        case UnaryKind::neg: return "neg";
-        case UnaryKind::exp: return "exp";
-        case UnaryKind::log: return "log";
-        case UnaryKind::sqrt: return "sqrt";
-        case UnaryKind::square: return "square";
-        case UnaryKind::relu: break;
-    }
-    return "relu";
 }
 
 namespace {
@@ -140,18 +129,19 @@ bool has_reciprocal(double b, DType dtype) {
     return dtype == DType::f64 ? std::isnormal(1 / b) : std::isnormal(static_cast<float>(1 / b));
 }
 
-/// A function of one tensor whose gradient is that of y times what `slope` makes of x and y.
-template <class Slope>
-Tensor unary(UnaryKind kind, const Tensor& x, const char* name, bool save_x, bool save_y, Slope slope) {
-    const PublicCall call(name);
-    checks::floating(name, "the tensor", x);
-    const Tensor y = apply_one(Unary(kind), {x}, like(x));
+/// A function of every element.
+template <class F>
+Tensor unary(const Tensor& x, const F& function = {}) {
+    const PublicCall call(F::name);
+    checks::floating(F::name, "the tensor", x);
+    const Tensor y = apply_one(Unary<F>(function), {x}, like(x));
     if (!needs_tape({x})) return y;
-    SavedTensor input, output;
-    if (save_x) input = SavedTensor(x, name);
-    if (save_y) output = SavedTensor(y, name);
-    put_on_tape(name, {x}, {y}, [=](const std::vector<Tensor>& gradients) {
-        return std::vector<Tensor>{slope(gradients[0], input.get(), output.get())};
+    SavedTensor saved;
+    if (F::saves != Saves::nothing) saved = SavedTensor(F::saves == Saves::input ? x : y, F::name);
+    put_on_tape(F::name, {x}, {y}, [function, saved, dx = like(x)](const std::vector<Tensor>& gradients) {
+        std::vector<Tensor> in{gradients[0]};
+        if (F::saves != Saves::nothing) in.push_back(saved.get());
+        return std::vector<Tensor>{apply_one(UnaryBackward<F>(function), in, dx)};
     });
     return y;
 }
@@ -192,35 +182,12 @@ Tensor operator/(Scalar a, const Tensor& b) {
     return div(number("div", a, x), x);
 }
 
-Tensor neg(const Tensor& x) {
-    return unary(UnaryKind::neg, x, "neg", false, false,
-                 [](const Tensor& dy, const Tensor&, const Tensor&) { return neg(dy); });
-}
-
-Tensor exp(const Tensor& x) {
-    return unary(UnaryKind::exp, x, "exp", false, true,
-                 [](const Tensor& dy, const Tensor&, const Tensor& y) { return mul(dy, y); });
-}
-
-Tensor log(const Tensor& x) {
-    return unary(UnaryKind::log, x, "log", true, false,
-                 [](const Tensor& dy, const Tensor& input, const Tensor&) { return div(dy, input); });
-}
-
-Tensor sqrt(const Tensor& x) {
-    return unary(UnaryKind::sqrt, x, "sqrt", false, true,
-                 [](const Tensor& dy, const Tensor&, const Tensor& y) { return div(dy, y * 2); });
-}
-
-Tensor square(const Tensor& x) {
-    return unary(UnaryKind::square, x, "square", true, false,
-                 [](const Tensor& dy, const Tensor& input, const Tensor&) { return mul(dy, input * 2); });
-}
-
-Tensor relu(const Tensor& x) {
-    return unary(UnaryKind::relu, x, "relu", false, true, [](const Tensor& dy, const Tensor&, const Tensor& y) {
-        return apply_one(ReluBackward(), {dy, y}, like(y));
-    });
-}
+Tensor neg(const Tensor& x) { return unary<Neg>(x); }
+Tensor exp(const Tensor& x) { return unary<Exp>(x); }
+Tensor log(const Tensor& x) { return unary<Log>(x); }
+Tensor sqrt(const Tensor& x) { return unary<Sqrt>(x); }
+Tensor square(const Tensor& x) { return unary<Square>(x); }
+Tensor sign(const Tensor& x) { return unary<Sign>(x); }
+Tensor relu(const Tensor& x) { return unary<Relu>(x); }
 
 }  // namespace lockstep

@@ -62,6 +62,8 @@ Tensor exp(const Tensor& x);
 Tensor log(const Tensor& x);
 Tensor sqrt(const Tensor& x);
 Tensor square(const Tensor& x);
+/// -1, 0 or 1.
+Tensor sign(const Tensor& x);
 inline Tensor operator-(const Tensor& x) { return neg(x); }
 Tensor relu(const Tensor& x);
 

@@ -82,8 +82,8 @@ struct NamedTensor {
 };
 
 template <class T>
-concept HasMembers = requires(T& module) {
-    module.lockstep_members([](std::string_view, auto&) {});
+concept HasMembers = requires(T& model) {
+    model.lockstep_members([](std::string_view, auto&) {});
 };
 
 namespace detail {

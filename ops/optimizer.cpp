@@ -1,8 +1,12 @@
 #include "lockstep/ops/optimizer.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <atomic>
 
-#include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/ops/internal/update_operations.h"
+#include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/eager_reports.h"
 #include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/tape.h"
@@ -11,9 +15,8 @@ namespace lockstep {
 
 namespace {
 
-/// Memory as a tensor, for apply().
+/// Memory as a flat tensor, for apply().
 Tensor over(const std::shared_ptr<Buffer>& buffer, DType dtype, std::int64_t elements) {
-    if (!buffer) return Tensor();
     auto impl = std::make_shared<TensorImpl>();
     impl->storage = std::make_shared<Storage>();
     impl->storage->buffer = buffer;
@@ -21,9 +24,46 @@ Tensor over(const std::shared_ptr<Buffer>& buffer, DType dtype, std::int64_t ele
     return Tensor(std::move(impl));
 }
 
+std::shared_ptr<Buffer> zero_state(Device device, std::size_t bytes) {
+    Stream& stream = Stream::of(device);
+    auto memory = Buffer::allocate(stream, bytes, "optimizer state");
+    stream.fill(memory->data(), 0, memory->bytes());
+    return memory;
+}
+
+bool matches(const ArenaSegment& segment, const std::string& name) {
+    return std::any_of(segment.names.begin(), segment.names.end(),
+                       [&](const std::string& own) { return own == name || own.starts_with(name + "."); });
+}
+
+double read(const OptionsLayout::Setting& setting, const std::vector<std::byte>& options) {
+    const std::byte* place = options.data() + setting.offset;
+    if (setting.is_flag) return *place != std::byte{0} ? 1 : 0;
+    double value = 0;
+    std::memcpy(&value, place, sizeof value);
+    return value;
+}
+
+void write(const OptionsLayout::Setting& setting, double value, std::vector<std::byte>& options) {
+    std::byte* place = options.data() + setting.offset;
+    if (setting.is_flag)
+        *place = value != 0 ? std::byte{1} : std::byte{0};
+    else
+        std::memcpy(place, &value, sizeof value);
+}
+
+std::vector<std::byte> bytes_of(const void* options, std::size_t count) {
+    const auto* bytes = static_cast<const std::byte*>(options);
+    return {bytes, bytes + count};
+}
+
 }  // namespace
 
-Optimizer::Optimizer(std::shared_ptr<ParameterStore> store) : store_(std::move(store)) {
+Optimizer::Optimizer(std::shared_ptr<ParameterStore> store, const OptionsLayout& layout, const void* options)
+    : store_(std::move(store)), layout_(layout) {
+    layout_.check(options);
+    groups_.push_back(bytes_of(options, layout_.bytes));
+    for (const ArenaLayout& arena : store_->parameters()) group_of_.emplace_back(arena.segments.size(), 0);
     static std::atomic<std::uint64_t> made{0};
     id_ = ++made;  // 0 stands for none
     const OneThreadAtATime::Use use(store_->one_thread(), "an optimizer is made");
@@ -32,27 +72,161 @@ Optimizer::Optimizer(std::shared_ptr<ParameterStore> store) : store_(std::move(s
 
 Optimizer::~Optimizer() { store_->leave_optimizer(id_); }
 
+// ---- groups -----------------------------------------------------------------------------------------------------
+
+int Optimizer::add_group(const std::vector<std::string>& names, const void* options) {
+    const OneThreadAtATime::Use use(store_->one_thread(), "add_group");
+    layout_.check(options);
+    const int group = groups();
+    auto moved = group_of_;
+    for (const std::string& wanted : names) {
+        bool found = false;
+        for (std::size_t a = 0; a < moved.size(); ++a)
+            for (std::size_t i = 0; i < moved[a].size(); ++i)
+                if (matches(store_->parameters()[a].segments[i], wanted)) {
+                    moved[a][i] = group;
+                    found = true;
+                }
+        if (!found)
+            throw InvalidArgument(fmt::format(
+                "{}: no parameter is called {} or lies in a module of that name; named_tensors() lists them", name(),
+                wanted));
+    }
+    group_of_ = std::move(moved);
+    groups_.push_back(bytes_of(options, layout_.bytes));
+    ++version_;
+    return group;
+}
+
+void Optimizer::check_group(int group) const {
+    if (group < 0 || group >= groups())
+        throw InvalidArgument(
+            fmt::format("{}: there is no group {}, only {}; add_group makes one", name(), group, groups()));
+}
+
+const void* Optimizer::options_of(int group) const {
+    check_group(group);
+    return groups_[static_cast<std::size_t>(group)].data();
+}
+
+void Optimizer::set_options_of(int group, const void* options) {
+    const OneThreadAtATime::Use use(store_->one_thread(), "set_options");
+    check_group(group);
+    layout_.check(options);
+    groups_[static_cast<std::size_t>(group)] = bytes_of(options, layout_.bytes);
+    ++version_;
+}
+
+const OptionsLayout::Setting& Optimizer::find(std::string_view wanted) const {
+    const auto found = std::find_if(layout_.settings.begin(), layout_.settings.end(),
+                                    [&](const auto& setting) { return setting.name == wanted; });
+    if (found == layout_.settings.end())
+        throw InvalidArgument(
+            fmt::format("{}: there is no setting {}; there are {}", name(), wanted, fmt::join(setting_names(), ", ")));
+    return *found;
+}
+
+double Optimizer::setting(std::string_view wanted, int group) const {
+    check_group(group);
+    return read(find(wanted), groups_[static_cast<std::size_t>(group)]);
+}
+
+void Optimizer::set_setting(std::string_view wanted, double value, int group) {
+    const OneThreadAtATime::Use use(store_->one_thread(), "an optimizer's settings");
+    if (setting(wanted, group) == value) return;
+    std::vector<std::byte> options = groups_[static_cast<std::size_t>(group)];
+    write(find(wanted), value, options);
+    layout_.check(options.data());
+    groups_[static_cast<std::size_t>(group)] = std::move(options);
+    ++version_;
+}
+
+std::vector<std::string> Optimizer::setting_names() const {
+    std::vector<std::string> names;
+    for (const auto& setting : layout_.settings) names.push_back(setting.name);
+    return names;
+}
+
+void Optimizer::set_all(const std::vector<std::map<std::string, double>>& values) {
+    const OneThreadAtATime::Use use(store_->one_thread(), "an optimizer's settings");
+    if (values.size() != groups_.size())
+        throw InvalidArgument(
+            fmt::format("{}: settings of {} parameter groups, but it has {}; make the same groups "
+                        "before",
+                        name(), values.size(), groups_.size()));
+    auto groups = groups_;
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+        if (values[group].size() != layout_.settings.size())
+            throw InvalidArgument(fmt::format("{}: {} settings in group {}, but there are {}", name(),
+                                              values[group].size(), group, layout_.settings.size()));
+        for (const auto& [wanted, value] : values[group]) write(find(wanted), value, groups[group]);
+        layout_.check(groups[group].data());
+    }
+    groups_ = std::move(groups);
+    ++version_;
+}
+
+std::vector<Tensor> Optimizer::parameters(int group) const {
+    if (group != -1) check_group(group);
+    std::vector<Tensor> found;
+    for (std::size_t a = 0; a < group_of_.size(); ++a)
+        for (std::size_t i = 0; i < group_of_[a].size(); ++i)
+            if (group == -1 || group_of_[a][i] == group)
+                found.push_back(store_->tensor(store_->parameters()[a].segments[i]));
+    return found;
+}
+
+void Optimizer::note_initial_lr() {
+    for (int group = static_cast<int>(initial_lr_.size()); group < groups(); ++group) initial_lr_.push_back(lr(group));
+}
+
+const std::string& Optimizer::program_key() const {
+    if (program_key_of_ == version_) return program_key_;
+    program_key_.clear();
+    for (const std::string& state : states()) program_key_ += state + ' ';
+    program_key_ += counts_updates() ? '1' : '0';
+    program_key_of_ = version_;
+    return program_key_;
+}
+
+std::vector<std::byte> Optimizer::rows(int arena) const {
+    const auto a = static_cast<std::size_t>(arena);
+    const std::vector<ArenaSegment>& segments = store_->parameters()[a].segments;
+    std::vector<std::byte> bytes(segments.size() * row_bytes());
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+        const int group = group_of_[a][i];
+        ParameterRow row;
+        row.begin = segments[i].begin;
+        row.end = segments[i].end;
+        row.trainable = store_->tensor(segments[i]).requires_grad() ? 1 : 0;
+        row.counts = counts(group) ? 1 : 0;
+        row.group = group;
+        std::byte* place = bytes.data() + i * row_bytes();
+        std::memcpy(place, &row, sizeof row);
+        std::memcpy(place + sizeof row, groups_[static_cast<std::size_t>(group)].data(), layout_.bytes);
+    }
+    return bytes;
+}
+
+// ---- state and updates ------------------------------------------------------------------------------------------
+
 OptimizerState& Optimizer::state_on(Device device, const std::vector<std::int64_t>& elements) {
+    const std::vector<ArenaLayout>& arenas = store_->parameters();
     OptimizerState* state = nullptr;
     for (auto& [known, found] : states_)
         if (known == device) state = &found;
     if (!state) {
         state = &states_.emplace_back(device, OptimizerState{}).second;
-        state->momentum.resize(store_->parameters().size());
-        for (const ArenaLayout& arena : store_->parameters()) {
-            Stream& stream = Stream::of(device);
-            state->segments.push_back(
-                Buffer::allocate(stream, arena.segments.size() * sizeof(Segment), "optimizer state"));
-            stream.fill(state->segments.back()->data(), 0, state->segments.back()->bytes());
-        }
+        for (const ArenaLayout& arena : arenas)
+            state->rows.push_back(zero_state(device, arena.segments.size() * row_bytes()));
     }
-    for (std::size_t a = 0; a < state->momentum.size(); ++a)
-        if (has_momentum() && !state->momentum[a]) {
-            Stream& stream = Stream::of(device);
-            const auto bytes = static_cast<std::size_t>(elements[a]) * size_of(store_->parameters()[a].dtype);
-            state->momentum[a] = Buffer::allocate(stream, bytes, "optimizer state");
-            stream.fill(state->momentum[a]->data(), 0, state->momentum[a]->bytes());
-        }
+    if (state->made_for == version_) return *state;
+    for (const std::string& wanted : states()) {
+        auto& memory = state->elements[wanted];
+        for (std::size_t a = memory.size(); a < arenas.size(); ++a)
+            memory.push_back(zero_state(device, static_cast<std::size_t>(elements[a]) * size_of(arenas[a].dtype)));
+    }
+    state->made_for = version_;
     return *state;
 }
 
@@ -79,35 +253,43 @@ void Optimizer::step_plain() {
     std::vector<std::int64_t> elements;
     for (const ArenaLayout& arena : store_->parameters()) elements.push_back(arena.elements);
     OptimizerState& state = state_on(device, elements);
+    const bool settings_changed =
+        state.settings_version != version_ || state.trainable_version != store_->trainable_version();
     for (std::size_t a = 0; a < store_->parameters().size(); ++a) {
         const ArenaLayout& arena = store_->parameters()[a];
-        const auto bytes = static_cast<std::int64_t>(arena.segments.size() * sizeof(Segment));
-        const Tensor table = over(state.segments[a], DType::u8, bytes);
-        if (state.settings_version != settings_version() || state.trainable_version != store_->trainable_version()) {
-            const std::vector<Segment> fresh = segments(static_cast<int>(a));
+        const auto bytes = static_cast<std::int64_t>(state.rows[a]->bytes());
+        UpdateOperands whole{over(replica.gradients[a], arena.dtype, arena.elements),
+                             over(replica.parameters[a], arena.dtype, arena.elements),
+                             over(state.rows[a], DType::u8, bytes),
+                             {}};
+        for (const auto& [name, memory] : state.elements)
+            whole.states.emplace(name, over(memory[a], arena.dtype, arena.elements));
+        if (settings_changed) {
+            const std::vector<std::byte> fresh = rows(static_cast<int>(a));
             const auto* raw = reinterpret_cast<const std::uint8_t*>(fresh.data());
-            const Tensor wanted = Tensor::from(std::span(raw, static_cast<std::size_t>(bytes)), {bytes}, device);
-            apply_one(StoreSegments(), {wanted}, table);
+            const Tensor wanted = Tensor::from(std::span(raw, fresh.size()), {bytes}, device);
+            apply_one(StoreRows(row_bytes()), {wanted}, whole.rows);
         }
-        const Tensor gradients = over(replica.gradients[a], arena.dtype, arena.elements);
         std::vector<int> updated;
         for (std::size_t i = 0; i < arena.segments.size(); ++i) {
             const ArenaSegment& segment = arena.segments[i];
             const Tensor gradient = store_->tensor(segment).grad();
             if (!gradient.defined() || segment.begin == segment.end) continue;
-            gradients.slice(0, segment.begin, segment.end).copy_(gradient.reshape({segment.end - segment.begin}));
             const int index = static_cast<int>(i);
-            apply(update(segment.begin, segment.end, index, index + 1), {gradients, table},
-                  {over(replica.parameters[a], arena.dtype, arena.elements),
-                   over(state.momentum[a], arena.dtype, arena.elements)});
+            const ArenaRange range{segment.begin, segment.end, index, index + 1};
+            const auto part = [&](const Tensor& tensor) { return tensor.slice(0, range.begin, range.end); };
+            UpdateOperands operands{part(whole.gradients), part(whole.parameters), whole.rows, {}};
+            for (const auto& [name, values] : whole.states) operands.states.emplace(name, part(values));
+            operands.gradients.copy_(gradient.reshape({range.elements()}));
+            update_range(range, operands);
             store_->tensor(segment).impl()->storage->count_write();
-            eager_reports::carry(gradients, store_->tensor(segment));
+            eager_reports::carry(operands.gradients, store_->tensor(segment));
             updated.push_back(index);
         }
-        eager_reports::carry(gradients, table);
-        apply_one(MarkUpdated(updated), {}, table);
+        eager_reports::carry(whole.gradients, whole.rows);
+        if (counts_updates()) apply_one(CountUpdates(row_bytes(), updated), {}, whole.rows);
     }
-    state.settings_version = settings_version();
+    state.settings_version = version_;
     state.trainable_version = store_->trainable_version();
 }
 

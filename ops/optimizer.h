@@ -1,71 +1,124 @@
-// Optimizers: updates over whole arenas, one kernel a slice.
+// Optimizers. The base knows parameter groups with their options, keeps named state for every element, and has a range
+// of an arena updated where and when its model wants that. What happens to an element is said in one of two ways:
+//
+//  - CustomOptimizer: `update` computes with the library's functions on flat tensors. Twenty lines make an optimizer.
+//  - FusedOptimizer: a rule (update_rule.h) that has a kernel of its own. The library's own optimizers are made so.
+//
+// Either way replicas, slices, ranks, microbatches, frozen and unused parameters and resuming are not its business.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <map>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "lockstep/ops/arena.h"
-#include "lockstep/runtime/record.h"
+#include "lockstep/ops/update_range.h"
+#include "lockstep/ops/update_rule.h"
 
 namespace lockstep {
 
-struct Segment;
-
 /// What an optimizer keeps on one device, beside the replica that it updates there.
 struct OptimizerState {
-    std::vector<std::shared_ptr<Buffer>> segments;  ///< one an arena: Segment of every parameter
-    std::vector<std::shared_ptr<Buffer>> momentum;  ///< one an arena, or of its slices; null where there is none
-    std::uint64_t settings_version = 0;             ///< of the settings that `segments` holds
-    std::uint64_t trainable_version = 0;            ///< likewise, of the parameters' flags
+    std::vector<std::shared_ptr<Buffer>> rows;  ///< one per arena: ParameterRow and options of every parameter
+    /// By name, one per arena: of the elements that the device updates.
+    std::map<std::string, std::vector<std::shared_ptr<Buffer>>, std::less<>> elements;
+    std::uint64_t made_for = 0;           ///< settings whose states are all there
+    std::uint64_t settings_version = 0;   ///< of the settings that `rows` hold
+    std::uint64_t trainable_version = 0;  ///< likewise, of the parameters' flags
 };
 
-/// Base of all optimizers. It knows which parameters it has and what to do to a range of an arena; where and when that
-/// happens is the wrapper's business. It belongs to its model: one thread at a time uses either, and every call throws
+/// Base of all optimizers. It belongs to its model: one thread at a time uses either, and every call throws
 /// InvalidArgument while another thread is inside one.
 class Optimizer {
 public:
-    explicit Optimizer(std::shared_ptr<ParameterStore> store);
     virtual ~Optimizer();
     Optimizer(const Optimizer&) = delete;
     Optimizer& operator=(const Optimizer&) = delete;
 
-    /// PyTorch's longer form: updates the parameters that have a gradient. On a wrapper's parameters it throws
+    /// PyTorch's name of it, for messages and checkpoints: "SGD".
+    virtual const char* name() const = 0;
+
+    /// PyTorch's manual step: updates the parameters that have a gradient. On a wrapper's parameters it throws
     /// InvalidArgument when none has one, and when the wrapper is gone.
     void step();
     /// Forgets all gradients: the next backward stores instead of adding.
     void zero_grad();
 
+    int groups() const { return static_cast<int>(groups_.size()); }
+    /// A number among the options of a group: "lr", "weight_decay", "betas.0". Flags are 0 and 1. Throws
+    /// InvalidArgument for a name or a group that is not there.
+    double setting(std::string_view name, int group = 0) const;
+    /// Sets it from the next step on. Throws InvalidArgument for a value that the options do not allow.
+    void set_setting(std::string_view name, double value, int group = 0);
+    double lr(int group = 0) const { return setting("lr", group); }
+    void set_lr(double lr, int group = 0) { set_setting("lr", lr, group); }
+
+    /// The parameters of a group; -1: all.
+    std::vector<Tensor> parameters(int group = -1) const;
+
+    // For schedules: the rates that groups had when the first one was made (PyTorch's initial_lr).
+
+    void note_initial_lr();
+    double initial_lr(int group) const { return initial_lr_.at(static_cast<std::size_t>(group)); }
+    void set_initial_lr(double lr, int group) { initial_lr_.at(static_cast<std::size_t>(group)) = lr; }
+
+    // For wrappers and checkpoints.
+
     const std::shared_ptr<ParameterStore>& store() const { return store_; }
     /// A number that no other optimizer of the process has or had: programs are kept by it.
     std::uint64_t id() const { return id_; }
-    /// Settings of the segments of `arena`, to be copied to the devices; `settings_version` grows when they change.
-    virtual std::vector<Segment> segments(int arena) const = 0;
-    virtual std::uint64_t settings_version() const = 0;
-    virtual bool has_momentum() const = 0;
-    /// The update of elements [begin, end) of an arena, which touch segments [first, last).
-    /// in: gradients, segments; out: parameters, momentum (may be missing)
-    virtual std::shared_ptr<const Operation> update(std::int64_t begin, std::int64_t end, int first,
-                                                    int last) const = 0;
-    /// State on `device`, made on first use, with momentum for `elements` elements of each arena.
+    /// Names of all settings, in the order of the options' members.
+    std::vector<std::string> setting_names() const;
+    /// Checks and sets all settings of all groups, or throws InvalidArgument with none changed.
+    void set_all(const std::vector<std::map<std::string, double>>& groups);
+    /// Grows when a setting changes.
+    std::uint64_t settings_version() const { return version_; }
+    /// Names of what is kept for each element with the settings as they are.
+    virtual std::vector<std::string> states() const = 0;
+    /// Whether some parameter's updates are counted.
+    virtual bool counts_updates() const = 0;
+    /// What the memory and the records of updates depend on: programs are kept by it, too.
+    const std::string& program_key() const;
+    std::size_t row_bytes() const { return layout_.row_bytes(); }
+    /// The rows of an arena's parameters, to be copied to the devices.
+    std::vector<std::byte> rows(int arena) const;
+    /// State on `device`, made on first use and zero then, with `elements` elements for each arena.
     OptimizerState& state_on(Device device, const std::vector<std::int64_t>& elements);
+    /// Updates a range: at once, or as records of the trace.
+    virtual void update_range(const ArenaRange& range, const UpdateOperands& operands) const = 0;
+
+protected:
+    Optimizer(std::shared_ptr<ParameterStore> store, const OptionsLayout& layout, const void* options);
+
+    int add_group(const std::vector<std::string>& names, const void* options);
+    const void* options_of(int group) const;
+    void set_options_of(int group, const void* options);
+    /// Whether the updates of a group's parameters are counted.
+    virtual bool counts(int group) const = 0;
 
 private:
     void step_plain();
-    std::shared_ptr<ParameterStore> store_;
-    std::uint64_t id_;
-    std::vector<std::pair<Device, OptimizerState>> states_;
-};
+    void check_group(int group) const;
+    const OptionsLayout::Setting& find(std::string_view name) const;
 
-/// Settings of torch.optim.SGD, with its defaults.
-struct SgdOptions {
-    double lr = 1e-3;
-    double momentum = 0;
-    double dampening = 0;
-    double weight_decay = 0;
-    bool nesterov = false;
-    bool maximize = false;
+    std::shared_ptr<ParameterStore> store_;
+    const OptionsLayout& layout_;
+    std::uint64_t id_;
+    std::vector<std::vector<std::byte>> groups_;  ///< their options
+    std::vector<std::vector<int>> group_of_;      ///< by arena and parameter
+    std::vector<double> initial_lr_;              ///< by group; empty before the first schedule
+    std::uint64_t version_ = 1;
+    mutable std::string program_key_;
+    mutable std::uint64_t program_key_of_ = 0;  ///< the settings that it is of
+    std::vector<std::pair<Device, OptimizerState>> states_;
 };
 
 template <class Model>
@@ -76,33 +129,111 @@ std::shared_ptr<ParameterStore> parameter_store_of(Model& model) {
         return ParameterStore::of(named_tensors(model));
 }
 
-/// Stochastic gradient descent (torch.optim.SGD) with momentum, dampening, weight decay, Nesterov and parameter groups.
-class SGD final : public Optimizer {
+/// An optimizer whose groups have these options: an aggregate of numbers (double), flags (bool) and arrays of them,
+/// listed with LOCKSTEP_MEMBERS, among them `lr`. Where it has a member `void check() const`, that throws
+/// InvalidArgument for values that are not allowed.
+template <class Options>
+class OptimizerWith : public Optimizer {
 public:
-    /// `model`: a wrapper, or a plain module. All parameters form group 0. Throws InvalidArgument for negative rates
-    /// and for Nesterov without momentum or with dampening.
-    template <class Model>
-    explicit SGD(Model& model, SgdOptions options = {}) : SGD(parameter_store_of(model), options) {}
-    SGD(std::shared_ptr<ParameterStore> store, SgdOptions options);
-
     /// Moves the parameters whose name is in `names`, or begins with one of them followed by a dot, to a new group.
     /// Returns its number. Throws InvalidArgument for names that match nothing.
-    int add_group(const std::vector<std::string>& names, SgdOptions options);
-    int groups() const { return static_cast<int>(groups_.size()); }
-    const SgdOptions& options(int group = 0) const;
-    void set_options(SgdOptions options, int group = 0);
-    /// Sets the learning rate of a group; takes effect with the next step.
-    void set_lr(double lr, int group = 0);
+    int add_group(const std::vector<std::string>& names, const Options& options) {
+        return Optimizer::add_group(names, &options);
+    }
+    Options options(int group = 0) const { return *static_cast<const Options*>(options_of(group)); }
+    /// Sets them from the next step on.
+    void set_options(const Options& options, int group = 0) { set_options_of(group, &options); }
 
-    std::vector<Segment> segments(int arena) const override;
-    std::uint64_t settings_version() const override { return version_; }
-    bool has_momentum() const override;
-    std::shared_ptr<const Operation> update(std::int64_t begin, std::int64_t end, int first, int last) const override;
+protected:
+    OptimizerWith(std::shared_ptr<ParameterStore> store, const Options& options)
+        : Optimizer(std::move(store), OptionsLayout::of<Options>(), &options) {}
+};
+
+/// An optimizer of one's own:
+///
+///     struct LionOptions {
+///         double lr = 1e-4;
+///         std::array<double, 2> betas{0.9, 0.99};
+///         double weight_decay = 0;
+///         LOCKSTEP_MEMBERS(lr, betas, weight_decay)
+///     };
+///     class Lion final : public ls::CustomOptimizer<LionOptions> {
+///     public:
+///         using CustomOptimizer::CustomOptimizer;
+///         const char* name() const override { return "Lion"; }
+///         std::vector<std::string> states() const override { return {"exp_avg"}; }
+///         void update(ls::UpdateRange& range) const override {
+///             const ls::Tensor lr = range.setting("lr"), g = range.gradient(), m = range.state("exp_avg");
+///             const auto toward_g = [&](const ls::Tensor& beta) { return m * beta + g * (1 - beta); };
+///             const ls::Tensor p = range.parameter() * (1 - lr * range.setting("weight_decay"));
+///             range.set_parameter(p - lr * ls::sign(toward_g(range.setting("betas.0"))));
+///             range.set_state("exp_avg", toward_g(range.setting("betas.1")));
+///         }
+///     };
+template <class Options>
+class CustomOptimizer : public OptimizerWith<Options> {
+public:
+    /// `model`: a wrapper, or a plain module. All parameters form group 0.
+    template <class Model>
+    explicit CustomOptimizer(Model& model, const Options& options = {})
+        : OptimizerWith<Options>(parameter_store_of(model), options) {}
+
+    /// Computes the new parameters and states of a range, with functions that treat every element by itself. It is
+    /// called once for each range and program, as `forward` is traced: settings are tensors, so that they may change.
+    virtual void update(UpdateRange& range) const = 0;
+
+    bool counts_updates() const final { return true; }
+    void update_range(const ArenaRange& range, const UpdateOperands& operands) const final {
+        UpdateRange::perform(this->name(), OptionsLayout::of<Options>(), range, operands,
+                             [this](UpdateRange& part) { update(part); });
+    }
+
+protected:
+    bool counts(int) const final { return true; }
+};
+
+/// One with a rule (update_rule.h), which stands in the list of all rules.
+template <class Rule>
+class FusedOptimizer : public OptimizerWith<typename Rule::Options> {
+public:
+    using Options = typename Rule::Options;
+
+    /// `model`: a wrapper, or a plain module. All parameters form group 0. Throws InvalidArgument for options that the
+    /// optimizer does not allow.
+    template <class Model>
+    requires(!std::is_same_v<std::remove_const_t<Model>, std::shared_ptr<ParameterStore>>) explicit FusedOptimizer(
+        Model& model, const Options& options = {})
+        : FusedOptimizer(parameter_store_of(model), options) {}
+    explicit FusedOptimizer(std::shared_ptr<ParameterStore> store, const Options& options)
+        : OptimizerWith<Options>(std::move(store), options) {}
+
+    std::vector<std::string> states() const override {
+        std::vector<std::string> names;
+        for (std::size_t i = 0; i < Rule::states.size(); ++i)
+            if ((used() >> i & 1u) != 0) names.emplace_back(Rule::states[i]);
+        return names;
+    }
+    bool counts_updates() const override { return used() != 0; }
+    void update_range(const ArenaRange& range, const UpdateOperands& operands) const override {
+        std::vector<Output> written{operands.parameters};
+        for (const std::string& state : states()) written.emplace_back(operands.states.at(state));
+        apply(std::make_shared<const FusedUpdate<Rule>>(range, used()), {operands.gradients, operands.rows}, written);
+    }
+
+protected:
+    /// A group that keeps nothing for its elements needs no count either.
+    bool counts(int group) const override { return used_by(group) != 0; }
 
 private:
-    std::vector<SgdOptions> groups_;
-    std::vector<std::vector<int>> group_of_;  // by arena and segment
-    std::uint64_t version_ = 1;
+    /// The states that a group uses, and those that some group does, as bits.
+    unsigned used_by(int group) const {
+        return Rule::template used<double>(Rule::template factors<double>(this->options(group), 0));
+    }
+    unsigned used() const {
+        unsigned all = 0;
+        for (int group = 0; group < this->groups(); ++group) all |= used_by(group);
+        return all;
+    }
 };
 
 }  // namespace lockstep

@@ -15,8 +15,8 @@
 #include "lockstep/parallel/internal/atomic_file.h"
 #include "lockstep/parallel/internal/file_lock.h"
 #include "lockstep/parallel/internal/file_name.h"
+#include "lockstep/parallel/internal/host_optimizer_state.h"
 #include "lockstep/parallel/internal/model_weights.h"
-#include "lockstep/parallel/internal/momentum.h"
 #include "lockstep/parallel/internal/resume_file.h"
 #include "lockstep/parallel/internal/safetensors_header.h"
 #include "lockstep/runtime/error.h"
@@ -139,31 +139,23 @@ auto read_steadily(const Path& checkpoint, Read&& read) {
 /// Read and checked; nothing has changed yet.
 class StagedRun {
 public:
-    StagedRun(Engine& engine, SGD& optimizer, const ResumeFile& state)
+    StagedRun(Engine& engine, Optimizer& optimizer, const ResumeFile& file)
         : engine_(engine),
           optimizer_(optimizer),
-          groups_(state.groups()),
-          run_(state.run()),
-          momentum_(state.momentum(), *engine.store(), state.path()) {
-        if (static_cast<int>(groups_.size()) != optimizer.groups())
-            throw InvalidArgument(
-                fmt::format("{} has {} parameter groups, the optimizer {}; make the same groups before",
-                            state.path().string(), groups_.size(), optimizer.groups()));
-    }
+          run_(file.run()),
+          state_(file, *engine.store(), internal::states_with(optimizer, file)) {}
     RunState store() {
-        for (std::size_t group = 0; group < groups_.size(); ++group)
-            optimizer_.set_options(groups_[group], static_cast<int>(group));
-        momentum_.store(engine_, optimizer_);
+        optimizer_.set_all(state_.settings());
+        state_.store(engine_, optimizer_);
         engine_.set_steps_done(run_.steps);
         return run_;
     }
 
 private:
     Engine& engine_;
-    SGD& optimizer_;
-    std::vector<SgdOptions> groups_;
+    Optimizer& optimizer_;
     RunState run_;
-    internal::StagedMomentum momentum_;
+    internal::StagedOptimizerState state_;
 };
 
 }  // namespace
@@ -195,7 +187,7 @@ LoadResult load_tensors(const std::vector<NamedTensor>& tensors, const Path& pat
     return weights.result();
 }
 
-void save_both(Engine& engine, const std::vector<NamedTensor>& tensors, SGD& optimizer, const RunState& run,
+void save_both(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer, const RunState& run,
                const Path& checkpoint) {
     require_own(engine, optimizer, "save_checkpoint");
     internal::require_sensible(run);
@@ -213,7 +205,7 @@ void save_both(Engine& engine, const std::vector<NamedTensor>& tensors, SGD& opt
         write_weights(file, checkpoint, weights);
     }
     AtomicFile state(next, is_there(resume) ? resume : internal::followed(checkpoint));
-    internal::write_resume(state, next, digest, run, optimizer, internal::HostMomentum(engine, optimizer).tensors());
+    internal::write_resume(state, next, digest, run, internal::HostOptimizerState(engine, optimizer));
     state.commit();
     std::error_code error;
     try {
@@ -229,7 +221,7 @@ void save_both(Engine& engine, const std::vector<NamedTensor>& tensors, SGD& opt
     internal::sync_directory_of(resume);
 }
 
-std::optional<RunState> load_both(Engine& engine, const std::vector<NamedTensor>& tensors, SGD& optimizer,
+std::optional<RunState> load_both(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer,
                                   const Path& checkpoint) {
     require_own(engine, optimizer, "load_checkpoint");
     return read_steadily(checkpoint, [&]() -> std::optional<RunState> {
@@ -245,7 +237,7 @@ std::optional<RunState> load_both(Engine& engine, const std::vector<NamedTensor>
     });
 }
 
-void save_run(Engine& engine, const std::vector<NamedTensor>& tensors, SGD& optimizer, const RunState& run,
+void save_run(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer, const RunState& run,
               const Path& checkpoint) {
     require_own(engine, optimizer, "save_resume");
     internal::require_sensible(run);
@@ -256,12 +248,13 @@ void save_run(Engine& engine, const std::vector<NamedTensor>& tensors, SGD& opti
             "{}: there are no weights to which the state of a run could belong; save them first", checkpoint.string()));
     const Path resume = internal::followed(resume_path(checkpoint));
     AtomicFile file(resume, internal::followed(checkpoint));
-    internal::write_resume(file, resume, internal::digest_of(internal::HostWeights(tensors).tensors()), run, optimizer,
-                           internal::HostMomentum(engine, optimizer).tensors());
+    internal::write_resume(file, resume, internal::digest_of(internal::HostWeights(tensors).tensors()), run,
+                           internal::HostOptimizerState(engine, optimizer));
     file.commit();
 }
 
-RunState load_run(Engine& engine, const std::vector<NamedTensor>& tensors, SGD& optimizer, const Path& checkpoint) {
+RunState load_run(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer,
+                  const Path& checkpoint) {
     require_own(engine, optimizer, "load_resume");
     const std::string digest = internal::digest_of(internal::HostWeights(tensors).tensors());
     return read_steadily(checkpoint, [&] {

@@ -68,13 +68,13 @@ namespace detail {
 void save_tensors(const std::vector<NamedTensor>& tensors, const std::filesystem::path& path);
 LoadResult load_tensors(const std::vector<NamedTensor>& tensors, const std::filesystem::path& path,
                         const LoadOptions& options);
-void save_run(Engine& engine, const std::vector<NamedTensor>& tensors, SGD& optimizer, const RunState& run,
+void save_run(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer, const RunState& run,
               const std::filesystem::path& checkpoint);
-RunState load_run(Engine& engine, const std::vector<NamedTensor>& tensors, SGD& optimizer,
+RunState load_run(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer,
                   const std::filesystem::path& checkpoint);
-void save_both(Engine& engine, const std::vector<NamedTensor>& tensors, SGD& optimizer, const RunState& run,
+void save_both(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer, const RunState& run,
                const std::filesystem::path& checkpoint);
-std::optional<RunState> load_both(Engine& engine, const std::vector<NamedTensor>& tensors, SGD& optimizer,
+std::optional<RunState> load_both(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer,
                                   const std::filesystem::path& checkpoint);
 
 /// The tensors of a wrapper (after all its steps), or of a plain module.
@@ -104,22 +104,22 @@ bool writes_files(Model& model) {
 std::filesystem::path resume_path(const std::filesystem::path& checkpoint);
 
 /// Writes a checkpoint that a run goes on from: the weights at `checkpoint`, as `save` does, and the state of the run
-/// (settings and momentum of the optimizer by parameter name, steps, and `run`) at its resume_path. Whenever this
+/// (settings and state of the optimizer by parameter name, steps, and `run`) at its resume_path. Whenever this
 /// process ends, by SIGKILL or a power failure, the weights that are there and a state that belongs to them are there:
 /// the old ones or the new ones. Does not depend on devices or reduction. Throws as `save` does, and InvalidArgument
 /// for an optimizer of another model and a `run` that cannot be. Of several processes rank 0 writes.
 template <class Model>
-void save_checkpoint(Model& model, SGD& optimizer, const RunState& run, const std::filesystem::path& checkpoint) {
+void save_checkpoint(Model& model, Optimizer& optimizer, const RunState& run, const std::filesystem::path& checkpoint) {
     const std::vector<NamedTensor> tensors = detail::tensors_of(model);
     if (detail::writes_files(model)) detail::save_both(model.engine(), tensors, optimizer, run, checkpoint);
 }
 
 /// Reads the weights at `checkpoint` and continues their run: sets the model's tensors, the optimizer's settings and
-/// momentum and the number of committed steps. Nothing where there is no state of a run beside them: then only the
+/// state and the number of committed steps. Nothing where there is no state of a run beside them: then only the
 /// weights were loaded. Throws DataError, before anything has changed, when a file is damaged, does not fit the model,
-/// or weights and state were not written together; InvalidArgument when the optimizer has other groups.
+/// or weights and state were not written together; InvalidArgument when it is another optimizer's or has other groups.
 template <class Model>
-std::optional<RunState> load_checkpoint(Model& model, SGD& optimizer, const std::filesystem::path& checkpoint) {
+std::optional<RunState> load_checkpoint(Model& model, Optimizer& optimizer, const std::filesystem::path& checkpoint) {
     return detail::load_both(model.engine(), detail::tensors_of(model), optimizer, checkpoint);
 }
 
@@ -148,7 +148,7 @@ LoadResult load(Model& model, const std::filesystem::path& path, const LoadOptio
 /// before. A process that is killed between `save` and this leaves weights without a state: save_checkpoint does not.
 /// Throws as that.
 template <class Model>
-void save_resume(Model& model, SGD& optimizer, const RunState& run, const std::filesystem::path& checkpoint) {
+void save_resume(Model& model, Optimizer& optimizer, const RunState& run, const std::filesystem::path& checkpoint) {
     const std::vector<NamedTensor> tensors = detail::tensors_of(model);
     if (detail::writes_files(model)) detail::save_run(model.engine(), tensors, optimizer, run, checkpoint);
 }
@@ -156,7 +156,7 @@ void save_resume(Model& model, SGD& optimizer, const RunState& run, const std::f
 /// Continues the run of weights that the model has been loaded with, as load_checkpoint does. Throws as that; DataError
 /// where there is no state of a run.
 template <class Model>
-RunState load_resume(Model& model, SGD& optimizer, const std::filesystem::path& checkpoint) {
+RunState load_resume(Model& model, Optimizer& optimizer, const std::filesystem::path& checkpoint) {
     return detail::load_run(model.engine(), detail::tensors_of(model), optimizer, checkpoint);
 }
 

@@ -81,14 +81,14 @@ struct Engine::Impl {
         }
         const TracedBatch& traced = cache->traced(call, cut);
         meet();
-        return placed_together(traced.batch, traced.used, call.sync, optimizer);
+        return placed_together(traced.batch, traced.used, call.sync, optimizer, call.gate);
     }
 
     PlacedProgram& placed_together(const std::shared_ptr<const BatchProgram>& batch, UsedParameters used,
-                                   GradientSync sync, Optimizer* optimizer) {
+                                   GradientSync sync, Optimizer* optimizer, const GateRules& gate = {}) {
         if (sync == GradientSync::all) longer->add_own(used);
         used.bring_together(*context.agreement);
-        return cache->placed(batch, sync, optimizer, &used);
+        return cache->placed(batch, sync, optimizer, &used, gate);
     }
 
     /// What this rank runs when it has no batch left and another one goes forward.
@@ -199,16 +199,23 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
     if (impl_->longer->join)
         throw InvalidArgument(
             "step: inside join ranks have batches of their own; use forward, backward() and the optimizer's step()");
+    const GateRules gate{options.clip, options.skip_nonfinite};
+    gate.check(optimizer);
     const int slot = impl_->in_flight->begin();
     BatchInputs batch(impl_->context, inputs, false);
     impl_->note_eager_reports(inputs);
     impl_->bring_buffers();
     const std::vector<bool> wants(inputs.size(), false);
-    const ProgramCall call{key, Pass::step, batch.metas(), wants, model};
+    const ProgramCall call{key, Pass::step, batch.metas(), wants, model, GradientSync::new_ones, gate};
     auto state = std::make_shared<StepLoss::State>();
     state->engine = this;
     const StepScope logged(impl_->context.recorder.get(), StepScope::Part::whole);
-    const auto go = [&](LossPlace loss, const auto& programs, const auto& enqueue) {
+    const auto go = [&](const void* loss, DType dtype, const auto& programs, const auto& enqueue) {
+        const ControlBlock& control = impl_->context.control[0];
+        const StepNumbers numbers{.loss = loss,
+                                  .loss_dtype = dtype,
+                                  .norm = gate.has_norm() ? control.norm() : nullptr,
+                                  .outcome = gate.skip_nonfinite ? control.outcome() : nullptr};
         const auto work = [&] {
             impl_->replicas->refresh();
             impl_->replicas->store_settings(optimizer);
@@ -218,7 +225,7 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
         };
         in_two_phases(impl_->context, *impl_->replicas, work, [&] {
             enqueue(Phase::commit);
-            insist([&] { impl_->in_flight->end(slot, loss, state); });
+            insist([&] { impl_->in_flight->end(slot, numbers, state); });
             if (options.micro_steps > 1) insist([&] { impl_->replicas->hand_back(); });
         });
         for (const PlacedProgram* program : programs) impl_->replicas->count(*program, true);
@@ -226,8 +233,8 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
     const auto run_whole = [&](const BatchCut& cut) {
         PlacedProgram& program = impl_->program_for(call, cut, &optimizer, [] {});
         const auto instance = program.acquire();
-        const LossPlace loss{impl_->context.control[0].loss(), program.batch().of(0).loss.meta.dtype};
-        go(loss, std::array{&program}, [&](Phase phase) {
+        const DType dtype = program.batch().of(0).loss.meta.dtype;
+        go(impl_->context.control[0].loss(), dtype, std::array{&program}, [&](Phase phase) {
             if (phase == Phase::work) batch.scatter(program, *instance);
             program.enqueue_forward(*instance, phase);
             program.enqueue_backward(*instance, phase);
@@ -242,7 +249,7 @@ StepLoss Engine::step(Optimizer& optimizer, const ProgramKey& key, const std::ve
         } else {
             MicroSteps& steps = impl_->cache->get(call, parts, optimizer);
             steps.prepare();
-            go(steps.loss(), steps.programs(), [&](Phase phase) { steps.enqueue(batch, phase); });
+            go(steps.loss(), steps.loss_dtype(), steps.programs(), [&](Phase phase) { steps.enqueue(batch, phase); });
         }
     }
     impl_->context.stops->count();
@@ -409,10 +416,19 @@ bool StepLoss::ready() const {
     return !engine || engine->is_done(*state_);
 }
 
-double StepLoss::item() const {
+const StepLoss::State& StepLoss::done() const {
     if (Engine* engine = state_->engine) engine->synchronize();
     if (state_->refused) throw StepError(state_->reason, state_->step);
-    return state_->value;
+    return *state_;
+}
+
+double StepLoss::item() const { return done().value; }
+
+bool StepLoss::skipped() const { return done().skipped; }
+
+double StepLoss::grad_norm() const {
+    if (const std::optional<double> norm = done().grad_norm) return *norm;
+    throw InvalidArgument("grad_norm: the step had no norm to clip; give StepOptions a ClipGradNorm");
 }
 
 }  // namespace lockstep

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/ops/arena.h"
+#include "lockstep/ops/clip_grad.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/parallel/placement.h"
@@ -78,6 +79,14 @@ struct StepOptions {
     /// last one shorter; where rows run out there are fewer. To layers every part is a forward of its own: it has its
     /// own random masks, and BatchNorm normalises with its rows and moves the running statistics once for it.
     int micro_steps = 1;
+    /// What is done to the gradients of the whole batch, in this order, after the last of them is there and before any
+    /// parameter is updated: `{.clip = {ClipGradNorm{.max_norm = 1}}}`. The norm is one number for all devices and
+    /// ranks, and has the same bits for any number of them. The numbers are part of the program. Without it parameters
+    /// are updated while backward goes on.
+    std::vector<GradientClip> clip = {};
+    /// A step whose gradients are not all finite changes nothing, on any device or rank, and the next one goes on
+    /// (StepLoss::skipped). Takes the same place as `clip`, and comes first.
+    bool skip_nonfinite = false;
 };
 
 /// What happens when ranks run out of batches one after the other (DistributedDataParallel::join).
@@ -99,8 +108,14 @@ public:
     double item() const;
     /// Whether the step is done or was refused, so that `item` does not wait.
     bool ready() const;
+    /// Whether the step was skipped: see StepOptions::skip_nonfinite. Waits and throws as `item`.
+    bool skipped() const;
+    /// The norm of the gradients before the first ClipGradNorm of the step. Waits and throws as `item`, and
+    /// InvalidArgument for a step without one.
+    double grad_norm() const;
 
 private:
+    const State& done() const;
     std::shared_ptr<State> state_;
 };
 

@@ -1,11 +1,17 @@
 // The umbrella header: everything a program needs.
 #pragma once
 
+#include "lockstep/ops/adagrad.h"
+#include "lockstep/ops/adam.h"
+#include "lockstep/ops/clip_grad.h"
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/layers.h"
 #include "lockstep/ops/loss.h"
+#include "lockstep/ops/lr_schedules.h"
 #include "lockstep/ops/module.h"
 #include "lockstep/ops/optimizer.h"
+#include "lockstep/ops/rmsprop.h"
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/communication_hook.h"
 #include "lockstep/parallel/data_parallel.h"

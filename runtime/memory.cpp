@@ -23,6 +23,14 @@ std::shared_ptr<Buffer> Buffer::allocate(Stream& home, std::size_t bytes, std::s
     return buffer;
 }
 
+std::shared_ptr<Buffer> Buffer::zeroed(Device device, std::size_t bytes, std::string_view tag) {
+    Stream& stream = Stream::of(device);
+    auto buffer = allocate(stream, bytes, tag);
+    stream.fill(buffer->data(), 0, bytes);
+    stream.synchronize();
+    return buffer;
+}
+
 std::shared_ptr<Buffer> Buffer::allocate_pinned(std::size_t bytes) {
     std::shared_ptr<Buffer> buffer(new Buffer);
     buffer->home_ = &Stream::of(Device::host());

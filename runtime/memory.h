@@ -37,6 +37,8 @@ public:
     /// Takes `bytes` bytes (aligned to 256) for use on `home`; `tag` names them in OutOfMemory messages, which say
     /// device, asked, free and what holds the rest. Contents are undefined.
     static std::shared_ptr<Buffer> allocate(Stream& home, std::size_t bytes, std::string_view tag);
+    /// The same with zeros, for use on any stream of the device: waits until they are there.
+    static std::shared_ptr<Buffer> zeroed(Device device, std::size_t bytes, std::string_view tag);
     /// Host memory that devices copy from and to without staging: pinned where this process uses a GPU by now.
     static std::shared_ptr<Buffer> allocate_pinned(std::size_t bytes);
     /// A place in `trace`, of `bytes` bytes, on its prototype device.

@@ -62,6 +62,8 @@ public:
     virtual bool reports_status() const { return false; }
     /// Draws random numbers: gets an ordinal of its own in `forward`.
     virtual bool is_random() const { return false; }
+    /// Every element of its results depends on the same element of its inputs alone, and on scalars.
+    virtual bool is_elementwise() const { return false; }
 };
 
 /// A tensor as a record sees it.

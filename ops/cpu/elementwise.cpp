@@ -1,4 +1,4 @@
-// Binary, Unary, ReluBackward, Affine and Accumulate.
+// Binary, Unary, UnaryBackward, Affine and Accumulate.
 #include <cmath>
 
 #include "lockstep/ops/cpu/kernels.h"
@@ -195,9 +195,6 @@ std::unique_ptr<Kernel> make_accumulate(const Accumulate& operation, KernelReque
 
 // ---- unary ------------------------------------------------------------------------------------------------------
 
-/// f(zero) == zero, so that padding survives.
-bool keeps_zero(UnaryKind kind) { return kind != UnaryKind::exp && kind != UnaryKind::log; }
-
 /// apply(x, y, n) over dense x, the output laid out alike.
 template <class T, class Apply>
 std::unique_ptr<Kernel> make_dense_map(KernelRequest& request, bool zero_stays, Apply apply) {
@@ -211,11 +208,13 @@ std::unique_ptr<Kernel> make_dense_map(KernelRequest& request, bool zero_stays, 
         });
 }
 
-std::unique_ptr<Kernel> make_unary(const Unary& operation, KernelRequest& request) {
+template <class F>
+std::unique_ptr<Kernel> make_unary(const Unary<F>& operation, KernelRequest& request) {
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_dense_map<T>(request, keeps_zero(operation.kind),
-                                 loops<T>().unary[static_cast<std::size_t>(operation.kind)]);
+        const F function = operation.function;
+        return make_dense_map<T>(request, function.value(T(0)) == T(0),
+                                 [function](const T* x, T* y, std::int64_t n) { run_unary(function, x, y, n); });
     });
 }
 
@@ -230,20 +229,33 @@ std::unique_ptr<Kernel> make_affine(const Affine& operation, KernelRequest& requ
     });
 }
 
-std::unique_ptr<Kernel> make_relu_backward(const ReluBackward& operation, KernelRequest& request) {
-    if (!is_dense(request.in[1])) request.want_contiguous(1);
-    arrange_like(request.in[0], request.in[1]);
-    arrange_like(request.out[0], request.in[1]);
-    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
+template <class F>
+std::unique_ptr<Kernel> make_unary_backward(const UnaryBackward<F>& operation, KernelRequest& request) {
+    return for_floating(operation, request.in[0].dtype, [&](auto zero) -> std::unique_ptr<Kernel> {
         using T = decltype(zero);
+        const F function = operation.function;
+        const bool zero_stays = function.gradient(T(0), T(0)) == T(0);
+        if (F::saves == Saves::nothing)
+            return make_dense_map<T>(request, zero_stays, [function](const T* dy, T* dx, std::int64_t n) {
+                run_unary_backward<F, T>(function, dy, nullptr, dx, n);
+            });
+        if (!is_dense(request.in[1], zero_stays)) request.want_contiguous(1);
+        arrange_like(request.in[0], request.in[1]);
+        arrange_like(request.out[0], request.in[1]);
         return make_kernel(
-            [elements = dense_elements(request.in[1]), threads = request.threads](const Invocation& call) {
+            [function, elements = dense_elements(request.in[1]), threads = request.threads](const Invocation& call) {
                 for_element_parts(threads, elements, [&](std::int64_t begin, std::int64_t end) {
-                    loops<T>().relu_backward(call.input<T>(0) + begin, call.input<T>(1) + begin,
-                                             call.output<T>(0) + begin, end - begin);
+                    run_unary_backward(function, call.input<T>(0) + begin, call.input<T>(1) + begin,
+                                       call.output<T>(0) + begin, end - begin);
                 });
             });
     });
+}
+
+template <class... Functions>
+void add_unary_kernels(KernelTable& table, const std::tuple<Functions...>*) {
+    (table.add<Unary<Functions>, make_unary<Functions>>(), ...);
+    (table.add<UnaryBackward<Functions>, make_unary_backward<Functions>>(), ...);
 }
 
 }  // namespace
@@ -251,9 +263,8 @@ std::unique_ptr<Kernel> make_relu_backward(const ReluBackward& operation, Kernel
 void add_elementwise_kernels(KernelTable& table) {
     table.add<Binary, make_binary>();
     table.add<Accumulate, make_accumulate>();
-    table.add<Unary, make_unary>();
+    add_unary_kernels(table, list_of<UnaryFunctions>);
     table.add<Affine, make_affine>();
-    table.add<ReluBackward, make_relu_backward>();
 }
 
 }  // namespace lockstep

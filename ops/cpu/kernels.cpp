@@ -16,6 +16,7 @@ void register_cpu_kernels(KernelTable& table) {
     add_batch_norm_kernels(table);
     add_loss_kernels(table);
     add_update_kernels(table);
+    add_gradient_kernels(table);
     add_step_kernels(table);
 }
 

@@ -19,6 +19,7 @@ void add_pooling_kernels(KernelTable& table);
 void add_batch_norm_kernels(KernelTable& table);
 void add_loss_kernels(KernelTable& table);
 void add_update_kernels(KernelTable& table);
+void add_gradient_kernels(KernelTable& table);
 void add_step_kernels(KernelTable& table);
 
 [[noreturn]] inline void unsupported_dtype(const Operation& operation, DType dtype) {

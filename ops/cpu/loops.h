@@ -7,6 +7,9 @@
 #include <cstdint>
 
 #include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/type_list.h"
+#include "lockstep/ops/internal/unary_functions.h"
+#include "lockstep/ops/internal/update_rules.h"
 
 namespace lockstep {
 
@@ -31,10 +34,14 @@ struct Loops {
 
     /// y[i] = a[i] op b[i]; y may be a or b. [kind][which: both vary, b is one element, a is one element]
     std::array<std::array<Function<const T*, const T*, T*, Index>, 3>, 4> binary;
-    std::array<Function<const T*, T*, Index>, 6> unary;     // [kind](x, y, n)
-    Function<const T*, const T*, T*, Index> relu_backward;  // (dy, y, dx, n)
-    Function<const T*, T*, Index, T, T> affine;             // (x, y, n, scale, shift)
-    Function<T*, Index, T> fill;                            // (y, n, value)
+    template <class... Args>
+    using UnaryTable = std::array<Function<Args...>, std::tuple_size_v<UnaryFunctions>>;
+    /// [function](the function, x, y, n)
+    UnaryTable<const void*, const T*, T*, Index> unary;
+    /// [function](the function, dy, what it has saved, dx, n)
+    UnaryTable<const void*, const T*, const T*, T*, Index> unary_backward;
+    Function<const T*, T*, Index, T, T> affine;  // (x, y, n, scale, shift)
+    Function<T*, Index, T> fill;                 // (y, n, value)
     T (*sum)(const T*, Index);
     T (*squared_error)(const T*, const T*, Index);                      // sum of (a - b)^2
     Function<const T*, const T*, T, T*, Index> squared_error_backward;  // (a, b, factor, y, n): factor * (a - b)
@@ -62,8 +69,9 @@ struct Loops {
 
     /// Elements [begin, end) of a mask, element e drawn with counter first + e. (out of element begin, begin, end, ...)
     Function<T*, Index, Index, const StepState&, std::uint32_t, std::uint64_t, float, T> dropout_mask;
-    /// (segment, gradients, parameters, momentum or null, n)
-    Function<const Segment&, const T*, T*, T*, Index> sgd;
+    /// [rule](row, with the rule's options behind it; gradients, parameters, states, of which those that are not used
+    /// may be null, n)
+    std::array<Function<const ParameterRow&, const T*, T*, T* const*, Index>, std::tuple_size_v<UpdateRules>> update;
     /// (inputs of all shards, distance of a shard's pointers, shards, first element, n, sums)
     Function<void* const*, Index, int, Index, Index, T*> sum_over_shards;
 };
@@ -85,5 +93,16 @@ const Loops<float>& loops<float>();
 template <>
 const Loops<double>& loops<double>();
 const Conversions& conversions();
+
+/// y = f(x) of n elements; y may be x.
+template <class F, class T>
+void run_unary(const F& function, const T* x, T* y, std::ptrdiff_t n) {
+    loops<T>().unary[index_in<F, UnaryFunctions>()](&function, x, y, n);
+}
+/// Its gradient, from dy and what the function saves; dx may be dy.
+template <class F, class T>
+void run_unary_backward(const F& function, const T* dy, const T* saved, T* dx, std::ptrdiff_t n) {
+    loops<T>().unary_backward[index_in<F, UnaryFunctions>()](&function, dy, saved, dx, n);
+}
 
 }  // namespace lockstep

@@ -25,14 +25,26 @@ void binary(const T* a, const T* b, T* y, Index n) {
     LOCKSTEP_FOR(i, n) y[i] = element::binary<kind>(varies == 2 ? one : a[i], varies == 1 ? one : b[i]);
 }
 
-template <class T, UnaryKind kind>
-void unary(const T* x, T* y, Index n) {
-    LOCKSTEP_FOR(i, n) y[i] = element::unary<kind>(x[i]);
+template <class T, class F>
+void unary(const void* any, const T* x, T* y, Index n) {
+    const F function = *static_cast<const F*>(any);
+    LOCKSTEP_FOR(i, n) y[i] = function.value(x[i]);
 }
 
-template <class T>
-void relu_backward(const T* dy, const T* y, T* dx, Index n) {
-    LOCKSTEP_FOR(i, n) dx[i] = element::relu_backward(dy[i], y[i]);
+template <class T, class F>
+void unary_backward(const void* any, const T* dy, const T* saved, T* dx, Index n) {
+    const F function = *static_cast<const F*>(any);
+    if constexpr (F::saves == Saves::nothing) {
+        LOCKSTEP_FOR(i, n) dx[i] = function.gradient(dy[i], T(0));
+    } else {
+        LOCKSTEP_FOR(i, n) dx[i] = function.gradient(dy[i], saved[i]);
+    }
+}
+
+template <class T, class... Functions>
+constexpr void add_unary_loops(Loops<T>& table, const std::tuple<Functions...>*) {
+    table.unary = {unary<T, Functions>...};
+    table.unary_backward = {unary_backward<T, Functions>...};
 }
 
 template <class T>
@@ -157,17 +169,44 @@ void dropout_mask(T* out, Index begin, Index end, const StepState& state, std::u
     }
 }
 
-template <class T>
-void sgd(const Segment& segment, const T* gradient, T* parameter, T* buffer, Index n) {
-    const Segment s = segment;
-    if (element::rates_of<T>(s).momentum == 0) {
-        LOCKSTEP_FOR(i, n) {
-            T unused = 0;
-            element::sgd(s, gradient[i], parameter[i], unused);
-        }
-    } else {
-        LOCKSTEP_FOR(i, n) element::sgd(s, gradient[i], parameter[i], buffer[i]);
+/// n elements, with the states whose bits are set in `used`.
+template <class T, class Rule, unsigned used>
+inline __attribute__((always_inline)) void update_elements(const typename Rule::template Factors<T>& made,
+                                                           const T* gradient, T* parameter, T* const* states, Index n) {
+    const auto factors = made;
+    T* const first = (used & 1u) != 0 ? states[0] : nullptr;
+    T* const second = (used & 2u) != 0 ? states[1] : nullptr;
+    T* const third = (used & 4u) != 0 ? states[2] : nullptr;
+    LOCKSTEP_FOR(i, n) {
+        T state[most_states] = {};
+        if constexpr ((used & 1u) != 0) state[0] = first[i];
+        if constexpr ((used & 2u) != 0) state[1] = second[i];
+        if constexpr ((used & 4u) != 0) state[2] = third[i];
+        Rule::update(factors, gradient[i], parameter[i], state);
+        if constexpr ((used & 1u) != 0) first[i] = state[0];
+        if constexpr ((used & 2u) != 0) second[i] = state[1];
+        if constexpr ((used & 4u) != 0) third[i] = state[2];
     }
+}
+
+template <class T, class Rule, unsigned... variants>
+inline __attribute__((always_inline)) void update_variant(std::integer_sequence<unsigned, variants...>, unsigned used,
+                                                          const typename Rule::template Factors<T>& factors,
+                                                          const T* gradient, T* parameter, T* const* states, Index n) {
+    ((used == variants ? update_elements<T, Rule, variants>(factors, gradient, parameter, states, n) : void()), ...);
+}
+
+template <class T, class Rule>
+void update(const ParameterRow& row, const T* gradient, T* parameter, T* const* states, Index n) {
+    const auto& options = reinterpret_cast<const RowWith<typename Rule::Options>&>(row).options;
+    const auto factors = Rule::template factors<T>(options, row.updates);
+    update_variant<T, Rule>(typename Rule::Variants(), Rule::template used<T>(factors), factors, gradient, parameter,
+                            states, n);
+}
+
+template <class T, class... Rules>
+constexpr auto update_loops(const std::tuple<Rules...>*) {
+    return decltype(Loops<T>::update){update<T, Rules>...};
 }
 
 template <class T>
@@ -201,15 +240,12 @@ void sum_over_shards(void* const* in, Index distance, int shards, Index first, I
 template <class T>
 constexpr Loops<T> make_loops() {
     using B = BinaryKind;
-    using U = UnaryKind;
     Loops<T> table{};
     table.binary = {{{binary<T, B::add, 0>, binary<T, B::add, 1>, binary<T, B::add, 2>},
                      {binary<T, B::sub, 0>, binary<T, B::sub, 1>, binary<T, B::sub, 2>},
                      {binary<T, B::mul, 0>, binary<T, B::mul, 1>, binary<T, B::mul, 2>},
                      {binary<T, B::div, 0>, binary<T, B::div, 1>, binary<T, B::div, 2>}}};
-    table.unary = {unary<T, U::relu>, unary<T, U::neg>,  unary<T, U::exp>,
-                   unary<T, U::log>,  unary<T, U::sqrt>, unary<T, U::square>};
-    table.relu_backward = relu_backward<T>;
+    add_unary_loops(table, list_of<UnaryFunctions>);
     table.affine = affine<T>;
     table.fill = fill<T>;
     table.sum = sum<T>;
@@ -225,7 +261,7 @@ constexpr Loops<T> make_loops() {
     table.pool_backward = {pool_backward<T, 1>, pool_backward<T, 8>, pool_backward<T, 16>};
     table.linear = linear<T>;
     table.dropout_mask = dropout_mask<T>;
-    table.sgd = sgd<T>;
+    table.update = update_loops<T>(list_of<UpdateRules>);
     table.sum_over_shards = sum_over_shards<T>;
     return table;
 }

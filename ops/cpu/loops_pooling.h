@@ -144,7 +144,7 @@ void pool_backward(const PoolPlanes& g, const T* dy, const std::uint8_t* where, 
                 const Index i0 = larger(0, -top), i1 = smaller(window.kernel_h, g.h - top);
                 const Index j0 = larger(0, -left), j1 = smaller(window.kernel_w, g.w - left);
                 Values gradient = pack<T, V>(dy);
-                if (masked) gradient = pack<T, V>(y) <= Values{} ? Values{} : gradient;  // element::relu_backward
+                if (masked) gradient = pack<T, V>(y) <= Values{} ? Values{} : gradient;  // Relu::gradient
                 const Integers position = __builtin_convertvector(*reinterpret_cast<const Bytes*>(where), Integers);
                 for (Index i = i0; i < i1; ++i) {
                     T* to = dx + ((top + i) * g.w + left + j0) * g.pixel;
@@ -155,8 +155,7 @@ void pool_backward(const PoolPlanes& g, const T* dy, const std::uint8_t* where, 
             } else {
                 for (int v = 0; v < V; ++v) {
                     const Index i = where[v] / window.kernel_w, j = where[v] % window.kernel_w;
-                    dx[((top + i) * g.w + left + j) * g.pixel + v] +=
-                        masked ? element::relu_backward(dy[v], y[v]) : dy[v];
+                    dx[((top + i) * g.w + left + j) * g.pixel + v] += masked ? Relu().gradient(dy[v], y[v]) : dy[v];
                 }
             }
         }

@@ -7,6 +7,7 @@
 
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/loops.h"
+#include "lockstep/ops/internal/gradient_arithmetic.h"
 #include "lockstep/runtime/internal/shard_tree.h"
 
 namespace lockstep {
@@ -80,6 +81,10 @@ std::unique_ptr<Kernel> make_agree_status(const AgreeStatus&, KernelRequest& req
     });
 }
 
+std::unique_ptr<Kernel> make_forget_skip(const ForgetSkip&, KernelRequest&) {
+    return make_kernel([](const Invocation& run) { element::forget_skip(*run.output<StatusWord>(0)); });
+}
+
 std::unique_ptr<Kernel> make_advance_step(const AdvanceStep& op, KernelRequest&) {
     return make_kernel([whole = op.whole_step](const Invocation& run) {
         if (run.agreed->code != 0) return;
@@ -95,35 +100,14 @@ std::unique_ptr<Kernel> make_take_over(const TakeOver&, KernelRequest& request) 
     });
 }
 
-std::unique_ptr<Kernel> make_store_segments(const StoreSegments&, KernelRequest& request) {
-    const auto count = static_cast<std::size_t>(request.in[0].numel()) / sizeof(Segment);
-    return make_kernel([count](const Invocation& run) {
-        auto* segments = run.output<Segment>(0);
-        const auto* fresh = run.input<Segment>(0);
-        for (std::size_t i = 0; i < count; ++i) {
-            const std::int32_t has_momentum = segments[i].has_momentum;
-            segments[i] = fresh[i];
-            segments[i].has_momentum = has_momentum;
-        }
-    });
-}
-
-std::unique_ptr<Kernel> make_mark_updated(const MarkUpdated& op, KernelRequest&) {
-    return make_kernel([marked = op.segments](const Invocation& run) {
-        if (run.agreed->code != 0) return;
-        for (const int segment : marked) run.output<Segment>(0)[segment].has_momentum = 1;
-    });
-}
-
 }  // namespace
 
 void add_step_kernels(KernelTable& table) {
     table.add<TreeSum, make_tree_sum>();
     table.add<AgreeStatus, make_agree_status>();
+    table.add<ForgetSkip, make_forget_skip>();
     table.add<AdvanceStep, make_advance_step>();
     table.add<TakeOver, make_take_over>();
-    table.add<StoreSegments, make_store_segments>();
-    table.add<MarkUpdated, make_mark_updated>();
 }
 
 }  // namespace lockstep

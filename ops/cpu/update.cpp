@@ -1,10 +1,14 @@
 // Masks, sums over shards, and what changes the state of a model.
 #include <algorithm>
+#include <cstring>
 
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/cpu/parallel.h"
+#include "lockstep/ops/cpu/rows.h"
 #include "lockstep/ops/internal/arithmetic.h"
+#include "lockstep/ops/internal/update_operations.h"
+#include "lockstep/ops/internal/update_rules.h"
 
 namespace lockstep {
 namespace {
@@ -73,39 +77,106 @@ std::unique_ptr<Kernel> make_sum_over_shards(const SumOverShards& operation, Ker
     return std::make_unique<SumOverShardsKernel>(request);
 }
 
-/// Element of the arena that element 0 of a tensor is: a tensor as long as the range holds just that.
-std::int64_t arena_origin(const SgdUpdate& operation, const TensorMeta& meta) {
-    return meta.numel() == operation.end - operation.begin ? operation.begin : 0;
-}
+// ---- updates ----------------------------------------------------------------------------------------------------
 
-std::unique_ptr<Kernel> make_sgd_update(const SgdUpdate& operation, KernelRequest& request) {
+template <class Rule>
+std::unique_ptr<Kernel> make_fused_update(const FusedUpdate<Rule>& operation, KernelRequest& request) {
     request.want_all_contiguous();
-    require_contiguous_output(operation, request, 0);
-    const bool has_buffer = request.out.size() > 1 && is_given(request.out[1]);
-    if (has_buffer) require_contiguous_output(operation, request, 1);
-    const std::int64_t gradient_origin = arena_origin(operation, request.in[0]);
-    const std::int64_t parameter_origin = arena_origin(operation, request.out[0]);
-    const std::int64_t buffer_origin = has_buffer ? arena_origin(operation, request.out[1]) : 0;
+    for (std::size_t i = 0; i < request.out.size(); ++i) require_contiguous_output(operation, request, i);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([=, threads = request.threads](const Invocation& call) {
-            if (call.agreed->code != 0) return;
-            const auto* segments = call.input<Segment>(1);
-            for (int s = operation.first_segment; s < operation.last_segment; ++s) {
-                const Segment& segment = segments[s];
-                if (segment.trainable == 0) continue;
-                const std::int64_t first = std::max(segment.begin, operation.begin);
-                const std::int64_t count = std::min(segment.end, operation.end) - first;
-                const T* gradients = call.input<T>(0) + first - gradient_origin;
-                T* parameters = call.output<T>(0) + first - parameter_origin;
-                T* buffer = has_buffer ? call.output<T>(1) + first - buffer_origin : nullptr;
-                for_element_parts(threads, count, [&](std::int64_t begin, std::int64_t end) {
-                    loops<T>().sgd(segment, gradients + begin, parameters + begin,
-                                   buffer != nullptr ? buffer + begin : nullptr, end - begin);
-                });
-            }
+        return make_kernel(
+            [range = operation.range, given = operation.states, threads = request.threads](const Invocation& call) {
+                if (call.agreed->code != 0) return;
+                const auto loop = loops<T>().update[index_in<Rule, UpdateRules>()];
+                for_parameters(range, call.in[1], sizeof(RowWith<typename Rule::Options>),
+                               [&](const ParameterRow& row, std::int64_t first, std::int64_t count) {
+                                   if (row.trainable == 0) return;
+                                   for_element_parts(threads, count, [&](std::int64_t begin, std::int64_t end) {
+                                       T* states[most_states] = {};
+                                       int next = 1;
+                                       for (std::size_t s = 0; s < Rule::states.size(); ++s)
+                                           if ((given >> s & 1u) != 0)
+                                               states[s] = call.output<T>(next++) + first + begin;
+                                       loop(row, call.input<T>(0) + first + begin, call.output<T>(0) + first + begin,
+                                            states, end - begin);
+                                   });
+                               });
+            });
+    });
+}
+
+double number_of(const ParameterRow& row, const ReadRows& operation) {
+    const char* place = reinterpret_cast<const char*>(&row) + operation.offset;
+    switch (operation.number) {
+        case RowNumber::real: return *reinterpret_cast<const double*>(place);
+        case RowNumber::flag: return *place != 0 ? 1 : 0;
+        case RowNumber::updates: break;
+    }
+    return static_cast<double>(row.updates + 1);
+}
+
+std::unique_ptr<Kernel> make_read_rows(const ReadRows& operation, KernelRequest& request) {
+    return for_floating(operation, request.out[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        const bool scalar = request.out[0].shape.empty();
+        return make_kernel([operation, scalar](const Invocation& call) {
+            T* numbers = call.output<T>(0);
+            if (!scalar) std::fill_n(numbers, operation.range.elements(), T(0));
+            for_parameters(operation.range, call.in[0], operation.row_bytes,
+                           [&](const ParameterRow& row, std::int64_t first, std::int64_t count) {
+                               const auto value = static_cast<T>(number_of(row, operation));
+                               if (scalar)
+                                   *numbers = value;
+                               else
+                                   std::fill_n(numbers + first, count, value);
+                           });
         });
     });
+}
+
+std::unique_ptr<Kernel> make_store_range(const StoreRange& operation, KernelRequest& request) {
+    request.want_all_contiguous();
+    require_contiguous_output(operation, request, 0);
+    return for_floating(operation, request.out[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_kernel([operation](const Invocation& call) {
+            if (call.agreed->code != 0) return;
+            for_parameters(operation.range, call.in[0], operation.row_bytes,
+                           [&](const ParameterRow& row, std::int64_t first, std::int64_t count) {
+                               if (row.trainable != 0)
+                                   std::copy_n(call.input<T>(1) + first, count, call.output<T>(0) + first);
+                           });
+        });
+    });
+}
+
+std::unique_ptr<Kernel> make_store_rows(const StoreRows& operation, KernelRequest& request) {
+    const std::size_t row_bytes = operation.row_bytes;
+    const auto count = static_cast<std::size_t>(request.in[0].numel()) / row_bytes;
+    return make_kernel([count, row_bytes](const Invocation& call) {
+        for (std::size_t i = 0; i < count; ++i) {
+            ParameterRow& row = row_at(call.out[0], row_bytes, static_cast<int>(i));
+            const std::int64_t updates = row.updates;
+            std::memcpy(&row, &row_at(static_cast<const void*>(call.in[0]), row_bytes, static_cast<int>(i)), row_bytes);
+            row.updates = updates;
+        }
+    });
+}
+
+std::unique_ptr<Kernel> make_count_updates(const CountUpdates& operation, KernelRequest&) {
+    return make_kernel([operation](const Invocation& call) {
+        if (call.agreed->code != 0) return;
+        for (const int parameter : operation.parameters) {
+            ParameterRow& row = row_at(call.out[0], operation.row_bytes, parameter);
+            if (row.counts != 0) ++row.updates;
+        }
+    });
+}
+
+template <class... Rules>
+void add_fused_updates(KernelTable& table, const std::tuple<Rules...>*) {
+    (table.add<FusedUpdate<Rules>, make_fused_update<Rules>>(), ...);
 }
 
 std::unique_ptr<Kernel> make_increment_counter(const IncrementCounter& operation, KernelRequest& request) {
@@ -120,8 +191,12 @@ std::unique_ptr<Kernel> make_increment_counter(const IncrementCounter& operation
 void add_update_kernels(KernelTable& table) {
     table.add<DropoutMask, make_dropout_mask>();
     table.add<SumOverShards, make_sum_over_shards>();
-    table.add<SgdUpdate, make_sgd_update>();
     table.add<IncrementCounter, make_increment_counter>();
+    add_fused_updates(table, list_of<UpdateRules>);
+    table.add<ReadRows, make_read_rows>();
+    table.add<StoreRange, make_store_range>();
+    table.add<StoreRows, make_store_rows>();
+    table.add<CountUpdates, make_count_updates>();
 }
 
 }  // namespace lockstep

@@ -185,7 +185,7 @@ static Vec transform_windows(const float* source, const Image& image, const Tile
 /// What becomes of an output before it is written.
 enum class After { nothing, relu, relu_backward };
 
-/// The arithmetic of element::unary<relu> and element::relu_backward; made: what ReLU made where v is to be written.
+/// The arithmetic of Relu; made: what ReLU made where v is to be written.
 template <After after>
 LOCKSTEP_INLINE Vec finished(Vec v, const float* made) {
     if constexpr (after == After::relu) return v < Vec{} ? Vec{} : v;

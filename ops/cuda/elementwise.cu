@@ -4,6 +4,8 @@
 #include "lockstep/ops/cuda/kernel.h"
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/cuda/scalars.h"
+#include "lockstep/ops/internal/type_list.h"
+#include "lockstep/ops/internal/unary_functions.h"
 
 namespace lockstep::cuda {
 
@@ -55,26 +57,30 @@ KernelPtr make_pairwise(std::string_view name, BinaryKind kind, const KernelRequ
 
 // ---- one input --------------------------------------------------------------------------------------------------
 
-template <class T>
+template <class T, class F>
 struct UnaryElement {
     StridedIndex<2> index;  // y, x
-    UnaryKind kind;
+    F function;
     T* y;
     const T* x;
 
     LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
         const auto at = index(i);
-        const T value = x[at.of[1]];
-        T result = value;
-        switch (kind) {
-            case UnaryKind::relu: result = element::unary<UnaryKind::relu>(value); break;
-            case UnaryKind::neg: result = element::unary<UnaryKind::neg>(value); break;
-            case UnaryKind::exp: result = element::unary<UnaryKind::exp>(value); break;
-            case UnaryKind::log: result = element::unary<UnaryKind::log>(value); break;
-            case UnaryKind::sqrt: result = element::unary<UnaryKind::sqrt>(value); break;
-            case UnaryKind::square: result = element::unary<UnaryKind::square>(value); break;
-        }
-        y[at.of[0]] = result;
+        y[at.of[0]] = function.value(x[at.of[1]]);
+    }
+};
+
+template <class T, class F>
+struct UnaryBackwardElement {
+    StridedIndex<3> index;  // dx, dy, saved
+    F function;
+    T* dx;
+    const T* dy;
+    const T* saved;  // dy where nothing was saved
+
+    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
+        const auto at = index(i);
+        dx[at.of[0]] = function.gradient(dy[at.of[1]], saved[at.of[2]]);
     }
 };
 
@@ -88,19 +94,6 @@ struct AffineElement {
     LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
         const auto at = index(i);
         y[at.of[0]] = element::affine(x[at.of[1]], scale, shift);
-    }
-};
-
-template <class T>
-struct ReluBackwardElement {
-    StridedIndex<3> index;  // dx, dy, y
-    T* dx;
-    const T* dy;
-    const T* y;
-
-    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
-        const auto at = index(i);
-        dx[at.of[0]] = element::relu_backward(dy[at.of[1]], y[at.of[2]]);
     }
 };
 
@@ -151,7 +144,42 @@ struct MaskBlock {
     }
 };
 
+template <class F>
+KernelPtr make_unary(const Unary<F>& op, KernelRequest& request) {
+    lay_out_like(request.out[0], request.in[0]);
+    return visit_float(op.name(), request.in[0].dtype, [&](auto zero) {
+        using T = decltype(zero);
+        return make_cuda_kernel(request, [index = index_of(request.out[0], request.in[0]), function = op.function](
+                                             const Queue& queue, const Invocation& v) {
+            launch(queue, F::name, index.count, UnaryElement<T, F>{index, function, v.output<T>(0), v.input<T>(0)});
+        });
+    });
+}
+
+template <class F>
+KernelPtr make_unary_backward(const UnaryBackward<F>& op, KernelRequest& request) {
+    constexpr int saved = F::saves == Saves::nothing ? 0 : 1;
+    const TensorMeta& laid_out_as = request.in[saved];
+    lay_out_like(request.out[0], laid_out_as);
+    return visit_float(op.name(), laid_out_as.dtype, [&](auto zero) {
+        using T = decltype(zero);
+        const auto index = index_of(request.out[0], request.in[0], laid_out_as);
+        return make_cuda_kernel(request, [index, function = op.function](const Queue& queue, const Invocation& v) {
+            launch(queue, F::backward_name, index.count,
+                   UnaryBackwardElement<T, F>{index, function, v.output<T>(0), v.input<T>(0), v.input<T>(saved)});
+        });
+    });
+}
+
+template <class... Functions>
+void add_each(KernelTable& table, const std::tuple<Functions...>*) {
+    (table.add<Unary<Functions>, make_unary<Functions>>(), ...);
+    (table.add<UnaryBackward<Functions>, make_unary_backward<Functions>>(), ...);
+}
+
 }  // namespace
+
+void add_unary_functions(KernelTable& table) { add_each(table, list_of<UnaryFunctions>); }
 
 KernelPtr make_binary(const Binary& op, KernelRequest& request) {
     for (const TensorMeta& in : request.in)
@@ -166,17 +194,6 @@ KernelPtr make_accumulate(const Accumulate& op, KernelRequest& request) {
     return make_pairwise(op.name(), BinaryKind::add, request);
 }
 
-KernelPtr make_unary(const Unary& op, KernelRequest& request) {
-    lay_out_like(request.out[0], request.in[0]);
-    return visit_float(op.name(), request.in[0].dtype, [&](auto zero) {
-        using T = decltype(zero);
-        return make_cuda_kernel(request, [index = index_of(request.out[0], request.in[0]), kind = op.kind](
-                                             const Queue& queue, const Invocation& v) {
-            launch(queue, "unary", index.count, UnaryElement<T>{index, kind, v.output<T>(0), v.input<T>(0)});
-        });
-    });
-}
-
 KernelPtr make_affine(const Affine& op, KernelRequest& request) {
     lay_out_like(request.out[0], request.in[0]);
     return visit_float(op.name(), request.in[0].dtype, [&](auto zero) {
@@ -188,18 +205,6 @@ KernelPtr make_affine(const Affine& op, KernelRequest& request) {
             bound.y = v.output<T>(0);
             bound.x = v.input<T>(0);
             launch(queue, "affine", bound.index.count, bound);
-        });
-    });
-}
-
-KernelPtr make_relu_backward(const ReluBackward& op, KernelRequest& request) {
-    lay_out_like(request.out[0], request.in[1]);
-    return visit_float(op.name(), request.in[1].dtype, [&](auto zero) {
-        using T = decltype(zero);
-        const auto index = index_of(request.out[0], request.in[0], request.in[1]);
-        return make_cuda_kernel(request, [index](const Queue& queue, const Invocation& v) {
-            launch(queue, "relu_backward", index.count,
-                   ReluBackwardElement<T>{index, v.output<T>(0), v.input<T>(0), v.input<T>(1)});
         });
     });
 }

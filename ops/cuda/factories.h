@@ -3,7 +3,9 @@
 
 #include <memory>
 
+#include "lockstep/ops/internal/gradient_operations.h"
 #include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/ops/internal/update_operations.h"
 
 namespace lockstep::cuda {
 
@@ -12,8 +14,7 @@ using KernelPtr = std::unique_ptr<Kernel>;
 // elementwise.cu
 KernelPtr make_binary(const Binary&, KernelRequest&);
 KernelPtr make_accumulate(const Accumulate&, KernelRequest&);
-KernelPtr make_unary(const Unary&, KernelRequest&);
-KernelPtr make_relu_backward(const ReluBackward&, KernelRequest&);
+void add_unary_functions(KernelTable& table);
 KernelPtr make_affine(const Affine&, KernelRequest&);
 KernelPtr make_squared_error_backward(const SquaredErrorBackward&, KernelRequest&);
 KernelPtr make_dropout_mask(const DropoutMask&, KernelRequest&);
@@ -47,18 +48,31 @@ KernelPtr make_max_pool2d_forward(const MaxPool2dForward&, KernelRequest&);
 KernelPtr make_max_pool2d_backward(const MaxPool2dBackward&, KernelRequest&);
 
 // updates.cu
-KernelPtr make_sgd_update(const SgdUpdate&, KernelRequest&);
 KernelPtr make_increment_counter(const IncrementCounter&, KernelRequest&);
 KernelPtr make_sum_over_shards(const SumOverShards&, KernelRequest&);
 KernelPtr make_batch_norm_pool_stats(const BatchNormPoolStats&, KernelRequest&);
 
+// optimizers.cu
+void add_fused_updates(KernelTable& table);
+KernelPtr make_read_rows(const ReadRows&, KernelRequest&);
+KernelPtr make_store_range(const StoreRange&, KernelRequest&);
+KernelPtr make_store_rows(const StoreRows&, KernelRequest&);
+KernelPtr make_count_updates(const CountUpdates&, KernelRequest&);
+
+// gradients.cu
+KernelPtr make_measure_gradients(const MeasureGradients&, KernelRequest&);
+KernelPtr make_combine_measures(const CombineMeasures&, KernelRequest&);
+KernelPtr make_clip_coefficient(const ClipCoefficient&, KernelRequest&);
+KernelPtr make_judge_norm(const JudgeNorm&, KernelRequest&);
+KernelPtr make_scale_gradients(const ScaleGradients&, KernelRequest&);
+KernelPtr make_clamp_gradients(const ClampGradients&, KernelRequest&);
+
 // steps.cu
 KernelPtr make_tree_sum(const TreeSum&, KernelRequest&);
 KernelPtr make_agree_status(const AgreeStatus&, KernelRequest&);
+KernelPtr make_forget_skip(const ForgetSkip&, KernelRequest&);
 KernelPtr make_advance_step(const AdvanceStep&, KernelRequest&);
 KernelPtr make_take_over(const TakeOver&, KernelRequest&);
-KernelPtr make_store_segments(const StoreSegments&, KernelRequest&);
-KernelPtr make_mark_updated(const MarkUpdated&, KernelRequest&);
 
 // matmul.cpp
 KernelPtr make_matmul(const MatMul&, KernelRequest&);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/runtime/cuda/launch.h"
+#include "lockstep/runtime/element.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep::cuda {
@@ -23,6 +24,9 @@ private:
     std::size_t scratch_;
     bool spans_shards_;
 };
+
+/// Whether what a kernel would change may be changed. `agreed`: null where it may in any case.
+LOCKSTEP_ELEMENT bool is_good(const StatusWord* agreed) { return agreed == nullptr || agreed->code == 0; }
 
 /// A kernel from a callable `void(const Queue&, const Invocation&)`. Call it when `request` is final.
 template <class F>

@@ -9,8 +9,7 @@ namespace lockstep {
 void register_cuda_kernels(KernelTable& table) {
     table.add<Binary, cuda::make_binary>();
     table.add<Accumulate, cuda::make_accumulate>();
-    table.add<Unary, cuda::make_unary>();
-    table.add<ReluBackward, cuda::make_relu_backward>();
+    cuda::add_unary_functions(table);
     table.add<Affine, cuda::make_affine>();
     table.add<DropoutMask, cuda::make_dropout_mask>();
 
@@ -48,15 +47,26 @@ void register_cuda_kernels(KernelTable& table) {
     table.add<BatchNormUpdateRunning, cuda::make_batch_norm_update_running>();
 
     table.add<SumOverShards, cuda::make_sum_over_shards>();
-    table.add<SgdUpdate, cuda::make_sgd_update>();
     table.add<IncrementCounter, cuda::make_increment_counter>();
+
+    cuda::add_fused_updates(table);
+    table.add<ReadRows, cuda::make_read_rows>();
+    table.add<StoreRange, cuda::make_store_range>();
+    table.add<StoreRows, cuda::make_store_rows>();
+    table.add<CountUpdates, cuda::make_count_updates>();
+
+    table.add<MeasureGradients, cuda::make_measure_gradients>();
+    table.add<CombineMeasures, cuda::make_combine_measures>();
+    table.add<ClipCoefficient, cuda::make_clip_coefficient>();
+    table.add<JudgeNorm, cuda::make_judge_norm>();
+    table.add<ScaleGradients, cuda::make_scale_gradients>();
+    table.add<ClampGradients, cuda::make_clamp_gradients>();
 
     table.add<TreeSum, cuda::make_tree_sum>();
     table.add<AgreeStatus, cuda::make_agree_status>();
+    table.add<ForgetSkip, cuda::make_forget_skip>();
     table.add<AdvanceStep, cuda::make_advance_step>();
     table.add<TakeOver, cuda::make_take_over>();
-    table.add<StoreSegments, cuda::make_store_segments>();
-    table.add<MarkUpdated, cuda::make_mark_updated>();
 }
 
 }  // namespace lockstep

@@ -2,14 +2,13 @@
 #include "lockstep/ops/cuda/factories.h"
 #include "lockstep/ops/cuda/kernel.h"
 #include "lockstep/ops/internal/arithmetic.h"
+#include "lockstep/ops/internal/gradient_arithmetic.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/shard_tree.h"
 
 namespace lockstep::cuda {
 
 namespace {
-
-LOCKSTEP_ELEMENT bool is_good(const StatusWord* agreed) { return agreed == nullptr || agreed->code == 0; }
 
 /// Pointers and numbers travel as kernel arguments, of which there are 4 KiB.
 constexpr int most = 256;
@@ -66,6 +65,12 @@ struct Agree {
     }
 };
 
+struct Forget {
+    StatusWord* agreed;
+
+    LOCKSTEP_ELEMENT void operator()(std::int64_t) const { element::forget_skip(*agreed); }
+};
+
 struct Advance {
     const StatusWord* agreed;
     StepState* state;
@@ -85,27 +90,6 @@ struct TakeOverByte {
 
     LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
         if (is_good(agreed)) state[i] = prepared[i];
-    }
-};
-
-struct StoreSegment {
-    const Segment* fresh;
-    Segment* segments;
-
-    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
-        const std::int32_t has_momentum = segments[i].has_momentum;
-        segments[i] = fresh[i];
-        segments[i].has_momentum = has_momentum;
-    }
-};
-
-struct MarkSegment {
-    int numbers[most];
-    const StatusWord* agreed;
-    Segment* segments;
-
-    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
-        if (is_good(agreed)) segments[numbers[i]].has_momentum = 1;
     }
 };
 
@@ -135,7 +119,7 @@ KernelPtr make_tree_sum(const TreeSum& op, KernelRequest& request) {
 KernelPtr make_agree_status(const AgreeStatus& /*op*/, KernelRequest& request) {
     return make_cuda_kernel(request,
                             [shards = static_cast<int>(request.in.size())](const Queue& queue, const Invocation& v) {
-                                for (int first = 0; first < shards; first += most) {
+                                for (int first = 0; first == 0 || first < shards; first += most) {
                                     Agree agree{};
                                     agree.count = std::min(most, shards - first);
                                     for (int s = 0; s < agree.count; ++s)
@@ -144,6 +128,12 @@ KernelPtr make_agree_status(const AgreeStatus& /*op*/, KernelRequest& request) {
                                     launch(queue, "agree_status", 1, agree);
                                 }
                             });
+}
+
+KernelPtr make_forget_skip(const ForgetSkip& /*op*/, KernelRequest& request) {
+    return make_cuda_kernel(request, [](const Queue& queue, const Invocation& v) {
+        launch(queue, "forget_skip", 1, Forget{v.output<StatusWord>(0)});
+    });
 }
 
 KernelPtr make_advance_step(const AdvanceStep& op, KernelRequest& request) {
@@ -155,26 +145,6 @@ KernelPtr make_advance_step(const AdvanceStep& op, KernelRequest& request) {
 KernelPtr make_take_over(const TakeOver& /*op*/, KernelRequest& request) {
     return make_cuda_kernel(request, [bytes = request.in[0].numel()](const Queue& queue, const Invocation& v) {
         launch(queue, "take_over", bytes, TakeOverByte{v.agreed, v.input<std::uint8_t>(0), v.output<std::uint8_t>(0)});
-    });
-}
-
-KernelPtr make_store_segments(const StoreSegments& /*op*/, KernelRequest& request) {
-    const std::int64_t count = request.in[0].numel() / static_cast<std::int64_t>(sizeof(Segment));
-    return make_cuda_kernel(request, [count](const Queue& queue, const Invocation& v) {
-        launch(queue, "store_segments", count, StoreSegment{v.input<Segment>(0), v.output<Segment>(0)});
-    });
-}
-
-KernelPtr make_mark_updated(const MarkUpdated& op, KernelRequest& request) {
-    return make_cuda_kernel(request, [marked = op.segments](const Queue& queue, const Invocation& v) {
-        for (std::size_t first = 0; first < marked.size(); first += most) {
-            MarkSegment mark{};
-            const std::size_t count = std::min<std::size_t>(most, marked.size() - first);
-            for (std::size_t i = 0; i < count; ++i) mark.numbers[i] = marked[first + i];
-            mark.agreed = v.agreed;
-            mark.segments = v.output<Segment>(0);
-            launch(queue, "mark_updated", static_cast<std::int64_t>(count), mark);
-        }
     });
 }
 

@@ -8,42 +8,6 @@ namespace lockstep::cuda {
 
 namespace {
 
-LOCKSTEP_ELEMENT bool is_good(const StatusWord* agreed) { return agreed == nullptr || agreed->code == 0; }
-
-// ---- stochastic gradient descent --------------------------------------------------------------------------------
-
-template <class T>
-struct SgdElement {
-    std::int64_t begin;
-    const Segment* segments;
-    int first, last;
-    const StatusWord* agreed;
-    // Element 0 of each is element `begin` of the arena.
-    const T* gradients;
-    T* parameters;
-    T* momentum;  // or null
-
-    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
-        if (!is_good(agreed)) return;
-        const std::int64_t e = begin + i;
-        // The last segment that begins at or before e; between segments lies padding.
-        int low = first;
-        int high = last;
-        while (low < high) {
-            const int middle = (low + high) / 2;
-            if (segments[middle].begin <= e)
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        if (low == first) return;
-        const Segment& segment = segments[low - 1];
-        if (e >= segment.end || segment.trainable == 0) return;
-        T unused = T(0);
-        element::sgd(segment, gradients[i], parameters[i], momentum != nullptr ? momentum[i] : unused);
-    }
-};
-
 struct IncrementElement {
     const StatusWord* agreed;
     std::int64_t* counter;
@@ -124,27 +88,6 @@ void combine_levels(const Queue& queue, const char* name, std::int64_t threads, 
 }
 
 }  // namespace
-
-KernelPtr make_sgd_update(const SgdUpdate& op, KernelRequest& request) {
-    request.want_all_contiguous();
-    const bool has_momentum = request.out.size() > 1;
-    // A tensor as long as the range holds just that; others hold the whole arena.
-    const auto skip = [&](const TensorMeta& meta) { return meta.numel() == op.end - op.begin ? 0 : op.begin; };
-    const std::int64_t skip_gradients = skip(request.in[0]);
-    const std::int64_t skip_parameters = skip(request.out[0]);
-    const std::int64_t skip_momentum = has_momentum ? skip(request.out[1]) : 0;
-    return visit_float(op.name(), request.out[0].dtype, [&](auto zero) {
-        using T = decltype(zero);
-        return make_cuda_kernel(request, [=, begin = op.begin, end = op.end, first = op.first_segment,
-                                          last = op.last_segment](const Queue& queue, const Invocation& v) {
-            T* momentum = has_momentum ? v.output<T>(1) : nullptr;
-            launch(queue, "sgd_update", end - begin,
-                   SgdElement<T>{begin, v.input<Segment>(1), first, last, v.agreed, v.input<T>(0) + skip_gradients,
-                                 v.output<T>(0) + skip_parameters,
-                                 momentum != nullptr ? momentum + skip_momentum : nullptr});
-        });
-    });
-}
 
 KernelPtr make_increment_counter(const IncrementCounter& /*op*/, KernelRequest& request) {
     return make_cuda_kernel(request, [](const Queue& queue, const Invocation& v) {

@@ -1,5 +1,4 @@
-// What happens to one element: the arithmetic that CPU loops and CUDA kernels share. Inlined always, so that a file
-// compiled for a newer instruction set leaves no copy of it for the linker to pick.
+// What happens to a single element: the arithmetic that CPU loops and CUDA kernels share.
 #pragma once
 
 #include <cmath>
@@ -7,13 +6,8 @@
 #include <type_traits>
 
 #include "lockstep/ops/internal/operations.h"
+#include "lockstep/runtime/element.h"
 #include "lockstep/runtime/random.h"
-
-#if defined(__CUDACC__)
-#define LOCKSTEP_ELEMENT __host__ __device__ __forceinline__
-#else
-#define LOCKSTEP_ELEMENT inline __attribute__((always_inline))
-#endif
 
 namespace lockstep::element {
 
@@ -28,23 +22,6 @@ LOCKSTEP_ELEMENT T binary(T a, T b) {
     if constexpr (kind == BinaryKind::sub) return static_cast<T>(static_cast<W>(a) - static_cast<W>(b));
     if constexpr (kind == BinaryKind::mul) return static_cast<T>(static_cast<W>(a) * static_cast<W>(b));
     if constexpr (kind == BinaryKind::div) return static_cast<T>(a / b);
-}
-
-/// relu keeps NaN, as PyTorch does.
-template <UnaryKind kind, class T>
-LOCKSTEP_ELEMENT T unary(T x) {
-    if constexpr (kind == UnaryKind::relu) return x < T(0) ? T(0) : x;
-    if constexpr (kind == UnaryKind::neg) return static_cast<T>(-static_cast<Wrapping<T>>(x));
-    if constexpr (kind == UnaryKind::exp) return std::exp(x);
-    if constexpr (kind == UnaryKind::log) return std::log(x);
-    if constexpr (kind == UnaryKind::sqrt) return std::sqrt(x);
-    if constexpr (kind == UnaryKind::square) return binary<BinaryKind::mul>(x, x);
-}
-
-/// Of what ReLU made; NaN hands the gradient on, as in PyTorch.
-template <class T>
-LOCKSTEP_ELEMENT T relu_backward(T dy, T y) {
-    return y <= T(0) ? T(0) : dy;
 }
 
 template <class T>
@@ -71,28 +48,6 @@ LOCKSTEP_ELEMENT T mask_value(std::uint32_t bits, float p, T keep) {
 template <class T>
 LOCKSTEP_ELEMENT T mask_keep(double p) {
     return p < 1 ? static_cast<T>(1 / (1 - p)) : T(0);
-}
-
-template <class T>
-LOCKSTEP_ELEMENT const SgdRates<T>& rates_of(const Segment& segment) {
-    if constexpr (std::is_same_v<T, double>)
-        return segment.f64;
-    else
-        return segment.f32;
-}
-
-/// torch.optim.SGD for one parameter. Without momentum `buffer` is neither read nor written; where the segment has
-/// none yet, it becomes the gradient.
-template <class T>
-LOCKSTEP_ELEMENT void sgd(const Segment& segment, T gradient, T& parameter, T& buffer) {
-    const SgdRates<T>& rates = rates_of<T>(segment);
-    T d = segment.maximize != 0 ? -gradient : gradient;
-    if (rates.weight_decay != 0) d += rates.weight_decay * parameter;
-    if (rates.momentum != 0) {
-        buffer = segment.has_momentum != 0 ? rates.momentum * buffer + (T(1) - rates.dampening) * d : d;
-        d = segment.nesterov != 0 ? d + rates.momentum * buffer : buffer;
-    }
-    parameter -= rates.lr * d;
 }
 
 /// Count, mean and sum of squared deviations of some values of one channel.

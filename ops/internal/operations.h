@@ -22,20 +22,7 @@ struct Binary final : Operation {
     BinaryKind kind;
     std::string_view name() const override;
     void describe(Signature& s) const override { s.add(kind); }
-};
-
-enum class UnaryKind : std::uint8_t { relu, neg, exp, log, sqrt, square };
-/// in: x (any layout; opaque is kept); out: y
-struct Unary final : Operation {
-    explicit Unary(UnaryKind k) : kind(k) {}
-    UnaryKind kind;
-    std::string_view name() const override;
-    void describe(Signature& s) const override { s.add(kind); }
-};
-
-/// in: dy, y (any layout, brought to that of y); out: dx = y <= 0 ? 0 : dy, which is dy where y is NaN
-struct ReluBackward final : Operation {
-    std::string_view name() const override { return "relu_backward"; }
+    bool is_elementwise() const override { return true; }
 };
 
 /// x + no_shift is x for every x; + 0 would make 0 of -0.
@@ -46,6 +33,7 @@ struct Affine final : Operation {
     double scale, shift;
     std::string_view name() const override { return "affine"; }
     void describe(Signature& s) const override { s.add(scale).add(shift); }
+    bool is_elementwise() const override { return true; }
 };
 
 // ---- reductions and indexing (Sum: core_operations.h)
@@ -285,35 +273,6 @@ struct CheckFinite final : Operation {
 struct SumOverShards final : Operation {
     std::string_view name() const override { return "sum_over_shards"; }
     Span span() const override { return Span::all_shards; }
-};
-
-// ---- updates of arenas ----------------------------------------------------------------------------------------
-
-/// Settings of torch.optim.SGD in the type that the update computes in.
-template <class T>
-struct SgdRates {
-    T lr = 0, weight_decay = 0, momentum = 0, dampening = 0;
-};
-/// One parameter in its arena, as kernels see it (device memory).
-struct Segment {
-    std::int64_t begin = 0, end = 0;  ///< elements of the arena
-    SgdRates<double> f64;
-    SgdRates<float> f32;  ///< the same, rounded once: a GPU would convert them for every element, slowly
-    std::int32_t nesterov = 0, maximize = 0;
-    std::int32_t trainable = 1;
-    std::int32_t has_momentum = 0;  ///< 0 until the first update: the buffer starts as the gradient (PyTorch)
-};
-/// Stochastic gradient descent (torch.optim.SGD) over elements [begin, end) of an arena, for the segments in
-/// [first_segment, last_segment). Runs when the step is good.
-/// in: gradients, segments (bytes, u8); out (in place): parameters, momentum (may be undefined)
-struct SgdUpdate final : Operation {
-    SgdUpdate(std::int64_t b, std::int64_t e, int first, int last)
-        : begin(b), end(e), first_segment(first), last_segment(last) {}
-    std::int64_t begin, end;
-    int first_segment, last_segment;
-    std::string_view name() const override { return "sgd_update"; }
-    void describe(Signature& s) const override { s.add(begin).add(end).add(first_segment).add(last_segment); }
-    bool commits() const override { return true; }
 };
 
 }  // namespace lockstep

@@ -35,6 +35,12 @@ struct AgreeStatus final : Operation {
     std::string_view name() const override { return "agree_status"; }
 };
 
+/// Ends a step that may have been skipped: the next one goes on as behind a good one. Any other status stays.
+/// out: the agreed word of a device, in place
+struct ForgetSkip final : Operation {
+    std::string_view name() const override { return "forget_skip"; }
+};
+
 /// Counts a finished step in a device's StepState (u8 bytes), when the step is good: the micro-step, or the step (the
 /// micro-step then starts at 0).
 /// out: StepState, in place
@@ -50,24 +56,6 @@ struct AdvanceStep final : Operation {
 /// in: bytes (u8); out: as many bytes, in place
 struct TakeOver final : Operation {
     std::string_view name() const override { return "take_over"; }
-    bool commits() const override { return true; }
-};
-
-/// Takes over what the host wrote for every segment, all fields but has_momentum, which devices keep themselves.
-/// in: segments as the host wants them (bytes); out: segments, in place
-struct StoreSegments final : Operation {
-    std::string_view name() const override { return "store_segments"; }
-};
-
-/// Sets has_momentum of the segments named, when the step is good.
-/// out: segments, in place
-struct MarkUpdated final : Operation {
-    explicit MarkUpdated(std::vector<int> s) : segments(std::move(s)) {}
-    std::vector<int> segments;
-    std::string_view name() const override { return "mark_updated"; }
-    void describe(Signature& s) const override {
-        for (const int segment : segments) s.add(segment);
-    }
     bool commits() const override { return true; }
 };
 

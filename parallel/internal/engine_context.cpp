@@ -5,7 +5,8 @@
 namespace lockstep {
 
 ControlBlock::ControlBlock(Device device, int shards)
-    : memory_(Buffer::allocate(Stream::of(device), spacing * static_cast<std::size_t>(3 + shards), "control")) {
+    : memory_(
+          Buffer::allocate(Stream::of(device), spacing * static_cast<std::size_t>(first_shard + shards), "control")) {
     Stream& stream = Stream::of(device);
     stream.fill(memory_->data(), 0, memory_->bytes());
     stream.synchronize();
@@ -41,8 +42,14 @@ void EngineContext::pass_on_eager_reports(bool gradients) const {
 }
 
 std::shared_ptr<Buffer> EngineContext::scratch(Stream& stream, std::size_t bytes) {
-    auto& memory = scratches[&stream];
+    auto& memory = scratches_[&stream];
     if (!memory || memory->bytes() < bytes) memory = Buffer::allocate(stream, bytes, "scratch");
+    return memory;
+}
+
+std::shared_ptr<Buffer> EngineContext::temporaries(Stream& stream, std::size_t bytes) {
+    auto& memory = temporaries_[&stream];
+    if (!memory || memory->bytes() < bytes) memory = Buffer::allocate(stream, bytes, "temporaries");
     return memory;
 }
 
@@ -51,22 +58,10 @@ std::shared_ptr<Buffer> EngineContext::exchange_staging(std::size_t bytes) {
     return exchange_staging_;
 }
 
-namespace {
-
-std::shared_ptr<Buffer> zeroed(Device device, std::size_t bytes, const char* what) {
-    Stream& stream = Stream::of(device);
-    auto memory = Buffer::allocate(stream, bytes, what);
-    stream.fill(memory->data(), 0, memory->bytes());
-    stream.synchronize();
-    return memory;
-}
-
-}  // namespace
-
 const std::vector<std::shared_ptr<Buffer>>& EngineContext::sums_to_add() {
     if (sums_to_add_.empty())
         for (const ArenaLayout& layout : store->parameters())
-            sums_to_add_.push_back(zeroed(devices[0], layout.bytes(), "gradients of one backward"));
+            sums_to_add_.push_back(Buffer::zeroed(devices[0], layout.bytes(), "gradients of one backward"));
     return sums_to_add_;
 }
 
@@ -74,8 +69,8 @@ const std::shared_ptr<Buffer>& EngineContext::slot(int device, int index, int tu
     auto& memory = slots_[{device, index}];
     // Buckets leave gaps between parameters alone: what lies there is added up as well, and should be numbers.
     if (!memory)
-        memory = zeroed(devices[device], (cut->largest() + 255) / 256 * 256 * static_cast<std::size_t>(turns),
-                        "partial sums");
+        memory = Buffer::zeroed(devices[device], (cut->largest() + 255) / 256 * 256 * static_cast<std::size_t>(turns),
+                                "partial sums");
     return memory;
 }
 

@@ -25,31 +25,40 @@
 
 namespace lockstep {
 
-/// Where the value of a step's loss lies on the first device; nowhere by default.
-struct LossPlace {
-    const void* address = nullptr;
-    DType dtype = DType::f32;
+/// Where a step's numbers lie on the first device; nowhere by default.
+struct StepNumbers {
+    const void* loss = nullptr;
+    DType loss_dtype = DType::f32;
+    const void* norm = nullptr;           ///< of the gradients (f64)
+    const StatusWord* outcome = nullptr;  ///< null: the agreed word
 };
 
-/// Control words of one device: StepState, the agreed status, the loss, and one status word a shard.
+/// Control words of one device: StepState, the agreed status, the loss, the norm of the gradients, the outcome of a
+/// step that may be skipped, and one status word a shard.
 class ControlBlock {
 public:
     ControlBlock(Device device, int shards);
     StepState* step() const { return static_cast<StepState*>(memory_->data()); }
     StatusWord* agreed() const { return reinterpret_cast<StatusWord*>(at(1)); }
     const void* loss() const { return at(2); }  ///< of the last step, in its dtype
-    StatusWord* shard(int shard) const { return reinterpret_cast<StatusWord*>(at(3 + shard)); }
+    const void* norm() const { return at(3); }  ///< of the last step's gradients, in f64
+    /// Of the last step that may have been skipped.
+    const StatusWord* outcome() const { return reinterpret_cast<const StatusWord*>(at(4)); }
+    StatusWord* shard(int shard) const { return reinterpret_cast<StatusWord*>(at(first_shard + shard)); }
     const std::shared_ptr<Buffer>& memory() const { return memory_; }
     /// Where the status words of some shards lie, `spacing` bytes each.
     PlaceRef statuses(ShardRange shards) const {
-        return fixed(memory_, spacing * static_cast<std::size_t>(3 + shards.first),
+        return fixed(memory_, spacing * static_cast<std::size_t>(first_shard + shards.first),
                      spacing * static_cast<std::size_t>(shards.size()));
     }
     PlaceRef agreed_place() const { return fixed(memory_, spacing, sizeof(StatusWord)); }
     PlaceRef loss_place(DType dtype) const { return fixed(memory_, 2 * spacing, size_of(dtype)); }
+    PlaceRef norm_place() const { return fixed(memory_, 3 * spacing, sizeof(double)); }
+    PlaceRef outcome_place() const { return fixed(memory_, 4 * spacing, sizeof(StatusWord)); }
     static constexpr std::size_t spacing = 64;  // a cache line each: shards of one device report at the same time
 
 private:
+    static constexpr int first_shard = 5;
     char* at(int slot) const { return static_cast<char*>(memory_->data()) + spacing * static_cast<std::size_t>(slot); }
     std::shared_ptr<Buffer> memory_;
 };
@@ -116,7 +125,8 @@ struct EngineContext {
     void pass_on_eager_reports(bool gradients) const;
     /// Scratch memory of at least `bytes` bytes that all tasks of `stream` share.
     std::shared_ptr<Buffer> scratch(Stream& stream, std::size_t bytes);
-    std::map<Stream*, std::shared_ptr<Buffer>> scratches;
+    /// Likewise for what tasks of `stream` leave to the next ones of theirs.
+    std::shared_ptr<Buffer> temporaries(Stream& stream, std::size_t bytes);
     /// Pinned memory of at least `bytes` bytes that all operations of the exchange stream share, where the host cannot
     /// use the device's.
     std::shared_ptr<Buffer> exchange_staging(std::size_t bytes);
@@ -131,6 +141,7 @@ struct EngineContext {
     const std::shared_ptr<Buffer>& received(int index);
 
 private:
+    std::map<Stream*, std::shared_ptr<Buffer>> scratches_, temporaries_;
     std::shared_ptr<Buffer> exchange_staging_;
     std::vector<std::shared_ptr<Buffer>> received_;
     std::vector<std::shared_ptr<Buffer>> sums_to_add_;

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/unary_functions.h"
 
 namespace lockstep {
 
@@ -54,10 +55,9 @@ public:
     void run() {
         for (std::size_t i = 0; i < program_.records.size(); ++i) {
             const Record& record = program_.records[i];
-            const auto* unary = dynamic_cast<const Unary*>(record.operation.get());
-            if (unary != nullptr && unary->kind == UnaryKind::relu)
+            if (dynamic_cast<const Unary<Relu>*>(record.operation.get()) != nullptr)
                 forward(i);
-            else if (dynamic_cast<const ReluBackward*>(record.operation.get()) != nullptr)
+            else if (dynamic_cast<const UnaryBackward<Relu>*>(record.operation.get()) != nullptr)
                 backward(i);
             else if (const auto* pool = dynamic_cast<const MaxPool2dBackward*>(record.operation.get()))
                 backward_of_pool(i, pool->geometry);
@@ -111,7 +111,7 @@ private:
         const auto pooling = uses_.maker(where);
         if (!maker || !pooling || *pooling > *maker) return;
         const Record& relu = at(*maker);
-        if (dynamic_cast<const ReluBackward*>(relu.operation.get()) == nullptr) return;
+        if (dynamic_cast<const UnaryBackward<Relu>*>(relu.operation.get()) == nullptr) return;
         replace(*maker, pool, std::make_shared<const MaxPool2dReluBackward>(geometry), {relu.in[0], where, relu.in[1]});
     }
 

@@ -11,9 +11,9 @@ namespace lockstep {
 namespace {
 
 /// 0 where there is no loss.
-double value_of(const std::byte* reported, LossPlace place) {
-    if (!place.address) return 0;
-    if (place.dtype == DType::f64) return *reinterpret_cast<const double*>(reported);
+double value_of(const std::byte* reported, const StepNumbers& numbers) {
+    if (!numbers.loss) return 0;
+    if (numbers.loss_dtype == DType::f64) return *reinterpret_cast<const double*>(reported);
     return static_cast<double>(*reinterpret_cast<const float*>(reported));
 }
 
@@ -32,16 +32,20 @@ int InFlight::begin() {
     return slot;
 }
 
-void InFlight::end(int slot, LossPlace loss, std::shared_ptr<StepLoss::State> state) {
+void InFlight::end(int slot, const StepNumbers& numbers, std::shared_ptr<StepLoss::State> state) {
     Slot& place = slots_[static_cast<std::size_t>(slot)];
     Stream& stream = context_.commit(0);
     auto* report = static_cast<Report*>(place.report->data());
-    stream.copy(&report->status, Device::host(), context_.control[0].agreed(), context_.devices[0], sizeof(StatusWord));
-    if (loss.address)
-        stream.copy(report->loss.data(), Device::host(), loss.address, context_.devices[0], size_of(loss.dtype));
+    stream.copy(&report->status, Device::host(), numbers.outcome ? numbers.outcome : context_.control[0].agreed(),
+                context_.devices[0], sizeof(StatusWord));
+    if (numbers.loss)
+        stream.copy(report->loss.data(), Device::host(), numbers.loss, context_.devices[0],
+                    size_of(numbers.loss_dtype));
+    if (numbers.norm)
+        stream.copy(&report->norm, Device::host(), numbers.norm, context_.devices[0], sizeof report->norm);
     stream.record(place.done);
     place.loss = std::move(state);
-    place.loss_place = loss;
+    place.numbers = numbers;
     place.busy = true;
 }
 
@@ -63,9 +67,12 @@ void InFlight::look_at(Slot& slot) {
     const auto* report = static_cast<const Report*>(slot.report->data());
     // Processes that train together refuse a step at the same call: so one that only failed here waits for its report.
     const bool failed = context_.job ? context_.health->failed_step >= 0 : context_.health->failed.load();
-    if (report->status.code != 0 || failed) refuse(report->status);
+    const bool skipped = report->status.code == static_cast<std::int32_t>(StatusCode::skipped);
+    if ((report->status.code != 0 && !skipped) || failed) refuse(report->status);
     if (slot.loss) {
-        slot.loss->value = value_of(report->loss.data(), slot.loss_place);
+        slot.loss->skipped = skipped;
+        slot.loss->value = value_of(report->loss.data(), slot.numbers);
+        if (slot.numbers.norm) slot.loss->grad_norm = report->norm;
         slot.loss->engine = nullptr;
         slot.loss.reset();
     }
@@ -98,7 +105,13 @@ std::string InFlight::describe(const StatusWord& status) const {
                 "step {}: the loss is not finite; the step was not taken, the model is as before it; "
                 "look at the batch and the learning rate",
                 status.step);
+        case StatusCode::gradients_not_finite:
+            return fmt::format(
+                "step {}: the norm of the gradients is not finite; the step was not taken, the model is as before it; "
+                "look at the batch and the learning rate, or leave error_if_nonfinite out",
+                status.step);
         case StatusCode::operation_failed:
+        case StatusCode::skipped:
         case StatusCode::good: break;
     }
     return fmt::format(

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "lockstep/parallel/internal/engine_context.h"
@@ -16,7 +17,9 @@ struct StepLoss::State {
     /// Null once the rest is there, for any thread.
     std::atomic<Engine*> engine = nullptr;
     bool refused = false;
+    bool skipped = false;
     double value = 0;
+    std::optional<double> grad_norm;
     std::string reason;  ///< why it was refused
     std::int64_t step = 0;
 };
@@ -31,7 +34,7 @@ public:
     /// Returns the number of the slot that the coming program uses.
     int begin();
     /// Enqueues the read-back behind the program.
-    void end(int slot, LossPlace loss, std::shared_ptr<StepLoss::State> state);
+    void end(int slot, const StepNumbers& numbers, std::shared_ptr<StepLoss::State> state);
     /// Looks at all programs in flight.
     void drain();
     /// Whether the program that `state` is of has come to its end.
@@ -43,6 +46,7 @@ private:
     struct Report {
         StatusWord status;
         alignas(double) std::array<std::byte, sizeof(double)> loss{};
+        double norm = 0;
     };
     struct Slot {
         explicit Slot(Device device) : done(device), report(Buffer::allocate_pinned(sizeof(Report))) {}
@@ -51,7 +55,7 @@ private:
         std::shared_ptr<Buffer> staging;
         std::shared_ptr<StepLoss::State> loss;
         bool busy = false;
-        LossPlace loss_place;
+        StepNumbers numbers;
     };
     void look_at(Slot& slot);
     [[noreturn]] void refuse(const StatusWord& status);

@@ -261,7 +261,7 @@ void LongerForm::clear_missing(const PlacedProgram& program) {
 
 LongerForm::PlacedUpdate& LongerForm::update_for(const Optimizer& optimizer, std::string_view with_gradient) {
     Signature key;
-    key.add(optimizer.id()).add(optimizer.has_momentum()).add(with_gradient);
+    key.add(optimizer.id()).add(std::string_view(optimizer.program_key())).add(with_gradient);
     if (PlacedUpdate* found = updates_.find(key.bytes())) return *found;
     const auto orphaned = [&](const PlacedUpdate& update) { return !context_.store->has_optimizer(update.optimizer); };
     if (updates_.full(context_.kept_programs) || updates_.any_of(orphaned)) {

@@ -8,23 +8,14 @@ namespace {
 
 constexpr std::size_t spacing = 64;  // a cache line each
 
-/// Zeroed memory that every stream may use.
-std::shared_ptr<Buffer> zeroed(Device device, std::size_t bytes, std::string_view tag) {
-    Stream& stream = Stream::of(device);
-    auto memory = Buffer::allocate(stream, bytes, tag);
-    stream.fill(memory->data(), 0, bytes);
-    stream.synchronize();
-    return memory;
-}
-
 }  // namespace
 
 MicroCarry::MicroCarry(const EngineContext& context, std::vector<DType> weights, DType loss, bool checks_loss)
     : weights_(std::move(weights)), loss_(loss), checks_loss_(checks_loss) {
     for (const Device device : context.devices)
-        slots_.push_back(zeroed(device, spacing * (2 + weights_.size()), "micro-steps"));
+        slots_.push_back(Buffer::zeroed(device, spacing * (2 + weights_.size()), "micro-steps"));
     for (const ArenaLayout& layout : context.store->buffers())
-        buffers_.push_back(zeroed(context.devices[0], layout.bytes(), "micro-steps"));
+        buffers_.push_back(Buffer::zeroed(context.devices[0], layout.bytes(), "micro-steps"));
 }
 
 PlaceRef MicroCarry::slot(int device, std::size_t number, std::size_t bytes) const {
@@ -35,9 +26,9 @@ const StepState* MicroCarry::step(int device) const {
     return static_cast<const StepState*>(slots_[static_cast<std::size_t>(device)]->data());
 }
 
-LossPlace MicroCarry::loss_on_device() const {
+const void* MicroCarry::loss_address() const {
     const PlaceRef place = loss();
-    return {static_cast<const char*>(place.memory->data()) + place.offset, loss_};
+    return static_cast<const char*>(place.memory->data()) + place.offset;
 }
 
 PlaceRef MicroCarry::in_copy(const EngineContext& context, PlaceRef place) const {

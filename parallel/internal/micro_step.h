@@ -29,7 +29,7 @@ public:
     /// The loss so far, on the first device.
     PlaceRef loss() const { return slot(0, 1 + weights_.size(), size_of(loss_)); }
     DType loss_dtype() const { return loss_; }
-    LossPlace loss_on_device() const;
+    const void* loss_address() const;
     bool checks_loss() const { return checks_loss_; }
     /// Copies of replica 0's buffer arenas, which the micro-steps bring forward.
     const std::vector<std::shared_ptr<Buffer>>& buffers() const { return buffers_; }

@@ -53,7 +53,8 @@ std::shared_ptr<BatchProgram> weighing_of(const BatchProgram& part) {
 }  // namespace
 
 MicroSteps::MicroSteps(EngineContext& context, const ConstantCache& constants,
-                       const std::vector<std::shared_ptr<BatchProgram>>& parts, Optimizer& optimizer, bool checks_loss)
+                       const std::vector<std::shared_ptr<BatchProgram>>& parts, Optimizer& optimizer,
+                       const GateRules& gate, bool checks_loss)
     : context_(context), parts_(parts) {
     require_alike(parts);
     const ShardProgram& one = *parts[0]->full;
@@ -70,7 +71,8 @@ MicroSteps::MicroSteps(EngineContext& context, const ConstantCache& constants,
         part->micro.present = parts[0]->cut.present;
         const UpdatePlan update{.optimizer = part->micro.weighs ? nullptr : &optimizer,
                                 .adds = !part->micro.first,
-                                .update = part->micro.last};
+                                .update = part->micro.last,
+                                .gate = gate};
         programs_.push_back(std::make_unique<PlacedProgram>(context, constants, part, update));
         in_order_.push_back(programs_.back().get());
     }

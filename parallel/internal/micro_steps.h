@@ -17,7 +17,8 @@ public:
     /// `parts`: one a micro-step. Throws InvalidArgument unless all have the same kinds of weights and deliver
     /// gradients of the same parameters.
     MicroSteps(EngineContext& context, const ConstantCache& constants,
-               const std::vector<std::shared_ptr<BatchProgram>>& parts, Optimizer& optimizer, bool checks_loss);
+               const std::vector<std::shared_ptr<BatchProgram>>& parts, Optimizer& optimizer, const GateRules& gate,
+               bool checks_loss);
 
     const std::vector<std::shared_ptr<BatchProgram>>& parts() const { return parts_; }
     /// All programs in the order in which they run.
@@ -25,7 +26,8 @@ public:
     /// Takes the memory that `enqueue` needs; throws OutOfMemory before anything is enqueued.
     void prepare();
     void enqueue(const BatchInputs& inputs, Phase phase);
-    LossPlace loss() const { return carry_->loss_on_device(); }
+    const void* loss() const { return carry_->loss_address(); }
+    DType loss_dtype() const { return carry_->loss_dtype(); }
 
 private:
     EngineContext& context_;

@@ -34,8 +34,8 @@ std::vector<std::shared_ptr<Storage>> constants_of(const ParameterStore& store,
     return found;
 }
 
-UpdatePlan plan_of(Optimizer* optimizer, GradientSync sync) {
-    return {.optimizer = optimizer, .accumulate = !optimizer, .sync = sync};
+UpdatePlan plan_of(Optimizer* optimizer, GradientSync sync, const GateRules& gate) {
+    return {.optimizer = optimizer, .accumulate = !optimizer, .sync = sync, .gate = gate};
 }
 
 bool checks_traces() {
@@ -124,11 +124,11 @@ ProgramCache::Placed ProgramCache::place(const ProgramCall& call, std::span<cons
     for (const BatchCut& cut : cuts) parts.push_back(batch_program(call, cut, in_micro_steps));
     Placed fresh = with_constants({parts.begin(), parts.end()}, optimizer);
     if (in_micro_steps)
-        fresh.micro_steps =
-            std::make_unique<MicroSteps>(context_, constants_, parts, *optimizer, nan_policy_ == NanPolicy::stop);
+        fresh.micro_steps = std::make_unique<MicroSteps>(context_, constants_, parts, *optimizer, call.gate,
+                                                         nan_policy_ == NanPolicy::stop);
     else
-        fresh.program =
-            std::make_unique<PlacedProgram>(context_, constants_, std::move(parts[0]), plan_of(optimizer, call.sync));
+        fresh.program = std::make_unique<PlacedProgram>(context_, constants_, std::move(parts[0]),
+                                                        plan_of(optimizer, call.sync, call.gate));
     return fresh;
 }
 
@@ -144,15 +144,17 @@ void ProgramCache::begin_key(const ProgramCall& call, const BatchCut& first, boo
     key_.add(first.rows).add(first.chunk).add(first.base_row).add(first.first_shard);
 }
 
-void ProgramCache::add_to_key(GradientSync sync, const Optimizer* optimizer) {
-    // Programs keep the optimizer's memory in their tasks, of which there is more once it has momentum.
-    key_.add(sync).add(optimizer ? optimizer->id() : 0).add(optimizer && optimizer->has_momentum());
+void ProgramCache::add_to_key(GradientSync sync, const Optimizer* optimizer, const GateRules& gate) {
+    // Programs keep the optimizer's memory in their tasks.
+    key_.add(sync).add(optimizer ? optimizer->id() : 0);
+    if (optimizer) key_.add(std::string_view(optimizer->program_key()));
+    gate.describe(key_);
 }
 
 ProgramCache::Placed& ProgramCache::kept(const ProgramCall& call, std::span<const BatchCut> cuts, bool in_micro_steps,
                                          Optimizer* optimizer) {
     begin_key(call, cuts[0], in_micro_steps);
-    add_to_key(call.sync, optimizer);
+    add_to_key(call.sync, optimizer, call.gate);
     Placed* placed = placed_.find(key_.bytes());
     if (!placed) return placed_.add(key_.bytes(), place(call, cuts, in_micro_steps, optimizer));
     if (checks_traces() && placed->program) require_unchanged(call, placed->program->batch(), false);
@@ -175,17 +177,17 @@ const TracedBatch& ProgramCache::traced(const ProgramCall& call, const BatchCut&
 }
 
 PlacedProgram& ProgramCache::placed(const std::shared_ptr<const BatchProgram>& batch, GradientSync sync,
-                                    Optimizer* optimizer, const UsedParameters* used) {
+                                    Optimizer* optimizer, const UsedParameters* used, const GateRules& gate) {
     key_.clear();
     key_.add(reinterpret_cast<std::uintptr_t>(batch.get()));  // which the program keeps
     if (used) key_.add(used->bytes());
-    add_to_key(sync, optimizer);
+    add_to_key(sync, optimizer, gate);
     if (Placed* found = placed_.find(key_.bytes())) {
         refresh_constants(*found);
         return *found->program;
     }
     Placed fresh = with_constants({batch}, optimizer);
-    fresh.program = std::make_unique<PlacedProgram>(context_, constants_, batch, plan_of(optimizer, sync), used);
+    fresh.program = std::make_unique<PlacedProgram>(context_, constants_, batch, plan_of(optimizer, sync, gate), used);
     return *placed_.add(key_.bytes(), std::move(fresh)).program;
 }
 

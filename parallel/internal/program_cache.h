@@ -21,6 +21,7 @@ struct ProgramCall {
     const std::vector<bool>& wants_gradient;
     const ModelFunction& model;
     GradientSync sync = GradientSync::new_ones;
+    GateRules gate = {};  ///< of a step
 };
 
 /// A batch program with what it uses.
@@ -48,7 +49,7 @@ public:
     /// Such a program, placed for the parameters that all ranks use when it is new; null: those that it uses itself.
     /// Valid as those of `get`.
     PlacedProgram& placed(const std::shared_ptr<const BatchProgram>& batch, GradientSync sync, Optimizer* optimizer,
-                          const UsedParameters* used);
+                          const UsedParameters* used, const GateRules& gate = {});
     std::uint64_t traces() const { return traces_; }
 
 private:
@@ -66,7 +67,7 @@ private:
     Placed with_constants(const std::vector<std::shared_ptr<const BatchProgram>>& parts, const Optimizer* optimizer);
     void refresh_constants(const Placed& placed);
     void begin_key(const ProgramCall& call, const BatchCut& first, bool micro_step);
-    void add_to_key(GradientSync sync, const Optimizer* optimizer);
+    void add_to_key(GradientSync sync, const Optimizer* optimizer, const GateRules& gate);
     /// The key but for the rows and the optimizer.
     void describe(const ProgramCall& call, bool micro_step, Signature& text) const;
     ShardProgram trace(const ProgramCall& call, std::int64_t rows, bool micro_step) const;

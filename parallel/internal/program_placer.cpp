@@ -321,6 +321,20 @@ void ProgramPlacer::place_advance(int device, bool whole_step) {
     schedule_.run(
         stream, flat_task(context_, stream, device, std::make_shared<const AdvanceStep>(whole_step), {}, {}, {state},
                           {fixed(context_.control[static_cast<std::size_t>(device)].memory(), 0, sizeof(StepState))}));
+    if (whole_step && update_.gate.skip_nonfinite) place_forgetting_of_skip(device);
+}
+
+void ProgramPlacer::place_forgetting_of_skip(int device) {
+    Stream& stream = context_.commit(device);
+    const PlaceRef agreed = context_.control[static_cast<std::size_t>(device)].agreed_place();
+    if (device == 0) {
+        schedule_.copy(stream, {agreed, context_.control[0].outcome_place(), agreed.bytes});
+        for (int d = 1; d < context_.devices.size(); ++d)  // they copy what is agreed on from here
+            schedule_.wait(stream, schedule_.record(context_.commit(d)));
+    }
+    const TensorMeta word = TensorMeta::contiguous(DType::u8, {sizeof(StatusWord)});
+    schedule_.run(stream,
+                  flat_task(context_, stream, device, std::make_shared<const ForgetSkip>(), {}, {}, {word}, {agreed}));
 }
 
 void ProgramPlacer::place_loss_of_step() {
@@ -381,9 +395,9 @@ void ProgramPlacer::place() {
     const Turn everything{static_cast<long>(full.records.size()), static_cast<long>(last.records.size())};
     place_folds(everything);
     place_buckets(everything);
-    // Nobody waits for buffers: a kernel of backward that throws finds them as they were.
-    if (commits_ && !separate && micro.last) place_commits();
     reducer_.finish(placed_.buckets_);
+    // Nobody waits for buffers: a kernel of backward that throws, and a step that is skipped, find them as they were.
+    if (commits_ && !separate && micro.last) place_commits();
     if (ordinary_step)
         place_end_of_step();
     else if (micro.last)

@@ -29,6 +29,8 @@ private:
     void place_record(int shard, const Record& record, bool forward);
     void place_span(const Turn& turn);
     void place_agreement();
+    /// Notes how a step ended that may have been skipped; the next one is not concerned.
+    void place_forgetting_of_skip(int device);
     void place_commits();
     void place_commit_records(Stream& root);
     /// Sums elements [begin, end) of a segment over the shards of `node`.

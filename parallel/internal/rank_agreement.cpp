@@ -157,9 +157,9 @@ void take_state(EngineContext& context, const std::vector<Optimizer*>& optimizer
     for (const auto& arena : context.store->replicas()[0].buffers) take_values(context, *arena, root);
     for (Optimizer* optimizer : optimizers) {
         const OptimizerState& state = context.state(*optimizer, 0);
-        for (const auto* arenas : {&state.segments, &state.momentum})
-            for (const auto& arena : *arenas)
-                if (arena) take_values(context, *arena, root);
+        for (const auto& rows : state.rows) take_values(context, *rows, root);
+        for (const auto& [name, elements] : state.elements)
+            for (const auto& arena : elements) take_values(context, *arena, root);
     }
     take_values(context, *context.control[0].memory(), root);
 }

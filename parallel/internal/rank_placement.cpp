@@ -144,6 +144,9 @@ void ProgramPlacer::place_fingerprint(const std::vector<std::size_t>& offsets) {
     add(std::int64_t{update_.optimizer != nullptr});
     add(static_cast<std::int64_t>(update_.sync));
     add(std::int64_t{context_.hook != nullptr});
+    Signature gate;
+    update_.gate.describe(gate);
+    for (const char byte : gate.bytes()) add(byte);
     std::vector<PlaceRef> all;
     for (int rank = 0; rank < context_.ranks(); ++rank)
         all.push_back(report_.parts->at(rank, offsets[static_cast<std::size_t>(rank)], sizeof(Fingerprint)));

@@ -1,7 +1,9 @@
 #include "lockstep/parallel/internal/reducer.h"
 
 #include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/ops/internal/update_operations.h"
 #include "lockstep/parallel/internal/exchange.h"
+#include "lockstep/parallel/internal/placed_update.h"
 
 namespace lockstep {
 
@@ -77,7 +79,7 @@ Stream& Reducer::communicate(int device) {
 }
 
 Stream& Reducer::summing(int device) {
-    const bool updates_at_once = update_.optimizer && update_.update && !update_.adds && !sums_->uses_slots();
+    const bool updates_at_once = update_.updates_each_bucket() && !update_.adds && !sums_->uses_slots();
     return updates_at_once ? context_.commit(device) : communicate(device);
 }
 
@@ -159,21 +161,14 @@ void Reducer::update(int device, const Bucket& part) {
     if (part.elements() == 0) return;
     const auto arena = static_cast<std::size_t>(part.arena);
     const OptimizerState& state = context_.state(*update_.optimizer, device);
-    const TensorMeta meta = flat(context_, part);
-    const TensorMeta table =
-        TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(state.segments[arena]->bytes())});
+    UpdateMemory memory{range(context_, device, &Replica::gradients, part),
+                        range(context_, device, &Replica::parameters, part),
+                        fixed(state.rows[arena], 0, state.rows[arena]->bytes()),
+                        {}};
     const std::int64_t place = context_.cut->place_of_state(part, device);
-    std::vector<PlaceRef> out{range(context_, device, &Replica::parameters, part)};
-    if (state.momentum[arena]) out.push_back(elements_at(context_, state.momentum[arena], part, place));
-    Stream& stream = context_.commit(device);
-    TaskSpec task =
-        flat_task(context_, stream, device,
-                  update_.optimizer->update(part.begin, part.end, part.first_segment, part.last_segment), {meta, table},
-                  {range(context_, device, &Replica::gradients, part),
-                   fixed(state.segments[arena], 0, state.segments[arena]->bytes())},
-                  std::vector<TensorMeta>(out.size(), meta), out);
-    task.updates = true;
-    schedule_.run(stream, std::move(task));
+    for (const auto& [name, elements] : state.elements)
+        memory.states.emplace(name, elements_at(context_, elements[arena], part, place));
+    place_update(context_, schedule_, device, *update_.optimizer, part, memory);
 }
 
 void Reducer::broadcast(const Bucket& bucket) {
@@ -222,18 +217,15 @@ void Reducer::reduce(const Bucket& bucket, const std::vector<int>& ready, bool l
         for (int d = 0; d < context_.devices.size(); ++d) {
             const Bucket part = context_.cut->slice(bucket, d);
             brought(d, part);
-            if (!update_.update) continue;
+            if (!update_.updates_each_bucket()) continue;
             update(d, part);
             updated.push_back(schedule_.record(context_.commit(d)));
         }
-        if (update_.update) gather_slices(bucket, updated);
+        if (update_.updates_each_bucket()) gather_slices(bucket, updated);
     } else {
         brought(0, bucket);
         if (update_.accumulate) accumulate(bucket);
-        if (update_.optimizer && update_.update) {
-            update(0, bucket);
-            broadcast(bucket);
-        }
+        if (update_.updates_each_bucket()) update_bucket(bucket);
     }
     if (sums_->uses_slots()) read_[static_cast<std::size_t>(turn_)] = std::move(read);
     turn_ = (turn_ + 1) % PartialSums::turns;
@@ -263,6 +255,31 @@ void Reducer::update_from_root(const Bucket& bucket) {
     gather_slices(bucket, updated);
 }
 
+void Reducer::update_bucket(const Bucket& bucket) {
+    if (!by_slices()) {
+        update(0, bucket);
+        broadcast(bucket);
+        return;
+    }
+    std::vector<int> updated;
+    for (int d = 0; d < context_.devices.size(); ++d) {
+        update(d, context_.cut->slice(bucket, d));
+        updated.push_back(schedule_.record(context_.commit(d)));
+    }
+    gather_slices(bucket, updated);
+}
+
+void Reducer::pass_gate(const std::vector<Bucket>& buckets) {
+    std::vector<std::vector<Bucket>> parts(static_cast<std::size_t>(context_.cut->updating()));
+    for (const Bucket& bucket : buckets)
+        for (std::size_t d = 0; d < parts.size(); ++d) {
+            const Bucket part = by_slices() ? context_.cut->slice(bucket, static_cast<int>(d)) : bucket;
+            if (part.elements() > 0) parts[d].push_back(part);
+        }
+    GatePlacer(context_, schedule_, *update_.optimizer, std::move(parts)).place(update_.gate);
+    for (const Bucket& bucket : buckets) update_bucket(bucket);
+}
+
 void Reducer::gather_slices(const Bucket& bucket, const std::vector<int>& updated) {
     for (int d = 0; d < context_.devices.size(); ++d)
         for (int other = 0; other < context_.devices.size(); ++other) {
@@ -276,21 +293,25 @@ void Reducer::gather_slices(const Bucket& bucket, const std::vector<int>& update
 }
 
 void Reducer::finish(const std::vector<Bucket>& buckets) {
-    if (!update_.optimizer || !update_.update || !update_.optimizer->has_momentum()) return;
+    if (!update_.optimizer || !update_.update) return;
+    if (!gate_is_empty()) pass_gate(buckets);
+    if (!update_.optimizer->counts_updates()) return;
     for (int d = 0; d < (by_slices() ? context_.devices.size() : 1); ++d) {
         OptimizerState& state = context_.state(*update_.optimizer, d);
-        for (std::size_t a = 0; a < state.segments.size(); ++a) {
-            std::vector<int> segments;
+        for (std::size_t a = 0; a < state.rows.size(); ++a) {
+            std::set<int> updated;  // a parameter may lie in several buckets
             for (const Bucket& bucket : buckets)
                 if (bucket.arena == static_cast<int>(a))
-                    for (int i = bucket.first_segment; i < bucket.last_segment; ++i) segments.push_back(i);
-            if (segments.empty()) continue;
-            const TensorMeta table =
-                TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(state.segments[a]->bytes())});
+                    for (int i = bucket.first_segment; i < bucket.last_segment; ++i) updated.insert(i);
+            if (updated.empty()) continue;
+            const TensorMeta rows =
+                TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(state.rows[a]->bytes())});
             Stream& stream = context_.commit(d);
             schedule_.run(
-                stream, flat_task(context_, stream, d, std::make_shared<const MarkUpdated>(std::move(segments)), {}, {},
-                                  {table}, {fixed(state.segments[a], 0, state.segments[a]->bytes())}));
+                stream, flat_task(context_, stream, d,
+                                  std::make_shared<const CountUpdates>(
+                                      update_.optimizer->row_bytes(), std::vector<int>(updated.begin(), updated.end())),
+                                  {}, {}, {rows}, {fixed(state.rows[a], 0, state.rows[a]->bytes())}));
         }
     }
 }

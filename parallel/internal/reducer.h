@@ -9,6 +9,7 @@
 
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/parallel/internal/engine_context.h"
+#include "lockstep/parallel/internal/gradient_gate.h"
 #include "lockstep/parallel/internal/partial_sums.h"
 #include "lockstep/parallel/internal/schedule.h"
 
@@ -28,6 +29,10 @@ struct UpdatePlan {
     bool adds = false;   ///< micro-steps: added to the sums of earlier ones, in the gradient arenas of all who sum
     bool update = true;  ///< false: a later micro-step updates
     GradientSync sync = GradientSync::new_ones;
+    GateRules gate = {};  ///< what comes before the first update
+
+    /// A bucket is updated as soon as it is summed.
+    bool updates_each_bucket() const { return optimizer && update && gate.empty(); }
 };
 
 /// Appends the commands for one bucket after the other. Whatever outlives the step goes to streams that commit.
@@ -46,15 +51,17 @@ public:
     void reduce(const Bucket& bucket, const std::vector<int>& ready, bool last);
     /// Update and broadcast alone, for gradients that lie in the arena of device 0 (PyTorch's longer form).
     void update_from_root(const Bucket& bucket);
-    /// After the last bucket: notes on every device which segments have been updated.
+    /// After the last bucket: passes the gate and updates, where that was waited for; counts the updates of every
+    /// parameter.
     void finish(const std::vector<Bucket>& buckets);
     /// Devices whose communication streams have been used.
     const std::set<int>& communicating() const { return communicating_; }
 
 private:
     bool by_slices() const;
+    bool gate_is_empty() const { return update_.gate.empty(); }
     /// Parts of the step may have been committed when the bucket is summed: earlier ones update, or a forward has.
-    bool behind_commits() const { return !update_.optimizer || number_ > 0; }
+    bool behind_commits() const { return !update_.optimizer || (number_ > 0 && gate_is_empty()); }
     bool over_ranks() const { return context_.job && update_.sync != GradientSync::none; }
     /// Adds up lanes' sums on devices that have several, before others read them. Events to wait for: `ready` and more.
     std::vector<int> combine(const Bucket& bucket, std::vector<int> ready);
@@ -70,6 +77,9 @@ private:
     void call_hook(const Bucket& bucket, const PlaceRef& target);
     /// Adds the sum to what lies in device 0's gradient arena, when the step is good.
     void accumulate(const Bucket& bucket);
+    void pass_gate(const std::vector<Bucket>& buckets);
+    /// Updates a bucket wherever its sums lie, and spreads the weights.
+    void update_bucket(const Bucket& bucket);
     void update(int device, const Bucket& part);
     void broadcast(const Bucket& bucket);
     void gather_slices(const Bucket& bucket, const std::vector<int>& updated);

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/ops/internal/update_operations.h"
 #include "lockstep/parallel/internal/rank_agreement.h"
 #include "lockstep/runtime/error.h"
 
@@ -37,28 +37,28 @@ void ReplicaKeeper::refresh() {
 
 void ReplicaKeeper::store_settings(Optimizer& optimizer) {
     const std::uint64_t flags = context_.store->trainable_version();
+    while (!sent_settings_.empty() && sent_settings_.front().done.done()) sent_settings_.pop_front();
     for (int d = 0; d < context_.cut->updating(); ++d) {
         OptimizerState& state = context_.state(optimizer, d);
         if (state.settings_version == optimizer.settings_version() && state.trainable_version == flags) continue;
         Stream& stream = context_.commit(d);
-        Stream& memory_stream = Stream::of(context_.devices[d]);
-        stream.wait(memory_stream);  // new state is zeroed there
-        for (std::size_t a = 0; a < state.segments.size(); ++a) {
-            const std::vector<Segment> fresh = optimizer.segments(static_cast<int>(a));
-            const std::size_t bytes = fresh.size() * sizeof(Segment);
-            const auto staged = Buffer::allocate(stream, bytes, "settings");
-            const auto pinned = Buffer::allocate_pinned(bytes);
-            std::memcpy(pinned->data(), fresh.data(), bytes);
-            stream.copy(staged->data(), context_.devices[d], pinned->data(), Device::host(), bytes);
+        stream.wait(Stream::of(context_.devices[d]));  // new state is zeroed there
+        SentSettings& sent = sent_settings_.emplace_back(context_.devices[d]);
+        for (std::size_t a = 0; a < state.rows.size(); ++a) {
+            const std::vector<std::byte> fresh = optimizer.rows(static_cast<int>(a));
+            const auto staged = Buffer::allocate(stream, fresh.size(), "settings");
+            const auto pinned = Buffer::allocate_pinned(fresh.size());
+            std::memcpy(pinned->data(), fresh.data(), fresh.size());
+            stream.copy(staged->data(), context_.devices[d], pinned->data(), Device::host(), fresh.size());
             pinned->used_on(stream);
-            const TensorMeta table = TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(bytes)});
-            Schedule once;
-            once.run(stream, flat_task(context_, stream, d, std::make_shared<const StoreSegments>(), {table},
-                                       {fixed(staged, 0, bytes)}, {table}, {fixed(state.segments[a], 0, bytes)}));
-            Instance instance(once, {});
-            instance.enqueue(once, 0, once.size(), Phase::commit);
-            stream.synchronize();  // rare: a changed setting; the task's description goes away here
+            const TensorMeta rows = TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(fresh.size())});
+            sent.schedule.run(
+                stream, flat_task(context_, stream, d, std::make_shared<const StoreRows>(optimizer.row_bytes()), {rows},
+                                  {fixed(staged, 0, fresh.size())}, {rows}, {fixed(state.rows[a], 0, fresh.size())}));
         }
+        sent.instance = std::make_unique<Instance>(sent.schedule, std::vector<std::shared_ptr<Buffer>>());
+        sent.instance->enqueue(sent.schedule, 0, sent.schedule.size(), Phase::commit);
+        stream.record(sent.done);
         state.settings_version = optimizer.settings_version();
         state.trainable_version = flags;
     }

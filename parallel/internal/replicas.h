@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <memory>
 #include <vector>
 
 #include "lockstep/parallel/internal/placed_program.h"
@@ -30,8 +32,17 @@ public:
     const std::vector<std::uint64_t>& operations() const { return operations_; }
 
 private:
+    /// Settings on their way to a device. What has been enqueued refers to this.
+    struct SentSettings {
+        explicit SentSettings(Device device) : done(device) {}
+        Schedule schedule;
+        std::unique_ptr<Instance> instance;
+        Event done;
+    };
+
     EngineContext& context_;
     std::uint64_t version_ = ~std::uint64_t{0};
+    std::deque<SentSettings> sent_settings_;  ///< the latest
     std::vector<std::uint64_t> operations_;
 };
 

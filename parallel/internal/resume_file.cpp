@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "lockstep/parallel/internal/host_optimizer_state.h"
 #include "lockstep/parallel/internal/sealed_file.h"
 #include "lockstep/runtime/error.h"
 
@@ -20,7 +21,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* key = "lockstep";
-constexpr int current_version = 2, version_without_seal = 1;
+constexpr int current_version = 3, version_of_sgd_alone = 2, version_without_seal = 1;
 
 /// No run gets there; damage does.
 constexpr std::uint64_t largest_count = std::uint64_t{1} << 62;
@@ -38,31 +39,12 @@ std::uint32_t checksum(const std::filesystem::path& path) {
     return static_cast<std::uint32_t>(sum);
 }
 
-json to_json(const SgdOptions& group) {
-    return {{"lr", group.lr},
-            {"momentum", group.momentum},
-            {"dampening", group.dampening},
-            {"weight_decay", group.weight_decay},
-            {"nesterov", group.nesterov},
-            {"maximize", group.maximize}};
-}
-
-SgdOptions group_from(const json& text) {
-    SgdOptions group;
-    group.lr = text.at("lr").get<double>();
-    group.momentum = text.at("momentum").get<double>();
-    group.dampening = text.at("dampening").get<double>();
-    group.weight_decay = text.at("weight_decay").get<double>();
-    group.nesterov = text.at("nesterov").get<bool>();
-    group.maximize = text.at("maximize").get<bool>();
+/// Numbers and flags by name.
+std::map<std::string, double> group_from(const json& text) {
+    std::map<std::string, double> group;
+    for (const auto& [name, value] : text.items())
+        group[name] = value.is_boolean() ? (value.get<bool>() ? 1 : 0) : value.get<double>();
     return group;
-}
-
-bool sensible(const SgdOptions& group) {
-    const bool finite = std::isfinite(group.lr) && std::isfinite(group.momentum) && std::isfinite(group.dampening) &&
-                        std::isfinite(group.weight_decay);
-    return finite && group.lr >= 0 && group.momentum >= 0 && group.weight_decay >= 0 &&
-           (!group.nesterov || (group.momentum > 0 && group.dampening == 0));
 }
 
 /// What is wrong with it; empty: nothing.
@@ -122,18 +104,19 @@ void require_sensible(const RunState& run) {
 }
 
 void write_resume(AtomicFile& file, const std::filesystem::path& path, const std::string& weights, const RunState& run,
-                  const SGD& optimizer, const std::vector<SafetensorsTensor>& momentum) {
+                  const HostOptimizerState& optimizer) {
     json state = {{"version", current_version},   {"weights", weights}, {"epoch", run.epoch}, {"batch", run.batch},
                   {"batch_size", run.batch_size}, {"steps", run.steps}, {"seed", run.seed}};
     if (!run.fields.empty()) state["fields"] = run.fields;
-    for (int group = 0; group < optimizer.groups(); ++group) state["sgd"].push_back(to_json(optimizer.options(group)));
+    const SavedOptimizer& saved = optimizer.saved();
+    state["optimizer"] = {{"name", saved.name}, {"groups", saved.groups}, {"updates", saved.updates}};
     std::string text;
     try {
         text = state.dump();
     } catch (const json::exception&) {
         throw InvalidArgument("the state of a run cannot be saved: one of its fields is not UTF-8; use UTF-8");
     }
-    write_sealed(file, path, momentum, {{key, text}});
+    write_sealed(file, path, optimizer.tensors(), {{key, text}});
 }
 
 ResumeFile::ResumeFile(const std::filesystem::path& path) : ResumeFile(path, InputFile(path)) {}
@@ -144,22 +127,37 @@ ResumeFile::ResumeFile(const std::filesystem::path& path, InputFile opened)
         const auto text = file_.metadata().find(key);
         if (text == file_.metadata().end()) refuse_resume(path, "there is no state of a run in it");
         const json state = json::parse(text->second);
-        const int version = state.at("version").get<int>();
-        if (version != current_version && version != version_without_seal)
+        version_ = state.at("version").get<int>();
+        if (version_ < version_without_seal || version_ > current_version)
             refuse_resume(path, "it was written by another version of Lockstep");
-        if (sealed_ != (version == current_version)) refuse_resume(path, "its content is not what was written");
-        if (version == current_version)
+        if (sealed_ != (version_ != version_without_seal)) refuse_resume(path, "its content is not what was written");
+        if (sealed_)
             weights_ = state.at("weights").get<std::string>();
         else
             checksum_ = number_from<std::uint32_t>(state, "checkpoint_crc32", path);
         run_ = run_from(state, path);
-        for (const json& group : state.at("sgd")) {
-            groups_.push_back(group_from(group));
-            if (!sensible(groups_.back())) refuse_resume(path, "the optimizer's settings are out of range");
+        const bool of_sgd = version_ <= version_of_sgd_alone;
+        for (const json& group : of_sgd ? state.at("sgd") : state.at("optimizer").at("groups"))
+            optimizer_.groups.push_back(group_from(group));
+        if (of_sgd) {
+            optimizer_.name = "SGD";
+            for (const SafetensorsEntry& entry : file_.entries()) optimizer_.updates[entry.name] = 1;
+        } else {
+            optimizer_.name = state.at("optimizer").at("name").get<std::string>();
+            for (const auto& [name, count] : state.at("optimizer").at("updates").items()) {
+                optimizer_.updates[name] = count.get<std::int64_t>();
+                if (optimizer_.updates[name] < 0 ||
+                    static_cast<std::uint64_t>(optimizer_.updates[name]) > largest_count)
+                    refuse_resume(path, fmt::format("{} updates of {} cannot be", optimizer_.updates[name], name));
+            }
         }
     } catch (const json::exception&) {
         refuse_resume(path, "the state of the run is not the JSON it should be");
     }
+}
+
+std::string ResumeFile::tensor_name(const std::string& state, const std::string& parameter) const {
+    return version_ <= version_of_sgd_alone ? parameter : resume_tensor_name(state, parameter);
 }
 
 bool ResumeFile::belongs_to(const std::string& weights, const std::filesystem::path& checkpoint) const {

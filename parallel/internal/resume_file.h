@@ -3,15 +3,17 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
-#include "lockstep/ops/optimizer.h"
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/internal/atomic_file.h"
 #include "lockstep/parallel/safetensors.h"
 
 namespace lockstep::internal {
+
+class HostOptimizerState;
 
 /// Throws DataError: the state of a run cannot be used, and how to do without.
 [[noreturn]] void refuse_resume(const std::filesystem::path& path, const std::string& why);
@@ -22,7 +24,19 @@ void require_sensible(const RunState& run);
 /// Writes the state of a run whose weights have `weights` for their digest; commit() is the caller's. Throws
 /// InvalidArgument for texts that are not UTF-8, DataError when writing fails.
 void write_resume(AtomicFile& file, const std::filesystem::path& path, const std::string& weights, const RunState& run,
-                  const SGD& optimizer, const std::vector<SafetensorsTensor>& momentum);
+                  const HostOptimizerState& optimizer);
+
+/// The tensor that holds a state of a parameter.
+inline std::string resume_tensor_name(const std::string& state, const std::string& parameter) {
+    return state + '.' + parameter;
+}
+
+/// What such a file says of an optimizer, beside the tensors.
+struct SavedOptimizer {
+    std::string name;                                   ///< Optimizer::name
+    std::vector<std::map<std::string, double>> groups;  ///< settings by name; flags are 0 and 1
+    std::map<std::string, std::int64_t> updates;        ///< by parameter, where there were some
+};
 
 /// One that was read and checked, whole.
 class ResumeFile {
@@ -35,8 +49,10 @@ public:
     bool belongs_to(const std::string& weights, const std::filesystem::path& checkpoint) const;
     const std::filesystem::path& path() const { return path_; }
     const RunState& run() const { return run_; }
-    const std::vector<SgdOptions>& groups() const { return groups_; }
-    const SafetensorsFile& momentum() const { return file_; }
+    const SavedOptimizer& optimizer() const { return optimizer_; }
+    /// resume_tensor_name; files of version 1 and 2 have SGD's momentum under the parameter's own name.
+    std::string tensor_name(const std::string& state, const std::string& parameter) const;
+    const SafetensorsFile& tensors() const { return file_; }
 
 private:
     ResumeFile(const std::filesystem::path& path, InputFile opened);
@@ -44,7 +60,8 @@ private:
     bool sealed_;
     SafetensorsFile file_;
     RunState run_;
-    std::vector<SgdOptions> groups_;
+    SavedOptimizer optimizer_;
+    int version_ = 0;
     std::string weights_;         ///< from version 2 on
     std::uint32_t checksum_ = 0;  ///< of the checkpoint's bytes, in version 1
 };

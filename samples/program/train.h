@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/stop_signals.h"
 #include "lockstep/samples/program/options.h"

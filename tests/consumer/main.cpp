@@ -1,10 +1,13 @@
-// A program outside of Lockstep's build, with one header and one target: trains, saves, loads, catches an error.
+// A program outside of Lockstep's build, with one header and one target: trains, also with an optimizer of its own, on
+// several devices and in several processes, saves, loads, catches an error.
 #include <lockstep/lockstep.h>
 
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
+
+#include "lion.h"
 
 namespace ls = lockstep;
 
@@ -61,9 +64,52 @@ void train_save_and_load() {
     require(parameters(*again) == trained, "what was saved is not what was loaded");
 }
 
+/// Four steps with Lion, of a batch in eight shards.
+template <class Model>
+void train_with_lion(Model& model) {
+    Lion lion(model, {.lr = 0.01, .weight_decay = 0.1});
+    for (int step = 0; step < 4; ++step) {
+        std::vector<float> x, y;
+        for (int i = 0; i < 32; ++i) x.push_back(static_cast<float>((7 * i + step) % 11) - 5);
+        for (int i = 0; i < 16; ++i) y.push_back(static_cast<float>(i % 3));
+        model.step(lion, ls::Tensor::from(x, {16, 2}), ls::Tensor::from(y, {16, 1}), ls::mse_loss);
+    }
+    model.synchronize();
+}
+
+std::vector<float> trained_on(int devices) {
+    std::vector<ls::Device> list;
+    for (int i = 0; i < devices; ++i) list.push_back(ls::Device::cpu(i));
+    ls::manual_seed(4);
+    ls::DataParallel model(Net{}, ls::Devices(list), {.shards = 8});
+    train_with_lion(model);
+    return parameters(*model);
+}
+
+/// One of several processes.
+int train_as_rank() {
+    ls::ProcessGroup group({.backend = "shm"});
+    ls::manual_seed(4);
+    ls::DistributedDataParallel model(Net{}, group, {.shards = 8});
+    train_with_lion(model);
+    require(parameters(*model) == trained_on(1), "Lion has other bits in several processes");
+    group.barrier();
+    return 0;
+}
+
+void train_with_an_optimizer_of_its_own(const char* program) {
+    const ls::LaunchResult result = ls::launch({.command = {program, "rank"}, .processes = 2});
+    require(result.success(), result.str().c_str());
+    const std::vector<float> expected = trained_on(1);
+    for (const int devices : {3, 8}) require(trained_on(devices) == expected, "Lion has other bits on several devices");
+}
+
 }  // namespace
 
-int main() {
+int main(int count, char** words) {
+    if (count > 1) return train_as_rank();
+    setenv("LOCKSTEP_CPU_DEVICES", "8", 1);
+    train_with_an_optimizer_of_its_own(words[0]);
     train_save_and_load();
     try {
         Net net;

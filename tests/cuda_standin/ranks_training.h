@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/cuda_standin/ranks.h"

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/runtime/tape.h"
 #include "lockstep/tests/cuda_standin/ranks_training.h"
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/gpu/machine.h"

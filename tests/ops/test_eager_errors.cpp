@@ -7,7 +7,7 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/layers.h"
 #include "lockstep/ops/loss.h"
-#include "lockstep/ops/optimizer.h"
+#include "lockstep/ops/sgd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/stream.h"

@@ -3,7 +3,7 @@
 
 #include "lockstep/ops/layers.h"
 #include "lockstep/ops/module.h"
-#include "lockstep/ops/optimizer.h"
+#include "lockstep/ops/sgd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 

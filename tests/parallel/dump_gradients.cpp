@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/safetensors.h"
 #include "lockstep/tests/parallel/small_net.h"
 

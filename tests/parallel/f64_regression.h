@@ -8,7 +8,7 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/layers.h"
-#include "lockstep/ops/optimizer.h"
+#include "lockstep/ops/sgd.h"
 #include "lockstep/runtime/random.h"
 
 namespace f64_regression {

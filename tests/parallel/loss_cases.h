@@ -4,6 +4,7 @@
 #include <tuple>
 #include <vector>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/tests/parallel/small_net.h"
 
 namespace small_net {

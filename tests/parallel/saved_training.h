@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/ops/layers.h"
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/runtime/random.h"

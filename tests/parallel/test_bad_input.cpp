@@ -1,4 +1,5 @@
 // What DataParallel refuses before anything runs: messages say what is wrong, where, and what to do.
+#include "lockstep/ops/sgd.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/messages.h"
 #include "lockstep/tests/parallel/small_net.h"

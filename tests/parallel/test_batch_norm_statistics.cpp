@@ -1,6 +1,7 @@
 // Running statistics of BatchNorm2d after training on several devices, against the rule computed in double.
 #include <cmath>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/tape.h"

@@ -1,6 +1,7 @@
 // LOCKSTEP_CHECK_TRACE=1 finds host state that forward or loss read and that changed under a kept program.
 #include <cstdlib>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/messages.h"
 #include "lockstep/tests/parallel/small_net.h"

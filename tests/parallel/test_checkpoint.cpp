@@ -1,3 +1,4 @@
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/checkpoint.h"
 
 #include <cstdlib>

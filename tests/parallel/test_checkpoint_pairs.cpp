@@ -5,6 +5,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/safetensors.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
@@ -54,6 +55,18 @@ std::uint64_t steps_loaded(const TemporaryDirectory& directory) {
     return run->steps;
 }
 
+/// The options of SGD's groups as versions 1 and 2 wrote them.
+json groups_of_sgd(const json& groups) {
+    json old = json::array();
+    for (const json& group : groups) {
+        json each;
+        for (const char* name : {"nesterov", "maximize"}) each[name] = group.at(name).get<double>() != 0;
+        for (const char* name : {"lr", "momentum", "dampening", "weight_decay"}) each[name] = group.at(name);
+        old.push_back(each);
+    }
+    return old;
+}
+
 /// A state as version 1 wrote it: momentum from a good one, `change`d JSON.
 template <class Change>
 void put_version_1(const std::filesystem::path& checkpoint, Change change) {
@@ -63,6 +76,8 @@ void put_version_1(const std::filesystem::path& checkpoint, Change change) {
     state["version"] = 1;
     state.erase("weights");
     state.erase("fields");
+    state["sgd"] = groups_of_sgd(state.at("optimizer").at("groups"));
+    state.erase("optimizer");
     state["checkpoint_crc32"] =
         ::crc32(0, reinterpret_cast<const Bytef*>(weights.data()), static_cast<uInt>(weights.size()));
     change(state);
@@ -71,7 +86,8 @@ void put_version_1(const std::filesystem::path& checkpoint, Change change) {
     bytes.reserve(file.entries().size());
     for (const SafetensorsEntry& entry : file.entries()) {
         file.read(entry.name, bytes.emplace_back(entry.bytes));
-        tensors.push_back({entry.name, entry.dtype, entry.shape, bytes.back().data()});
+        const std::string parameter = entry.name.substr(entry.name.find('.') + 1);
+        tensors.push_back({parameter, entry.dtype, entry.shape, bytes.back().data()});
     }
     write_safetensors(resume_path(checkpoint), tensors, {{"lockstep", state.dump()}});
 }

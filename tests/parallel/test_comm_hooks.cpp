@@ -2,6 +2,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/power_sgd.h"
 #include "lockstep/tests/catch.h"

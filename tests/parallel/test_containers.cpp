@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/ops/functional.h"
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/tape.h"

@@ -1,6 +1,7 @@
 // What a step copies between devices, one by one: docs/reduction.md has the list and the formulas.
 #include <numeric>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/runtime/copy_count.h"
 #include "lockstep/runtime/status.h"

@@ -22,6 +22,7 @@ struct Run {
     int delay_us = 0;  ///< longest delay that is injected before a piece of work
     /// Which host a rank is on, as the shell computes it; empty: all are on one.
     std::string host = {};
+    std::string optimizer = "sgd";
 };
 
 const test::TemporaryDirectory& directory() {
@@ -38,9 +39,16 @@ bool built_in(const std::string& name) {
 std::string checkpoint_of(const Run& run) {
     const std::string file = directory() / "checkpoint.safetensors";
     std::filesystem::remove(file);
-    std::vector<std::string> command{TRAIN_CHECKPOINT,           run.net,     std::to_string(run.ranks),
-                                     std::to_string(run.shards), run.backend, std::to_string(run.bucket_bytes),
-                                     std::to_string(run.rows),   "1",         file};
+    std::vector<std::string> command{TRAIN_CHECKPOINT,
+                                     run.net,
+                                     std::to_string(run.ranks),
+                                     std::to_string(run.shards),
+                                     run.backend,
+                                     std::to_string(run.bucket_bytes),
+                                     std::to_string(run.rows),
+                                     "1",
+                                     file,
+                                     run.optimizer};
     INFO(run.net << ", " << run.backend << ", " << run.ranks << " ranks, " << run.rows << " rows, " << run.shards
                  << " shards, delays " << run.delay_us << ", hosts " << run.host);
     if (!run.host.empty())
@@ -69,12 +77,20 @@ std::string checkpoint_of(const Run& run) {
 /// Of one process on one device.
 const std::string& expected(const Run& run) {
     static std::map<std::string, std::string> known;
-    std::string& bytes = known[run.net + std::to_string(run.rows) + "/" + std::to_string(run.shards)];
+    std::string& bytes = known[run.net + std::to_string(run.rows) + "/" + std::to_string(run.shards) + run.optimizer];
     if (!bytes.empty()) return bytes;
     const std::string file = directory() / "expected.safetensors";
     test::ChildProcess child;
-    child.command = {TRAIN_CHECKPOINT,         run.net, "1", std::to_string(run.shards), "root", "1048576",
-                     std::to_string(run.rows), "1",     file};
+    child.command = {TRAIN_CHECKPOINT,
+                     run.net,
+                     "1",
+                     std::to_string(run.shards),
+                     "root",
+                     "1048576",
+                     std::to_string(run.rows),
+                     "1",
+                     file,
+                     run.optimizer};
     child.environment = {{"LOCKSTEP_CPU_DEVICES", "1"}};
     child.output = directory() / "output";
     REQUIRE(test::run_child(child) == 0);
@@ -82,7 +98,7 @@ const std::string& expected(const Run& run) {
 }
 
 void check(const Run& run) {
-    INFO(run.net << ", " << run.backend << ", " << run.ranks << " ranks, " << run.rows << " rows");
+    INFO(run.net << ", " << run.backend << ", " << run.ranks << " ranks, " << run.rows << " rows, " << run.optimizer);
     CHECK((checkpoint_of(run) == expected(run)));  // in parentheses: files are not printed
 }
 
@@ -137,6 +153,18 @@ TEST_CASE("ddp by gloo and mpi: the same checkpoint") {
         check({.net = "cnn", .backend = backend, .ranks = 3, .rows = 404});
         check({.net = "small", .backend = backend, .ranks = 1});
     }
+}
+
+TEST_CASE("ddp: every optimizer gives the bits of one device") {
+    for (const char* optimizer : {"adam", "adamw", "rmsprop", "adagrad", "lion"})
+        for (const int ranks : {2, 4}) check({.ranks = ranks, .optimizer = optimizer});
+    for (const char* backend : {"gloo", "mpi"})
+        for (const char* optimizer : {"adamw", "lion"}) {
+            if (built_in(backend))
+                check({.backend = backend, .ranks = 2, .optimizer = optimizer});
+            else
+                std::printf("skipped: %s was not built in\n", backend);
+        }
 }
 
 TEST_CASE("ddp: another number of shards gives other bits, so the comparison can fail") {

@@ -8,6 +8,7 @@
 
 #include "lockstep/ops/internal/step_operations.h"
 #include "lockstep/ops/layers.h"
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/step_log.h"
 #include "lockstep/tests/catch.h"

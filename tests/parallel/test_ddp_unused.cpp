@@ -8,6 +8,7 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/layers.h"
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/runtime/random.h"

@@ -1,5 +1,6 @@
 // A model of f64 parameters is trained in double precision throughout: learning rate, momentum, decay and the loss that
 // is reported, in every form of a step. (Several processes: test_ddp.)
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/eight_devices.h"

@@ -8,6 +8,7 @@
 #include <map>
 #include <thread>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/messages.h"

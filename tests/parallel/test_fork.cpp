@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/loader.h"
 #include "lockstep/parallel/process_group.h"
 #include "lockstep/runtime/cpu/cpu_queue.h"

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/loader.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/messages.h"
@@ -110,7 +111,7 @@ TEST_CASE("a wrapper in use by another thread says so in every call, and goes on
     refused("a member of the model", [&] { (void)*model; });
     refused("optimizer step", [&] { sgd.step(); });
     refused("zero_grad", [&] { sgd.zero_grad(); });
-    refused("SGD settings", [&] { sgd.set_lr(0.5); });
+    refused("an optimizer's settings", [&] { sgd.set_lr(0.5); });
     refused("an optimizer is made", [&] { ls::SGD other(model, {.lr = 0.1}); });
     refused("steps_done", [&] { (void)model.engine().steps_done(); });
     refused("verify_replicas", [&] { model.engine().verify_replicas(); });

@@ -1,6 +1,7 @@
 // Ranks with different numbers of batches: what each gets while the others go on, and what they have in the end.
 #include <cmath>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/runtime/tape.h"
 #include "lockstep/tests/catch.h"

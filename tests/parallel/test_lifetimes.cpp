@@ -3,6 +3,7 @@
 #include <memory>
 #include <thread>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/messages.h"

@@ -1,3 +1,4 @@
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/loader.h"
 
 #include <algorithm>

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/tests/catch.h"
@@ -63,7 +64,7 @@ TEST_CASE("the default mode: device 0 has the optimizer's state and the scratch 
     const std::vector<std::size_t> found = peaks({}, arena, parameters);
     // Momentum; the table of settings and, while it is replaced, the new one; a piece of a sum for each of 17 levels.
     const std::size_t excess =
-        block(arena) + 2 * block(parameters * sizeof(Segment)) + block(17 * 4096 * sizeof(float));
+        block(arena) + 2 * block(parameters * sizeof(RowWith<SgdOptions>)) + block(17 * 4096 * sizeof(float));
     for (std::size_t d = 1; d < found.size(); ++d) {
         CHECK(found[d] == found[1]);
         CHECK(found[0] >= found[d] + excess);

@@ -2,6 +2,7 @@
 #include <array>
 #include <cstring>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/loader.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/tests/catch.h"

@@ -10,6 +10,7 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/layers.h"
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/loader.h"
 #include "lockstep/runtime/order_checker.h"

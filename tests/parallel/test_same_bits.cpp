@@ -26,6 +26,7 @@ struct Run {
     int shards = 8;
     int delay_us = 0;  ///< longest delay that is injected before a piece of work
     int cores = 0;     ///< 0: all
+    std::string optimizer = "sgd";
 };
 
 struct Result {
@@ -50,7 +51,8 @@ Result train(const Run& run) {
                      std::to_string(run.bucket_bytes),
                      std::to_string(run.rows),
                      std::to_string(run.epochs),
-                     file};
+                     file,
+                     run.optimizer};
     child.environment = {{"LOCKSTEP_CPU_DEVICES", std::to_string(run.devices)},
                          {"LOCKSTEP_INJECT_DELAYS", std::to_string(run.delay_us)}};
     child.cores = run.cores;
@@ -228,6 +230,16 @@ TEST_CASE("buckets, cores and random delays do not change the checkpoint") {
     run.devices = 3;
     run.delay_us = 500;
     check_equal(expected, run);
+}
+
+TEST_CASE("every optimizer: one checkpoint for all devices and reductions") {
+    for (const char* optimizer : {"adam", "adamw", "rmsprop", "adagrad", "lion"}) {
+        Run run;
+        run.epochs = 1;
+        run.optimizer = optimizer;
+        run.bucket_bytes = 20000;  // slices and buckets that begin within parameters
+        check_all(run, {1, 3, 8});
+    }
 }
 
 TEST_CASE("another number of shards gives other bits: the comparison can fail") {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/step_log.h"
 #include "lockstep/tests/catch.h"

@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/training_loop.h"
 #include "lockstep/runtime/error.h"

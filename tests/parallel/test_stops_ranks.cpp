@@ -2,6 +2,7 @@
 #include <csignal>
 #include <random>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/training_loop.h"
 #include "lockstep/tests/catch.h"

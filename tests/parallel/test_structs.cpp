@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "lockstep/ops/functional.h"
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/functions.h"
 #include "lockstep/runtime/error.h"

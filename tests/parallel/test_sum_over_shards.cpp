@@ -1,4 +1,5 @@
 // Sums over shards in the middle of forward, with gradients: 8 shards on 1, 2, 3 and 8 devices against the whole batch.
+#include "lockstep/ops/sgd.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/small_net.h"
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/loader.h"
 #include "lockstep/runtime/cpu/cpu_queue.h"

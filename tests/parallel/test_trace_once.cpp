@@ -1,6 +1,7 @@
 // `forward` is called once for every program that a run needs, however long it is.
 #include <atomic>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/runtime/tape.h"
 #include "lockstep/tests/catch.h"

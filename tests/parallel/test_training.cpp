@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/small_net.h"
 

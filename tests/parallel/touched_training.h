@@ -1,6 +1,7 @@
 // A small model whose layer's output is touched (test_operations.h), on two devices.
 #pragma once
 
+#include "lockstep/ops/sgd.h"
 #include "lockstep/tests/parallel/small_net.h"
 #include "lockstep/tests/parallel/test_operations.h"
 

@@ -1,16 +1,23 @@
 // Trains one of the test networks and writes its checkpoint: what test_same_bits runs, a process for every combination.
-//     train_checkpoint NET DEVICES SHARDS root|slices|shm|gloo|mpi BUCKET_BYTES ROWS EPOCHS FILE
+//     train_checkpoint NET DEVICES SHARDS root|slices|shm|gloo|mpi BUCKET_BYTES ROWS EPOCHS FILE [OPTIMIZER]
 // Prints the operations that were enqueued on each device. With a backend it is one of DEVICES processes, and rank 0
 // writes the checkpoint.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <string>
 
+#include "lockstep/ops/adagrad.h"
+#include "lockstep/ops/adam.h"
+#include "lockstep/ops/rmsprop.h"
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/safetensors.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/consumer/lion.h"
 #include "lockstep/tests/parallel/networks.h"
 
 using namespace lockstep;
@@ -25,6 +32,7 @@ struct Arguments {
     std::int64_t rows;
     int epochs;
     std::string file;
+    std::string optimizer = "sgd";
 };
 
 template <class Net>
@@ -54,13 +62,25 @@ void save(Net& net, const std::string& file) {
 }
 
 template <class Model>
+std::unique_ptr<Optimizer> make_optimizer(Model& model, const std::string& name) {
+    if (name == "sgd") return std::make_unique<SGD>(model, SgdOptions{.lr = 0.01, .momentum = 0.5});
+    if (name == "adam") return std::make_unique<Adam>(model, AdamOptions{.weight_decay = 0.01, .amsgrad = true});
+    if (name == "adamw") return std::make_unique<AdamW>(model);
+    if (name == "rmsprop")
+        return std::make_unique<RMSprop>(model, RmspropOptions{.lr = 1e-3, .momentum = 0.5, .centered = true});
+    if (name == "adagrad") return std::make_unique<Adagrad>(model, AdagradOptions{.lr_decay = 0.1});
+    if (name == "lion") return std::make_unique<Lion>(model, LionOptions{.weight_decay = 0.1});
+    throw InvalidArgument("there is no optimizer " + name);
+}
+
+template <class Model>
 void train(Model& model, const Arguments& arguments) {
     const test::Images images(arguments.rows);
-    SGD sgd(model, {.lr = 0.01, .momentum = 0.5});
+    const std::unique_ptr<Optimizer> optimizer = make_optimizer(model, arguments.optimizer);
     for (int epoch = 0; epoch < arguments.epochs; ++epoch)
         for (std::int64_t first = 0; first < arguments.rows; first += 64) {
             const std::int64_t last = std::min(first + 64, arguments.rows);
-            model.step(sgd, images.batch(first, last), images.targets(first, last), nll_loss);
+            model.step(*optimizer, images.batch(first, last), images.targets(first, last), nll_loss);
         }
     model.engine().verify_replicas();
     for (const std::uint64_t count : model.engine().operations_per_device())
@@ -93,9 +113,10 @@ void train(const Arguments& arguments) {
 }  // namespace
 
 int main(int count, char** words) {
-    if (count != 9) {
+    if (count != 9 && count != 10) {
         std::fprintf(stderr,
-                     "usage: train_checkpoint NET DEVICES SHARDS root|slices|BACKEND BUCKET_BYTES ROWS EPOCHS FILE\n");
+                     "usage: train_checkpoint NET DEVICES SHARDS root|slices|BACKEND BUCKET_BYTES ROWS EPOCHS FILE "
+                     "[OPTIMIZER]\n");
         return 2;
     }
     try {
@@ -106,7 +127,8 @@ int main(int count, char** words) {
                                   std::strtoul(words[5], nullptr, 10),
                                   std::atol(words[6]),
                                   std::atoi(words[7]),
-                                  words[8]};
+                                  words[8],
+                                  count == 10 ? words[9] : "sgd"};
         if (arguments.net == "small")
             train<test::Small>(arguments);
         else if (arguments.net == "normed")

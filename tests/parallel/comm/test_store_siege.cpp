@@ -15,7 +15,7 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/layers.h"
-#include "lockstep/ops/optimizer.h"
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/store.h"

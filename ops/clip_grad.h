@@ -1,0 +1,76 @@
+// Clipping of gradients: torch.nn.utils.clip_grad_norm_ and clip_grad_value_. In a step they are options (StepOptions);
+// these are for the manual form, between backward() and the optimizer's step().
+#pragma once
+
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "lockstep/ops/module.h"
+#include "lockstep/ops/optimizer.h"
+#include "lockstep/runtime/tensor.h"
+
+namespace lockstep {
+
+/// Gradients are scaled by max_norm / (norm + 1e-6) where that is less than 1. The norm is that of all elements
+/// together, computed in double.
+struct ClipGradNorm {
+    double max_norm = 0;
+    double norm_type = 2;             ///< any order above 0, or infinity: the largest magnitude
+    bool error_if_nonfinite = false;  ///< a norm that is NaN or infinite is an error; otherwise it scales like others
+    int group = -1;                   ///< of the optimizer; -1: all. Steps alone
+
+    /// Throws InvalidArgument for numbers that cannot be.
+    void check() const;
+};
+
+/// Every element of the gradients is brought into [-clip_value, clip_value].
+struct ClipGradValue {
+    double clip_value = 0;
+    int group = -1;  ///< as in ClipGradNorm
+
+    void check() const;
+};
+
+using GradientClip = std::variant<ClipGradNorm, ClipGradValue>;
+
+/// Clips the gradients of `parameters`, in place, those that have one. Returns their norm before, a scalar of f64 on
+/// their device, without waiting for it; 0 on the host where there is none. Throws InvalidArgument for a norm that is
+/// not finite where that is an error (which waits for it), with the gradients as they were.
+Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, const ClipGradNorm& clip);
+void clip_grad_value_(const std::vector<Tensor>& parameters, const ClipGradValue& clip);
+
+namespace detail {
+/// Of a wrapper or a plain module.
+template <class Model>
+std::vector<Tensor> parameters_of(Model& model) {
+    std::vector<Tensor> parameters;
+    const auto collect = [&](auto& net) {
+        for (const NamedTensor& named : named_tensors(net))
+            if (named.is_parameter) parameters.push_back(named.member->tensor());
+    };
+    if constexpr (requires { model.module(); })
+        collect(model.module());
+    else
+        collect(model);
+    return parameters;
+}
+template <class Model>
+inline constexpr bool is_model =
+    !std::is_base_of_v<Optimizer, Model> && !std::is_same_v<std::remove_const_t<Model>, std::vector<Tensor>>;
+}  // namespace detail
+
+/// Of a model, wrapped or plain: `clip_grad_norm_(model, {.max_norm = 1})`.
+template <class Model>
+requires detail::is_model<Model> Tensor clip_grad_norm_(Model& model, const ClipGradNorm& clip) {
+    return clip_grad_norm_(detail::parameters_of(model), clip);
+}
+template <class Model>
+requires detail::is_model<Model>
+void clip_grad_value_(Model& model, const ClipGradValue& clip) { clip_grad_value_(detail::parameters_of(model), clip); }
+
+/// Of the parameters of an optimizer: those of `clip.group`.
+Tensor clip_grad_norm_(const Optimizer& optimizer, const ClipGradNorm& clip);
+void clip_grad_value_(const Optimizer& optimizer, const ClipGradValue& clip);
+
+}  // namespace lockstep

@@ -1,0 +1,159 @@
+// Functions of one number with their derivatives: operations on every element of a tensor, of which every backend makes
+// kernels. To add one: a struct and its name in the list, its function in functional.h and elementwise.cpp, and a line
+// in tests/ops/op_table_elementwise.cpp.
+//
+//     struct Square {
+//         static constexpr const char* name = "square";
+//         static constexpr const char* backward_name = "square_backward";
+//         static constexpr Saves saves = Saves::input;
+//         template <class T> LOCKSTEP_ELEMENT T value(T x) const { return x * x; }
+//         /// Of the loss, from `dy` and what is saved.
+//         template <class T> LOCKSTEP_ELEMENT T gradient(T dy, T x) const { return dy * (x * 2); }
+//     };
+//
+// Where a function has attributes, they are members (double), listed with LOCKSTEP_MEMBERS.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <tuple>
+
+#include "lockstep/runtime/element.h"
+#include "lockstep/runtime/record.h"
+
+namespace lockstep {
+
+/// What backward needs besides the gradient.
+enum class Saves : std::uint8_t { nothing, input, output };
+
+/// NaN stays NaN and hands its gradient on, as in PyTorch.
+struct Relu {
+    static constexpr const char* name = "relu";
+    static constexpr const char* backward_name = "relu_backward";
+    static constexpr Saves saves = Saves::output;
+    template <class T>
+    LOCKSTEP_ELEMENT T value(T x) const {
+        return x < T(0) ? T(0) : x;
+    }
+    template <class T>
+    LOCKSTEP_ELEMENT T gradient(T dy, T y) const {
+        return y <= T(0) ? T(0) : dy;
+    }
+};
+
+struct Neg {
+    static constexpr const char* name = "neg";
+    static constexpr const char* backward_name = "neg_backward";
+    static constexpr Saves saves = Saves::nothing;
+    template <class T>
+    LOCKSTEP_ELEMENT T value(T x) const {
+        return -x;
+    }
+    template <class T>
+    LOCKSTEP_ELEMENT T gradient(T dy, T) const {
+        return -dy;
+    }
+};
+
+struct Exp {
+    static constexpr const char* name = "exp";
+    static constexpr const char* backward_name = "exp_backward";
+    static constexpr Saves saves = Saves::output;
+    template <class T>
+    LOCKSTEP_ELEMENT T value(T x) const {
+        return std::exp(x);
+    }
+    template <class T>
+    LOCKSTEP_ELEMENT T gradient(T dy, T y) const {
+        return dy * y;
+    }
+};
+
+struct Log {
+    static constexpr const char* name = "log";
+    static constexpr const char* backward_name = "log_backward";
+    static constexpr Saves saves = Saves::input;
+    template <class T>
+    LOCKSTEP_ELEMENT T value(T x) const {
+        return std::log(x);
+    }
+    template <class T>
+    LOCKSTEP_ELEMENT T gradient(T dy, T x) const {
+        return dy / x;
+    }
+};
+
+struct Sqrt {
+    static constexpr const char* name = "sqrt";
+    static constexpr const char* backward_name = "sqrt_backward";
+    static constexpr Saves saves = Saves::output;
+    template <class T>
+    LOCKSTEP_ELEMENT T value(T x) const {
+        return std::sqrt(x);
+    }
+    template <class T>
+    LOCKSTEP_ELEMENT T gradient(T dy, T y) const {
+        return dy / (y * T(2));
+    }
+};
+
+struct Square {
+    static constexpr const char* name = "square";
+    static constexpr const char* backward_name = "square_backward";
+    static constexpr Saves saves = Saves::input;
+    template <class T>
+    LOCKSTEP_ELEMENT T value(T x) const {
+        return x * x;
+    }
+    template <class T>
+    LOCKSTEP_ELEMENT T gradient(T dy, T x) const {
+        return dy * (x * T(2));
+    }
+};
+
+/// -1, 0 or 1; of NaN 0, as in PyTorch.
+struct Sign {
+    static constexpr const char* name = "sign";
+    static constexpr const char* backward_name = "sign_backward";
+    static constexpr Saves saves = Saves::nothing;
+    template <class T>
+    LOCKSTEP_ELEMENT T value(T x) const {
+        return static_cast<T>((x > T(0) ? 1 : 0) - (x < T(0) ? 1 : 0));
+    }
+    template <class T>
+    LOCKSTEP_ELEMENT T gradient(T, T) const {
+        return T(0);
+    }
+};
+
+using UnaryFunctions = std::tuple<Relu, Neg, Exp, Log, Sqrt, Square, Sign>;
+
+namespace detail {
+/// Appends the attributes of a function.
+template <class F>
+void describe_function(const F& function, Signature& signature) {
+    if constexpr (requires { function.lockstep_members([](auto&&...) {}); })
+        function.lockstep_members([&](auto, const double& value) { signature.add(value); });
+}
+}  // namespace detail
+
+/// in: x (any layout; opaque is kept); out: y
+template <class F>
+struct Unary final : Operation {
+    explicit Unary(const F& f = {}) : function(f) {}
+    F function;
+    std::string_view name() const override { return F::name; }
+    void describe(Signature& s) const override { detail::describe_function(function, s); }
+    bool is_elementwise() const override { return true; }
+};
+/// in: dy, and x or y as the function saves it (any layout, to which dy is brought); out: dx
+template <class F>
+struct UnaryBackward final : Operation {
+    explicit UnaryBackward(const F& f = {}) : function(f) {}
+    F function;
+    std::string_view name() const override { return F::backward_name; }
+    void describe(Signature& s) const override { detail::describe_function(function, s); }
+    bool is_elementwise() const override { return true; }
+};
+
+}  // namespace lockstep

@@ -1,0 +1,343 @@
+#include "lockstep/ops/lr_schedules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <utility>
+
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr double pi = std::numbers::pi;
+
+void require(bool holds, const std::string& text) {
+    if (!holds) throw InvalidArgument(text);
+}
+
+double number_in(const std::map<std::string, double>& state, const std::string& name) {
+    const auto found = state.find(name);
+    require(found != state.end(), fmt::format("the state of a schedule lacks {}; give what state() returned", name));
+    return found->second;
+}
+
+}  // namespace
+
+// ---- base -------------------------------------------------------------------------------------------------------
+
+LRSchedule::LRSchedule(Optimizer& optimizer) : optimizer_(optimizer) {
+    optimizer.note_initial_lr();
+    for (int group = 0; group < optimizer.groups(); ++group) last_lr_.push_back(optimizer.lr(group));
+}
+
+void LRSchedule::set(int group, double lr) {
+    optimizer_.set_lr(lr, group);
+    last_lr_[static_cast<std::size_t>(group)] = lr;
+}
+
+void LRSchedule::begin() {
+    epoch_ = 0;
+    rewind();
+    for (int group = 0; group < std::ssize(last_lr_); ++group) set(group, first_lr(group, optimizer_.lr(group)));
+}
+
+void LRSchedule::restart() {
+    for (int group = 0; group < std::ssize(last_lr_); ++group) optimizer_.set_lr(initial_lr(group), group);
+    begin();
+}
+
+void LRSchedule::step() {
+    ++epoch_;
+    advance();
+    for (int group = 0; group < std::ssize(last_lr_); ++group) set(group, next_lr(group, optimizer_.lr(group)));
+}
+
+double LRSchedule::number(const std::map<std::string, double>& state, const std::string& name) {
+    return number_in(state, name);
+}
+
+std::map<std::string, double> LRSchedule::state() const {
+    std::map<std::string, double> numbers{{"last_epoch", static_cast<double>(epoch_)}};
+    for (int group = 0; group < std::ssize(last_lr_); ++group)
+        numbers[fmt::format("initial_lr.{}", group)] = initial_lr(group);
+    return numbers;
+}
+
+void LRSchedule::load_state(const std::map<std::string, double>& state) {
+    const double epoch = number(state, "last_epoch");
+    require(epoch >= 0 && epoch == std::floor(epoch), fmt::format("a schedule cannot be in epoch {}", epoch));
+    std::vector<double> initial;
+    for (std::size_t group = 0; group < last_lr_.size(); ++group)
+        initial.push_back(number(state, fmt::format("initial_lr.{}", group)));
+    epoch_ = static_cast<std::int64_t>(epoch);
+    for (int group = 0; group < std::ssize(last_lr_); ++group) {
+        optimizer_.set_initial_lr(initial[static_cast<std::size_t>(group)], group);
+        last_lr_[static_cast<std::size_t>(group)] = optimizer_.lr(group);
+    }
+}
+
+// ---- factors ----------------------------------------------------------------------------------------------------
+
+LambdaLR::LambdaLR(Optimizer& optimizer, Factor factor)
+    : LambdaLR(optimizer, std::vector<Factor>(static_cast<std::size_t>(optimizer.groups()), std::move(factor))) {}
+
+LambdaLR::LambdaLR(Optimizer& optimizer, std::vector<Factor> factors)
+    : LRSchedule(optimizer), factors_(std::move(factors)) {
+    require(std::ssize(factors_) == optimizer.groups(),
+            fmt::format("LambdaLR: {} factors for {} parameter groups; give one for each", factors_.size(),
+                        optimizer.groups()));
+    begin();
+}
+
+double LambdaLR::next_lr(int group, double) const {
+    return initial_lr(group) * factors_[static_cast<std::size_t>(group)](last_epoch());
+}
+
+StepLR::StepLR(Optimizer& optimizer, std::int64_t step_size, double gamma)
+    : LRSchedule(optimizer), step_size_(step_size), gamma_(gamma) {
+    require(step_size > 0, fmt::format("StepLR: step_size {} must be positive", step_size));
+    begin();
+}
+
+double StepLR::next_lr(int, double lr) const { return last_epoch() % step_size_ == 0 ? lr * gamma_ : lr; }
+
+MultiStepLR::MultiStepLR(Optimizer& optimizer, std::vector<std::int64_t> milestones, double gamma)
+    : LRSchedule(optimizer), milestones_(std::move(milestones)), gamma_(gamma) {
+    begin();
+}
+
+double MultiStepLR::next_lr(int, double lr) const {
+    const auto here = std::count(milestones_.begin(), milestones_.end(), last_epoch());
+    return here == 0 ? lr : lr * std::pow(gamma_, static_cast<double>(here));
+}
+
+ExponentialLR::ExponentialLR(Optimizer& optimizer, double gamma) : LRSchedule(optimizer), gamma_(gamma) { begin(); }
+
+double ExponentialLR::next_lr(int, double lr) const { return lr * gamma_; }
+
+LinearLR::LinearLR(Optimizer& optimizer, const LinearLROptions& options) : LRSchedule(optimizer), options_(options) {
+    require(options.start_factor > 0 && options.start_factor <= 1,
+            fmt::format("LinearLR: start_factor {} must be above 0 and at most 1", options.start_factor));
+    require(options.end_factor >= 0 && options.end_factor <= 1,
+            fmt::format("LinearLR: end_factor {} must lie in [0, 1]", options.end_factor));
+    require(options.total_iters > 0, fmt::format("LinearLR: total_iters {} must be positive", options.total_iters));
+    begin();
+}
+
+double LinearLR::next_lr(int, double lr) const {
+    if (last_epoch() > options_.total_iters) return lr;
+    const double change = options_.end_factor - options_.start_factor;
+    const auto total = static_cast<double>(options_.total_iters), before = static_cast<double>(last_epoch() - 1);
+    return lr * (1 + change / (total * options_.start_factor + before * change));
+}
+
+// ---- cosines ----------------------------------------------------------------------------------------------------
+
+CosineAnnealingLR::CosineAnnealingLR(Optimizer& optimizer, std::int64_t t_max, double eta_min)
+    : LRSchedule(optimizer), t_max_(t_max), eta_min_(eta_min) {
+    require(t_max > 0, fmt::format("CosineAnnealingLR: t_max {} must be positive", t_max));
+    begin();
+}
+
+double CosineAnnealingLR::next_lr(int group, double lr) const {
+    const auto t_max = static_cast<double>(t_max_), epoch = static_cast<double>(last_epoch());
+    if ((last_epoch() - 1 - t_max_) % (2 * t_max_) == 0)
+        return lr + (initial_lr(group) - eta_min_) * (1 - std::cos(pi / t_max)) / 2;
+    return (1 + std::cos(pi * epoch / t_max)) / (1 + std::cos(pi * (epoch - 1) / t_max)) * (lr - eta_min_) + eta_min_;
+}
+
+CosineAnnealingWarmRestarts::CosineAnnealingWarmRestarts(Optimizer& optimizer, std::int64_t t_0, std::int64_t t_mult,
+                                                         double eta_min)
+    : LRSchedule(optimizer), t_0_(t_0), t_mult_(t_mult), eta_min_(eta_min), until_restart_(t_0) {
+    require(t_0 > 0, fmt::format("CosineAnnealingWarmRestarts: t_0 {} must be positive", t_0));
+    require(t_mult >= 1, fmt::format("CosineAnnealingWarmRestarts: t_mult {} must be at least 1", t_mult));
+    begin();
+}
+
+void CosineAnnealingWarmRestarts::advance() {
+    if (++since_restart_ < until_restart_) return;
+    since_restart_ -= until_restart_;
+    until_restart_ *= t_mult_;
+}
+
+void CosineAnnealingWarmRestarts::rewind() {
+    since_restart_ = 0;
+    until_restart_ = t_0_;
+}
+
+double CosineAnnealingWarmRestarts::next_lr(int group, double) const {
+    const double share = static_cast<double>(since_restart_) / static_cast<double>(until_restart_);
+    return eta_min_ + (initial_lr(group) - eta_min_) * (1 + std::cos(pi * share)) / 2;
+}
+
+std::map<std::string, double> CosineAnnealingWarmRestarts::state() const {
+    auto numbers = LRSchedule::state();
+    numbers["since_restart"] = static_cast<double>(since_restart_);
+    numbers["until_restart"] = static_cast<double>(until_restart_);
+    return numbers;
+}
+
+void CosineAnnealingWarmRestarts::load_state(const std::map<std::string, double>& state) {
+    const double since = number(state, "since_restart"), until = number(state, "until_restart");
+    require(since >= 0 && until > since, "the state of CosineAnnealingWarmRestarts lies outside of a cycle");
+    LRSchedule::load_state(state);
+    since_restart_ = static_cast<std::int64_t>(since);
+    until_restart_ = static_cast<std::int64_t>(until);
+}
+
+// ---- one cycle --------------------------------------------------------------------------------------------------
+
+OneCycleLR::OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options)
+    : LRSchedule(optimizer), options_(options) {
+    require(options.total_steps > 0, fmt::format("OneCycleLR: total_steps {} must be positive", options.total_steps));
+    require(options.pct_start >= 0 && options.pct_start <= 1,
+            fmt::format("OneCycleLR: pct_start {} must lie in [0, 1]", options.pct_start));
+    if (options.cycle_momentum) {
+        const std::vector<std::string> names = optimizer.setting_names();
+        for (const char* name : {"momentum", "betas.0"})
+            if (!momentum_ && std::find(names.begin(), names.end(), name) != names.end()) momentum_ = name;
+        require(momentum_ != nullptr,
+                fmt::format("OneCycleLR: {} has no momentum; give cycle_momentum = false", optimizer.name()));
+    }
+    const double first = options.max_lr / options.div_factor, last = first / options.final_div_factor;
+    const double most = options.max_momentum, least = options.base_momentum;
+    const auto total = static_cast<double>(options.total_steps), rise = options.pct_start * total;
+    if (options.three_phase)
+        phases_ = {{rise - 1, first, options.max_lr, most, least},
+                   {2 * rise - 2, options.max_lr, first, least, most},
+                   {total - 1, first, last, most, most}};
+    else
+        phases_ = {{rise - 1, first, options.max_lr, most, least}, {total - 1, options.max_lr, last, least, most}};
+    for (int group = 0; group < optimizer.groups(); ++group) optimizer.set_initial_lr(first, group);
+    begin();
+}
+
+double OneCycleLR::between(double from, double to, double share) const {
+    return options_.linear ? (to - from) * share + from : to + (from - to) / 2 * (1 + std::cos(pi * share));
+}
+
+template <class Value>
+double OneCycleLR::in_phase(Value&& value) const {
+    const auto step = static_cast<double>(last_epoch());
+    double start = 0;
+    for (std::size_t i = 0; i + 1 < phases_.size(); start = phases_[i++].end)
+        if (step <= phases_[i].end) return value(phases_[i], (step - start) / (phases_[i].end - start));
+    return value(phases_.back(), (step - start) / (phases_.back().end - start));
+}
+
+double OneCycleLR::next_lr(int, double) const {
+    require(last_epoch() <= options_.total_steps,
+            fmt::format("OneCycleLR: tried to step {} times. The specified number of total steps is {}", last_epoch(),
+                        options_.total_steps));
+    return in_phase([&](const Phase& phase, double share) { return between(phase.lr_from, phase.lr_to, share); });
+}
+
+void OneCycleLR::advance() {
+    if (!momentum_ || last_epoch() > options_.total_steps) return;
+    const double momentum = in_phase(
+        [&](const Phase& phase, double share) { return between(phase.momentum_from, phase.momentum_to, share); });
+    for (int group = 0; group < optimizer().groups(); ++group) optimizer().set_setting(momentum_, momentum, group);
+}
+
+// ---- one after another ------------------------------------------------------------------------------------------
+
+SequentialLR::SequentialLR(Optimizer& optimizer, std::vector<std::shared_ptr<LRSchedule>> schedules,
+                           std::vector<std::int64_t> milestones)
+    : LRSchedule(optimizer), schedules_(std::move(schedules)), milestones_(std::move(milestones)) {
+    require(!schedules_.empty(), "SequentialLR: there is no schedule; give at least one");
+    require(schedules_.size() == milestones_.size() + 1,
+            fmt::format("SequentialLR: {} schedules and {} milestones; give one milestone fewer than schedules",
+                        schedules_.size(), milestones_.size()));
+    for (const auto& schedule : schedules_)
+        require(&schedule->optimizer() == &optimizer,
+                "SequentialLR: a schedule is another optimizer's; make all for the same one");
+    LRSchedule& first = current();
+    first.restart();
+    last_lr_ = first.last_lr_;
+}
+
+LRSchedule& SequentialLR::current() const {
+    const auto next = std::upper_bound(milestones_.begin(), milestones_.end(), last_epoch());
+    return *schedules_[static_cast<std::size_t>(next - milestones_.begin())];
+}
+
+void SequentialLR::advance() {
+    const bool begins = std::find(milestones_.begin(), milestones_.end(), last_epoch()) != milestones_.end();
+    begins ? current().restart() : current().step();
+}
+
+double SequentialLR::next_lr(int, double lr) const { return lr; }  // which the schedule has just set
+
+std::map<std::string, double> SequentialLR::state() const {
+    auto numbers = LRSchedule::state();
+    for (std::size_t i = 0; i < schedules_.size(); ++i)
+        for (const auto& [name, value] : schedules_[i]->state()) numbers[fmt::format("{}.{}", i, name)] = value;
+    return numbers;
+}
+
+void SequentialLR::load_state(const std::map<std::string, double>& state) {
+    for (std::size_t i = 0; i < schedules_.size(); ++i) {
+        const std::string prefix = fmt::format("{}.", i);
+        std::map<std::string, double> own;
+        for (const auto& [name, value] : state)
+            if (name.starts_with(prefix)) own[name.substr(prefix.size())] = value;
+        schedules_[i]->load_state(own);
+    }
+    LRSchedule::load_state(state);
+}
+
+// ---- on a plateau -----------------------------------------------------------------------------------------------
+
+ReduceLROnPlateau::ReduceLROnPlateau(Optimizer& optimizer, const ReduceLROnPlateauOptions& options)
+    : optimizer_(optimizer), options_(options) {
+    require(options.factor < 1, fmt::format("ReduceLROnPlateau: factor {} must be below 1", options.factor));
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    best_ = options.maximize ? -infinity : infinity;
+}
+
+bool ReduceLROnPlateau::is_better(double metric) const {
+    const double threshold = options_.threshold;
+    if (options_.maximize) return metric > (options_.absolute ? best_ + threshold : best_ * (1 + threshold));
+    return metric < (options_.absolute ? best_ - threshold : best_ * (1 - threshold));
+}
+
+void ReduceLROnPlateau::step(double metric) {
+    if (is_better(metric)) {
+        best_ = metric;
+        bad_epochs_ = 0;
+    } else {
+        ++bad_epochs_;
+    }
+    if (cooldown_left_ > 0) {
+        --cooldown_left_;
+        bad_epochs_ = 0;
+    }
+    if (bad_epochs_ <= options_.patience) return;
+    for (int group = 0; group < optimizer_.groups(); ++group) {
+        const double old = optimizer_.lr(group), reduced = std::max(old * options_.factor, options_.min_lr);
+        if (old - reduced > options_.eps) optimizer_.set_lr(reduced, group);
+    }
+    cooldown_left_ = options_.cooldown;
+    bad_epochs_ = 0;
+}
+
+std::map<std::string, double> ReduceLROnPlateau::state() const {
+    return {{"best", best_},
+            {"bad_epochs", static_cast<double>(bad_epochs_)},
+            {"cooldown_left", static_cast<double>(cooldown_left_)}};
+}
+
+void ReduceLROnPlateau::load_state(const std::map<std::string, double>& state) {
+    const double best = number_in(state, "best"), bad = number_in(state, "bad_epochs"),
+                 left = number_in(state, "cooldown_left");
+    best_ = best;
+    bad_epochs_ = static_cast<std::int64_t>(bad);
+    cooldown_left_ = static_cast<std::int64_t>(left);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,242 @@
+// Learning rates that change as training goes on: torch.optim.lr_scheduler. Each schedule is made for an optimizer,
+// whose groups have their initial rates when its first schedule is made, and sets the rates of all groups by `step()`,
+// after every epoch or every step, as its arguments are meant. Values, defaults and order are PyTorch's. In several
+// processes all ranks make the same calls.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/ops/optimizer.h"
+
+namespace lockstep {
+
+/// Base of those that count their steps (torch's LRScheduler). It refers to the optimizer, which must live as long.
+class LRSchedule {
+public:
+    virtual ~LRSchedule() = default;
+    LRSchedule(const LRSchedule&) = delete;
+    LRSchedule& operator=(const LRSchedule&) = delete;
+
+    /// Sets the rates of the coming epoch (or step).
+    void step();
+    /// Steps so far.
+    std::int64_t last_epoch() const { return epoch_; }
+    /// The rates that were set last, by group.
+    const std::vector<double>& last_lr() const { return last_lr_; }
+
+    /// What a run needs to go on with this schedule: numbers by name. The rates themselves are the optimizer's.
+    virtual std::map<std::string, double> state() const;
+    /// Throws InvalidArgument where a number is missing.
+    virtual void load_state(const std::map<std::string, double>& state);
+
+protected:
+    explicit LRSchedule(Optimizer& optimizer);
+    /// Sets the rates of epoch 0. To be called at the end of constructors.
+    void begin();
+    Optimizer& optimizer() const { return optimizer_; }
+    double initial_lr(int group) const { return optimizer_.initial_lr(group); }
+    /// The rate of a group in epoch `last_epoch()`, where `lr` is the one that it has.
+    virtual double next_lr(int group, double lr) const = 0;
+    /// Likewise in epoch 0.
+    virtual double first_lr(int, double lr) const { return lr; }
+    /// What else changes with an epoch, and is set for epoch 0.
+    virtual void advance() {}
+    virtual void rewind() {}
+    /// `state` without the number `name`: throws.
+    static double number(const std::map<std::string, double>& state, const std::string& name);
+
+private:
+    friend class SequentialLR;
+    /// Begins again with epoch 0 and the initial rates.
+    void restart();
+    void set(int group, double lr);
+
+    Optimizer& optimizer_;
+    std::vector<double> last_lr_;
+    std::int64_t epoch_ = 0;
+};
+
+/// initial rate * factor(epoch): `factors` for each group, or one for all.
+class LambdaLR final : public LRSchedule {
+public:
+    using Factor = std::function<double(std::int64_t epoch)>;
+    LambdaLR(Optimizer& optimizer, Factor factor);
+    /// Throws InvalidArgument unless there are as many as groups.
+    LambdaLR(Optimizer& optimizer, std::vector<Factor> factors);
+
+private:
+    double next_lr(int group, double lr) const override;
+    double first_lr(int group, double lr) const override { return next_lr(group, lr); }
+    std::vector<Factor> factors_;
+};
+
+/// Times `gamma` every `step_size` epochs.
+class StepLR final : public LRSchedule {
+public:
+    StepLR(Optimizer& optimizer, std::int64_t step_size, double gamma = 0.1);
+
+private:
+    double next_lr(int group, double lr) const override;
+    std::int64_t step_size_;
+    double gamma_;
+};
+
+/// Times `gamma` at each of the milestones, twice at one that is there twice.
+class MultiStepLR final : public LRSchedule {
+public:
+    MultiStepLR(Optimizer& optimizer, std::vector<std::int64_t> milestones, double gamma = 0.1);
+
+private:
+    double next_lr(int group, double lr) const override;
+    std::vector<std::int64_t> milestones_;
+    double gamma_;
+};
+
+/// Times `gamma` every epoch.
+class ExponentialLR final : public LRSchedule {
+public:
+    ExponentialLR(Optimizer& optimizer, double gamma);
+
+private:
+    double next_lr(int group, double lr) const override;
+    double gamma_;
+};
+
+struct LinearLROptions {
+    double start_factor = 1.0 / 3;
+    double end_factor = 1;
+    std::int64_t total_iters = 5;
+};
+/// The initial rate times a factor that goes from start_factor to end_factor in total_iters epochs.
+class LinearLR final : public LRSchedule {
+public:
+    /// Throws InvalidArgument unless 0 < start_factor <= 1 and 0 <= end_factor <= 1.
+    explicit LinearLR(Optimizer& optimizer, const LinearLROptions& options = {});
+
+private:
+    double next_lr(int group, double lr) const override;
+    double first_lr(int, double lr) const override { return lr * options_.start_factor; }
+    LinearLROptions options_;
+};
+
+/// Half a cosine from the initial rate to `eta_min` in `t_max` epochs, and back in the next as many (Loshchilov and
+/// Hutter, 2017, without restarts).
+class CosineAnnealingLR final : public LRSchedule {
+public:
+    CosineAnnealingLR(Optimizer& optimizer, std::int64_t t_max, double eta_min = 0);
+
+private:
+    double next_lr(int group, double lr) const override;
+    std::int64_t t_max_;
+    double eta_min_;
+};
+
+/// The same with restarts: after t_0 epochs, then each time after `t_mult` times as many.
+class CosineAnnealingWarmRestarts final : public LRSchedule {
+public:
+    CosineAnnealingWarmRestarts(Optimizer& optimizer, std::int64_t t_0, std::int64_t t_mult = 1, double eta_min = 0);
+    std::map<std::string, double> state() const override;
+    void load_state(const std::map<std::string, double>& state) override;
+
+private:
+    double next_lr(int group, double lr) const override;
+    double first_lr(int group, double lr) const override { return next_lr(group, lr); }
+    void advance() override;
+    void rewind() override;
+    std::int64_t t_0_, t_mult_;
+    double eta_min_;
+    std::int64_t since_restart_ = 0, until_restart_;
+};
+
+struct OneCycleLROptions {
+    double max_lr = 0;             ///< of all groups
+    std::int64_t total_steps = 0;  ///< of the whole cycle
+    double pct_start = 0.3;        ///< share of the steps in which the rate rises
+    bool linear = false;           ///< instead of along a cosine
+    /// The momentum (or the first beta) goes from max_momentum to base_momentum and back. Needs an optimizer with one.
+    bool cycle_momentum = true;
+    double base_momentum = 0.85, max_momentum = 0.95;
+    double div_factor = 25;         ///< initial rate: max_lr / div_factor
+    double final_div_factor = 1e4;  ///< last rate: initial rate / final_div_factor
+    bool three_phase = false;       ///< back to the initial rate first, then down to the last one
+};
+/// One cycle of the rate over a whole training, a step at a time (Smith and Topin, 2019).
+class OneCycleLR final : public LRSchedule {
+public:
+    /// Throws InvalidArgument for steps or shares that cannot be, and where there is no momentum to cycle.
+    OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options);
+
+private:
+    struct Phase {
+        double end, lr_from, lr_to, momentum_from, momentum_to;
+    };
+    /// Throws InvalidArgument after the last step.
+    double next_lr(int group, double lr) const override;
+    double first_lr(int group, double lr) const override { return next_lr(group, lr); }
+    void advance() override;
+    void rewind() override { advance(); }
+    /// Calls `value(phase, share)` for the phase of the epoch and how much of it is over.
+    template <class Value>
+    double in_phase(Value&& value) const;
+    double between(double from, double to, double share) const;
+    OneCycleLROptions options_;
+    std::vector<Phase> phases_;
+    const char* momentum_ = nullptr;  ///< the setting that is cycled; null: none
+};
+
+/// One schedule after another: number i + 1 begins anew at milestones[i], which ascend.
+class SequentialLR final : public LRSchedule {
+public:
+    /// The schedules belong to `optimizer` and are stepped by this one from now on. Throws InvalidArgument where they
+    /// don't, or there is not one milestone fewer.
+    SequentialLR(Optimizer& optimizer, std::vector<std::shared_ptr<LRSchedule>> schedules,
+                 std::vector<std::int64_t> milestones);
+    std::map<std::string, double> state() const override;
+    void load_state(const std::map<std::string, double>& state) override;
+
+private:
+    double next_lr(int group, double lr) const override;
+    void advance() override;
+    LRSchedule& current() const;
+    std::vector<std::shared_ptr<LRSchedule>> schedules_;
+    std::vector<std::int64_t> milestones_;
+};
+
+struct ReduceLROnPlateauOptions {
+    bool maximize = false;  ///< larger metrics are better (torch's mode)
+    double factor = 0.1;
+    std::int64_t patience = 10;  ///< epochs without improvement that are put up with
+    double threshold = 1e-4;     ///< what counts as an improvement
+    bool absolute = false;       ///< the threshold is a difference, not a share of the best (torch's threshold_mode)
+    std::int64_t cooldown = 0;   ///< epochs after a reduction in which nothing is counted
+    double min_lr = 0;
+    double eps = 1e-8;  ///< smaller changes of the rate are left out
+};
+/// Times `factor` when a metric has stopped getting better.
+class ReduceLROnPlateau {
+public:
+    /// Throws InvalidArgument unless factor < 1. Refers to the optimizer.
+    explicit ReduceLROnPlateau(Optimizer& optimizer, const ReduceLROnPlateauOptions& options = {});
+
+    /// After every epoch; `metric` must be the same on all ranks.
+    void step(double metric);
+    double best() const { return best_; }
+    std::map<std::string, double> state() const;
+    /// Throws InvalidArgument where a number is missing.
+    void load_state(const std::map<std::string, double>& state);
+
+private:
+    bool is_better(double metric) const;
+    Optimizer& optimizer_;
+    ReduceLROnPlateauOptions options_;
+    double best_;
+    std::int64_t bad_epochs_ = 0, cooldown_left_ = 0;
+};
+
+}  // namespace lockstep

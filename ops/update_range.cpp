@@ -1,0 +1,112 @@
+#include "lockstep/ops/update_range.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/ops/internal/update_operations.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/core_operations.h"
+#include "lockstep/runtime/trace.h"
+
+namespace lockstep {
+
+namespace {
+
+/// Of the elements that a strided tensor has, each once.
+std::size_t bytes_read(const TensorMeta& meta) {
+    std::size_t bytes = size_of(meta.dtype);
+    for (int d = 0; d < meta.shape.dims(); ++d)
+        if (meta.strides[d] != 0) bytes *= static_cast<std::size_t>(meta.shape[d]);
+    return bytes;
+}
+
+/// Throws unless the records of an update, from number `first` on, treat every element by itself and read the range
+/// alone.
+void require_elementwise(const char* optimizer, const std::vector<Record>& records, std::size_t first) {
+    for (std::size_t i = first; i < records.size(); ++i) {
+        if (!records[i].operation->is_elementwise())
+            throw InvalidArgument(
+                fmt::format("{}: update calls {}, which mixes elements; a range may be cut anywhere, so use functions "
+                            "that treat every element by itself",
+                            optimizer, records[i].operation->name()));
+        for (const Operand& operand : records[i].in) {
+            if (operand.storage)
+                throw InvalidArgument(
+                    fmt::format("{}: update reads a tensor of shape {} from outside; what changes belongs to the "
+                                "options, what each element has to the states",
+                                optimizer, operand.meta.shape.str()));
+            if (operand.buffer && bytes_read(operand.meta) < operand.buffer->bytes())
+                throw InvalidArgument(fmt::format(
+                    "{}: update takes a part of a range, of shape {}; a range may be cut anywhere, so use it whole",
+                    optimizer, operand.meta.shape.str()));
+        }
+    }
+}
+
+/// Operands of the same shapes without values.
+UpdateOperands symbols_of(const UpdateOperands& operands, Trace& trace) {
+    const auto symbol = [&](const Tensor& tensor) {
+        return trace.input(TensorMeta::contiguous(tensor.dtype(), tensor.shape()));
+    };
+    UpdateOperands symbols{symbol(operands.gradients), symbol(operands.parameters), symbol(operands.rows), {}};
+    for (const auto& [name, tensor] : operands.states) symbols.states.emplace(name, symbol(tensor));
+    return symbols;
+}
+
+}  // namespace
+
+const Tensor& UpdateRange::state(std::string_view name) const {
+    const auto found = operands_.states.find(name);
+    if (found == operands_.states.end())
+        throw InvalidArgument(fmt::format("{}: there is no state {}; states() must name it", optimizer_, name));
+    return found->second;
+}
+
+Tensor UpdateRange::read(std::size_t offset, RowNumber number) const {
+    const bool one = range_.last - range_.first == 1;
+    const TensorMeta numbers =
+        TensorMeta::contiguous(operands_.parameters.dtype(), one ? Shape{} : Shape{range_.elements()});
+    return apply_one(ReadRows(range_, layout_.row_bytes(), offset, number), {operands_.rows}, numbers);
+}
+
+Tensor UpdateRange::setting(std::string_view name) const {
+    for (const OptionsLayout::Setting& setting : layout_.settings)
+        if (setting.name == name)
+            return read(sizeof(ParameterRow) + setting.offset, setting.is_flag ? RowNumber::flag : RowNumber::real);
+    throw InvalidArgument(fmt::format("{}: there is no setting {}; the options do not list it", optimizer_, name));
+}
+
+Tensor UpdateRange::updates() const { return read(0, RowNumber::updates); }
+
+void UpdateRange::set_state(std::string_view name, const Tensor& value) {
+    static_cast<void>(state(name));
+    states_.insert_or_assign(std::string(name), value);
+}
+
+void UpdateRange::store(const char* what, const Tensor& value, const Tensor& target) const {
+    if (!value.defined() || value.dtype() != target.dtype() || (value.numel() != 1 && value.shape() != target.shape()))
+        throw InvalidArgument(fmt::format("{}: update sets {} to {}; give it a tensor of shape {} and dtype {}",
+                                          optimizer_, what,
+                                          value.defined() ? value.impl()->meta.str() : "an undefined tensor",
+                                          target.shape().str(), name_of(target.dtype())));
+    const Tensor whole = value.reshape(value.numel() == 1 ? Shape{1} : value.shape()).expand(target.shape());
+    apply_one(StoreRange(range_, layout_.row_bytes()), {operands_.rows, whole.contiguous()}, target);
+}
+
+void UpdateRange::perform(const char* optimizer, const OptionsLayout& layout, const ArenaRange& range,
+                          const UpdateOperands& operands, const std::function<void(UpdateRange&)>& update) {
+    if (!Trace::current()) {  // at once: what a wrapper would refuse is refused here as well
+        Trace rehearsal(operands.parameters.device(), 1, false, 1);
+        const TraceScope scope(rehearsal);
+        perform(optimizer, layout, range, symbols_of(operands, rehearsal), update);
+    }
+    const Trace* trace = Trace::current();
+    const std::size_t first = trace ? trace->records().size() : 0;
+    UpdateRange part(optimizer, layout, range, operands);
+    update(part);
+    // New values first: none of them may depend on what was stored already.
+    if (part.parameter_) part.store("the parameter", *part.parameter_, operands.parameters);
+    for (const auto& [name, value] : part.states_) part.store(name.c_str(), value, part.state(name));
+    if (trace) require_elementwise(optimizer, trace->records(), first);
+}
+
+}  // namespace lockstep

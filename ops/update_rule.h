@@ -1,0 +1,74 @@
+// How an optimizer with an update kernel of its own says what happens to an element: a rule. Kernels for it are made on
+// every backend once it stands in the list of ops/internal/update_rules.h.
+//
+//     struct MyRule {
+//         using Options = MyOptions;  // lr, ...: trivially copyable, lists its members with LOCKSTEP_MEMBERS
+//         static constexpr const char* name = "my_update";
+//         static constexpr std::array<std::string_view, 2> states{"exp_avg", "exp_avg_sq"};  // at most 3, per element
+//         using Variants = std::integer_sequence<unsigned, 3>;  // the values that `used` may have
+//
+//         /// What depends on the parameter and the step alone, in the type that is computed in. `updates`: how often
+//         /// the parameter was updated before.
+//         template <class T> struct Factors { T lr; ... };
+//         template <class T> LOCKSTEP_ELEMENT static Factors<T> factors(const Options& options, std::int64_t updates);
+//         /// Bit i: state i is read and written. Must not depend on `updates`.
+//         template <class T> LOCKSTEP_ELEMENT static unsigned used(const Factors<T>& factors);
+//         /// `state`: the element's values, of which those that are not used are 0.
+//         template <class T>
+//         LOCKSTEP_ELEMENT static void update(const Factors<T>& factors, T gradient, T& parameter, T* state);
+//     };
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "lockstep/runtime/element.h"
+#include "lockstep/runtime/record.h"
+
+namespace lockstep {
+
+/// What devices know of a parameter. In device memory the options of its group follow it; the rows of an arena's
+/// parameters lie one after another.
+struct ParameterRow {
+    std::int64_t begin = 0, end = 0;  ///< elements of the arena
+    std::int64_t updates = 0;         ///< so far, those that count; devices keep this themselves
+    std::int32_t trainable = 1;
+    std::int32_t counts = 1;  ///< whether an update counts
+    std::int32_t group = 0;
+    std::int32_t unused = 0;  ///< rows are copied as bytes
+};
+
+/// A row with its options.
+template <class Options>
+struct RowWith {
+    ParameterRow row;
+    Options options;
+};
+
+/// Elements [begin, end) of an arena, which belong to its parameters [first, last) and to the gaps between them.
+struct ArenaRange {
+    std::int64_t begin = 0, end = 0;
+    int first = 0, last = 0;
+
+    std::int64_t elements() const { return end - begin; }
+    void describe(Signature& signature) const { signature.add(begin).add(end).add(first).add(last); }
+};
+
+/// The update of a range by a rule, for parameters that are trainable. Runs when the step is good.
+/// in: gradients, rows (bytes, u8); out (in place): parameters, and the rule's states whose bits are set in `states`.
+/// All but the rows have the elements of the range.
+template <class Rule>
+struct FusedUpdate final : Operation {
+    FusedUpdate(ArenaRange r, unsigned s) : range(r), states(s) {}
+    ArenaRange range;
+    unsigned states;
+    std::string_view name() const override { return Rule::name; }
+    void describe(Signature& signature) const override {
+        range.describe(signature);
+        signature.add(states);
+    }
+    bool commits() const override { return true; }
+};
+
+}  // namespace lockstep

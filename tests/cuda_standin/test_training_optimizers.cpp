@@ -1,0 +1,79 @@
+// Every kind of update, clipping and skipped steps on GPUs, of the stand-in or real: the same bits on any number of
+// devices, and what the CPU makes of it.
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "lockstep/ops/adagrad.h"
+#include "lockstep/ops/adam.h"
+#include "lockstep/ops/clip_grad.h"
+#include "lockstep/ops/rmsprop.h"
+#include "lockstep/tests/consumer/lion.h"
+#include "lockstep/tests/cuda_standin/training.h"
+
+using namespace lockstep;
+using test::gpus;
+using test::Images;
+
+namespace {
+
+using Model = DataParallel<test::Small>;
+using Values = std::vector<std::vector<float>>;
+
+struct Case {
+    const char* name;
+    std::function<std::unique_ptr<Optimizer>(Model&)> make;
+    StepOptions how;
+};
+
+const std::vector<Case>& cases() {
+    static const std::vector<Case> all{
+        {"AdamW, clipped by its norm",
+         [](Model& model) { return std::make_unique<AdamW>(model, AdamWOptions{.amsgrad = true}); },
+         {.clip = {ClipGradNorm{.max_norm = 0.5}}, .skip_nonfinite = true}},
+        {"RMSprop, clipped by value",
+         [](Model& model) {
+             return std::make_unique<RMSprop>(model, RmspropOptions{.lr = 1e-3, .momentum = 0.5, .centered = true});
+         },
+         {.clip = {ClipGradValue{.clip_value = 0.01}, ClipGradNorm{.max_norm = 0.1, .norm_type = 3, .group = 0}}}},
+        {"Adagrad, in microbatches",
+         [](Model& model) { return std::make_unique<Adagrad>(model); },
+         {.micro_steps = 2, .clip = {ClipGradNorm{.max_norm = 0.5, .norm_type = INFINITY}}}},
+        {"Lion", [](Model& model) { return std::make_unique<Lion>(model, LionOptions{.weight_decay = 0.1}); }, {}},
+    };
+    return all;
+}
+
+Values train(const Case& some, const Devices& devices, ReductionMode reduction) {
+    manual_seed(1);
+    Model model(test::Small{}, devices, {.shards = 8, .reduction = reduction, .seed = 5, .bucket_bytes = 4096});
+    const auto optimizer = some.make(model);
+    const Images images(22 * 4);
+    for (int i = 0; i < 4; ++i)
+        model.step(*optimizer, images.batch(22 * i, 22 * i + 22), images.targets(22 * i, 22 * i + 22), nll_loss,
+                   some.how);
+    model.engine().verify_replicas();
+    return test::values_of(model.module());
+}
+
+}  // namespace
+
+TEST_CASE("every optimizer gives the same bits on 1, 3 and 8 devices, and the CPU's numbers") {
+    for (const Case& some : cases()) {
+        INFO(some.name);
+        const Values expected = train(some, gpus(1), ReductionMode::root);
+        for (const int devices : {3, 8})
+            for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise})
+                CHECK((train(some, gpus(devices), reduction) == expected));
+        const Values cpu = train(some, test::some_devices(DeviceKind::cpu, 2), ReductionMode::root);
+        double error = 0, norm = 0;
+        for (std::size_t i = 0; i < cpu.size(); ++i)
+            for (std::size_t k = 0; k < cpu[i].size(); ++k) {
+                error += std::pow(expected[i][k] - cpu[i][k], 2);
+                norm += std::pow(cpu[i][k], 2);
+            }
+        CHECK(std::sqrt(error / norm) < 1e-3);  // what rounding turns round, Lion moves a whole step
+    }
+    test::check_no_mistakes();
+}

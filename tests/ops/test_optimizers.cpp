@@ -1,0 +1,265 @@
+// Optimizers on plain models, against loops in double precision.
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lockstep/ops/adagrad.h"
+#include "lockstep/ops/adam.h"
+#include "lockstep/ops/rmsprop.h"
+#include "lockstep/ops/sgd.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/consumer/lion.h"
+#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/reference/optimizers.h"
+
+using namespace lockstep;
+using reference::Optimized;
+using reference::OptimizerOptions;
+
+namespace {
+
+constexpr int numbers = 70;  // more than one cache line, no multiple of a vector
+constexpr int steps = 100;
+
+struct Numbers {
+    explicit Numbers(DType dtype = DType::f32) : x(start(0).to(dtype)), y(start(1).to(dtype)) {}
+    Parameter x, y;
+    LOCKSTEP_MEMBERS(x, y)
+
+    static double start_of(int which, int i) { return std::sin(1 + i + 100 * which); }
+    static Tensor start(int which) {
+        std::vector<double> values;
+        for (int i = 0; i < numbers; ++i) values.push_back(start_of(which, i));
+        return Tensor::from(values, {numbers});
+    }
+};
+
+/// Small and large, of both signs, sometimes 0.
+double gradient_of(int which, int i, int step) {
+    if ((i + step) % 11 == 0) return 0;
+    return std::cos(3.0 * i + 7.0 * step + which) * std::pow(10, i % 5 - 2);
+}
+
+void set_gradient(const Parameter& parameter, int which, int step) {
+    std::vector<double> values;
+    for (int i = 0; i < numbers; ++i) values.push_back(gradient_of(which, i, step));
+    parameter->set_grad(Tensor::from(values, {numbers}).to(parameter->dtype()));
+}
+
+using Rule = std::function<void(const OptimizerOptions&, Optimized&, double)>;
+
+/// The largest difference from the reference after all steps, relative to how far the numbers have gone.
+double worst_error(Numbers& net, Optimizer& optimizer, const Rule& rule, const OptimizerOptions& options) {
+    std::vector<Optimized> expected[2];
+    for (int which : {0, 1})
+        for (int i = 0; i < numbers; ++i) {
+            Optimized number;
+            number.value = which == 0 ? net.x->to(DType::f64).to_vector<double>()[static_cast<std::size_t>(i)]
+                                      : net.y->to(DType::f64).to_vector<double>()[static_cast<std::size_t>(i)];
+            expected[which].push_back(number);
+        }
+    for (int step = 0; step < steps; ++step) {
+        for (int which : {0, 1}) {
+            set_gradient(which == 0 ? net.x : net.y, which, step);
+            for (int i = 0; i < numbers; ++i)
+                rule(options, expected[which][static_cast<std::size_t>(i)], gradient_of(which, i, step));
+        }
+        optimizer.step();
+    }
+    double worst = 0;
+    for (int which : {0, 1}) {
+        const auto found = (which == 0 ? net.x : net.y)->to(DType::f64).to_vector<double>();
+        for (std::size_t i = 0; i < found.size(); ++i) {
+            const double right = expected[which][i].value;
+            worst = std::max(worst, std::abs(found[i] - right) / std::max(1.0, std::abs(right)));
+        }
+    }
+    return worst;
+}
+
+/// `make` makes the optimizer of a model.
+template <class Make>
+void check_both_types(const Rule& rule, const OptimizerOptions& options, Make&& make) {
+    for (const DType dtype : {DType::f32, DType::f64}) {
+        INFO(name_of(dtype));
+        Numbers net(dtype);
+        auto optimizer = make(net);
+        CHECK(worst_error(net, optimizer, rule, options) < (dtype == DType::f32 ? 3e-5 : 1e-12));
+    }
+}
+
+const Rule adam = [](const OptimizerOptions& o, Optimized& x, double g) { reference::adam(o, x, g, false); };
+const Rule adamw = [](const OptimizerOptions& o, Optimized& x, double g) { reference::adam(o, x, g, true); };
+
+}  // namespace
+
+TEST_CASE("SGD") {
+    check_both_types(reference::sgd, {.lr = 0.01}, [](Numbers& net) { return SGD(net, {.lr = 0.01}); });
+    check_both_types(
+        reference::sgd, {.lr = 0.01, .momentum = 0.9, .dampening = 0.1, .weight_decay = 0.02},
+        [](Numbers& net) { return SGD(net, {.lr = 0.01, .momentum = 0.9, .dampening = 0.1, .weight_decay = 0.02}); });
+    check_both_types(
+        reference::sgd, {.lr = 0.01, .momentum = 0.8, .nesterov = true, .maximize = true},
+        [](Numbers& net) { return SGD(net, {.lr = 0.01, .momentum = 0.8, .nesterov = true, .maximize = true}); });
+}
+
+TEST_CASE("Adam") {
+    check_both_types(adam, {.lr = 1e-3}, [](Numbers& net) { return Adam(net); });
+    check_both_types(adam, {.lr = 0.02, .weight_decay = 0.1, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6},
+                     [](Numbers& net) {
+                         return Adam(net, {.lr = 0.02, .betas = {0.8, 0.95}, .eps = 1e-6, .weight_decay = 0.1});
+                     });
+    check_both_types(adam, {.lr = 0.02, .maximize = true, .amsgrad = true},
+                     [](Numbers& net) { return Adam(net, {.lr = 0.02, .amsgrad = true, .maximize = true}); });
+}
+
+TEST_CASE("AdamW") {
+    check_both_types(adamw, {.lr = 1e-3, .weight_decay = 1e-2}, [](Numbers& net) { return AdamW(net); });
+    check_both_types(adamw, {.lr = 0.05, .weight_decay = 0.3, .amsgrad = true},
+                     [](Numbers& net) { return AdamW(net, {.lr = 0.05, .weight_decay = 0.3, .amsgrad = true}); });
+}
+
+TEST_CASE("RMSprop") {
+    check_both_types(reference::rmsprop, {.lr = 1e-2}, [](Numbers& net) { return RMSprop(net); });
+    check_both_types(
+        reference::rmsprop, {.lr = 1e-3, .momentum = 0.9, .weight_decay = 0.05, .alpha = 0.9},
+        [](Numbers& net) { return RMSprop(net, {.lr = 1e-3, .alpha = 0.9, .weight_decay = 0.05, .momentum = 0.9}); });
+    // What is left of the square after the mean's was taken away loses digits.
+    check_both_types(
+        reference::rmsprop, {.lr = 1e-3, .eps = 1e-2, .maximize = true, .centered = true},
+        [](Numbers& net) { return RMSprop(net, {.lr = 1e-3, .eps = 1e-2, .centered = true, .maximize = true}); });
+}
+
+TEST_CASE("Adagrad") {
+    check_both_types(reference::adagrad, {.lr = 1e-2, .eps = 1e-10}, [](Numbers& net) { return Adagrad(net); });
+    check_both_types(
+        reference::adagrad, {.lr = 0.1, .weight_decay = 0.01, .eps = 1e-6, .lr_decay = 0.1, .initial = 0.5},
+        [](Numbers& net) {
+            return Adagrad(
+                net, {.lr = 0.1, .lr_decay = 0.1, .weight_decay = 0.01, .initial_accumulator_value = 0.5, .eps = 1e-6});
+        });
+}
+
+TEST_CASE("an optimizer of one's own") {
+    check_both_types(reference::lion, {.lr = 0.01, .weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.99},
+                     [](Numbers& net) { return Lion(net, {.lr = 0.01, .weight_decay = 0.1}); });
+}
+
+TEST_CASE("groups have settings of their own, parameters their own count of updates") {
+    Numbers net;
+    Adam optimizer(net, {.lr = 0.1});
+    CHECK(optimizer.add_group({"y"}, {.lr = 0.001, .betas = {0.5, 0.9}}) == 1);
+    OptimizerOptions of_x{.lr = 0.1}, of_y{.lr = 0.001, .beta1 = 0.5, .beta2 = 0.9};
+    Optimized x{.value = Numbers::start_of(0, 5)}, y{.value = Numbers::start_of(1, 5)};
+    for (int step = 0; step < 10; ++step) {
+        if (step == 4) {
+            optimizer.set_lr(0.5);
+            of_x.lr = 0.5;
+        }
+        set_gradient(net.x, 0, step);
+        reference::adam(of_x, x, gradient_of(0, 5, step), false);
+        if (step % 2 == 0) {  // y has no gradient in between: nothing of it changes
+            set_gradient(net.y, 1, step);
+            reference::adam(of_y, y, gradient_of(1, 5, step), false);
+        }
+        optimizer.step();
+        optimizer.zero_grad();
+    }
+    CHECK(net.x->to_vector<float>()[5] == Approx(x.value).epsilon(1e-5));
+    CHECK(net.y->to_vector<float>()[5] == Approx(y.value).epsilon(1e-5));
+    CHECK(optimizer.lr(1) == 0.001);
+    CHECK(optimizer.setting("betas.1", 1) == 0.9);
+    CHECK(optimizer.options(1).betas[0] == 0.5);
+}
+
+TEST_CASE("state comes with the setting that needs it") {
+    Numbers net;
+    RMSprop optimizer(net, {.lr = 0.01});
+    CHECK(optimizer.states() == std::vector<std::string>{"square_avg"});
+    optimizer.add_group({"y"}, {.lr = 0.01, .momentum = 0.5, .centered = true});
+    CHECK(optimizer.states() == std::vector<std::string>{"square_avg", "momentum_buffer", "grad_avg"});
+    Optimized x{.value = Numbers::start_of(0, 7)}, y{.value = Numbers::start_of(1, 7)};
+    for (int step = 0; step < 10; ++step) {
+        set_gradient(net.x, 0, step);
+        set_gradient(net.y, 1, step);
+        reference::rmsprop({.lr = 0.01}, x, gradient_of(0, 7, step));
+        reference::rmsprop({.lr = 0.01, .momentum = 0.5, .centered = true}, y, gradient_of(1, 7, step));
+        optimizer.step();
+    }
+    CHECK(net.x->to_vector<float>()[7] == Approx(x.value).epsilon(1e-4));
+    CHECK(net.y->to_vector<float>()[7] == Approx(y.value).epsilon(1e-4));
+}
+
+namespace {
+
+template <class Call>
+std::string refused(Call&& call) {
+    try {
+        call();
+    } catch (const InvalidArgument& error) {
+        return error.what();
+    }
+    return "nothing was thrown";
+}
+
+/// Whose update does what is given.
+class Wrong final : public CustomOptimizer<LionOptions> {
+public:
+    using Update = std::function<void(UpdateRange&)>;
+    Wrong(Numbers& net, Update what) : CustomOptimizer(net), what_(std::move(what)) {}
+    const char* name() const override { return "Wrong"; }
+    std::vector<std::string> states() const override { return {"exp_avg"}; }
+    void update(UpdateRange& range) const override { what_(range); }
+
+private:
+    Update what_;
+};
+
+std::string refused_update(Wrong::Update what) {
+    Numbers net;
+    Wrong optimizer(net, std::move(what));
+    set_gradient(net.x, 0, 0);
+    const auto before = net.x->to_vector<float>();
+    const std::string message = refused([&] { optimizer.step(); });
+    CHECK(net.x->to_vector<float>() == before);
+    return message;
+}
+
+}  // namespace
+
+TEST_CASE("what an optimizer does not allow is refused in its name") {
+    Numbers net;
+    CHECK(refused([&] { Adam(net, {.lr = -1}); }) == "Adam: lr -1 must not be negative");
+    CHECK(refused([&] { AdamW(net, {.betas = {0.9, 1}}); }) == "AdamW: betas.1 1 must be at least 0 and below 1");
+    CHECK(refused([&] { RMSprop(net, {.alpha = NAN}); }) == "RMSprop: alpha nan must not be negative");
+    CHECK(refused([&] { Adagrad(net, {.eps = -1}); }) == "Adagrad: eps -1 must not be negative");
+    Adam adam_of_net(net);
+    CHECK(refused([&] { adam_of_net.set_lr(-1); }) == "Adam: lr -1 must not be negative");
+    CHECK(adam_of_net.lr() == 1e-3);
+    CHECK(refused([&] { adam_of_net.setting("momentum"); }) ==
+          "Adam: there is no setting momentum; there are lr, betas.0, betas.1, eps, weight_decay, amsgrad, maximize");
+    CHECK(refused([&] { adam_of_net.lr(2); }) == "Adam: there is no group 2, only 1; add_group makes one");
+    CHECK(refused([&] { adam_of_net.add_group({"z"}, {}); }) ==
+          "Adam: no parameter is called z or lies in a module of that name; named_tensors() lists them");
+}
+
+TEST_CASE("an update that mixes elements, or reads others, is refused before anything changes") {
+    using test::contains;
+    CHECK_THAT(refused_update([](UpdateRange& r) { r.set_parameter(r.parameter() - sum(r.gradient())); }),
+               contains("Wrong: update calls sum, which mixes elements"));
+    CHECK_THAT(refused_update([](UpdateRange& r) { r.set_parameter(r.gradient().slice(0, 0, 1)); }),
+               contains("Wrong: update takes a part of a range, of shape (70,)"));
+    const Tensor outside = Tensor::full({numbers}, 2);
+    CHECK_THAT(refused_update([&](UpdateRange& r) { r.set_parameter(r.gradient() + outside); }),
+               contains("Wrong: update reads a tensor of shape (70,) from outside"));
+    CHECK_THAT(refused_update([](UpdateRange& r) { r.set_parameter(Tensor()); }),
+               contains("Wrong: update sets the parameter to an undefined tensor"));
+    CHECK_THAT(refused_update([](UpdateRange& r) { r.set_state("exp_avg", r.gradient().to(DType::f64)); }),
+               contains("Wrong: update sets exp_avg to "));
+    CHECK_THAT(refused_update([](UpdateRange& r) { r.set_state("other", r.gradient()); }),
+               contains("Wrong: there is no state other"));
+    CHECK_THAT(refused_update([](UpdateRange& r) { r.set_parameter(r.gradient() * r.setting("momentum")); }),
+               contains("Wrong: there is no setting momentum"));
+}
