@@ -6,6 +6,7 @@
 #include "lockstep/bench/collectives.h"
 #include "lockstep/ops/internal/step_operations.h"
 #include "lockstep/runtime/memory.h"
+#include "lockstep/runtime/record.h"
 #include "lockstep/runtime/stream.h"
 
 namespace collectives {
@@ -85,7 +86,7 @@ private:
         request.in.assign(streams_.size(), meta);
         request.out = {meta};
         const auto kernel =
-            ls::KernelTable::of(ls::DeviceKind::cpu).make(ls::TreeSum(std::move(shards), false), request);
+            ls::KernelTable::of(ls::DeviceKind::cpu).make(*ls::make_operation(ls::TreeSum{std::move(shards)}), request);
         std::shared_ptr<ls::Buffer> scratch;
         if (const std::size_t bytes = kernel->scratch_bytes()) scratch = ls::Buffer::allocate(stream, bytes, "scratch");
         stream.run("tree_sum", accesses, [kernel, scratch, places](const ls::Launch& launch) {

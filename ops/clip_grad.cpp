@@ -7,6 +7,7 @@
 #include "lockstep/ops/internal/gradient_operations.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/record.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
@@ -61,21 +62,21 @@ Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, const ClipGradNorm
     std::int64_t first = 0;
     for (const FlatGradient& gradient : gradients) {
         const std::int64_t next = first + MeasureGradients::grains(gradient.elements.numel());
-        apply_one(MeasureGradients(gradient.range, clip.norm_type), {gradient.elements, Tensor()},
+        apply_one(MeasureGradients{gradient.range, clip.norm_type}, {gradient.elements, Tensor()},
                   measures.slice(0, first, next));
         first = next;
     }
     const TensorMeta scalar = TensorMeta::contiguous(DType::f64, {});
-    const Tensor norm = apply_one(CombineMeasures(clip.norm_type), {measures}, scalar);
+    const Tensor norm = apply_one(CombineMeasures{clip.norm_type}, {measures}, scalar);
     if (clip.error_if_nonfinite && !std::isfinite(norm.item()))
         throw InvalidArgument(
             fmt::format("The total norm of order {} for gradients from `parameters` is non-finite, so it cannot be "
                         "clipped. To disable this error and scale the gradients by the non-finite norm anyway, set "
                         "`error_if_nonfinite=False`",
                         clip.norm_type));
-    const Tensor coefficient = apply_one(ClipCoefficient(clip.max_norm), {norm}, scalar);
+    const Tensor coefficient = apply_one(ClipCoefficient{clip.max_norm}, {norm}, scalar);
     for (const FlatGradient& gradient : gradients)
-        apply_one(ScaleGradients(gradient.range), {coefficient, Tensor()}, gradient.elements);
+        apply_one(ScaleGradients{gradient.range}, {coefficient, Tensor()}, gradient.elements);
     return norm;
 }
 
@@ -84,7 +85,7 @@ void clip_grad_value_(const std::vector<Tensor>& parameters, const ClipGradValue
     clip.check();
     const NoGrad no_tape;
     for (const FlatGradient& gradient : flat_gradients(parameters))
-        apply_one(ClampGradients(gradient.range, clip.clip_value), {Tensor()}, gradient.elements);
+        apply_one(ClampGradients{gradient.range, clip.clip_value}, {Tensor()}, gradient.elements);
 }
 
 Tensor clip_grad_norm_(const Optimizer& optimizer, const ClipGradNorm& clip) {

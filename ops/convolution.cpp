@@ -3,9 +3,11 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checks.h"
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/convolution_operations.h"
+#include "lockstep/ops/internal/pooling_operations.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/record.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
@@ -33,7 +35,7 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Pair st
 
     const ConvGeometry geometry{stride.h, stride.w, padding.h, padding.w};
     const Shape shape{x.size(0), weight.size(0), room_h / stride.h + 1, room_w / stride.w + 1};
-    const Tensor y = apply_one(Conv2dForward(geometry), {x, weight, bias}, shaped(x, shape, x.is_batch()));
+    const Tensor y = apply_one(Conv2dForward{geometry}, {x, weight, bias}, shaped(x, shape, x.is_batch()));
     if (!needs_tape({x, weight, bias})) return y;
     const bool x_wanted = x.requires_grad();
     const bool bias_wanted = bias.defined() && bias.requires_grad();
@@ -41,21 +43,20 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Pair st
     SavedTensor input, weights;
     if (weights_wanted) input = SavedTensor(x, "conv2d");
     if (x_wanted) weights = SavedTensor(weight, "conv2d");
-    put_on_tape("conv2d", {x, weight, bias}, {y},
-                [=, dx = like(x), dw = like(weight)](const std::vector<Tensor>& gradients) {
-                    std::vector<Tensor> result(3);
-                    if (x_wanted)
-                        result[0] = apply_one(Conv2dBackwardData(geometry), {gradients[0], weights.get()}, dx);
-                    if (weights_wanted) {
-                        std::vector<Output> outputs{dw};
-                        if (bias_wanted) outputs.emplace_back(TensorMeta::contiguous(dw.dtype, {dw.shape[0]}));
-                        const auto made = apply(std::make_shared<const Conv2dBackwardWeights>(geometry),
-                                                {input.get(), gradients[0]}, outputs);
-                        result[1] = made[0];
-                        if (bias_wanted) result[2] = made[1];
-                    }
-                    return result;
-                });
+    put_on_tape(
+        "conv2d", {x, weight, bias}, {y}, [=, dx = like(x), dw = like(weight)](const std::vector<Tensor>& gradients) {
+            std::vector<Tensor> result(3);
+            if (x_wanted) result[0] = apply_one(Conv2dBackwardData{geometry}, {gradients[0], weights.get()}, dx);
+            if (weights_wanted) {
+                std::vector<Output> outputs{dw};
+                if (bias_wanted) outputs.emplace_back(TensorMeta::contiguous(dw.dtype, {dw.shape[0]}));
+                const auto made =
+                    apply(make_operation(Conv2dBackwardWeights{geometry}), {input.get(), gradients[0]}, outputs);
+                result[1] = made[0];
+                if (bias_wanted) result[2] = made[1];
+            }
+            return result;
+        });
     return y;
 }
 
@@ -84,13 +85,13 @@ Tensor max_pool2d(const Tensor& x, Pair kernel_size, std::optional<Pair> stride,
 
     const PoolGeometry geometry{kernel_size.h, kernel_size.w, step.h, step.w, padding.h, padding.w};
     const Shape shape{x.size(0), x.size(1), room_h / step.h + 1, room_w / step.w + 1};
-    const auto made = apply(std::make_shared<const MaxPool2dForward>(geometry), {x},
+    const auto made = apply(make_operation(MaxPool2dForward{geometry}), {x},
                             {shaped(x, shape, x.is_batch()), TensorMeta::contiguous(DType::u8, shape, x.is_batch())});
     if (needs_tape({x}))
         put_on_tape(
             "max_pool2d", {x}, {made[0]},
             [geometry, where = SavedTensor(made[1], "max_pool2d"), dx = like(x)](const std::vector<Tensor>& gradients) {
-                return std::vector<Tensor>{apply_one(MaxPool2dBackward(geometry), {gradients[0], where.get()}, dx)};
+                return std::vector<Tensor>{apply_one(MaxPool2dBackward{geometry}, {gradients[0], where.get()}, dx)};
             });
     return made[0];
 }

@@ -2,9 +2,10 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checks.h"
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/dropout_operations.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/record.h"
 
 namespace lockstep {
 
@@ -15,7 +16,7 @@ Tensor masked(const char* name, const Tensor& x, const Shape& mask_shape, double
     checks::floating(name, "input", x);
     // The mask is made where x lies; it has no input that would say so.
     const Tensor mask = Tensor::empty(mask_shape, x.dtype(), x.device());
-    apply_one(DropoutMask(p, x.is_batch()), {}, mask);
+    apply_one(DropoutMask{p, x.is_batch()}, {}, mask);
     return mul(x, mask);
 }
 

@@ -3,29 +3,19 @@
 #include <cmath>
 
 #include "lockstep/ops/functional.h"
+#include "lockstep/ops/internal/binary_functions.h"
 #include "lockstep/ops/internal/checks.h"
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/elementwise_operations.h"
 #include "lockstep/ops/internal/reduce_to.h"
 #include "lockstep/ops/internal/unary_functions.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/record.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
-std::string_view Binary::name() const {
-    switch (kind) {
-        case BinaryKind::sub: return "sub";
-        case BinaryKind::mul: return "mul";
-        case BinaryKind::div: return "div";
-        case BinaryKind::add: break;
-    }
-    return "add";
-}
-
 namespace {
-
-const char* name_of_kind(BinaryKind kind) { return Binary(kind).name().data(); }
 
 /// Gradient of an input of a broadcast operation: `gradient` summed down to the shape of that input.
 struct Origin {
@@ -37,8 +27,10 @@ struct Origin {
     bool wanted;
 };
 
-Tensor binary(BinaryKind kind, const Tensor& a, const Tensor& b) {
-    const char* name = name_of_kind(kind);
+template <class F>
+Tensor binary(const Tensor& a, const Tensor& b) {
+    constexpr const char* name = F::name;
+    constexpr bool multiplies = std::is_same_v<F, Mul>, divides = std::is_same_v<F, Div>;
     const PublicCall call(name);
     for (const Tensor* tensor : {&a, &b}) {
         checks::defined(name, tensor == &a ? "the first tensor" : "the second tensor", *tensor);
@@ -51,35 +43,29 @@ Tensor binary(BinaryKind kind, const Tensor& a, const Tensor& b) {
     const auto hands_on = [&](const Tensor& t) {
         return t.is_batch() && t.dims() == shape.dims() && t.size(0) == shape[0];
     };
-    const Tensor y = apply_one(Binary(kind), {a, b}, shaped(a, shape, hands_on(a) || hands_on(b)));
+    const Tensor y = apply_one(Binary<F>{}, {a, b}, shaped(a, shape, hands_on(a) || hands_on(b)));
     if (!needs_tape({a, b})) return y;
 
     const Origin from_a(a), from_b(b);
-    const bool product = kind == BinaryKind::mul || kind == BinaryKind::div;
     SavedTensor first, second, result;
-    if (kind == BinaryKind::mul && from_b.wanted) first = SavedTensor(a, name);
-    if (kind == BinaryKind::mul ? from_a.wanted : product) second = SavedTensor(b, name);
-    if (kind == BinaryKind::div && from_b.wanted) result = SavedTensor(y, name);
+    if (multiplies && from_b.wanted) first = SavedTensor(a, name);
+    if (divides || (multiplies && from_a.wanted)) second = SavedTensor(b, name);
+    if (divides && from_b.wanted) result = SavedTensor(y, name);
     put_on_tape(name, {a, b}, {y}, [=](const std::vector<Tensor>& gradients) {
         const Tensor& dy = gradients[0];
         std::vector<Tensor> result_gradients(2);
         Tensor& da = result_gradients[0];
         Tensor& db = result_gradients[1];
-        switch (kind) {
-            case BinaryKind::add:
-            case BinaryKind::sub:
-                if (from_a.wanted) da = from_a.reduce(dy);
-                if (from_b.wanted) db = from_b.reduce(kind == BinaryKind::add ? dy : neg(dy));
-                break;
-            case BinaryKind::mul:
-                if (from_a.wanted) da = from_a.reduce(mul(dy, second.get()));
-                if (from_b.wanted) db = from_b.reduce(mul(dy, first.get()));
-                break;
-            case BinaryKind::div:
-                if (from_a.wanted) da = from_a.reduce(div(dy, second.get()));
-                // In this order, which is PyTorch's: dy / b may be infinite where a / b is 0.
-                if (from_b.wanted) db = from_b.reduce(neg(mul(dy, div(result.get(), second.get()))));
-                break;
+        if constexpr (multiplies) {
+            if (from_a.wanted) da = from_a.reduce(mul(dy, second.get()));
+            if (from_b.wanted) db = from_b.reduce(mul(dy, first.get()));
+        } else if constexpr (divides) {
+            if (from_a.wanted) da = from_a.reduce(div(dy, second.get()));
+            // In this order, which is PyTorch's: dy / b may be infinite where a / b is 0.
+            if (from_b.wanted) db = from_b.reduce(neg(mul(dy, div(result.get(), second.get()))));
+        } else {
+            if (from_a.wanted) da = from_a.reduce(dy);
+            if (from_b.wanted) db = from_b.reduce(std::is_same_v<F, Add> ? dy : neg(dy));
         }
         return result_gradients;
     });
@@ -90,7 +76,7 @@ Tensor binary(BinaryKind kind, const Tensor& a, const Tensor& b) {
 Tensor affine(const char* name, const Tensor& x, double scale, double shift) {
     const PublicCall call(name);
     checks::floating(name, "the tensor", x);
-    const Tensor y = apply_one(Affine(scale, shift), {x}, like(x));
+    const Tensor y = apply_one(Affine{scale, shift}, {x}, like(x));
     if (needs_tape({x}))
         put_on_tape(name, {x}, {y}, [name, scale](const std::vector<Tensor>& gradients) {
             return std::vector<Tensor>{scale == 1 ? gradients[0] : affine(name, gradients[0], scale, no_shift)};
@@ -134,29 +120,29 @@ template <class F>
 Tensor unary(const Tensor& x, const F& function = {}) {
     const PublicCall call(F::name);
     checks::floating(F::name, "the tensor", x);
-    const Tensor y = apply_one(Unary<F>(function), {x}, like(x));
+    const Tensor y = apply_one(Unary<F>{function}, {x}, like(x));
     if (!needs_tape({x})) return y;
     SavedTensor saved;
     if (F::saves != Saves::nothing) saved = SavedTensor(F::saves == Saves::input ? x : y, F::name);
     put_on_tape(F::name, {x}, {y}, [function, saved, dx = like(x)](const std::vector<Tensor>& gradients) {
         std::vector<Tensor> in{gradients[0]};
         if (F::saves != Saves::nothing) in.push_back(saved.get());
-        return std::vector<Tensor>{apply_one(UnaryBackward<F>(function), in, dx)};
+        return std::vector<Tensor>{apply_one(UnaryBackward<F>{function}, in, dx)};
     });
     return y;
 }
 
 }  // namespace
 
-Tensor add(const Tensor& a, const Tensor& b) { return binary(BinaryKind::add, a, b); }
-Tensor sub(const Tensor& a, const Tensor& b) { return binary(BinaryKind::sub, a, b); }
-Tensor mul(const Tensor& a, const Tensor& b) { return binary(BinaryKind::mul, a, b); }
+Tensor add(const Tensor& a, const Tensor& b) { return binary<Add>(a, b); }
+Tensor sub(const Tensor& a, const Tensor& b) { return binary<Sub>(a, b); }
+Tensor mul(const Tensor& a, const Tensor& b) { return binary<Mul>(a, b); }
 Tensor div(const Tensor& a, const Tensor& b) {
     if (is_integral(a) && is_integral(b)) {
         checks::same_dtype("div", "the second tensor", b, a);
-        return binary(BinaryKind::div, promoted(a), promoted(b));
+        return binary<Div>(promoted(a), promoted(b));
     }
-    return binary(BinaryKind::div, a, b);
+    return binary<Div>(a, b);
 }
 
 Tensor operator+(const Tensor& a, Scalar b) {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/normalization_operations.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/eager_reports.h"
 #include "lockstep/runtime/random.h"
@@ -97,7 +97,7 @@ Tensor BatchNorm2d::forward(const Tensor& x) const {
                                 value_or_none(bias), {training, options.momentum, options.eps, options.statistics});
     if (training && num_batches_tracked) {
         eager_reports::carry(x, num_batches_tracked->tensor());  // counts what the running statistics count
-        apply(std::make_shared<const IncrementCounter>(), {}, {num_batches_tracked->tensor()});
+        apply(make_operation(IncrementCounter{}), {}, {num_batches_tracked->tensor()});
     }
     return y;
 }

@@ -3,9 +3,10 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checks.h"
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/linear_operations.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/record.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
@@ -19,7 +20,7 @@ Tensor product(const Tensor& a, const Tensor& b) {
     Shape shape = a.shape();
     shape[shape.dims() - 1] = b.size(-1);
     const bool batch = a.is_batch() || (b.dims() == 3 && b.is_batch());
-    const Tensor y = apply_one(MatMul(), {a, b}, shaped(a, shape, batch));
+    const Tensor y = apply_one(MatMul{}, {a, b}, shaped(a, shape, batch));
     if (!needs_tape({a, b})) return y;
     SavedTensor first, second;
     if (b.requires_grad()) first = SavedTensor(a, "matmul");
@@ -79,7 +80,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
     }
 
     const Tensor y =
-        apply_one(LinearForward(), {x, weight, bias}, shaped(x, {x.size(0), weight.size(0)}, x.is_batch()));
+        apply_one(LinearForward{}, {x, weight, bias}, shaped(x, {x.size(0), weight.size(0)}, x.is_batch()));
     if (!needs_tape({x, weight, bias})) return y;
     const bool x_wanted = x.requires_grad();
     const bool bias_wanted = bias.defined() && bias.requires_grad();
@@ -90,12 +91,11 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
     put_on_tape(
         "linear", {x, weight, bias}, {y}, [=, dx = like(x), dw = like(weight)](const std::vector<Tensor>& gradients) {
             std::vector<Tensor> result(3);
-            if (x_wanted) result[0] = apply_one(LinearBackwardData(), {gradients[0], weights.get()}, dx);
+            if (x_wanted) result[0] = apply_one(LinearBackwardData{}, {gradients[0], weights.get()}, dx);
             if (weights_wanted) {
                 std::vector<Output> outputs{dw};
                 if (bias_wanted) outputs.emplace_back(TensorMeta::contiguous(dw.dtype, {dw.shape[0]}));
-                const auto made =
-                    apply(std::make_shared<const LinearBackwardWeights>(), {input.get(), gradients[0]}, outputs);
+                const auto made = apply(make_operation(LinearBackwardWeights{}), {input.get(), gradients[0]}, outputs);
                 result[1] = made[0];
                 if (bias_wanted) result[2] = made[1];
             }

@@ -4,10 +4,11 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checks.h"
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/loss_operations.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/eager_reports.h"
 #include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/record.h"
 #include "lockstep/runtime/tape.h"
 #include "lockstep/runtime/trace.h"
 
@@ -73,12 +74,12 @@ Loss nll(const char* name, const Tensor& input, const Tensor& target, const NllO
 
     const TensorMeta scalar = shaped(input, {});
     const auto made =
-        apply(std::make_shared<const NllForward>(options.ignore_index), {input, target, weight}, {scalar, scalar});
+        apply(make_operation(NllForward{options.ignore_index}), {input, target, weight}, {scalar, scalar});
     if (needs_tape({input}))
         put_on_tape(name, {input}, {made[0]},
                     [ignore = options.ignore_index, classes = SavedTensor(target, name), w = SavedTensor(weight, name),
                      numerator = made[0].detach(), dx = like(input)](const std::vector<Tensor>& gradients) {
-                        const Tensor d = apply_one(NllBackward(ignore), {gradients[0], classes.get(), w.get()}, dx);
+                        const Tensor d = apply_one(NllBackward{ignore}, {gradients[0], classes.get(), w.get()}, dx);
                         eager_reports::carry(numerator, d);  // a target that has no class has no gradient
                         return std::vector<Tensor>{d};
                     });
@@ -112,13 +113,13 @@ Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {
     if (!(input.shape() == target.shape()))
         throw InvalidArgument(fmt::format("mse_loss: input {} and target {} must be of one shape", input.shape().str(),
                                           target.shape().str()));
-    const Tensor numerator = apply_one(SquaredErrorForward(), {input, target}, shaped(input, {}));
+    const Tensor numerator = apply_one(SquaredErrorForward{}, {input, target}, shaped(input, {}));
     if (needs_tape({input, target}))
         put_on_tape(name, {input, target}, {numerator},
                     [a = SavedTensor(input, name), b = SavedTensor(target, name), dx = like(input),
                      input_wanted = input.requires_grad(),
                      target_wanted = target.requires_grad()](const std::vector<Tensor>& gradients) {
-                        const Tensor da = apply_one(SquaredErrorBackward(), {gradients[0], a.get(), b.get()}, dx);
+                        const Tensor da = apply_one(SquaredErrorBackward{}, {gradients[0], a.get(), b.get()}, dx);
                         return std::vector<Tensor>{input_wanted ? da : Tensor(), target_wanted ? neg(da) : Tensor()};
                     });
     Loss::Term term{numerator, {}, 1};

@@ -2,9 +2,10 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checks.h"
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/normalization_operations.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/record.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
@@ -24,13 +25,13 @@ bool synchronized(const BatchNormOptions& options) { return options.statistics =
 
 /// `stats` of this shard pooled over the shards as asked.
 Tensor pooled(const Tensor& stats, const BatchNormOptions& options) {
-    return apply_one(BatchNormPoolStats(options.statistics == BatchNormStatistics::shard0), {stats}, like(stats));
+    return apply_one(BatchNormPoolStats{options.statistics == BatchNormStatistics::shard0}, {stats}, like(stats));
 }
 
 /// Moves the running statistics towards `stats`, of this shard, or pooled already where they are synchronized.
 void update_running(const Tensor& stats, const Tensor& mean, const Tensor& variance, const BatchNormOptions& options) {
     const NoGrad no_tape;
-    apply(std::make_shared<const BatchNormUpdateRunning>(options.momentum),
+    apply(make_operation(BatchNormUpdateRunning{options.momentum}),
           {synchronized(options) ? stats : pooled(stats, options)}, {mean, variance});
 }
 
@@ -67,12 +68,12 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
     const bool own_stats = options.training || !running_mean.defined();
     const TensorMeta stats_meta = shaped(x, {2 * channels + 1});
     Tensor stats =
-        own_stats ? apply_one(BatchNormStats(), {x.detach()}, stats_meta) : stats_of(running_mean, running_var);
+        own_stats ? apply_one(BatchNormStats{}, {x.detach()}, stats_meta) : stats_of(running_mean, running_var);
     const bool across_shards = own_stats && synchronized(options);
     if (across_shards) stats = pooled(stats, options);
     const Tensor gamma = weight.defined() ? weight : Tensor::full({channels}, 1, x.dtype(), x.device());
     const Tensor beta = bias.defined() ? bias : Tensor::zeros({channels}, x.dtype(), x.device());
-    const Tensor y = apply_one(BatchNormNormalize(options.eps), {x, stats, gamma, beta}, like(x));
+    const Tensor y = apply_one(BatchNormNormalize{options.eps}, {x, stats, gamma, beta}, like(x));
     if (options.training && running_mean.defined()) update_running(stats, running_mean, running_var, options);
     if (!needs_tape({x, weight, bias})) return y;
 
@@ -87,7 +88,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
                     std::vector<Tensor> result(3);
                     Tensor sums;
                     if (own_stats || weight_wanted || bias_wanted)
-                        sums = apply_one(BatchNormBackwardSums(eps), {input.get(), dy, saved_stats.get()},
+                        sums = apply_one(BatchNormBackwardSums{eps}, {input.get(), dy, saved_stats.get()},
                                          TensorMeta::contiguous(dx.dtype, {2 * channels}));
                     if (bias_wanted) result[2] = sums.slice(0, 0, channels);
                     if (weight_wanted) result[1] = sums.slice(0, channels, 2 * channels);
@@ -95,7 +96,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
                         // Running statistics do not depend on x: nothing flows through mean and variance.
                         Tensor through = own_stats ? sums : Tensor::zeros({2 * channels}, dx.dtype, dy.device());
                         if (across_shards) through = sum_over_shards(through);
-                        result[0] = apply_one(BatchNormBackwardData(eps),
+                        result[0] = apply_one(BatchNormBackwardData{eps},
                                               {input.get(), dy, saved_stats.get(), scale.get(), through}, dx);
                     }
                     return result;

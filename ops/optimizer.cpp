@@ -9,6 +9,7 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/eager_reports.h"
 #include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/record.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
@@ -268,7 +269,7 @@ void Optimizer::step_plain() {
             const std::vector<std::byte> fresh = rows(static_cast<int>(a));
             const auto* raw = reinterpret_cast<const std::uint8_t*>(fresh.data());
             const Tensor wanted = Tensor::from(std::span(raw, fresh.size()), {bytes}, device);
-            apply_one(StoreRows(row_bytes()), {wanted}, whole.rows);
+            apply_one(StoreRows{row_bytes()}, {wanted}, whole.rows);
         }
         std::vector<int> updated;
         for (std::size_t i = 0; i < arena.segments.size(); ++i) {
@@ -287,7 +288,7 @@ void Optimizer::step_plain() {
             updated.push_back(index);
         }
         eager_reports::carry(whole.gradients, whole.rows);
-        if (counts_updates()) apply_one(CountUpdates(row_bytes(), updated), {}, whole.rows);
+        if (counts_updates()) apply_one(CountUpdates{row_bytes(), updated}, {}, whole.rows);
     }
     state.settings_version = version_;
     state.trainable_version = store_->trainable_version();

@@ -22,6 +22,7 @@
 #include "lockstep/ops/arena.h"
 #include "lockstep/ops/update_range.h"
 #include "lockstep/ops/update_rule.h"
+#include "lockstep/runtime/record.h"
 
 namespace lockstep {
 
@@ -217,7 +218,7 @@ public:
     void update_range(const ArenaRange& range, const UpdateOperands& operands) const override {
         std::vector<Output> written{operands.parameters};
         for (const std::string& state : states()) written.emplace_back(operands.states.at(state));
-        apply(std::make_shared<const FusedUpdate<Rule>>(range, used()), {operands.gradients, operands.rows}, written);
+        apply(make_operation(FusedUpdate<Rule>{range, used()}), {operands.gradients, operands.rows}, written);
     }
 
 protected:

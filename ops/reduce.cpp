@@ -2,10 +2,12 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checks.h"
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/indexing_operations.h"
 #include "lockstep/ops/internal/reduce_to.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/record.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
@@ -42,7 +44,7 @@ Shape reduced_shape(const Shape& shape, std::uint32_t bits, bool keep) {
 /// Sum with the dimensions kept, without tape.
 Tensor kept_sum(const Tensor& x, std::uint32_t bits) {
     const bool batch = x.is_batch() && (bits & 1u) == 0;
-    return apply_one(Sum(bits), {x}, shaped(x, reduced_shape(x.shape(), bits, true), batch));
+    return apply_one(Sum{bits}, {x}, shaped(x, reduced_shape(x.shape(), bits, true), batch));
 }
 
 Tensor sum_bits(const Tensor& x, std::uint32_t bits, bool keepdim) {
@@ -99,7 +101,7 @@ Tensor argmax(const Tensor& x, std::optional<int> dim, bool keepdim) {
     const std::uint32_t bit = 1u << along;
     const bool batch = dim && x.is_batch() && along != 0;
     const TensorMeta meta = TensorMeta::contiguous(DType::i64, reduced_shape(source.shape(), bit, true), batch);
-    const Tensor kept = apply_one(ArgMax(along), {source}, meta);
+    const Tensor kept = apply_one(ArgMax{along}, {source}, meta);
     if (!dim) {
         Shape shape;
         if (keepdim)
@@ -133,7 +135,7 @@ Tensor cat(const std::vector<Tensor>& tensors, int dim) {
         shape[along] += tensors[i].size(along);
         batch = batch || (along != 0 && tensors[i].is_batch());
     }
-    const Tensor y = apply_one(Cat(along), tensors, shaped(tensors[0], shape, batch));
+    const Tensor y = apply_one(Cat{along}, tensors, shaped(tensors[0], shape, batch));
     if (!needs_tape(tensors)) return y;
     struct Part {
         std::int64_t size;

@@ -1,8 +1,9 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checks.h"
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/shard_operations.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/record.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
@@ -17,7 +18,7 @@ std::vector<Tensor> sum_over_shards(const std::vector<Tensor>& tensors) {
         outputs.emplace_back(shaped(tensor, tensor.shape()));
         wanted.push_back(tensor.requires_grad());
     }
-    const std::vector<Tensor> sums = apply(std::make_shared<const SumOverShards>(), tensors, outputs);
+    const std::vector<Tensor> sums = apply(make_operation(SumOverShards{}), tensors, outputs);
     if (needs_tape(tensors))
         put_on_tape("sum_over_shards", tensors, sums, [wanted](const std::vector<Tensor>& gradients) {
             // All shards hold the same tape, so the same gradients come on each of them.

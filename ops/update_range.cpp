@@ -5,6 +5,7 @@
 #include "lockstep/ops/internal/update_operations.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
+#include "lockstep/runtime/record.h"
 #include "lockstep/runtime/trace.h"
 
 namespace lockstep {
@@ -65,7 +66,7 @@ Tensor UpdateRange::read(std::size_t offset, RowNumber number) const {
     const bool one = range_.last - range_.first == 1;
     const TensorMeta numbers =
         TensorMeta::contiguous(operands_.parameters.dtype(), one ? Shape{} : Shape{range_.elements()});
-    return apply_one(ReadRows(range_, layout_.row_bytes(), offset, number), {operands_.rows}, numbers);
+    return apply_one(ReadRows{range_, layout_.row_bytes(), offset, number}, {operands_.rows}, numbers);
 }
 
 Tensor UpdateRange::setting(std::string_view name) const {
@@ -89,7 +90,7 @@ void UpdateRange::store(const char* what, const Tensor& value, const Tensor& tar
                                           value.defined() ? value.impl()->meta.str() : "an undefined tensor",
                                           target.shape().str(), name_of(target.dtype())));
     const Tensor whole = value.reshape(value.numel() == 1 ? Shape{1} : value.shape()).expand(target.shape());
-    apply_one(StoreRange(range_, layout_.row_bytes()), {operands_.rows, whole.contiguous()}, target);
+    apply_one(StoreRange{range_, layout_.row_bytes()}, {operands_.rows, whole.contiguous()}, target);
 }
 
 void UpdateRange::perform(const char* optimizer, const OptionsLayout& layout, const ArenaRange& range,

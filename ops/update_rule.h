@@ -24,7 +24,7 @@
 #include <string_view>
 
 #include "lockstep/runtime/element.h"
-#include "lockstep/runtime/record.h"
+#include "lockstep/runtime/operation.h"
 
 namespace lockstep {
 
@@ -52,23 +52,17 @@ struct ArenaRange {
     int first = 0, last = 0;
 
     std::int64_t elements() const { return end - begin; }
-    void describe(Signature& signature) const { signature.add(begin).add(end).add(first).add(last); }
 };
 
 /// The update of a range by a rule, for parameters that are trainable. Runs when the step is good.
 /// in: gradients, rows (bytes, u8); out (in place): parameters, and the rule's states whose bits are set in `states`.
 /// All but the rows have the elements of the range.
 template <class Rule>
-struct FusedUpdate final : Operation {
-    FusedUpdate(ArenaRange r, unsigned s) : range(r), states(s) {}
+struct FusedUpdate {
+    static constexpr const char* name = Rule::name;
     ArenaRange range;
     unsigned states;
-    std::string_view name() const override { return Rule::name; }
-    void describe(Signature& signature) const override {
-        range.describe(signature);
-        signature.add(states);
-    }
-    bool commits() const override { return true; }
+    bool commits() const { return true; }
 };
 
 }  // namespace lockstep

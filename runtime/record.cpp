@@ -353,7 +353,7 @@ Operand operand_of(const Tensor& tensor, const TensorMeta& meta, bool traced) {
 /// `tensor` in the layout `wanted`, by a reorder where it lies differently.
 Tensor converted(const Tensor& tensor, const TensorMeta& wanted) {
     if (!tensor.defined() || wanted.same_layout(meta_of(tensor))) return tensor;
-    return apply(std::make_shared<const Reorder>(), {tensor}, {wanted})[0];
+    return apply(make_operation(Reorder{}), {tensor}, {wanted})[0];
 }
 
 }  // namespace

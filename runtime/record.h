@@ -14,57 +14,13 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/runtime/operation.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/status.h"
 #include "lockstep/runtime/stream.h"
 #include "lockstep/runtime/tensor.h"
 
 namespace lockstep {
-
-/// Collects the attributes of an operation as bytes: the key under which kernels and programs are kept.
-class Signature {
-public:
-    template <class T>
-    Signature& add(const T& value) {
-        static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
-        bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
-        return *this;
-    }
-    Signature& add(std::string_view text);
-    Signature& add(const Shape& shape);
-    Signature& add(const TensorMeta& meta);
-    const std::string& bytes() const { return bytes_; }
-    /// Empty again, with the memory it had.
-    void clear() { bytes_.clear(); }
-
-private:
-    std::string bytes_;
-};
-
-/// How far an operation reaches.
-enum class Span : std::uint8_t {
-    shard,       ///< one shard
-    all_shards,  ///< reads the inputs of all shards; its outputs are the same on all of them
-};
-
-/// What an operation does and its attributes, by value. Immutable; one struct per operation.
-class Operation {
-public:
-    virtual ~Operation() = default;
-    /// For messages, traces and the operation count: "conv2d_forward".
-    virtual std::string_view name() const = 0;
-    /// Appends every attribute that changes the kernel or the result.
-    virtual void describe(Signature&) const {}
-    virtual Span span() const { return Span::shard; }
-    /// Changes state that outlives the step (running statistics, counters): runs only when the step is good.
-    virtual bool commits() const { return false; }
-    /// May write the shard's status word.
-    virtual bool reports_status() const { return false; }
-    /// Draws random numbers: gets an ordinal of its own in `forward`.
-    virtual bool is_random() const { return false; }
-    /// Every element of its results depends on the same element of its inputs alone, and on scalars.
-    virtual bool is_elementwise() const { return false; }
-};
 
 /// A tensor as a record sees it.
 struct Operand {
@@ -147,8 +103,9 @@ public:
     /// table.add<Relu, make_relu>() with std::unique_ptr<Kernel> make_relu(const Relu&, KernelRequest&)
     template <class Op, std::unique_ptr<Kernel> (*make)(const Op&, KernelRequest&)>
     void add() {
-        add(typeid(Op),
-            [](const Operation& op, KernelRequest& request) { return make(static_cast<const Op&>(op), request); });
+        add(typeid(OperationOf<Op>), [](const Operation& operation, KernelRequest& request) {
+            return make(static_cast<const OperationOf<Op>&>(operation).op(), request);
+        });
     }
     bool has(const Operation& operation) const;
     /// The kernel for `request`, made or remembered. Throws DeviceError for an operation this kind lacks.
@@ -209,8 +166,8 @@ std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std:
 
 /// `apply` for one output.
 template <class Op>
-Tensor apply_one(Op operation, const std::vector<Tensor>& inputs, const Output& output) {
-    return apply(std::make_shared<const Op>(std::move(operation)), inputs, {output})[0];
+Tensor apply_one(Op op, const std::vector<Tensor>& inputs, const Output& output) {
+    return apply(make_operation(std::move(op)), inputs, {output})[0];
 }
 
 /// Scope in which eager work on CPU devices uses `threads` threads, deterministic algorithms where asked, and

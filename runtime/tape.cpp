@@ -10,6 +10,7 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/record.h"
 
 namespace lockstep {
 
@@ -86,7 +87,7 @@ namespace {
 Tensor accumulate(const Tensor& a, const Tensor& b) {
     if (!a.defined()) return b;
     TensorMeta meta = TensorMeta::contiguous(a.dtype(), a.shape(), a.is_batch());
-    return apply_one(Accumulate(), {a, b}, meta);
+    return apply_one(Accumulate{}, {a, b}, meta);
 }
 
 /// The leaf gets storage of its own: the gradient may be a view, or one that other leaves and the caller hold too.

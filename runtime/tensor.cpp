@@ -253,7 +253,7 @@ Tensor Tensor::to(Device target) const {
 Tensor Tensor::to(DType target) const {
     const PublicCall call("to(dtype)");
     if (dtype() == target) return *this;
-    const Tensor result = apply_one(Reorder(), {*this}, TensorMeta::contiguous(target, shape(), is_batch()));
+    const Tensor result = apply_one(Reorder{}, {*this}, TensorMeta::contiguous(target, shape(), is_batch()));
     if (is_floating(target) && is_floating(dtype()) && needs_tape({*this}))
         put_on_tape("to(dtype)", {*this}, {result}, [origin = dtype()](const std::vector<Tensor>& gradients) {
             return std::vector<Tensor>{gradients[0].to(origin)};
@@ -263,7 +263,7 @@ Tensor Tensor::to(DType target) const {
 
 Tensor Tensor::clone() const {
     const PublicCall call("clone");
-    const Tensor result = apply_one(Reorder(), {*this}, TensorMeta::contiguous(dtype(), shape(), is_batch()));
+    const Tensor result = apply_one(Reorder{}, {*this}, TensorMeta::contiguous(dtype(), shape(), is_batch()));
     if (needs_tape({*this}))
         put_on_tape("clone", {*this}, {result}, [](const std::vector<Tensor>& gradients) { return gradients; });
     return result;
@@ -282,7 +282,7 @@ void make_strided(const Tensor& tensor) {
     std::optional<TraceScope> outside;  // a captured tensor keeps its value: the program must not own it
     if (Trace::current() && !storage.buffer->is_symbolic()) outside.emplace(nullptr);
     const TensorMeta meta = TensorMeta::contiguous(tensor.dtype(), tensor.shape(), tensor.is_batch());
-    const Tensor strided = apply_one(Reorder(), {tensor}, meta);
+    const Tensor strided = apply_one(Reorder{}, {tensor}, meta);
     storage.buffer = strided.impl()->storage->buffer;
     storage.opaque = nullptr;
 }

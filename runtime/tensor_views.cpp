@@ -5,6 +5,7 @@
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/internal/strided.h"
+#include "lockstep/runtime/record.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
@@ -193,7 +194,7 @@ Tensor Tensor::expand(const Shape& wanted) const {
                 for (int i = 0; i < kept.dims(); ++i)
                     if (summed >> i & 1u) kept[i] = 1;
                 const TensorMeta meta = TensorMeta::contiguous(gradients[0].dtype(), kept);
-                return std::vector<Tensor>{apply_one(Sum(summed), {gradients[0]}, meta).reshape(origin).tag_batch(tag)};
+                return std::vector<Tensor>{apply_one(Sum{summed}, {gradients[0]}, meta).reshape(origin).tag_batch(tag)};
             });
     return result;
 }

@@ -69,7 +69,7 @@ const Tensor& Tensor::copy_(const Tensor& source) const {
         if (shared == Overlap::unknown) values = values.clone();
     }
     if (!(values.shape() == shape())) values = values.expand(shape());
-    apply_one(Reorder(), {values}, *this);
+    apply_one(Reorder{}, {values}, *this);
     return *this;
 }
 
@@ -81,7 +81,7 @@ const Tensor& Tensor::fill_(double value) const {
     Tensor target = detach();
     for (int i = 0; i < dims(); ++i)  // all elements become the same, so those that are one are written once
         if (strides()[i] == 0 && size(i) > 1) target = target.slice(i, 0, 1);
-    apply_one(Fill(value), {}, target);
+    apply_one(Fill{value}, {}, target);
     return *this;
 }
 

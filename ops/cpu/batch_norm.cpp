@@ -8,6 +8,7 @@
 #include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/ops/internal/arithmetic.h"
+#include "lockstep/ops/internal/normalization_operations.h"
 #include "lockstep/runtime/internal/shard_tree.h"
 
 namespace lockstep {

@@ -7,7 +7,8 @@
 #include "lockstep/ops/cpu/layout.h"
 #include "lockstep/ops/cpu/plain_conv.h"
 #include "lockstep/ops/cpu/relu.h"
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/convolution_operations.h"
+#include "lockstep/runtime/record.h"
 
 namespace lockstep {
 namespace {

@@ -6,8 +6,9 @@
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/layout.h"
 #include "lockstep/ops/cpu/strided_copy.h"
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/indexing_operations.h"
 #include "lockstep/runtime/internal/core_operations.h"
+#include "lockstep/runtime/record.h"
 
 namespace lockstep {
 namespace {
@@ -97,7 +98,7 @@ private:
 std::unique_ptr<Kernel> make_reorder(const Reorder& operation, KernelRequest& request) {
     const TensorMeta &from = request.in[0], &to = request.out[0];
     if (!(from.shape == to.shape))
-        throw InvalidArgument(std::string(operation.name()) + " of shape " + from.shape.str() + " into shape " +
+        throw InvalidArgument(std::string(operation.name) + " of shape " + from.shape.str() + " into shape " +
                               to.shape.str() + ": they must agree");
     return std::make_unique<ReorderKernel>(from, to, request.threads);
 }
@@ -120,7 +121,7 @@ private:
 
 std::unique_ptr<Kernel> make_fill(const Fill& operation, KernelRequest& request) {
     if (request.out[0].opaque != nullptr)
-        throw InvalidArgument(std::string(operation.name()) + " writes a strided tensor, not " + request.out[0].str() +
+        throw InvalidArgument(std::string(operation.name) + " writes a strided tensor, not " + request.out[0].str() +
                               "; clone() it first");
     return std::make_unique<FillKernel>(operation.value, request.out[0]);
 }

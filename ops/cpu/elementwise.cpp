@@ -7,69 +7,53 @@
 #include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/ops/cpu/strided.h"
 #include "lockstep/ops/internal/arithmetic.h"
+#include "lockstep/ops/internal/binary_functions.h"
+#include "lockstep/ops/internal/elementwise_operations.h"
+#include "lockstep/runtime/internal/core_operations.h"
 
 namespace lockstep {
 namespace {
 
 // ---- binary -----------------------------------------------------------------------------------------------------
 
-template <class T>
-using BinaryLoop = void (*)(const T*, const T*, T*, std::ptrdiff_t);
-
-template <class T, BinaryKind kind>
-void integer_loop(const T* a, const T* b, T* y, std::ptrdiff_t n, std::ptrdiff_t a_step, std::ptrdiff_t b_step) {
-    for (std::ptrdiff_t i = 0; i < n; ++i) {
-        // Unsigned, so that what does not fit wraps around.
-        y[i] = static_cast<T>(element::binary<kind, std::uint64_t>(static_cast<std::uint64_t>(a[i * a_step]),
-                                                                   static_cast<std::uint64_t>(b[i * b_step])));
-    }
-}
-
 /// One row of a broadcast operation: a_step, b_step are any strides.
-template <class T>
+template <class T, class F>
 class BinaryRow {
 public:
-    BinaryRow(BinaryKind kind, std::int64_t a_step, std::int64_t b_step)
-        : kind_(kind), a_step_(a_step), b_step_(b_step) {}
+    BinaryRow(std::int64_t a_step, std::int64_t b_step) : a_step_(a_step), b_step_(b_step) {}
 
     void operator()(const T* a, const T* b, T* y, std::int64_t n) const {
         if constexpr (std::is_floating_point_v<T>) {
-            const auto& kinds = loops<T>().binary[static_cast<std::size_t>(kind_)];
-            if (a_step_ == 1 && b_step_ == 1) return kinds[0](a, b, y, n);
-            if (a_step_ == 1 && b_step_ == 0) return kinds[1](a, b, y, n);
-            if (a_step_ == 0 && b_step_ == 1) return kinds[2](a, b, y, n);
-            for (std::int64_t i = 0; i < n; ++i) kinds[0](a + i * a_step_, b + i * b_step_, y + i, 1);
+            const auto& loop = binary_loops<T, F>();
+            if (a_step_ == 1 && b_step_ == 1) return loop[0](a, b, y, n);
+            if (a_step_ == 1 && b_step_ == 0) return loop[1](a, b, y, n);
+            if (a_step_ == 0 && b_step_ == 1) return loop[2](a, b, y, n);
+            for (std::int64_t i = 0; i < n; ++i) loop[0](a + i * a_step_, b + i * b_step_, y + i, 1);
         } else {
-            switch (kind_) {
-                case BinaryKind::add: return integer_loop<T, BinaryKind::add>(a, b, y, n, a_step_, b_step_);
-                case BinaryKind::sub: return integer_loop<T, BinaryKind::sub>(a, b, y, n, a_step_, b_step_);
-                case BinaryKind::mul: return integer_loop<T, BinaryKind::mul>(a, b, y, n, a_step_, b_step_);
-                case BinaryKind::div: break;  // make_binary refuses it
-            }
+            for (std::int64_t i = 0; i < n; ++i) y[i] = F().value(a[i * a_step_], b[i * b_step_]);
         }
     }
 
 private:
-    BinaryKind kind_;
     std::int64_t a_step_, b_step_;
 };
 
 /// Both operands and the output lie alike, end to end.
-template <class T>
-std::unique_ptr<Kernel> make_dense_binary(BinaryKind kind, std::int64_t elements, int threads) {
-    return make_kernel([row = BinaryRow<T>(kind, 1, 1), elements, threads](const Invocation& call) {
+template <class T, class F>
+std::unique_ptr<Kernel> make_dense_binary(std::int64_t elements, int threads) {
+    return make_kernel([row = BinaryRow<T, F>(1, 1), elements, threads](const Invocation& call) {
         for_element_parts(threads, elements, [&](std::int64_t begin, std::int64_t end) {
             row(call.input<T>(0) + begin, call.input<T>(1) + begin, call.output<T>(0) + begin, end - begin);
         });
     });
 }
 
-template <class T>
-std::unique_ptr<Kernel> make_strided_binary(BinaryKind kind, const KernelRequest& request) {
+template <class T, class F>
+std::unique_ptr<Kernel> make_strided_binary(const KernelRequest& request) {
     const Shape& shape = request.out[0].shape;
     const StridedWalk<3> walk(shape, {broadcast_strides(request.in[0], shape), broadcast_strides(request.in[1], shape),
                                       request.out[0].strides});
-    const BinaryRow<T> row(kind, walk.steps()[0], walk.steps()[1]);
+    const BinaryRow<T, F> row(walk.steps()[0], walk.steps()[1]);
     return make_kernel([walk, row, threads = request.threads](const Invocation& call) {
         const auto *a = call.input<T>(0), *b = call.input<T>(1);
         auto* y = call.output<T>(0);
@@ -122,7 +106,7 @@ std::unique_ptr<Kernel> make_channels_last_scale(const Shape& shape, int threads
     const std::int64_t n = shape[0], channels = shape[1], positions = shape[2] * shape[3];
     return make_kernel([=](const Invocation& call) {
         constexpr std::int64_t longest = 256;
-        const auto multiply = loops<T>().binary[static_cast<std::size_t>(BinaryKind::mul)][0];
+        const auto multiply = binary_loops<T, Mul>()[0];
         const std::int64_t repeats = std::max<std::int64_t>(1, longest / channels);
         const int worthwhile = worthwhile_threads(threads, n * channels * positions);
         for_parts(worthwhile, n, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -144,22 +128,24 @@ std::unique_ptr<Kernel> make_channels_last_scale(const Shape& shape, int threads
     });
 }
 
-std::unique_ptr<Kernel> make_binary(const Binary& operation, KernelRequest& request) {
+template <class F>
+std::unique_ptr<Kernel> make_binary(const Binary<F>& operation, KernelRequest& request) {
+    constexpr bool divides = std::is_same_v<F, Div>;
     const DType dtype = request.in[0].dtype;
     TensorMeta &a = request.in[0], &b = request.in[1], &y = request.out[0];
     if (b.dtype != dtype || y.dtype != dtype)
-        throw InvalidArgument(std::string(operation.name()) + " of " + std::string(name_of(dtype)) + " and " +
+        throw InvalidArgument(std::string(operation.name) + " of " + std::string(name_of(dtype)) + " and " +
                               std::string(name_of(b.dtype)) + ": convert one with to() first");
-    if (operation.kind == BinaryKind::div && !is_floating(dtype)) unsupported_dtype(operation, dtype);
+    if (divides && !is_floating(dtype)) unsupported_dtype(operation, dtype);
     const bool alike = a.shape == b.shape && a.same_layout(b);
     // 0 / 0 would spoil the padding of a blocked tensor.
-    if (alike && a.opaque != nullptr && is_dense(a, operation.kind != BinaryKind::div)) {
+    if (alike && a.opaque != nullptr && is_dense(a, !divides)) {
         arrange_like(y, a);
         return for_floating(operation, dtype, [&](auto zero) {
-            return make_dense_binary<decltype(zero)>(operation.kind, dense_elements(a), request.threads);
+            return make_dense_binary<decltype(zero), F>(dense_elements(a), request.threads);
         });
     }
-    if (operation.kind == BinaryKind::mul && a.opaque != nullptr && is_dense(a) && is_channel_factor(b, a.shape)) {
+    if (std::is_same_v<F, Mul> && a.opaque != nullptr && is_dense(a) && is_channel_factor(b, a.shape)) {
         request.want_contiguous(1);
         arrange_like(y, a);
         return for_floating(operation, dtype, [&](auto zero) {
@@ -172,11 +158,11 @@ std::unique_ptr<Kernel> make_binary(const Binary& operation, KernelRequest& requ
         if (request.in[i].opaque != nullptr) request.want_contiguous(i);
     require_contiguous_output(operation, request, 0);
     switch (dtype) {
-        case DType::f32: return make_strided_binary<float>(operation.kind, request);
-        case DType::f64: return make_strided_binary<double>(operation.kind, request);
-        case DType::i32: return make_strided_binary<std::int32_t>(operation.kind, request);
-        case DType::i64: return make_strided_binary<std::int64_t>(operation.kind, request);
-        case DType::u8: return make_strided_binary<std::uint8_t>(operation.kind, request);
+        case DType::f32: return make_strided_binary<float, F>(request);
+        case DType::f64: return make_strided_binary<double, F>(request);
+        case DType::i32: return make_strided_binary<std::int32_t, F>(request);
+        case DType::i64: return make_strided_binary<std::int64_t, F>(request);
+        case DType::u8: return make_strided_binary<std::uint8_t, F>(request);
         default: unsupported_dtype(operation, dtype);
     }
 }
@@ -189,7 +175,7 @@ std::unique_ptr<Kernel> make_accumulate(const Accumulate& operation, KernelReque
     }
     arrange_like(request.out[0], request.in[0]);
     return for_floating(operation, dtype, [&](auto zero) {
-        return make_dense_binary<decltype(zero)>(BinaryKind::add, dense_elements(request.in[0]), request.threads);
+        return make_dense_binary<decltype(zero), Add>(dense_elements(request.in[0]), request.threads);
     });
 }
 
@@ -253,6 +239,11 @@ std::unique_ptr<Kernel> make_unary_backward(const UnaryBackward<F>& operation, K
 }
 
 template <class... Functions>
+void add_binary_kernels(KernelTable& table, const std::tuple<Functions...>*) {
+    (table.add<Binary<Functions>, make_binary<Functions>>(), ...);
+}
+
+template <class... Functions>
 void add_unary_kernels(KernelTable& table, const std::tuple<Functions...>*) {
     (table.add<Unary<Functions>, make_unary<Functions>>(), ...);
     (table.add<UnaryBackward<Functions>, make_unary_backward<Functions>>(), ...);
@@ -261,7 +252,7 @@ void add_unary_kernels(KernelTable& table, const std::tuple<Functions...>*) {
 }  // namespace
 
 void add_elementwise_kernels(KernelTable& table) {
-    table.add<Binary, make_binary>();
+    add_binary_kernels(table, list_of<BinaryFunctions>);
     table.add<Accumulate, make_accumulate>();
     add_unary_kernels(table, list_of<UnaryFunctions>);
     table.add<Affine, make_affine>();

@@ -62,9 +62,9 @@ std::unique_ptr<Kernel> make_judge_norm(const JudgeNorm& operation, KernelReques
 }
 
 /// change(gradients, count) for what is meant. `rows`: which input they are.
-template <class Change>
-std::unique_ptr<Kernel> make_change(const Operation& operation, const GradientRange& meant, KernelRequest& request,
-                                    int rows, const Change& change) {
+template <class Op, class Change>
+std::unique_ptr<Kernel> make_change(const Op& operation, const GradientRange& meant, KernelRequest& request, int rows,
+                                    const Change& change) {
     require_contiguous_output(operation, request, 0);
     return for_floating(operation, request.out[0].dtype, [&](auto zero) {
         using T = decltype(zero);

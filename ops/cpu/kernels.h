@@ -22,24 +22,26 @@ void add_update_kernels(KernelTable& table);
 void add_gradient_kernels(KernelTable& table);
 void add_step_kernels(KernelTable& table);
 
-[[noreturn]] inline void unsupported_dtype(const Operation& operation, DType dtype) {
-    throw InvalidArgument(std::string(operation.name()) + " is not there for " + std::string(name_of(dtype)) +
+template <class Op>
+[[noreturn]] void unsupported_dtype(const Op&, DType dtype) {
+    throw InvalidArgument(std::string(Op::name) + " is not there for " + std::string(name_of(dtype)) +
                           " on the CPU: convert the tensor with to() first");
 }
 
 /// Calls make(float{}) or make(double{}) and returns its result; throws InvalidArgument for any other dtype.
-template <class Make>
-auto for_floating(const Operation& operation, DType dtype, const Make& make) {
+template <class Op, class Make>
+auto for_floating(const Op& operation, DType dtype, const Make& make) {
     if (dtype == DType::f32) return make(float{});
     if (dtype == DType::f64) return make(double{});
     unsupported_dtype(operation, dtype);
 }
 
 /// A view of the elements that an output written in place has: kernels that are not made for strides say so.
-inline void require_contiguous_output(const Operation& operation, const KernelRequest& request, std::size_t output) {
+template <class Op>
+void require_contiguous_output(const Op&, const KernelRequest& request, std::size_t output) {
     const TensorMeta& meta = request.out[output];
     if (meta.opaque == nullptr && meta.is_contiguous()) return;
-    throw InvalidArgument(std::string(operation.name()) + " writes a contiguous tensor, not " + meta.str() +
+    throw InvalidArgument(std::string(Op::name) + " writes a contiguous tensor, not " + meta.str() +
                           "; clone() it first");
 }
 

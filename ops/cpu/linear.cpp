@@ -6,7 +6,8 @@
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/cpu/parallel.h"
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/linear_operations.h"
+#include "lockstep/runtime/record.h"
 
 namespace lockstep {
 namespace {
@@ -108,7 +109,7 @@ std::unique_ptr<Kernel> make_linear_backward_weights(const LinearBackwardWeights
             if (!bias) return;
             auto* db = call.output<T>(1);
             std::fill_n(db, out, T(0));
-            const auto add = loops<T>().binary[static_cast<std::size_t>(BinaryKind::add)][0];
+            const auto add = binary_loops<T, Add>()[0];
             for (std::int64_t i = 0; i < rows; ++i) add(db, dy + i * out, db, out);
         });
     });

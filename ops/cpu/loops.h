@@ -6,10 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/binary_functions.h"
+#include "lockstep/ops/internal/pooling_operations.h"
 #include "lockstep/ops/internal/type_list.h"
 #include "lockstep/ops/internal/unary_functions.h"
 #include "lockstep/ops/internal/update_rules.h"
+#include "lockstep/runtime/record.h"
 
 namespace lockstep {
 
@@ -32,8 +34,9 @@ struct Loops {
     template <class... Args>
     using Function = void (*)(Args...);
 
-    /// y[i] = a[i] op b[i]; y may be a or b. [kind][which: both vary, b is one element, a is one element]
-    std::array<std::array<Function<const T*, const T*, T*, Index>, 3>, 4> binary;
+    using BinaryLoops = std::array<Function<const T*, const T*, T*, Index>, 3>;
+    /// y[i] = f(a[i], b[i]); y may be a or b. [function][which: both vary, b is one element, a is one element]
+    std::array<BinaryLoops, std::tuple_size_v<BinaryFunctions>> binary;
     template <class... Args>
     using UnaryTable = std::array<Function<Args...>, std::tuple_size_v<UnaryFunctions>>;
     /// [function](the function, x, y, n)
@@ -88,6 +91,11 @@ struct Conversions {
 /// Those for allowed_isa(). T: float or double.
 template <class T>
 const Loops<T>& loops();
+
+template <class T, class F>
+const typename Loops<T>::BinaryLoops& binary_loops() {
+    return loops<T>().binary[index_in<F, BinaryFunctions>()];
+}
 template <>
 const Loops<float>& loops<float>();
 template <>

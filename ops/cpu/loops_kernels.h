@@ -19,10 +19,15 @@ extern const Loops<float> floats;
 extern const Loops<double> doubles;
 extern const Conversions conversion_loops;
 
-template <class T, BinaryKind kind, int varies>
+template <class T, class F, int varies>
 void binary(const T* a, const T* b, T* y, Index n) {
     const T one = varies == 1 ? *b : *a;
-    LOCKSTEP_FOR(i, n) y[i] = element::binary<kind>(varies == 2 ? one : a[i], varies == 1 ? one : b[i]);
+    LOCKSTEP_FOR(i, n) y[i] = F().value(varies == 2 ? one : a[i], varies == 1 ? one : b[i]);
+}
+
+template <class T, class... Functions>
+constexpr void add_binary_loops(Loops<T>& table, const std::tuple<Functions...>*) {
+    table.binary = {{{binary<T, Functions, 0>, binary<T, Functions, 1>, binary<T, Functions, 2>}...}};
 }
 
 template <class T, class F>
@@ -239,12 +244,8 @@ void sum_over_shards(void* const* in, Index distance, int shards, Index first, I
 
 template <class T>
 constexpr Loops<T> make_loops() {
-    using B = BinaryKind;
     Loops<T> table{};
-    table.binary = {{{binary<T, B::add, 0>, binary<T, B::add, 1>, binary<T, B::add, 2>},
-                     {binary<T, B::sub, 0>, binary<T, B::sub, 1>, binary<T, B::sub, 2>},
-                     {binary<T, B::mul, 0>, binary<T, B::mul, 1>, binary<T, B::mul, 2>},
-                     {binary<T, B::div, 0>, binary<T, B::div, 1>, binary<T, B::div, 2>}}};
+    add_binary_loops(table, list_of<BinaryFunctions>);
     add_unary_loops(table, list_of<UnaryFunctions>);
     table.affine = affine<T>;
     table.fill = fill<T>;

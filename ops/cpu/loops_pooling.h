@@ -3,6 +3,7 @@
 
 #include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/internal/arithmetic.h"
+#include "lockstep/ops/internal/pooling_operations.h"
 
 #ifndef LOCKSTEP_LOOPS
 #error "included only by the sources that are compiled for one instruction set"

@@ -7,7 +7,8 @@
 #include "lockstep/ops/cpu/layout.h"
 #include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/cpu/parallel.h"
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/loss_operations.h"
+#include "lockstep/runtime/record.h"
 
 namespace lockstep {
 namespace {
@@ -87,10 +88,11 @@ void report(const Invocation& call, StatusCode code, std::int64_t row, std::int6
     status = {static_cast<std::int32_t>(code), call.shard, static_cast<std::int64_t>(call.step->step), row, value};
 }
 
-void require_targets(const Operation& operation, const TensorMeta& target) {
+template <class Op>
+void require_targets(const Op&, const TensorMeta& target) {
     if (target.dtype != DType::i64)
-        throw InvalidArgument(std::string(operation.name()) + ": targets are i64, not " +
-                              std::string(name_of(target.dtype)) + "; convert them with .to(dtype)");
+        throw InvalidArgument(std::string(Op::name) + ": targets are i64, not " + std::string(name_of(target.dtype)) +
+                              "; convert them with .to(dtype)");
 }
 
 std::unique_ptr<Kernel> make_nll_forward(const NllForward& operation, KernelRequest& request) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/ops/cpu/parallel.h"
+#include "lockstep/ops/internal/convolution_operations.h"
 
 namespace lockstep {
 

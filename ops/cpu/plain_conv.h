@@ -3,7 +3,8 @@
 
 #include <cstdint>
 
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/convolution_operations.h"
+#include "lockstep/runtime/record.h"
 #include "lockstep/runtime/shape.h"
 
 namespace lockstep {

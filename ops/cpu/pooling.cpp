@@ -6,7 +6,8 @@
 #include "lockstep/ops/cpu/layout.h"
 #include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/cpu/parallel.h"
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/pooling_operations.h"
+#include "lockstep/runtime/record.h"
 
 namespace lockstep {
 namespace {

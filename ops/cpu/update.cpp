@@ -7,6 +7,9 @@
 #include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/ops/cpu/rows.h"
 #include "lockstep/ops/internal/arithmetic.h"
+#include "lockstep/ops/internal/dropout_operations.h"
+#include "lockstep/ops/internal/normalization_operations.h"
+#include "lockstep/ops/internal/shard_operations.h"
 #include "lockstep/ops/internal/update_operations.h"
 #include "lockstep/ops/internal/update_rules.h"
 

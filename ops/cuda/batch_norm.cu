@@ -1,7 +1,8 @@
 // Batch normalisation over (N, H, W), in either dense layout of images.
-#include "lockstep/ops/cuda/factories.h"
+#include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/cuda/reduce.h"
+#include "lockstep/ops/internal/normalization_operations.h"
 
 namespace lockstep::cuda {
 
@@ -140,12 +141,10 @@ struct UpdateRunningElement {
     }
 };
 
-}  // namespace
-
 KernelPtr make_batch_norm_stats(const BatchNormStats& op, KernelRequest& request) {
     const Images x = want_images(request, 0);
     const ReducePlan plan = ReducePlan::make(x.c, values_per_channel(x), x.channels_last);
-    return visit_float(op.name(), request.in[0].dtype, [&](auto zero) {
+    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(
             request,
@@ -161,7 +160,7 @@ KernelPtr make_batch_norm_normalize(const BatchNormNormalize& op, KernelRequest&
     const Images x = want_images(request, 0);
     for (std::size_t i = 1; i < request.in.size(); ++i) request.want_contiguous(i);
     lay_out_like(request.out[0], request.in[0]);
-    return visit_float(op.name(), request.in[0].dtype, [&](auto zero) {
+    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [index = index_of(x), eps = op.eps, count = request.in[0].numel()](
                                              const Queue& queue, const Invocation& v) {
@@ -177,7 +176,7 @@ KernelPtr make_batch_norm_backward_sums(const BatchNormBackwardSums& op, KernelR
     want_like(request, 1, request.in[0]);
     request.want_contiguous(2);
     const ReducePlan plan = ReducePlan::make(x.c, values_per_channel(x), x.channels_last);
-    return visit_float(op.name(), request.in[0].dtype, [&](auto zero) {
+    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(
             request,
@@ -195,7 +194,7 @@ KernelPtr make_batch_norm_backward_data(const BatchNormBackwardData& op, KernelR
     want_like(request, 1, request.in[0]);
     for (std::size_t i = 2; i < request.in.size(); ++i) request.want_contiguous(i);
     lay_out_like(request.out[0], request.in[0]);
-    return visit_float(op.name(), request.in[0].dtype, [&](auto zero) {
+    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [index = index_of(x), eps = op.eps, count = request.in[0].numel()](
                                              const Queue& queue, const Invocation& v) {
@@ -208,7 +207,7 @@ KernelPtr make_batch_norm_backward_data(const BatchNormBackwardData& op, KernelR
 
 KernelPtr make_batch_norm_update_running(const BatchNormUpdateRunning& op, KernelRequest& request) {
     request.want_contiguous(0);
-    return visit_float(op.name(), request.in[0].dtype, [&](auto zero) {
+    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         const std::int64_t channels = (request.in[0].numel() - 1) / 2;
         return make_cuda_kernel(request, [channels, momentum = op.momentum](const Queue& queue, const Invocation& v) {
@@ -217,6 +216,16 @@ KernelPtr make_batch_norm_update_running(const BatchNormUpdateRunning& op, Kerne
                 UpdateRunningElement<T>{channels, momentum, v.input<T>(0), v.agreed, v.output<T>(0), v.output<T>(1)});
         });
     });
+}
+
+}  // namespace
+
+void add_batch_norm_kernels(KernelTable& table) {
+    table.add<BatchNormStats, make_batch_norm_stats>();
+    table.add<BatchNormNormalize, make_batch_norm_normalize>();
+    table.add<BatchNormBackwardSums, make_batch_norm_backward_sums>();
+    table.add<BatchNormBackwardData, make_batch_norm_backward_data>();
+    table.add<BatchNormUpdateRunning, make_batch_norm_update_running>();
 }
 
 }  // namespace lockstep::cuda

@@ -7,12 +7,13 @@
 #include <optional>
 #include <vector>
 
-#include "lockstep/ops/cuda/factories.h"
+#include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/cuda/libraries.h"
 #include "lockstep/ops/cuda/movement.h"
 #include "lockstep/ops/cuda/stream_memory.h"
 #include "lockstep/ops/cuda/sums.h"
+#include "lockstep/ops/internal/convolution_operations.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep::cuda {
@@ -241,8 +242,9 @@ void run_first(const std::vector<Way<Algorithm>>& ways, const Queue& queue, cons
 constexpr float one = 1;
 constexpr float zero = 0;
 
-void require_f32(const Operation& op, const KernelRequest& request) {
-    if (request.out[0].dtype != DType::f32) refuse_dtype(op.name(), request.out[0].dtype);
+template <class Op>
+void require_f32(const Op&, const KernelRequest& request) {
+    if (request.out[0].dtype != DType::f32) refuse_dtype(Op::name, request.out[0].dtype);
 }
 
 bool is_empty(const Sizes& sizes) { return sizes.x.numel() == 0 || sizes.y.numel() == 0; }
@@ -256,8 +258,6 @@ KernelPtr make_empty(const KernelRequest& request) {
             if (bytes[i] > 0) check(cudaMemsetAsync(v.out[i], 0, bytes[i], queue.stream), "cudaMemsetAsync");
     });
 }
-
-}  // namespace
 
 KernelPtr make_conv2d_forward(const Conv2dForward& op, KernelRequest& request) {
     require_f32(op, request);
@@ -376,6 +376,14 @@ KernelPtr make_conv2d_backward_weights(const Conv2dBackwardWeights& op, KernelRe
             channel_sums(queue, DType::f32, channels, v.in[1], v.out[1], sums);
         },
         scratch);
+}
+
+}  // namespace
+
+void add_convolution_kernels(KernelTable& table) {
+    table.add<Conv2dForward, make_conv2d_forward>();
+    table.add<Conv2dBackwardData, make_conv2d_backward_data>();
+    table.add<Conv2dBackwardWeights, make_conv2d_backward_weights>();
 }
 
 }  // namespace lockstep::cuda

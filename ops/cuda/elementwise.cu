@@ -1,11 +1,16 @@
 // Operations on every element alone.
-#include "lockstep/ops/cuda/factories.h"
 #include "lockstep/ops/cuda/index.h"
 #include "lockstep/ops/cuda/kernel.h"
+#include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/cuda/scalars.h"
+#include "lockstep/ops/internal/binary_functions.h"
+#include "lockstep/ops/internal/dropout_operations.h"
+#include "lockstep/ops/internal/elementwise_operations.h"
+#include "lockstep/ops/internal/loss_operations.h"
 #include "lockstep/ops/internal/type_list.h"
 #include "lockstep/ops/internal/unary_functions.h"
+#include "lockstep/runtime/internal/core_operations.h"
 
 namespace lockstep::cuda {
 
@@ -13,43 +18,33 @@ namespace {
 
 // ---- two inputs -------------------------------------------------------------------------------------------------
 
-template <class T>
+template <class T, class F>
 struct BinaryElement {
     StridedIndex<3> index;  // y, a, b
-    BinaryKind kind;
     T* y;
     const T* a;
     const T* b;
 
     LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
         const auto at = index(i);
-        const auto left = widen(a[at.of[1]]);
-        const auto right = widen(b[at.of[2]]);
-        auto result = left;
-        switch (kind) {
-            case BinaryKind::add: result = element::binary<BinaryKind::add>(left, right); break;
-            case BinaryKind::sub: result = element::binary<BinaryKind::sub>(left, right); break;
-            case BinaryKind::mul: result = element::binary<BinaryKind::mul>(left, right); break;
-            case BinaryKind::div: result = element::binary<BinaryKind::div>(left, right); break;
-        }
-        y[at.of[0]] = Narrow<T>::from(result);
+        y[at.of[0]] = Narrow<T>::from(F().value(widen(a[at.of[1]]), widen(b[at.of[2]])));
     }
 };
 
-KernelPtr make_pairwise(std::string_view name, BinaryKind kind, const KernelRequest& request) {
+template <class F>
+KernelPtr make_pairwise(std::string_view name, const KernelRequest& request) {
     const TensorMeta& y = request.out[0];
     const Shape strides[] = {y.strides, broadcast_strides(request.in[0], y.shape),
                              broadcast_strides(request.in[1], y.shape)};
     const StridedIndex<3> index = make_index(y.shape, strides, Order::memory);
     return visit_dtype(y.dtype, [&](auto zero) -> KernelPtr {
         using T = decltype(zero);
-        if constexpr (std::is_same_v<T, bool>) {
-            refuse_dtype(name, DType::boolean);
+        if constexpr (std::is_same_v<T, bool> || (std::is_integral_v<T> && std::is_same_v<F, Div>)) {
+            refuse_dtype(name, y.dtype);
         } else {
-            if (std::is_integral_v<T> && kind == BinaryKind::div) refuse_dtype(name, y.dtype);
-            return make_cuda_kernel(request, [index, kind](const Queue& queue, const Invocation& v) {
+            return make_cuda_kernel(request, [index](const Queue& queue, const Invocation& v) {
                 launch(queue, "binary", index.count,
-                       BinaryElement<T>{index, kind, v.output<T>(0), v.input<T>(0), v.input<T>(1)});
+                       BinaryElement<T, F>{index, v.output<T>(0), v.input<T>(0), v.input<T>(1)});
             });
         }
     });
@@ -145,9 +140,19 @@ struct MaskBlock {
 };
 
 template <class F>
+KernelPtr make_binary(const Binary<F>& op, KernelRequest& request) {
+    for (const TensorMeta& in : request.in)
+        if (in.shape == request.out[0].shape) {
+            lay_out_like(request.out[0], in);
+            break;
+        }
+    return make_pairwise<F>(op.name, request);
+}
+
+template <class F>
 KernelPtr make_unary(const Unary<F>& op, KernelRequest& request) {
     lay_out_like(request.out[0], request.in[0]);
-    return visit_float(op.name(), request.in[0].dtype, [&](auto zero) {
+    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [index = index_of(request.out[0], request.in[0]), function = op.function](
                                              const Queue& queue, const Invocation& v) {
@@ -161,7 +166,7 @@ KernelPtr make_unary_backward(const UnaryBackward<F>& op, KernelRequest& request
     constexpr int saved = F::saves == Saves::nothing ? 0 : 1;
     const TensorMeta& laid_out_as = request.in[saved];
     lay_out_like(request.out[0], laid_out_as);
-    return visit_float(op.name(), laid_out_as.dtype, [&](auto zero) {
+    return visit_float(op.name, laid_out_as.dtype, [&](auto zero) {
         using T = decltype(zero);
         const auto index = index_of(request.out[0], request.in[0], laid_out_as);
         return make_cuda_kernel(request, [index, function = op.function](const Queue& queue, const Invocation& v) {
@@ -172,31 +177,21 @@ KernelPtr make_unary_backward(const UnaryBackward<F>& op, KernelRequest& request
 }
 
 template <class... Functions>
-void add_each(KernelTable& table, const std::tuple<Functions...>*) {
+void add_each_binary(KernelTable& table, const std::tuple<Functions...>*) {
+    (table.add<Binary<Functions>, make_binary<Functions>>(), ...);
+}
+
+template <class... Functions>
+void add_each_unary(KernelTable& table, const std::tuple<Functions...>*) {
     (table.add<Unary<Functions>, make_unary<Functions>>(), ...);
     (table.add<UnaryBackward<Functions>, make_unary_backward<Functions>>(), ...);
 }
 
-}  // namespace
-
-void add_unary_functions(KernelTable& table) { add_each(table, list_of<UnaryFunctions>); }
-
-KernelPtr make_binary(const Binary& op, KernelRequest& request) {
-    for (const TensorMeta& in : request.in)
-        if (in.shape == request.out[0].shape) {
-            lay_out_like(request.out[0], in);
-            break;
-        }
-    return make_pairwise(op.name(), op.kind, request);
-}
-
-KernelPtr make_accumulate(const Accumulate& op, KernelRequest& request) {
-    return make_pairwise(op.name(), BinaryKind::add, request);
-}
+KernelPtr make_accumulate(const Accumulate& op, KernelRequest& request) { return make_pairwise<Add>(op.name, request); }
 
 KernelPtr make_affine(const Affine& op, KernelRequest& request) {
     lay_out_like(request.out[0], request.in[0]);
-    return visit_float(op.name(), request.in[0].dtype, [&](auto zero) {
+    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         const AffineElement<T> functor{index_of(request.out[0], request.in[0]), static_cast<T>(op.scale),
                                        static_cast<T>(op.shift), nullptr, nullptr};
@@ -211,7 +206,7 @@ KernelPtr make_affine(const Affine& op, KernelRequest& request) {
 
 KernelPtr make_squared_error_backward(const SquaredErrorBackward& op, KernelRequest& request) {
     lay_out_like(request.out[0], request.in[1]);
-    return visit_float(op.name(), request.in[1].dtype, [&](auto zero) {
+    return visit_float(op.name, request.in[1].dtype, [&](auto zero) {
         using T = decltype(zero);
         const auto index = index_of(request.out[0], request.in[1], request.in[2]);
         return make_cuda_kernel(request, [index](const Queue& queue, const Invocation& v) {
@@ -225,7 +220,7 @@ KernelPtr make_dropout_mask(const DropoutMask& op, KernelRequest& request) {
     const TensorMeta& mask = request.out[0];
     const std::int64_t count = mask.numel();
     const std::int64_t row_size = op.batch && count > 0 ? count / mask.shape[0] : 0;
-    return visit_float(op.name(), mask.dtype, [&](auto zero) {
+    return visit_float(op.name, mask.dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [count, row_size, p = op.p, batch = op.batch](const Queue& queue,
                                                                                        const Invocation& v) {
@@ -237,6 +232,17 @@ KernelPtr make_dropout_mask(const DropoutMask& op, KernelRequest& request) {
                                 element::mask_keep<T>(p)});
         });
     });
+}
+
+}  // namespace
+
+void add_elementwise_kernels(KernelTable& table) {
+    table.add<Accumulate, make_accumulate>();
+    add_each_binary(table, list_of<BinaryFunctions>);
+    add_each_unary(table, list_of<UnaryFunctions>);
+    table.add<Affine, make_affine>();
+    table.add<SquaredErrorBackward, make_squared_error_backward>();
+    table.add<DropoutMask, make_dropout_mask>();
 }
 
 }  // namespace lockstep::cuda

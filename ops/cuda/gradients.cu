@@ -1,6 +1,6 @@
 // Norms and clipping of gradients.
-#include "lockstep/ops/cuda/factories.h"
 #include "lockstep/ops/cuda/kernel.h"
+#include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/reduce.h"
 #include "lockstep/ops/cuda/rows.h"
 #include "lockstep/ops/internal/gradient_arithmetic.h"
@@ -99,11 +99,9 @@ struct ClampElement {
     }
 };
 
-}  // namespace
-
 KernelPtr make_measure_gradients(const MeasureGradients& op, KernelRequest& request) {
     request.want_contiguous(0);
-    return visit_float(op.name(), request.in[0].dtype, [&](auto zero) {
+    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [op](const Queue& queue, const Invocation& v) {
             launch(queue, "measure_gradients", MeasureGradients::grains(op.range.range.elements()),
@@ -136,7 +134,7 @@ KernelPtr make_judge_norm(const JudgeNorm& op, KernelRequest& request) {
 }
 
 KernelPtr make_scale_gradients(const ScaleGradients& op, KernelRequest& request) {
-    return visit_float(op.name(), request.out[0].dtype, [&](auto zero) {
+    return visit_float(op.name, request.out[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [op](const Queue& queue, const Invocation& v) {
             launch(queue, "scale_gradients", op.range.range.elements(),
@@ -146,13 +144,24 @@ KernelPtr make_scale_gradients(const ScaleGradients& op, KernelRequest& request)
 }
 
 KernelPtr make_clamp_gradients(const ClampGradients& op, KernelRequest& request) {
-    return visit_float(op.name(), request.out[0].dtype, [&](auto zero) {
+    return visit_float(op.name, request.out[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [op](const Queue& queue, const Invocation& v) {
             launch(queue, "clamp_gradients", op.range.range.elements(),
                    ClampElement<T>{meant_by(op.range, v, 0), static_cast<T>(op.limit), v.output<T>(0)});
         });
     });
+}
+
+}  // namespace
+
+void add_gradient_kernels(KernelTable& table) {
+    table.add<MeasureGradients, make_measure_gradients>();
+    table.add<CombineMeasures, make_combine_measures>();
+    table.add<ClipCoefficient, make_clip_coefficient>();
+    table.add<JudgeNorm, make_judge_norm>();
+    table.add<ScaleGradients, make_scale_gradients>();
+    table.add<ClampGradients, make_clamp_gradients>();
 }
 
 }  // namespace lockstep::cuda

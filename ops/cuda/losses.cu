@@ -1,6 +1,7 @@
 // Negative log-likelihood, and what forward reports in the status word.
-#include "lockstep/ops/cuda/factories.h"
+#include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/reduce.h"
+#include "lockstep/ops/internal/loss_operations.h"
 
 namespace lockstep::cuda {
 
@@ -100,12 +101,10 @@ struct CheckFiniteElement {
 
 std::int64_t first_stride(const TensorMeta& meta) { return meta.shape.dims() > 0 ? meta.strides[0] : 0; }
 
-}  // namespace
-
 KernelPtr make_nll_forward(const NllForward& op, KernelRequest& request) {
     const TensorMeta& x = request.in[0];
     const ReducePlan plan = ReducePlan::make(1, x.shape[0], false);
-    return visit_float(op.name(), x.dtype, [&](auto zero) {
+    return visit_float(op.name, x.dtype, [&](auto zero) {
         using T = decltype(zero);
         NllRows<T> rows{};
         rows.row_stride = x.strides[0];
@@ -137,7 +136,7 @@ KernelPtr make_nll_forward(const NllForward& op, KernelRequest& request) {
 KernelPtr make_nll_backward(const NllBackward& op, KernelRequest& request) {
     const TensorMeta& d = request.out[0];
     const bool weighted = request.in.size() > 2;
-    return visit_float(op.name(), d.dtype, [&](auto zero) {
+    return visit_float(op.name, d.dtype, [&](auto zero) {
         using T = decltype(zero);
         const NllBackwardElement<T> element{nullptr,         nullptr,
                                             nullptr,         request.in[1].strides[0],
@@ -156,13 +155,21 @@ KernelPtr make_nll_backward(const NllBackward& op, KernelRequest& request) {
 }
 
 KernelPtr make_check_finite(const CheckFinite& op, KernelRequest& request) {
-    return visit_float(op.name(), request.in[0].dtype, [&](auto zero) {
+    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [](const Queue& queue, const Invocation& v) {
             launch(queue, "check_finite", 1,
                    CheckFiniteElement<T>{v.input<T>(0), v.output<T>(0), v.status, v.step, v.shard});
         });
     });
+}
+
+}  // namespace
+
+void add_loss_kernels(KernelTable& table) {
+    table.add<NllForward, make_nll_forward>();
+    table.add<NllBackward, make_nll_backward>();
+    table.add<CheckFinite, make_check_finite>();
 }
 
 }  // namespace lockstep::cuda

@@ -1,9 +1,10 @@
 // Matrix products by cuBLASLt.
 #include <fmt/format.h>
 
-#include "lockstep/ops/cuda/factories.h"
 #include "lockstep/ops/cuda/gemm.h"
+#include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/sums.h"
+#include "lockstep/ops/internal/linear_operations.h"
 
 namespace lockstep::cuda {
 
@@ -23,20 +24,18 @@ Matrix want_matrix(KernelRequest& request, std::size_t i) {
     return matrix_of(request.in[i]);
 }
 
-std::shared_ptr<const Gemm> product(const Operation& op, const KernelRequest& request, const Matrix& a, const Matrix& b,
-                                    std::int64_t batch, bool bias) {
+std::shared_ptr<const Gemm> product(std::string_view name, const KernelRequest& request, const Matrix& a,
+                                    const Matrix& b, std::int64_t batch, bool bias) {
     const DType dtype = request.out[0].dtype;
-    if (dtype != DType::f32 && dtype != DType::f64) refuse_dtype(op.name(), dtype);
+    if (dtype != DType::f32 && dtype != DType::f64) refuse_dtype(name, dtype);
     return std::make_shared<const Gemm>(request.device, dtype, a, b, matrix_of(request.out[0]), batch, bias);
 }
-
-}  // namespace
 
 KernelPtr make_matmul(const MatMul& op, KernelRequest& request) {
     const Matrix a = want_matrix(request, 0);
     const Matrix b = want_matrix(request, 1);
     const TensorMeta& y = request.out[0];
-    const auto gemm = product(op, request, a, b, y.shape.dims() == 3 ? y.shape[0] : 1, false);
+    const auto gemm = product(op.name, request, a, b, y.shape.dims() == 3 ? y.shape[0] : 1, false);
     return make_cuda_kernel(
         request,
         [gemm](const Queue& queue, const Invocation& v) {
@@ -50,7 +49,7 @@ KernelPtr make_linear_forward(const LinearForward& op, KernelRequest& request) {
     const Matrix weight = want_matrix(request, 1);
     const bool bias = request.in.size() > 2 && request.in[2].shape.dims() == 1;
     if (bias) request.want_contiguous(2);
-    const auto gemm = product(op, request, x, transposed(weight), 1, bias);
+    const auto gemm = product(op.name, request, x, transposed(weight), 1, bias);
     return make_cuda_kernel(
         request,
         [gemm, bias](const Queue& queue, const Invocation& v) {
@@ -62,7 +61,7 @@ KernelPtr make_linear_forward(const LinearForward& op, KernelRequest& request) {
 KernelPtr make_linear_backward_data(const LinearBackwardData& op, KernelRequest& request) {
     const Matrix dy = want_matrix(request, 0);
     const Matrix weight = want_matrix(request, 1);
-    const auto gemm = product(op, request, dy, weight, 1, false);
+    const auto gemm = product(op.name, request, dy, weight, 1, false);
     return make_cuda_kernel(
         request,
         [gemm](const Queue& queue, const Invocation& v) {
@@ -75,7 +74,7 @@ KernelPtr make_linear_backward_weights(const LinearBackwardWeights& op, KernelRe
     const Matrix x = want_matrix(request, 0);
     request.want_contiguous(1);
     const Matrix dy = matrix_of(request.in[1]);
-    const auto gemm = product(op, request, transposed(dy), x, 1, false);
+    const auto gemm = product(op.name, request, transposed(dy), x, 1, false);
     const bool bias = request.out.size() > 1;
     const ChannelLayout rows{dy.rows, dy.columns, 1};
     const DType dtype = request.out[0].dtype;
@@ -88,6 +87,15 @@ KernelPtr make_linear_backward_weights(const LinearBackwardWeights& op, KernelRe
             if (bias) channel_sums(queue, dtype, rows, v.in[1], v.out[1], v.scratch);
         },
         scratch);
+}
+
+}  // namespace
+
+void add_linear_kernels(KernelTable& table) {
+    table.add<MatMul, make_matmul>();
+    table.add<LinearForward, make_linear_forward>();
+    table.add<LinearBackwardData, make_linear_backward_data>();
+    table.add<LinearBackwardWeights, make_linear_backward_weights>();
 }
 
 }  // namespace lockstep::cuda

@@ -1,10 +1,12 @@
 // Copies between layouts and dtypes.
 #include "lockstep/ops/cuda/movement.h"
 
-#include "lockstep/ops/cuda/factories.h"
 #include "lockstep/ops/cuda/index.h"
+#include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/cuda/scalars.h"
+#include "lockstep/ops/internal/indexing_operations.h"
+#include "lockstep/runtime/internal/core_operations.h"
 
 namespace lockstep::cuda {
 
@@ -81,8 +83,6 @@ auto visit_size(DType dtype, Visit visit) {
     }
 }
 
-}  // namespace
-
 KernelPtr make_reorder(const Reorder& /*op*/, KernelRequest& request) {
     const TensorMeta& to = request.out[0];
     const Shape strides[] = {to.strides, broadcast_strides(request.in[0], to.shape)};
@@ -140,6 +140,8 @@ KernelPtr make_cat(const Cat& op, KernelRequest& request) {
     });
 }
 
+}  // namespace
+
 void copy_strided(const Queue& queue, const char* name, const Shape& shape, float* to, const Shape& to_strides,
                   const float* from, const Shape& from_strides) {
     const Shape strides[] = {to_strides, from_strides};
@@ -150,6 +152,12 @@ void copy_strided(const Queue& queue, const char* name, const Shape& shape, floa
 void add_bias(const Queue& queue, float* y, const float* bias, std::int64_t elements, std::int64_t channels,
               std::int64_t inner) {
     launch(queue, "add_bias", elements, AddBias{y, bias, channels, inner});
+}
+
+void add_copy_kernels(KernelTable& table) {
+    table.add<Reorder, make_reorder>();
+    table.add<Fill, make_fill>();
+    table.add<Cat, make_cat>();
 }
 
 }  // namespace lockstep::cuda

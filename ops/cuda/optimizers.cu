@@ -1,8 +1,9 @@
 // Updates of optimizers: by a rule, or in the library's functions, between reading rows and storing ranges.
-#include "lockstep/ops/cuda/factories.h"
 #include "lockstep/ops/cuda/kernel.h"
+#include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/rows.h"
 #include "lockstep/ops/internal/type_list.h"
+#include "lockstep/ops/internal/update_operations.h"
 #include "lockstep/ops/internal/update_rules.h"
 
 namespace lockstep::cuda {
@@ -56,7 +57,7 @@ struct UpdateElement {
 template <class Rule>
 KernelPtr make_fused_update(const FusedUpdate<Rule>& op, KernelRequest& request) {
     request.want_all_contiguous();
-    return visit_float(op.name(), request.out[0].dtype, [&](auto zero) {
+    return visit_float(op.name, request.out[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         using Factors = typename Rule::template Factors<T>;
         const auto parameters = static_cast<std::int64_t>(op.range.last - op.range.first);
@@ -150,12 +151,8 @@ struct CountUpdate {
     }
 };
 
-}  // namespace
-
-void add_fused_updates(KernelTable& table) { add_rules(table, list_of<UpdateRules>); }
-
 KernelPtr make_read_rows(const ReadRows& op, KernelRequest& request) {
-    return visit_float(op.name(), request.out[0].dtype, [&](auto zero) {
+    return visit_float(op.name, request.out[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         const bool scalar = request.out[0].shape.empty();
         return make_cuda_kernel(request, [op, scalar](const Queue& queue, const Invocation& v) {
@@ -167,7 +164,7 @@ KernelPtr make_read_rows(const ReadRows& op, KernelRequest& request) {
 
 KernelPtr make_store_range(const StoreRange& op, KernelRequest& request) {
     request.want_all_contiguous();
-    return visit_float(op.name(), request.out[0].dtype, [&](auto zero) {
+    return visit_float(op.name, request.out[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [op](const Queue& queue, const Invocation& v) {
             launch(queue, "store_range", op.range.elements(),
@@ -195,6 +192,16 @@ KernelPtr make_count_updates(const CountUpdates& op, KernelRequest& request) {
             launch(queue, "count_updates", static_cast<std::int64_t>(number), count);
         }
     });
+}
+
+}  // namespace
+
+void add_optimizer_kernels(KernelTable& table) {
+    add_rules(table, list_of<UpdateRules>);
+    table.add<ReadRows, make_read_rows>();
+    table.add<StoreRange, make_store_range>();
+    table.add<StoreRows, make_store_rows>();
+    table.add<CountUpdates, make_count_updates>();
 }
 
 }  // namespace lockstep::cuda

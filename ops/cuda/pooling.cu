@@ -1,8 +1,9 @@
 // Max pooling with recorded positions; backward gathers, so that every gradient is summed in one order.
-#include "lockstep/ops/cuda/factories.h"
 #include "lockstep/ops/cuda/kernel.h"
+#include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/internal/arithmetic.h"
+#include "lockstep/ops/internal/pooling_operations.h"
 
 namespace lockstep::cuda {
 
@@ -93,8 +94,6 @@ struct UnpoolElement {
     }
 };
 
-}  // namespace
-
 KernelPtr make_max_pool2d_forward(const MaxPool2dForward& op, KernelRequest& request) {
     const Images x = want_images(request, 0);
     for (TensorMeta& out : request.out) {
@@ -105,7 +104,7 @@ KernelPtr make_max_pool2d_forward(const MaxPool2dForward& op, KernelRequest& req
     }
     Images y = images_of(request.out[0]);
     y.channels_last = x.channels_last;
-    return visit_float(op.name(), request.in[0].dtype, [&](auto zero) {
+    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [x, y, g = op.geometry](const Queue& queue, const Invocation& v) {
             launch(queue, "max_pool2d_forward", y.n * y.c * y.h * y.w,
@@ -123,13 +122,20 @@ KernelPtr make_max_pool2d_backward(const MaxPool2dBackward& op, KernelRequest& r
         request.out[0].strides = request.out[0].shape.contiguous_strides();
     Images dx = images_of(request.out[0]);
     dx.channels_last = where.channels_last;
-    return visit_float(op.name(), request.in[0].dtype, [&](auto zero) {
+    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [dx, where, g = op.geometry](const Queue& queue, const Invocation& v) {
             launch(queue, "max_pool2d_backward", dx.n * dx.c * dx.h * dx.w,
                    UnpoolElement<T>{{dx}, {where}, g, v.input<T>(0), v.input<std::uint8_t>(1), v.output<T>(0)});
         });
     });
+}
+
+}  // namespace
+
+void add_pooling_kernels(KernelTable& table) {
+    table.add<MaxPool2dForward, make_max_pool2d_forward>();
+    table.add<MaxPool2dBackward, make_max_pool2d_backward>();
 }
 
 }  // namespace lockstep::cuda

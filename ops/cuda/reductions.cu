@@ -1,11 +1,14 @@
 // Sums, the largest element, log-softmax.
 #include <limits>
 
-#include "lockstep/ops/cuda/factories.h"
 #include "lockstep/ops/cuda/index.h"
+#include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/cuda/reduce.h"
 #include "lockstep/ops/cuda/sums.h"
+#include "lockstep/ops/internal/indexing_operations.h"
+#include "lockstep/ops/internal/loss_operations.h"
+#include "lockstep/runtime/internal/core_operations.h"
 
 namespace lockstep::cuda {
 
@@ -301,28 +304,13 @@ KernelPtr log_softmax_backward(const LogSoftmaxBackward& op, KernelRequest& requ
         rows + plan.scratch_bytes<SumRows<T>>());
 }
 
-}  // namespace
-
-std::size_t channel_sums_scratch(const ChannelLayout& layout) {
-    return plan_of(layout).scratch_bytes<SumChannels<double>>();
-}
-
-void channel_sums(const Queue& queue, DType dtype, const ChannelLayout& layout, const void* x, void* sums,
-                  void* scratch) {
-    visit_float("channel_sums", dtype, [&](auto zero) {
-        using T = decltype(zero);
-        reduce(queue, "channel_sums", plan_of(layout),
-               SumChannels<T>{layout, static_cast<const T*>(x), static_cast<T*>(sums)}, scratch);
-    });
-}
-
 KernelPtr make_sum(const Sum& op, KernelRequest& request) {
     switch (request.in[0].dtype) {
         case DType::f32: return sum_kernel<float>(op, request);
         case DType::f64: return sum_kernel<double>(op, request);
         case DType::i32: return sum_kernel<std::int32_t>(op, request);
         case DType::i64: return sum_kernel<std::int64_t>(op, request);
-        default: refuse_dtype(op.name(), request.in[0].dtype);
+        default: refuse_dtype(op.name, request.in[0].dtype);
     }
 }
 
@@ -330,7 +318,7 @@ KernelPtr make_squared_error_forward(const SquaredErrorForward& op, KernelReques
     const TensorMeta& a = request.in[0];
     const StridedIndex<2> index = index_of(a.shape, a.strides, request.in[1].strides);
     const ReducePlan plan = ReducePlan::make(1, a.numel(), false);
-    return visit_float(op.name(), a.dtype, [&](auto zero) {
+    return visit_float(op.name, a.dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(
             request,
@@ -350,7 +338,7 @@ KernelPtr make_argmax(const ArgMax& op, KernelRequest& request) {
     for (int d = 0; d < x.shape.dims(); ++d)
         if (d != op.dim) y_strides.push_back(request.out[0].strides[d]);
     const StridedIndex<2> kept = index_of(split.kept, split.kept_strides, y_strides);
-    return visit_float(op.name(), x.dtype, [&](auto zero) {
+    return visit_float(op.name, x.dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(
             request,
@@ -363,13 +351,36 @@ KernelPtr make_argmax(const ArgMax& op, KernelRequest& request) {
 }
 
 KernelPtr make_log_softmax_forward(const LogSoftmaxForward& op, KernelRequest& request) {
-    return visit_float(op.name(), request.in[0].dtype,
+    return visit_float(op.name, request.in[0].dtype,
                        [&](auto zero) { return log_softmax_forward<decltype(zero)>(op, request); });
 }
 
 KernelPtr make_log_softmax_backward(const LogSoftmaxBackward& op, KernelRequest& request) {
-    return visit_float(op.name(), request.in[0].dtype,
+    return visit_float(op.name, request.in[0].dtype,
                        [&](auto zero) { return log_softmax_backward<decltype(zero)>(op, request); });
+}
+
+}  // namespace
+
+std::size_t channel_sums_scratch(const ChannelLayout& layout) {
+    return plan_of(layout).scratch_bytes<SumChannels<double>>();
+}
+
+void channel_sums(const Queue& queue, DType dtype, const ChannelLayout& layout, const void* x, void* sums,
+                  void* scratch) {
+    visit_float("channel_sums", dtype, [&](auto zero) {
+        using T = decltype(zero);
+        reduce(queue, "channel_sums", plan_of(layout),
+               SumChannels<T>{layout, static_cast<const T*>(x), static_cast<T*>(sums)}, scratch);
+    });
+}
+
+void add_reduction_kernels(KernelTable& table) {
+    table.add<Sum, make_sum>();
+    table.add<ArgMax, make_argmax>();
+    table.add<LogSoftmaxForward, make_log_softmax_forward>();
+    table.add<LogSoftmaxBackward, make_log_softmax_backward>();
+    table.add<SquaredErrorForward, make_squared_error_forward>();
 }
 
 }  // namespace lockstep::cuda

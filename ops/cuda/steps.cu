@@ -1,8 +1,9 @@
 // What steps are made of besides the model's own operations: partial sums, agreement, counters.
-#include "lockstep/ops/cuda/factories.h"
 #include "lockstep/ops/cuda/kernel.h"
+#include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/internal/arithmetic.h"
 #include "lockstep/ops/internal/gradient_arithmetic.h"
+#include "lockstep/ops/internal/step_operations.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/shard_tree.h"
 
@@ -93,15 +94,13 @@ struct TakeOverByte {
     }
 };
 
-}  // namespace
-
 KernelPtr make_tree_sum(const TreeSum& op, KernelRequest& request) {
     request.want_all_contiguous();
-    require_at_most(op.name(), "partial sums", op.ranges.size(), std::size_t{most});
+    require_at_most(op.name, "partial sums", op.ranges.size(), std::size_t{most});
     Joins joins;
     joins.parts = static_cast<int>(op.ranges.size());
     plan_node(op.ranges, 0, op.ranges.front().first, op.ranges.back().second, joins);
-    return visit_float(op.name(), request.in[0].dtype, [&](auto zero) {
+    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [joins, accumulate = op.accumulate, commits = op.commits(),
                                           elements = request.in[0].numel()](const Queue& queue, const Invocation& v) {
@@ -146,6 +145,16 @@ KernelPtr make_take_over(const TakeOver& /*op*/, KernelRequest& request) {
     return make_cuda_kernel(request, [bytes = request.in[0].numel()](const Queue& queue, const Invocation& v) {
         launch(queue, "take_over", bytes, TakeOverByte{v.agreed, v.input<std::uint8_t>(0), v.output<std::uint8_t>(0)});
     });
+}
+
+}  // namespace
+
+void add_step_kernels(KernelTable& table) {
+    table.add<TreeSum, make_tree_sum>();
+    table.add<AgreeStatus, make_agree_status>();
+    table.add<ForgetSkip, make_forget_skip>();
+    table.add<AdvanceStep, make_advance_step>();
+    table.add<TakeOver, make_take_over>();
 }
 
 }  // namespace lockstep::cuda

@@ -1,7 +1,9 @@
 // What changes lasting state, and what is combined over shards.
-#include "lockstep/ops/cuda/factories.h"
 #include "lockstep/ops/cuda/kernel.h"
+#include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/internal/arithmetic.h"
+#include "lockstep/ops/internal/normalization_operations.h"
+#include "lockstep/ops/internal/shard_operations.h"
 #include "lockstep/runtime/internal/shard_tree.h"
 
 namespace lockstep::cuda {
@@ -87,8 +89,6 @@ void combine_levels(const Queue& queue, const char* name, std::int64_t threads, 
     if (groups > 1) launch(queue, name, threads, make(top, out));
 }
 
-}  // namespace
-
 KernelPtr make_increment_counter(const IncrementCounter& /*op*/, KernelRequest& request) {
     return make_cuda_kernel(request, [](const Queue& queue, const Invocation& v) {
         launch(queue, "increment_counter", 1, IncrementElement{v.agreed, v.output<std::int64_t>(0)});
@@ -99,11 +99,11 @@ KernelPtr make_sum_over_shards(const SumOverShards& op, KernelRequest& request) 
     request.want_all_contiguous();
     std::vector<std::int64_t> elements;
     for (const TensorMeta& in : request.in) elements.push_back(in.numel());
-    return visit_float(op.name(), request.in[0].dtype, [&](auto zero) {
+    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         std::size_t scratch = 0;
         for (const std::int64_t count : elements)
-            scratch = std::max(scratch, group_bytes<T>(op.name(), request.shards, count));
+            scratch = std::max(scratch, group_bytes<T>(op.name, request.shards, count));
         return make_cuda_kernel(
             request,
             [elements](const Queue& queue, const Invocation& v) {
@@ -124,7 +124,7 @@ KernelPtr make_sum_over_shards(const SumOverShards& op, KernelRequest& request) 
 KernelPtr make_batch_norm_pool_stats(const BatchNormPoolStats& op, KernelRequest& request) {
     request.want_all_contiguous();
     const std::int64_t elements = request.in[0].numel();
-    return visit_float(op.name(), request.in[0].dtype, [&](auto zero) {
+    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(
             request,
@@ -137,8 +137,16 @@ KernelPtr make_batch_norm_pool_stats(const BatchNormPoolStats& op, KernelRequest
                         return PoolShards<T>{shards, out, channels};
                     });
             },
-            group_bytes<T>(op.name(), request.shards, elements), Span::all_shards);
+            group_bytes<T>(op.name, request.shards, elements), Span::all_shards);
     });
+}
+
+}  // namespace
+
+void add_update_kernels(KernelTable& table) {
+    table.add<IncrementCounter, make_increment_counter>();
+    table.add<SumOverShards, make_sum_over_shards>();
+    table.add<BatchNormPoolStats, make_batch_norm_pool_stats>();
 }
 
 }  // namespace lockstep::cuda

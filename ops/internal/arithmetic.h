@@ -5,24 +5,12 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/binary_functions.h"
 #include "lockstep/runtime/element.h"
 #include "lockstep/runtime/random.h"
+#include "lockstep/runtime/record.h"
 
 namespace lockstep::element {
-
-/// What numbers of type T are added and multiplied as: integers wrap around, which signed ones may not do.
-template <class T>
-using Wrapping = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
-
-template <BinaryKind kind, class T>
-LOCKSTEP_ELEMENT T binary(T a, T b) {
-    using W = Wrapping<T>;
-    if constexpr (kind == BinaryKind::add) return static_cast<T>(static_cast<W>(a) + static_cast<W>(b));
-    if constexpr (kind == BinaryKind::sub) return static_cast<T>(static_cast<W>(a) - static_cast<W>(b));
-    if constexpr (kind == BinaryKind::mul) return static_cast<T>(static_cast<W>(a) * static_cast<W>(b));
-    if constexpr (kind == BinaryKind::div) return static_cast<T>(a / b);
-}
 
 template <class T>
 LOCKSTEP_ELEMENT T affine(T x, T scale, T shift) {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "lockstep/ops/update_rule.h"
-#include "lockstep/runtime/record.h"
+#include "lockstep/runtime/operation.h"
 
 namespace lockstep {
 
@@ -16,72 +16,50 @@ struct GradientRange {
     ArenaRange range;
     std::size_t row_bytes = 0;  ///< of rows; 0: there are none, and the range is one parameter
     int group = all_groups;
-    void describe(Signature& s) const {
-        range.describe(s);
-        s.add(row_bytes).add(group);
-    }
 };
 
 /// Sums of powers, or largest magnitudes, of 64 elements each: ranges are cut at multiples of that, so the numbers are
 /// the same however an arena is cut.
 /// in: gradients (elements), rows or undefined; out: f64 (elements / 64, rounded up): for the elements of a grain that
 /// are meant, sum of |g|^order, or the largest |g| where `order` is infinite. NaN stays NaN.
-struct MeasureGradients final : Operation {
-    MeasureGradients(GradientRange r, double o) : range(r), order(o) {}
+struct MeasureGradients {
+    static constexpr const char* name = "measure_gradients";
     static constexpr std::int64_t grain = 64;
     static std::int64_t grains(std::int64_t elements) { return (elements + grain - 1) / grain; }
     GradientRange range;
     double order;
-    std::string_view name() const override { return "measure_gradients"; }
-    void describe(Signature& s) const override {
-        range.describe(s);
-        s.add(order);
-    }
 };
 
 /// in: what grains came to, f64 (grains); out: f64 scalar, the norm of all elements: (sum)^(1 / order), or the largest
-struct CombineMeasures final : Operation {
-    explicit CombineMeasures(double o) : order(o) {}
+struct CombineMeasures {
+    static constexpr const char* name = "gradient_norm";
     double order;
-    std::string_view name() const override { return "gradient_norm"; }
-    void describe(Signature& s) const override { s.add(order); }
 };
 
 /// in: norm (f64 scalar); out: f64 scalar, what gradients are multiplied by: max_norm / (norm + 1e-6), at most 1
-struct ClipCoefficient final : Operation {
-    explicit ClipCoefficient(double m) : max_norm(m) {}
+struct ClipCoefficient {
+    static constexpr const char* name = "clip_coefficient";
     double max_norm;
-    std::string_view name() const override { return "clip_coefficient"; }
-    void describe(Signature& s) const override { s.add(max_norm); }
 };
 
 /// Says of a step that is good so far that it is skipped or refused, where the norm is not finite.
 /// in: norm (f64 scalar); out: the agreed status word, in place
-struct JudgeNorm final : Operation {
-    explicit JudgeNorm(bool r) : refuses(r) {}
+struct JudgeNorm {
+    static constexpr const char* name = "judge_norm";
     bool refuses;
-    std::string_view name() const override { return "judge_norm"; }
-    void describe(Signature& s) const override { s.add(refuses); }
 };
 
 /// in: factor (f64 scalar), rows or undefined; out: gradients (elements), in place
-struct ScaleGradients final : Operation {
-    explicit ScaleGradients(GradientRange r) : range(r) {}
+struct ScaleGradients {
+    static constexpr const char* name = "scale_gradients";
     GradientRange range;
-    std::string_view name() const override { return "scale_gradients"; }
-    void describe(Signature& s) const override { range.describe(s); }
 };
 
 /// in: rows or undefined; out: gradients (elements), in place, brought into [-limit, limit]; NaN stays NaN
-struct ClampGradients final : Operation {
-    ClampGradients(GradientRange r, double l) : range(r), limit(l) {}
+struct ClampGradients {
+    static constexpr const char* name = "clamp_gradients";
     GradientRange range;
     double limit;
-    std::string_view name() const override { return "clamp_gradients"; }
-    void describe(Signature& s) const override {
-        range.describe(s);
-        s.add(limit);
-    }
 };
 
 }  // namespace lockstep

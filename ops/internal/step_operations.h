@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/runtime/operation.h"
 
 namespace lockstep {
 
@@ -14,49 +14,41 @@ namespace lockstep {
 /// are added as the tree over [0, last) would: the result has the bits of adding all shards at once.
 /// in: n parts, contiguous, alike (f32 or f64); out: the sum, which may be the memory of part 0; with `accumulate` the
 /// sum is added to what `out` holds: when the step is good, or `always`, where that does not outlive the step.
-struct TreeSum final : Operation {
-    TreeSum(std::vector<std::pair<int, int>> r, bool a, bool whatever = false)
-        : ranges(std::move(r)), accumulate(a), always(whatever) {}
+struct TreeSum {
+    static constexpr const char* name = "tree_sum";
     std::vector<std::pair<int, int>> ranges;
-    bool accumulate;
-    bool always;
-    std::string_view name() const override { return "tree_sum"; }
-    void describe(Signature& s) const override {
-        for (const auto& [lo, hi] : ranges) s.add(lo).add(hi);
-        s.add(accumulate).add(always);
-    }
-    bool commits() const override { return accumulate && !always; }
+    bool accumulate = false;
+    bool always = false;
+    bool commits() const { return accumulate && !always; }
 };
 
 /// Brings the status words of all shards together: the agreed word keeps what it has (it is sticky), else takes the
 /// report of the lowest shard that has one.
 /// in: status words of shards 0, 1, ... (u8 bytes); out: the agreed word of the first device, in place
-struct AgreeStatus final : Operation {
-    std::string_view name() const override { return "agree_status"; }
+struct AgreeStatus {
+    static constexpr const char* name = "agree_status";
 };
 
 /// Ends a step that may have been skipped: the next one goes on as behind a good one. Any other status stays.
 /// out: the agreed word of a device, in place
-struct ForgetSkip final : Operation {
-    std::string_view name() const override { return "forget_skip"; }
+struct ForgetSkip {
+    static constexpr const char* name = "forget_skip";
 };
 
 /// Counts a finished step in a device's StepState (u8 bytes), when the step is good: the micro-step, or the step (the
 /// micro-step then starts at 0).
 /// out: StepState, in place
-struct AdvanceStep final : Operation {
-    explicit AdvanceStep(bool whole) : whole_step(whole) {}
+struct AdvanceStep {
+    static constexpr const char* name = "advance_step";
     bool whole_step;
-    std::string_view name() const override { return "advance_step"; }
-    void describe(Signature& s) const override { s.add(whole_step); }
-    bool commits() const override { return true; }
+    bool commits() const { return true; }
 };
 
 /// Takes over what was prepared beside lasting state, when the step is good.
 /// in: bytes (u8); out: as many bytes, in place
-struct TakeOver final : Operation {
-    std::string_view name() const override { return "take_over"; }
-    bool commits() const override { return true; }
+struct TakeOver {
+    static constexpr const char* name = "take_over";
+    bool commits() const { return true; }
 };
 
 }  // namespace lockstep

@@ -11,7 +11,7 @@
 //         template <class T> LOCKSTEP_ELEMENT T gradient(T dy, T x) const { return dy * (x * 2); }
 //     };
 //
-// Where a function has attributes, they are members (double), listed with LOCKSTEP_MEMBERS.
+// Where a function has attributes, they are its members (double).
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,7 @@
 #include <tuple>
 
 #include "lockstep/runtime/element.h"
-#include "lockstep/runtime/record.h"
+#include "lockstep/runtime/operation.h"
 
 namespace lockstep {
 
@@ -128,32 +128,19 @@ struct Sign {
 
 using UnaryFunctions = std::tuple<Relu, Neg, Exp, Log, Sqrt, Square, Sign>;
 
-namespace detail {
-/// Appends the attributes of a function.
-template <class F>
-void describe_function(const F& function, Signature& signature) {
-    if constexpr (requires { function.lockstep_members([](auto&&...) {}); })
-        function.lockstep_members([&](auto, const double& value) { signature.add(value); });
-}
-}  // namespace detail
-
 /// in: x (any layout; opaque is kept); out: y
 template <class F>
-struct Unary final : Operation {
-    explicit Unary(const F& f = {}) : function(f) {}
+struct Unary {
+    static constexpr const char* name = F::name;
+    static constexpr bool is_elementwise = true;
     F function;
-    std::string_view name() const override { return F::name; }
-    void describe(Signature& s) const override { detail::describe_function(function, s); }
-    bool is_elementwise() const override { return true; }
 };
 /// in: dy, and x or y as the function saves it (any layout, to which dy is brought); out: dx
 template <class F>
-struct UnaryBackward final : Operation {
-    explicit UnaryBackward(const F& f = {}) : function(f) {}
+struct UnaryBackward {
+    static constexpr const char* name = F::backward_name;
+    static constexpr bool is_elementwise = true;
     F function;
-    std::string_view name() const override { return F::backward_name; }
-    void describe(Signature& s) const override { detail::describe_function(function, s); }
-    bool is_elementwise() const override { return true; }
 };
 
 }  // namespace lockstep

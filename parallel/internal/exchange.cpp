@@ -209,7 +209,7 @@ void place_exchange_check(EngineContext& context, Schedule& schedule, bool behin
     if (!context.exchange_status) return;
     const TensorMeta word = TensorMeta::contiguous(DType::u8, {sizeof(StatusWord)});
     Stream& stream = context.commit(0);
-    schedule.run(stream, flat_task(context, stream, 0, std::make_shared<const AgreeStatus>(), {word},
+    schedule.run(stream, flat_task(context, stream, 0, make_operation(AgreeStatus{}), {word},
                                    {*context.exchange_status}, {word}, {context.control[0].agreed_place()}));
 }
 

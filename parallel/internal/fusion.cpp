@@ -4,8 +4,10 @@
 #include <map>
 #include <optional>
 
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/convolution_operations.h"
+#include "lockstep/ops/internal/pooling_operations.h"
 #include "lockstep/ops/internal/unary_functions.h"
+#include "lockstep/runtime/record.h"
 
 namespace lockstep {
 
@@ -55,11 +57,11 @@ public:
     void run() {
         for (std::size_t i = 0; i < program_.records.size(); ++i) {
             const Record& record = program_.records[i];
-            if (dynamic_cast<const Unary<Relu>*>(record.operation.get()) != nullptr)
+            if (op_cast<Unary<Relu>>(*record.operation) != nullptr)
                 forward(i);
-            else if (dynamic_cast<const UnaryBackward<Relu>*>(record.operation.get()) != nullptr)
+            else if (op_cast<UnaryBackward<Relu>>(*record.operation) != nullptr)
                 backward(i);
-            else if (const auto* pool = dynamic_cast<const MaxPool2dBackward*>(record.operation.get()))
+            else if (const auto* pool = op_cast<MaxPool2dBackward>(*record.operation))
                 backward_of_pool(i, pool->geometry);
         }
         compact();
@@ -79,8 +81,8 @@ private:
     void forward(std::size_t relu) {
         const auto maker = sole_maker(at(relu).in[0]);
         if (!maker) return;
-        if (const auto* conv = dynamic_cast<const Conv2dForward*>(at(*maker).operation.get()))
-            replace(*maker, relu, std::make_shared<const Conv2dReluForward>(conv->geometry), at(*maker).in);
+        if (const auto* conv = op_cast<Conv2dForward>(*at(*maker).operation))
+            replace(*maker, relu, make_operation(Conv2dReluForward{conv->geometry}), at(*maker).in);
     }
 
     void backward(std::size_t relu) {
@@ -90,17 +92,17 @@ private:
         if (!maker || !made_by || *made_by > *maker) return;
         std::vector<Operand> in = at(*maker).in;
         const Operation* const operation = at(*maker).operation.get();
-        if (const auto* conv = dynamic_cast<const Conv2dBackwardData*>(operation)) {
+        if (const auto* conv = op_cast<Conv2dBackwardData>(*operation)) {
             in.push_back(made);
-            replace(*maker, relu, std::make_shared<const Conv2dReluBackwardData>(conv->geometry), std::move(in));
-        } else if (const auto* pool = dynamic_cast<const MaxPool2dBackward*>(operation)) {
+            replace(*maker, relu, make_operation(Conv2dReluBackwardData{conv->geometry}), std::move(in));
+        } else if (const auto* pool = op_cast<MaxPool2dBackward>(*operation)) {
             // What the pooling picked of ReLU's result is positive just where the gradient goes on.
             const auto pooling = uses_.maker(in[1]);
             if (!pooling || !same_place(at(*pooling).in[0], made)) return;
-            if (dynamic_cast<const MaxPool2dForward*>(at(*pooling).operation.get()) == nullptr) return;
+            if (op_cast<MaxPool2dForward>(*at(*pooling).operation) == nullptr) return;
             if (uses_.maker(at(*pooling).out[0]) != pooling) return;
             in.push_back(at(*pooling).out[0]);
-            replace(*maker, relu, std::make_shared<const MaxPool2dReluBackward>(pool->geometry), std::move(in));
+            replace(*maker, relu, make_operation(MaxPool2dReluBackward{pool->geometry}), std::move(in));
         }
     }
 
@@ -111,8 +113,8 @@ private:
         const auto pooling = uses_.maker(where);
         if (!maker || !pooling || *pooling > *maker) return;
         const Record& relu = at(*maker);
-        if (dynamic_cast<const UnaryBackward<Relu>*>(relu.operation.get()) == nullptr) return;
-        replace(*maker, pool, std::make_shared<const MaxPool2dReluBackward>(geometry), {relu.in[0], where, relu.in[1]});
+        if (op_cast<UnaryBackward<Relu>>(*relu.operation) == nullptr) return;
+        replace(*maker, pool, make_operation(MaxPool2dReluBackward{geometry}), {relu.in[0], where, relu.in[1]});
     }
 
     /// Puts `operation` in place of record `first`; it does what record `second` did as well.

@@ -99,7 +99,7 @@ PlaceRef GatePlacer::norm(double order, int group) {
             const GradientRange range{
                 {part.begin, part.end, part.first_segment, part.last_segment}, optimizer_.row_bytes(), group};
             schedule_.run(
-                stream, flat_task(context_, stream, d, std::make_shared<const MeasureGradients>(range, order),
+                stream, flat_task(context_, stream, d, make_operation(MeasureGradients{range, order}),
                                   {flat, TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(table.bytes)})},
                                   {gradients(d, part), table}, {f64_vector(MeasureGradients::grains(part.elements()))},
                                   {measures(d, part)}));
@@ -110,9 +110,9 @@ PlaceRef GatePlacer::norm(double order, int group) {
             schedule_.copy(root, {measures(d, part), measures(0, part), measures(d, part).bytes});
     }
     const PlaceRef result = fixed(norm_, 0, sizeof(double));
-    schedule_.run(root, flat_task(context_, root, 0, std::make_shared<const CombineMeasures>(order),
-                                  {f64_vector(first_grain_.back())}, {fixed(measures_[0], 0, measures_[0]->bytes())},
-                                  {f64_scalar}, {result}));
+    schedule_.run(
+        root, flat_task(context_, root, 0, make_operation(CombineMeasures{order}), {f64_vector(first_grain_.back())},
+                        {fixed(measures_[0], 0, measures_[0]->bytes())}, {f64_scalar}, {result}));
     return result;
 }
 
@@ -131,8 +131,8 @@ void GatePlacer::judge(const PlaceRef& norm, bool refuses) {
     const PlaceRef agreed = context_.control[0].agreed_place();
     for (int d = 1; d < context_.devices.size(); ++d)  // they may still be copying what was agreed on before
         schedule_.wait(root, schedule_.record(context_.commit(d)));
-    schedule_.run(root, flat_task(context_, root, 0, std::make_shared<const JudgeNorm>(refuses), {f64_scalar}, {norm},
-                                  {word}, {agreed}));
+    schedule_.run(
+        root, flat_task(context_, root, 0, make_operation(JudgeNorm{refuses}), {f64_scalar}, {norm}, {word}, {agreed}));
     std::vector<PlaceRef> targets;
     for (const ControlBlock& control : context_.control) targets.push_back(control.agreed_place());
     tell(agreed, targets);
@@ -146,16 +146,16 @@ void GatePlacer::place_clip(const ClipGradNorm& clip) {
     if (clip.error_if_nonfinite) judge(measured, true);
     std::vector<PlaceRef> factors;
     for (const auto& memory : factors_) factors.push_back(fixed(memory, 0, sizeof(double)));
-    schedule_.run(root, flat_task(context_, root, 0, std::make_shared<const ClipCoefficient>(clip.max_norm),
-                                  {f64_scalar}, {measured}, {f64_scalar}, {factors[0]}));
+    schedule_.run(root, flat_task(context_, root, 0, make_operation(ClipCoefficient{clip.max_norm}), {f64_scalar},
+                                  {measured}, {f64_scalar}, {factors[0]}));
     tell(factors[0], factors);
-    change(clip.group, &factors,
-           [](const GradientRange& range) { return std::make_shared<const ScaleGradients>(range); });
+    change(clip.group, &factors, [](const GradientRange& range) { return make_operation(ScaleGradients{range}); });
 }
 
 void GatePlacer::place_clip(const ClipGradValue& clip) {
-    change(clip.group, nullptr,
-           [&](const GradientRange& range) { return std::make_shared<const ClampGradients>(range, clip.clip_value); });
+    change(clip.group, nullptr, [&](const GradientRange& range) {
+        return make_operation(ClampGradients{range, clip.clip_value});
+    });
 }
 
 template <class Make>

@@ -299,7 +299,7 @@ void LongerForm::update(Optimizer& optimizer) {
             const TensorMeta state = TensorMeta::contiguous(DType::u8, {sizeof(StepState)});
             placed.schedule.run(
                 stream,
-                flat_task(context_, stream, d, std::make_shared<const AdvanceStep>(true), {}, {}, {state},
+                flat_task(context_, stream, d, make_operation(AdvanceStep{true}), {}, {}, {state},
                           {fixed(context_.control[static_cast<std::size_t>(d)].memory(), 0, sizeof(StepState))}));
         }
         placed.instance = std::make_unique<Instance>(placed.schedule, std::vector<std::shared_ptr<Buffer>>());

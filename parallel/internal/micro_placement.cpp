@@ -1,4 +1,5 @@
 // The commands that only micro-steps have: what they take from those before them and leave to those behind.
+#include "lockstep/ops/internal/loss_operations.h"
 #include "lockstep/ops/internal/step_operations.h"
 #include "lockstep/parallel/internal/program_placer.h"
 #include "lockstep/runtime/internal/core_operations.h"
@@ -54,9 +55,8 @@ void ProgramPlacer::place_weights() {
             parts.push_back(readable_on(schedule_, root, placed_.memory_.place(shard, batch_.of(shard).outputs[i])));
         }
         const std::vector<TensorMeta> metas(parts.size(), meta);
-        schedule_.run(
-            root, flat_task(context_, root, 0, std::make_shared<const TreeSum>(std::move(ranges), !micro.first, true),
-                            metas, std::move(parts), {meta}, {micro.carry->weight(0, i)}));
+        schedule_.run(root, flat_task(context_, root, 0, make_operation(TreeSum{std::move(ranges), !micro.first, true}),
+                                      metas, std::move(parts), {meta}, {micro.carry->weight(0, i)}));
     }
     if (!micro.last) return;
     const int summed = schedule_.record(root);
@@ -79,11 +79,10 @@ void ProgramPlacer::place_loss() {
     if (micro.first)
         schedule_.copy(stream, {own, sum, sum.bytes});
     else
-        schedule_.run(stream, flat_task(context_, stream, 0, std::make_shared<const Accumulate>(), {meta, meta},
-                                        {sum, own}, {meta}, {sum}));
+        schedule_.run(stream, flat_task(context_, stream, 0, make_operation(Accumulate{}), {meta, meta}, {sum, own},
+                                        {meta}, {sum}));
     if (!micro.carry->checks_loss()) return;
-    TaskSpec check =
-        flat_task(context_, stream, 0, std::make_shared<const CheckFinite>(), {meta}, {sum}, {meta}, {sum});
+    TaskSpec check = flat_task(context_, stream, 0, make_operation(CheckFinite{}), {meta}, {sum}, {meta}, {sum});
     check.status = context_.control[0].shard(0);
     schedule_.run(stream, std::move(check));
 }
@@ -100,7 +99,7 @@ void ProgramPlacer::place_taking_over() {
     for (const auto& buffer : context_.store->replicas()[0].buffers) {
         const PlaceRef arena = fixed(buffer, 0, buffer->bytes());
         const TensorMeta bytes = TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(buffer->bytes())});
-        schedule_.run(root, flat_task(context_, root, 0, std::make_shared<const TakeOver>(), {bytes},
+        schedule_.run(root, flat_task(context_, root, 0, make_operation(TakeOver{}), {bytes},
                                       {batch_.micro.carry->in_copy(context_, arena)}, {bytes}, {arena}));
     }
 }
@@ -115,7 +114,7 @@ void ProgramPlacer::place_end_of_micro_step() {
     for (int d = 0; d < context_.devices.size(); ++d) {
         Stream& stream = context_.communicate(d);
         if (d > 0) schedule_.wait(stream, all);
-        TaskSpec advance = flat_task(context_, stream, d, std::make_shared<const AdvanceStep>(false), {}, {}, {state},
+        TaskSpec advance = flat_task(context_, stream, d, make_operation(AdvanceStep{false}), {}, {}, {state},
                                      {batch_.micro.carry->state(d)});
         advance.prepares = true;
         schedule_.run(stream, std::move(advance));

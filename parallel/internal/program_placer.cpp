@@ -172,8 +172,8 @@ void ProgramPlacer::place_agreement() {
     }
     const PlaceRef agreed = context_.control[0].agreed_place();
     const std::vector<TensorMeta> metas(words.size(), word);
-    schedule_.run(root, flat_task(context_, root, 0, std::make_shared<const AgreeStatus>(), metas, std::move(words),
-                                  {word}, {agreed}));
+    schedule_.run(
+        root, flat_task(context_, root, 0, make_operation(AgreeStatus{}), metas, std::move(words), {word}, {agreed}));
     const int event = schedule_.record(root);
     for (int d = 1; d < context_.devices.size(); ++d) {
         Stream& stream = context_.commit(d);
@@ -235,9 +235,8 @@ void ProgramPlacer::place_fold(const GradientNode& node, int arena, int segment,
     }
     const std::vector<TensorMeta> flats(parts.size(), flat);
     Stream& stream = context_.compute(node.lane);
-    schedule_.run(stream,
-                  flat_task(context_, stream, node.device, std::make_shared<const TreeSum>(std::move(ranges), false),
-                            flats, std::move(parts), {flat}, {sum}));
+    schedule_.run(stream, flat_task(context_, stream, node.device, make_operation(TreeSum{std::move(ranges), false}),
+                                    flats, std::move(parts), {flat}, {sum}));
 }
 
 void ProgramPlacer::place_folds(const Turn& done) {
@@ -281,7 +280,7 @@ void ProgramPlacer::place_in_sums(const Bucket& bucket) {
 
 void ProgramPlacer::place_zeros(const GradientNode& node, DType dtype, std::int64_t elements, const PlaceRef& sum) {
     Stream& stream = context_.compute(node.lane);
-    schedule_.run(stream, flat_task(context_, stream, node.device, std::make_shared<const Fill>(0), {}, {},
+    schedule_.run(stream, flat_task(context_, stream, node.device, make_operation(Fill{0}), {}, {},
                                     {TensorMeta::contiguous(dtype, {elements})}, {sum}));
 }
 
@@ -319,7 +318,7 @@ void ProgramPlacer::place_advance(int device, bool whole_step) {
     const TensorMeta state = TensorMeta::contiguous(DType::u8, {sizeof(StepState)});
     Stream& stream = context_.commit(device);
     schedule_.run(
-        stream, flat_task(context_, stream, device, std::make_shared<const AdvanceStep>(whole_step), {}, {}, {state},
+        stream, flat_task(context_, stream, device, make_operation(AdvanceStep{whole_step}), {}, {}, {state},
                           {fixed(context_.control[static_cast<std::size_t>(device)].memory(), 0, sizeof(StepState))}));
     if (whole_step && update_.gate.skip_nonfinite) place_forgetting_of_skip(device);
 }
@@ -333,8 +332,7 @@ void ProgramPlacer::place_forgetting_of_skip(int device) {
             schedule_.wait(stream, schedule_.record(context_.commit(d)));
     }
     const TensorMeta word = TensorMeta::contiguous(DType::u8, {sizeof(StatusWord)});
-    schedule_.run(stream,
-                  flat_task(context_, stream, device, std::make_shared<const ForgetSkip>(), {}, {}, {word}, {agreed}));
+    schedule_.run(stream, flat_task(context_, stream, device, make_operation(ForgetSkip{}), {}, {}, {word}, {agreed}));
 }
 
 void ProgramPlacer::place_loss_of_step() {

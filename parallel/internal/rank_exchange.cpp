@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lockstep/ops/internal/elementwise_operations.h"
 #include "lockstep/ops/internal/step_operations.h"
 #include "lockstep/parallel/internal/exchange.h"
 #include "lockstep/parallel/internal/reducer.h"
@@ -158,12 +159,12 @@ void RankExchange::add_up(std::vector<Sum> sums, bool accumulate, const PlaceRef
         ranges.emplace_back(range.first, range.last);
         places.push_back(place);
     }
-    run(std::make_shared<const TreeSum>(std::move(ranges), accumulate, true), std::move(places), out);
+    run(make_operation(TreeSum{std::move(ranges), accumulate, true}), std::move(places), out);
 }
 
 void RankExchange::average(const PlaceRef& target) {
     if (own_bytes() == 0 || context_.ranks() == 1) return;
-    run(std::make_shared<const Affine>(1.0 / context_.ranks(), 0), {part_of(target)}, part_of(target));
+    run(make_operation(Affine{1.0 / context_.ranks(), 0}), {part_of(target)}, part_of(target));
 }
 
 void RankExchange::gather(const PlaceRef& target) {

@@ -10,6 +10,7 @@
 #include "lockstep/parallel/comm/host_identity.h"
 #include "lockstep/parallel/internal/engine_context.h"
 #include "lockstep/parallel/internal/schedule.h"
+#include "lockstep/runtime/internal/core_operations.h"
 
 namespace lockstep {
 

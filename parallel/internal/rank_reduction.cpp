@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "lockstep/ops/internal/elementwise_operations.h"
 #include "lockstep/ops/internal/step_operations.h"
 #include "lockstep/parallel/communication_hook.h"
 #include "lockstep/parallel/internal/exchange.h"
@@ -93,10 +94,9 @@ void Reducer::sum_own(const Bucket& bucket, const PlaceRef& target) {
     if (update_.sync == GradientSync::all) take(gradients_of(context_, bucket));
     const TensorMeta meta = TensorMeta::contiguous(dtype_in(context_, bucket), {bucket.elements()});
     if (places.empty())  // no rows: it takes part all the same
-        schedule_.run(stream,
-                      flat_task(context_, stream, 0, std::make_shared<const Fill>(0), {}, {}, {meta}, {target}));
+        schedule_.run(stream, flat_task(context_, stream, 0, make_operation(Fill{0}), {}, {}, {meta}, {target}));
     else if (places.size() > 1 || places.front().memory != target.memory)
-        schedule_.run(stream, flat_task(context_, stream, 0, std::make_shared<const TreeSum>(std::move(parts), false),
+        schedule_.run(stream, flat_task(context_, stream, 0, make_operation(TreeSum{std::move(parts), false}),
                                         std::vector<TensorMeta>(places.size(), meta), places, {meta}, {target}));
 }
 
@@ -136,8 +136,8 @@ void Reducer::call_hook(const Bucket& bucket, const PlaceRef& target) {
     if (update_.optimizer || context_.ranks() == 1) return;
     const TensorMeta meta = TensorMeta::contiguous(dtype, {bucket.elements()});
     schedule_.run(context_.exchange(),
-                  flat_task(context_, context_.exchange(), 0, std::make_shared<const Affine>(1.0 / context_.ranks(), 0),
-                            {meta}, {target}, {meta}, {target}));
+                  flat_task(context_, context_.exchange(), 0, make_operation(Affine{1.0 / context_.ranks(), 0}), {meta},
+                            {target}, {meta}, {target}));
 }
 
 }  // namespace lockstep

@@ -115,9 +115,8 @@ std::vector<int> Reducer::combine(const Bucket& bucket, std::vector<int> ready) 
             const TensorMeta meta = flat(context_, bucket);
             const std::vector<TensorMeta> metas(parts.size(), meta);
             const PlaceRef target = parts.front();
-            schedule_.run(
-                stream, flat_task(context_, stream, d, std::make_shared<const TreeSum>(std::move(shards), false), metas,
-                                  std::move(parts), {meta}, {target}));
+            schedule_.run(stream, flat_task(context_, stream, d, make_operation(TreeSum{std::move(shards), false}),
+                                            metas, std::move(parts), {meta}, {target}));
         }
         if (combines) ready.push_back(schedule_.record(communicate(d)));
     }
@@ -151,9 +150,9 @@ std::vector<int> Reducer::sum(int device, const Bucket& bucket, const Bucket& pa
     for (std::size_t i = 0; i < places.size(); ++i) places[i] = read_from_peer(stream, static_cast<int>(i), places[i]);
     const TensorMeta meta = flat(context_, part);
     const std::vector<TensorMeta> metas(places.size(), meta);
-    schedule_.run(stream, flat_task(context_, stream, device,
-                                    std::make_shared<const TreeSum>(std::move(shards), update_.adds, true), metas,
-                                    std::move(places), {meta}, {target}));
+    schedule_.run(stream,
+                  flat_task(context_, stream, device, make_operation(TreeSum{std::move(shards), update_.adds, true}),
+                            metas, std::move(places), {meta}, {target}));
     return {schedule_.record(stream)};
 }
 
@@ -189,15 +188,15 @@ void Reducer::accumulate(const Bucket& bucket) {
     const PlaceRef gradients = range(context_, 0, &Replica::gradients, bucket);
     if (over_ranks() && update_.sync == GradientSync::all) {  // the sum has what lay there in it
         const TensorMeta bytes = TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(sum.bytes)});
-        schedule_.run(stream, flat_task(context_, stream, 0, std::make_shared<const TakeOver>(), {bytes}, {sum},
-                                        {bytes}, {gradients}));
+        schedule_.run(stream,
+                      flat_task(context_, stream, 0, make_operation(TakeOver{}), {bytes}, {sum}, {bytes}, {gradients}));
         return;
     }
     const TensorMeta meta = flat(context_, bucket);
     schedule_.run(
         stream, flat_task(context_, stream, 0,
-                          std::make_shared<const TreeSum>(std::vector<std::pair<int, int>>{{0, context_.shards}}, true),
-                          {meta}, {sum}, {meta}, {gradients}));
+                          make_operation(TreeSum{std::vector<std::pair<int, int>>{{0, context_.shards}}, true}), {meta},
+                          {sum}, {meta}, {gradients}));
 }
 
 void Reducer::reduce(const Bucket& bucket, const std::vector<int>& ready, bool last) {
@@ -307,11 +306,11 @@ void Reducer::finish(const std::vector<Bucket>& buckets) {
             const TensorMeta rows =
                 TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(state.rows[a]->bytes())});
             Stream& stream = context_.commit(d);
-            schedule_.run(
-                stream, flat_task(context_, stream, d,
-                                  std::make_shared<const CountUpdates>(
-                                      update_.optimizer->row_bytes(), std::vector<int>(updated.begin(), updated.end())),
-                                  {}, {}, {rows}, {fixed(state.rows[a], 0, state.rows[a]->bytes())}));
+            schedule_.run(stream,
+                          flat_task(context_, stream, d,
+                                    make_operation(CountUpdates{update_.optimizer->row_bytes(),
+                                                                std::vector<int>(updated.begin(), updated.end())}),
+                                    {}, {}, {rows}, {fixed(state.rows[a], 0, state.rows[a]->bytes())}));
         }
     }
 }

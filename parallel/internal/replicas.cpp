@@ -53,7 +53,7 @@ void ReplicaKeeper::store_settings(Optimizer& optimizer) {
             pinned->used_on(stream);
             const TensorMeta rows = TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(fresh.size())});
             sent.schedule.run(
-                stream, flat_task(context_, stream, d, std::make_shared<const StoreRows>(optimizer.row_bytes()), {rows},
+                stream, flat_task(context_, stream, d, make_operation(StoreRows{optimizer.row_bytes()}), {rows},
                                   {fixed(staged, 0, fresh.size())}, {rows}, {fixed(state.rows[a], 0, fresh.size())}));
         }
         sent.instance = std::make_unique<Instance>(sent.schedule, std::vector<std::shared_ptr<Buffer>>());

@@ -199,7 +199,7 @@ SpanKind kind_of(const Stream& stream, const TaskSpec& task, SpanKind computing)
         case StreamRole::commit: break;
     }
     if (task.updates) return SpanKind::update;
-    return dynamic_cast<const TreeSum*>(task.operation.get()) ? SpanKind::communication : SpanKind::commit;
+    return op_cast<TreeSum>(*task.operation) ? SpanKind::communication : SpanKind::commit;
 }
 
 SpanKind kind_of(const Stream& stream, const CopySpec& copy, SpanKind computing) {

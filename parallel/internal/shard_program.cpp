@@ -7,11 +7,12 @@
 #include <set>
 
 #include "lockstep/ops/functional.h"
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/loss_operations.h"
 #include "lockstep/parallel/internal/fusion.h"
 #include "lockstep/parallel/internal/weighing.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
+#include "lockstep/runtime/record.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
@@ -78,7 +79,7 @@ private:
             for (const Operand& out : records[i].out) made_here |= out.buffer == operand.buffer;
         if (whole && made_here && taken_.insert(operand.buffer.get()).second) return gradient;
         const Tensor copy =
-            apply_one(Reorder(), {gradient}, TensorMeta::contiguous(gradient.dtype(), gradient.shape()));
+            apply_one(Reorder{}, {gradient}, TensorMeta::contiguous(gradient.dtype(), gradient.shape()));
         taken_.insert(copy.impl()->storage->buffer.get());
         return copy;
     }
@@ -104,7 +105,7 @@ std::vector<Tensor> take_in_weights(ShardProgram& program, const std::vector<Los
             throw InvalidArgument(fmt::format("loss: a weight is of dtype {}; it must be floating, as numerators are",
                                               name_of(scalar.dtype)));
         Tensor weight = term.weight.detach().reshape({});
-        if (!weight.is_symbolic()) weight = apply_one(Reorder(), {weight}, scalar);
+        if (!weight.is_symbolic()) weight = apply_one(Reorder{}, {weight}, scalar);
         own.push_back(operand_of(weight));
         pooled.push_back(program.trace->input(scalar));
         program.weights.push_back(operand_of(pooled.back()));
@@ -146,7 +147,7 @@ Tensor pool_loss(const std::vector<Loss::Term>& terms, const std::vector<Tensor>
     }
     return pooled || nan_policy == NanPolicy::go_on
                ? value
-               : apply_one(CheckFinite(), {value}, TensorMeta::contiguous(value.dtype(), {}));
+               : apply_one(CheckFinite{}, {value}, TensorMeta::contiguous(value.dtype(), {}));
 }
 
 /// Moves records whose results only commits use behind the others: nothing in forward waits for them. (Pooled

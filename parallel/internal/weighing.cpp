@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <set>
 
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/loss_operations.h"
+#include "lockstep/runtime/record.h"
 
 namespace lockstep {
 
@@ -11,7 +12,7 @@ namespace {
 
 /// Leaves out inputs that only outputs need which nobody wants.
 void narrow(Record& record, const std::set<const Buffer*>& wanted) {
-    const bool nll = dynamic_cast<const NllForward*>(record.operation.get()) != nullptr;
+    const bool nll = op_cast<NllForward>(*record.operation) != nullptr;
     if (nll && !wanted.contains(record.out[0].buffer.get())) record.in[0] = {};
 }
 

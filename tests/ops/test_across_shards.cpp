@@ -1,7 +1,9 @@
 // The operations that span shards, at the level of their CPU kernels: eager use has one shard only.
 #include <cmath>
 
-#include "lockstep/ops/internal/operations.h"
+#include "lockstep/ops/internal/normalization_operations.h"
+#include "lockstep/ops/internal/shard_operations.h"
+#include "lockstep/runtime/record.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/ops/op_table.h"
 
@@ -11,13 +13,14 @@ using op_table::Array;
 namespace {
 
 /// Runs `operation` on `shards` inputs of `count` floats and returns its output.
-std::vector<float> across(const Operation& operation, const std::vector<std::vector<float>>& shards) {
+template <class Op>
+std::vector<float> across(const Op& operation, const std::vector<std::vector<float>>& shards) {
     const auto count = static_cast<std::int64_t>(shards[0].size());
     KernelRequest request;
     request.shards = static_cast<int>(shards.size());
     request.in = {TensorMeta::contiguous(DType::f32, {count})};
     request.out = request.in;
-    const auto kernel = KernelTable::of(DeviceKind::cpu).make(operation, request);
+    const auto kernel = KernelTable::of(DeviceKind::cpu).make(*make_operation(operation), request);
     std::vector<float> out(shards[0].size(), NAN);
     std::vector<void*> in;
     for (const auto& shard : shards) in.push_back(const_cast<float*>(shard.data()));
@@ -45,7 +48,7 @@ TEST_CASE("sums over shards follow the tree, to the bit") {
             const Array values = op_table::make_values({{37}}, static_cast<std::uint32_t>(s));
             shards.emplace_back(values.v.begin(), values.v.end());
         }
-        const std::vector<float> found = across(SumOverShards(), shards);
+        const std::vector<float> found = across(SumOverShards{}, shards);
         for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i] == tree_sum(shards, i, 0, count));
     }
 }
@@ -71,12 +74,12 @@ TEST_CASE("statistics of shards of unequal length pool to those of the whole bat
         const Array whole = reference::cat(batches, 0);
         const reference::ChannelStats expected = reference::channel_stats(whole);
         const double count = static_cast<double>(whole.size() / channels);
-        const std::vector<float> found = across(BatchNormPoolStats(), shards);
+        const std::vector<float> found = across(BatchNormPoolStats{}, shards);
         for (std::size_t c = 0; c < channels; ++c) {
             CHECK(found[c] == Approx(expected.mean[c]).epsilon(1e-5));
             CHECK(found[channels + c] == Approx(expected.variance[c] * count).epsilon(1e-4));
         }
         CHECK(found[2 * channels] == static_cast<float>(count));
-        CHECK(across(BatchNormPoolStats(true), shards) == shards[0]);
+        CHECK(across(BatchNormPoolStats{true}, shards) == shards[0]);
     }
 }

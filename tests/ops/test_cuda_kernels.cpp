@@ -7,7 +7,11 @@
 #include <numeric>
 
 #include "lockstep/ops/adam.h"
+#include "lockstep/ops/internal/dropout_operations.h"
 #include "lockstep/ops/internal/gradient_operations.h"
+#include "lockstep/ops/internal/loss_operations.h"
+#include "lockstep/ops/internal/normalization_operations.h"
+#include "lockstep/ops/internal/shard_operations.h"
 #include "lockstep/ops/internal/step_operations.h"
 #include "lockstep/ops/internal/update_operations.h"
 #include "lockstep/ops/sgd.h"
@@ -57,17 +61,18 @@ struct Call {
     std::int64_t first_row = 0;
     int shards = 1;
 
-    void run(const Operation& operation) const {
+    template <class Op>
+    void run(const Op& operation) const {
         KernelRequest request;
         request.device = gpu;
         request.shards = shards;
         request.in = in_metas;
         request.out = out_metas;
-        const auto kernel = KernelTable::of(DeviceKind::cuda).make(operation, request);
+        const auto kernel = KernelTable::of(DeviceKind::cuda).make(*make_operation(operation), request);
         Stream& stream = Stream::of(gpu);
         std::shared_ptr<Buffer> scratch;
         if (kernel->scratch_bytes() > 0) scratch = Buffer::allocate(stream, kernel->scratch_bytes(), "scratch");
-        stream.run(operation.name(), {}, [&](const Launch& launch) {
+        stream.run(Op::name, {}, [&](const Launch& launch) {
             kernel->run({launch, in.data(), out.data(), scratch ? scratch->data() : nullptr, step, status, agreed,
                          ordinal, shard, first_row, shards});
         });
@@ -118,7 +123,7 @@ TEST_CASE("sums over shards follow the tree, bit for bit, above one group of poi
         call.in_metas = call.out_metas = {floats(33)};
         call.out = {sum.data()};
         call.shards = shards;
-        call.run(SumOverShards());
+        call.run(SumOverShards{});
         const auto found = sum.fetch();
         for (std::size_t e = 0; e < 33; ++e) REQUIRE(found[e] == tree(values, e, 0, values.size()));
     }
@@ -143,17 +148,17 @@ TEST_CASE("partial sums add up to the tree's bits, and accumulate") {
     const OnDevice<float> out(std::vector<float>(20, 2.5f));
     call.out_metas = {floats(20)};
     call.out = {out.data()};
-    call.run(TreeSum(ranges, false));
+    call.run(TreeSum{ranges, false});
     auto found = out.fetch();
     for (std::size_t e = 0; e < 20; ++e) REQUIRE(found[e] == tree(values, e, 0, 7));
-    call.run(TreeSum(ranges, true));
+    call.run(TreeSum{ranges, true});
     found = out.fetch();
     for (std::size_t e = 0; e < 20; ++e) REQUIRE(found[e] == tree(values, e, 0, 7) + tree(values, e, 0, 7));
     const OnDevice<StatusWord> refused({bad});
     call.agreed = refused.data();
-    call.run(TreeSum(ranges, true));
+    call.run(TreeSum{ranges, true});
     REQUIRE(out.fetch() == found);
-    call.run(TreeSum(ranges, true, true));  // to what does not outlive the step
+    call.run(TreeSum{ranges, true, true});  // to what does not outlive the step
     for (std::size_t e = 0; e < 20; ++e) REQUIRE(out.fetch()[e] == found[e] + tree(values, e, 0, 7));
 }
 
@@ -188,7 +193,7 @@ TEST_CASE("pooled statistics are those of all values") {
     call.in_metas = call.out_metas = {floats(2 * channels + 1)};
     call.out = {pooled.data()};
     call.shards = shards;
-    call.run(BatchNormPoolStats());
+    call.run(BatchNormPoolStats{});
     const auto found = pooled.fetch();
     for (std::size_t c = 0; c < channels; ++c) {
         const auto n = static_cast<double>(all[c].size());
@@ -199,7 +204,7 @@ TEST_CASE("pooled statistics are those of all values") {
         CHECK(std::abs(found[channels + c] - m2) < 1e-5 * m2);
         CHECK(found[2 * channels] == static_cast<float>(n));
     }
-    call.run(BatchNormPoolStats(true));
+    call.run(BatchNormPoolStats{true});
     CHECK(pooled.fetch() == first);
 }
 
@@ -221,7 +226,7 @@ TEST_CASE("masks of shards put together are the mask of the whole") {
         call.step = step.data();
         call.ordinal = 5;
         call.first_row = first;
-        call.run(DropoutMask(0.25, true));
+        call.run(DropoutMask{0.25, true});
         for (const float value : mask.fetch()) joined.push_back(value);
     }
     REQUIRE(joined.size() == expected.size());
@@ -244,7 +249,7 @@ TEST_CASE("a target out of range is reported with its global row, once") {
     call.status = status.data();
     call.shard = 2;
     call.first_row = 100;
-    call.run(NllForward(-100));
+    call.run(NllForward{-100});
     StatusWord found = status.fetch()[0];
     CHECK(found.code == static_cast<std::int32_t>(StatusCode::target_out_of_range));
     CHECK(found.shard == 2);
@@ -254,13 +259,13 @@ TEST_CASE("a target out of range is reported with its global row, once") {
     CHECK(numerator.fetch()[0] == 2);  // the good row alone
     CHECK(weight.fetch()[0] == 1);
     call.first_row = 500;
-    call.run(NllForward(-100));
+    call.run(NllForward{-100});
     CHECK(status.fetch()[0].row == 101);
     call.in[0] = nullptr;  // the weight alone
-    call.run(NllForward(1));
+    call.run(NllForward{1});
     CHECK(numerator.fetch()[0] == 0);
     CHECK(weight.fetch()[0] == 0);
-    call.run(NllForward(2));
+    call.run(NllForward{2});
     CHECK(weight.fetch()[0] == 1);
 }
 
@@ -273,10 +278,10 @@ TEST_CASE("statuses agree on the lowest shard, and what is agreed stays") {
     call.out_metas = {bytes(sizeof(StatusWord))};
     call.in = {good.data(), other.data(), late.data()};
     call.out = {agreed.data()};
-    call.run(AgreeStatus());
+    call.run(AgreeStatus{});
     CHECK(agreed.fetch()[0].row == 40);
     call.in = {late.data(), good.data(), good.data()};
-    call.run(AgreeStatus());
+    call.run(AgreeStatus{});
     CHECK(agreed.fetch()[0].row == 40);
 }
 
@@ -308,7 +313,7 @@ TEST_CASE("updates run when the step is good, in their parameters and their rang
     call.in = {gradients.data(), rows.data()};
     call.out = {parameters.data(), momentum.data()};
     call.agreed = refused.data();
-    const FusedUpdate<SgdRule> update({1, 11, 0, 3}, 1);
+    const FusedUpdate<SgdRule> update{{1, 11, 0, 3}, 1};
     call.run(update);
     CHECK(parameters.fetch() == p);
     call.agreed = good.data();
@@ -362,7 +367,7 @@ TEST_CASE("rules with several states update as loops in double do") {
     call.in = {gradients.data(), rows.data()};
     call.out = {parameters.data(), mean.data(), square.data(), largest.data()};
     call.agreed = good.data();
-    call.run(FusedUpdate<AdamRule>({0, 100, 0, 2}, 7));
+    call.run(FusedUpdate<AdamRule>{{0, 100, 0, 2}, 7});
     const auto values = parameters.fetch(), means = mean.fetch(), squares = square.fetch(), mosts = largest.fetch();
     for (std::size_t i = 0; i < 100; ++i) {
         CHECK(values[i] == Approx(expected[i].value).epsilon(1e-5));
@@ -386,7 +391,7 @@ TEST_CASE("rows are read for every element, and ranges stored in trainable param
         call.out_metas = {floats(4)};
         call.in = {rows.data()};
         call.out = {numbers.data()};
-        call.run(ReadRows(range, sizeof(SgdRow), sizeof(ParameterRow) + offset, number));
+        call.run(ReadRows{range, sizeof(SgdRow), sizeof(ParameterRow) + offset, number});
         return numbers.fetch();
     };
     CHECK(read(RowNumber::real, offsetof(SgdOptions, lr)) == std::vector<float>{0.5f, 0, 0.25f, 0.25f});
@@ -397,7 +402,7 @@ TEST_CASE("rows are read for every element, and ranges stored in trainable param
     one.out_metas = {TensorMeta::contiguous(DType::f32, {})};
     one.in = {rows.data()};
     one.out = {scalar.data()};
-    one.run(ReadRows({1, 2, 0, 1}, sizeof(SgdRow), sizeof(ParameterRow) + offsetof(SgdOptions, lr), RowNumber::real));
+    one.run(ReadRows{{1, 2, 0, 1}, sizeof(SgdRow), sizeof(ParameterRow) + offsetof(SgdOptions, lr), RowNumber::real});
     CHECK(scalar.fetch()[0] == 0.5f);
 
     const OnDevice<float> values({6, 7, 8, 9}), arena({1, 2, 3, 4});
@@ -407,10 +412,10 @@ TEST_CASE("rows are read for every element, and ranges stored in trainable param
     store.in = {rows.data(), values.data()};
     store.out = {arena.data()};
     store.agreed = refused.data();
-    store.run(StoreRange(range, sizeof(SgdRow)));
+    store.run(StoreRange{range, sizeof(SgdRow)});
     CHECK(arena.fetch() == std::vector<float>{1, 2, 3, 4});
     store.agreed = good.data();
-    store.run(StoreRange(range, sizeof(SgdRow)));
+    store.run(StoreRange{range, sizeof(SgdRow)});
     CHECK(arena.fetch() == std::vector<float>{6, 2, 3, 4});
 }
 
@@ -439,13 +444,13 @@ TEST_CASE("norms and clipping of what is meant, by groups, over gaps and cut gra
         measure.out_metas = {doubles(4)};
         measure.in = {gradients.data(), rows.data()};
         measure.out = {measures.data()};
-        measure.run(MeasureGradients({{0, 200, 0, 2}, sizeof(SgdRow), group}, order));
+        measure.run(MeasureGradients{{{0, 200, 0, 2}, sizeof(SgdRow), group}, order});
         Call combine;
         combine.in_metas = {doubles(4)};
         combine.out_metas = {scalar};
         combine.in = {measures.data()};
         combine.out = {norm.data()};
-        combine.run(CombineMeasures(order));
+        combine.run(CombineMeasures{order});
         return norm.fetch()[0];
     };
     CHECK(norm_of(INFINITY, GradientRange::all_groups) == Approx(largest));
@@ -455,20 +460,20 @@ TEST_CASE("norms and clipping of what is meant, by groups, over gaps and cut gra
     clip.in_metas = clip.out_metas = {scalar};
     clip.in = {norm.data()};
     clip.out = {factor.data()};
-    clip.run(ClipCoefficient(2));
+    clip.run(ClipCoefficient{2});
     CHECK(factor.fetch()[0] == Approx(2 / (std::sqrt(squares) + 1e-6)));
     Call scale;
     scale.in_metas = {scalar, bytes(2 * sizeof(SgdRow))};
     scale.out_metas = {floats(200)};
     scale.in = {factor.data(), rows.data()};
     scale.out = {gradients.data()};
-    scale.run(ScaleGradients({{0, 200, 0, 2}, sizeof(SgdRow), 1}));
+    scale.run(ScaleGradients{{{0, 200, 0, 2}, sizeof(SgdRow), 1}});
     Call clamp;
     clamp.in_metas = {bytes(2 * sizeof(SgdRow))};
     clamp.out_metas = {floats(200)};
     clamp.in = {rows.data()};
     clamp.out = {gradients.data()};
-    clamp.run(ClampGradients({{0, 200, 0, 2}, sizeof(SgdRow), 0}, 0.5));
+    clamp.run(ClampGradients{{{0, 200, 0, 2}, sizeof(SgdRow), 0}, 0.5});
     const auto found = gradients.fetch();
     for (std::size_t i = 0; i < 200; ++i) {
         const double before = std::sin(static_cast<double>(i));
@@ -487,10 +492,10 @@ TEST_CASE("norms and clipping of what is meant, by groups, over gaps and cut gra
         judge.out_metas = {bytes(sizeof(StatusWord))};
         judge.in = {norm.data()};
         judge.out = {agreed.data()};
-        judge.run(JudgeNorm(refuses));
+        judge.run(JudgeNorm{refuses});
         CHECK(agreed.fetch()[0].code == 0);
         judge.in = {broken.data()};
-        judge.run(JudgeNorm(refuses));
+        judge.run(JudgeNorm{refuses});
         const auto code = refuses ? StatusCode::gradients_not_finite : StatusCode::skipped;
         CHECK(agreed.fetch()[0].code == static_cast<std::int32_t>(code));
         CHECK(agreed.fetch()[0].step == 9);
@@ -500,7 +505,7 @@ TEST_CASE("norms and clipping of what is meant, by groups, over gaps and cut gra
         agree.in_metas = agree.out_metas = {bytes(sizeof(StatusWord))};
         agree.in = {good.data()};
         agree.out = {agreed.data()};
-        agree.run(AgreeStatus());
+        agree.run(AgreeStatus{});
         CHECK((agreed.fetch()[0].code == 0) == !refuses);
     }
 }
@@ -521,31 +526,31 @@ TEST_CASE("step counters, counts of updates and fresh rows") {
         call.agreed = is_good ? good.data() : refused.data();
         call.out_metas = {bytes(sizeof(StepState))};
         call.out = {state.data()};
-        call.run(AdvanceStep(false));
+        call.run(AdvanceStep{false});
         CHECK(state.fetch()[0].micro == (is_good ? 3 : 2));
-        call.run(AdvanceStep(true));
+        call.run(AdvanceStep{true});
         CHECK(state.fetch()[0].step == (is_good ? 5 : 4));
         CHECK(state.fetch()[0].micro == (is_good ? 0 : 2));
         call.out_metas = {TensorMeta::contiguous(DType::i64, {})};
         call.out = {counter.data()};
-        call.run(IncrementCounter());
+        call.run(IncrementCounter{});
         CHECK(counter.fetch()[0] == (is_good ? 42 : 41));
         call.out_metas = {bytes(3 * sizeof(SgdRow))};
         call.out = {rows.data()};
-        call.run(CountUpdates(sizeof(SgdRow), {0, 2}));
+        call.run(CountUpdates{sizeof(SgdRow), {0, 2}});
         CHECK(rows.fetch()[0].row.updates == 0);  // does not count
         CHECK(rows.fetch()[2].row.updates == (is_good ? 1 : 0));
         call.in_metas = call.out_metas = {bytes(3)};
         call.in = {prepared.data()};
         call.out = {lasting.data()};
-        call.run(TakeOver());
+        call.run(TakeOver{});
         CHECK(lasting.fetch()[2] == (is_good ? 9 : 3));
     }
     Call call;
     call.in_metas = call.out_metas = {bytes(3 * sizeof(SgdRow))};
     call.in = {fresh.data()};
     call.out = {rows.data()};
-    call.run(StoreRows(sizeof(SgdRow)));
+    call.run(StoreRows{sizeof(SgdRow)});
     const auto stored = rows.fetch();
     CHECK(stored[0].options.lr == 0.75);
     CHECK(stored[0].row.counts == 1);

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "lockstep/ops/internal/operations.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/runtime/memory.h"
+#include "lockstep/runtime/record.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/eight_devices.h"
 #include "lockstep/tests/parallel/networks.h"

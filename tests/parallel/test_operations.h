@@ -26,11 +26,9 @@ inline Hook& hook() {
 }
 
 /// in: x; out: a copy of it
-struct Touch final : ls::Operation {
-    explicit Touch(bool b) : backward(b) {}
+struct Touch {
     bool backward;
-    std::string_view name() const override { return backward ? "touch_backward" : "touch"; }
-    void describe(ls::Signature& s) const override { s.add(backward); }
+    std::string_view name() const { return backward ? "touch_backward" : "touch"; }
 };
 
 inline std::unique_ptr<ls::Kernel> make_touch(const Touch& op, ls::KernelRequest& request) {
@@ -50,10 +48,10 @@ inline ls::Tensor touch(const ls::Tensor& x) {
     }();
     (void)known;
     const auto alike = ls::TensorMeta::contiguous(x.dtype(), x.shape(), x.is_batch());
-    const ls::Tensor y = ls::apply_one(Touch(false), {x}, alike);
+    const ls::Tensor y = ls::apply_one(Touch{false}, {x}, alike);
     if (ls::needs_tape({x}))
         ls::put_on_tape("touch", {x}, {y}, [alike](const std::vector<ls::Tensor>& gradients) {
-            return std::vector<ls::Tensor>{ls::apply_one(Touch(true), {gradients[0]}, alike)};
+            return std::vector<ls::Tensor>{ls::apply_one(Touch{true}, {gradients[0]}, alike)};
         });
     return y;
 }

@@ -2,6 +2,7 @@
 #include "lockstep/runtime/record.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,9 +37,30 @@ std::vector<std::string> names(const std::vector<Record>& records) {
     return result;
 }
 
-struct Unknown final : Operation {
-    std::string_view name() const override { return "unknown"; }
+struct Unknown {
+    static constexpr const char* name = "unknown";
 };
+
+/// Has an attribute of every kind.
+struct Various {
+    static constexpr const char* name = "various";
+    struct Inner {
+        int first = 1;
+        double second = 2;
+    };
+    Inner inner;
+    std::vector<std::pair<int, int>> ranges = {{0, 2}, {2, 3}};
+    std::vector<int> numbers = {1, 2};
+    std::string text = "text";
+    Span where = Span::shard;
+    bool flag = false;
+    std::int64_t last = 7;
+};
+std::string described(const Various& various) {
+    Signature signature;
+    make_operation(various)->describe(signature);
+    return signature.bytes();
+}
 
 KernelRequest fill_request(const Shape& shape, int threads = 1) {
     KernelRequest request;
@@ -50,14 +72,37 @@ KernelRequest fill_request(const Shape& shape, int threads = 1) {
 }  // namespace
 
 TEST_CASE("an operation without a kernel is named") {
-    const std::string text = message_of<DeviceError>([] { apply_one(Unknown(), {numbers()}, plain({2, 3})); });
+    const std::string text = message_of<DeviceError>([] { apply_one(Unknown{}, {numbers()}, plain({2, 3})); });
     CHECK(contains(text, "unknown"));
     CHECK(contains(text, "cpu"));
 }
 
+TEST_CASE("what differs in any attribute is another operation") {
+    const Various one;
+    CHECK(described(one) == described(Various{}));
+    std::set<std::string> all{described(one)};
+    const auto differs = [&](const auto& change) {
+        Various other;
+        change(other);
+        CHECK(all.insert(described(other)).second);
+    };
+    differs([](Various& v) { v.inner.first = 2; });
+    differs([](Various& v) { v.inner.second = -2; });
+    differs([](Various& v) { v.ranges[1].second = 4; });
+    differs([](Various& v) { v.ranges.pop_back(); });
+    differs([](Various& v) { v.numbers = {1}; });
+    differs([](Various& v) { v.numbers = {1, 2, 3}; });
+    differs([](Various& v) { v.text = "texts"; });
+    differs([](Various& v) { v.where = Span::all_shards; });
+    differs([](Various& v) { v.flag = true; });
+    differs([](Various& v) { v.last = 8; });
+}
+
 TEST_CASE("a kernel is made once for its operation, attributes, layouts and threads") {
     KernelTable& table = KernelTable::of(DeviceKind::cpu);
-    const auto make = [&](double value, KernelRequest request) { return table.make(Fill(value), request); };
+    const auto make = [&](double value, KernelRequest request) {
+        return table.make(*make_operation(Fill{value}), request);
+    };
     const auto first = make(1.5, fill_request({3, 4}));
     CHECK(make(1.5, fill_request({3, 4})) == first);
     CHECK(make(2.5, fill_request({3, 4})) != first);

@@ -1,0 +1,24 @@
+// The groups of CUDA kernels.
+#pragma once
+
+#include "lockstep/runtime/record.h"
+
+namespace lockstep::cuda {
+
+using KernelPtr = std::unique_ptr<Kernel>;
+
+/// One per source file; kernels.cpp calls them all.
+void add_elementwise_kernels(KernelTable& table);
+void add_copy_kernels(KernelTable& table);
+void add_reduction_kernels(KernelTable& table);
+void add_loss_kernels(KernelTable& table);
+void add_batch_norm_kernels(KernelTable& table);
+void add_pooling_kernels(KernelTable& table);
+void add_update_kernels(KernelTable& table);
+void add_optimizer_kernels(KernelTable& table);
+void add_gradient_kernels(KernelTable& table);
+void add_step_kernels(KernelTable& table);
+void add_linear_kernels(KernelTable& table);
+void add_convolution_kernels(KernelTable& table);
+
+}  // namespace lockstep::cuda

@@ -1,0 +1,96 @@
+// Operations: what is done to tensors and with which attributes. Kernels (record.h) do it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/runtime/signature.h"
+
+namespace lockstep {
+
+/// How far an operation reaches.
+enum class Span : std::uint8_t {
+    shard,       ///< one shard
+    all_shards,  ///< reads the inputs of all shards; its outputs are the same on all of them
+};
+
+/// An operation with its attributes, as records and kernels know it; made by `make_operation`. Immutable.
+class Operation {
+public:
+    virtual ~Operation() = default;
+    /// For messages, traces and the operation count: "conv2d_forward".
+    virtual std::string_view name() const = 0;
+    /// Appends every attribute that changes the kernel or the result.
+    virtual void describe(Signature&) const {}
+    virtual Span span() const { return Span::shard; }
+    /// Changes state that outlives the step (running statistics, counters): runs only when the step is good.
+    virtual bool commits() const { return false; }
+    /// May write the shard's status word.
+    virtual bool reports_status() const { return false; }
+    /// Draws random numbers: gets an ordinal of its own in `forward`.
+    virtual bool is_random() const { return false; }
+    /// Every element of its results depends on the same element of its inputs alone, and on scalars.
+    virtual bool is_elementwise() const { return false; }
+};
+
+/// The operation that an aggregate says, whose members are its attributes: all of them are described. Besides its name
+/// it says what it is where that is not the default of Operation:
+///
+///     /// in: x; out: scale * x + shift
+///     struct Affine {
+///         static constexpr const char* name = "affine";
+///         static constexpr bool is_elementwise = true;
+///         double scale, shift;
+///     };
+template <class Op>
+class OperationOf final : public Operation {
+public:
+    explicit OperationOf(Op op) : op_(std::move(op)) {}
+    const Op& op() const { return op_; }
+    std::string_view name() const override {
+        if constexpr (requires { op_.name(); })
+            return op_.name();
+        else
+            return Op::name;
+    }
+    void describe(Signature& signature) const override { signature.add(op_); }
+    Span span() const override {
+        if constexpr (requires { Op::span; }) return Op::span;
+        return Operation::span();
+    }
+    bool commits() const override {
+        if constexpr (requires { op_.commits(); }) return op_.commits();
+        return Operation::commits();
+    }
+    bool reports_status() const override {
+        if constexpr (requires { Op::reports_status; }) return Op::reports_status;
+        return Operation::reports_status();
+    }
+    bool is_random() const override {
+        if constexpr (requires { Op::is_random; }) return Op::is_random;
+        return Operation::is_random();
+    }
+    bool is_elementwise() const override {
+        if constexpr (requires { Op::is_elementwise; }) return Op::is_elementwise;
+        return Operation::is_elementwise();
+    }
+
+private:
+    Op op_;
+};
+
+template <class Op>
+std::shared_ptr<const Operation> make_operation(Op op) {
+    return std::make_shared<const OperationOf<Op>>(std::move(op));
+}
+
+/// The attributes where the operation is an `Op`; else null.
+template <class Op>
+const Op* op_cast(const Operation& operation) {
+    const auto* found = dynamic_cast<const OperationOf<Op>*>(&operation);
+    return found ? &found->op() : nullptr;
+}
+
+}  // namespace lockstep
