@@ -500,12 +500,10 @@ TEST_CASE("norms and clipping of what is meant, by groups, over gaps and cut gra
         CHECK(agreed.fetch()[0].code == static_cast<std::int32_t>(code));
         CHECK(agreed.fetch()[0].step == 9);
         // The next step forgets that this one was skipped, not that it was refused.
-        const OnDevice<StatusWord> good({StatusWord{}});
-        Call agree;
-        agree.in_metas = agree.out_metas = {bytes(sizeof(StatusWord))};
-        agree.in = {good.data()};
-        agree.out = {agreed.data()};
-        agree.run(AgreeStatus{});
+        Call forget;
+        forget.out_metas = {bytes(sizeof(StatusWord))};
+        forget.out = {agreed.data()};
+        forget.run(ForgetSkip{});
         CHECK((agreed.fetch()[0].code == 0) == !refuses);
     }
 }
