@@ -30,7 +30,7 @@ struct Origin {
 template <class F>
 Tensor binary(const Tensor& a, const Tensor& b) {
     constexpr const char* name = F::name;
-    constexpr bool multiplies = std::is_same_v<F, Mul>, divides = std::is_same_v<F, Div>;
+    constexpr bool multiplies = std::is_same_v<F, functor::Mul>, divides = std::is_same_v<F, functor::Div>;
     const PublicCall call(name);
     for (const Tensor* tensor : {&a, &b}) {
         checks::defined(name, tensor == &a ? "the first tensor" : "the second tensor", *tensor);
@@ -65,7 +65,7 @@ Tensor binary(const Tensor& a, const Tensor& b) {
             if (from_b.wanted) db = from_b.reduce(neg(mul(dy, div(result.get(), second.get()))));
         } else {
             if (from_a.wanted) da = from_a.reduce(dy);
-            if (from_b.wanted) db = from_b.reduce(std::is_same_v<F, Add> ? dy : neg(dy));
+            if (from_b.wanted) db = from_b.reduce(std::is_same_v<F, functor::Add> ? dy : neg(dy));
         }
         return result_gradients;
     });
@@ -134,15 +134,15 @@ Tensor unary(const Tensor& x, const F& function = {}) {
 
 }  // namespace
 
-Tensor add(const Tensor& a, const Tensor& b) { return binary<Add>(a, b); }
-Tensor sub(const Tensor& a, const Tensor& b) { return binary<Sub>(a, b); }
-Tensor mul(const Tensor& a, const Tensor& b) { return binary<Mul>(a, b); }
+Tensor add(const Tensor& a, const Tensor& b) { return binary<functor::Add>(a, b); }
+Tensor sub(const Tensor& a, const Tensor& b) { return binary<functor::Sub>(a, b); }
+Tensor mul(const Tensor& a, const Tensor& b) { return binary<functor::Mul>(a, b); }
 Tensor div(const Tensor& a, const Tensor& b) {
     if (is_integral(a) && is_integral(b)) {
         checks::same_dtype("div", "the second tensor", b, a);
-        return binary<Div>(promoted(a), promoted(b));
+        return binary<functor::Div>(promoted(a), promoted(b));
     }
-    return binary<Div>(a, b);
+    return binary<functor::Div>(a, b);
 }
 
 Tensor operator+(const Tensor& a, Scalar b) {
@@ -168,12 +168,12 @@ Tensor operator/(Scalar a, const Tensor& b) {
     return div(number("div", a, x), x);
 }
 
-Tensor neg(const Tensor& x) { return unary<Neg>(x); }
-Tensor exp(const Tensor& x) { return unary<Exp>(x); }
-Tensor log(const Tensor& x) { return unary<Log>(x); }
-Tensor sqrt(const Tensor& x) { return unary<Sqrt>(x); }
-Tensor square(const Tensor& x) { return unary<Square>(x); }
-Tensor sign(const Tensor& x) { return unary<Sign>(x); }
-Tensor relu(const Tensor& x) { return unary<Relu>(x); }
+Tensor neg(const Tensor& x) { return unary<functor::Neg>(x); }
+Tensor exp(const Tensor& x) { return unary<functor::Exp>(x); }
+Tensor log(const Tensor& x) { return unary<functor::Log>(x); }
+Tensor sqrt(const Tensor& x) { return unary<functor::Sqrt>(x); }
+Tensor square(const Tensor& x) { return unary<functor::Square>(x); }
+Tensor sign(const Tensor& x) { return unary<functor::Sign>(x); }
+Tensor relu(const Tensor& x) { return unary<functor::Relu>(x); }
 
 }  // namespace lockstep

@@ -106,7 +106,7 @@ std::unique_ptr<Kernel> make_channels_last_scale(const Shape& shape, int threads
     const std::int64_t n = shape[0], channels = shape[1], positions = shape[2] * shape[3];
     return make_kernel([=](const Invocation& call) {
         constexpr std::int64_t longest = 256;
-        const auto multiply = binary_loops<T, Mul>()[0];
+        const auto multiply = binary_loops<T, functor::Mul>()[0];
         const std::int64_t repeats = std::max<std::int64_t>(1, longest / channels);
         const int worthwhile = worthwhile_threads(threads, n * channels * positions);
         for_parts(worthwhile, n, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -130,7 +130,7 @@ std::unique_ptr<Kernel> make_channels_last_scale(const Shape& shape, int threads
 
 template <class F>
 std::unique_ptr<Kernel> make_binary(const Binary<F>& operation, KernelRequest& request) {
-    constexpr bool divides = std::is_same_v<F, Div>;
+    constexpr bool divides = std::is_same_v<F, functor::Div>;
     const DType dtype = request.in[0].dtype;
     TensorMeta &a = request.in[0], &b = request.in[1], &y = request.out[0];
     if (b.dtype != dtype || y.dtype != dtype)
@@ -145,7 +145,7 @@ std::unique_ptr<Kernel> make_binary(const Binary<F>& operation, KernelRequest& r
             return make_dense_binary<decltype(zero), F>(dense_elements(a), request.threads);
         });
     }
-    if (std::is_same_v<F, Mul> && a.opaque != nullptr && is_dense(a) && is_channel_factor(b, a.shape)) {
+    if (std::is_same_v<F, functor::Mul> && a.opaque != nullptr && is_dense(a) && is_channel_factor(b, a.shape)) {
         request.want_contiguous(1);
         arrange_like(y, a);
         return for_floating(operation, dtype, [&](auto zero) {
@@ -175,7 +175,7 @@ std::unique_ptr<Kernel> make_accumulate(const Accumulate& operation, KernelReque
     }
     arrange_like(request.out[0], request.in[0]);
     return for_floating(operation, dtype, [&](auto zero) {
-        return make_dense_binary<decltype(zero), Add>(dense_elements(request.in[0]), request.threads);
+        return make_dense_binary<decltype(zero), functor::Add>(dense_elements(request.in[0]), request.threads);
     });
 }
 

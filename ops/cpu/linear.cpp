@@ -109,7 +109,7 @@ std::unique_ptr<Kernel> make_linear_backward_weights(const LinearBackwardWeights
             if (!bias) return;
             auto* db = call.output<T>(1);
             std::fill_n(db, out, T(0));
-            const auto add = binary_loops<T, Add>()[0];
+            const auto add = binary_loops<T, functor::Add>()[0];
             for (std::int64_t i = 0; i < rows; ++i) add(db, dy + i * out, db, out);
         });
     });

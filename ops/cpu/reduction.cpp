@@ -46,7 +46,7 @@ Accumulator<In> sum_run(const In* x, std::int64_t n) {
 template <class In, class Out>
 void add_row(const In* x, Out* y, std::int64_t n) {
     if constexpr (std::is_floating_point_v<In>) {
-        binary_loops<In, Add>()[0](y, x, y, n);
+        binary_loops<In, functor::Add>()[0](y, x, y, n);
     } else {
         for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<Out>(y[i] + static_cast<Out>(x[i]));
     }

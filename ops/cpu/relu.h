@@ -11,7 +11,7 @@ namespace lockstep {
 template <class T>
 void relu_in_place(T* y, std::ptrdiff_t elements, int threads) {
     for_element_parts(threads, elements, [=](std::ptrdiff_t begin, std::ptrdiff_t end) {
-        run_unary(Relu(), y + begin, y + begin, end - begin);
+        run_unary(functor::Relu(), y + begin, y + begin, end - begin);
     });
 }
 
@@ -19,7 +19,7 @@ void relu_in_place(T* y, std::ptrdiff_t elements, int threads) {
 template <class T>
 void relu_backward_in_place(T* dx, const T* x, std::ptrdiff_t elements, int threads) {
     for_element_parts(threads, elements, [=](std::ptrdiff_t begin, std::ptrdiff_t end) {
-        run_unary_backward(Relu(), dx + begin, x + begin, dx + begin, end - begin);
+        run_unary_backward(functor::Relu(), dx + begin, x + begin, dx + begin, end - begin);
     });
 }
 

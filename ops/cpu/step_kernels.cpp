@@ -34,7 +34,7 @@ public:
         std::size_t right_part = 0;
         const T* left = sum(part, lo, middle, first, count, memory, &right_part);
         const T* right = sum(right_part, middle, hi, first, count, memory + tree_chunk, next);
-        binary_loops<T, Add>()[0](left, right, memory, count);
+        binary_loops<T, functor::Add>()[0](left, right, memory, count);
         return memory;
     }
 
@@ -59,7 +59,7 @@ std::unique_ptr<Kernel> tree_sum(const TreeSum& op, const KernelRequest& request
                 const T* sum = adder.sum(0, ranges.front().first, ranges.back().second, first, count, partial, &next);
                 T* out = run.output<T>(0) + first;
                 if (accumulate)
-                    binary_loops<T, Add>()[0](out, sum, out, count);
+                    binary_loops<T, functor::Add>()[0](out, sum, out, count);
                 else if (sum != out)
                     std::copy_n(sum, count, out);
             }

@@ -39,7 +39,7 @@ KernelPtr make_pairwise(std::string_view name, const KernelRequest& request) {
     const StridedIndex<3> index = make_index(y.shape, strides, Order::memory);
     return visit_dtype(y.dtype, [&](auto zero) -> KernelPtr {
         using T = decltype(zero);
-        if constexpr (std::is_same_v<T, bool> || (std::is_integral_v<T> && std::is_same_v<F, Div>)) {
+        if constexpr (std::is_same_v<T, bool> || (std::is_integral_v<T> && std::is_same_v<F, functor::Div>)) {
             refuse_dtype(name, y.dtype);
         } else {
             return make_cuda_kernel(request, [index](const Queue& queue, const Invocation& v) {
@@ -187,7 +187,9 @@ void add_each_unary(KernelTable& table, const std::tuple<Functions...>*) {
     (table.add<UnaryBackward<Functions>, make_unary_backward<Functions>>(), ...);
 }
 
-KernelPtr make_accumulate(const Accumulate& op, KernelRequest& request) { return make_pairwise<Add>(op.name, request); }
+KernelPtr make_accumulate(const Accumulate& op, KernelRequest& request) {
+    return make_pairwise<functor::Add>(op.name, request);
+}
 
 KernelPtr make_affine(const Affine& op, KernelRequest& request) {
     lay_out_like(request.out[0], request.in[0]);

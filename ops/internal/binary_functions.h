@@ -15,6 +15,8 @@ namespace lockstep {
 template <class T>
 using Wrapping = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
 
+namespace functor {
+
 struct Add {
     static constexpr const char* name = "add";
     template <class T>
@@ -48,7 +50,9 @@ struct Div {
     }
 };
 
-using BinaryFunctions = std::tuple<Add, Sub, Mul, Div>;
+}  // namespace functor
+
+using BinaryFunctions = std::tuple<functor::Add, functor::Sub, functor::Mul, functor::Div>;
 
 /// in: a, b (broadcast together, any strides; all dtypes but bool); out: y. A product of an opaque 4-D `a` and a `b` of
 /// shape (N, C, 1, 1) keeps the layout of `a`; equal opaque layouts are kept as well.

@@ -26,6 +26,8 @@ namespace lockstep {
 /// What backward needs besides the gradient.
 enum class Saves : std::uint8_t { nothing, input, output };
 
+namespace functor {
+
 /// NaN stays NaN and hands its gradient on, as in PyTorch.
 struct Relu {
     static constexpr const char* name = "relu";
@@ -126,7 +128,10 @@ struct Sign {
     }
 };
 
-using UnaryFunctions = std::tuple<Relu, Neg, Exp, Log, Sqrt, Square, Sign>;
+}  // namespace functor
+
+using UnaryFunctions =
+    std::tuple<functor::Relu, functor::Neg, functor::Exp, functor::Log, functor::Sqrt, functor::Square, functor::Sign>;
 
 /// in: x (any layout; opaque is kept); out: y
 template <class F>

@@ -57,9 +57,9 @@ public:
     void run() {
         for (std::size_t i = 0; i < program_.records.size(); ++i) {
             const Record& record = program_.records[i];
-            if (op_cast<Unary<Relu>>(*record.operation) != nullptr)
+            if (op_cast<Unary<functor::Relu>>(*record.operation) != nullptr)
                 forward(i);
-            else if (op_cast<UnaryBackward<Relu>>(*record.operation) != nullptr)
+            else if (op_cast<UnaryBackward<functor::Relu>>(*record.operation) != nullptr)
                 backward(i);
             else if (const auto* pool = op_cast<MaxPool2dBackward>(*record.operation))
                 backward_of_pool(i, pool->geometry);
@@ -113,7 +113,7 @@ private:
         const auto pooling = uses_.maker(where);
         if (!maker || !pooling || *pooling > *maker) return;
         const Record& relu = at(*maker);
-        if (op_cast<UnaryBackward<Relu>>(*relu.operation) == nullptr) return;
+        if (op_cast<UnaryBackward<functor::Relu>>(*relu.operation) == nullptr) return;
         replace(*maker, pool, make_operation(MaxPool2dReluBackward{geometry}), {relu.in[0], where, relu.in[1]});
     }
 
