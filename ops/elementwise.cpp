@@ -175,5 +175,6 @@ Tensor sqrt(const Tensor& x) { return unary<functor::Sqrt>(x); }
 Tensor square(const Tensor& x) { return unary<functor::Square>(x); }
 Tensor sign(const Tensor& x) { return unary<functor::Sign>(x); }
 Tensor relu(const Tensor& x) { return unary<functor::Relu>(x); }
+Tensor sigmoid(const Tensor& x) { return unary<functor::Sigmoid>(x); }
 
 }  // namespace lockstep

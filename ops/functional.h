@@ -66,6 +66,7 @@ Tensor square(const Tensor& x);
 Tensor sign(const Tensor& x);
 inline Tensor operator-(const Tensor& x) { return neg(x); }
 Tensor relu(const Tensor& x);
+Tensor sigmoid(const Tensor& x);
 
 // ---- reductions and pieces --------------------------------------------------------------------------------------
 

@@ -128,10 +128,24 @@ struct Sign {
     }
 };
 
+struct Sigmoid {
+    static constexpr const char* name = "sigmoid";
+    static constexpr const char* backward_name = "sigmoid_backward";
+    static constexpr Saves saves = Saves::output;
+    template <class T>
+    LOCKSTEP_ELEMENT T value(T x) const {
+        return T(1) / (T(1) + std::exp(-x));
+    }
+    template <class T>
+    LOCKSTEP_ELEMENT T gradient(T dy, T y) const {
+        return dy * (T(1) - y) * y;
+    }
+};
+
 }  // namespace functor
 
-using UnaryFunctions =
-    std::tuple<functor::Relu, functor::Neg, functor::Exp, functor::Log, functor::Sqrt, functor::Square, functor::Sign>;
+using UnaryFunctions = std::tuple<functor::Relu, functor::Neg, functor::Exp, functor::Log, functor::Sqrt,
+                                  functor::Square, functor::Sign, functor::Sigmoid>;
 
 /// in: x (any layout; opaque is kept); out: y
 template <class F>

@@ -103,6 +103,12 @@ void add_unary(Table& table) {
         "torch.square(a)", square, all, [](double x) { return x * x; },
         [](double x, double dy) { return dy * (2 * x); }));
     table.push_back(unary(
+        "torch.sigmoid(a)", sigmoid, all, [](double x) { return 1 / (1 + std::exp(-x)); },
+        [](double x, double dy) {
+            const double y = 1 / (1 + std::exp(-x));
+            return dy * (1 - y) * y;
+        }));
+    table.push_back(unary(
         "-a", [](const Tensor& x) { return -x; }, all, [](double x) { return -x; },
         [](double, double dy) { return -dy; }));
     table.push_back(unary(
