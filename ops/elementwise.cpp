@@ -176,5 +176,6 @@ Tensor square(const Tensor& x) { return unary<functor::Square>(x); }
 Tensor sign(const Tensor& x) { return unary<functor::Sign>(x); }
 Tensor relu(const Tensor& x) { return unary<functor::Relu>(x); }
 Tensor sigmoid(const Tensor& x) { return unary<functor::Sigmoid>(x); }
+Tensor tanh(const Tensor& x) { return unary<functor::Tanh>(x); }
 
 }  // namespace lockstep

@@ -67,6 +67,7 @@ Tensor sign(const Tensor& x);
 inline Tensor operator-(const Tensor& x) { return neg(x); }
 Tensor relu(const Tensor& x);
 Tensor sigmoid(const Tensor& x);
+Tensor tanh(const Tensor& x);
 
 // ---- reductions and pieces --------------------------------------------------------------------------------------
 

@@ -142,10 +142,24 @@ struct Sigmoid {
     }
 };
 
+struct Tanh {
+    static constexpr const char* name = "tanh";
+    static constexpr const char* backward_name = "tanh_backward";
+    static constexpr Saves saves = Saves::output;
+    template <class T>
+    LOCKSTEP_ELEMENT T value(T x) const {
+        return std::tanh(x);
+    }
+    template <class T>
+    LOCKSTEP_ELEMENT T gradient(T dy, T y) const {
+        return dy * (T(1) - y * y);
+    }
+};
+
 }  // namespace functor
 
 using UnaryFunctions = std::tuple<functor::Relu, functor::Neg, functor::Exp, functor::Log, functor::Sqrt,
-                                  functor::Square, functor::Sign, functor::Sigmoid>;
+                                  functor::Square, functor::Sign, functor::Sigmoid, functor::Tanh>;
 
 /// in: x (any layout; opaque is kept); out: y
 template <class F>

@@ -133,6 +133,7 @@ void add_elementwise(Table& table) {
     unary("torch.square(a)", square, [](double x) { return x * x; });
     unary("torch.relu(a)", relu, [](double x) { return x > 0 ? x : 0; });
     unary("torch.sigmoid(a)", sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); });
+    unary("torch.tanh(a)", tanh, [](double x) { return std::tanh(x); });
     unary(
         "a + 1.5", [](const Tensor& x) { return x + 1.5; }, [](double x) { return x + 1.5; });
     unary(

@@ -109,6 +109,9 @@ void add_unary(Table& table) {
             return dy * (1 - y) * y;
         }));
     table.push_back(unary(
+        "torch.tanh(a)", tanh, all, [](double x) { return std::tanh(x); },
+        [](double x, double dy) { return dy * (1 - std::tanh(x) * std::tanh(x)); }));
+    table.push_back(unary(
         "-a", [](const Tensor& x) { return -x; }, all, [](double x) { return -x; },
         [](double, double dy) { return -dy; }));
     table.push_back(unary(
