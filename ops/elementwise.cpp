@@ -177,5 +177,9 @@ Tensor sign(const Tensor& x) { return unary<functor::Sign>(x); }
 Tensor relu(const Tensor& x) { return unary<functor::Relu>(x); }
 Tensor sigmoid(const Tensor& x) { return unary<functor::Sigmoid>(x); }
 Tensor tanh(const Tensor& x) { return unary<functor::Tanh>(x); }
+Tensor gelu(const Tensor& x, GeluForm form) {
+    const PublicCall call("gelu");
+    return form == GeluForm::exact ? unary<functor::Gelu>(x) : unary<functor::GeluTanh>(x);
+}
 
 }  // namespace lockstep

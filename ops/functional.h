@@ -68,6 +68,9 @@ inline Tensor operator-(const Tensor& x) { return neg(x); }
 Tensor relu(const Tensor& x);
 Tensor sigmoid(const Tensor& x);
 Tensor tanh(const Tensor& x);
+/// torch.nn.functional.gelu; `tanh` is its approximate="tanh".
+enum class GeluForm : std::uint8_t { exact, tanh };
+Tensor gelu(const Tensor& x, GeluForm form = GeluForm::exact);
 
 // ---- reductions and pieces --------------------------------------------------------------------------------------
 

@@ -143,6 +143,15 @@ struct Tanh : PlainLayer {
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
+struct GELU : PlainLayer {
+    explicit GELU(GeluForm how = GeluForm::exact) : form(how) {}
+
+    GeluForm form;
+
+    Tensor forward(const Tensor& x) const { return gelu(x, form); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
 /// torch.nn.Flatten: all dimensions behind the batch, unless said otherwise.
 struct Flatten : PlainLayer {
     explicit Flatten(int start = 1, int end = -1) : start_dim(start), end_dim(end) {}

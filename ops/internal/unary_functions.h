@@ -156,10 +156,49 @@ struct Tanh {
     }
 };
 
+/// x times the normal distribution up to x.
+struct Gelu {
+    static constexpr const char* name = "gelu";
+    static constexpr const char* backward_name = "gelu_backward";
+    static constexpr Saves saves = Saves::input;
+    template <class T>
+    LOCKSTEP_ELEMENT T value(T x) const {
+        return x * T(0.5) * (T(1) + std::erf(x * T(M_SQRT1_2)));
+    }
+    template <class T>
+    LOCKSTEP_ELEMENT T gradient(T dy, T x) const {
+        const T below = T(0.5) * (T(1) + std::erf(x * T(M_SQRT1_2)));
+        const T density = std::exp(x * x * T(-0.5)) * T(0.5 * M_2_SQRTPI * M_SQRT1_2);
+        return dy * (below + x * density);
+    }
+};
+
+/// Its approximation by tanh (Hendrycks and Gimpel 2016).
+struct GeluTanh {
+    static constexpr const char* name = "gelu_tanh";
+    static constexpr const char* backward_name = "gelu_tanh_backward";
+    static constexpr Saves saves = Saves::input;
+    template <class T>
+    LOCKSTEP_ELEMENT static T inner(T x) {
+        return T(M_SQRT2 * M_2_SQRTPI * 0.5) * (x + T(0.044715) * x * x * x);
+    }
+    template <class T>
+    LOCKSTEP_ELEMENT T value(T x) const {
+        return T(0.5) * x * (T(1) + std::tanh(inner(x)));
+    }
+    template <class T>
+    LOCKSTEP_ELEMENT T gradient(T dy, T x) const {
+        const T tanh_inner = std::tanh(inner(x));
+        const T slope = T(M_SQRT2 * M_2_SQRTPI * 0.5) * (T(1) + T(3 * 0.044715) * x * x);
+        return dy * (T(0.5) * (T(1) + tanh_inner) + T(0.5) * x * (T(1) - tanh_inner * tanh_inner) * slope);
+    }
+};
+
 }  // namespace functor
 
-using UnaryFunctions = std::tuple<functor::Relu, functor::Neg, functor::Exp, functor::Log, functor::Sqrt,
-                                  functor::Square, functor::Sign, functor::Sigmoid, functor::Tanh>;
+using UnaryFunctions =
+    std::tuple<functor::Relu, functor::Neg, functor::Exp, functor::Log, functor::Sqrt, functor::Square, functor::Sign,
+               functor::Sigmoid, functor::Tanh, functor::Gelu, functor::GeluTanh>;
 
 /// in: x (any layout; opaque is kept); out: y
 template <class F>

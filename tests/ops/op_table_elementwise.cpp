@@ -135,6 +135,12 @@ void add_elementwise(Table& table) {
     unary("torch.sigmoid(a)", sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); });
     unary("torch.tanh(a)", tanh, [](double x) { return std::tanh(x); });
     unary(
+        "F.gelu(a)", [](const Tensor& x) { return gelu(x); },
+        [](double x) { return x * 0.5 * (1 + std::erf(x / std::sqrt(2.0))); });
+    unary(
+        "F.gelu(a, approximate='tanh')", [](const Tensor& x) { return gelu(x, GeluForm::tanh); },
+        [](double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); });
+    unary(
         "a + 1.5", [](const Tensor& x) { return x + 1.5; }, [](double x) { return x + 1.5; });
     unary(
         "1.5 + a", [](const Tensor& x) { return 1.5 + x; }, [](double x) { return x + 1.5; });
