@@ -181,5 +181,6 @@ Tensor gelu(const Tensor& x, GeluForm form) {
     const PublicCall call("gelu");
     return form == GeluForm::exact ? unary<functor::Gelu>(x) : unary<functor::GeluTanh>(x);
 }
+Tensor silu(const Tensor& x) { return unary<functor::Silu>(x); }
 
 }  // namespace lockstep

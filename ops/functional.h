@@ -71,6 +71,7 @@ Tensor tanh(const Tensor& x);
 /// torch.nn.functional.gelu; `tanh` is its approximate="tanh".
 enum class GeluForm : std::uint8_t { exact, tanh };
 Tensor gelu(const Tensor& x, GeluForm form = GeluForm::exact);
+Tensor silu(const Tensor& x);
 
 // ---- reductions and pieces --------------------------------------------------------------------------------------
 

@@ -152,6 +152,11 @@ struct GELU : PlainLayer {
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
+struct SiLU : PlainLayer {
+    Tensor forward(const Tensor& x) const { return silu(x); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
 /// torch.nn.Flatten: all dimensions behind the batch, unless said otherwise.
 struct Flatten : PlainLayer {
     explicit Flatten(int start = 1, int end = -1) : start_dim(start), end_dim(end) {}

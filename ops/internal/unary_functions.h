@@ -194,11 +194,27 @@ struct GeluTanh {
     }
 };
 
+/// x times its sigmoid.
+struct Silu {
+    static constexpr const char* name = "silu";
+    static constexpr const char* backward_name = "silu_backward";
+    static constexpr Saves saves = Saves::input;
+    template <class T>
+    LOCKSTEP_ELEMENT T value(T x) const {
+        return x / (T(1) + std::exp(-x));
+    }
+    template <class T>
+    LOCKSTEP_ELEMENT T gradient(T dy, T x) const {
+        const T sigmoid = T(1) / (T(1) + std::exp(-x));
+        return dy * sigmoid * (T(1) + x * (T(1) - sigmoid));
+    }
+};
+
 }  // namespace functor
 
 using UnaryFunctions =
     std::tuple<functor::Relu, functor::Neg, functor::Exp, functor::Log, functor::Sqrt, functor::Square, functor::Sign,
-               functor::Sigmoid, functor::Tanh, functor::Gelu, functor::GeluTanh>;
+               functor::Sigmoid, functor::Tanh, functor::Gelu, functor::GeluTanh, functor::Silu>;
 
 /// in: x (any layout; opaque is kept); out: y
 template <class F>
