@@ -182,5 +182,6 @@ Tensor gelu(const Tensor& x, GeluForm form) {
     return form == GeluForm::exact ? unary<functor::Gelu>(x) : unary<functor::GeluTanh>(x);
 }
 Tensor silu(const Tensor& x) { return unary<functor::Silu>(x); }
+Tensor leaky_relu(const Tensor& x, double negative_slope) { return unary(x, functor::LeakyRelu{negative_slope}); }
 
 }  // namespace lockstep

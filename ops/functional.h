@@ -72,6 +72,7 @@ Tensor tanh(const Tensor& x);
 enum class GeluForm : std::uint8_t { exact, tanh };
 Tensor gelu(const Tensor& x, GeluForm form = GeluForm::exact);
 Tensor silu(const Tensor& x);
+Tensor leaky_relu(const Tensor& x, double negative_slope = 0.01);
 
 // ---- reductions and pieces --------------------------------------------------------------------------------------
 

@@ -157,6 +157,15 @@ struct SiLU : PlainLayer {
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
+struct LeakyReLU : PlainLayer {
+    explicit LeakyReLU(double slope = 0.01) : negative_slope(slope) {}
+
+    double negative_slope;
+
+    Tensor forward(const Tensor& x) const { return leaky_relu(x, negative_slope); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
 /// torch.nn.Flatten: all dimensions behind the batch, unless said otherwise.
 struct Flatten : PlainLayer {
     explicit Flatten(int start = 1, int end = -1) : start_dim(start), end_dim(end) {}

@@ -210,11 +210,26 @@ struct Silu {
     }
 };
 
+struct LeakyRelu {
+    static constexpr const char* name = "leaky_relu";
+    static constexpr const char* backward_name = "leaky_relu_backward";
+    static constexpr Saves saves = Saves::input;
+    double negative_slope = 0.01;
+    template <class T>
+    LOCKSTEP_ELEMENT T value(T x) const {
+        return x > T(0) ? x : x * static_cast<T>(negative_slope);
+    }
+    template <class T>
+    LOCKSTEP_ELEMENT T gradient(T dy, T x) const {
+        return x > T(0) ? dy : dy * static_cast<T>(negative_slope);
+    }
+};
+
 }  // namespace functor
 
 using UnaryFunctions =
     std::tuple<functor::Relu, functor::Neg, functor::Exp, functor::Log, functor::Sqrt, functor::Square, functor::Sign,
-               functor::Sigmoid, functor::Tanh, functor::Gelu, functor::GeluTanh, functor::Silu>;
+               functor::Sigmoid, functor::Tanh, functor::Gelu, functor::GeluTanh, functor::Silu, functor::LeakyRelu>;
 
 /// in: x (any layout; opaque is kept); out: y
 template <class F>

@@ -142,6 +142,12 @@ void add_elementwise(Table& table) {
         [](double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); });
     unary("F.silu(a)", silu, [](double x) { return x / (1 + std::exp(-x)); });
     unary(
+        "F.leaky_relu(a)", [](const Tensor& x) { return leaky_relu(x); },
+        [](double x) { return x > 0 ? x : 0.01 * x; });
+    unary(
+        "F.leaky_relu(a, 0.3)", [](const Tensor& x) { return leaky_relu(x, 0.3); },
+        [](double x) { return x > 0 ? x : 0.3 * x; });
+    unary(
         "a + 1.5", [](const Tensor& x) { return x + 1.5; }, [](double x) { return x + 1.5; });
     unary(
         "1.5 + a", [](const Tensor& x) { return 1.5 + x; }, [](double x) { return x + 1.5; });

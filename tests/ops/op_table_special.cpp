@@ -112,6 +112,9 @@ void add_unary(Table& table) {
         "torch.tanh(a)", tanh, all, [](double x) { return std::tanh(x); },
         [](double x, double dy) { return dy * (1 - std::tanh(x) * std::tanh(x)); }));
     table.push_back(unary(
+        "F.leaky_relu(a, 0.3)", [](const Tensor& x) { return leaky_relu(x, 0.3); }, all,
+        [](double x) { return x > 0 ? x : 0.3 * x; }, [](double x, double dy) { return x > 0 ? dy : 0.3 * dy; }));
+    table.push_back(unary(
         "-a", [](const Tensor& x) { return -x; }, all, [](double x) { return -x; },
         [](double, double dy) { return -dy; }));
     table.push_back(unary(
