@@ -151,6 +151,8 @@ struct BatchNormOptions {
 Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var, const Tensor& weight = {},
                   const Tensor& bias = {}, const BatchNormOptions& options = {});
 
+/// exp(x) / sum(exp(x)) along `dim`.
+Tensor softmax(const Tensor& x, int dim);
 /// x - log(sum(exp(x))) along `dim`.
 Tensor log_softmax(const Tensor& x, int dim);
 

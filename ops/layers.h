@@ -176,6 +176,15 @@ struct Flatten : PlainLayer {
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
+struct Softmax : PlainLayer {
+    explicit Softmax(int along) : dim(along) {}
+
+    int dim;
+
+    Tensor forward(const Tensor& x) const { return softmax(x, dim); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
 struct LogSoftmax : PlainLayer {
     explicit LogSoftmax(int along) : dim(along) {}
 

@@ -7,19 +7,26 @@
 
 namespace lockstep {
 
-Tensor log_softmax(const Tensor& x, int dim) {
-    const PublicCall call("log_softmax");
-    checks::floating("log_softmax", "input", x);
-    const int along = wrap_dim(dim, x.dims(), "log_softmax");
-    const Tensor y = apply_one(LogSoftmaxForward{along}, {x}, like(x));
+namespace {
+
+template <bool logarithm>
+Tensor softmax_along(const char* name, const Tensor& x, int dim) {
+    const PublicCall call(name);
+    checks::floating(name, "input", x);
+    const int along = wrap_dim(dim, x.dims(), name);
+    const Tensor y = apply_one(SoftmaxForward<logarithm>{along}, {x}, like(x));
     if (needs_tape({x}))
-        put_on_tape(
-            "log_softmax", {x}, {y},
-            [along, output = SavedTensor(y, "log_softmax")](const std::vector<Tensor>& gradients) {
-                const Tensor saved = output.get();
-                return std::vector<Tensor>{apply_one(LogSoftmaxBackward{along}, {gradients[0], saved}, like(saved))};
-            });
+        put_on_tape(name, {x}, {y}, [along, output = SavedTensor(y, name)](const std::vector<Tensor>& gradients) {
+            const Tensor saved = output.get();
+            return std::vector<Tensor>{
+                apply_one(SoftmaxBackward<logarithm>{along}, {gradients[0], saved}, like(saved))};
+        });
     return y;
 }
+
+}  // namespace
+
+Tensor softmax(const Tensor& x, int dim) { return softmax_along<false>("softmax", x, dim); }
+Tensor log_softmax(const Tensor& x, int dim) { return softmax_along<true>("log_softmax", x, dim); }
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Log-softmax and the losses. What a loss sums is summed in double, in one order whatever the threads.
+// Softmax, its logarithm, and the losses. What a loss sums is summed in double, in one order whatever the threads.
 #include <algorithm>
 #include <cmath>
 
@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// ---- log-softmax ------------------------------------------------------------------------------------------------
+// ---- softmax ----------------------------------------------------------------------------------------------------
 
 /// A row-major tensor as (outer, size, inner), the softmax running over `size`.
 struct Lines {
@@ -38,7 +38,8 @@ void for_lines(const Lines& lines, int threads, const Work& work) {
               });
 }
 
-std::unique_ptr<Kernel> make_log_softmax_forward(const LogSoftmaxForward& operation, KernelRequest& request) {
+template <bool logarithm>
+std::unique_ptr<Kernel> make_softmax_forward(const SoftmaxForward<logarithm>& operation, KernelRequest& request) {
     request.want_contiguous(0);
     require_contiguous_output(operation, request, 0);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
@@ -51,16 +52,23 @@ std::unique_ptr<Kernel> make_log_softmax_forward(const LogSoftmaxForward& operat
                     T largest = x[0];
                     for (std::int64_t i = 1; i < lines.size; ++i) largest = std::max(largest, x[i * lines.inner]);
                     T sum = 0;
-                    for (std::int64_t i = 0; i < lines.size; ++i) sum += std::exp(x[i * lines.inner] - largest);
-                    const T logarithm = std::log(sum);
-                    for (std::int64_t i = 0; i < lines.size; ++i)
-                        y[i * lines.inner] = x[i * lines.inner] - largest - logarithm;
+                    for (std::int64_t i = 0; i < lines.size; ++i) {
+                        const T power = std::exp(x[i * lines.inner] - largest);
+                        if constexpr (!logarithm) y[i * lines.inner] = power;
+                        sum += power;
+                    }
+                    const T log_of_sum = std::log(sum);
+                    for (std::int64_t i = 0; i < lines.size; ++i) {
+                        T& result = y[i * lines.inner];
+                        result = logarithm ? x[i * lines.inner] - largest - log_of_sum : result / sum;
+                    }
                 });
             });
     });
 }
 
-std::unique_ptr<Kernel> make_log_softmax_backward(const LogSoftmaxBackward& operation, KernelRequest& request) {
+template <bool logarithm>
+std::unique_ptr<Kernel> make_softmax_backward(const SoftmaxBackward<logarithm>& operation, KernelRequest& request) {
     request.want_all_contiguous();
     require_contiguous_output(operation, request, 0);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
@@ -71,9 +79,10 @@ std::unique_ptr<Kernel> make_log_softmax_backward(const LogSoftmaxBackward& oper
                     const T *dy = call.input<T>(0) + first, *y = call.input<T>(1) + first;
                     T* dx = call.output<T>(0) + first;
                     T sum = 0;
-                    for (std::int64_t i = 0; i < lines.size; ++i) sum += dy[i * lines.inner];
-                    for (std::int64_t i = 0; i < lines.size; ++i)
-                        dx[i * lines.inner] = dy[i * lines.inner] - std::exp(y[i * lines.inner]) * sum;
+                    for (std::int64_t i = 0; i < lines.size * lines.inner; i += lines.inner)
+                        sum += logarithm ? dy[i] : dy[i] * y[i];
+                    for (std::int64_t i = 0; i < lines.size * lines.inner; i += lines.inner)
+                        dx[i] = logarithm ? dy[i] - std::exp(y[i]) * sum : y[i] * (dy[i] - sum);
                 });
             });
     });
@@ -201,8 +210,10 @@ std::unique_ptr<Kernel> make_check_finite(const CheckFinite& operation, KernelRe
 }  // namespace
 
 void add_loss_kernels(KernelTable& table) {
-    table.add<LogSoftmaxForward, make_log_softmax_forward>();
-    table.add<LogSoftmaxBackward, make_log_softmax_backward>();
+    table.add<SoftmaxForward<false>, make_softmax_forward<false>>();
+    table.add<SoftmaxBackward<false>, make_softmax_backward<false>>();
+    table.add<SoftmaxForward<true>, make_softmax_forward<true>>();
+    table.add<SoftmaxBackward<true>, make_softmax_backward<true>>();
     table.add<NllForward, make_nll_forward>();
     table.add<NllBackward, make_nll_backward>();
     table.add<SquaredErrorForward, make_squared_error_forward>();

@@ -161,7 +161,7 @@ struct FindLargest {
     LOCKSTEP_ELEMENT void finish(std::int64_t output, const Value& best) const { y[kept(output).of[1]] = best.where; }
 };
 
-// ---- log-softmax ------------------------------------------------------------------------------------------------
+// ---- softmax ----------------------------------------------------------------------------------------------------
 
 template <class T>
 struct Exponentials {
@@ -169,13 +169,13 @@ struct Exponentials {
     double sum;  // of exp(x - largest)
 };
 
-template <class T>
+template <class T, bool logarithm>
 struct SumExponentials {
     using Value = Exponentials<T>;
     StridedIndex<1> kept;
     std::int64_t stride;
     const T* x;
-    T* largest;  // (outputs), and behind it the logarithms of the sums (outputs)
+    T* largest;  // (outputs), and behind it the sums, or their logarithms (outputs)
     std::int64_t outputs;
 
     LOCKSTEP_ELEMENT Value zero() const { return {-std::numeric_limits<T>::infinity(), 0}; }
@@ -197,12 +197,12 @@ struct SumExponentials {
     }
     LOCKSTEP_ELEMENT void finish(std::int64_t output, const Value& value) const {
         largest[output] = value.largest;
-        largest[outputs + output] = static_cast<T>(std::log(value.sum));
+        largest[outputs + output] = static_cast<T>(logarithm ? std::log(value.sum) : value.sum);
     }
 };
 
-template <class T>
-struct LogSoftmaxElement {
+template <class T, bool logarithm>
+struct SoftmaxElement {
     StridedIndex<3> index;  // y, x, row
     T* y;
     const T* x;
@@ -211,28 +211,34 @@ struct LogSoftmaxElement {
 
     LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
         const auto at = index(i);
-        y[at.of[0]] = x[at.of[1]] - largest[at.of[2]] - largest[outputs + at.of[2]];
+        const T down = x[at.of[1]] - largest[at.of[2]];
+        const T sum = largest[outputs + at.of[2]];
+        y[at.of[0]] = logarithm ? down - sum : std::exp(down) / sum;
     }
 };
 
-template <class T>
+/// Of dy, or of its product with y.
+template <class T, bool logarithm>
 struct SumRows {
     using Value = double;
-    StridedIndex<1> kept;
-    std::int64_t stride;
-    const T* x;
+    StridedIndex<2> kept;  // dy, y
+    std::int64_t stride, y_stride;
+    const T* dy;
+    const T* y;
     T* sums;
 
     LOCKSTEP_ELEMENT Value zero() const { return 0; }
     LOCKSTEP_ELEMENT void add(Value& sum, std::int64_t output, std::int64_t k) const {
-        sum += static_cast<double>(x[kept(output).of[0] + k * stride]);
+        const auto row = kept(output);
+        const auto gradient = static_cast<double>(dy[row.of[0] + k * stride]);
+        sum += logarithm ? gradient : gradient * static_cast<double>(y[row.of[1] + k * y_stride]);
     }
     LOCKSTEP_ELEMENT void join(Value& sum, const Value& other) const { sum += other; }
     LOCKSTEP_ELEMENT void finish(std::int64_t output, const Value& sum) const { sums[output] = static_cast<T>(sum); }
 };
 
-template <class T>
-struct LogSoftmaxBackwardElement {
+template <class T, bool logarithm>
+struct SoftmaxBackwardElement {
     StridedIndex<4> index;  // dx, dy, y, row
     T* dx;
     const T* dy;
@@ -241,7 +247,8 @@ struct LogSoftmaxBackwardElement {
 
     LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
         const auto at = index(i);
-        dx[at.of[0]] = dy[at.of[1]] - std::exp(y[at.of[2]]) * sums[at.of[3]];
+        const T gradient = dy[at.of[1]], result = y[at.of[2]], sum = sums[at.of[3]];
+        dx[at.of[0]] = logarithm ? gradient - std::exp(result) * sum : result * (gradient - sum);
     }
 };
 
@@ -256,52 +263,58 @@ Shape row_strides(const Shape& shape, int dim) {
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-template <class T>
-KernelPtr log_softmax_forward(const LogSoftmaxForward& op, KernelRequest& request) {
+template <class T, bool logarithm>
+KernelPtr softmax_forward(const SoftmaxForward<logarithm>& op, KernelRequest& request) {
     const TensorMeta& x = request.in[0];
     lay_out_like(request.out[0], x);
     const Split split = split_dims(x, 1u << op.dim);
     const ReducePlan plan = plan_of(split);
-    const SumExponentials<T> sums{index_of(split.kept, split.kept_strides), x.strides[op.dim], nullptr, nullptr,
-                                  plan.outputs};
+    const SumExponentials<T, logarithm> sums{index_of(split.kept, split.kept_strides), x.strides[op.dim], nullptr,
+                                             nullptr, plan.outputs};
     const Shape strides[] = {request.out[0].strides, x.strides, row_strides(x.shape, op.dim)};
     const StridedIndex<3> index = make_index(x.shape, strides, Order::memory);
     const std::size_t rows = aligned(2 * static_cast<std::size_t>(plan.outputs) * sizeof(T));
     return make_cuda_kernel(
         request,
         [sums, plan, index, rows](const Queue& queue, const Invocation& v) {
-            SumExponentials<T> bound = sums;
+            SumExponentials<T, logarithm> bound = sums;
             bound.x = v.input<T>(0);
             bound.largest = static_cast<T*>(v.scratch);
-            reduce(queue, "log_softmax_sums", plan, bound, static_cast<char*>(v.scratch) + rows);
-            launch(queue, "log_softmax", index.count,
-                   LogSoftmaxElement<T>{index, v.output<T>(0), bound.x, bound.largest, plan.outputs});
+            reduce(queue, "softmax_sums", plan, bound, static_cast<char*>(v.scratch) + rows);
+            launch(queue, "softmax", index.count,
+                   SoftmaxElement<T, logarithm>{index, v.output<T>(0), bound.x, bound.largest, plan.outputs});
         },
-        rows + plan.scratch_bytes<SumExponentials<T>>());
+        rows + plan.scratch_bytes<SumExponentials<T, logarithm>>());
 }
 
-template <class T>
-KernelPtr log_softmax_backward(const LogSoftmaxBackward& op, KernelRequest& request) {
+template <class T, bool logarithm>
+KernelPtr softmax_backward(const SoftmaxBackward<logarithm>& op, KernelRequest& request) {
     const TensorMeta& dy = request.in[0];
     const TensorMeta& y = request.in[1];
     lay_out_like(request.out[0], y);
     const Split split = split_dims(dy, 1u << op.dim);
     const ReducePlan plan = plan_of(split);
-    const SumRows<T> sums{index_of(split.kept, split.kept_strides), dy.strides[op.dim], nullptr, nullptr};
+    const SumRows<T, logarithm> sums{index_of(split.kept, split.kept_strides, split_dims(y, 1u << op.dim).kept_strides),
+                                     dy.strides[op.dim],
+                                     y.strides[op.dim],
+                                     nullptr,
+                                     nullptr,
+                                     nullptr};
     const Shape strides[] = {request.out[0].strides, dy.strides, y.strides, row_strides(y.shape, op.dim)};
     const StridedIndex<4> index = make_index(y.shape, strides, Order::memory);
     const std::size_t rows = aligned(static_cast<std::size_t>(plan.outputs) * sizeof(T));
     return make_cuda_kernel(
         request,
         [sums, plan, index, rows](const Queue& queue, const Invocation& v) {
-            SumRows<T> bound = sums;
-            bound.x = v.input<T>(0);
+            SumRows<T, logarithm> bound = sums;
+            bound.dy = v.input<T>(0);
+            bound.y = v.input<T>(1);
             bound.sums = static_cast<T*>(v.scratch);
-            reduce(queue, "log_softmax_backward_sums", plan, bound, static_cast<char*>(v.scratch) + rows);
-            launch(queue, "log_softmax_backward", index.count,
-                   LogSoftmaxBackwardElement<T>{index, v.output<T>(0), bound.x, v.input<T>(1), bound.sums});
+            reduce(queue, "softmax_backward_sums", plan, bound, static_cast<char*>(v.scratch) + rows);
+            launch(queue, "softmax_backward", index.count,
+                   SoftmaxBackwardElement<T, logarithm>{index, v.output<T>(0), bound.dy, bound.y, bound.sums});
         },
-        rows + plan.scratch_bytes<SumRows<T>>());
+        rows + plan.scratch_bytes<SumRows<T, logarithm>>());
 }
 
 KernelPtr make_sum(const Sum& op, KernelRequest& request) {
@@ -350,14 +363,16 @@ KernelPtr make_argmax(const ArgMax& op, KernelRequest& request) {
     });
 }
 
-KernelPtr make_log_softmax_forward(const LogSoftmaxForward& op, KernelRequest& request) {
+template <bool logarithm>
+KernelPtr make_softmax_forward(const SoftmaxForward<logarithm>& op, KernelRequest& request) {
     return visit_float(op.name, request.in[0].dtype,
-                       [&](auto zero) { return log_softmax_forward<decltype(zero)>(op, request); });
+                       [&](auto zero) { return softmax_forward<decltype(zero)>(op, request); });
 }
 
-KernelPtr make_log_softmax_backward(const LogSoftmaxBackward& op, KernelRequest& request) {
+template <bool logarithm>
+KernelPtr make_softmax_backward(const SoftmaxBackward<logarithm>& op, KernelRequest& request) {
     return visit_float(op.name, request.in[0].dtype,
-                       [&](auto zero) { return log_softmax_backward<decltype(zero)>(op, request); });
+                       [&](auto zero) { return softmax_backward<decltype(zero)>(op, request); });
 }
 
 }  // namespace
@@ -378,8 +393,10 @@ void channel_sums(const Queue& queue, DType dtype, const ChannelLayout& layout, 
 void add_reduction_kernels(KernelTable& table) {
     table.add<Sum, make_sum>();
     table.add<ArgMax, make_argmax>();
-    table.add<LogSoftmaxForward, make_log_softmax_forward>();
-    table.add<LogSoftmaxBackward, make_log_softmax_backward>();
+    table.add<SoftmaxForward<false>, make_softmax_forward<false>>();
+    table.add<SoftmaxBackward<false>, make_softmax_backward<false>>();
+    table.add<SoftmaxForward<true>, make_softmax_forward<true>>();
+    table.add<SoftmaxBackward<true>, make_softmax_backward<true>>();
     table.add<SquaredErrorForward, make_squared_error_forward>();
 }
 

@@ -1,4 +1,4 @@
-// Log-softmax and losses.
+// Softmax, its logarithm and losses.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,16 @@
 
 namespace lockstep {
 
-/// in: x; out: x - log(sum(exp(x))) along dimension `dim`
-struct LogSoftmaxForward {
-    static constexpr const char* name = "log_softmax_forward";
+/// in: x; out: exp(x) / sum(exp(x)) along dimension `dim`, or its logarithm
+template <bool logarithm>
+struct SoftmaxForward {
+    static constexpr const char* name = logarithm ? "log_softmax_forward" : "softmax_forward";
     int dim;
 };
-/// in: dy, y; out: dx = dy - exp(y) * sum(dy) along `dim`
-struct LogSoftmaxBackward {
-    static constexpr const char* name = "log_softmax_backward";
+/// in: dy, y; out: dx = y * (dy - sum(dy * y)) along `dim`; of the logarithm dy - exp(y) * sum(dy)
+template <bool logarithm>
+struct SoftmaxBackward {
+    static constexpr const char* name = logarithm ? "log_softmax_backward" : "softmax_backward";
     int dim;
 };
 /// in: log_probabilities (N, C), target (N) i64, class weights (C) or undefined; out: numerator (scalar)

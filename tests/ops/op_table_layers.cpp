@@ -131,20 +131,26 @@ struct BatchNormOp final : Op {
     double bound() const override { return 2e-5; }
 };
 
-struct LogSoftmaxOp final : Op {
-    LogSoftmaxOp(Sizes x, int d) : shape(std::move(x)), dim(d) {}
+struct SoftmaxOp final : Op {
+    SoftmaxOp(bool log, Sizes x, int d) : logarithm(log), shape(std::move(x)), dim(d) {}
+    bool logarithm;
     Sizes shape;
     int dim;
 
+    std::string function() const { return logarithm ? "log_softmax" : "softmax"; }
+
     std::string name() const override {
-        return fmt::format("log_softmax along {} of {} dimensions", dim, shape.size());
+        return fmt::format("{} along {} of {} dimensions", function(), dim, shape.size());
     }
-    std::string torch() const override { return fmt::format("F.log_softmax(a, {})", dim); }
+    std::string torch() const override { return fmt::format("F.{}(a, {})", function(), dim); }
     std::vector<Input> inputs() const override { return {{shape}}; }
-    Tensor run(const std::vector<Tensor>& in) const override { return log_softmax(in[0], dim); }
+    Tensor run(const std::vector<Tensor>& in) const override {
+        return logarithm ? log_softmax(in[0], dim) : softmax(in[0], dim);
+    }
     Array reference(const std::vector<Array>& in) const override {
-        return reference::log_softmax(in[0],
-                                      static_cast<std::size_t>(dim < 0 ? dim + static_cast<int>(shape.size()) : dim));
+        const int along = dim < 0 ? dim + static_cast<int>(shape.size()) : dim;
+        const Array result = reference::log_softmax(in[0], static_cast<std::size_t>(along));
+        return logarithm ? result : reference::map(result, [](double y) { return std::exp(y); });
     }
 };
 
@@ -186,12 +192,14 @@ void add_layers(Table& table) {
             table.push_back(std::make_unique<BatchNormOp>(Sizes{1, 10, 3, 5}, training, affine));
             table.push_back(std::make_unique<BatchNormOp>(Sizes{7, 1, 1, 1}, training, affine));
         }
-    table.push_back(std::make_unique<LogSoftmaxOp>(Sizes{5, 10}, 1));
-    table.push_back(std::make_unique<LogSoftmaxOp>(Sizes{1, 10}, -1));
-    table.push_back(std::make_unique<LogSoftmaxOp>(Sizes{3, 1}, 1));
-    table.push_back(std::make_unique<LogSoftmaxOp>(Sizes{6, 7}, 0));
-    table.push_back(std::make_unique<LogSoftmaxOp>(Sizes{2, 16, 3, 5}, 1));
-    table.push_back(std::make_unique<LogSoftmaxOp>(Sizes{67, 33}, 1));
+    for (const bool logarithm : {true, false}) {
+        table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{5, 10}, 1));
+        table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{1, 10}, -1));
+        table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{3, 1}, 1));
+        table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{6, 7}, 0));
+        table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{2, 16, 3, 5}, 1));
+        table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{67, 33}, 1));
+    }
 }
 
 }  // namespace lockstep::op_table
