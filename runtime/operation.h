@@ -1,6 +1,7 @@
 // Operations: what is done to tensors and with which attributes. Kernels (record.h) do it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string_view>
@@ -33,6 +34,15 @@ public:
     virtual bool is_random() const { return false; }
     /// Every element of its results depends on the same element of its inputs alone, and on scalars.
     virtual bool is_elementwise() const { return false; }
+    /// Brings together what several shards have made: communication, to who reads a log of steps.
+    virtual bool joins_shards() const { return false; }
+    /// Whether result `output` depends on input `input`. Who wants none of the results that do may leave the input out:
+    /// it reaches the kernel as a null pointer, and those results hold anything.
+    virtual bool depends(std::size_t output, std::size_t input) const {
+        static_cast<void>(output);
+        static_cast<void>(input);
+        return true;
+    }
 };
 
 /// The operation that an aggregate says, whose members are its attributes: all of them are described. Besides its name
@@ -75,6 +85,14 @@ public:
     bool is_elementwise() const override {
         if constexpr (requires { Op::is_elementwise; }) return Op::is_elementwise;
         return Operation::is_elementwise();
+    }
+    bool joins_shards() const override {
+        if constexpr (requires { Op::joins_shards; }) return Op::joins_shards;
+        return Operation::joins_shards();
+    }
+    bool depends(std::size_t output, std::size_t input) const override {
+        if constexpr (requires { Op::depends(output, input); }) return Op::depends(output, input);
+        return Operation::depends(output, input);
     }
 
 private:

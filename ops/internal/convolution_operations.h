@@ -1,4 +1,4 @@
-// Convolution in two dimensions; with a ReLU in it where a program joins both (parallel/internal/fusion.h).
+// Convolution in two dimensions; with a ReLU in it where a program joins both (fusion_rules.h).
 #pragma once
 
 #include "lockstep/runtime/operation.h"

@@ -1,6 +1,7 @@
 // Softmax, its logarithm and losses.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "lockstep/runtime/operation.h"
@@ -22,11 +23,12 @@ struct SoftmaxBackward {
 /// in: log_probabilities (N, C), target (N) i64, class weights (C) or undefined; out: numerator (scalar)
 /// = sum of -w[t] * logp[t], weight (scalar) = sum of w[t], over rows whose target is not ignore_index. A target
 /// outside 0..C-1 that is not ignore_index is reported in the status word (StatusCode::target_out_of_range, with row
-/// and value) and counts 0. The weight alone does not need the log-probabilities: without them (a null pointer) the
-/// numerator is 0.
+/// and value) and counts 0.
 struct NllForward {
     static constexpr const char* name = "nll_forward";
     static constexpr bool reports_status = true;
+    /// The weight alone does not need the log-probabilities.
+    static constexpr bool depends(std::size_t output, std::size_t input) { return output == 0 || input != 0; }
     std::int64_t ignore_index;
 };
 /// in: gradient of the numerator (scalar), target, class weights or undefined; out: dlogp (N, C)

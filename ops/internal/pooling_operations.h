@@ -1,4 +1,4 @@
-// Max pooling; with the gradient of a ReLU in it where a program joins both (parallel/internal/fusion.h).
+// Max pooling; with the gradient of a ReLU in it where a program joins both (fusion_rules.h).
 #pragma once
 
 #include "lockstep/runtime/operation.h"

@@ -16,6 +16,7 @@ namespace lockstep {
 /// sum is added to what `out` holds: when the step is good, or `always`, where that does not outlive the step.
 struct TreeSum {
     static constexpr const char* name = "tree_sum";
+    static constexpr bool joins_shards = true;
     std::vector<std::pair<int, int>> ranges;
     bool accumulate = false;
     bool always = false;

@@ -4,9 +4,7 @@
 #include <map>
 #include <optional>
 
-#include "lockstep/ops/internal/convolution_operations.h"
-#include "lockstep/ops/internal/pooling_operations.h"
-#include "lockstep/ops/internal/unary_functions.h"
+#include "lockstep/ops/internal/fusion_rules.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep {
@@ -45,25 +43,13 @@ private:
     std::map<const Buffer*, Use> of_;
 };
 
-bool same_place(const Operand& a, const Operand& b) {
-    return a.buffer == b.buffer && a.meta.same_layout(b.meta) && a.meta.offset == b.meta.offset;
-}
-
 class Fusion {
 public:
     explicit Fusion(ShardProgram& program)
         : program_(program), uses_(program), removed_(program.records.size(), false) {}
 
     void run() {
-        for (std::size_t i = 0; i < program_.records.size(); ++i) {
-            const Record& record = program_.records[i];
-            if (op_cast<Unary<functor::Relu>>(*record.operation) != nullptr)
-                forward(i);
-            else if (op_cast<UnaryBackward<functor::Relu>>(*record.operation) != nullptr)
-                backward(i);
-            else if (const auto* pool = op_cast<MaxPool2dBackward>(*record.operation))
-                backward_of_pool(i, pool->geometry);
-        }
+        for (std::size_t i = 0; i < program_.records.size(); ++i) fuse_with_maker(i);
         compact();
     }
 
@@ -78,43 +64,29 @@ private:
         return record.out.size() == 1 && same_place(record.out[0], operand) ? maker : std::nullopt;
     }
 
-    void forward(std::size_t relu) {
-        const auto maker = sole_maker(at(relu).in[0]);
-        if (!maker) return;
-        if (const auto* conv = op_cast<Conv2dForward>(*at(*maker).operation))
-            replace(*maker, relu, make_operation(Conv2dReluForward{conv->geometry}), at(*maker).in);
+    /// Makes one record of `later` and the one that makes its first input, where a rule says what they are together.
+    void fuse_with_maker(std::size_t later) {
+        if (at(later).in.empty()) return;
+        const auto earlier = sole_maker(at(later).in[0]);
+        if (!earlier) return;
+        const auto maker = [this](const Operand& operand) {
+            const auto made_by = uses_.maker(operand);
+            return made_by ? &at(*made_by) : nullptr;
+        };
+        auto fused = fuse({at(*earlier), at(later), maker});
+        if (fused && stands_before(*earlier, fused->in))
+            replace(*earlier, later, std::move(fused->operation), std::move(fused->in));
     }
 
-    void backward(std::size_t relu) {
-        const Operand made = at(relu).in[1];
-        const auto maker = sole_maker(at(relu).in[0]);
-        const auto made_by = uses_.maker(made);
-        if (!maker || !made_by || *made_by > *maker) return;
-        std::vector<Operand> in = at(*maker).in;
-        const Operation* const operation = at(*maker).operation.get();
-        if (const auto* conv = op_cast<Conv2dBackwardData>(*operation)) {
-            in.push_back(made);
-            replace(*maker, relu, make_operation(Conv2dReluBackwardData{conv->geometry}), std::move(in));
-        } else if (const auto* pool = op_cast<MaxPool2dBackward>(*operation)) {
-            // What the pooling picked of ReLU's result is positive just where the gradient goes on.
-            const auto pooling = uses_.maker(in[1]);
-            if (!pooling || !same_place(at(*pooling).in[0], made)) return;
-            if (op_cast<MaxPool2dForward>(*at(*pooling).operation) == nullptr) return;
-            if (uses_.maker(at(*pooling).out[0]) != pooling) return;
-            in.push_back(at(*pooling).out[0]);
-            replace(*maker, relu, make_operation(MaxPool2dReluBackward{pool->geometry}), std::move(in));
-        }
-    }
-
-    /// ReLU's gradient before that of the pooling whose result ReLU took.
-    void backward_of_pool(std::size_t pool, const PoolGeometry& geometry) {
-        const Operand where = at(pool).in[1];
-        const auto maker = sole_maker(at(pool).in[0]);
-        const auto pooling = uses_.maker(where);
-        if (!maker || !pooling || *pooling > *maker) return;
-        const Record& relu = at(*maker);
-        if (op_cast<UnaryBackward<functor::Relu>>(*relu.operation) == nullptr) return;
-        replace(*maker, pool, make_operation(MaxPool2dReluBackward{geometry}), {relu.in[0], where, relu.in[1]});
+    /// Whether all that record `index` does not read already is there when it runs.
+    bool stands_before(std::size_t index, const std::vector<Operand>& operands) const {
+        const std::vector<Operand>& read = program_.records[index].in;
+        return std::all_of(operands.begin(), operands.end(), [&](const Operand& operand) {
+            if (std::any_of(read.begin(), read.end(), [&](const Operand& in) { return same_place(in, operand); }))
+                return true;
+            const auto made_by = uses_.maker(operand);
+            return made_by && *made_by < index;
+        });
     }
 
     /// Puts `operation` in place of record `first`; it does what record `second` did as well.
@@ -159,6 +131,6 @@ private:
 
 }  // namespace
 
-void fuse_relu(ShardProgram& program) { Fusion(program).run(); }
+void fuse_neighbours(ShardProgram& program) { Fusion(program).run(); }
 
 }  // namespace lockstep

@@ -5,8 +5,8 @@
 
 namespace lockstep {
 
-/// Makes one record of a ReLU and the convolution before it, and of ReLU's gradient and the gradient of the convolution
-/// or pooling behind it, where nothing else uses what lies between and the backend has such a kernel. Bits stay.
-void fuse_relu(ShardProgram& program);
+/// Makes one record of two neighbours that a rule joins (ops/internal/fusion_rules.h), where nothing else uses what
+/// lies between and the backend has such a kernel. Bits stay.
+void fuse_neighbours(ShardProgram& program);
 
 }  // namespace lockstep

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <set>
 
-#include "lockstep/ops/internal/step_operations.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/public_call.h"
 
@@ -199,7 +198,7 @@ SpanKind kind_of(const Stream& stream, const TaskSpec& task, SpanKind computing)
         case StreamRole::commit: break;
     }
     if (task.updates) return SpanKind::update;
-    return op_cast<TreeSum>(*task.operation) ? SpanKind::communication : SpanKind::commit;
+    return task.operation->joins_shards() ? SpanKind::communication : SpanKind::commit;
 }
 
 SpanKind kind_of(const Stream& stream, const CopySpec& copy, SpanKind computing) {

@@ -235,7 +235,7 @@ ShardProgram trace_shard(const ShardProgramRequest& request, const ModelFunction
         tracer.run(roots, gradients);
     }
     program.records = std::move(trace.records());
-    fuse_relu(program);
+    fuse_neighbours(program);
     note_outside(program);
     return program;
 }

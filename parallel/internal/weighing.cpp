@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include "lockstep/ops/internal/loss_operations.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep {
@@ -12,8 +11,12 @@ namespace {
 
 /// Leaves out inputs that only outputs need which nobody wants.
 void narrow(Record& record, const std::set<const Buffer*>& wanted) {
-    const bool nll = op_cast<NllForward>(*record.operation) != nullptr;
-    if (nll && !wanted.contains(record.out[0].buffer.get())) record.in[0] = {};
+    for (std::size_t i = 0; i < record.in.size(); ++i) {
+        bool needed = false;
+        for (std::size_t o = 0; o < record.out.size(); ++o)
+            needed |= wanted.contains(record.out[o].buffer.get()) && record.operation->depends(o, i);
+        if (!needed) record.in[i] = {};
+    }
 }
 
 }  // namespace

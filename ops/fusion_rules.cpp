@@ -1,0 +1,67 @@
+#include "lockstep/ops/internal/fusion_rules.h"
+
+#include <utility>
+
+#include "lockstep/ops/internal/convolution_operations.h"
+#include "lockstep/ops/internal/pooling_operations.h"
+#include "lockstep/ops/internal/unary_functions.h"
+
+namespace lockstep {
+
+namespace {
+
+template <class Op>
+const Op* as(const Record& record) {
+    return op_cast<Op>(*record.operation);
+}
+
+/// ReLU of what an operation made.
+std::optional<Fused> fuse_activation(const Neighbours& n) {
+    if (as<Unary<functor::Relu>>(n.later) == nullptr) return std::nullopt;
+    if (const auto* conv = as<Conv2dForward>(n.earlier))
+        return Fused{make_operation(Conv2dReluForward{conv->geometry}), n.earlier.in};
+    return std::nullopt;
+}
+
+/// ReLU's gradient of the gradient of what came behind it.
+std::optional<Fused> fuse_gradient(const Neighbours& n) {
+    if (as<UnaryBackward<functor::Relu>>(n.later) == nullptr) return std::nullopt;
+    const Operand& activated = n.later.in[1];
+    std::vector<Operand> in = n.earlier.in;
+    if (const auto* conv = as<Conv2dBackwardData>(n.earlier)) {
+        in.push_back(activated);
+        return Fused{make_operation(Conv2dReluBackwardData{conv->geometry}), std::move(in)};
+    }
+    if (const auto* pool = as<MaxPool2dBackward>(n.earlier)) {
+        // What the pooling picked of ReLU's result is positive just where the gradient goes on.
+        const Record* const pooling = n.maker(in[1]);
+        if (!pooling || as<MaxPool2dForward>(*pooling) == nullptr || !same_place(pooling->in[0], activated))
+            return std::nullopt;
+        if (n.maker(pooling->out[0]) != pooling) return std::nullopt;
+        in.push_back(pooling->out[0]);
+        return Fused{make_operation(MaxPool2dReluBackward{pool->geometry}), std::move(in)};
+    }
+    return std::nullopt;
+}
+
+/// The gradient of a pooling of ReLU's gradient: ReLU took what the pooling made.
+std::optional<Fused> fuse_gradient_before_pool(const Neighbours& n) {
+    const auto* const pool = as<MaxPool2dBackward>(n.later);
+    if (pool == nullptr || as<UnaryBackward<functor::Relu>>(n.earlier) == nullptr) return std::nullopt;
+    return Fused{make_operation(MaxPool2dReluBackward{pool->geometry}),
+                 {n.earlier.in[0], n.later.in[1], n.earlier.in[1]}};
+}
+
+}  // namespace
+
+bool same_place(const Operand& a, const Operand& b) {
+    return a.buffer == b.buffer && a.meta.same_layout(b.meta) && a.meta.offset == b.meta.offset;
+}
+
+std::optional<Fused> fuse(const Neighbours& neighbours) {
+    for (const auto rule : {fuse_activation, fuse_gradient, fuse_gradient_before_pool})
+        if (auto fused = rule(neighbours)) return fused;
+    return std::nullopt;
+}
+
+}  // namespace lockstep
