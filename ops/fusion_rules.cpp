@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "lockstep/ops/internal/convolution_operations.h"
+#include "lockstep/ops/internal/linear_operations.h"
 #include "lockstep/ops/internal/pooling_operations.h"
 #include "lockstep/ops/internal/unary_functions.h"
 
@@ -18,8 +19,13 @@ const Op* as(const Record& record) {
 /// ReLU of what an operation made.
 std::optional<Fused> fuse_activation(const Neighbours& n) {
     if (as<Unary<functor::Relu>>(n.later) == nullptr) return std::nullopt;
-    if (const auto* conv = as<Conv2dForward>(n.earlier))
-        return Fused{make_operation(Conv2dReluForward{conv->geometry}), n.earlier.in};
+    const auto activated = [&](auto operation) -> std::optional<Fused> {
+        if (operation.activation != Activation::none) return std::nullopt;
+        operation.activation = Activation::relu;
+        return Fused{make_operation(operation), n.earlier.in};
+    };
+    if (const auto* conv = as<Conv2dForward>(n.earlier)) return activated(*conv);
+    if (const auto* linear = as<LinearForward>(n.earlier)) return activated(*linear);
     return std::nullopt;
 }
 
@@ -29,17 +35,19 @@ std::optional<Fused> fuse_gradient(const Neighbours& n) {
     const Operand& activated = n.later.in[1];
     std::vector<Operand> in = n.earlier.in;
     if (const auto* conv = as<Conv2dBackwardData>(n.earlier)) {
+        if (conv->made_x != Activation::none) return std::nullopt;
         in.push_back(activated);
-        return Fused{make_operation(Conv2dReluBackwardData{conv->geometry}), std::move(in)};
+        return Fused{make_operation(Conv2dBackwardData{conv->geometry, Activation::relu}), std::move(in)};
     }
     if (const auto* pool = as<MaxPool2dBackward>(n.earlier)) {
+        if (pool->activation != Activation::none) return std::nullopt;
         // What the pooling picked of ReLU's result is positive just where the gradient goes on.
         const Record* const pooling = n.maker(in[1]);
         if (!pooling || as<MaxPool2dForward>(*pooling) == nullptr || !same_place(pooling->in[0], activated))
             return std::nullopt;
         if (n.maker(pooling->out[0]) != pooling) return std::nullopt;
         in.push_back(pooling->out[0]);
-        return Fused{make_operation(MaxPool2dReluBackward{pool->geometry}), std::move(in)};
+        return Fused{make_operation(MaxPool2dBackward{pool->geometry, Activation::relu}), std::move(in)};
     }
     return std::nullopt;
 }
@@ -47,8 +55,10 @@ std::optional<Fused> fuse_gradient(const Neighbours& n) {
 /// The gradient of a pooling of ReLU's gradient: ReLU took what the pooling made.
 std::optional<Fused> fuse_gradient_before_pool(const Neighbours& n) {
     const auto* const pool = as<MaxPool2dBackward>(n.later);
-    if (pool == nullptr || as<UnaryBackward<functor::Relu>>(n.earlier) == nullptr) return std::nullopt;
-    return Fused{make_operation(MaxPool2dReluBackward{pool->geometry}),
+    if (pool == nullptr || pool->activation != Activation::none ||
+        as<UnaryBackward<functor::Relu>>(n.earlier) == nullptr)
+        return std::nullopt;
+    return Fused{make_operation(MaxPool2dBackward{pool->geometry, Activation::relu}),
                  {n.earlier.in[0], n.later.in[1], n.earlier.in[1]}};
 }
 

@@ -45,6 +45,15 @@ public:
     }
 };
 
+/// The name of an aggregate that says an operation: a constant, or a function where attributes are part of it.
+template <class Op>
+std::string_view operation_name(const Op& op) {
+    if constexpr (requires { op.name(); })
+        return op.name();
+    else
+        return Op::name;
+}
+
 /// The operation that an aggregate says, whose members are its attributes: all of them are described. Besides its name
 /// it says what it is where that is not the default of Operation:
 ///
@@ -59,12 +68,7 @@ class OperationOf final : public Operation {
 public:
     explicit OperationOf(Op op) : op_(std::move(op)) {}
     const Op& op() const { return op_; }
-    std::string_view name() const override {
-        if constexpr (requires { op_.name(); })
-            return op_.name();
-        else
-            return Op::name;
-    }
+    std::string_view name() const override { return operation_name(op_); }
     void describe(Signature& signature) const override { signature.add(op_); }
     Span span() const override {
         if constexpr (requires { Op::span; }) return Op::span;

@@ -93,7 +93,18 @@ struct KernelTable::Impl {
         std::vector<TensorMeta> in, out;
     };
     DeviceKind kind;
-    std::unordered_map<std::type_index, Factory> factories;
+    struct Entry {
+        Factory factory;
+        Supports supports;
+    };
+    std::unordered_map<std::type_index, Entry> entries;
+
+    /// Null where there is no kernel for the operation with its attributes.
+    Factory factory_of(const Operation& operation) const {
+        const auto found = entries.find(typeid(operation));
+        return found != entries.end() && found->second.supports(operation) ? found->second.factory : nullptr;
+    }
+
     std::mutex mutex;
     std::unordered_map<std::string, Made> made;
     std::size_t room = 4096;  ///< kernels that may be kept before those that nobody uses go
@@ -114,9 +125,11 @@ KernelTable& KernelTable::of(DeviceKind kind) {
     return *cuda;
 }
 
-void KernelTable::add(std::type_index operation, Factory factory) { impl_->factories[operation] = factory; }
+void KernelTable::add(std::type_index operation, Factory factory, Supports supports) {
+    impl_->entries[operation] = {factory, supports};
+}
 
-bool KernelTable::has(const Operation& operation) const { return impl_->factories.contains(typeid(operation)); }
+bool KernelTable::has(const Operation& operation) const { return impl_->factory_of(operation) != nullptr; }
 
 namespace {
 
@@ -168,12 +181,12 @@ std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, Kern
         std::erase_if(impl_->made, [](const auto& entry) { return entry.second.kernel.use_count() == 1; });
         impl_->room = std::max<std::size_t>(4096, 2 * impl_->made.size());
     }
-    const auto factory = impl_->factories.find(typeid(operation));
-    if (factory == impl_->factories.end())
+    const Factory factory = impl_->factory_of(operation);
+    if (factory == nullptr)
         throw DeviceError(fmt::format("{}: there is no kernel for {} devices; add one to their kernel table",
                                       call_and_operation(PublicCall::name(), operation.name()),
                                       impl_->kind == DeviceKind::cuda ? "cuda" : "cpu"));
-    std::unique_ptr<Kernel> kernel = made_by(factory->second, operation, request);
+    std::unique_ptr<Kernel> kernel = made_by(factory, operation, request);
     kernel->threads = request.threads;
     kernel->hardware = hardware;
     std::shared_ptr<const Kernel> shared = std::move(kernel);

@@ -92,6 +92,13 @@ struct KernelRequest {
     void want_all_contiguous();
 };
 
+namespace detail {
+template <class Op>
+bool all_attributes(const Op&) {
+    return true;
+}
+}  // namespace detail
+
 /// Makes kernels for operations on one kind of device and keeps them: when there are thousands, those that nobody uses
 /// go. Backends fill theirs in `register_cpu_kernels` and
 /// `register_cuda_kernels` (ops/cpu/kernels.cpp, ops/cuda/kernels.cpp).
@@ -100,19 +107,26 @@ public:
     using Factory = std::unique_ptr<Kernel> (*)(const Operation&, KernelRequest&);
     static KernelTable& of(DeviceKind kind);
 
-    /// table.add<Relu, make_relu>() with std::unique_ptr<Kernel> make_relu(const Relu&, KernelRequest&)
-    template <class Op, std::unique_ptr<Kernel> (*make)(const Op&, KernelRequest&)>
+    /// table.add<Relu, make_relu>() with std::unique_ptr<Kernel> make_relu(const Relu&, KernelRequest&). Where only
+    /// some values of the attributes have a kernel, `supports` says which.
+    template <class Op, std::unique_ptr<Kernel> (*make)(const Op&, KernelRequest&),
+              bool (*supports)(const Op&) = detail::all_attributes<Op>>
     void add() {
-        add(typeid(OperationOf<Op>), [](const Operation& operation, KernelRequest& request) {
-            return make(static_cast<const OperationOf<Op>&>(operation).op(), request);
-        });
+        add(
+            typeid(OperationOf<Op>),
+            [](const Operation& operation, KernelRequest& request) {
+                return make(static_cast<const OperationOf<Op>&>(operation).op(), request);
+            },
+            [](const Operation& operation) { return supports(static_cast<const OperationOf<Op>&>(operation).op()); });
     }
+    /// Whether there is a kernel for an operation with these attributes.
     bool has(const Operation& operation) const;
     /// The kernel for `request`, made or remembered. Throws DeviceError for an operation this kind lacks.
     std::shared_ptr<const Kernel> make(const Operation& operation, KernelRequest& request);
 
 private:
-    void add(std::type_index operation, Factory factory);
+    using Supports = bool (*)(const Operation&);
+    void add(std::type_index operation, Factory factory, Supports supports);
     struct Impl;
     explicit KernelTable(DeviceKind kind);
     std::shared_ptr<Impl> impl_;

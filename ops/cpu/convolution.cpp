@@ -79,10 +79,8 @@ std::unique_ptr<Kernel> make_engine_kernel(ConvEngine engine, const TensorMeta& 
     return std::make_unique<EngineKernel<Pass>>(std::move(engine), first, std::move(second), pass);
 }
 
-/// Of conv2d_forward and conv2d_relu_forward.
-template <class Forward>
-std::unique_ptr<Kernel> make_forward(const Forward& operation, KernelRequest& request) {
-    constexpr bool relu = std::is_same_v<Forward, Conv2dReluForward>;
+std::unique_ptr<Kernel> make_forward(const Conv2dForward& operation, KernelRequest& request) {
+    const bool relu = operation.activation == Activation::relu;
     const Shape x = request.in[0].shape, weights = request.in[1].shape, y = request.out[0].shape;
     const bool bias = is_given(request.in[2]);
     request.want_contiguous(1);
@@ -91,17 +89,18 @@ std::unique_ptr<Kernel> make_forward(const Forward& operation, KernelRequest& re
         ConvEngine engine = make_engine(x, weights, operation.geometry, bias, request);
         arrange(request.in[0], engine.src_layout());
         arrange(request.out[0], engine.dst_layout());
-        return make_engine_kernel(
-            std::move(engine), request.in[0], std::nullopt,
-            [](const ConvEngine& conv, const Invocation& call, const float* input, const float* filter, void* scratch) {
-                conv.forward(input, filter, call.input<float>(2), relu, call.output<float>(0), scratch);
-            });
+        return make_engine_kernel(std::move(engine), request.in[0], std::nullopt,
+                                  [relu](const ConvEngine& conv, const Invocation& call, const float* input,
+                                         const float* filter, void* scratch) {
+                                      conv.forward(input, filter, call.input<float>(2), relu, call.output<float>(0),
+                                                   scratch);
+                                  });
     }
     request.want_contiguous(0);
     require_contiguous_output(operation, request, 0);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([conv = PlainConv(x, weights, y, operation.geometry), elements = y.numel(),
+        return make_kernel([conv = PlainConv(x, weights, y, operation.geometry), elements = y.numel(), relu,
                             threads = request.threads](const Invocation& call) {
             conv.forward(call.input<T>(0), call.input<T>(1), call.input<T>(2), call.output<T>(0), threads);
             if (relu) relu_in_place(call.output<T>(0), elements, threads);
@@ -109,20 +108,18 @@ std::unique_ptr<Kernel> make_forward(const Forward& operation, KernelRequest& re
     });
 }
 
-/// Of conv2d_backward_data and conv2d_relu_backward_data.
-template <class Backward>
-std::unique_ptr<Kernel> make_backward_data(const Backward& operation, KernelRequest& request) {
-    constexpr bool masked = std::is_same_v<Backward, Conv2dReluBackwardData>;
+std::unique_ptr<Kernel> make_backward_data(const Conv2dBackwardData& operation, KernelRequest& request) {
+    const bool masked = operation.made_x == Activation::relu;
     const Shape y = request.in[0].shape, weights = request.in[1].shape, x = request.out[0].shape;
     request.want_contiguous(1);
     if (has_engine(request.out[0], y)) {
         ConvEngine engine = make_engine(x, weights, operation.geometry, false, request);
         arrange(request.in[0], engine.dst_layout());
         arrange(request.out[0], engine.src_layout());
-        if constexpr (masked) arrange(request.in[2], engine.src_layout());
+        if (masked) arrange(request.in[2], engine.src_layout());
         return make_engine_kernel(std::move(engine), request.in[0], std::nullopt,
-                                  [](const ConvEngine& conv, const Invocation& call, const float* gradient,
-                                     const float* filter, void* scratch) {
+                                  [masked](const ConvEngine& conv, const Invocation& call, const float* gradient,
+                                           const float* filter, void* scratch) {
                                       conv.backward_data(gradient, filter, masked ? call.input<float>(2) : nullptr,
                                                          call.output<float>(0), scratch);
                                   });
@@ -131,10 +128,10 @@ std::unique_ptr<Kernel> make_backward_data(const Backward& operation, KernelRequ
     require_contiguous_output(operation, request, 0);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([conv = PlainConv(x, weights, y, operation.geometry), elements = x.numel(),
+        return make_kernel([conv = PlainConv(x, weights, y, operation.geometry), elements = x.numel(), masked,
                             threads = request.threads](const Invocation& call) {
             conv.backward_data(call.input<T>(0), call.input<T>(1), call.output<T>(0), threads);
-            if constexpr (masked) relu_backward_in_place(call.output<T>(0), call.input<T>(2), elements, threads);
+            if (masked) relu_backward_in_place(call.output<T>(0), call.input<T>(2), elements, threads);
         });
     });
 }
@@ -168,10 +165,8 @@ std::unique_ptr<Kernel> make_backward_weights(const Conv2dBackwardWeights& opera
 }  // namespace
 
 void add_convolution_kernels(KernelTable& table) {
-    table.add<Conv2dForward, make_forward<Conv2dForward>>();
-    table.add<Conv2dReluForward, make_forward<Conv2dReluForward>>();
-    table.add<Conv2dBackwardData, make_backward_data<Conv2dBackwardData>>();
-    table.add<Conv2dReluBackwardData, make_backward_data<Conv2dReluBackwardData>>();
+    table.add<Conv2dForward, make_forward>();
+    table.add<Conv2dBackwardData, make_backward_data>();
     table.add<Conv2dBackwardWeights, make_backward_weights>();
 }
 

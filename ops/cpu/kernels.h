@@ -23,8 +23,8 @@ void add_gradient_kernels(KernelTable& table);
 void add_step_kernels(KernelTable& table);
 
 template <class Op>
-[[noreturn]] void unsupported_dtype(const Op&, DType dtype) {
-    throw InvalidArgument(std::string(Op::name) + " is not there for " + std::string(name_of(dtype)) +
+[[noreturn]] void unsupported_dtype(const Op& operation, DType dtype) {
+    throw InvalidArgument(std::string(operation_name(operation)) + " is not there for " + std::string(name_of(dtype)) +
                           " on the CPU: convert the tensor with to() first");
 }
 
@@ -38,10 +38,10 @@ auto for_floating(const Op& operation, DType dtype, const Make& make) {
 
 /// A view of the elements that an output written in place has: kernels that are not made for strides say so.
 template <class Op>
-void require_contiguous_output(const Op&, const KernelRequest& request, std::size_t output) {
+void require_contiguous_output(const Op& operation, const KernelRequest& request, std::size_t output) {
     const TensorMeta& meta = request.out[output];
     if (meta.opaque == nullptr && meta.is_contiguous()) return;
-    throw InvalidArgument(std::string(Op::name) + " writes a contiguous tensor, not " + meta.str() +
+    throw InvalidArgument(std::string(operation_name(operation)) + " writes a contiguous tensor, not " + meta.str() +
                           "; clone() it first");
 }
 

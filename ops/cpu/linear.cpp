@@ -6,6 +6,7 @@
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/cpu/parallel.h"
+#include "lockstep/ops/cpu/relu.h"
 #include "lockstep/ops/internal/linear_operations.h"
 #include "lockstep/runtime/record.h"
 
@@ -62,7 +63,7 @@ std::unique_ptr<Kernel> make_linear_forward(const LinearForward& operation, Kern
     request.want_all_contiguous();
     require_contiguous_output(operation, request, 0);
     const std::int64_t rows = request.in[0].shape[0], in = request.in[0].shape[1], out = request.in[1].shape[0];
-    const bool bias = is_given(request.in[2]);
+    const bool bias = is_given(request.in[2]), relu = operation.activation == Activation::relu;
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         if (rows <= few_rows() || sizeof(T) != sizeof(float))
@@ -72,13 +73,19 @@ std::unique_ptr<Kernel> make_linear_forward(const LinearForward& operation, Kern
                           [&](std::int64_t begin, std::int64_t end) {
                               loops<T>().linear(call.input<T>(0), call.input<T>(1), bias ? call.input<T>(2) : nullptr,
                                                 call.output<T>(0), rows, in, out, begin, end);
+                              if (!relu) return;
+                              for (std::int64_t row = 0; row < rows; ++row) {
+                                  auto* part = call.output<T>(0) + row * out + begin;
+                                  run_unary(functor::Relu(), part, part, end - begin);
+                              }
                           });
             });
-        return make_kernel([=](const Invocation& call) {
+        return make_kernel([=, threads = request.threads](const Invocation& call) {
             auto* y = call.output<T>(0);
             if (bias)
                 for (std::int64_t i = 0; i < rows; ++i) std::copy_n(call.input<T>(2), out, y + i * out);
             gemm(rows, out, in, Matrix<T>{call.input<T>(0), in, 1}, Matrix<T>{call.input<T>(1), 1, in}, y, bias);
+            if (relu) relu_in_place(y, rows * out, threads);
         });
     });
 }

@@ -74,18 +74,16 @@ std::unique_ptr<Kernel> make_max_pool_forward(const MaxPool2dForward& operation,
     });
 }
 
-/// Of max_pool2d_backward and max_pool2d_relu_backward.
-template <class Backward>
-std::unique_ptr<Kernel> make_max_pool_backward(const Backward& operation, KernelRequest& request) {
-    constexpr bool masked = std::is_same_v<Backward, MaxPool2dReluBackward>;
+std::unique_ptr<Kernel> make_max_pool_backward(const MaxPool2dBackward& operation, KernelRequest& request) {
+    const bool masked = operation.activation == Activation::relu;
     const PoolRuns runs = want_pool_runs(request, 1);
     arrange_like(request.in[0], request.in[1]);
-    if constexpr (masked) arrange_like(request.in[2], request.in[1]);
+    if (masked) arrange_like(request.in[2], request.in[1]);
     arrange_like(request.out[0], request.in[1]);
     const PoolPlanes geometry = pool_planes(request.out[0].shape, request.in[1].shape, operation.geometry, runs);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([runs, geometry, threads = request.threads](const Invocation& call) {
+        return make_kernel([runs, geometry, masked, threads = request.threads](const Invocation& call) {
             const std::int64_t in = geometry.h * geometry.w, out = geometry.out_h * geometry.out_w;
             const T* const y = masked ? call.input<T>(2) : nullptr;
             runs.for_all(threads, in, [&](std::int64_t plane, const PoolRuns::Run& run) {
@@ -102,8 +100,7 @@ std::unique_ptr<Kernel> make_max_pool_backward(const Backward& operation, Kernel
 
 void add_pooling_kernels(KernelTable& table) {
     table.add<MaxPool2dForward, make_max_pool_forward>();
-    table.add<MaxPool2dBackward, make_max_pool_backward<MaxPool2dBackward>>();
-    table.add<MaxPool2dReluBackward, make_max_pool_backward<MaxPool2dReluBackward>>();
+    table.add<MaxPool2dBackward, make_max_pool_backward>();
 }
 
 }  // namespace lockstep

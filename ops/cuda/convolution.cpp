@@ -243,8 +243,8 @@ constexpr float one = 1;
 constexpr float zero = 0;
 
 template <class Op>
-void require_f32(const Op&, const KernelRequest& request) {
-    if (request.out[0].dtype != DType::f32) refuse_dtype(Op::name, request.out[0].dtype);
+void require_f32(const Op& op, const KernelRequest& request) {
+    if (request.out[0].dtype != DType::f32) refuse_dtype(operation_name(op), request.out[0].dtype);
 }
 
 bool is_empty(const Sizes& sizes) { return sizes.x.numel() == 0 || sizes.y.numel() == 0; }
@@ -279,7 +279,7 @@ KernelPtr make_conv2d_forward(const Conv2dForward& op, KernelRequest& request) {
     const std::size_t scratch = first.weight_scratch() + workspace_of(ways);
     return make_cuda_kernel(
         request,
-        [ways = std::move(ways), bias](const Queue& queue, const Invocation& v) {
+        [ways = std::move(ways), bias, activation = op.activation](const Queue& queue, const Invocation& v) {
             const Session session(queue, v);
             run_first(ways, queue, v, "cudnnConvolutionForward", [&](const auto& way, Run& run) {
                 const Convolution& c = *way.convolution;
@@ -292,14 +292,17 @@ KernelPtr make_conv2d_forward(const Conv2dForward& op, KernelRequest& request) {
                 if (status == CUDNN_STATUS_SUCCESS) run.store(c.sizes().y, v.out[0], y);
                 return status;
             });
-            if (!bias) return;
+            if (!bias && activation == Activation::none) return;
             const Convolution& c = *ways.front().convolution;
             const Shape& y = c.sizes().y;
-            add_bias(queue, v.output<float>(0), v.input<float>(2), y.numel(), y[1],
+            add_bias(queue, v.output<float>(0), bias ? v.input<float>(2) : nullptr, activation, y.numel(), y[1],
                      c.channels_last() ? 1 : y[2] * y[3]);
         },
         scratch);
 }
+
+/// The gradient of an activation would be a pass of its own over dx in any case.
+bool takes_plain_x(const Conv2dBackwardData& op) { return op.made_x == Activation::none; }
 
 KernelPtr make_conv2d_backward_data(const Conv2dBackwardData& op, KernelRequest& request) {
     require_f32(op, request);
@@ -382,7 +385,7 @@ KernelPtr make_conv2d_backward_weights(const Conv2dBackwardWeights& op, KernelRe
 
 void add_convolution_kernels(KernelTable& table) {
     table.add<Conv2dForward, make_conv2d_forward>();
-    table.add<Conv2dBackwardData, make_conv2d_backward_data>();
+    table.add<Conv2dBackwardData, make_conv2d_backward_data, takes_plain_x>();
     table.add<Conv2dBackwardWeights, make_conv2d_backward_weights>();
 }
 

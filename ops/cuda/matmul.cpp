@@ -44,12 +44,14 @@ KernelPtr make_matmul(const MatMul& op, KernelRequest& request) {
         gemm->scratch_bytes());
 }
 
+bool is_plain(const LinearForward& op) { return op.activation == Activation::none; }
+
 KernelPtr make_linear_forward(const LinearForward& op, KernelRequest& request) {
     const Matrix x = want_matrix(request, 0);
     const Matrix weight = want_matrix(request, 1);
     const bool bias = request.in.size() > 2 && request.in[2].shape.dims() == 1;
     if (bias) request.want_contiguous(2);
-    const auto gemm = product(op.name, request, x, transposed(weight), 1, bias);
+    const auto gemm = product(operation_name(op), request, x, transposed(weight), 1, bias);
     return make_cuda_kernel(
         request,
         [gemm, bias](const Queue& queue, const Invocation& v) {
@@ -93,7 +95,7 @@ KernelPtr make_linear_backward_weights(const LinearBackwardWeights& op, KernelRe
 
 void add_linear_kernels(KernelTable& table) {
     table.add<MatMul, make_matmul>();
-    table.add<LinearForward, make_linear_forward>();
+    table.add<LinearForward, make_linear_forward, is_plain>();
     table.add<LinearBackwardData, make_linear_backward_data>();
     table.add<LinearBackwardWeights, make_linear_backward_weights>();
 }

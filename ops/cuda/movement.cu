@@ -6,6 +6,7 @@
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/cuda/scalars.h"
 #include "lockstep/ops/internal/indexing_operations.h"
+#include "lockstep/ops/internal/unary_functions.h"
 #include "lockstep/runtime/internal/core_operations.h"
 
 namespace lockstep::cuda {
@@ -67,9 +68,13 @@ struct FillElement {
 struct AddBias {
     float* y;
     const float* bias;
+    bool relu;
     std::int64_t channels, inner;
 
-    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const { y[i] += bias[i / inner % channels]; }
+    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
+        const float value = bias != nullptr ? y[i] + bias[i / inner % channels] : y[i];
+        y[i] = relu ? functor::Relu().value(value) : value;
+    }
 };
 
 /// Calls visit with an unsigned integer of the dtype's size: a copy does not look inside.
@@ -149,9 +154,9 @@ void copy_strided(const Queue& queue, const char* name, const Shape& shape, floa
     launch(queue, name, index.count, CopyElement<float>{index, to, from});
 }
 
-void add_bias(const Queue& queue, float* y, const float* bias, std::int64_t elements, std::int64_t channels,
-              std::int64_t inner) {
-    launch(queue, "add_bias", elements, AddBias{y, bias, channels, inner});
+void add_bias(const Queue& queue, float* y, const float* bias, Activation activation, std::int64_t elements,
+              std::int64_t channels, std::int64_t inner) {
+    launch(queue, "add_bias", elements, AddBias{y, bias, activation == Activation::relu, channels, inner});
 }
 
 void add_copy_kernels(KernelTable& table) {

@@ -4,6 +4,7 @@
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/internal/arithmetic.h"
 #include "lockstep/ops/internal/pooling_operations.h"
+#include "lockstep/ops/internal/unary_functions.h"
 
 namespace lockstep::cuda {
 
@@ -70,6 +71,7 @@ struct UnpoolElement {
     PoolGeometry g;
     const T* dy;
     const std::uint8_t* where;
+    const T* y;  // null without an activation
     T* dx;
 
     /// First window that reaches a row (or column): ceil((position - kernel + 1) / stride), not below 0.
@@ -88,7 +90,7 @@ struct UnpoolElement {
                  ow < out.images.w && ow * g.stride_w <= column; ++ow) {
                 const std::int64_t o = out.of(at, oh, ow);
                 const std::int64_t position = (row - oh * g.stride_h) * g.kernel_w + column - ow * g.stride_w;
-                if (where[o] == position) sum += dy[o];
+                if (where[o] == position) sum += y != nullptr ? functor::Relu().gradient(dy[o], y[o]) : dy[o];
             }
         dx[i] = sum;
     }
@@ -116,17 +118,25 @@ KernelPtr make_max_pool2d_forward(const MaxPool2dForward& op, KernelRequest& req
 KernelPtr make_max_pool2d_backward(const MaxPool2dBackward& op, KernelRequest& request) {
     const Images where = want_images(request, 1);
     want_like(request, 0, request.in[1]);
+    const bool masked = op.activation == Activation::relu;
+    if (masked) want_like(request, 2, request.in[1]);
     if (where.channels_last)
         lay_out_channels_last(request.out[0]);
     else
         request.out[0].strides = request.out[0].shape.contiguous_strides();
     Images dx = images_of(request.out[0]);
     dx.channels_last = where.channels_last;
-    return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
+    return visit_float(operation_name(op), request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_cuda_kernel(request, [dx, where, g = op.geometry](const Queue& queue, const Invocation& v) {
+        return make_cuda_kernel(request, [dx, where, masked, g = op.geometry](const Queue& queue, const Invocation& v) {
             launch(queue, "max_pool2d_backward", dx.n * dx.c * dx.h * dx.w,
-                   UnpoolElement<T>{{dx}, {where}, g, v.input<T>(0), v.input<std::uint8_t>(1), v.output<T>(0)});
+                   UnpoolElement<T>{{dx},
+                                    {where},
+                                    g,
+                                    v.input<T>(0),
+                                    v.input<std::uint8_t>(1),
+                                    masked ? v.input<T>(2) : nullptr,
+                                    v.output<T>(0)});
         });
     });
 }

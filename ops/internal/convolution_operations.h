@@ -1,6 +1,7 @@
-// Convolution in two dimensions; with a ReLU in it where a program joins both (fusion_rules.h).
+// Convolution in two dimensions.
 #pragma once
 
+#include "lockstep/ops/internal/activation.h"
 #include "lockstep/runtime/operation.h"
 
 namespace lockstep {
@@ -8,30 +9,24 @@ namespace lockstep {
 struct ConvGeometry {
     int stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0;
 };
-/// in: x (N, C, H, W), weight (K, C, kh, kw) row-major, bias (K) or undefined; out: y (N, K, OH, OW)
+/// in: x (N, C, H, W), weight (K, C, kh, kw) row-major, bias (K) or undefined; out: activation(y), y (N, K, OH, OW)
 struct Conv2dForward {
-    static constexpr const char* name = "conv2d_forward";
     ConvGeometry geometry;
+    Activation activation = Activation::none;
+    const char* name() const { return activation == Activation::relu ? "conv2d_relu_forward" : "conv2d_forward"; }
 };
-/// in: dy (N, K, OH, OW), weight; out: dx (N, C, H, W)
+/// in: dy (N, K, OH, OW), weight, and where x is the result of an activation, x (N, C, H, W); out: dx (N, C, H, W), the
+/// gradient of x, or of what that activation took
 struct Conv2dBackwardData {
-    static constexpr const char* name = "conv2d_backward_data";
     ConvGeometry geometry;
+    Activation made_x = Activation::none;
+    const char* name() const {
+        return made_x == Activation::relu ? "conv2d_relu_backward_data" : "conv2d_backward_data";
+    }
 };
 /// in: x, dy; out: dweight (K, C, kh, kw) row-major, and dbias (K) when there are two outputs
 struct Conv2dBackwardWeights {
     static constexpr const char* name = "conv2d_backward_weights";
-    ConvGeometry geometry;
-};
-
-/// in: as conv2d_forward; out: relu(y)
-struct Conv2dReluForward {
-    static constexpr const char* name = "conv2d_relu_forward";
-    ConvGeometry geometry;
-};
-/// in: dy, weight, x (N, C, H, W), which ReLU made; out: 0 where x <= 0, else dx
-struct Conv2dReluBackwardData {
-    static constexpr const char* name = "conv2d_relu_backward_data";
     ConvGeometry geometry;
 };
 

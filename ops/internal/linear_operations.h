@@ -1,6 +1,7 @@
 // Products of matrices, and linear layers.
 #pragma once
 
+#include "lockstep/ops/internal/activation.h"
 #include "lockstep/runtime/operation.h"
 
 namespace lockstep {
@@ -10,9 +11,10 @@ namespace lockstep {
 struct MatMul {
     static constexpr const char* name = "matmul";
 };
-/// in: x (N, in), weight (out, in), bias (out) or undefined; out: y (N, out) = x weight^T + bias
+/// in: x (N, in), weight (out, in), bias (out) or undefined; out: activation(y), y (N, out) = x weight^T + bias
 struct LinearForward {
-    static constexpr const char* name = "linear_forward";
+    Activation activation = Activation::none;
+    const char* name() const { return activation == Activation::relu ? "linear_relu_forward" : "linear_forward"; }
 };
 /// in: dy (N, out), weight (out, in); out: dx (N, in)
 struct LinearBackwardData {

@@ -1,6 +1,7 @@
-// Max pooling; with the gradient of a ReLU in it where a program joins both (fusion_rules.h).
+// Max pooling.
 #pragma once
 
+#include "lockstep/ops/internal/activation.h"
 #include "lockstep/runtime/operation.h"
 
 namespace lockstep {
@@ -14,17 +15,14 @@ struct MaxPool2dForward {
     static constexpr const char* name = "max_pool2d_forward";
     PoolGeometry geometry;
 };
-/// in: dy, where; out: dx (N, C, H, W), in the layout of `where`
+/// in: dy, where, and with an activation y, what the pooling made of the activation's result, or the activation of the
+/// pooling's; out: dx (N, C, H, W), in the layout of `where`, the gradient through both
 struct MaxPool2dBackward {
-    static constexpr const char* name = "max_pool2d_backward";
     PoolGeometry geometry;
-};
-
-/// in: dy, where, y (what the pooling made of ReLU's result, or ReLU of the pooling's); out: 0 in the windows where
-/// y <= 0, else dx
-struct MaxPool2dReluBackward {
-    static constexpr const char* name = "max_pool2d_relu_backward";
-    PoolGeometry geometry;
+    Activation activation = Activation::none;
+    const char* name() const {
+        return activation == Activation::relu ? "max_pool2d_relu_backward" : "max_pool2d_backward";
+    }
 };
 
 }  // namespace lockstep

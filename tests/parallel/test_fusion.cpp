@@ -54,6 +54,17 @@ struct Odd {
     }
 };
 
+/// ReLU behind linear layers of few rows and of many.
+struct Rows {
+    Linear few{784, 33}, many{28, 20};
+    LOCKSTEP_MEMBERS(few, many)
+    Tensor forward(const Tensor& x) {
+        const std::int64_t images = x.size(0);
+        const Tensor rows = relu(many(x.reshape({images * 28, 28}))).reshape({images, 560}).tag_batch();
+        return cat({relu(few(x.flatten(1))), rows}, 1);
+    }
+};
+
 std::string bytes_of(const Tensor& tensor) {
     const std::vector<float> values = tensor.to_vector<float>();
     return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
@@ -129,6 +140,7 @@ TEST_CASE("a program with fused records has the bits of the operations one by on
     check_same_bits<PoolFirst>();
     check_same_bits<Shared>();
     check_same_bits<Odd>();
+    check_same_bits<Rows>();
 }
 
 TEST_CASE("a ReLU and its neighbour are one record where nothing else uses what lies between") {
@@ -136,7 +148,8 @@ TEST_CASE("a ReLU and its neighbour are one record where nothing else uses what 
     const auto cnn = operations<test::Cnn>();
     CHECK(count(cnn, "conv2d_relu_forward") == 2);
     CHECK(count(cnn, "conv2d_forward") == 0);
-    CHECK(count(cnn, "relu") == 1);  // behind a linear layer
+    CHECK(count(cnn, "linear_relu_forward") == 1);
+    CHECK(count(cnn, "relu") == 0);
     CHECK(count(cnn, "max_pool2d_relu_backward") == 1);
     CHECK(count(cnn, "conv2d_relu_backward_data") == 1);
     CHECK(count(cnn, "relu_backward") == 1);
@@ -147,6 +160,7 @@ TEST_CASE("a ReLU and its neighbour are one record where nothing else uses what 
     CHECK(count(first, "relu_backward") == 0);
     const auto small = operations<test::Small>();
     CHECK(count(small, "max_pool2d_relu_backward") == 1);  // the other ReLU's result was made row-major
+    CHECK(count(operations<Rows>(), "linear_relu_forward") == 2);
     const auto shared = operations<Shared>();
     CHECK(count(shared, "conv2d_relu_forward") == 0);
     CHECK(count(shared, "relu") == 2);
