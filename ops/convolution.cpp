@@ -48,12 +48,11 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Pair st
             std::vector<Tensor> result(3);
             if (x_wanted) result[0] = apply_one(Conv2dBackwardData{geometry}, {gradients[0], weights.get()}, dx);
             if (weights_wanted) {
-                std::vector<Output> outputs{dw};
-                if (bias_wanted) outputs.emplace_back(TensorMeta::contiguous(dw.dtype, {dw.shape[0]}));
+                const Output db = bias_wanted ? Output(TensorMeta::contiguous(dw.dtype, {dw.shape[0]})) : Output();
                 const auto made =
-                    apply(make_operation(Conv2dBackwardWeights{geometry}), {input.get(), gradients[0]}, outputs);
+                    apply(make_operation(Conv2dBackwardWeights{geometry}), {input.get(), gradients[0]}, {dw, db});
                 result[1] = made[0];
-                if (bias_wanted) result[2] = made[1];
+                result[2] = made[1];
             }
             return result;
         });

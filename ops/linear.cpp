@@ -93,11 +93,10 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
             std::vector<Tensor> result(3);
             if (x_wanted) result[0] = apply_one(LinearBackwardData{}, {gradients[0], weights.get()}, dx);
             if (weights_wanted) {
-                std::vector<Output> outputs{dw};
-                if (bias_wanted) outputs.emplace_back(TensorMeta::contiguous(dw.dtype, {dw.shape[0]}));
-                const auto made = apply(make_operation(LinearBackwardWeights{}), {input.get(), gradients[0]}, outputs);
+                const Output db = bias_wanted ? Output(TensorMeta::contiguous(dw.dtype, {dw.shape[0]})) : Output();
+                const auto made = apply(make_operation(LinearBackwardWeights{}), {input.get(), gradients[0]}, {dw, db});
                 result[1] = made[0];
-                if (bias_wanted) result[2] = made[1];
+                result[2] = made[1];
             }
             return result;
         });

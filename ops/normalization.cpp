@@ -71,9 +71,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
         own_stats ? apply_one(BatchNormStats{}, {x.detach()}, stats_meta) : stats_of(running_mean, running_var);
     const bool across_shards = own_stats && synchronized(options);
     if (across_shards) stats = pooled(stats, options);
-    const Tensor gamma = weight.defined() ? weight : Tensor::full({channels}, 1, x.dtype(), x.device());
-    const Tensor beta = bias.defined() ? bias : Tensor::zeros({channels}, x.dtype(), x.device());
-    const Tensor y = apply_one(BatchNormNormalize{options.eps}, {x, stats, gamma, beta}, like(x));
+    const Tensor y = apply_one(BatchNormNormalize{options.eps}, {x, stats, weight, bias}, like(x));
     if (options.training && running_mean.defined()) update_running(stats, running_mean, running_var, options);
     if (!needs_tape({x, weight, bias})) return y;
 
@@ -81,7 +79,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
     const bool weight_wanted = weight.defined() && weight.requires_grad();
     const bool bias_wanted = bias.defined() && bias.requires_grad();
     put_on_tape(op_name, {x, weight, bias}, {y},
-                [=, input = SavedTensor(x, op_name), scale = SavedTensor(gamma, op_name),
+                [=, input = SavedTensor(x, op_name), scale = SavedTensor(weight, op_name),
                  saved_stats = SavedTensor(stats, op_name), eps = options.eps,
                  dx = like(x)](const std::vector<Tensor>& gradients) {
                     const Tensor& dy = gradients[0];
@@ -94,7 +92,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
                     if (weight_wanted) result[1] = sums.slice(0, channels, 2 * channels);
                     if (x_wanted) {
                         // Running statistics do not depend on x: nothing flows through mean and variance.
-                        Tensor through = own_stats ? sums : Tensor::zeros({2 * channels}, dx.dtype, dy.device());
+                        Tensor through = own_stats ? sums : Tensor();
                         if (across_shards) through = sum_over_shards(through);
                         result[0] = apply_one(BatchNormBackwardData{eps},
                                               {input.get(), dy, saved_stats.get(), scale.get(), through}, dx);

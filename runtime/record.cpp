@@ -77,7 +77,7 @@ std::string_view called(const Operation& operation) {
 // ---- kernels ----------------------------------------------------------------------------------------------------
 
 void KernelRequest::want_contiguous(std::size_t input) {
-    if (in[input].shape.dims() == 0 && in[input].numel() == 0) return;
+    if (!has_in(input)) return;
     const bool batch = in[input].batch;
     if (in[input].opaque || !in[input].is_contiguous())
         in[input] = TensorMeta::contiguous(in[input].dtype, in[input].shape, batch);
@@ -397,6 +397,11 @@ std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std:
     }
     std::vector<Tensor> results;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
+        if (!outputs[i].wanted) {
+            results.emplace_back();
+            record.out.push_back(operand_of({}, {}, trace != nullptr));
+            continue;
+        }
         TensorMeta meta = request.out[i];
         meta.batch = outputs[i].target.defined() ? meta.batch : outputs[i].meta.batch;
         if (outputs[i].target.defined()) {
@@ -431,7 +436,8 @@ std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std:
         for (const Tensor& tensor : *tensors) eager_reports::add(depends, eager_reports::of(tensor));
     depends = execute(std::move(record), device, std::move(depends));
     if (depends)
-        for (const Tensor& result : results) result.impl()->storage->reports = depends;
+        for (const Tensor& result : results)
+            if (result.defined()) result.impl()->storage->reports = depends;
     return results;
 }
 

@@ -79,6 +79,10 @@ ConvAlgorithm default_conv_algorithm();
 /// What a kernel is made for. A factory may ask for other input layouts by changing `in[i]` (make it contiguous, or
 /// opaque): the input is then converted first, by a reorder record. It may choose the layouts of fresh outputs by
 /// changing `out[i]`. dtype and shape stay.
+///
+/// An operand that may be missing, an input or an output, keeps its place in the lists: it is passed as an undefined
+/// tensor, the kernel is asked for with an empty meta and run with a null pointer. Such operands have dimensions where
+/// they are there.
 struct KernelRequest {
     Device device;  ///< where it is to run: it may run on all others of the same hardware
     int threads = 1;
@@ -87,6 +91,9 @@ struct KernelRequest {
     std::vector<TensorMeta> in, out;
     ConvAlgorithm convolution = ConvAlgorithm::automatic;
 
+    /// Whether an operand that may be missing is there.
+    bool has_in(std::size_t input) const { return !in[input].shape.empty(); }
+    bool has_out(std::size_t output) const { return !out[output].shape.empty(); }
     /// Asks for a strided, row-major input.
     void want_contiguous(std::size_t input);
     void want_all_contiguous();
@@ -163,18 +170,21 @@ struct Record {
 /// DeviceError where that wants other layouts.
 std::shared_ptr<const Kernel> kernel_on(const Record& record, Device device);
 
-/// An output of `apply`: a fresh tensor, or one that exists and is written (its version grows).
+/// An output of `apply`: a fresh tensor, one that exists and is written (its version grows), or one that is not wanted,
+/// where the operation says that it may be missing.
 struct Output {
+    Output() : wanted(false) {}
     Output(TensorMeta fresh) : meta(std::move(fresh)) {}      // NOLINT(google-explicit-constructor)
     Output(Tensor existing) : target(std::move(existing)) {}  // NOLINT(google-explicit-constructor)
     TensorMeta meta;
     Tensor target;
+    bool wanted = true;
 };
 
 /// Performs `operation` on `inputs`: executes it at once on the inputs' device, or, under a Trace, appends its record.
-/// Inputs may be undefined only where the operation says so (they reach the kernel as a null pointer and an empty
-/// meta). Throws InvalidArgument when defined inputs lie on different devices, and when several elements of a tensor
-/// that is written are one place in memory. Does not touch the tape.
+/// Operands may be missing only where the operation says so (KernelRequest has how); results of outputs that are not
+/// wanted are undefined. Throws InvalidArgument when defined inputs lie on different devices, and when several elements
+/// of a tensor that is written are one place in memory. Does not touch the tape.
 std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std::vector<Tensor>& inputs,
                           const std::vector<Output>& outputs);
 

@@ -147,9 +147,10 @@ std::unique_ptr<Kernel> make_normalize(const BatchNormNormalize& operation, Kern
             T* y = call.output<T>(0);
             for_blocks(planes, threads, [&](std::int64_t block) {
                 const Lanes<T> mean(planes, block, [&](std::int64_t c) { return stats.mean(c); });
-                const Lanes<T> scale(planes, block,
-                                     [&](std::int64_t c) { return weight[c] * stats.inverse_deviation(c); });
-                const Lanes<T> shift(planes, block, [&](std::int64_t c) { return bias[c]; });
+                const Lanes<T> scale(planes, block, [&](std::int64_t c) {
+                    return element::or_else(weight, c, T(1)) * stats.inverse_deviation(c);
+                });
+                const Lanes<T> shift(planes, block, [&](std::int64_t c) { return element::or_else(bias, c, T(0)); });
                 for_planes(planes, block, [&](std::int64_t at) {
                     loops<T>().lane_normalize(x + at, mean.value, scale.value, shift.value, y + at, planes.plane());
                 });
@@ -206,11 +207,14 @@ std::unique_ptr<Kernel> make_backward_data(const BatchNormBackwardData& operatio
             T* dx = call.output<T>(0);
             for_blocks(planes, threads, [&](std::int64_t block) {
                 const Lanes<T> mean(planes, block, [&](std::int64_t c) { return stats.mean(c); });
-                const Lanes<T> scale(planes, block,
-                                     [&](std::int64_t c) { return weight[c] * stats.inverse_deviation(c); });
-                const Lanes<T> mean_dy(planes, block, [&](std::int64_t c) { return sums[c] / stats.count(); });
+                const Lanes<T> scale(planes, block, [&](std::int64_t c) {
+                    return element::or_else(weight, c, T(1)) * stats.inverse_deviation(c);
+                });
+                const Lanes<T> mean_dy(planes, block,
+                                       [&](std::int64_t c) { return element::or_else(sums, c, T(0)) / stats.count(); });
                 const Lanes<T> slope(planes, block, [&](std::int64_t c) {
-                    return stats.inverse_deviation(c) * sums[planes.channels + c] / stats.count();
+                    return stats.inverse_deviation(c) * element::or_else(sums, planes.channels + c, T(0)) /
+                           stats.count();
                 });
                 for_planes(planes, block, [&](std::int64_t at) {
                     loops<T>().lane_backward_data(x + at, dy + at, mean.value, scale.value, mean_dy.value, slope.value,

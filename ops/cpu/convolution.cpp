@@ -82,7 +82,7 @@ std::unique_ptr<Kernel> make_engine_kernel(ConvEngine engine, const TensorMeta& 
 std::unique_ptr<Kernel> make_forward(const Conv2dForward& operation, KernelRequest& request) {
     const bool relu = operation.activation == Activation::relu;
     const Shape x = request.in[0].shape, weights = request.in[1].shape, y = request.out[0].shape;
-    const bool bias = is_given(request.in[2]);
+    const bool bias = request.has_in(2);
     request.want_contiguous(1);
     request.want_contiguous(2);
     if (has_engine(request.in[0], y)) {
@@ -138,7 +138,7 @@ std::unique_ptr<Kernel> make_backward_data(const Conv2dBackwardData& operation, 
 
 std::unique_ptr<Kernel> make_backward_weights(const Conv2dBackwardWeights& operation, KernelRequest& request) {
     const Shape x = request.in[0].shape, y = request.in[1].shape, weights = request.out[0].shape;
-    const bool bias = request.out.size() > 1;
+    const bool bias = request.has_out(1);
     for (std::size_t i = 0; i < request.out.size(); ++i) require_contiguous_output(operation, request, i);
     if (has_engine(request.in[0], y)) {
         ConvEngine engine = make_engine(x, weights, operation.geometry, bias, request);
@@ -148,7 +148,7 @@ std::unique_ptr<Kernel> make_backward_weights(const Conv2dBackwardWeights& opera
                                   [bias](const ConvEngine& conv, const Invocation& call, const float* input,
                                          const float* gradient, void* scratch) {
                                       conv.backward_weights(input, gradient, call.output<float>(0),
-                                                            bias ? call.output<float>(1) : nullptr, scratch);
+                                                            call.output<float>(1), scratch);
                                   });
     }
     request.want_all_contiguous();
@@ -156,8 +156,7 @@ std::unique_ptr<Kernel> make_backward_weights(const Conv2dBackwardWeights& opera
         using T = decltype(zero);
         return make_kernel([conv = PlainConv(x, weights, y, operation.geometry), bias,
                             threads = request.threads](const Invocation& call) {
-            conv.backward_weights(call.input<T>(0), call.input<T>(1), call.output<T>(0),
-                                  bias ? call.output<T>(1) : nullptr, threads);
+            conv.backward_weights(call.input<T>(0), call.input<T>(1), call.output<T>(0), call.output<T>(1), threads);
         });
     });
 }

@@ -45,7 +45,4 @@ void require_contiguous_output(const Op& operation, const KernelRequest& request
                           "; clone() it first");
 }
 
-/// Whether an input that may be missing is there (all of them have dimensions when they are).
-inline bool is_given(const TensorMeta& meta) { return !meta.shape.empty(); }
-
 }  // namespace lockstep

@@ -63,7 +63,7 @@ std::unique_ptr<Kernel> make_linear_forward(const LinearForward& operation, Kern
     request.want_all_contiguous();
     require_contiguous_output(operation, request, 0);
     const std::int64_t rows = request.in[0].shape[0], in = request.in[0].shape[1], out = request.in[1].shape[0];
-    const bool bias = is_given(request.in[2]), relu = operation.activation == Activation::relu;
+    const bool bias = request.has_in(2), relu = operation.activation == Activation::relu;
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         if (rows <= few_rows() || sizeof(T) != sizeof(float))
@@ -107,7 +107,7 @@ std::unique_ptr<Kernel> make_linear_backward_weights(const LinearBackwardWeights
     request.want_all_contiguous();
     for (std::size_t i = 0; i < request.out.size(); ++i) require_contiguous_output(operation, request, i);
     const std::int64_t rows = request.in[0].shape[0], in = request.in[0].shape[1], out = request.in[1].shape[1];
-    const bool bias = request.out.size() > 1;
+    const bool bias = request.has_out(1);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_kernel([=](const Invocation& call) {

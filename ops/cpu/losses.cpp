@@ -108,7 +108,7 @@ std::unique_ptr<Kernel> make_nll_forward(const NllForward& operation, KernelRequ
     require_targets(operation, request.in[1]);
     request.want_all_contiguous();
     const std::int64_t rows = request.in[0].shape[0], classes = request.in[0].shape[1];
-    const bool weighted = is_given(request.in[2]);
+    const bool weighted = request.has_in(2);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_kernel([=, ignore = operation.ignore_index](const Invocation& call) {
@@ -137,7 +137,7 @@ std::unique_ptr<Kernel> make_nll_backward(const NllBackward& operation, KernelRe
     request.want_all_contiguous();
     require_contiguous_output(operation, request, 0);
     const std::int64_t rows = request.out[0].shape[0], classes = request.out[0].shape[1];
-    const bool weighted = is_given(request.in[2]);
+    const bool weighted = request.has_in(2);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_kernel([=, ignore = operation.ignore_index](const Invocation& call) {

@@ -69,7 +69,8 @@ struct NormalizeElement {
     LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
         const std::int64_t c = index.channel(i);
         const T deviation = element::inverse_deviation(stats[index.channels + c], stats[2 * index.channels], eps);
-        y[i] = element::normalize(x[i], stats[c], static_cast<T>(weight[c] * deviation), bias[c]);
+        y[i] = element::normalize(x[i], stats[c], static_cast<T>(element::or_else(weight, c, T(1)) * deviation),
+                                  element::or_else(bias, c, T(0)));
     }
 };
 
@@ -118,9 +119,10 @@ struct BackwardElement {
         const std::int64_t c = index.channel(i);
         const T count = stats[2 * index.channels];
         const T deviation = element::inverse_deviation(stats[index.channels + c], count, eps);
-        dx[i] = element::normalize_backward(x[i], dy[i], stats[c], static_cast<T>(weight[c] * deviation),
-                                            static_cast<T>(sums[c] / count),
-                                            static_cast<T>(deviation * sums[index.channels + c] / count));
+        dx[i] = element::normalize_backward(
+            x[i], dy[i], stats[c], static_cast<T>(element::or_else(weight, c, T(1)) * deviation),
+            static_cast<T>(element::or_else(sums, c, T(0)) / count),
+            static_cast<T>(deviation * element::or_else(sums, index.channels + c, T(0)) / count));
     }
 };
 

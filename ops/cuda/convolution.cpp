@@ -255,7 +255,8 @@ KernelPtr make_empty(const KernelRequest& request) {
     for (const TensorMeta& out : request.out) bytes.push_back(out.bytes());
     return make_cuda_kernel(request, [bytes](const Queue& queue, const Invocation& v) {
         for (std::size_t i = 0; i < bytes.size(); ++i)
-            if (bytes[i] > 0) check(cudaMemsetAsync(v.out[i], 0, bytes[i], queue.stream), "cudaMemsetAsync");
+            if (v.out[i] != nullptr && bytes[i] > 0)
+                check(cudaMemsetAsync(v.out[i], 0, bytes[i], queue.stream), "cudaMemsetAsync");
     });
 }
 
@@ -274,7 +275,7 @@ KernelPtr make_conv2d_forward(const Conv2dForward& op, KernelRequest& request) {
     first.want(request, 0);
     request.want_contiguous(1);
     first.lay_out(request.out[0]);
-    const bool bias = request.in.size() > 2 && request.in[2].shape.dims() == 1;
+    const bool bias = request.has_in(2);
     if (bias) request.want_contiguous(2);
     const std::size_t scratch = first.weight_scratch() + workspace_of(ways);
     return make_cuda_kernel(
@@ -295,7 +296,7 @@ KernelPtr make_conv2d_forward(const Conv2dForward& op, KernelRequest& request) {
             if (!bias && activation == Activation::none) return;
             const Convolution& c = *ways.front().convolution;
             const Shape& y = c.sizes().y;
-            add_bias(queue, v.output<float>(0), bias ? v.input<float>(2) : nullptr, activation, y.numel(), y[1],
+            add_bias(queue, v.output<float>(0), v.input<float>(2), activation, y.numel(), y[1],
                      c.channels_last() ? 1 : y[2] * y[3]);
         },
         scratch);
@@ -351,7 +352,7 @@ KernelPtr make_conv2d_backward_weights(const Conv2dBackwardWeights& op, KernelRe
     const Convolution& first = *ways.front().convolution;
     first.want(request, 0);
     first.want(request, 1);
-    const bool bias = request.out.size() > 1;
+    const bool bias = request.has_out(1);
     const Shape& y = sizes.y;
     const ChannelLayout channels =
         first.channels_last() ? ChannelLayout{y[0] * y[2] * y[3], y[1], 1} : ChannelLayout{y[0], y[1], y[2] * y[3]};

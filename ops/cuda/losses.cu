@@ -99,8 +99,6 @@ struct CheckFiniteElement {
     }
 };
 
-std::int64_t first_stride(const TensorMeta& meta) { return meta.shape.dims() > 0 ? meta.strides[0] : 0; }
-
 KernelPtr make_nll_forward(const NllForward& op, KernelRequest& request) {
     const TensorMeta& x = request.in[0];
     const ReducePlan plan = ReducePlan::make(1, x.shape[0], false);
@@ -111,16 +109,15 @@ KernelPtr make_nll_forward(const NllForward& op, KernelRequest& request) {
         rows.class_stride = x.strides[1];
         rows.classes = x.shape[1];
         rows.target_stride = request.in[1].strides[0];
-        rows.weight_stride = request.in.size() > 2 ? first_stride(request.in[2]) : 0;
+        rows.weight_stride = request.has_in(2) ? request.in[2].strides[0] : 0;
         rows.ignore_index = op.ignore_index;
-        const bool weighted = request.in.size() > 2;
         return make_cuda_kernel(
             request,
-            [rows, plan, weighted](const Queue& queue, const Invocation& v) {
+            [rows, plan](const Queue& queue, const Invocation& v) {
                 NllRows<T> bound = rows;
                 bound.log_probabilities = v.input<T>(0);
                 bound.target = v.input<std::int64_t>(1);
-                bound.weights = weighted ? v.input<T>(2) : nullptr;
+                bound.weights = v.input<T>(2);
                 bound.numerator = v.output<T>(0);
                 bound.weight = v.output<T>(1);
                 bound.status = v.status;
@@ -135,22 +132,20 @@ KernelPtr make_nll_forward(const NllForward& op, KernelRequest& request) {
 
 KernelPtr make_nll_backward(const NllBackward& op, KernelRequest& request) {
     const TensorMeta& d = request.out[0];
-    const bool weighted = request.in.size() > 2;
     return visit_float(op.name, d.dtype, [&](auto zero) {
         using T = decltype(zero);
         const NllBackwardElement<T> element{nullptr,         nullptr,
                                             nullptr,         request.in[1].strides[0],
-                                            nullptr,         weighted ? first_stride(request.in[2]) : 0,
+                                            nullptr,         request.has_in(2) ? request.in[2].strides[0] : 0,
                                             op.ignore_index, d.shape[1]};
-        return make_cuda_kernel(request,
-                                [element, weighted, count = d.numel()](const Queue& queue, const Invocation& v) {
-                                    NllBackwardElement<T> bound = element;
-                                    bound.d = v.output<T>(0);
-                                    bound.gradient = v.input<T>(0);
-                                    bound.target = v.input<std::int64_t>(1);
-                                    bound.weights = weighted ? v.input<T>(2) : nullptr;
-                                    launch(queue, "nll_backward", count, bound);
-                                });
+        return make_cuda_kernel(request, [element, count = d.numel()](const Queue& queue, const Invocation& v) {
+            NllBackwardElement<T> bound = element;
+            bound.d = v.output<T>(0);
+            bound.gradient = v.input<T>(0);
+            bound.target = v.input<std::int64_t>(1);
+            bound.weights = v.input<T>(2);
+            launch(queue, "nll_backward", count, bound);
+        });
     });
 }
 

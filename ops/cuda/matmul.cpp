@@ -49,13 +49,13 @@ bool is_plain(const LinearForward& op) { return op.activation == Activation::non
 KernelPtr make_linear_forward(const LinearForward& op, KernelRequest& request) {
     const Matrix x = want_matrix(request, 0);
     const Matrix weight = want_matrix(request, 1);
-    const bool bias = request.in.size() > 2 && request.in[2].shape.dims() == 1;
+    const bool bias = request.has_in(2);
     if (bias) request.want_contiguous(2);
     const auto gemm = product(operation_name(op), request, x, transposed(weight), 1, bias);
     return make_cuda_kernel(
         request,
-        [gemm, bias](const Queue& queue, const Invocation& v) {
-            gemm->run(queue, v.launch.device, v.in[0], v.in[1], v.out[0], bias ? v.in[2] : nullptr, v.scratch);
+        [gemm](const Queue& queue, const Invocation& v) {
+            gemm->run(queue, v.launch.device, v.in[0], v.in[1], v.out[0], v.in[2], v.scratch);
         },
         gemm->scratch_bytes());
 }
@@ -77,7 +77,7 @@ KernelPtr make_linear_backward_weights(const LinearBackwardWeights& op, KernelRe
     request.want_contiguous(1);
     const Matrix dy = matrix_of(request.in[1]);
     const auto gemm = product(op.name, request, transposed(dy), x, 1, false);
-    const bool bias = request.out.size() > 1;
+    const bool bias = request.has_out(1);
     const ChannelLayout rows{dy.rows, dy.columns, 1};
     const DType dtype = request.out[0].dtype;
     // The two run one after the other and share the scratch.

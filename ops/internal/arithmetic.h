@@ -18,6 +18,12 @@ LOCKSTEP_ELEMENT T affine(T x, T scale, T shift) {
     return static_cast<T>(static_cast<W>(scale) * static_cast<W>(x) + static_cast<W>(shift));
 }
 
+/// Element i of an operand, or `otherwise` where it is missing (null).
+template <class T>
+LOCKSTEP_ELEMENT T or_else(const T* operand, std::int64_t i, T otherwise) {
+    return operand != nullptr ? operand[i] : otherwise;
+}
+
 /// Whether max pooling moves on from `best` to `x`; NaN wins, as in PyTorch.
 template <class T>
 LOCKSTEP_ELEMENT bool pool_takes(T x, T best) {

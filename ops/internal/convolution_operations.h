@@ -24,7 +24,7 @@ struct Conv2dBackwardData {
         return made_x == Activation::relu ? "conv2d_relu_backward_data" : "conv2d_backward_data";
     }
 };
-/// in: x, dy; out: dweight (K, C, kh, kw) row-major, and dbias (K) when there are two outputs
+/// in: x, dy; out: dweight (K, C, kh, kw) row-major, and dbias (K) or undefined
 struct Conv2dBackwardWeights {
     static constexpr const char* name = "conv2d_backward_weights";
     ConvGeometry geometry;

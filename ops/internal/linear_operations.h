@@ -20,7 +20,7 @@ struct LinearForward {
 struct LinearBackwardData {
     static constexpr const char* name = "linear_backward_data";
 };
-/// in: x (N, in), dy (N, out); out: dweight (out, in), and dbias (out) when there are two outputs
+/// in: x (N, in), dy (N, out); out: dweight (out, in), and dbias (out) or undefined
 struct LinearBackwardWeights {
     static constexpr const char* name = "linear_backward_weights";
 };

@@ -17,8 +17,8 @@ struct BatchNormPoolStats {
     static constexpr Span span = Span::all_shards;
     bool first_only;
 };
-/// in: x, stats (2C + 1), weight (C), bias (C); out: y = (x - mean) / sqrt(M2 / count + eps) * weight + bias, laid out
-/// as x
+/// in: x, stats (2C + 1), weight (C) or undefined (1), bias (C) or undefined (0); out: y = (x - mean) / sqrt(M2 / count
+/// + eps) * weight + bias, laid out as x
 struct BatchNormNormalize {
     static constexpr const char* name = "batch_norm_normalize";
     double eps;
@@ -28,7 +28,8 @@ struct BatchNormBackwardSums {
     static constexpr const char* name = "batch_norm_backward_sums";
     double eps;
 };
-/// in: x, dy, stats, weight (C), sums (2C); out: dx, laid out as x; the sums are divided by the count in stats
+/// in: x, dy, stats, weight (C) or undefined (1), sums (2C) or undefined (0: nothing flows through the statistics);
+/// out: dx, laid out as x; the sums are divided by the count in stats
 struct BatchNormBackwardData {
     static constexpr const char* name = "batch_norm_backward_data";
     double eps;
