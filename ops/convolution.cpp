@@ -5,19 +5,17 @@
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/convolution_operations.h"
 #include "lockstep/ops/internal/pooling_operations.h"
+#include "lockstep/ops/internal/prologue.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Pair stride, Pair padding) {
-    const PublicCall call("conv2d");
-    checks::floating("conv2d", "input", x);
-    checks::floating("conv2d", "weight", weight);
-    checks::same_dtype("conv2d", "weight", weight, x);
-    checks::same_dtype("conv2d", "bias", bias, x);
+Tensor conv2d(const Tensor& given_x, const Tensor& given_weight, const Tensor& given_bias, Pair stride, Pair padding) {
+    const Prologue call("conv2d", {takes::floating("input", given_x), takes::floating("weight", given_weight),
+                                   takes::optional("bias", given_bias)});
+    const Tensor &x = call[0], &weight = call[1], &bias = call[2];
     checks::dims("conv2d", "input", x, 4, "(N, C, H, W)");
     checks::dims("conv2d", "weight", weight, 4, "(out channels, in channels, kernel height, kernel width)");
     if (x.size(1) != weight.size(1))
@@ -59,9 +57,9 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, Pair st
     return y;
 }
 
-Tensor max_pool2d(const Tensor& x, Pair kernel_size, std::optional<Pair> stride, Pair padding) {
-    const PublicCall call("max_pool2d");
-    checks::floating("max_pool2d", "input", x);
+Tensor max_pool2d(const Tensor& given, Pair kernel_size, std::optional<Pair> stride, Pair padding) {
+    const Prologue call("max_pool2d", {takes::floating("input", given)});
+    const Tensor& x = call[0];
     checks::dims("max_pool2d", "input", x, 4, "(N, C, H, W)");
     const Pair step = stride.value_or(kernel_size);
     if (kernel_size.h < 1 || kernel_size.w < 1 || step.h < 1 || step.w < 1)

@@ -3,17 +3,17 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/dropout_operations.h"
+#include "lockstep/ops/internal/prologue.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep {
 
 namespace {
 
-Tensor masked(const char* name, const Tensor& x, const Shape& mask_shape, double p) {
-    const PublicCall call(name);
-    checks::floating(name, "input", x);
+Tensor masked(const char* name, const Tensor& given, const Shape& mask_shape, double p) {
+    const Prologue call(name, {takes::floating("input", given)});
+    const Tensor& x = call[0];
     // The mask is made where x lies; it has no input that would say so.
     const Tensor mask = Tensor::empty(mask_shape, x.dtype(), x.device());
     apply_one(DropoutMask{p, x.is_batch()}, {}, mask);
@@ -22,7 +22,7 @@ Tensor masked(const char* name, const Tensor& x, const Shape& mask_shape, double
 
 /// False where x is passed through.
 bool active(const char* name, const Tensor& x, double p, bool training) {
-    checks::defined(name, "input", x);
+    const Prologue call(name, {takes::any("input", x)});
     if (!(p >= 0 && p <= 1)) throw InvalidArgument(fmt::format("{}: the probability {} must lie in [0, 1]", name, p));
     return training && p > 0;
 }

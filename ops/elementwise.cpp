@@ -6,6 +6,7 @@
 #include "lockstep/ops/internal/binary_functions.h"
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/elementwise_operations.h"
+#include "lockstep/ops/internal/prologue.h"
 #include "lockstep/ops/internal/reduce_to.h"
 #include "lockstep/ops/internal/unary_functions.h"
 #include "lockstep/runtime/error.h"
@@ -28,16 +29,12 @@ struct Origin {
 };
 
 template <class F>
-Tensor binary(const Tensor& a, const Tensor& b) {
+Tensor binary(const Tensor& given_a, const Tensor& given_b) {
     constexpr const char* name = F::name;
     constexpr bool multiplies = std::is_same_v<F, functor::Mul>, divides = std::is_same_v<F, functor::Div>;
-    const PublicCall call(name);
-    for (const Tensor* tensor : {&a, &b}) {
-        checks::defined(name, tensor == &a ? "the first tensor" : "the second tensor", *tensor);
-        if (tensor->dtype() == DType::boolean)
-            throw InvalidArgument(fmt::format("{}: a tensor of dtype bool; convert it with .to(dtype)", name));
-    }
-    checks::same_dtype(name, "the second tensor", b, a);
+    const Prologue call(name,
+                        {takes::number("the first tensor", given_a), takes::number("the second tensor", given_b)});
+    const Tensor &a = call[0], &b = call[1];
     const Shape shape = broadcast_shapes(a.shape(), b.shape(), name);
     // The tag holds for the result where its dimension 0 is that of a tagged input.
     const auto hands_on = [&](const Tensor& t) {
@@ -73,9 +70,9 @@ Tensor binary(const Tensor& a, const Tensor& b) {
 }
 
 /// scale * x + shift.
-Tensor affine(const char* name, const Tensor& x, double scale, double shift) {
-    const PublicCall call(name);
-    checks::floating(name, "the tensor", x);
+Tensor affine(const char* name, const Tensor& given, double scale, double shift) {
+    const Prologue call(name, {takes::floating("the tensor", given)});
+    const Tensor& x = call[0];
     const Tensor y = apply_one(Affine{scale, shift}, {x}, like(x));
     if (needs_tape({x}))
         put_on_tape(name, {x}, {y}, [name, scale](const std::vector<Tensor>& gradients) {
@@ -91,8 +88,7 @@ Tensor promoted(const Tensor& x) { return is_integral(x) ? x.to(DType::f32) : x;
 
 /// The number as a tensor that meets `other` in an operation.
 Tensor number(const char* name, Scalar value, const Tensor& other) {
-    const PublicCall call(name);
-    checks::defined(name, "the tensor", other);
+    const Prologue call(name, {takes::any("the tensor", other)});
     if (!is_integral(other)) return Tensor::full({}, value.value(), other.dtype(), other.device());
     constexpr double exact = 1LL << 53;
     if (!(std::abs(value.value()) < exact))
@@ -117,9 +113,9 @@ bool has_reciprocal(double b, DType dtype) {
 
 /// A function of every element.
 template <class F>
-Tensor unary(const Tensor& x, const F& function = {}) {
-    const PublicCall call(F::name);
-    checks::floating(F::name, "the tensor", x);
+Tensor unary(const Tensor& given, const F& function = {}) {
+    const Prologue call(F::name, {takes::floating("the tensor", given)});
+    const Tensor& x = call[0];
     const Tensor y = apply_one(Unary<F>{function}, {x}, like(x));
     if (!needs_tape({x})) return y;
     SavedTensor saved;
@@ -139,7 +135,7 @@ Tensor sub(const Tensor& a, const Tensor& b) { return binary<functor::Sub>(a, b)
 Tensor mul(const Tensor& a, const Tensor& b) { return binary<functor::Mul>(a, b); }
 Tensor div(const Tensor& a, const Tensor& b) {
     if (is_integral(a) && is_integral(b)) {
-        checks::same_dtype("div", "the second tensor", b, a);
+        const Prologue call("div", {takes::number("the first tensor", a), takes::number("the second tensor", b)});
         return binary<functor::Div>(promoted(a), promoted(b));
     }
     return binary<functor::Div>(a, b);
@@ -155,7 +151,7 @@ Tensor operator*(const Tensor& a, Scalar b) {
     return stay_integers(a, b) ? mul(a, number("mul", b, a)) : affine("mul", promoted(a), b.value(), no_shift);
 }
 Tensor operator/(const Tensor& a, Scalar b) {
-    checks::defined("div", "the tensor", a);
+    const Prologue call("div", {takes::any("the tensor", a)});
     const Tensor x = promoted(a);
     if (has_reciprocal(b.value(), x.dtype())) return affine("div", x, 1 / b.value(), no_shift);
     return div(x, number("div", b, x));

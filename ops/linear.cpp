@@ -4,8 +4,8 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/linear_operations.h"
+#include "lockstep/ops/internal/prologue.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/runtime/tape.h"
 
@@ -38,11 +38,10 @@ Tensor product(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-Tensor matmul(const Tensor& a, const Tensor& b) {
-    const PublicCall call("matmul");
-    checks::floating("matmul", "the first tensor", a);
-    checks::floating("matmul", "the second tensor", b);
-    checks::same_dtype("matmul", "the second tensor", b, a);
+Tensor matmul(const Tensor& given_a, const Tensor& given_b) {
+    const Prologue call("matmul",
+                        {takes::floating("the first tensor", given_a), takes::floating("the second tensor", given_b)});
+    const Tensor &a = call[0], &b = call[1];
     const auto refuse = [&](const char* why) {
         throw InvalidArgument(fmt::format("matmul: {} x {}: {}", a.shape().str(), b.shape().str(), why));
     };
@@ -58,12 +57,10 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
     return product(a, b);
 }
 
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-    const PublicCall call("linear");
-    checks::floating("linear", "input", x);
-    checks::floating("linear", "weight", weight);
-    checks::same_dtype("linear", "weight", weight, x);
-    checks::same_dtype("linear", "bias", bias, x);
+Tensor linear(const Tensor& given_x, const Tensor& given_weight, const Tensor& given_bias) {
+    const Prologue call("linear", {takes::floating("input", given_x), takes::floating("weight", given_weight),
+                                   takes::optional("bias", given_bias)});
+    const Tensor &x = call[0], &weight = call[1], &bias = call[2];
     checks::dims("linear", "weight", weight, 2, "(out, in)");
     if (x.dims() < 1 || x.size(-1) != weight.size(1))
         throw InvalidArgument(

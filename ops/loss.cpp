@@ -5,6 +5,7 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/loss_operations.h"
+#include "lockstep/ops/internal/prologue.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/eager_reports.h"
 #include "lockstep/runtime/internal/public_call.h"
@@ -55,9 +56,11 @@ private:
     Device device_ = Device::host();
 };
 
-Loss nll(const char* name, const Tensor& input, const Tensor& target, const NllOptions& options) {
-    checks::floating(name, "input", input);
-    checks::defined(name, "target", target);
+Loss nll(const char* name, const Tensor& given_input, const Tensor& given_target, const NllOptions& options) {
+    const Prologue call(name,
+                        {takes::floating("input", given_input), takes::any("target", given_target),
+                         takes::optional("weight", MeetingPlace(given_input, given_target).bring(options.weight))});
+    const Tensor &input = call[0], &target = call[1], &weight = call[2];
     checks::dims(name, "input", input, 2, "a batch of rows, (N, C)");
     if (target.dtype() != DType::i64)
         throw InvalidArgument(
@@ -66,8 +69,6 @@ Loss nll(const char* name, const Tensor& input, const Tensor& target, const NllO
     if (!(target.shape() == Shape{input.size(0)}))
         throw InvalidArgument(fmt::format("{}: target {} and input {}: the target must be ({},), a class for each row",
                                           name, target.shape().str(), input.shape().str(), input.size(0)));
-    const Tensor weight = MeetingPlace(input, target).bring(options.weight);
-    checks::same_dtype(name, "weight", weight, input);
     checks::vector_of(name, "weight", weight, input.size(1), "class");
     if (weight.defined() && weight.requires_grad())
         throw InvalidArgument(fmt::format("{}: class weights are constants; pass weight.detach()", name));
@@ -94,9 +95,9 @@ Loss NllLoss::operator()(const Tensor& input, const Tensor& target) const {
     return nll("nll_loss", place.bring(input), place.bring(target), options);
 }
 
-Loss CrossEntropyLoss::operator()(const Tensor& input, const Tensor& target) const {
-    const PublicCall call("cross_entropy");
-    checks::floating("cross_entropy", "input", input);
+Loss CrossEntropyLoss::operator()(const Tensor& given, const Tensor& target) const {
+    const Prologue call("cross_entropy", {takes::floating("input", given)});
+    const Tensor& input = call[0];
     checks::dims("cross_entropy", "input", input, 2, "a batch of rows, (N, C)");
     const MeetingPlace place(input, target);
     return nll("cross_entropy", log_softmax(place.bring(input), 1), place.bring(target), options);
@@ -104,12 +105,11 @@ Loss CrossEntropyLoss::operator()(const Tensor& input, const Tensor& target) con
 
 Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {
     constexpr const char* name = "mse_loss";
-    const PublicCall call(name);
-    checks::floating(name, "input", first);
-    checks::floating(name, "target", second);
+    const PublicCall bringing(name);
     const MeetingPlace place(first, second);
-    const Tensor input = place.bring(first), target = place.bring(second);
-    checks::same_dtype(name, "target", target, input);
+    const Prologue call(name,
+                        {takes::floating("input", place.bring(first)), takes::floating("target", place.bring(second))});
+    const Tensor &input = call[0], &target = call[1];
     if (!(input.shape() == target.shape()))
         throw InvalidArgument(fmt::format("mse_loss: input {} and target {} must be of one shape", input.shape().str(),
                                           target.shape().str()));
@@ -128,9 +128,9 @@ Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {
     return Loss(std::move(term));
 }
 
-Loss mean_loss(const Tensor& e) {
-    const PublicCall call("mean_loss");
-    checks::floating("mean_loss", "the tensor", e);
+Loss mean_loss(const Tensor& given) {
+    const Prologue call("mean_loss", {takes::floating("the tensor", given)});
+    const Tensor& e = call[0];
     if (e.dims() == 0)
         throw InvalidArgument(
             "mean_loss: a scalar does not say how many elements it is the mean or sum of; pass the loss of every "
@@ -138,9 +138,9 @@ Loss mean_loss(const Tensor& e) {
     return Loss({sum(e), Tensor::full({}, static_cast<double>(e.numel()), e.dtype(), e.device()), 1});
 }
 
-Loss sum_loss(const Tensor& e) {
-    const PublicCall call("sum_loss");
-    checks::floating("sum_loss", "the tensor", e);
+Loss sum_loss(const Tensor& given) {
+    const Prologue call("sum_loss", {takes::floating("the tensor", given)});
+    const Tensor& e = call[0];
     if (e.dims() == 0 || (Trace::current() && !e.is_batch()))
         throw InvalidArgument(fmt::format(
             "sum_loss: dimension 0 of {} is not the batch, so every shard would add the sum once more; pass "

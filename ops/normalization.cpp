@@ -3,8 +3,8 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/normalization_operations.h"
+#include "lockstep/ops/internal/prologue.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/runtime/tape.h"
 
@@ -37,16 +37,12 @@ void update_running(const Tensor& stats, const Tensor& mean, const Tensor& varia
 
 void check(const Tensor& x, const Tensor& mean, const Tensor& variance, const Tensor& weight, const Tensor& bias,
            const BatchNormOptions& options) {
-    checks::floating(op_name, "input", x);
     checks::dims(op_name, "input", x, 4, "(N, C, H, W)");
     const struct {
         const char* name;
         const Tensor& tensor;
     } vectors[] = {{"running_mean", mean}, {"running_var", variance}, {"weight", weight}, {"bias", bias}};
-    for (const auto& [name, tensor] : vectors) {
-        checks::same_dtype(op_name, name, tensor, x);
-        checks::vector_of(op_name, name, tensor, x.size(1), "channel");
-    }
+    for (const auto& [name, tensor] : vectors) checks::vector_of(op_name, name, tensor, x.size(1), "channel");
     if (mean.defined() != variance.defined())
         throw InvalidArgument("batch_norm: running_mean and running_var must be given both or neither");
     if (!(options.eps > 0)) throw InvalidArgument(fmt::format("batch_norm: eps {} must be positive", options.eps));
@@ -60,9 +56,12 @@ void check(const Tensor& x, const Tensor& mean, const Tensor& variance, const Te
 
 }  // namespace
 
-Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var, const Tensor& weight,
-                  const Tensor& bias, const BatchNormOptions& options) {
-    const PublicCall call(op_name);
+Tensor batch_norm(const Tensor& given_x, const Tensor& given_mean, const Tensor& given_var, const Tensor& given_weight,
+                  const Tensor& given_bias, const BatchNormOptions& options) {
+    const Prologue call(op_name, {takes::floating("input", given_x), takes::optional("running_mean", given_mean),
+                                  takes::optional("running_var", given_var), takes::optional("weight", given_weight),
+                                  takes::optional("bias", given_bias)});
+    const Tensor &x = call[0], &running_mean = call[1], &running_var = call[2], &weight = call[3], &bias = call[4];
     check(x, running_mean, running_var, weight, bias, options);
     const std::int64_t channels = x.size(1);
     const bool own_stats = options.training || !running_mean.defined();

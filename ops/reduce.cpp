@@ -3,10 +3,10 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/indexing_operations.h"
+#include "lockstep/ops/internal/prologue.h"
 #include "lockstep/ops/internal/reduce_to.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
-#include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/runtime/tape.h"
 
@@ -73,15 +73,15 @@ Tensor reduce_to(const Tensor& x, const Shape& shape) {
     return sums.reshape(shape);
 }
 
-Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) {
-    const PublicCall call("sum");
-    checks::floating("sum", "the tensor", x);
+Tensor sum(const Tensor& given, const Dims& dims, bool keepdim) {
+    const Prologue call("sum", {takes::floating("the tensor", given)});
+    const Tensor& x = call[0];
     return sum_bits(x, dim_bits("sum", x, dims), keepdim);
 }
 
-Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
-    const PublicCall call("mean");
-    checks::floating("mean", "the tensor", x);
+Tensor mean(const Tensor& given, const Dims& dims, bool keepdim) {
+    const Prologue call("mean", {takes::floating("the tensor", given)});
+    const Tensor& x = call[0];
     const std::uint32_t bits = dim_bits("mean", x, dims);
     std::int64_t count = 1;
     for (int i = 0; i < x.dims(); ++i)
@@ -89,9 +89,9 @@ Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
     return sum_bits(x, bits, keepdim) * (1.0 / static_cast<double>(count));
 }
 
-Tensor argmax(const Tensor& x, std::optional<int> dim, bool keepdim) {
-    const PublicCall call("argmax");
-    checks::floating("argmax", "the tensor", x);
+Tensor argmax(const Tensor& given, std::optional<int> dim, bool keepdim) {
+    const Prologue call("argmax", {takes::floating("the tensor", given)});
+    const Tensor& x = call[0];
     const Tensor source = dim ? x.detach() : x.detach().reshape({x.numel()});
     const int along = dim ? wrap_dim(*dim, x.dims(), "argmax") : 0;
     if (source.dims() == 0) return Tensor::zeros({}, DType::i64, x.device());
@@ -113,13 +113,10 @@ Tensor argmax(const Tensor& x, std::optional<int> dim, bool keepdim) {
     return tagged(y, batch);
 }
 
-Tensor cat(const std::vector<Tensor>& tensors, int dim) {
-    const PublicCall call("cat");
+Tensor cat(const std::vector<Tensor>& given, int dim) {
+    const Prologue call("cat", "a tensor", given, Prologue::Dtypes::alike);
+    const std::vector<Tensor>& tensors = call.tensors();
     if (tensors.empty()) throw InvalidArgument("cat: an empty list of tensors; give at least one");
-    for (const Tensor& tensor : tensors) {
-        checks::floating("cat", "a tensor", tensor);
-        checks::same_dtype("cat", "a tensor", tensor, tensors[0]);
-    }
     Shape shape = tensors[0].shape();
     if (shape.dims() == 0) throw InvalidArgument("cat: scalars cannot be put one after another; reshape them to (1)");
     const int along = wrap_dim(dim, shape.dims(), "cat");
@@ -156,8 +153,8 @@ Tensor cat(const std::vector<Tensor>& tensors, int dim) {
 }
 
 Tensor flatten(const Tensor& x, int start_dim, int end_dim) {
-    checks::defined("flatten", "the tensor", x);
-    return x.flatten(start_dim, end_dim);
+    const Prologue call("flatten", {takes::any("the tensor", x)});
+    return call[0].flatten(start_dim, end_dim);
 }
 
 }  // namespace lockstep

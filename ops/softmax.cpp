@@ -1,7 +1,7 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/loss_operations.h"
-#include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/ops/internal/prologue.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/runtime/tape.h"
 
@@ -10,9 +10,9 @@ namespace lockstep {
 namespace {
 
 template <bool logarithm>
-Tensor softmax_along(const char* name, const Tensor& x, int dim) {
-    const PublicCall call(name);
-    checks::floating(name, "input", x);
+Tensor softmax_along(const char* name, const Tensor& given, int dim) {
+    const Prologue call(name, {takes::floating("input", given)});
+    const Tensor& x = call[0];
     const int along = wrap_dim(dim, x.dims(), name);
     const Tensor y = apply_one(SoftmaxForward<logarithm>{along}, {x}, like(x));
     if (needs_tape({x}))

@@ -1,20 +1,20 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checks.h"
+#include "lockstep/ops/internal/prologue.h"
 #include "lockstep/ops/internal/shard_operations.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
-std::vector<Tensor> sum_over_shards(const std::vector<Tensor>& tensors) {
-    const PublicCall call("sum_over_shards");
+std::vector<Tensor> sum_over_shards(const std::vector<Tensor>& given) {
+    const Prologue call("sum_over_shards", "a tensor", given, Prologue::Dtypes::any);
+    const std::vector<Tensor>& tensors = call.tensors();
     if (tensors.empty()) throw InvalidArgument("sum_over_shards: an empty list of tensors; give at least one");
     std::vector<Output> outputs;
     std::vector<bool> wanted;
     for (const Tensor& tensor : tensors) {
-        checks::floating("sum_over_shards", "a tensor", tensor);
         outputs.emplace_back(shaped(tensor, tensor.shape()));
         wanted.push_back(tensor.requires_grad());
     }

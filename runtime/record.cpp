@@ -9,6 +9,7 @@
 
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/backend.h"
+#include "lockstep/runtime/internal/common_device.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/internal/eager_reports.h"
 #include "lockstep/runtime/internal/eager_state.h"
@@ -247,6 +248,16 @@ bool ComputeScope::deterministic() { return scope_deterministic; }
 
 ConvAlgorithm ComputeScope::convolution() { return scope_convolution ? *scope_convolution : default_conv_algorithm(); }
 
+// ---- devices ----------------------------------------------------------------------------------------------------
+
+void CommonDevice::take(const Tensor& tensor) {
+    if (!tensor.defined()) return;
+    if (!device_) device_ = tensor.device();
+    if (*device_ != tensor.device())
+        throw InvalidArgument(fmt::format("{}: tensors on different devices, {} and {}; move one with .to(device)",
+                                          called_, device_->str(), tensor.device().str()));
+}
+
 // ---- apply ------------------------------------------------------------------------------------------------------
 
 namespace {
@@ -254,17 +265,10 @@ namespace {
 /// Device of the defined inputs and written outputs; the host where there are none.
 Device common_device(const Operation& operation, const std::vector<Tensor>& inputs,
                      const std::vector<Output>& outputs) {
-    std::optional<Device> device;
-    const auto look = [&](const Tensor& tensor) {
-        if (!tensor.defined()) return;
-        if (!device) device = tensor.device();
-        if (*device != tensor.device())
-            throw InvalidArgument(fmt::format("{}: tensors on different devices, {} and {}; move one with .to(device)",
-                                              called(operation), device->str(), tensor.device().str()));
-    };
-    for (const Tensor& input : inputs) look(input);
-    for (const Output& output : outputs) look(output.target);
-    return device.value_or(Device::host());
+    CommonDevice common(called(operation));
+    for (const Tensor& input : inputs) common.take(input);
+    for (const Output& output : outputs) common.take(output.target);
+    return common.device();
 }
 
 /// A tensor without value belongs to the trace that made it, and nowhere else.

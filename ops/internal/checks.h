@@ -1,18 +1,13 @@
-// What operations demand of their arguments, with messages that name the operation and the shapes.
+// Which shapes functions demand of their tensors, with messages that name the function and the shapes. Dtypes and
+// devices: prologue.h.
 #pragma once
 
 #include "lockstep/runtime/tensor.h"
 
 namespace lockstep::checks {
 
-/// Throws InvalidArgument when `tensor` is undefined.
-void defined(const char* operation, const char* argument, const Tensor& tensor);
-/// Throws InvalidArgument unless `tensor` is defined and of a dtype that is computed with: f32 or f64.
-void floating(const char* operation, const char* argument, const Tensor& tensor);
 /// Throws InvalidArgument unless `tensor` has as many dimensions as `layout` names: "(N, C, H, W)".
 void dims(const char* operation, const char* argument, const Tensor& tensor, int count, const char* layout);
-/// Throws InvalidArgument unless `tensor` is undefined or has `reference`'s dtype.
-void same_dtype(const char* operation, const char* argument, const Tensor& tensor, const Tensor& reference);
 /// Throws InvalidArgument unless `tensor` is undefined or of shape (`size`).
 void vector_of(const char* operation, const char* argument, const Tensor& tensor, std::int64_t size, const char* what);
 
