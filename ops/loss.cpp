@@ -117,10 +117,11 @@ Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {
     if (needs_tape({input, target}))
         put_on_tape(name, {input, target}, {numerator},
                     [a = SavedTensor(input, name), b = SavedTensor(target, name), dx = like(input),
-                     input_wanted = input.requires_grad(),
-                     target_wanted = target.requires_grad()](const std::vector<Tensor>& gradients) {
+                     input_wanted = input.requires_grad(), target_wanted = target.requires_grad(),
+                     target_batch = target.is_batch()](const std::vector<Tensor>& gradients) {
                         const Tensor da = apply_one(SquaredErrorBackward{}, {gradients[0], a.get(), b.get()}, dx);
-                        return std::vector<Tensor>{input_wanted ? da : Tensor(), target_wanted ? neg(da) : Tensor()};
+                        return std::vector<Tensor>{input_wanted ? da : Tensor(),
+                                                   target_wanted ? tagged(neg(da), target_batch) : Tensor()};
                     });
     Loss::Term term{numerator, {}, 1};
     if (reduction == Reduction::mean)

@@ -136,15 +136,17 @@ Tensor cat(const std::vector<Tensor>& given, int dim) {
     if (!needs_tape(tensors)) return y;
     struct Part {
         std::int64_t size;
-        bool wanted;
+        bool wanted, batch;
     };
     std::vector<Part> parts;
-    for (const Tensor& tensor : tensors) parts.push_back({tensor.size(along), tensor.requires_grad()});
+    for (const Tensor& tensor : tensors)
+        parts.push_back({tensor.size(along), tensor.requires_grad(), tensor.is_batch()});
     put_on_tape("cat", tensors, {y}, [along, parts](const std::vector<Tensor>& gradients) {
         std::vector<Tensor> result;
         std::int64_t start = 0;
         for (const Part& part : parts) {
-            result.push_back(part.wanted ? gradients[0].slice(along, start, start + part.size) : Tensor());
+            result.push_back(part.wanted ? tagged(gradients[0].slice(along, start, start + part.size), part.batch)
+                                         : Tensor());
             start += part.size;
         }
         return result;

@@ -13,14 +13,15 @@ std::vector<Tensor> sum_over_shards(const std::vector<Tensor>& given) {
     const std::vector<Tensor>& tensors = call.tensors();
     if (tensors.empty()) throw InvalidArgument("sum_over_shards: an empty list of tensors; give at least one");
     std::vector<Output> outputs;
-    std::vector<bool> wanted;
+    std::vector<bool> wanted, batch;
     for (const Tensor& tensor : tensors) {
         outputs.emplace_back(shaped(tensor, tensor.shape()));
         wanted.push_back(tensor.requires_grad());
+        batch.push_back(tensor.is_batch());
     }
     const std::vector<Tensor> sums = apply(make_operation(SumOverShards{}), tensors, outputs);
     if (needs_tape(tensors))
-        put_on_tape("sum_over_shards", tensors, sums, [wanted](const std::vector<Tensor>& gradients) {
+        put_on_tape("sum_over_shards", tensors, sums, [wanted, batch](const std::vector<Tensor>& gradients) {
             // All shards hold the same tape, so the same gradients come on each of them.
             std::vector<Tensor> result(gradients.size());
             std::vector<Tensor> come;
@@ -30,7 +31,7 @@ std::vector<Tensor> sum_over_shards(const std::vector<Tensor>& given) {
             const std::vector<Tensor> added = sum_over_shards(come);
             std::size_t next = 0;
             for (std::size_t i = 0; i < gradients.size(); ++i)
-                if (wanted[i] && gradients[i].defined()) result[i] = added[next++];
+                if (wanted[i] && gradients[i].defined()) result[i] = tagged(added[next++], batch[i]);
             return result;
         });
     return sums;

@@ -10,6 +10,14 @@ bool Op::has_gradient() const {
     return std::any_of(list.begin(), list.end(), [](const Input& input) { return input.gradient; });
 }
 
+bool Op::hands_on_batch(std::size_t input) const {
+    const std::vector<Input> list = inputs();
+    std::vector<Array> in;
+    for (std::size_t i = 0; i < list.size(); ++i) in.push_back(make_values(list[i], static_cast<std::uint32_t>(i)));
+    const Sizes &from = list[input].shape, to = reference(in).shape;
+    return input == 0 && !to.empty() && from[0] == to[0];
+}
+
 std::vector<Array> Op::reference_gradients(const std::vector<Array>& in, const Array& dy) const {
     std::vector<bool> wanted;
     for (const Input& input : inputs()) wanted.push_back(input.gradient);

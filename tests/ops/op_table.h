@@ -1,5 +1,6 @@
 // The op table: one entry for every operation and set of attributes and shapes. test_ops.cpp runs each on every kind of
-// device against double-precision loops, values and gradients; dump_ops.cpp writes it out for PyTorch
+// device against double-precision loops, values and gradients, with inputs that lie in every way and are tagged as a
+// batch; dump_ops.cpp writes it out for PyTorch
 // (tests/pytorch/check_ops.py). To add an operation: a struct in one of the op_table_*.cpp and its entries at the end
 // of that file.
 #pragma once
@@ -47,6 +48,11 @@ public:
     virtual double bound() const { return f32_bound; }
     /// Infinities, NaN and the like: finite differences say nothing there.
     virtual bool is_special() const { return false; }
+    /// Whether the result is tagged as a batch when this input alone is: dimension 0 of it is that of the result. Here:
+    /// the first input where they are of one size.
+    virtual bool hands_on_batch(std::size_t input) const;
+    /// Whether the result lies as the first input does, in a layout of the backend's too: nothing is reordered.
+    virtual bool keeps_layout() const { return false; }
     /// Gradients of sum(dy * y); finite differences of the reference unless there is something quicker.
     virtual std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const;
     bool has_gradient() const;

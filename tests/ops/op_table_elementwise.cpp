@@ -48,6 +48,14 @@ struct BinaryOp final : Op {
             return x + y;
         });
     }
+    bool hands_on_batch(std::size_t input) const override {
+        const Sizes &from = input == 0 ? a : b, &other = input == 0 ? b : a;
+        return from.size() >= other.size() && (from.size() > other.size() || from[0] >= other[0]);
+    }
+    /// A factor for each channel of each row. (Of inputs that both lie so the other kinds keep it too.)
+    bool keeps_layout() const override {
+        return kind == Arithmetic::mul && a.size() == 4 && b == Sizes{a[0], a[1], 1, 1};
+    }
 };
 
 /// A function of one tensor.
@@ -65,6 +73,7 @@ struct UnaryOp final : Op {
     std::vector<Input> inputs() const override { return {{shape, values}}; }
     Tensor run(const std::vector<Tensor>& in) const override { return function(in[0]); }
     Array reference(const std::vector<Array>& in) const override { return reference::map(in[0], loop); }
+    bool keeps_layout() const override { return expression != "7 / a"; }  // that is one of two tensors
 };
 
 /// Masks are drawn by counter, so the loop draws them again: element e of the mask has counter e where dimension 0 is
@@ -96,6 +105,7 @@ struct DropoutOp final : Op {
         }
         return y;
     }
+    bool keeps_layout() const override { return channels; }
 };
 
 }  // namespace

@@ -35,6 +35,9 @@ struct SumOp final : Op {
     Tensor run(const std::vector<Tensor>& in) const override {
         return is_mean ? mean(in[0], dims, keepdim) : sum(in[0], dims, keepdim);
     }
+    bool hands_on_batch(std::size_t) const override {
+        return !dims.empty() && std::find(dims.begin(), dims.end(), 0) == dims.end();
+    }
     Array reference(const std::vector<Array>& in) const override {
         std::vector<std::size_t> over;
         for (const int dim : dims)
@@ -63,6 +66,7 @@ struct ArgMaxOp final : Op {
     std::string torch() const override { return fmt::format("a.argmax({}, keepdim=True)", dim); }
     std::vector<Input> inputs() const override { return {{shape, Values::any, false}}; }
     Tensor run(const std::vector<Tensor>& in) const override { return argmax(in[0], dim, true); }
+    bool hands_on_batch(std::size_t) const override { return dim != 0; }
     Array reference(const std::vector<Array>& in) const override {
         return reference::argmax(in[0], static_cast<std::size_t>(dim < 0 ? dim + static_cast<int>(shape.size()) : dim));
     }
@@ -79,6 +83,8 @@ struct CatOp final : Op {
     }
     std::vector<Input> inputs() const override { return {parts.begin(), parts.end()}; }
     Tensor run(const std::vector<Tensor>& in) const override { return cat(in, dim); }
+    /// Along dimension 0 rows of several batches stand behind each other.
+    bool hands_on_batch(std::size_t) const override { return dim != 0; }
     Array reference(const std::vector<Array>& in) const override {
         return reference::cat(in, static_cast<std::size_t>(dim));
     }
@@ -114,6 +120,7 @@ struct MatMulOp final : Op {
     std::string torch() const override { return "a @ b"; }
     std::vector<Input> inputs() const override { return {{a}, {b}}; }
     Tensor run(const std::vector<Tensor>& in) const override { return matmul(in[0], in[1]); }
+    bool hands_on_batch(std::size_t input) const override { return input == 0 ? a.size() >= b.size() : b.size() == 3; }
     Array reference(const std::vector<Array>& in) const override { return reference::matmul(in[0], in[1]); }
 };
 
@@ -123,6 +130,7 @@ struct SumOverShardsOp final : Op {
     std::string torch() const override { return ""; }
     std::vector<Input> inputs() const override { return {{{3, 5}}}; }
     Tensor run(const std::vector<Tensor>& in) const override { return sum_over_shards(in[0]); }
+    bool hands_on_batch(std::size_t) const override { return false; }
     Array reference(const std::vector<Array>& in) const override { return in[0]; }
 };
 
