@@ -151,6 +151,11 @@ struct BatchNormOptions {
 Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var, const Tensor& weight = {},
                   const Tensor& bias = {}, const BatchNormOptions& options = {});
 
+/// Normalises the last dimensions of x, which are `normalized_shape`, with their mean and biased variance, times
+/// weight, plus bias, of that shape (undefined: 1 and 0).
+Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& weight = {}, const Tensor& bias = {},
+                  double eps = 1e-5);
+
 /// exp(x) / sum(exp(x)) along `dim`.
 Tensor softmax(const Tensor& x, int dim);
 /// x - log(sum(exp(x))) along `dim`.

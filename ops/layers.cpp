@@ -102,6 +102,19 @@ Tensor BatchNorm2d::forward(const Tensor& x) const {
     return y;
 }
 
+LayerNorm::LayerNorm(const Shape& normalized, const LayerNormOptions& options)
+    : normalized_shape(normalized), eps(options.eps) {
+    if (normalized.empty()) throw InvalidArgument("LayerNorm: normalized_shape has no dimensions; name at least one");
+    for (const std::int64_t size : normalized) require_positive("LayerNorm", "a size of normalized_shape", size);
+    if (!(eps >= 0)) throw InvalidArgument(fmt::format("LayerNorm: eps {} must not be negative", eps));
+    if (options.elementwise_affine) weight.emplace(Tensor::full(normalized, 1));
+    if (options.elementwise_affine && options.bias) bias.emplace(Tensor::zeros(normalized));
+}
+
+Tensor LayerNorm::forward(const Tensor& x) const {
+    return layer_norm(x, normalized_shape, value_or_none(weight), value_or_none(bias), eps);
+}
+
 Dropout::Dropout(double probability) : p(require_probability("Dropout", probability)) {}
 
 Dropout2d::Dropout2d(double probability) : p(require_probability("Dropout2d", probability)) {}

@@ -90,6 +90,27 @@ void convert_sync_batchnorm(Model& model) {
     detail::visit_module(detail::NoName(), model, convert);
 }
 
+struct LayerNormOptions {
+    double eps = 1e-5;
+    bool elementwise_affine = true;  ///< weight is there, and bias where that is wanted
+    bool bias = true;
+};
+
+/// torch.nn.LayerNorm over the last dimensions, which are `normalized_shape`. weight 1, bias 0.
+struct LayerNorm {
+    explicit LayerNorm(const Shape& normalized, const LayerNormOptions& options = {});
+    explicit LayerNorm(std::int64_t features, const LayerNormOptions& options = {})
+        : LayerNorm(Shape{features}, options) {}
+
+    std::optional<Parameter> weight, bias;
+    Shape normalized_shape;
+    double eps;
+    LOCKSTEP_MEMBERS(weight, bias)
+
+    Tensor forward(const Tensor& x) const;
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
 /// torch.nn.Dropout.
 struct Dropout {
     explicit Dropout(double probability = 0.5);

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/normalization_operations.h"
@@ -99,6 +101,63 @@ Tensor batch_norm(const Tensor& given_x, const Tensor& given_mean, const Tensor&
                     return result;
                 });
     return y;
+}
+
+namespace {
+
+void check_layer(const Tensor& x, const Shape& layer, const Tensor& weight, const Tensor& bias, double eps) {
+    bool last = layer.dims() > 0 && layer.dims() <= x.dims();
+    for (int i = 1; last && i <= layer.dims(); ++i) last = x.size(-i) == layer[layer.dims() - i];
+    if (!last)
+        throw InvalidArgument(fmt::format("layer_norm: normalized_shape {} must be the last dimensions of input {}",
+                                          layer.str(), x.shape().str()));
+    for (const auto& [name, tensor] : {std::pair<const char*, const Tensor&>("weight", weight), {"bias", bias}})
+        if (tensor.defined() && !(tensor.shape() == layer))
+            throw InvalidArgument(fmt::format("layer_norm: {} is {} but must be of normalized_shape {}", name,
+                                              tensor.shape().str(), layer.str()));
+    if (!(eps >= 0)) throw InvalidArgument(fmt::format("layer_norm: eps {} must not be negative", eps));
+}
+
+}  // namespace
+
+Tensor layer_norm(const Tensor& given_x, const Shape& normalized_shape, const Tensor& given_weight,
+                  const Tensor& given_bias, double eps) {
+    constexpr const char* name = "layer_norm";
+    const Prologue call(name, {takes::floating("input", given_x), takes::optional("weight", given_weight),
+                               takes::optional("bias", given_bias)});
+    const Tensor &x = call[0], &weight = call[1], &bias = call[2];
+    check_layer(x, normalized_shape, weight, bias, eps);
+    const int dims = normalized_shape.dims();
+    std::int64_t rows = 1;
+    for (int i = 0; i < x.dims() - dims; ++i) rows *= x.size(i);
+    const bool taped = needs_tape({x, weight, bias});
+    const Output statistic = taped ? Output(shaped(x, {rows})) : Output();
+    const auto made =
+        apply(make_operation(LayerNormForward{dims, eps}), {x, weight, bias}, {like(x), statistic, statistic});
+    if (!taped) return made[0];
+
+    const bool x_wanted = x.requires_grad();
+    const bool weight_wanted = weight.defined() && weight.requires_grad();
+    const bool bias_wanted = bias.defined() && bias.requires_grad();
+    put_on_tape(
+        name, {x, weight, bias}, {made[0]},
+        [=, input = SavedTensor(x, name), scale = SavedTensor(weight, name), mean = SavedTensor(made[1], name),
+         deviation = SavedTensor(made[2], name), dx = like(x),
+         of_layer = shaped(x, normalized_shape)](const std::vector<Tensor>& gradients) {
+            const std::vector<Tensor> in{gradients[0], input.get(), mean.get(), deviation.get()};
+            std::vector<Tensor> result(3);
+            if (x_wanted)
+                result[0] = apply_one(LayerNormBackwardData{dims}, {in[0], in[1], in[2], in[3], scale.get()}, dx);
+            if (weight_wanted || bias_wanted) {
+                const auto sums =
+                    apply(make_operation(LayerNormBackwardWeights{dims}), in,
+                          {weight_wanted ? Output(of_layer) : Output(), bias_wanted ? Output(of_layer) : Output()});
+                result[1] = sums[0];
+                result[2] = sums[1];
+            }
+            return result;
+        });
+    return made[0];
 }
 
 }  // namespace lockstep

@@ -14,6 +14,7 @@ void register_cpu_kernels(KernelTable& table) {
     add_convolution_kernels(table);
     add_pooling_kernels(table);
     add_batch_norm_kernels(table);
+    add_layer_norm_kernels(table);
     add_loss_kernels(table);
     add_update_kernels(table);
     add_gradient_kernels(table);

@@ -17,6 +17,7 @@ void add_linear_kernels(KernelTable& table);
 void add_convolution_kernels(KernelTable& table);
 void add_pooling_kernels(KernelTable& table);
 void add_batch_norm_kernels(KernelTable& table);
+void add_layer_norm_kernels(KernelTable& table);
 void add_loss_kernels(KernelTable& table);
 void add_update_kernels(KernelTable& table);
 void add_gradient_kernels(KernelTable& table);

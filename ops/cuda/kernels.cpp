@@ -11,6 +11,7 @@ void register_cuda_kernels(KernelTable& table) {
     cuda::add_reduction_kernels(table);
     cuda::add_loss_kernels(table);
     cuda::add_batch_norm_kernels(table);
+    cuda::add_layer_norm_kernels(table);
     cuda::add_pooling_kernels(table);
     cuda::add_update_kernels(table);
     cuda::add_optimizer_kernels(table);

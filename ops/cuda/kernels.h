@@ -13,6 +13,7 @@ void add_copy_kernels(KernelTable& table);
 void add_reduction_kernels(KernelTable& table);
 void add_loss_kernels(KernelTable& table);
 void add_batch_norm_kernels(KernelTable& table);
+void add_layer_norm_kernels(KernelTable& table);
 void add_pooling_kernels(KernelTable& table);
 void add_update_kernels(KernelTable& table);
 void add_optimizer_kernels(KernelTable& table);

@@ -1,4 +1,4 @@
-// Batch normalisation over (N, H, W).
+// Normalisation: of batches over (N, H, W), of layers over the last dimensions.
 #pragma once
 
 #include "lockstep/runtime/operation.h"
@@ -40,6 +40,24 @@ struct BatchNormUpdateRunning {
     static constexpr const char* name = "batch_norm_update_running";
     double momentum;
     bool commits() const { return true; }
+};
+/// The last `dims` dimensions of x are a layer of n elements, those before them rows.
+/// in: x, weight (n elements) or undefined (1), bias (n elements) or undefined (0); out: y = (x - mean) * deviation *
+/// weight + bias, mean (rows) or undefined, deviation (rows) or undefined: 1 / sqrt(biased variance + eps)
+struct LayerNormForward {
+    static constexpr const char* name = "layer_norm_forward";
+    int dims;
+    double eps;
+};
+/// in: dy, x, mean (rows), deviation (rows), weight or undefined; out: dx
+struct LayerNormBackwardData {
+    static constexpr const char* name = "layer_norm_backward_data";
+    int dims;
+};
+/// in: dy, x, mean (rows), deviation (rows); out: dweight or undefined, dbias or undefined
+struct LayerNormBackwardWeights {
+    static constexpr const char* name = "layer_norm_backward_weights";
+    int dims;
 };
 /// out (in place, i64 scalar): counter + 1. Runs when the step is good.
 struct IncrementCounter {

@@ -133,6 +133,45 @@ struct BatchNormOp final : Op {
     double bound() const override { return 2e-5; }
 };
 
+struct LayerNormOp final : Op {
+    LayerNormOp(Sizes x, std::size_t normalized, bool w, bool b)
+        : shape(std::move(x)),
+          layer(shape.end() - static_cast<std::ptrdiff_t>(normalized), shape.end()),
+          weight(w),
+          bias(b) {}
+    Sizes shape, layer;
+    bool weight, bias;
+    static constexpr double eps = 1e-3;
+
+    std::string name() const override {
+        return fmt::format("layer_norm of {} dimensions over {}{}{}", shape.size(), layer.size(),
+                           weight ? ", weight" : "", bias ? ", bias" : "");
+    }
+    std::string torch() const override {
+        return fmt::format("F.layer_norm(a, b.shape, {}, {}, {})", weight ? "b" : "None", bias ? "c" : "None", eps);
+    }
+    std::vector<Input> inputs() const override {
+        return {{shape}, {layer, Values::any, weight}, {layer, Values::any, bias}};
+    }
+    Tensor run(const std::vector<Tensor>& in) const override {
+        return layer_norm(in[0], to_shape(layer), weight ? in[1] : Tensor(), bias ? in[2] : Tensor(), eps);
+    }
+    Array reference(const std::vector<Array>& in) const override {
+        const std::ptrdiff_t size = in[1].size();
+        Array y(shape);
+        for (std::ptrdiff_t first = 0; first < y.size(); first += size) {
+            double mean = 0, variance = 0;
+            for (std::ptrdiff_t i = 0; i < size; ++i) mean += in[0][first + i] / static_cast<double>(size);
+            for (std::ptrdiff_t i = 0; i < size; ++i)
+                variance += (in[0][first + i] - mean) * (in[0][first + i] - mean) / static_cast<double>(size);
+            for (std::ptrdiff_t i = 0; i < size; ++i)
+                y[first + i] = (in[0][first + i] - mean) / std::sqrt(variance + eps) * (weight ? in[1][i] : 1) +
+                               (bias ? in[2][i] : 0);
+        }
+        return y;
+    }
+};
+
 struct SoftmaxOp final : Op {
     SoftmaxOp(bool log, Sizes x, int d) : logarithm(log), shape(std::move(x)), dim(d) {}
     bool logarithm;
@@ -193,6 +232,16 @@ void add_layers(Table& table) {
             table.push_back(std::make_unique<BatchNormOp>(Sizes{2, 16, 3, 4}, training, affine));
             table.push_back(std::make_unique<BatchNormOp>(Sizes{1, 10, 3, 5}, training, affine));
             table.push_back(std::make_unique<BatchNormOp>(Sizes{7, 1, 1, 1}, training, affine));
+        }
+    for (const bool weight : {true, false})
+        for (const bool bias : {true, false}) {
+            table.push_back(std::make_unique<LayerNormOp>(Sizes{5, 7}, 1, weight, bias));
+            table.push_back(std::make_unique<LayerNormOp>(Sizes{33, 1}, 1, weight, bias));
+            table.push_back(std::make_unique<LayerNormOp>(Sizes{9}, 1, weight, bias));
+            table.push_back(std::make_unique<LayerNormOp>(Sizes{2, 3, 5}, 1, weight, bias));
+            table.push_back(std::make_unique<LayerNormOp>(Sizes{3, 4, 5}, 2, weight, bias));
+            table.push_back(std::make_unique<LayerNormOp>(Sizes{2, 16, 3, 5}, 3, weight, bias));
+            table.push_back(std::make_unique<LayerNormOp>(Sizes{3, 1100}, 1, weight, bias));
         }
     for (const bool logarithm : {true, false}) {
         table.push_back(std::make_unique<SoftmaxOp>(logarithm, Sizes{5, 10}, 1));

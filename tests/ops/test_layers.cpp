@@ -75,6 +75,34 @@ TEST_CASE("the seed decides the initial values, drawn weight first") {
     CHECK(a.weight->to_vector<float>() != c.weight->to_vector<float>());
 }
 
+TEST_CASE("layer norm has PyTorch's parameters, and takes an empty batch") {
+    LayerNorm norm{{3, 5}};
+    std::vector<std::string> names;
+    for (const NamedTensor& named : named_tensors(norm)) names.push_back(named.name);
+    CHECK(names == std::vector<std::string>{"weight", "bias"});
+    CHECK(norm.weight->tensor().to_vector<float>() == std::vector<float>(15, 1));
+    CHECK(norm.bias->tensor().to_vector<float>() == std::vector<float>(15, 0));
+    CHECK(norm.eps == 1e-5);
+    CHECK_FALSE(LayerNorm(5, {.bias = false}).bias.has_value());
+    CHECK(LayerNorm(5, {.bias = false}).weight.has_value());
+    CHECK_FALSE(LayerNorm(5, {.elementwise_affine = false}).weight.has_value());
+    const Tensor x = Tensor::randn({4, 3, 5});
+    CHECK(norm(x).to_vector<float>() == layer_norm(x, {3, 5}).to_vector<float>());
+    const Tensor nothing = Tensor::zeros({0, 3, 5}).requires_grad_();
+    norm(nothing).backward(Tensor::zeros({0, 3, 5}));
+    CHECK(nothing.grad().shape() == Shape{0, 3, 5});
+    CHECK(norm.weight->tensor().grad().to_vector<float>() == std::vector<float>(15, 0));
+    CHECK(norm.bias->tensor().grad().to_vector<float>() == std::vector<float>(15, 0));
+    CHECK_THROWS_AS(LayerNorm(0), InvalidArgument);
+    CHECK_THROWS_AS(LayerNorm(Shape{}), InvalidArgument);
+    CHECK_THROWS_AS(LayerNorm(3, {.eps = -1}), InvalidArgument);
+    CHECK(message_of([&] { layer_norm(x, {3}); }) ==
+          "layer_norm: normalized_shape (3,) must be the last dimensions of input (4, 3, 5)");
+    CHECK(message_of([&] { layer_norm(x, {5}, Tensor::zeros({3})); }) ==
+          "layer_norm: weight is (3,) but must be of normalized_shape (5,)");
+    CHECK(message_of([&] { layer_norm(x, {5}, {}, {}, -1); }) == "layer_norm: eps -1 must not be negative");
+}
+
 TEST_CASE("layers do what their functions do") {
     const Tensor x = Tensor::randn({3, 4, 9, 8});
     const Conv2d conv{4, 6, 3, {.stride = {2, 1}, .padding = 1}};
