@@ -57,6 +57,62 @@ Tensor conv2d(const Tensor& given_x, const Tensor& given_weight, const Tensor& g
     return y;
 }
 
+namespace {
+
+/// What the gradient of a convolution leads to: all of its operations, with the image and the result exchanged.
+Tensor transposed_convolution(const Tensor& x, const Tensor& weight, const ConvGeometry& geometry, const Shape& shape) {
+    constexpr const char* name = "conv_transpose2d";
+    const Tensor y = apply_one(Conv2dBackwardData{geometry}, {x, weight}, shaped(x, shape, x.is_batch()));
+    if (!needs_tape({x, weight})) return y;
+    const bool x_wanted = x.requires_grad(), weight_wanted = weight.requires_grad();
+    SavedTensor input, weights;
+    if (weight_wanted) input = SavedTensor(x, name);
+    if (x_wanted) weights = SavedTensor(weight, name);
+    put_on_tape(name, {x, weight}, {y}, [=, dx = like(x), dw = like(weight)](const std::vector<Tensor>& gradients) {
+        std::vector<Tensor> result(2);
+        if (x_wanted) result[0] = apply_one(Conv2dForward{geometry}, {gradients[0], weights.get(), Tensor()}, dx);
+        if (weight_wanted)
+            result[1] =
+                apply(make_operation(Conv2dBackwardWeights{geometry}), {gradients[0], input.get()}, {dw, Output()})[0];
+        return result;
+    });
+    return y;
+}
+
+}  // namespace
+
+Tensor conv_transpose2d(const Tensor& given_x, const Tensor& given_weight, const Tensor& given_bias, Pair stride,
+                        Pair padding, Pair output_padding) {
+    constexpr const char* name = "conv_transpose2d";
+    const Prologue call(name, {takes::floating("input", given_x), takes::floating("weight", given_weight),
+                               takes::optional("bias", given_bias)});
+    const Tensor &x = call[0], &weight = call[1], &bias = call[2];
+    checks::dims(name, "input", x, 4, "(N, C, H, W)");
+    checks::dims(name, "weight", weight, 4, "(in channels, out channels, kernel height, kernel width)");
+    if (x.size(1) != weight.size(0))
+        throw InvalidArgument(
+            fmt::format("conv_transpose2d: input {} has {} channels, weight {} wants {}; give as many channels",
+                        x.shape().str(), x.size(1), weight.shape().str(), weight.size(0)));
+    checks::vector_of(name, "bias", bias, weight.size(1), "output channel");
+    if (stride.h < 1 || stride.w < 1 || padding.h < 0 || padding.w < 0)
+        throw InvalidArgument(
+            fmt::format("conv_transpose2d: stride ({}, {}) must be positive and padding ({}, {}) not negative",
+                        stride.h, stride.w, padding.h, padding.w));
+    if (output_padding.h < 0 || output_padding.w < 0 || output_padding.h >= stride.h || output_padding.w >= stride.w)
+        throw InvalidArgument(
+            fmt::format("conv_transpose2d: output_padding ({}, {}) must not be negative, and less than stride ({}, {})",
+                        output_padding.h, output_padding.w, stride.h, stride.w));
+    const Shape shape{x.size(0), weight.size(1),
+                      (x.size(2) - 1) * stride.h - 2 * padding.h + weight.size(2) + output_padding.h,
+                      (x.size(3) - 1) * stride.w - 2 * padding.w + weight.size(3) + output_padding.w};
+    if (x.size(2) < 1 || x.size(3) < 1 || shape[2] < 1 || shape[3] < 1 || weight.numel() == 0)
+        throw InvalidArgument(
+            fmt::format("conv_transpose2d: nothing is left of input {} with weight {} and padding ({}, {}); pad less",
+                        x.shape().str(), weight.shape().str(), padding.h, padding.w));
+    const Tensor y = transposed_convolution(x, weight, {stride.h, stride.w, padding.h, padding.w}, shape);
+    return bias.defined() ? add(y, bias.reshape({bias.size(0), 1, 1})) : y;
+}
+
 Tensor max_pool2d(const Tensor& given, Pair kernel_size, std::optional<Pair> stride, Pair padding) {
     const Prologue call("max_pool2d", {takes::floating("input", given)});
     const Tensor& x = call[0];

@@ -121,6 +121,12 @@ struct Pair {
 /// those of a sum of products and which spread NaN over tiles: docs/numerics.md has the figures, `LOCKSTEP_CONV=direct`
 /// and `EngineOptions::convolution` switch them off.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Pair stride = 1, Pair padding = 0);
+/// The gradient of conv2d as a function of its own: every element of x (N, C, H, W) adds its product with weight (C, K,
+/// kh, kw) to y, plus bias (K) or undefined. Out: (N, K, (H - 1) stride - 2 padding + kh + output_padding, ...);
+/// output_padding, less than the stride, says which of the sizes it is that conv2d makes H of. Not there: dilation,
+/// groups, an image without N. Algorithms are those of conv2d.
+Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Pair stride = 1,
+                        Pair padding = 0, Pair output_padding = 0);
 /// Largest element of every window of x (N, C, H, W); stride defaults to the window, which has at most 255 elements.
 /// Where several are largest, the first one takes the gradient. Not there: dilation, ceil_mode, return_indices, an
 /// image without N.

@@ -53,6 +53,16 @@ Tensor conv_weight(std::int64_t in, std::int64_t out, Pair kernel, const Conv2dO
     return uniform({out, in, kernel.h, kernel.w}, in * kernel.h * kernel.w);
 }
 
+Tensor conv_transpose_weight(std::int64_t in, std::int64_t out, Pair kernel, const ConvTranspose2dOptions& options) {
+    require_positive("ConvTranspose2d", "in_channels", in);
+    require_positive("ConvTranspose2d", "out_channels", out);
+    require_pair("ConvTranspose2d", "kernel_size", kernel, 1);
+    require_pair("ConvTranspose2d", "stride", options.stride, 1);
+    require_pair("ConvTranspose2d", "padding", options.padding, 0);
+    require_pair("ConvTranspose2d", "output_padding", options.output_padding, 0);
+    return uniform({in, out, kernel.h, kernel.w}, out * kernel.h * kernel.w);
+}
+
 template <class T>
 Tensor value_or_none(const std::optional<T>& member) {
     return member ? member->tensor() : Tensor();
@@ -75,6 +85,19 @@ Conv2d::Conv2d(std::int64_t in_channels, std::int64_t out_channels, Pair kernel_
 }
 
 Tensor Conv2d::forward(const Tensor& x) const { return conv2d(x, weight, value_or_none(bias), stride, padding); }
+
+ConvTranspose2d::ConvTranspose2d(std::int64_t in_channels, std::int64_t out_channels, Pair kernel_size,
+                                 const ConvTranspose2dOptions& options)
+    : weight(conv_transpose_weight(in_channels, out_channels, kernel_size, options)),
+      stride(options.stride),
+      padding(options.padding),
+      output_padding(options.output_padding) {
+    if (options.bias) bias.emplace(uniform({out_channels}, out_channels * kernel_size.h * kernel_size.w));
+}
+
+Tensor ConvTranspose2d::forward(const Tensor& x) const {
+    return conv_transpose2d(x, weight, value_or_none(bias), stride, padding, output_padding);
+}
 
 BatchNorm2d::BatchNorm2d(std::int64_t num_features, const BatchNorm2dOptions& o) : options(o) {
     require_positive("BatchNorm2d", "num_features", num_features);

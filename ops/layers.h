@@ -48,6 +48,28 @@ struct Conv2d {
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
+struct ConvTranspose2dOptions {
+    Pair stride = 1;
+    Pair padding = 0;
+    Pair output_padding = 0;
+    bool bias = true;
+};
+
+/// torch.nn.ConvTranspose2d. weight (in, out, kh, kw) and bias (out) ~ U(-1/sqrt(out kh kw), 1/sqrt(out kh kw)). Not
+/// there: an output_size for `forward`.
+struct ConvTranspose2d {
+    ConvTranspose2d(std::int64_t in_channels, std::int64_t out_channels, Pair kernel_size,
+                    const ConvTranspose2dOptions& options = {});
+
+    Parameter weight;
+    std::optional<Parameter> bias;
+    Pair stride, padding, output_padding;
+    LOCKSTEP_MEMBERS(weight, bias)
+
+    Tensor forward(const Tensor& x) const;
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
 struct BatchNorm2dOptions {
     double eps = 1e-5;
     double momentum = 0.1;

@@ -74,6 +74,75 @@ struct ConvOp final : Op {
     double bound() const override { return 5e-6; }
 };
 
+struct ConvTransposeOp final : Op {
+    ConvTransposeOp(Sizes x, Sizes w, Pair s, Pair p, Pair o, bool b)
+        : shape(std::move(x)), weight(std::move(w)), stride(s), padding(p), output_padding(o), bias(b) {}
+    Sizes shape, weight;
+    Pair stride, padding, output_padding;
+    bool bias;
+
+    std::string name() const override {
+        return fmt::format(
+            "conv_transpose2d {} channels to {}, {}x{}, stride ({}, {}), padding ({}, {}) and ({}, {}){}", shape[1],
+            weight[1], weight[2], weight[3], stride.h, stride.w, padding.h, padding.w, output_padding.h,
+            output_padding.w, bias ? ", bias" : "");
+    }
+    std::string torch() const override {
+        return fmt::format("F.conv_transpose2d(a, b, {}, stride=({}, {}), padding=({}, {}), output_padding=({}, {}))",
+                           bias ? "c" : "None", stride.h, stride.w, padding.h, padding.w, output_padding.h,
+                           output_padding.w);
+    }
+    std::vector<Input> inputs() const override {
+        std::vector<Input> list{{shape}, {weight}};
+        if (bias) list.push_back({{weight[1]}});
+        return list;
+    }
+    Tensor run(const std::vector<Tensor>& in) const override {
+        return conv_transpose2d(in[0], in[1], bias ? in[2] : Tensor(), stride, padding, output_padding);
+    }
+    Sizes result() const {
+        return {shape[0], weight[1], (shape[2] - 1) * stride.h - 2 * padding.h + weight[2] + output_padding.h,
+                (shape[3] - 1) * stride.w - 2 * padding.w + weight[3] + output_padding.w};
+    }
+    /// Calls f(x index, weight index, y index) for every product.
+    template <class F>
+    void for_each_product(F f) const {
+        const Sizes y = result();
+        reference::for_each_index(weight, [&](const Sizes& w) {
+            for (std::ptrdiff_t n = 0; n < shape[0]; ++n)
+                for (std::ptrdiff_t h = 0; h < shape[2]; ++h)
+                    for (std::ptrdiff_t c = 0; c < shape[3]; ++c) {
+                        const std::ptrdiff_t row = h * stride.h + w[2] - padding.h;
+                        const std::ptrdiff_t column = c * stride.w + w[3] - padding.w;
+                        if (row < 0 || row >= y[2] || column < 0 || column >= y[3]) continue;
+                        f(reference::position(shape, {n, w[0], h, c}), reference::position(weight, w),
+                          reference::position(y, {n, w[1], row, column}));
+                    }
+        });
+    }
+    Array reference(const std::vector<Array>& in) const override {
+        Array y(result());
+        const std::ptrdiff_t plane = y.shape[2] * y.shape[3];
+        for (std::ptrdiff_t i = 0; bias && i < y.size(); ++i) y[i] = in[2][i / plane % weight[1]];
+        for_each_product([&](auto x, auto w, auto to) { y[to] += in[0][x] * in[1][w]; });
+        return y;
+    }
+    std::vector<Array> reference_gradients(const std::vector<Array>& in, const Array& dy) const override {
+        std::vector<Array> gradients{Array(shape), Array(weight)};
+        for_each_product([&](auto x, auto w, auto from) {
+            gradients[0][x] += in[1][w] * dy[from];
+            gradients[1][w] += in[0][x] * dy[from];
+        });
+        if (!bias) return gradients;
+        gradients.emplace_back(Sizes{weight[1]});
+        const std::ptrdiff_t plane = dy.shape[2] * dy.shape[3];
+        for (std::ptrdiff_t i = 0; i < dy.size(); ++i) gradients[2][i / plane % weight[1]] += dy[i];
+        return gradients;
+    }
+    // As ConvOp's.
+    double bound() const override { return 5e-6; }
+};
+
 struct MaxPoolOp final : Op {
     MaxPoolOp(Sizes x, Pair k, Pair s, Pair p) : shape(std::move(x)), kernel(k), stride(s), padding(p) {}
     Sizes shape;
@@ -217,6 +286,16 @@ void add_layers(Table& table) {
         table.push_back(std::make_unique<ConvOp>(Sizes{2, 3, 8, 11}, Sizes{5, 3, 2, 4}, Pair{2, 3}, Pair{1, 2}, bias));
         table.push_back(std::make_unique<ConvOp>(Sizes{1, 1, 1, 1}, Sizes{1, 1, 1, 1}, 1, 0, bias));
         table.push_back(std::make_unique<ConvOp>(Sizes{2, 7, 5, 5}, Sizes{9, 7, 3, 3}, 1, 1, bias));
+
+        table.push_back(std::make_unique<ConvTransposeOp>(Sizes{2, 3, 4, 3}, Sizes{3, 5, 3, 3}, 1, 0, 0, bias));
+        table.push_back(std::make_unique<ConvTransposeOp>(Sizes{2, 16, 4, 5}, Sizes{16, 32, 3, 3}, 2, 1, 1, bias));
+        table.push_back(std::make_unique<ConvTransposeOp>(Sizes{2, 32, 4, 3}, Sizes{32, 16, 4, 4}, 2, 1, 0, bias));
+        table.push_back(std::make_unique<ConvTransposeOp>(Sizes{2, 16, 5, 6}, Sizes{16, 16, 3, 3}, 1, 1, 0, bias));
+        table.push_back(std::make_unique<ConvTransposeOp>(Sizes{2, 16, 3, 4}, Sizes{16, 16, 1, 1}, 1, 0, 0, bias));
+        table.push_back(std::make_unique<ConvTransposeOp>(Sizes{2, 10, 3, 4}, Sizes{10, 20, 2, 2}, 2, 0, 0, bias));
+        table.push_back(std::make_unique<ConvTransposeOp>(Sizes{2, 3, 4, 5}, Sizes{3, 2, 2, 5}, Pair{2, 3}, Pair{1, 2},
+                                                          Pair{1, 2}, bias));
+        table.push_back(std::make_unique<ConvTransposeOp>(Sizes{1, 1, 1, 1}, Sizes{1, 1, 1, 1}, 1, 0, 0, bias));
     }
     table.push_back(std::make_unique<MaxPoolOp>(Sizes{2, 1, 6, 8}, 2, 2, 0));
     table.push_back(std::make_unique<MaxPoolOp>(Sizes{1, 10, 7, 5}, 2, 2, 0));

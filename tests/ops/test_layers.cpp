@@ -103,6 +103,42 @@ TEST_CASE("layer norm has PyTorch's parameters, and takes an empty batch") {
     CHECK(message_of([&] { layer_norm(x, {5}, {}, {}, -1); }) == "layer_norm: eps -1 must not be negative");
 }
 
+TEST_CASE("transposed convolutions have PyTorch's weights and sizes") {
+    manual_seed(4);
+    const ConvTranspose2d up{16, 64, {3, 5}, {.stride = 2, .padding = 1, .output_padding = {1, 0}}};
+    CHECK(up.weight->shape() == Shape{16, 64, 3, 5});
+    CHECK(up.bias->tensor().shape() == Shape{64});
+    check_uniform(up.weight, 1 / std::sqrt(64.0 * 15));
+    check_uniform(*up.bias, 1 / std::sqrt(64.0 * 15));
+    CHECK_FALSE(ConvTranspose2d(1, 2, 3, {.bias = false}).bias.has_value());
+    const Tensor x = Tensor::randn({2, 16, 4, 5});
+    CHECK(up(x).shape() == Shape{2, 64, 8, 11});
+    CHECK(up(x).to_vector<float>() == conv_transpose2d(x, up.weight, *up.bias, 2, 1, {1, 0}).to_vector<float>());
+    // Of a batch without rows.
+    const Tensor nothing = Tensor::zeros({0, 16, 4, 5}).requires_grad_();
+    const Tensor y = up(nothing);
+    CHECK(y.shape() == Shape{0, 64, 8, 11});
+    y.backward(Tensor::zeros(y.shape()));
+    CHECK(up.weight->grad().to_vector<float>() == std::vector<float>(16 * 64 * 15, 0));
+    CHECK_THROWS_AS(ConvTranspose2d(0, 2, 3), InvalidArgument);
+    CHECK_THROWS_AS(ConvTranspose2d(1, 2, 3, {.stride = 0}), InvalidArgument);
+    CHECK_THROWS_AS(ConvTranspose2d(1, 2, 3, {.output_padding = -1}), InvalidArgument);
+    const Tensor w = Tensor::zeros({16, 3, 2, 2});
+    CHECK(message_of([&] {
+              conv_transpose2d(Tensor::zeros({1, 3, 2, 2}), w);
+          }) ==
+          "conv_transpose2d: input (1, 3, 2, 2) has 3 channels, weight (16, 3, 2, 2) wants 16; give as many channels");
+    CHECK(message_of([&] { conv_transpose2d(x, w, {}, 2, 0, 2); }) ==
+          "conv_transpose2d: output_padding (2, 2) must not be negative, and less than stride (2, 2)");
+    CHECK(message_of([&] { conv_transpose2d(x, w, Tensor::zeros({16})); }) ==
+          "conv_transpose2d: bias is (16,) but must be (3,), one for each output channel");
+    CHECK(message_of([&] { conv_transpose2d(x, w, {}, 1, 3); }) ==
+          "conv_transpose2d: nothing is left of input (2, 16, 4, 5) with weight (16, 3, 2, 2) and padding (3, 3); pad "
+          "less");
+    CHECK(message_of([&] { conv_transpose2d(x, w, {}, 0); }) ==
+          "conv_transpose2d: stride (0, 0) must be positive and padding (0, 0) not negative");
+}
+
 TEST_CASE("layers do what their functions do") {
     const Tensor x = Tensor::randn({3, 4, 9, 8});
     const Conv2d conv{4, 6, 3, {.stride = {2, 1}, .padding = 1}};
