@@ -24,6 +24,11 @@ private:
     static inline thread_local const char* current_ = nullptr;
 };
 
+class Operation;
+
+/// What the caller's program has called, as far as is known: else the operation.
+std::string_view called(const Operation& operation);
+
 /// How messages call `operation` ("nll_forward") that works for `call` ("cross_entropy", or null): "conv2d_forward"
 /// says enough, otherwise both, "cross_entropy (nll_forward)".
 std::string call_and_operation(const char* call, std::string_view operation);
