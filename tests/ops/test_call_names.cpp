@@ -7,6 +7,7 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/convolution_operations.h"
 #include "lockstep/ops/internal/loss_operations.h"
+#include "lockstep/ops/internal/prologue.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/public_call.h"
@@ -59,7 +60,12 @@ TEST_CASE("tensors on different devices") {
              [&] {
                  (void)conv2d(image, on(1, {1, 2, 3, 3}));
              }},
+            {"conv_transpose2d",
+             [&] {
+                 (void)conv_transpose2d(image, on(0, {2, 1, 3, 3}), on(1, {1}));
+             }},
             {"batch_norm", [&] { (void)batch_norm(image, on(0, {2}), on(0, {2}), on(1, {2})); }},
+            {"layer_norm", [&] { (void)layer_norm(a, {3}, on(1, {3})); }},
             {"batch_norm", [&] { (void)batch_norm(image, on(0, {2}), on(1, {2})); }},
             {"cat",
              [&] {
@@ -75,6 +81,33 @@ TEST_CASE("tensors on different devices") {
             {"mse_loss", [&] { (void)mse_loss(a, b); }},
         },
         ": tensors on different devices, cpu:0 and cpu:1; move one with .to(device)");
+}
+
+TEST_CASE("a prologue names the call and hands over what it took") {
+    const Tensor a = on(0, {2, 3}), whole = Tensor::zeros({3}, DType::i64, Device::cpu(0));
+    {
+        const Prologue call("f",
+                            {takes::floating("input", a), takes::optional("bias", {}), takes::any("target", whole)});
+        CHECK(std::string(PublicCall::name()) == "f");
+        CHECK(call[0].impl() == a.impl());
+        CHECK_FALSE(call[1].defined());
+        CHECK(call[2].impl() == whole.impl());
+    }
+    CHECK(PublicCall::name() == nullptr);
+    const auto refused = [](std::initializer_list<Prologue::Argument> arguments) {
+        return message_of<InvalidArgument>([&] { const Prologue call("f", arguments); });
+    };
+    CHECK(refused({takes::floating("input", {})}) == "f: input is undefined; pass a tensor");
+    CHECK(refused({takes::floating("input", whole)}) ==
+          "f: input (3,) is of dtype i64; convert it with .to(DType::f32)");
+    CHECK(refused({takes::floating("input", a), takes::optional("bias", whole)}) ==
+          "f: bias is of dtype i64 and not f32 like the others; convert it with .to(dtype)");
+    // Before anything is done with one of them.
+    CHECK(refused({takes::floating("input", a), takes::any("target", on(1, {2}))}) ==
+          "f: tensors on different devices, cpu:0 and cpu:1; move one with .to(device)");
+    CHECK(message_of<InvalidArgument>([&] {
+              (void)conv2d(on(0, {2, 3}), on(1, {2, 3}));
+          }) == "conv2d: tensors on different devices, cpu:0 and cpu:1; move one with .to(device)");
 }
 
 TEST_CASE("tensors of a traced forward that are used outside") {
