@@ -87,8 +87,9 @@ bool is_integral(const Tensor& x) { return x.defined() && !is_floating(x.dtype()
 Tensor promoted(const Tensor& x) { return is_integral(x) ? x.to(DType::f32) : x; }
 
 /// The number as a tensor that meets `other` in an operation.
-Tensor number(const char* name, Scalar value, const Tensor& other) {
-    const Prologue call(name, {takes::any("the tensor", other)});
+Tensor number(const char* name, Scalar value, const Tensor& given) {
+    const Prologue call(name, {takes::any("the tensor", given)});
+    const Tensor& other = call[0];
     if (!is_integral(other)) return Tensor::full({}, value.value(), other.dtype(), other.device());
     constexpr double exact = 1LL << 53;
     if (!(std::abs(value.value()) < exact))
@@ -136,7 +137,7 @@ Tensor mul(const Tensor& a, const Tensor& b) { return binary<functor::Mul>(a, b)
 Tensor div(const Tensor& a, const Tensor& b) {
     if (is_integral(a) && is_integral(b)) {
         const Prologue call("div", {takes::number("the first tensor", a), takes::number("the second tensor", b)});
-        return binary<functor::Div>(promoted(a), promoted(b));
+        return binary<functor::Div>(promoted(call[0]), promoted(call[1]));
     }
     return binary<functor::Div>(a, b);
 }
@@ -152,7 +153,7 @@ Tensor operator*(const Tensor& a, Scalar b) {
 }
 Tensor operator/(const Tensor& a, Scalar b) {
     const Prologue call("div", {takes::any("the tensor", a)});
-    const Tensor x = promoted(a);
+    const Tensor x = promoted(call[0]);
     if (has_reciprocal(b.value(), x.dtype())) return affine("div", x, 1 / b.value(), no_shift);
     return div(x, number("div", b, x));
 }

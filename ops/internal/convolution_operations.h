@@ -16,7 +16,8 @@ struct Conv2dForward {
     const char* name() const { return activation == Activation::relu ? "conv2d_relu_forward" : "conv2d_forward"; }
 };
 /// in: dy (N, K, OH, OW), weight, and where x is the result of an activation, x (N, C, H, W); out: dx (N, C, H, W), the
-/// gradient of x, or of what that activation took
+/// gradient of x, or of what that activation took; H and W are those asked for, of all that lead to OH and OW. This is
+/// also what a transposed convolution does.
 struct Conv2dBackwardData {
     ConvGeometry geometry;
     Activation made_x = Activation::none;

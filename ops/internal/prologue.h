@@ -36,10 +36,11 @@ public:
         const Tensor& tensor;
     };
 
+    enum class Dtypes : std::uint8_t { alike, any };
+
     /// Throws InvalidArgument for tensors that are undefined, of a dtype that is not taken, or on different devices.
     Prologue(const char* function, std::initializer_list<Argument> arguments);
     /// Floating tensors, each called `name`.
-    enum class Dtypes : std::uint8_t { alike, any };
     Prologue(const char* function, const char* name, const std::vector<Tensor>& tensors, Dtypes dtypes);
 
     const Tensor& operator[](std::size_t argument) const { return tensors_[argument]; }
