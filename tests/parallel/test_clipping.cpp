@@ -1,17 +1,19 @@
-// What a step does between its last gradient and its first update: clipping, and skipping a step.
+// Clipping, between the last gradient and the first update. Skipped steps: test_skipped_steps; in several processes:
+// test_clipping_ranks; beside PyTorch: tests/pytorch/check_clipping.py.
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "lockstep/ops/adam.h"
 #include "lockstep/ops/clip_grad.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/parallel/kinked_training.h"
 #include "lockstep/tests/parallel/small_net.h"
 
 using namespace lockstep;
@@ -19,7 +21,15 @@ using namespace lockstep;
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-using Model = DataParallel<small_net::Net>;
+
+/// Part of which is frozen, and part of which nobody uses.
+struct Net {
+    small_net::Net used;
+    Linear unused{5, 4};
+    LOCKSTEP_MEMBERS(used, unused)
+    Tensor forward(const Tensor& x) const { return used.forward(x); }
+};
+using Model = DataParallel<Net>;
 using Values = std::vector<std::vector<float>>;
 
 template <class Wrapper>
@@ -31,9 +41,11 @@ Values values_of(Wrapper& model) {
     return values;
 }
 
-small_net::Net fresh_net() {
+Net fresh_net() {
     manual_seed(1);
-    return {};
+    Net net;
+    net.used.conv.bias->tensor().requires_grad_(false);
+    return net;
 }
 
 small_net::Batch batch_of(int step, std::int64_t rows = 20) {
@@ -41,24 +53,49 @@ small_net::Batch batch_of(int step, std::int64_t rows = 20) {
     return small_net::make_batch(rows);
 }
 
+/// How gradients are clipped, by `step` or by hand.
+struct Way {
+    StepOptions how;
+    bool by_hand = false;
+};
+
 struct Result {
     Values values;
     std::vector<double> norms;
     bool operator==(const Result&) const = default;
 };
 
-Result train(int devices, ReductionMode reduction, const StepOptions& how, std::size_t bucket_bytes = 0) {
+double step_by_hand(Model& model, Optimizer& optimizer, const small_net::Batch& batch, const StepOptions& how) {
+    double first_norm = 0;
+    optimizer.zero_grad();
+    nll_loss(model.forward(batch.images), batch.labels).backward();
+    for (const GradientClip& clip : how.clip)
+        if (const auto* by_norm = std::get_if<ClipGradNorm>(&clip)) {
+            const Tensor norm = clip_grad_norm_(optimizer, *by_norm);
+            if (&clip == how.clip.data()) first_norm = norm.item();
+        } else {
+            clip_grad_value_(optimizer, std::get<ClipGradValue>(clip));
+        }
+    optimizer.step();
+    return first_norm;
+}
+
+Result train(int devices, ReductionMode reduction, const Way& way, std::size_t bucket_bytes = 0) {
     Model model(fresh_net(), small_net::devices(devices),
                 {.shards = 8, .reduction = reduction, .bucket_bytes = bucket_bytes});
-    AdamW optimizer(model, {.lr = 0.01});
-    optimizer.add_group({"fc2"}, {.lr = 0.02});
+    SGD optimizer(model, {.lr = 0.5, .momentum = 0.9});  // Adam's would hardly see by how much gradients are scaled
+    optimizer.add_group({"used.fc2"}, {.lr = 0.2, .momentum = 0.9});
+    const bool has_norm = !way.how.clip.empty() && std::holds_alternative<ClipGradNorm>(way.how.clip.front());
     Result result;
-    const GradientClip* first = how.clip.empty() ? nullptr : &how.clip.front();
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 3; ++i) {
         const small_net::Batch batch = batch_of(i);
-        const StepLoss loss = model.step(optimizer, batch.images, batch.labels, nll_loss, how);
-        if (first && std::holds_alternative<ClipGradNorm>(*first)) result.norms.push_back(loss.grad_norm());
+        if (way.by_hand) {
+            result.norms.push_back(step_by_hand(model, optimizer, batch, way.how));
+            continue;
+        }
+        const StepLoss loss = model.step(optimizer, batch.images, batch.labels, nll_loss, way.how);
         CHECK_FALSE(loss.skipped());
+        result.norms.push_back(has_norm ? loss.grad_norm() : 0);
     }
     result.values = values_of(model);
     model.engine().verify_replicas();
@@ -69,33 +106,59 @@ Result train(int devices, ReductionMode reduction, const StepOptions& how, std::
 const std::vector<StepOptions>& all_clips() {
     static const std::vector<StepOptions> all{
         {.clip = {ClipGradNorm{.max_norm = 0.1}}},
-        {.clip = {ClipGradNorm{.max_norm = 0.05, .norm_type = infinity}}},
+        {.clip = {ClipGradNorm{.max_norm = 0.01, .norm_type = infinity}}},
         {.clip = {ClipGradNorm{.max_norm = 1, .norm_type = 1, .error_if_nonfinite = true}}},
+        {.clip = {ClipGradNorm{.max_norm = 0.02, .norm_type = 3.5}}},
         {.clip = {ClipGradNorm{.max_norm = 0.1, .norm_type = 3.5, .group = 1},
                   ClipGradNorm{.max_norm = 0.2, .group = 0}}},
         {.clip = {ClipGradValue{.clip_value = 0.01}}},
         {.clip = {ClipGradValue{.clip_value = 0.01, .group = 1}, ClipGradNorm{.max_norm = 0.05}}},
-        {.skip_nonfinite = true},
     };
     return all;
 }
 
+double relative_difference(const Values& a, const Values& b) {
+    double difference = 0, norm = 0;
+    for (std::size_t k = 0; k < a.size(); ++k)
+        for (std::size_t i = 0; i < a[k].size(); ++i) {
+            difference += std::pow(a[k][i] - b[k][i], 2);
+            norm += std::pow(b[k][i], 2);
+        }
+    return std::sqrt(difference / norm);
+}
+
 }  // namespace
 
-TEST_CASE("clipping has the same bits on any number of devices") {
-    Values plain = train(1, ReductionMode::root, {}).values;
+TEST_CASE("clipping has the same bits on any number of devices, with frozen and unused parameters") {
+    const Values plain = train(1, ReductionMode::root, {}).values;
     for (const StepOptions& how : all_clips())
+        for (const int form : {0, 1, 2}) {  // a step, a step in microbatches, by hand
+            const char* const forms[] = {"a step", "microbatches", "by hand"};
+            INFO("clip " << &how - all_clips().data() << ", " << forms[form]);
+            Way way{how, form == 2};
+            if (form == 1) way.how.micro_steps = 2;
+            const Result expected = train(1, ReductionMode::root, way);
+            CHECK_FALSE((expected.values == plain));  // it clips
+            for (const int devices : {3, 8})
+                for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise})
+                    CHECK((train(devices, reduction, way, 512) == expected));
+        }
+    CHECK((train(3, ReductionMode::root, {{.skip_nonfinite = true}}).values == plain));  // changes nothing else
+}
+
+TEST_CASE("a step clips as the manual form does, in microbatches too, all or a group") {
+    for (const StepOptions& how : all_clips()) {
+        INFO("clip " << &how - all_clips().data());
+        const Result by_hand = train(3, ReductionMode::root, {how, true});
         for (const int parts : {1, 2}) {
             StepOptions options = how;
             options.micro_steps = parts;
-            INFO("clip " << &how - all_clips().data() << ", microbatches " << parts);
-            const Result expected = train(1, ReductionMode::root, options);
-            if (!how.clip.empty()) CHECK_FALSE((expected.values == plain));  // it clips
-            if (how.clip.empty() && parts == 1) CHECK((expected.values == plain));
-            for (const int devices : {3, 8})
-                for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise})
-                    CHECK((train(devices, reduction, options, 512) == expected));
+            const Result in_one = train(3, ReductionMode::slice_wise, {options, false});
+            for (std::size_t i = 0; i < in_one.norms.size(); ++i)
+                CHECK(in_one.norms[i] == Approx(by_hand.norms[i]).epsilon(1e-4));
+            CHECK(relative_difference(in_one.values, by_hand.values) < 1e-4);
         }
+    }
 }
 
 namespace {
@@ -110,9 +173,9 @@ std::vector<double> clipped(std::vector<double> g, double max_norm, double order
     return g;
 }
 
-std::vector<double> gradients_of(small_net::Net& net) {
+std::vector<double> gradients_of(Net& net) {
     std::vector<double> all;
-    for (const small_net::Array& array : small_net::gradients_of(net))
+    for (const small_net::Array& array : small_net::gradients_of(net.used))
         all.insert(all.end(), array.v.begin(), array.v.end());
     return all;
 }
@@ -121,12 +184,12 @@ std::vector<double> gradients_of(small_net::Net& net) {
 
 TEST_CASE("the manual form clips gradients where they lie, of plain and wrapped models") {
     for (const bool wrapped : {false, true})
-        for (const double order : {1.0, 2.0, 3.0, infinity}) {
+        for (const double order : {1.0, 2.0, 3.5, infinity}) {
             INFO((wrapped ? "wrapped, order " : "plain, order ") << order);
-            small_net::Net net = fresh_net();
+            Net net = fresh_net();
             std::unique_ptr<Model> model;
             if (wrapped) model = std::make_unique<Model>(fresh_net(), small_net::devices(3));
-            small_net::Net& trained = wrapped ? **model : net;
+            Net& trained = wrapped ? **model : net;
             const small_net::Batch batch = batch_of(0);
             const auto backward = [&] {
                 nll_loss(wrapped ? model->forward(batch.images) : net.forward(batch.images), batch.labels).backward();
@@ -151,101 +214,40 @@ TEST_CASE("the manual form clips gradients where they lie, of plain and wrapped 
         }
 }
 
-TEST_CASE("a step clips as the manual form does") {
-    Model in_one(fresh_net(), small_net::devices(3), {.shards = 8}),
-        by_hand(fresh_net(), small_net::devices(3), {.shards = 8});
-    SGD first(in_one, {.lr = 0.5}), second(by_hand, {.lr = 0.5});
-    for (int i = 0; i < 3; ++i) {
-        const small_net::Batch batch = batch_of(i);
-        const StepLoss loss =
-            in_one.step(first, batch.images, batch.labels, nll_loss, {.clip = {ClipGradNorm{.max_norm = 0.1}}});
-        second.zero_grad();
-        nll_loss(by_hand.forward(batch.images), batch.labels).backward();
-        const Tensor norm = clip_grad_norm_(second, {.max_norm = 0.1});
-        second.step();
-        CHECK(loss.grad_norm() == Approx(norm.item()).epsilon(1e-5));
-    }
-    const Values a = values_of(in_one), b = values_of(by_hand);
-    for (std::size_t k = 0; k < a.size(); ++k)
-        for (std::size_t i = 0; i < a[k].size(); ++i) CHECK(a[k][i] == Approx(b[k][i]).epsilon(1e-4).margin(1e-6));
-}
-
-namespace {
-
-/// Whose gradient is not finite, at a finite loss, where a row is 0.
-struct Kink {
-    Linear line{4, 3, false};
-    BatchNorm2d norm{1, {.affine = false}};
-    LOCKSTEP_MEMBERS(line, norm)
-    Tensor forward(const Tensor& x) { return sqrt(square(line(norm(x.reshape({x.size(0), 1, 2, 2})).flatten(1)))); }
-};
-
-Tensor rows(bool spoiled) {
-    std::vector<float> values(16 * 4);
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = spoiled ? 0.25f : static_cast<float>(i % 7) - 3;
-    return Tensor::from(values, {16, 4});
-}
-
-Loss size_of_outputs(const Tensor& output, const Tensor&) { return mean_loss(output); }
-
-}  // namespace
-
-TEST_CASE("a step that is skipped leaves weights and all state as they were, on every replica") {
-    for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise})
-        for (const int parts : {1, 2}) {
-            INFO((reduction == ReductionMode::root ? "root, " : "slices, ") << parts << " microbatches");
-            manual_seed(3);
-            DataParallel<Kink> model(Kink{}, small_net::devices(3), {.shards = 4, .reduction = reduction});
-            Adam adam(model, {.lr = 0.1});
-            const StepOptions how{.micro_steps = parts, .clip = {ClipGradNorm{.max_norm = 1}}, .skip_nonfinite = true};
-            const auto step = [&](bool spoiled) {
-                return model.step(adam, rows(spoiled), rows(false), size_of_outputs, how);
-            };
-            CHECK_FALSE(step(false).skipped());
-            const Values before = values_of(model);
-            const StepLoss bad = step(true);
-            CHECK(bad.skipped());
-            CHECK(std::isfinite(bad.item()));
-            CHECK((values_of(model) == before));
-            model.engine().verify_replicas();
-            CHECK(model.engine().steps_done() == 1);
-            // With the state as it was, the next step is the one that would have come anyway; nobody waits in between.
-            const StepLoss good = step(false), bad_again = step(true), better = step(false);
-            CHECK_FALSE(good.skipped());
-            CHECK(bad_again.skipped());
-            CHECK_FALSE(better.skipped());
-            manual_seed(3);
-            DataParallel<Kink> straight(Kink{}, small_net::devices(1), {.shards = 4});
-            Adam other(straight, {.lr = 0.1});
-            for (int i = 0; i < 3; ++i) straight.step(other, rows(false), rows(false), size_of_outputs, how);
-            CHECK((values_of(straight) == values_of(model)));
-        }
-}
-
 TEST_CASE("a norm that is not finite refuses the step where that is an error, and spreads where it is not") {
-    manual_seed(3);
-    DataParallel<Kink> model(Kink{}, small_net::devices(2), {.shards = 4});
+    DataParallel<test::Kinked> model(test::seeded_kinked(), small_net::devices(3),
+                                     {.shards = 4, .reduction = ReductionMode::slice_wise});
     SGD sgd(model, {.lr = 0.1, .momentum = 0.9});
-    const StepOptions strict{.clip = {ClipGradNorm{.max_norm = 1, .error_if_nonfinite = true}}};
-    model.step(sgd, rows(false), rows(false), size_of_outputs, strict);
-    const Values before = values_of(model);
-    const StepLoss bad = model.step(sgd, rows(true), rows(false), size_of_outputs, strict);
-    std::string message;
-    try {
-        static_cast<void>(bad.item());
-    } catch (const StepError& error) {
-        message = error.what();
+    const auto step = [&](bool spoiled, const StepOptions& how) {
+        const Tensor x = test::kinked_rows(0, spoiled);
+        return model.step(sgd, x, x, test::mean_of_outputs, how);
+    };
+    for (const double order : {1.0, 2.0, 3.5, infinity}) {
+        const StepOptions strict{.clip = {ClipGradNorm{.max_norm = 1, .norm_type = order, .error_if_nonfinite = true}}};
+        CHECK_NOTHROW(step(false, strict).item());
+        const auto before = test::whole_state(model, sgd);
+        const StepLoss bad = step(true, strict);
+        std::string message;
+        try {
+            static_cast<void>(bad.item());
+        } catch (const StepError& error) {
+            message = error.what();
+        }
+        CHECK_THAT(message, test::contains("the norm of the gradients is not finite; the step was not taken"));
+        CHECK((test::whole_state(model, sgd) == before));
     }
-    CHECK_THAT(message, test::contains("the norm of the gradients is not finite; the step was not taken"));
-    CHECK((values_of(model) == before));
-    model.step(sgd, rows(true), rows(false), size_of_outputs, {.clip = {ClipGradNorm{.max_norm = 1}}});
-    model.synchronize();
-    CHECK(std::isnan(model->line.weight->to_vector<float>()[0]));
+    CHECK(std::isnan(step(true, {.clip = {ClipGradNorm{.max_norm = 1}}}).grad_norm()));
+    CHECK(std::isnan(model->first.weight->to_vector<float>()[0]));
+}
 
-    small_net::Net net = fresh_net();
-    net.fc1.weight->set_grad(Tensor::full(net.fc1.weight->shape(), infinity));
+TEST_CASE("likewise in the manual form, with the gradients as they were") {
+    Net net = fresh_net();
+    const Parameter& weight = net.used.fc1.weight;
+    weight->set_grad(Tensor::full(weight->shape(), infinity));
     CHECK_THROWS_AS(clip_grad_norm_(net, {.max_norm = 1, .error_if_nonfinite = true}), InvalidArgument);
-    CHECK(net.fc1.weight->grad().to_vector<float>()[0] == infinity);
+    CHECK(weight->grad().to_vector<float>()[0] == infinity);
+    CHECK(std::isinf(clip_grad_norm_(net, {.max_norm = 1}).item()));
+    CHECK(std::isnan(weight->grad().to_vector<float>()[0]));
 }
 
 TEST_CASE("what cannot be clipped is refused before anything runs") {

@@ -2,35 +2,38 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 #include <vector>
 
-#include "lockstep/ops/adam.h"
 #include "lockstep/ops/clip_grad.h"
-#include "lockstep/ops/functional.h"
-#include "lockstep/ops/layers.h"
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/all_optimizers.h"
 #include "lockstep/tests/parallel/ddp_ranks.h"
+#include "lockstep/tests/parallel/kinked_training.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
+using test::Kinked;
 
 namespace {
 
-/// Whose gradient is not finite, at a finite loss, where a row is 0.
-struct Kink {
-    Linear first{6, 5, false}, second{5, 3, false};
-    LOCKSTEP_MEMBERS(first, second)
-    Tensor forward(const Tensor& x) { return sqrt(square(second(first(x)))); }
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+/// With a frozen parameter and a layer that nobody uses.
+struct Net : Kinked {
+    Linear unused{4, 4};
+    LOCKSTEP_MEMBERS(first, norm, second, kink, dropout, unused)
 };
 
-Kink seeded() {
+Net seeded() {
     manual_seed(3);
-    return {};
+    Net net;
+    net.second.bias->tensor().requires_grad_(false);
+    return net;
 }
-
-Loss size_of_outputs(const Tensor& output, const Tensor&) { return mean_loss(output); }
 
 struct Result {
     std::vector<std::vector<float>> values;
@@ -40,57 +43,170 @@ struct Result {
     bool operator==(const Result&) const = default;
 };
 
-/// Six steps, of which the third is skipped: row 7, which one rank has, is 0 in it.
+/// Four steps, of which the second is skipped: one rank has the row that spoils it.
 template <class Model>
 Result train(Model& model, const StepOptions& how) {
-    AdamW optimizer(model, {.lr = 0.05});
+    SGD optimizer(model, {.lr = 0.5, .momentum = 0.9});
+    optimizer.add_group({"second"}, {.lr = 0.2, .momentum = 0.9});
+    const bool has_norm = std::holds_alternative<ClipGradNorm>(how.clip.front());
     Result result;
-    for (int i = 0; i < 6; ++i) {
-        manual_seed(static_cast<std::uint64_t>(20 + i));
-        Tensor x = Tensor::randn({16, 6});
-        if (i == 2) x.select(0, 7).zero_();
-        const StepLoss loss = model.step(optimizer, x, x, size_of_outputs, how);
-        if (how.clip.size() == 1) result.norms.push_back(i == 2 ? 0 : loss.grad_norm());
+    for (int i = 0; i < 4; ++i) {
+        const Tensor x = test::kinked_rows(i, i == 1);
+        const StepLoss loss = model.step(optimizer, x, x, test::mean_of_outputs, how);
+        if (has_norm) result.norms.push_back(i == 1 ? 0 : loss.grad_norm());
         result.skipped.push_back(loss.skipped());
     }
     result.steps = model.engine().steps_done();
     for (const NamedTensor& named : named_tensors(*model))
-        result.values.push_back(named.member->tensor().to_vector<float>());
+        result.values.push_back(named.member->tensor().to(DType::f32).template to_vector<float>());
     return result;
 }
 
-std::string check_ranks(int ranks, const StepOptions& how) {
-    return on_ranks(ranks, [&](ProcessGroup& group) {
-        DistributedDataParallel<Kink> model(seeded(), group, {.shards = 8});
-        const Result found = train(model, how);
-        DataParallel<Kink> alone(seeded(), {Device::cpu(0)}, {.shards = 8});
-        const Result expected = train(alone, how);
-        expect(found == expected, "the ranks have other bits than one process");
-        expect(found.skipped == std::vector<bool>{false, false, true, false, false, false}, "another step was skipped");
-        expect(found.steps == 5, "a skipped step was counted");
-        model.engine().verify_replicas();
-    });
+const std::vector<std::vector<GradientClip>>& all_clips() {
+    static const std::vector<std::vector<GradientClip>> all{
+        {ClipGradNorm{.max_norm = 0.5, .norm_type = 1}},
+        {ClipGradNorm{.max_norm = 0.1}},
+        {ClipGradNorm{.max_norm = 0.1, .norm_type = 3.5}},
+        {ClipGradNorm{.max_norm = 0.05, .norm_type = infinity}},
+        {ClipGradNorm{.max_norm = 0.1, .group = 1}, ClipGradNorm{.max_norm = 0.2, .norm_type = 3.5, .group = 0}},
+        {ClipGradValue{.clip_value = 0.01}},
+        {ClipGradValue{.clip_value = 0.01, .group = 1}, ClipGradNorm{.max_norm = 0.1}},
+    };
+    return all;
+}
+
+DistributedDataParallelOptions options() {
+    return {.shards = 8, .seed = 5, .bucket_bytes = 300, .find_unused_parameters = true};
+}
+
+/// One forward and backward in PyTorch's form, of the rows of one rank.
+template <class Model>
+void go_back(Model&& model, int number) {
+    const Tensor output = model.forward(test::kinked_rows(number));
+    mean(output).backward();
 }
 
 }  // namespace
 
-TEST_CASE("ranks clip and skip as one process does") {
-    for (const int ranks : {1, 2, 4}) {
-        CHECK(check_ranks(ranks, {.clip = {ClipGradNorm{.max_norm = 0.1}}, .skip_nonfinite = true}) == "");
-        CHECK(check_ranks(ranks,
-                          {.clip = {ClipGradValue{.clip_value = 0.01}, ClipGradNorm{.max_norm = 0.1, .norm_type = 3}},
-                           .skip_nonfinite = true}) == "");
-    }
+TEST_CASE("ranks clip and skip as one process does, with frozen and unused parameters") {
+    for (const int ranks : {1, 2, 4})
+        CHECK(on_ranks(ranks, [](ProcessGroup& group) {
+                  for (const auto& clip : all_clips()) {
+                      const StepOptions how{.clip = clip, .skip_nonfinite = true};
+                      DistributedDataParallel<Net> model(seeded(), group, options());
+                      const Result found = train(model, how);
+                      DataParallel<Net> alone(seeded(), Devices({Device::cpu(0)}), {.shards = 8, .seed = 5});
+                      const auto number = &clip - all_clips().data();
+                      expect(found == train(alone, how),
+                             fmt::format("clip {}: the ranks have other bits than one process", number));
+                      DataParallel<Net> unclipped(seeded(), Devices({Device::cpu(0)}), {.shards = 8, .seed = 5});
+                      const StepOptions no_limit{.clip = {ClipGradNorm{.max_norm = 1e9}}, .skip_nonfinite = true};
+                      expect(found.values != train(unclipped, no_limit).values,
+                             fmt::format("clip {} does nothing", number));
+                      expect(found.skipped == std::vector<bool>{false, true, false, false}, "another step was skipped");
+                      expect(found.steps == 3, "a skipped step was counted");
+                      model.engine().verify_replicas();
+                  }
+              }) == "");
+}
+
+TEST_CASE("a step that is skipped leaves weights and all state as they were, on every rank") {
+    using Model = DistributedDataParallel<Net>;
+    for (const int ranks : {2, 3})
+        CHECK(on_ranks(ranks, [](ProcessGroup& group) {
+                  for (const auto& named : test::all_optimizers<Model>()) {
+                      Model model(seeded(), group, options()), straight(seeded(), group, options());
+                      const auto optimizer = named.make(model), other = named.make(straight);
+                      const auto step = [&](Model& which, Optimizer& its, int number, bool spoiled) {
+                          const Tensor x = test::kinked_rows(number, spoiled);
+                          return which.step(its, x, x, test::mean_of_outputs, {.skip_nonfinite = true});
+                      };
+                      const auto check = [&](bool good, const char* what) {
+                          expect(good, fmt::format("{}: {}", named.name, what));
+                      };
+                      check(!step(model, *optimizer, 0, false).skipped(), "a good step was skipped");
+                      const auto before = test::whole_state(model, *optimizer);
+                      check(step(model, *optimizer, 1, true).skipped(), "a bad step was not skipped");
+                      check(test::whole_state(model, *optimizer) == before, "a skipped step has changed something");
+                      model.engine().verify_replicas();
+                      step(model, *optimizer, 2, false);
+                      for (const int number : {0, 2}) step(straight, *other, number, false);
+                      const auto after = test::whole_state(model, *optimizer);
+                      check(after == test::whole_state(straight, *other), "the next step is another one");
+                      check(after != before, "the next step does nothing");
+                  }
+              }) == "");
+}
+
+TEST_CASE("the manual form: ranks clip the mean of their gradients alike, whole or a group") {
+    for (const int ranks : {1, 2, 4})
+        CHECK(
+            on_ranks(ranks, [](ProcessGroup& group) {
+                for (const auto& clips : all_clips()) {
+                    DistributedDataParallel<Net> model(seeded(), group, {.find_unused_parameters = true});
+                    model.eval();
+                    Net net = seeded();
+                    set_training(net, false);
+                    SGD sgd(model, {.lr = 0.5}), plain(net, {.lr = 0.5});
+                    for (SGD* one : {&sgd, &plain}) one->add_group({"second"}, {.lr = 0.2});
+                    for (int step = 0; step < 2; ++step) {
+                        sgd.zero_grad();
+                        plain.zero_grad();
+                        go_back(model, 10 * step + group.rank());
+                        for (int rank = 0; rank < group.size(); ++rank)
+                            (mean(net.forward(test::kinked_rows(10 * step + rank))) * (1.0 / group.size())).backward();
+                        for (const GradientClip& clip : clips) {
+                            if (const auto* norm = std::get_if<ClipGradNorm>(&clip)) {
+                                const double found = clip_grad_norm_(sgd, *norm).item();
+                                const double expected = clip_grad_norm_(plain, *norm).item();
+                                expect(std::abs(found - expected) <= 1e-5 * expected,
+                                       fmt::format("the norm is {}, not {}", found, expected));
+                            } else {
+                                clip_grad_value_(sgd, std::get<ClipGradValue>(clip));
+                                clip_grad_value_(plain, std::get<ClipGradValue>(clip));
+                            }
+                        }
+                        sgd.step();
+                        plain.step();
+                    }
+                    model.engine().verify_replicas();
+                    const auto found = named_tensors(*model), expected = named_tensors(net);
+                    for (std::size_t k = 0; k < found.size(); ++k) {
+                        const auto a = found[k].member->tensor().to(DType::f64).to_vector<double>(),
+                                   b = expected[k].member->tensor().to(DType::f64).to_vector<double>();
+                        for (std::size_t i = 0; i < a.size(); ++i)
+                            expect(std::abs(a[i] - b[i]) < 1e-5,
+                                   fmt::format("{} [{}] is {}, not {}", found[k].name, i, a[i], b[i]));
+                    }
+                }
+            }) == "");
+}
+
+TEST_CASE("a norm that is not finite is an error on all ranks, and changes nothing on any") {
+    CHECK(on_ranks(2, [](ProcessGroup& group) {
+              DistributedDataParallel<Net> model(seeded(), group, options());
+              SGD sgd(model, {.lr = 0.1, .momentum = 0.9});
+              const auto step = [&](bool spoiled) {
+                  const Tensor x = test::kinked_rows(0, spoiled);
+                  return model.step(sgd, x, x, test::mean_of_outputs,
+                                    {.clip = {ClipGradNorm{.max_norm = 1, .error_if_nonfinite = true}}});
+              };
+              static_cast<void>(step(false).item());
+              const auto before = test::whole_state(model, sgd);
+              expect_throws<StepError>("the norm of the gradients is not finite",
+                                       [&] { static_cast<void>(step(true).item()); });
+              expect(test::whole_state(model, sgd) == before, "the step has changed something");
+          }) == "");
 }
 
 TEST_CASE("ranks that clip in different ways are told so") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
-              DistributedDataParallel<Kink> model(seeded(), group);
-              AdamW optimizer(model);
+              DistributedDataParallel<Kinked> model(test::seeded_kinked(), group);
+              SGD optimizer(model);
               const Tensor x = Tensor::full({4, 6}, 1);
               const double max_norm = group.rank() == 0 ? 1 : 2;
               expect_throws<Error>("does not give gradients to the same parameters", [&] {
-                  model.step(optimizer, x, x, size_of_outputs, {.clip = {ClipGradNorm{.max_norm = max_norm}}});
+                  model.step(optimizer, x, x, test::mean_of_outputs, {.clip = {ClipGradNorm{.max_norm = max_norm}}});
                   model.synchronize();
               });
           }) == "");

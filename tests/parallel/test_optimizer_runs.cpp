@@ -1,19 +1,15 @@
 // Every optimizer in every kind of step: the manual step, microbatches, frozen and unused parameters, and runs that go
 // on from a file on other devices. Bits over devices and ranks: test_same_bits, test_ddp_bits.
-#include <functional>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "lockstep/ops/adagrad.h"
-#include "lockstep/ops/adam.h"
 #include "lockstep/ops/lr_schedules.h"
-#include "lockstep/ops/rmsprop.h"
-#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/consumer/lion.h"
+#include "lockstep/tests/parallel/all_optimizers.h"
 #include "lockstep/tests/parallel/file_fixture.h"
 #include "lockstep/tests/parallel/small_net.h"
 
@@ -21,31 +17,17 @@ using namespace lockstep;
 
 namespace {
 
-using Model = DataParallel<small_net::Net>;
-using Make = std::function<std::unique_ptr<Optimizer>(Model&)>;
-
-struct Named {
-    const char* name;
-    Make make;
+/// Part of which nobody uses.
+struct Net {
+    small_net::Net used;
+    Linear unused{5, 4};
+    LOCKSTEP_MEMBERS(used, unused)
+    Tensor forward(const Tensor& x) const { return used.forward(x); }
 };
+using Model = DataParallel<Net>;
+using Named = test::NamedOptimizer<Model>;
 
-template <class Kind, class Options>
-Make maker(const Options& options) {
-    return [options](Model& model) { return std::make_unique<Kind>(model, options); };
-}
-
-const std::vector<Named>& all_optimizers() {
-    static const std::vector<Named> all{
-        {"SGD", maker<SGD>(SgdOptions{.lr = 0.05, .momentum = 0.9})},
-        {"SGD without momentum", maker<SGD>(SgdOptions{.lr = 0.05})},
-        {"Adam", maker<Adam>(AdamOptions{.lr = 0.01, .weight_decay = 0.01, .amsgrad = true})},
-        {"AdamW", maker<AdamW>(AdamWOptions{.lr = 0.01})},
-        {"RMSprop", maker<RMSprop>(RmspropOptions{.lr = 1e-3, .momentum = 0.5, .centered = true})},
-        {"Adagrad", maker<Adagrad>(AdagradOptions{.lr_decay = 0.1})},
-        {"Lion", maker<Lion>(LionOptions{.lr = 1e-3, .weight_decay = 0.1})},
-    };
-    return all;
-}
+const std::vector<Named>& all_optimizers() { return test::all_optimizers<Model>(); }
 
 std::vector<std::vector<float>> values_of(Model& model) {
     model.synchronize();
@@ -79,7 +61,7 @@ struct Trained {
     }
 
 private:
-    static small_net::Net fresh_net() {
+    static Net fresh_net() {
         manual_seed(1);
         return {};
     }
@@ -143,21 +125,38 @@ TEST_CASE("microbatches have the same bits on any number of devices") {
     }
 }
 
+TEST_CASE("parameters that nobody uses stay, in every kind of step") {
+    for (const Named& named : all_optimizers())
+        for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise}) {
+            INFO(named.name << (reduction == ReductionMode::root ? ", root" : ", slices"));
+            Trained trained(named, 3, {.reduction = reduction});
+            const auto weight = trained.model->unused.weight->to_vector<float>(),
+                       bias = (*trained.model->unused.bias)->to_vector<float>();
+            trained.steps(0, 2);
+            trained.steps(2, 4, {.micro_steps = 2});
+            trained.steps(4, 6, {.clip = {ClipGradNorm{.max_norm = 1}}, .skip_nonfinite = true});
+            trained.manual_steps(6, 8);
+            trained.model.engine().verify_replicas();
+            CHECK(trained.model->unused.weight->to_vector<float>() == weight);
+            CHECK((*trained.model->unused.bias)->to_vector<float>() == bias);
+        }
+}
+
 TEST_CASE("frozen parameters stay, and take their state up again when they are trained") {
     for (const Named& named : all_optimizers()) {
         INFO(named.name);
         Trained one(named, 1), three(named, 3, {.reduction = ReductionMode::slice_wise});
         for (Trained* trained : {&one, &three}) {
             trained->steps(0, 2);
-            trained->model->conv.weight->requires_grad_(false);
-            const auto before = trained->model->conv.weight->to_vector<float>();
+            trained->model->used.conv.weight->requires_grad_(false);
+            const auto before = trained->model->used.conv.weight->to_vector<float>();
             trained->steps(2, 4);
             trained->model.synchronize();
-            CHECK(trained->model->conv.weight->to_vector<float>() == before);
-            trained->model->conv.weight->requires_grad_(true);
+            CHECK(trained->model->used.conv.weight->to_vector<float>() == before);
+            trained->model->used.conv.weight->requires_grad_(true);
             trained->steps(4, 6);
             trained->model.synchronize();
-            CHECK_FALSE(trained->model->conv.weight->to_vector<float>() == before);
+            CHECK_FALSE(trained->model->used.conv.weight->to_vector<float>() == before);
         }
         CHECK((values_of(one.model) == values_of(three.model)));
     }

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Compares every optimizer and schedule with PyTorch's: 100 steps on the same numbers and gradients.
+"""Compares every optimizer and schedule with PyTorch's: 100 steps on the same numbers and gradients, the curve of a loss
+over 100 steps from the same weights, rates and momenta over 100 epochs.
 
-    check_optimizers.py build/dev/bin/dump_optimizers
+    check_optimizers.py [--table] build/dev/bin/dump_optimizers
 
 Needs PyTorch; the normal test command does not run this. Prints the worst relative difference of each case, PyTorch's
-numbers in the same dtype, and ends with status 1 when one is beyond its bound.
+numbers in the same dtype, and ends with status 1 when one is beyond its bound. --table: as a table in Markdown.
 """
 import json
 import subprocess
@@ -15,52 +16,110 @@ import torch
 from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop  # noqa: F401 - the expressions use them
 from torch.optim.lr_scheduler import *  # noqa: F401,F403
 
-BOUNDS = {"float32": 1e-4, "float64": 1e-11, "schedule": 1e-12}
+BOUNDS = {
+    ("numbers", "float32"): 1e-4,
+    ("numbers", "float64"): 1e-11,
+    ("curve", "float32"): 1e-4,
+    ("curve", "float64"): 1e-11,
+    ("schedule", "float64"): 1e-12,
+}
+# The size below which a number's difference is not taken relative to it: that of what parameters begin with.
+FLOOR = {"numbers": 1.0, "curve": 1e-12, "schedule": 1e-12}
 
 
-def difference(found, expected):
-    return ((found - expected).abs() / expected.abs().clamp(min=1e-12 if len(found) < 40 else 1.0)).max().item()
-
-
-def optimized(case, start, gradients):
+def numbers(case, dump):
+    """Both parameters after every step."""
     dtype = getattr(torch, case["dtype"])
-    p = torch.nn.Parameter(start.to(dtype, copy=True))
-    optimizer = eval(case["torch"], globals(), {"p": [p]})
-    for gradient in gradients:
-        p.grad = gradient.to(dtype)
+    x, y = (torch.nn.Parameter(torch.tensor(values, dtype=torch.float64).to(dtype)) for values in dump["start"])
+    optimizer = eval(case["torch"], globals(), {"p": [x, y], "x": x, "y": y})
+    after = []
+    for of_x, of_y in dump["gradients"]:
+        x.grad, y.grad = torch.tensor(of_x, dtype=dtype), torch.tensor(of_y, dtype=dtype)
         optimizer.step()
-    return p.detach().double()
+        after.append(torch.cat([x.detach(), y.detach()]).double())
+    return torch.stack(after)
 
 
-def scheduled(case):
-    o = SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.9)
-    schedule = eval(case["torch"], globals(), {"o": o})
-    rates = [o.param_groups[0]["lr"]]
-    for _ in case["values"][1:]:
+def curve(case, dump):
+    """The loss before every step."""
+    dtype = getattr(torch, case["dtype"])
+    net = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3)).to(dtype)
+    with torch.no_grad():
+        for parameter, values in zip(net.parameters(), dump["weights"]):
+            parameter.copy_(torch.tensor(values, dtype=torch.float64).reshape(parameter.shape))
+    x = torch.tensor(dump["x"], dtype=torch.float64).reshape(-1, 6).to(dtype)
+    y = torch.tensor(dump["y"], dtype=torch.float64).reshape(-1, 3).to(dtype)
+    optimizer = eval(case["torch"], globals(), {"p": net.parameters()})
+    losses = []
+    for _ in case["values"]:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(net(x), y)
+        losses.append([loss.item()])
+        loss.backward()
+        optimizer.step()
+    return torch.tensor(losses, dtype=torch.float64)
+
+
+def schedule(case, dump):
+    """The rates of both groups, and the momentum of the first."""
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))]}, {"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 0.4}]
+    o = eval(case["optimizer"], globals(), {"g": groups})
+    made = eval(case["torch"], globals(), {"o": o})
+
+    def settings():
+        first, second = o.param_groups
+        return [first["lr"], second["lr"], first["momentum"] if "momentum" in first else first["betas"][0]]
+
+    values = [settings()]
+    for metric in dump["metrics"]:
         o.step()
-        schedule.step()
-        rates.append(o.param_groups[0]["lr"])
-    return torch.tensor(rates, dtype=torch.float64)
+        made.step(*([metric] if isinstance(made, ReduceLROnPlateau) else []))  # noqa: F405
+        values.append(settings())
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def main():
-    if len(sys.argv) != 2:
+    words = [word for word in sys.argv[1:] if word != "--table"]
+    torch.set_num_threads(1)
+    if len(words) != 1:
         print(__doc__, file=sys.stderr)
         return 2
+    as_table = len(words) < len(sys.argv) - 1
     warnings.simplefilter("ignore")
-    dump = json.loads(subprocess.run([sys.argv[1]], check=True, capture_output=True, text=True).stdout)
-    start = torch.tensor(dump["start"], dtype=torch.float64)
-    gradients = torch.tensor(dump["gradients"], dtype=torch.float64)
-    bad = 0
+    dump = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    bad, found = 0, {}
     for case in dump["cases"]:
-        kind = case.get("dtype", "schedule")
-        expected = optimized(case, start, gradients) if "dtype" in case else scheduled(case)
-        worst = difference(torch.tensor(case["values"], dtype=torch.float64), expected)
-        good = worst <= BOUNDS[kind]
+        kind, dtype = case["kind"], case["dtype"]
+        expected = {"numbers": numbers, "curve": curve, "schedule": schedule}[kind](case, dump)
+        values = torch.tensor(case["values"], dtype=torch.float64)
+        assert len(values) >= 100, case["torch"]
+        worst = ((values - expected).abs() / expected.abs().clamp(min=FLOOR[kind])).max().item()
+        good = worst <= BOUNDS[kind, dtype]
         bad += not good
-        print(f"{'ok ' if good else 'BAD'} {worst:9.2e} {kind:8} {case['torch']}")
+        name = case["torch"] + (f", o = {case['optimizer']}" if case["optimizer"].startswith("Adam") else "")
+        found.setdefault(name, {})[kind, dtype] = worst
+        if not as_table or not good:
+            print(f"{'ok ' if good else 'BAD'} {worst:9.2e} {kind:8} {dtype} {name}")
+    if as_table:
+        print_table(found)
     print(f"{len(dump['cases'])} cases against PyTorch {torch.__version__}, {bad} beyond their bounds")
     return 1 if bad else 0
+
+
+def print_table(found):
+    def cell(worst, *key):
+        return f"{worst[key]:.0e}" if key in worst else ""
+
+    print("| optimizer | numbers, f32 | f64 | loss, f32 | f64 |\n|---|---|---|---|---|")
+    for name, worst in found.items():
+        if ("schedule", "float64") not in worst:
+            cells = [cell(worst, kind, dtype) for kind in ("numbers", "curve") for dtype in ("float32", "float64")]
+            print(f"| `{name}` | {' | '.join(cells)} |")
+    print("\n| schedule | rates and momenta |\n|---|---|")
+    for name, worst in found.items():
+        if ("schedule", "float64") in worst:
+            print(f"| `{name}` | {cell(worst, 'schedule', 'float64')} |")
+    print()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,83 @@
+// Steps that are left out because a gradient is not finite: nothing of them remains anywhere. In several processes:
+// test_clipping_ranks.
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "lockstep/ops/clip_grad.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/all_optimizers.h"
+#include "lockstep/tests/parallel/kinked_training.h"
+#include "lockstep/tests/parallel/small_net.h"
+
+using namespace lockstep;
+using test::Kinked;
+using Model = DataParallel<Kinked>;
+
+namespace {
+
+struct Trained {
+    Model model;
+    std::unique_ptr<Optimizer> optimizer;
+    StepOptions how;
+
+    Trained(const test::NamedOptimizer<Model>& named, ReductionMode reduction, const StepOptions& options)
+        : model(test::seeded_kinked(), small_net::devices(3), {.shards = 4, .reduction = reduction, .seed = 5}),
+          optimizer(named.make(model)),
+          how(options) {}
+
+    StepLoss step(int number, bool spoiled = false) {
+        const Tensor x = test::kinked_rows(number, spoiled);
+        return model.step(*optimizer, x, x, test::mean_of_outputs, how);
+    }
+    std::vector<std::string> state() { return test::whole_state(model, *optimizer); }
+};
+
+}  // namespace
+
+TEST_CASE("a step that is skipped leaves weights and all state as they were, on every replica") {
+    for (const auto& named : test::all_optimizers<Model>())
+        for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise})
+            for (const int parts : {1, 2}) {
+                INFO(named.name << (reduction == ReductionMode::root ? ", root, " : ", slices, ") << parts
+                                << " microbatches");
+                const StepOptions how{.micro_steps = parts, .skip_nonfinite = true};
+                Trained trained(named, reduction, how), straight(named, reduction, how);
+                CHECK_FALSE(trained.step(0).skipped());
+                const auto before = trained.state();
+                const StepLoss bad = trained.step(1, true);
+                CHECK(bad.skipped());
+                CHECK(std::isfinite(bad.item()));
+                CHECK((trained.state() == before));
+                trained.model.engine().verify_replicas();
+                CHECK(trained.model.engine().steps_done() == 1);
+                // The next ones are those that would have come anyway; nobody waits in between.
+                const StepLoss good = trained.step(2), bad_again = trained.step(3, true), better = trained.step(4);
+                CHECK_FALSE(good.skipped());
+                CHECK(bad_again.skipped());
+                CHECK_FALSE(better.skipped());
+                for (const int step : {0, 2, 4}) straight.step(step);
+                CHECK((trained.state() == straight.state()));
+                CHECK_FALSE((trained.state() == before));
+            }
+}
+
+TEST_CASE("a step is skipped for what stands in its gradients before they are clipped") {
+    const auto& sgd = test::all_optimizers<Model>()[0];
+    for (const GradientClip& clip :
+         {GradientClip(ClipGradNorm{.max_norm = 1}), GradientClip(ClipGradValue{.clip_value = 0.1})}) {
+        Trained trained(sgd, ReductionMode::slice_wise, {.clip = {clip}, .skip_nonfinite = true});
+        CHECK_FALSE(trained.step(0).skipped());
+        const auto before = trained.state();
+        CHECK(trained.step(1, true).skipped());
+        CHECK((trained.state() == before));
+    }
+}
+
+TEST_CASE("without skip_nonfinite a gradient that is not finite counts, as in PyTorch") {
+    Trained trained(test::all_optimizers<Model>()[0], ReductionMode::root, {});
+    CHECK_FALSE(trained.step(1, true).skipped());
+    CHECK(std::isnan(trained.model->kink.weight->to_vector<float>()[0]));
+    CHECK(trained.model.engine().steps_done() == 1);
+}
