@@ -64,6 +64,10 @@ public:
         open_ = true;
         changed_.notify_all();
     }
+    bool is_open() {
+        const std::scoped_lock lock(mutex_);
+        return open_;
+    }
     void pass(int patience = 20) {
         std::unique_lock lock(mutex_);
         if (!changed_.wait_for(lock, std::chrono::seconds(patience), [this] { return open_; }))

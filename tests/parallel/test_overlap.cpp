@@ -1,6 +1,12 @@
 // Devices work at the same time, and the host waits for nothing but what is read.
+#include <array>
 #include <atomic>
+#include <map>
+#include <string>
 
+#include "lockstep/ops/adagrad.h"
+#include "lockstep/ops/clip_grad.h"
+#include "lockstep/parallel/step_log.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/touched_training.h"
 
@@ -53,6 +59,102 @@ TEST_CASE("a step returns while its operations are blocked") {
     (void)first.item();
     CHECK(finished == 4);
     CHECK(s.model.engine().steps_done() == before + 2);
+}
+
+TEST_CASE("so does one that clips and may be skipped") {
+    Setting s;
+    const ls::StepOptions how{
+        .clip = {ls::ClipGradValue{.clip_value = 0.1}, ls::ClipGradNorm{.max_norm = 0.1, .error_if_nonfinite = true}},
+        .skip_nonfinite = true};
+    const auto step = [&] { return s.model.step(s.sgd, s.x, s.y, ls::mse_loss, how); };
+    (void)step().item();
+    Gate release;
+    std::atomic<int> finished = 0;
+    test_operations::hook().forward = [&](int) {
+        release.pass();
+        ++finished;
+    };
+    const ls::StepLoss first = step();
+    const ls::StepLoss second = step();
+    CHECK(finished == 0);
+    release.open();
+    CHECK_FALSE(second.skipped());
+    CHECK(first.grad_norm() > 0);
+    CHECK(finished == 4);
+}
+
+namespace {
+
+/// What the update of any parameter tells; nothing is updated.
+Gate*& updated() {
+    static Gate* instance = nullptr;
+    return instance;
+}
+std::unique_ptr<ls::Kernel> make_telling_update(const ls::FusedUpdate<ls::AdagradRule>&, ls::KernelRequest& request) {
+    request.want_all_contiguous();
+    return ls::make_kernel([](const ls::Invocation&) {
+        if (updated()) updated()->open();
+    });
+}
+
+struct TwoTouched {
+    ls::Linear first{4, 64}, second{64, 3};
+    LOCKSTEP_MEMBERS(first, second)
+    ls::Tensor forward(const ls::Tensor& x) const {
+        return test_operations::touch(second(test_operations::touch(first(x))));
+    }
+};
+
+}  // namespace
+
+TEST_CASE("without clipping the last layer is updated while the first goes back; with it, when all have") {
+    ls::KernelTable::of(ls::DeviceKind::cpu).add<ls::FusedUpdate<ls::AdagradRule>, make_telling_update>();
+    for (const ls::ReductionMode reduction : {ls::ReductionMode::root, ls::ReductionMode::slice_wise})
+        for (const bool clips : {false, true}) {
+            INFO((reduction == ls::ReductionMode::root ? "root" : "slices") << (clips ? ", clipped" : ""));
+            const Setting data;
+            ls::DataParallel model(TwoTouched{}, devices(2), {.reduction = reduction, .bucket_bytes = 512});
+            ls::Adagrad optimizer(model);
+            ls::StepOptions how;
+            if (clips) how.clip = {ls::ClipGradNorm{.max_norm = 1}};
+            const auto step = [&] { return model.step(optimizer, data.x, data.y, ls::mse_loss, how); };
+            (void)step().item();
+            Gate update_began;
+            std::atomic<bool> began_before_end = false;
+            std::array<std::atomic<int>, 2> gone_back{};
+            updated() = &update_began;
+            test_operations::hook().backward = [&](int shard) {
+                if (gone_back[static_cast<std::size_t>(shard)]++ == 0) return;  // the last layer goes back first
+                if (!clips) update_began.pass();
+                began_before_end = update_began.is_open();
+            };
+            CHECK_NOTHROW(step().item());
+            CHECK(update_began.is_open());
+            CHECK(began_before_end == !clips);
+            updated() = nullptr;
+            test_operations::hook() = {};
+        }
+}
+
+TEST_CASE("a step without clipping has none of its operations") {
+    const auto names = [](const ls::StepOptions& how) {
+        Setting s;
+        s.model.engine().log_steps(1);
+        (void)s.model.step(s.sgd, s.x, s.y, ls::mse_loss, how).item();
+        const auto log = s.model.engine().step_log();
+        std::map<std::string, int> count;
+        for (const ls::StepSpan& span : log.at(0).spans) ++count[span.name];
+        return count;
+    };
+    auto plain = names({}), by_norm = names({.clip = {ls::ClipGradNorm{.max_norm = 1, .error_if_nonfinite = true}}}),
+         by_value = names({.clip = {ls::ClipGradValue{.clip_value = 1}}}), skipping = names({.skip_nonfinite = true});
+    for (const char* name :
+         {"measure_gradients", "gradient_norm", "judge_norm", "clip_coefficient", "scale_gradients", "clamp_gradients"})
+        CHECK(plain[name] == 0);
+    for (const char* name : {"measure_gradients", "gradient_norm", "judge_norm", "clip_coefficient", "scale_gradients"})
+        CHECK(by_norm[name] > 0);
+    CHECK(by_value["clamp_gradients"] > 0);
+    CHECK(skipping["judge_norm"] > 0);
 }
 
 TEST_CASE("the longer form returns while its operations are blocked") {
