@@ -1,96 +1,25 @@
 // Weights and the state of their run as one: what is loaded after a save that was cut off anywhere, from files that
-// were mixed, damaged or written by an older version.
-#include <zlib.h>
-
+// were mixed or damaged. Files of older versions: test_checkpoint_versions.cpp.
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/safetensors.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/file_fixture.h"
-#include "lockstep/tests/parallel/saved_training.h"
+#include "lockstep/tests/parallel/saved_pairs.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
 using namespace saved_training;
-using nlohmann::json;
 
 namespace {
 
 const bool three_devices = ::setenv("LOCKSTEP_CPU_DEVICES", "3", 1) == 0;
-
-/// The files of a checkpoint as they are after so many steps.
-struct Saved {
-    std::string weights, state;
-    std::vector<float> values;
-};
-Saved saved_after(std::uint64_t steps, std::uint64_t seed = 3) {
-    const TemporaryDirectory directory;
-    Training training(seed);
-    training.to(steps);
-    training.save(directory / "net");
-    CHECK(directory.names() == std::set<std::string>{"net", "net.resume"});
-    return {get_bytes(directory / "net"), get_bytes(directory / "net.resume"), training.weights()};
-}
 
 struct Wide {
     Linear first{40, 70}, second{70, 30};
     LOCKSTEP_MEMBERS(first, second)
     Tensor forward(const Tensor& x) { return second(relu(first(x))); }
 };
-
-/// What is loaded from "net", and that it goes on with the right bits.
-std::uint64_t steps_loaded(const TemporaryDirectory& directory) {
-    Training training(3);
-    const auto run = training.load(directory / "net");
-    REQUIRE(run);
-    Training straight(3);
-    straight.to(run->steps);
-    CHECK((training.weights() == straight.weights()));
-    training.step();
-    straight.step();
-    CHECK((training.weights() == straight.weights()));
-    return run->steps;
-}
-
-/// The options of SGD's groups as versions 1 and 2 wrote them.
-json groups_of_sgd(const json& groups) {
-    json old = json::array();
-    for (const json& group : groups) {
-        json each;
-        for (const char* name : {"nesterov", "maximize"}) each[name] = group.at(name).get<double>() != 0;
-        for (const char* name : {"lr", "momentum", "dampening", "weight_decay"}) each[name] = group.at(name);
-        old.push_back(each);
-    }
-    return old;
-}
-
-/// A state as version 1 wrote it: momentum from a good one, `change`d JSON.
-template <class Change>
-void put_version_1(const std::filesystem::path& checkpoint, Change change) {
-    const std::string weights = get_bytes(checkpoint);
-    const SafetensorsFile file(resume_path(checkpoint));
-    json state = json::parse(file.metadata().at("lockstep"));
-    state["version"] = 1;
-    state.erase("weights");
-    state.erase("fields");
-    state["sgd"] = groups_of_sgd(state.at("optimizer").at("groups"));
-    state.erase("optimizer");
-    state["checkpoint_crc32"] =
-        ::crc32(0, reinterpret_cast<const Bytef*>(weights.data()), static_cast<uInt>(weights.size()));
-    change(state);
-    std::vector<std::vector<std::byte>> bytes;
-    std::vector<SafetensorsTensor> tensors;
-    bytes.reserve(file.entries().size());
-    for (const SafetensorsEntry& entry : file.entries()) {
-        file.read(entry.name, bytes.emplace_back(entry.bytes));
-        const std::string parameter = entry.name.substr(entry.name.find('.') + 1);
-        tensors.push_back({parameter, entry.dtype, entry.shape, bytes.back().data()});
-    }
-    write_safetensors(resume_path(checkpoint), tensors, {{"lockstep", state.dump()}});
-}
 
 }  // namespace
 
@@ -261,61 +190,6 @@ TEST_CASE("a state that no run can have is not saved") {
         CHECK_THROWS_AS(save_resume(training.model(), training.sgd(), state, directory / "net"), InvalidArgument);
     }
     CHECK(directory.names().empty());
-}
-
-TEST_CASE("states of version 1 are loaded as before, and their values are checked") {
-    const Saved good = saved_after(4);
-    const TemporaryDirectory directory;
-    const auto net = directory / "net";
-    const auto put = [&](const auto& change) {
-        put_bytes(net, good.weights);
-        put_bytes(directory / "net.resume", good.state);
-        put_version_1(net, change);
-    };
-    put([](json&) {});
-    CHECK(steps_loaded(directory) == 4);
-    {
-        Training training(3);
-        load(training.model(), net);
-        CHECK(load_resume(training.model(), training.sgd(), net).steps == 4);
-        training.to(6);
-        save(training.model(), net);
-        CHECK_THROWS_WITH(training.load(net), contains("does not belong to"));
-    }
-    struct Bad {
-        const char* name;
-        json value;
-    };
-    Training training(9);
-    const auto before = training.weights();
-    for (const auto& [name, value] : std::vector<Bad>{{"epoch", -1},
-                                                      {"epoch", ~std::uint64_t{0}},
-                                                      {"epoch", 1.5},
-                                                      {"epoch", "1"},
-                                                      {"batch", -1},
-                                                      {"batch", ~std::uint64_t{0}},
-                                                      {"batch_size", 0},
-                                                      {"batch_size", -5},
-                                                      {"steps", -1},
-                                                      {"steps", ~std::uint64_t{0}},
-                                                      {"seed", -1},
-                                                      {"version", 3},
-                                                      {"version", 2},
-                                                      {"checkpoint_crc32", 1},
-                                                      {"checkpoint_crc32", nullptr}}) {
-        CAPTURE(name, value.dump());
-        put([&, name = name, value = value](json& state) { state[name] = value; });
-        CHECK_THROWS_AS(training.load(net), DataError);
-    }
-    for (const char* rate : {"lr", "momentum", "weight_decay", "dampening"}) {
-        CAPTURE(rate);
-        for (const json& value : {json(-0.5), json(nullptr), json("0.1")}) {
-            if (std::string(rate) == "dampening" && value == json(-0.5)) continue;
-            put([&](json& state) { state["sgd"][0][rate] = value; });
-            CHECK_THROWS_AS(training.load(net), DataError);
-        }
-    }
-    CHECK((training.weights() == before));
 }
 
 TEST_CASE("a checkpoint that is a symbolic link is saved and found where it leads, with its state") {
