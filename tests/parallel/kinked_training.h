@@ -2,7 +2,6 @@
 // may change.
 #pragma once
 
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "lockstep/parallel/engine.h"
 #include "lockstep/parallel/internal/arena_cut.h"
 #include "lockstep/runtime/random.h"
+#include "lockstep/runtime/stream.h"
 
 namespace lockstep::test {
 
@@ -49,7 +49,10 @@ inline Loss mean_of_outputs(const Tensor& output, const Tensor&) { return mean_l
 template <class Model>
 std::vector<std::string> whole_state(Model& model, Optimizer& optimizer) {
     Engine& engine = model.engine();
-    engine.synchronize();
+    engine.synchronize();  // of device 0; what others copy from it may still be under way
+    for (int d = 0; d < engine.devices().size(); ++d)
+        for (const StreamRole role : {StreamRole::compute, StreamRole::commit})
+            Stream::of(engine.devices()[d], role).synchronize();
     std::vector<std::string> all{std::to_string(engine.steps_done())};
     const auto add = [&](const std::vector<std::shared_ptr<Buffer>>& buffers) {
         for (const auto& buffer : buffers) all.emplace_back(static_cast<const char*>(buffer->data()), buffer->bytes());

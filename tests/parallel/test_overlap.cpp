@@ -1,6 +1,7 @@
 // Devices work at the same time, and the host waits for nothing but what is read.
 #include <array>
 #include <atomic>
+#include <list>
 #include <map>
 #include <string>
 
@@ -85,15 +86,12 @@ TEST_CASE("so does one that clips and may be skipped") {
 
 namespace {
 
-/// What the update of any parameter tells; nothing is updated.
-Gate*& updated() {
-    static Gate* instance = nullptr;
-    return instance;
-}
+/// What the update of any parameter opens; nothing is updated. It is still told after a step's end by other devices.
+std::atomic<Gate*> updated = nullptr;
 std::unique_ptr<ls::Kernel> make_telling_update(const ls::FusedUpdate<ls::AdagradRule>&, ls::KernelRequest& request) {
     request.want_all_contiguous();
     return ls::make_kernel([](const ls::Invocation&) {
-        if (updated()) updated()->open();
+        if (Gate* gate = updated) gate->open();
     });
 }
 
@@ -109,6 +107,7 @@ struct TwoTouched {
 
 TEST_CASE("without clipping the last layer is updated while the first goes back; with it, when all have") {
     ls::KernelTable::of(ls::DeviceKind::cpu).add<ls::FusedUpdate<ls::AdagradRule>, make_telling_update>();
+    static std::list<Gate> gates;
     for (const ls::ReductionMode reduction : {ls::ReductionMode::root, ls::ReductionMode::slice_wise})
         for (const bool clips : {false, true}) {
             INFO((reduction == ls::ReductionMode::root ? "root" : "slices") << (clips ? ", clipped" : ""));
@@ -119,10 +118,10 @@ TEST_CASE("without clipping the last layer is updated while the first goes back;
             if (clips) how.clip = {ls::ClipGradNorm{.max_norm = 1}};
             const auto step = [&] { return model.step(optimizer, data.x, data.y, ls::mse_loss, how); };
             (void)step().item();
-            Gate update_began;
+            Gate& update_began = gates.emplace_back();
             std::atomic<bool> began_before_end = false;
             std::array<std::atomic<int>, 2> gone_back{};
-            updated() = &update_began;
+            updated = &update_began;
             test_operations::hook().backward = [&](int shard) {
                 if (gone_back[static_cast<std::size_t>(shard)]++ == 0) return;  // the last layer goes back first
                 if (!clips) update_began.pass();
@@ -131,7 +130,6 @@ TEST_CASE("without clipping the last layer is updated while the first goes back;
             CHECK_NOTHROW(step().item());
             CHECK(update_began.is_open());
             CHECK(began_before_end == !clips);
-            updated() = nullptr;
             test_operations::hook() = {};
         }
 }
