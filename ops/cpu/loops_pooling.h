@@ -156,7 +156,8 @@ void pool_backward(const PoolPlanes& g, const T* dy, const std::uint8_t* where, 
             } else {
                 for (int v = 0; v < V; ++v) {
                     const Index i = where[v] / window.kernel_w, j = where[v] % window.kernel_w;
-                    dx[((top + i) * g.w + left + j) * g.pixel + v] += masked ? functor::Relu().gradient(dy[v], y[v]) : dy[v];
+                    dx[((top + i) * g.w + left + j) * g.pixel + v] +=
+                        masked ? functor::Relu().gradient(dy[v], y[v]) : dy[v];
                 }
             }
         }
