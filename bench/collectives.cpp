@@ -15,9 +15,9 @@
 #include <optional>
 #include <span>
 
-#include "lockstep/parallel/internal/atomic_file.h"
-#include "lockstep/parallel/launcher.h"
-#include "lockstep/parallel/process_group.h"
+#include "lockstep/parallel/comm/launcher.h"
+#include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/parallel/data/files/atomic_file.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/samples/program/command_line.h"
 

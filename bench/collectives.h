@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/comm/communicator.h"
+#include "lockstep/parallel/comm/group/communicator.h"
 
 namespace collectives {
 

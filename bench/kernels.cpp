@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "lockstep/ops/loss.h"
-#include "lockstep/parallel/internal/shard_program.h"
 #include "lockstep/parallel/lockstep.h"
+#include "lockstep/parallel/program/shard_program.h"
 #include "lockstep/runtime/internal/operand.h"
 #include "lockstep/samples/mnist_nets.h"
 

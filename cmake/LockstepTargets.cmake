@@ -10,8 +10,8 @@ foreach(folder runtime ops parallel samples tests bench)
 endforeach()
 file(CREATE_LINK ${PROJECT_SOURCE_DIR}/parallel/lockstep.h ${LOCKSTEP_INCLUDE_VIEW}/lockstep/lockstep.h SYMBOLIC)
 
-# Headers that lie directly in a folder are public; those in its subfolders are not installed.
-foreach(folder runtime ops parallel)
+# Headers that lie directly in these folders are public; all others are not installed.
+foreach(folder runtime ops parallel/comm parallel/data parallel)
   file(GLOB headers RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h)
   list(APPEND LOCKSTEP_PUBLIC_HEADERS ${headers})
 endforeach()

@@ -12,13 +12,13 @@
 #include <mutex>
 #include <utility>
 
-#include "lockstep/parallel/internal/atomic_file.h"
-#include "lockstep/parallel/internal/file_lock.h"
-#include "lockstep/parallel/internal/file_name.h"
-#include "lockstep/parallel/internal/host_optimizer_state.h"
-#include "lockstep/parallel/internal/model_weights.h"
-#include "lockstep/parallel/internal/resume_file.h"
-#include "lockstep/parallel/internal/safetensors_header.h"
+#include "lockstep/parallel/data/files/atomic_file.h"
+#include "lockstep/parallel/data/files/file_lock.h"
+#include "lockstep/parallel/data/files/file_name.h"
+#include "lockstep/parallel/data/files/safetensors_header.h"
+#include "lockstep/parallel/engine/host_optimizer_state.h"
+#include "lockstep/parallel/engine/model_weights.h"
+#include "lockstep/parallel/engine/resume_file.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {

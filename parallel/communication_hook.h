@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/parallel/process_group.h"
+#include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/runtime/tensor.h"
 
 namespace lockstep {

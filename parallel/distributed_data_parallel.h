@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/parallel/communication_hook.h"
-#include "lockstep/parallel/process_group.h"
 #include "lockstep/parallel/sharded_model.h"
 
 namespace lockstep {

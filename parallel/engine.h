@@ -14,8 +14,8 @@
 #include "lockstep/ops/clip_grad.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/optimizer.h"
-#include "lockstep/parallel/placement.h"
-#include "lockstep/parallel/sharded_tensor.h"
+#include "lockstep/parallel/data/sharded_tensor.h"
+#include "lockstep/runtime/placement.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep {

@@ -6,10 +6,10 @@
 #include <map>
 
 #include "lockstep/ops/functional.h"
-#include "lockstep/parallel/placement.h"
 #include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/internal/rest.h"
 #include "lockstep/runtime/internal/shard_tree.h"
+#include "lockstep/runtime/placement.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {

@@ -6,7 +6,7 @@
 #include <deque>
 #include <numeric>
 
-#include "lockstep/parallel/internal/batch_reader.h"
+#include "lockstep/parallel/data/internal/batch_reader.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/forked.h"
 #include "lockstep/runtime/one_thread.h"

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/parallel/dataset.h"
+#include "lockstep/parallel/data/dataset.h"
+#include "lockstep/parallel/data/sharded_tensor.h"
 #include "lockstep/parallel/engine.h"
-#include "lockstep/parallel/sharded_tensor.h"
 
 namespace lockstep {
 

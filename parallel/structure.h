@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "lockstep/ops/module.h"
-#include "lockstep/parallel/sharded_tensor.h"
+#include "lockstep/parallel/data/sharded_tensor.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/runtime/tensor.h"
 

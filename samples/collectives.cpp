@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/parallel/launcher.h"
+#include "lockstep/parallel/comm/launcher.h"
 #include "lockstep/samples/program/command_line.h"
 #include "lockstep/samples/program/ranks.h"
 #include "lockstep/samples/tutorial/programs.h"

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/launcher.h"
+#include "lockstep/parallel/comm/launcher.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/samples/program/command_line.h"
 

@@ -4,7 +4,7 @@
 #include <iostream>
 #include <string>
 
-#include "lockstep/parallel/digits.h"
+#include "lockstep/parallel/data/digits.h"
 #include "lockstep/samples/program/command_line.h"
 
 int main(int argc, char** argv) {

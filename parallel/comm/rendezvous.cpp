@@ -1,4 +1,4 @@
-#include "lockstep/parallel/rendezvous.h"
+#include "lockstep/parallel/comm/rendezvous.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/parallel/comm/departures.h"
-#include "lockstep/parallel/comm/handshake.h"
-#include "lockstep/parallel/comm/job_failure.h"
-#include "lockstep/parallel/comm/sockets.h"
-#include "lockstep/parallel/launcher.h"
+#include "lockstep/parallel/comm/group/job_failure.h"
+#include "lockstep/parallel/comm/launcher.h"
+#include "lockstep/parallel/comm/store/departures.h"
+#include "lockstep/parallel/comm/store/handshake.h"
+#include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/environment.h"
 

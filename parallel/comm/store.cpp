@@ -1,4 +1,4 @@
-#include "lockstep/parallel/store.h"
+#include "lockstep/parallel/comm/store.h"
 
 #include <fmt/format.h>
 

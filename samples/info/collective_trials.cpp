@@ -11,8 +11,8 @@
 #include <system_error>
 #include <utility>
 
-#include "lockstep/parallel/launcher.h"
-#include "lockstep/parallel/process_group.h"
+#include "lockstep/parallel/comm/launcher.h"
+#include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/tensor.h"
 

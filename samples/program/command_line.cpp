@@ -12,7 +12,7 @@
 #include <string>
 #include <system_error>
 
-#include "lockstep/parallel/launcher.h"
+#include "lockstep/parallel/comm/launcher.h"
 
 namespace program {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/parallel/checkpoint.h"
-#include "lockstep/parallel/internal/file_name.h"
+#include "lockstep/parallel/data/files/file_name.h"
 
 namespace program {
 

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "lockstep/parallel/launcher.h"
+#include "lockstep/parallel/comm/launcher.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/warning.h"
 #include "lockstep/samples/program/files_apart.h"

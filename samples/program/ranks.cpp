@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "lockstep/parallel/launcher.h"
+#include "lockstep/parallel/comm/launcher.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/samples/program/command_line.h"
 

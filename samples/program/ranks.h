@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/process_group.h"
+#include "lockstep/parallel/comm/process_group.h"
 
 namespace CLI {
 class App;

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/parallel/internal/atomic_file.h"
+#include "lockstep/parallel/data/files/atomic_file.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/runtime/versions.h"

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "lockstep/parallel/process_group.h"
+#include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/runtime/tensor.h"
 
 namespace tutorial {

@@ -20,6 +20,7 @@ list(REMOVE_ITEM dependencies "${INCLUDE_VIEW}/${HEADER}")
 foreach(file ${dependencies})
   string(FIND "${file}" "${INCLUDE_VIEW}/lockstep/" own)
   if(own EQUAL 0)
+    string(REGEX REPLACE "/lockstep/parallel/(comm|data)/" "/lockstep/parallel-\\1/" file "${file}")  # public folders, too
     set(unwanted "/lockstep/[^/]+/.+/")
   else()
     set(unwanted "/(cuda|cudnn|cublas|nccl|mpi|dnnl|oneapi|thrust|cub|gloo|fmt|nlohmann|CLI|zlib|omp)[^/]*(/|\\.h|$)")

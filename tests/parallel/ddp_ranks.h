@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/process_group.h"
+#include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/parallel/comm/forked_ranks.h"
 #include "lockstep/tests/parallel/file_fixture.h"

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "lockstep/ops/sgd.h"
-#include "lockstep/parallel/safetensors.h"
+#include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/tests/parallel/small_net.h"
 
 using namespace small_net;

@@ -6,7 +6,7 @@
 #include <sstream>
 #include <string>
 
-#include "lockstep/parallel/sampler.h"
+#include "lockstep/parallel/data/sampler.h"
 
 namespace ls = lockstep;
 

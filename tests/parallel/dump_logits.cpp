@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/parallel/lockstep.h"
-#include "lockstep/parallel/safetensors.h"
 #include "lockstep/tests/parallel/networks.h"
 
 namespace ls = lockstep;

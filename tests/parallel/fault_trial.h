@@ -25,7 +25,7 @@
 #include "lockstep/ops/layers.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/checkpoint.h"
-#include "lockstep/parallel/comm/communicator.h"
+#include "lockstep/parallel/comm/group/communicator.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/parallel/comm/forked_ranks.h"

@@ -10,7 +10,7 @@
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/parallel/engine.h"
-#include "lockstep/parallel/internal/arena_cut.h"
+#include "lockstep/parallel/reduce/arena_cut.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/stream.h"
 

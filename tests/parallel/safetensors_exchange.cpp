@@ -6,7 +6,7 @@
 #include <iostream>
 #include <vector>
 
-#include "lockstep/parallel/safetensors.h"
+#include "lockstep/parallel/data/safetensors.h"
 
 int main(int argc, char** argv) {
     if (argc != 3) {

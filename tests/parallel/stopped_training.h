@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lockstep/ops/layers.h"
-#include "lockstep/parallel/dataset.h"
+#include "lockstep/parallel/data/dataset.h"
 #include "lockstep/tests/parallel/test_operations.h"
 
 namespace stopped_training {

@@ -1,5 +1,5 @@
 // How arenas are cut in buckets and slices: everything once, within the bounds that docs/reduction.md gives.
-#include "lockstep/parallel/internal/arena_cut.h"
+#include "lockstep/parallel/reduce/arena_cut.h"
 
 #include <algorithm>
 

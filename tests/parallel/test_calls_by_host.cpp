@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/parallel/internal/schedule.h"
+#include "lockstep/parallel/schedule/schedule.h"
 #include "lockstep/tests/catch.h"
 
 using namespace lockstep;

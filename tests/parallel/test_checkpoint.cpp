@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "lockstep/ops/layers.h"
+#include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/parallel/safetensors.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/tape.h"

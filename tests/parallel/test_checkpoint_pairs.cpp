@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "lockstep/ops/sgd.h"
-#include "lockstep/parallel/safetensors.h"
+#include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/parallel/saved_pairs.h"
 

@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/ops/adam.h"
-#include "lockstep/parallel/internal/atomic_file.h"
-#include "lockstep/parallel/internal/sealed_file.h"
-#include "lockstep/parallel/safetensors.h"
+#include "lockstep/parallel/data/files/atomic_file.h"
+#include "lockstep/parallel/data/files/sealed_file.h"
+#include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/parallel/saved_pairs.h"
 

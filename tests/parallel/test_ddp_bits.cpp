@@ -3,8 +3,8 @@
 #include <cstdio>
 #include <map>
 
-#include "lockstep/parallel/comm/transport.h"
-#include "lockstep/parallel/launcher.h"
+#include "lockstep/parallel/comm/group/transport.h"
+#include "lockstep/parallel/comm/launcher.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/child_process.h"
 #include "lockstep/tests/parallel/file_fixture.h"

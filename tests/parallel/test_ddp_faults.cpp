@@ -9,7 +9,7 @@
 
 #include <fstream>
 
-#include "lockstep/parallel/safetensors.h"
+#include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/fault_checks.h"
 

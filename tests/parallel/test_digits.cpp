@@ -1,11 +1,11 @@
 // The digits drawn: the same on every machine, different from each other, and readable as IDX files.
-#include "lockstep/parallel/digits.h"
+#include "lockstep/parallel/data/digits.h"
 
 #include <array>
 #include <set>
 #include <vector>
 
-#include "lockstep/parallel/idx.h"
+#include "lockstep/parallel/data/idx.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/file_fixture.h"

@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "lockstep/parallel/checkpoint.h"
-#include "lockstep/parallel/internal/atomic_file.h"
-#include "lockstep/parallel/internal/file_lock.h"
+#include "lockstep/parallel/data/files/atomic_file.h"
+#include "lockstep/parallel/data/files/file_lock.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/file_fixture.h"

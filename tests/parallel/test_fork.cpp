@@ -15,8 +15,8 @@
 #include <thread>
 
 #include "lockstep/ops/sgd.h"
+#include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/parallel/loader.h"
-#include "lockstep/parallel/process_group.h"
 #include "lockstep/runtime/cpu/cpu_queue.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/messages.h"

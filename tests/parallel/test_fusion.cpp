@@ -4,7 +4,7 @@
 
 #include "lockstep/ops/cpu/isa.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/parallel/internal/shard_program.h"
+#include "lockstep/parallel/program/shard_program.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/eight_devices.h"
 #include "lockstep/tests/parallel/networks.h"

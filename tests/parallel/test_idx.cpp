@@ -1,5 +1,5 @@
 // The IDX reader and writer against bytes put together here by hand, and against damaged ones.
-#include "lockstep/parallel/idx.h"
+#include "lockstep/parallel/data/idx.h"
 
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -10,7 +10,7 @@
 #include <functional>
 #include <stdexcept>
 
-#include "lockstep/parallel/dataset.h"
+#include "lockstep/parallel/data/dataset.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/file_fixture.h"

@@ -5,7 +5,7 @@
 
 #include "lockstep/ops/layers.h"
 #include "lockstep/parallel/checkpoint.h"
-#include "lockstep/parallel/safetensors.h"
+#include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/tests/catch.h"

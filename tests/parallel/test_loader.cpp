@@ -8,9 +8,9 @@
 #include <string>
 
 #include "lockstep/ops/layers.h"
+#include "lockstep/parallel/data/digits.h"
+#include "lockstep/parallel/data/idx.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/parallel/digits.h"
-#include "lockstep/parallel/idx.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/warning.h"

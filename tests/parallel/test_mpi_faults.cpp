@@ -4,7 +4,7 @@
 #include <iterator>
 #include <random>
 
-#include "lockstep/parallel/safetensors.h"
+#include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/child_process.h"
 #include "lockstep/tests/parallel/fault_checks.h"

@@ -1,5 +1,5 @@
 // Where shards go: against torch.chunk's table, and against the definition of the tree by brute force.
-#include "lockstep/parallel/placement.h"
+#include "lockstep/runtime/placement.h"
 
 #include <cmath>
 #include <set>

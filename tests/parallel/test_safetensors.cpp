@@ -1,5 +1,5 @@
 // The safetensors reader and writer against files put together here by hand, and against damaged ones.
-#include "lockstep/parallel/safetensors.h"
+#include "lockstep/parallel/data/safetensors.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -4,8 +4,8 @@
 #include <map>
 #include <sstream>
 
-#include "lockstep/parallel/placement.h"
-#include "lockstep/parallel/safetensors.h"
+#include "lockstep/parallel/data/safetensors.h"
+#include "lockstep/runtime/placement.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/child_process.h"
 #include "lockstep/tests/parallel/file_fixture.h"

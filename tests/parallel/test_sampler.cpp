@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/internal/mersenne_twister.h"
-#include "lockstep/parallel/sampler.h"
+#include "lockstep/parallel/data/internal/mersenne_twister.h"
+#include "lockstep/parallel/data/sampler.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/warning.h"
 #include "lockstep/tests/catch.h"

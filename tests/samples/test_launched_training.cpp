@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/parallel/store.h"
+#include "lockstep/parallel/comm/store.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/file_fixture.h"
 #include "lockstep/tests/parallel/launch/found_launcher.h"

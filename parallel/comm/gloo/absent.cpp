@@ -1,5 +1,5 @@
 // The gloo backend of a build without Gloo.
-#include "lockstep/parallel/comm/transport.h"
+#include "lockstep/parallel/comm/group/transport.h"
 
 namespace lockstep {
 

@@ -11,8 +11,8 @@
 #include <fstream>
 #include <string>
 
-#include "lockstep/parallel/comm/host_identity.h"
-#include "lockstep/parallel/comm/sockets.h"
+#include "lockstep/parallel/comm/group/host_identity.h"
+#include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {

@@ -3,7 +3,7 @@
 
 #include <gloo/transport/tcp/attr.h>
 
-#include "lockstep/parallel/comm/transport.h"
+#include "lockstep/parallel/comm/group/transport.h"
 
 namespace lockstep {
 

@@ -8,7 +8,7 @@
 #include <ctime>
 
 #include "lockstep/parallel/comm/gloo/gloo_address.h"
-#include "lockstep/parallel/comm/sockets.h"
+#include "lockstep/parallel/comm/store/sockets.h"
 
 namespace lockstep {
 

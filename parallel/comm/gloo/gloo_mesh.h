@@ -11,7 +11,7 @@
 #include <string>
 
 #include "lockstep/parallel/comm/gloo/gloo_buffer.h"
-#include "lockstep/parallel/comm/transport.h"
+#include "lockstep/parallel/comm/group/transport.h"
 
 namespace lockstep {
 

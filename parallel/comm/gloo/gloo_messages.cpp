@@ -7,7 +7,7 @@
 #include <cstring>
 #include <optional>
 
-#include "lockstep/parallel/comm/backoff.h"
+#include "lockstep/parallel/comm/store/backoff.h"
 
 namespace lockstep {
 

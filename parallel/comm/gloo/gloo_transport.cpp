@@ -8,9 +8,9 @@
 #include <limits>
 
 #include "lockstep/parallel/comm/gloo/gloo_messages.h"
-#include "lockstep/parallel/comm/message_collectives.h"
-#include "lockstep/parallel/comm/reduce_elements.h"
-#include "lockstep/parallel/process_group.h"
+#include "lockstep/parallel/comm/group/message_collectives.h"
+#include "lockstep/parallel/comm/group/reduce_elements.h"
+#include "lockstep/parallel/comm/process_group.h"
 
 namespace lockstep {
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "lockstep/parallel/comm/sockets.h"
+#include "lockstep/parallel/comm/store/sockets.h"
 
 namespace lockstep {
 

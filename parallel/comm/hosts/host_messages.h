@@ -10,8 +10,8 @@
 #include <mutex>
 #include <string>
 
-#include "lockstep/parallel/comm/host_identity.h"
-#include "lockstep/parallel/comm/transport.h"
+#include "lockstep/parallel/comm/group/host_identity.h"
+#include "lockstep/parallel/comm/group/transport.h"
 
 namespace lockstep {
 

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "lockstep/parallel/comm/parts.h"
-#include "lockstep/parallel/process_group.h"
+#include "lockstep/parallel/comm/group/parts.h"
+#include "lockstep/parallel/comm/process_group.h"
 
 namespace lockstep {
 
@@ -13,7 +13,7 @@ namespace {
 
 // Tags of parts, apart from those of users and of Communicator. The number of the call begins anew after a while; what
 // two ranks send each other under one tag stays in order.
-constexpr std::uint32_t direct_parts = 0xfffe0000, speakers_parts = 0xfffe8000, calls = 0x8000;
+constexpr std::uint32_t direct_parts = 0xfffe0000, speakers_parts = 0xfffe8000, tags = 0x8000;
 
 }  // namespace
 
@@ -29,7 +29,7 @@ public:
 
     /// On every host the rank at `place` speaks.
     void begin(std::uint32_t call, int place) {
-        tag_ = speakers_parts + call % calls;
+        tag_ = speakers_parts + call % tags;
         for (int host = 0; host < size_; ++host)
             ranks_[static_cast<std::size_t>(host)] = all_.layout_.ranks_on(host)[static_cast<std::size_t>(place)];
     }
@@ -76,11 +76,11 @@ HostsTransport::HostsTransport(const TransportPlace& place)
 }
 
 std::unique_ptr<Message> HostsTransport::send_part(const void* data, std::size_t bytes, int to, std::uint32_t call) {
-    return messages_->send(data, bytes, to, direct_parts + call % calls);
+    return messages_->send(data, bytes, to, direct_parts + call % tags);
 }
 
 std::unique_ptr<Message> HostsTransport::receive_part(void* data, std::size_t bytes, int from, std::uint32_t call) {
-    return messages_->receive(data, bytes, from, direct_parts + call % calls);
+    return messages_->receive(data, bytes, from, direct_parts + call % tags);
 }
 
 HostsTransport::Speakers& HostsTransport::speakers(int root) {

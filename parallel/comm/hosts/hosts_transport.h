@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/parallel/comm/group/message_collectives.h"
 #include "lockstep/parallel/comm/hosts/host_messages.h"
-#include "lockstep/parallel/comm/message_collectives.h"
 
 namespace lockstep {
 

@@ -1,5 +1,5 @@
 // The mpi backend of a build without MPI.
-#include "lockstep/parallel/comm/transport.h"
+#include "lockstep/parallel/comm/group/transport.h"
 
 namespace lockstep {
 

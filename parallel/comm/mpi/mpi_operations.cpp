@@ -4,8 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "lockstep/parallel/comm/group/reduce_elements.h"
 #include "lockstep/parallel/comm/mpi/mpi_world.h"
-#include "lockstep/parallel/comm/reduce_elements.h"
 
 namespace lockstep {
 

@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "lockstep/parallel/comm/deadline.h"
+#include "lockstep/parallel/comm/store/deadline.h"
 
 namespace lockstep {
 

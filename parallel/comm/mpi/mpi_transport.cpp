@@ -15,13 +15,13 @@
 #include <numeric>
 #include <thread>
 
-#include "lockstep/parallel/comm/backoff.h"
-#include "lockstep/parallel/comm/host_identity.h"
-#include "lockstep/parallel/comm/message_collectives.h"
+#include "lockstep/parallel/comm/group/host_identity.h"
+#include "lockstep/parallel/comm/group/message_collectives.h"
 #include "lockstep/parallel/comm/mpi/mpi_operations.h"
 #include "lockstep/parallel/comm/mpi/mpi_thread.h"
 #include "lockstep/parallel/comm/mpi/mpi_world.h"
-#include "lockstep/parallel/comm/sockets.h"
+#include "lockstep/parallel/comm/store/backoff.h"
+#include "lockstep/parallel/comm/store/sockets.h"
 
 namespace lockstep {
 
@@ -32,7 +32,7 @@ constexpr std::size_t largest_whole = std::size_t{64} << 10;  ///< see all_reduc
 constexpr std::chrono::seconds time_for_destructors{1};
 
 /// Whether the transport still works; messages that outlive it ask as well.
-class Health {
+class Condition {
 public:
     void end(const std::string& reason) noexcept {
         const std::lock_guard lock(mutex_);
@@ -57,7 +57,7 @@ private:
 
 class MpiMessage final : public Message {
 public:
-    MpiMessage(MpiWorld& world, std::shared_ptr<Health> health, int from, std::size_t bytes)
+    MpiMessage(MpiWorld& world, std::shared_ptr<Condition> health, int from, std::size_t bytes)
         : world_(world), health_(std::move(health)), from_(from), bytes_(bytes) {}
     ~MpiMessage() override {
         if (request_ == MPI_REQUEST_NULL || MpiWorld::given_up()) return;
@@ -114,7 +114,7 @@ private:
     }
 
     MpiWorld& world_;
-    std::shared_ptr<Health> health_;
+    std::shared_ptr<Condition> health_;
     MPI_Request request_ = MPI_REQUEST_NULL;
     int from_;
     std::size_t bytes_;
@@ -309,7 +309,7 @@ private:
     }
 
     MpiWorld& world_;
-    std::shared_ptr<Health> health_ = std::make_shared<Health>();
+    std::shared_ptr<Condition> health_ = std::make_shared<Condition>();
     int highest_tag_ = 32767;
     /// For messages with tags below 2^31 and above, which MPI's tags cannot tell apart, and for collectives.
     Communicators communicators_{MPI_COMM_NULL, MPI_COMM_NULL, MPI_COMM_NULL};

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <string>
 
-#include "lockstep/parallel/comm/transport.h"
+#include "lockstep/parallel/comm/group/transport.h"
 
 namespace lockstep {
 

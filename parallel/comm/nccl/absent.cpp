@@ -1,5 +1,5 @@
 // The nccl backend of a build without NCCL.
-#include "lockstep/parallel/comm/transport.h"
+#include "lockstep/parallel/comm/group/transport.h"
 
 namespace lockstep {
 

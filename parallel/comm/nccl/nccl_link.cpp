@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "lockstep/parallel/comm/transport.h"
+#include "lockstep/parallel/comm/group/transport.h"
 
 namespace lockstep::nccl {
 

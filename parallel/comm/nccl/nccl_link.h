@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "lockstep/parallel/comm/deadline.h"
+#include "lockstep/parallel/comm/store/deadline.h"
 
 namespace lockstep::nccl {
 

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/parallel/comm/backoff.h"
-#include "lockstep/parallel/comm/parts.h"
-#include "lockstep/parallel/process_group.h"
+#include "lockstep/parallel/comm/group/parts.h"
+#include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/parallel/comm/store/backoff.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep::nccl {

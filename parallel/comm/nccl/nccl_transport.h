@@ -12,8 +12,8 @@
 #include <string_view>
 #include <thread>
 
+#include "lockstep/parallel/comm/group/transport.h"
 #include "lockstep/parallel/comm/nccl/nccl_link.h"
-#include "lockstep/parallel/comm/transport.h"
 #include "lockstep/runtime/stream.h"
 
 namespace lockstep::nccl {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/parallel/comm/group/transport.h"
 #include "lockstep/parallel/comm/shm/segment.h"
-#include "lockstep/parallel/comm/sockets.h"
-#include "lockstep/parallel/comm/transport.h"
+#include "lockstep/parallel/comm/store/sockets.h"
 
 namespace lockstep::shm {
 

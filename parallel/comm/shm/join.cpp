@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <sstream>
 
-#include "lockstep/parallel/comm/host_identity.h"
+#include "lockstep/parallel/comm/group/host_identity.h"
 #include "lockstep/parallel/comm/shm/group.h"
 
 namespace lockstep::shm {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "lockstep/parallel/comm/parts.h"
+#include "lockstep/parallel/comm/group/parts.h"
 
 namespace lockstep::shm {
 

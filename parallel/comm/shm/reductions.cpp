@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <array>
 
-#include "lockstep/parallel/comm/reduce_elements.h"
+#include "lockstep/parallel/comm/group/reduce_elements.h"
 #include "lockstep/parallel/comm/shm/copy.h"
 #include "lockstep/parallel/comm/shm/parts.h"
 #include "lockstep/parallel/comm/shm/shm_transport.h"

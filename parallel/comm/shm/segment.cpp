@@ -11,7 +11,7 @@
 #include <new>
 #include <utility>
 
-#include "lockstep/parallel/comm/transport.h"
+#include "lockstep/parallel/comm/group/transport.h"
 
 namespace lockstep::shm {
 

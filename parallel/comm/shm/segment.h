@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "lockstep/parallel/comm/sockets.h"
+#include "lockstep/parallel/comm/store/sockets.h"
 
 namespace lockstep::shm {
 

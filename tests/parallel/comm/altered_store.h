@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "lockstep/parallel/store.h"
+#include "lockstep/parallel/comm/store.h"
 
 namespace lockstep::testing {
 

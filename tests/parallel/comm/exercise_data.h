@@ -9,8 +9,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "lockstep/parallel/comm/transport.h"
-#include "lockstep/parallel/process_group.h"
+#include "lockstep/parallel/comm/group/transport.h"
+#include "lockstep/parallel/comm/process_group.h"
 
 namespace lockstep::testing {
 

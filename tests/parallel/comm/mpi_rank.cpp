@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/parallel/comm/transport.h"
-#include "lockstep/parallel/process_group.h"
-#include "lockstep/parallel/rendezvous.h"
+#include "lockstep/parallel/comm/group/transport.h"
+#include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/parallel/comm/rendezvous.h"
 #include "lockstep/tests/parallel/comm/transport_exercise.h"
 #include "lockstep/tests/parallel/comm/transport_trials.h"
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/comm/handshake.h"
-#include "lockstep/parallel/comm/sockets.h"
-#include "lockstep/parallel/comm/store_protocol.h"
+#include "lockstep/parallel/comm/store/handshake.h"
+#include "lockstep/parallel/comm/store/sockets.h"
+#include "lockstep/parallel/comm/store/store_protocol.h"
 
 namespace lockstep::testing {
 

@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/parallel/comm/sockets.h"
+#include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/parallel/comm/raw_client.h"
 

@@ -10,8 +10,8 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/parallel/comm/sockets.h"
-#include "lockstep/parallel/store.h"
+#include "lockstep/parallel/comm/store.h"
+#include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/comm/forked_ranks.h"

@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/parallel/comm/transport.h"
-#include "lockstep/parallel/process_group.h"
+#include "lockstep/parallel/comm/group/transport.h"
+#include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/comm/forked_ranks.h"
 #include "lockstep/tests/parallel/comm/transport_exercise.h"

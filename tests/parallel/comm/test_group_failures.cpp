@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/parallel/comm/departures.h"
-#include "lockstep/parallel/comm/sockets.h"
-#include "lockstep/parallel/process_group.h"
+#include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/parallel/comm/store/departures.h"
+#include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/parallel/comm/forked_groups.h"
 #include "lockstep/tests/runtime/gate.h"

@@ -13,10 +13,10 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/parallel/comm/host_identity.h"
-#include "lockstep/parallel/comm/sockets.h"
-#include "lockstep/parallel/comm/transport.h"
-#include "lockstep/parallel/process_group.h"
+#include "lockstep/parallel/comm/group/host_identity.h"
+#include "lockstep/parallel/comm/group/transport.h"
+#include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/comm/forked_ranks.h"

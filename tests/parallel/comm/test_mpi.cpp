@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/comm/transport.h"
+#include "lockstep/parallel/comm/group/transport.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/child_process.h"
 #include "lockstep/tests/parallel/comm/transport_trials.h"

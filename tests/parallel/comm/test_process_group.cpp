@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/process_group.h"
+#include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/tape.h"
 #include "lockstep/tests/parallel/child_process.h"

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "lockstep/parallel/rendezvous.h"
+#include "lockstep/parallel/comm/rendezvous.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/comm/launcher_environment.h"

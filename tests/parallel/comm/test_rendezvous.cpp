@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/parallel/comm/job_failure.h"
-#include "lockstep/parallel/comm/sockets.h"
-#include "lockstep/parallel/rendezvous.h"
+#include "lockstep/parallel/comm/group/job_failure.h"
+#include "lockstep/parallel/comm/rendezvous.h"
+#include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/comm/forked_ranks.h"

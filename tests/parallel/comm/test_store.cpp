@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/parallel/comm/sockets.h"
-#include "lockstep/parallel/comm/store_protocol.h"
-#include "lockstep/parallel/store.h"
+#include "lockstep/parallel/comm/store.h"
+#include "lockstep/parallel/comm/store/sockets.h"
+#include "lockstep/parallel/comm/store/store_protocol.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/warning.h"
 #include "lockstep/tests/catch.h"

@@ -15,10 +15,10 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/parallel/comm/handshake.h"
-#include "lockstep/parallel/comm/sockets.h"
-#include "lockstep/parallel/comm/store_protocol.h"
-#include "lockstep/parallel/store.h"
+#include "lockstep/parallel/comm/store.h"
+#include "lockstep/parallel/comm/store/handshake.h"
+#include "lockstep/parallel/comm/store/sockets.h"
+#include "lockstep/parallel/comm/store/store_protocol.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/comm/forked_ranks.h"

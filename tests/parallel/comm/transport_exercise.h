@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/comm/transport.h"
+#include "lockstep/parallel/comm/group/transport.h"
 
 namespace lockstep::testing {
 

@@ -27,8 +27,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/launcher.h"
-#include "lockstep/parallel/rendezvous.h"
+#include "lockstep/parallel/comm/launcher.h"
+#include "lockstep/parallel/comm/rendezvous.h"
 #include "lockstep/runtime/error.h"
 
 namespace {

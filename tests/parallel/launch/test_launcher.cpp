@@ -7,9 +7,9 @@
 #include <future>
 #include <thread>
 
-#include "lockstep/parallel/comm/sockets.h"
-#include "lockstep/parallel/launcher.h"
-#include "lockstep/parallel/store.h"
+#include "lockstep/parallel/comm/launcher.h"
+#include "lockstep/parallel/comm/store.h"
+#include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/parallel/launch/lockstep_run.h"
 #include "lockstep/tests/runtime/gate.h"

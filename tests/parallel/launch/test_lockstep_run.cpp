@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "lockstep/parallel/store.h"
+#include "lockstep/parallel/comm/store.h"
 #include "lockstep/tests/parallel/launch/lockstep_run.h"
 
 using namespace lockstep::test;

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "lockstep/parallel/store.h"
+#include "lockstep/parallel/comm/store.h"
 #include "lockstep/tests/parallel/launch/found_launcher.h"
 #include "lockstep/tests/parallel/launch/lockstep_run.h"
 

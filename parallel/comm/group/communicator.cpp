@@ -1,0 +1,376 @@
+#include "lockstep/parallel/comm/group/communicator.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include "lockstep/parallel/comm/group/call_comparison.h"
+#include "lockstep/parallel/comm/group/host_identity.h"
+#include "lockstep/parallel/comm/group/parts.h"
+#include "lockstep/parallel/comm/group/progress_board.h"
+#include "lockstep/parallel/comm/group/reduce_elements.h"
+#include "lockstep/parallel/comm/launcher.h"
+#include "lockstep/parallel/comm/store/departures.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string names_of_backends() {
+    std::string names;
+    for (const TransportBackend& backend : transport_backends())
+        names += fmt::format("{}{}", names.empty() ? "" : ", ", backend.name);
+    return names;
+}
+
+const TransportBackend& find_backend(std::string_view name) {
+    for (const TransportBackend& backend : transport_backends())
+        if (backend.name == name) return backend;
+    throw InvalidArgument(fmt::format("backend '{}' does not exist; give one of {}", name, names_of_backends()));
+}
+
+int number_of(Communicator::Elements elements) { return elements ? static_cast<int>(*elements) : -1; }
+
+/// Whether every part is something to wait for.
+bool none_is_empty(std::span<const std::size_t> parts) {
+    return std::find(parts.begin(), parts.end(), std::size_t{0}) == parts.end();
+}
+
+/// Of the ranks of a group, in the job.
+std::vector<int> job_ranks(const Communicator::Place& place) {
+    std::vector<int> ranks = place.global_ranks;
+    if (ranks.empty()) {
+        ranks.resize(static_cast<std::size_t>(place.size));
+        std::iota(ranks.begin(), ranks.end(), 0);
+    }
+    return ranks;
+}
+
+}  // namespace
+
+std::string why_unusable(std::string_view backend) {
+    const TransportBackend& found = find_backend(backend);
+    if (!found.make) return fmt::format("it was not built in; {}", found.how_to_build);
+    return found.unusable ? found.unusable() : std::string();
+}
+
+void require_usable(std::string_view backend) {
+    if (const std::string reason = why_unusable(backend); !reason.empty())
+        throw InvalidArgument(fmt::format("backend {}: {}{} use another one", backend, reason,
+                                          find_backend(backend).make ? ";" : ", or"));
+}
+
+Communicator::Communicator(const Place& place, std::string_view backend)
+    : place_(place), backend_(backend), compares_(compares_calls()) {
+    require_usable(backend);
+    const TransportBackend& found = find_backend(backend);
+    backend_makes_on_ = found.make_on != nullptr;
+    if (place_.rank < 0 || place_.rank >= place_.size)
+        throw InvalidArgument(fmt::format("group {}: rank {} of {} ranks; ranks go from 0 to {}", place_.name,
+                                          place_.rank, place_.size, place_.size - 1));
+    if (place_.size > 1) connect(fmt::format("group/{}/", place_.name), found.make);
+}
+
+Communicator::Communicator(const Place& place, std::string backend, const MakeTransport& make)
+    : place_(place), backend_(std::move(backend)), compares_(compares_calls()) {
+    connect(fmt::format("group/{}/gpu/", place_.name), make);
+}
+
+void Communicator::connect(const std::string& prefix, const MakeTransport& make) {
+    const auto store = std::make_shared<PrefixStore>(prefix, place_.store);
+    const auto give_up = [&](const std::string& reason) {
+        note_failure(FailureCause::others);
+        place_.failure->note();
+        const std::string missing = board_ ? board_->unconnected() : std::string();
+        throw CommunicationError(fmt::format("rank {} of {}: setting up group {} ({}): {}{}{}", place_.rank,
+                                             place_.size, place_.name, backend_, reason, missing.empty() ? "" : "; ",
+                                             missing));
+    };
+    const auto gone = [&](int rank) {
+        const std::string lines = place_.store->try_get(departures).value_or("");
+        const auto how = departure_of(lines, job_ranks(place_)[static_cast<std::size_t>(rank)]);
+        return how ? fmt::format("rank {} has {}", rank, name_of(*how)) : std::string();
+    };
+    TransportPlace where{.rank = place_.rank,
+                         .size = place_.size,
+                         .store = store,
+                         .timeout = place_.timeout,
+                         .global_ranks = place_.global_ranks,
+                         .master_addr = place_.master_addr,
+                         .gone = gone};
+    try {
+        board_ = std::make_unique<ProgressBoard>(*place_.store, prefix, place_.rank, job_ranks(place_),
+                                                 [this](const std::string& reason) { abort(reason); });
+        if (place_.hosts.empty()) place_.hosts = find_hosts(where, Clock::now() + place_.timeout);
+        where.hosts = place_.hosts;
+        transport_ = make(where);
+        board_->note_connected();
+    } catch (const TransportError& error) {
+        give_up(error.what());
+    } catch (const CommunicationError& error) {  // of the store
+        give_up(error.what());
+    }
+}
+
+Communicator::~Communicator() {
+    if (transport_) transport_->patience = place_.failure->patience(transport_->patience);
+}
+
+std::unique_ptr<Communicator> Communicator::duplicate(std::string_view purpose) const {
+    Place place = place_;
+    place.name = fmt::format("{}/{}{}", place_.name, purpose, duplicates_++);
+    return std::make_unique<Communicator>(place, backend_);
+}
+
+std::shared_ptr<Communicator> Communicator::on(Device gpu, Stream* stream) const {
+    if (!has_gpu_memory() || gpu.kind() != DeviceKind::cuda) return nullptr;
+    return std::shared_ptr<Communicator>(
+        new Communicator(place_, backend_, [&, make = find_backend(backend_).make_on](const TransportPlace& place) {
+            return make(place, gpu, stream, transport_);
+        }));
+}
+
+void Communicator::check() {
+    if (!transport_) return;
+    if (const std::string reason = transport_->failure(); !reason.empty()) fail("exchange", sequence_, 0, reason);
+}
+
+void Communicator::fail(std::string_view name, std::uint64_t number, std::uint64_t bytes, const std::string& reason) {
+    note_failure(FailureCause::others);
+    place_.failure->note();
+    if (board_ && !failed_) board_->note_cause(reason);
+    // Others that wait for this rank learn of it now, not at their deadlines.
+    abort(fmt::format("rank {} gave up: {}", place_.rank, reason));
+    // Once is enough: what is called behind a failure fails at once.
+    const std::string missing = number > 0 && !failed_ ? board_->missing(name, number) : std::string();
+    failed_ = true;
+    throw CommunicationError(fmt::format("rank {} of {}: {}{} ({} bytes, {}): {}{}{}", place_.rank, place_.size, name,
+                                         number > 0 ? fmt::format(" number {}", number) : std::string(), bytes,
+                                         backend_, reason, missing.empty() ? "" : "; ", missing));
+}
+
+template <class Body>
+void Communicator::perform(CollectiveCall call, Body&& body) {
+    const std::uint64_t number = ++sequence_;
+    if (!transport_) return;
+    call.on_gpu = on_gpu();
+    const Deadline deadline = Clock::now() + place_.timeout;
+    board_->begin(call.name, number);
+    try {
+        if (compares_) compare_calls(transport_->on_host(), place_.rank, place_.size, call, deadline);
+        body(deadline);
+    } catch (const TransportError& error) {
+        board_->end();
+        fail(call.name, number, call.bytes, error.what());
+    }
+    if (call.hears_all && !call.on_gpu)
+        board_->end_with_all();
+    else
+        board_->end();
+}
+
+void Communicator::require_root(std::string_view name, int root) const {
+    if (root < 0 || root >= place_.size)
+        throw InvalidArgument(fmt::format("{}: root {} in a group of {}; ranks go from 0 to {}", name, root,
+                                          place_.size, place_.size - 1));
+}
+
+void Communicator::require_peer(std::string_view name, int peer) const {
+    if (peer < 0 || peer >= place_.size || peer == place_.rank)
+        throw InvalidArgument(
+            fmt::format("{}: rank {} talks to rank {} in a group of {}; give another rank of the group", name,
+                        place_.rank, peer, place_.size));
+}
+
+void Communicator::require_parts(std::string_view name, std::size_t parts) const {
+    if (parts != static_cast<std::size_t>(place_.size))
+        throw InvalidArgument(fmt::format("{}: {} parts in a group of {}; give one a rank", name, parts, place_.size));
+}
+
+void Communicator::barrier() {
+    perform({.name = "barrier", .hears_all = true}, [&](Deadline deadline) { transport_->barrier(deadline); });
+}
+
+void Communicator::broadcast(void* data, std::size_t bytes, int root, Elements elements) {
+    require_root("broadcast", root);
+    perform({.name = "broadcast", .bytes = bytes, .root = root, .dtype = number_of(elements)},
+            [&](Deadline d) { transport_->broadcast(data, bytes, root, d); });
+}
+
+void Communicator::all_gather(const void* in, void* out, std::span<const std::size_t> bytes, Elements elements) {
+    require_parts("all_gather", bytes.size());
+    if (!transport_) copy_bytes(out, in, bytes[0]);
+    perform({.name = "all_gather",
+             .bytes = sum_of(bytes),
+             .dtype = number_of(elements),
+             .layout = layout_of(bytes),
+             .hears_all = none_is_empty(bytes)},
+            [&](Deadline d) { transport_->all_gather(in, out, bytes, d); });
+}
+
+void Communicator::gather(const void* in, void* out, std::span<const std::size_t> bytes, int root, Elements elements) {
+    require_root("gather", root);
+    require_parts("gather", bytes.size());
+    if (!transport_) copy_bytes(out, in, bytes[0]);
+    perform({.name = "gather",
+             .bytes = sum_of(bytes),
+             .root = root,
+             .dtype = number_of(elements),
+             .layout = layout_of(bytes)},
+            [&](Deadline d) { transport_->gather(in, out, bytes, root, d); });
+}
+
+void Communicator::scatter(const void* in, void* out, std::span<const std::size_t> bytes, int root, Elements elements) {
+    require_root("scatter", root);
+    require_parts("scatter", bytes.size());
+    if (!transport_) copy_bytes(out, in, bytes[0]);
+    perform({.name = "scatter",
+             .bytes = sum_of(bytes),
+             .root = root,
+             .dtype = number_of(elements),
+             .layout = layout_of(bytes)},
+            [&](Deadline d) { transport_->scatter(in, out, bytes, root, d); });
+}
+
+void Communicator::all_to_all(const void* in, std::span<const std::size_t> sent, void* out,
+                              std::span<const std::size_t> received, Elements elements) {
+    require_parts("all_to_all", sent.size());
+    require_parts("all_to_all", received.size());
+    if (!transport_) copy_bytes(out, in, std::min(sent[0], received[0]));
+    perform({.name = "all_to_all",
+             .bytes = sum_of(sent),
+             .dtype = number_of(elements),
+             .uneven = true,
+             .hears_all = none_is_empty(received)},
+            [&](Deadline d) {
+                if (compares_) compare_parts(transport_->on_host(), place_.rank, sent, received, d);
+                transport_->all_to_all(in, sent, out, received, d);
+            });
+}
+
+bool Communicator::divides(ReduceOp op, DType dtype) const {
+    if (op != ReduceOp::mean) return false;
+    if (dtype == DType::boolean) divide_elements(dtype, nullptr, 0, 1);  // says what they have instead
+    return !on_gpu();
+}
+
+void Communicator::all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op) {
+    const bool mean = divides(op, dtype);
+    perform({.name = "all_reduce",
+             .bytes = count * size_of(dtype),
+             .dtype = static_cast<int>(dtype),
+             .op = static_cast<int>(op),
+             .hears_all = count > 0},
+            [&](Deadline d) { transport_->all_reduce(data, count, dtype, mean ? ReduceOp::sum : op, d); });
+    if (mean) divide_elements(dtype, data, count, place_.size);
+}
+
+void Communicator::reduce(void* data, std::size_t count, DType dtype, ReduceOp op, int root) {
+    require_root("reduce", root);
+    const bool mean = divides(op, dtype);
+    perform({.name = "reduce",
+             .bytes = count * size_of(dtype),
+             .root = root,
+             .dtype = static_cast<int>(dtype),
+             .op = static_cast<int>(op)},
+            [&](Deadline d) { transport_->reduce(data, count, dtype, mean ? ReduceOp::sum : op, root, d); });
+    if (mean && place_.rank == root) divide_elements(dtype, data, count, place_.size);
+}
+
+void Communicator::reduce_scatter(const void* in, void* out, std::span<const std::size_t> counts, DType dtype,
+                                  ReduceOp op) {
+    require_parts("reduce_scatter", counts.size());
+    const bool mean = divides(op, dtype);
+    if (!transport_) copy_bytes(out, in, counts[0] * size_of(dtype));
+    perform({.name = "reduce_scatter",
+             .bytes = sum_of(counts) * size_of(dtype),
+             .dtype = static_cast<int>(dtype),
+             .op = static_cast<int>(op),
+             .layout = layout_of(counts),
+             .hears_all = counts[static_cast<std::size_t>(place_.rank)] > 0},
+            [&](Deadline d) { transport_->reduce_scatter(in, out, counts, dtype, mean ? ReduceOp::sum : op, d); });
+    if (mean) divide_elements(dtype, out, counts[static_cast<std::size_t>(place_.rank)], place_.size);
+}
+
+void Communicator::monitored_barrier(std::chrono::milliseconds timeout) {
+    const std::uint64_t number = ++sequence_;
+    if (!transport_) return;
+    constexpr std::uint32_t arrive = 0xffffff01, leave = 0xffffff02;  // apart from the tags of users
+    // Rank 0 knows who is missing and tells it first.
+    constexpr std::chrono::milliseconds ahead(500);
+    const Deadline deadline = Clock::now() + timeout + (place_.rank == 0 ? std::chrono::milliseconds(0) : ahead);
+    char token = 0;
+    std::vector<int> missing;
+    const auto arrived = [&](Message& message) {
+        while (!message.advance()) {
+            if (Clock::now() >= deadline) return false;
+            if (transport_->meanwhile) transport_->meanwhile();
+            std::this_thread::yield();
+        }
+        return true;
+    };
+    try {
+        if (place_.rank > 0) {
+            const auto here = transport_->send(&token, 1, 0, arrive);
+            if (!arrived(*here) || !arrived(*transport_->receive(&token, 1, 0, leave))) missing.push_back(0);
+        } else {
+            for (int rank = 1; rank < place_.size; ++rank)
+                if (!arrived(*transport_->receive(&token, 1, rank, arrive))) missing.push_back(rank);
+            for (int rank = 1; missing.empty() && rank < place_.size; ++rank)
+                if (!arrived(*transport_->send(&token, 1, rank, leave))) missing.push_back(rank);
+        }
+    } catch (const TransportError& error) {
+        fail("monitored_barrier", number, 0, error.what());
+    }
+    if (!missing.empty())
+        fail("monitored_barrier", number, 0,
+             fmt::format("{} {} did not come within {} ms", missing.size() == 1 ? "rank" : "ranks",
+                         fmt::join(missing, ", "), timeout.count()));
+}
+
+std::unique_ptr<Message> Communicator::send(const void* data, std::size_t bytes, int to, std::uint32_t tag) {
+    require_peer("send", to);
+    try {
+        return transport_->send(data, bytes, to, tag);
+    } catch (const TransportError& error) {
+        fail(fmt::format("send to rank {}", to), 0, bytes, error.what());
+    }
+}
+
+std::unique_ptr<Message> Communicator::receive(void* data, std::size_t bytes, int from, std::uint32_t tag) {
+    if (from != Transport::any_source || !transport_) require_peer("receive", from);
+    try {
+        return transport_->receive(data, bytes, from, tag);
+    } catch (const TransportError& error) {
+        fail(fmt::format("receive from rank {}", from), 0, bytes, error.what());
+    }
+}
+
+bool Communicator::advance(Message& message, std::string_view what, std::size_t bytes) {
+    try {
+        return message.advance();
+    } catch (const TransportError& error) {
+        fail(what, 0, bytes, error.what());
+    }
+}
+
+void Communicator::give_up(std::string_view what, std::size_t bytes, const std::string& reason) {
+    fail(what, 0, bytes, reason);
+}
+
+void Communicator::abort(const std::string& reason) noexcept {
+    if (!transport_) return;
+    place_.failure->note();
+    board_->note_cause(reason);
+    transport_->abort(reason);
+}
+
+}  // namespace lockstep

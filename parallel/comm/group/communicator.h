@@ -1,0 +1,122 @@
+// The ranks of a group and the operations between them, counted: what a transport moves, with errors that name the
+// operation, its number and who is missing. Blocking, on host memory, unless it was made for a GPU. ProcessGroup and
+// the engine build on it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lockstep/parallel/comm/group/job_failure.h"
+#include "lockstep/parallel/comm/group/transport.h"
+#include "lockstep/parallel/comm/process_group.h"
+
+namespace lockstep {
+
+class ProgressBoard;
+struct CollectiveCall;
+
+/// Collectives are made by one thread at a time, in the same order on all ranks. Every call ends by its deadline, the
+/// timeout counted from its beginning, and throws CommunicationError when it cannot be finished; the communicator is
+/// dead behind that. A group of one rank needs no transport. With LOCKSTEP_DEBUG=detail the ranks compare what they are
+/// about to do first, and say so when it differs.
+class Communicator {
+public:
+    struct Place {
+        std::string name;  ///< of the group, unique in the job: "world"
+        int rank = 0, size = 1;
+        std::shared_ptr<Store> store;  ///< of the job; may be null where size is 1
+        std::chrono::milliseconds timeout = Store::default_timeout;
+        std::vector<int> global_ranks;  ///< of the ranks of this group, in order
+        std::string master_addr;        ///< of the job's rank 0; may be empty
+        std::vector<int> hosts;         ///< see TransportPlace; empty: the ranks find out
+        std::shared_ptr<JobFailure> failure = std::make_shared<JobFailure>();  ///< of the job
+    };
+    /// Collective: connects the ranks of the group. Throws InvalidArgument for a backend that is not there, saying how
+    /// to build it, and CommunicationError.
+    Communicator(const Place& place, std::string_view backend);
+    ~Communicator();
+    Communicator(const Communicator&) = delete;
+    Communicator& operator=(const Communicator&) = delete;
+
+    const Place& place() const { return place_; }
+    int rank() const { return place_.rank; }
+    int size() const { return place_.size; }
+    std::string_view backend() const { return backend_; }
+    /// Collectives begun so far.
+    std::uint64_t sequence() const { return sequence_; }
+    /// A group of the same ranks and kind for somebody else's operations. Collective.
+    std::unique_ptr<Communicator> duplicate(std::string_view purpose) const;
+    /// The same ranks, for memory of this rank's GPU: what TransportBackend::make_on says. Null where the backend knows
+    /// host memory alone, and for one rank. Calls of both are made by one thread at a time. Collective.
+    std::shared_ptr<Communicator> on(Device gpu, Stream* stream) const;
+    bool has_gpu_memory() const { return backend_makes_on_ && transport_ != nullptr; }
+    /// See Transport.
+    bool takes_gpu_memory() const { return transport_ != nullptr && transport_->takes_gpu_memory(); }
+    bool may_call_cuda() const { return transport_ != nullptr && transport_->may_call_cuda(); }
+    /// Throws CommunicationError if something that was enqueued has failed.
+    void check();
+
+    // As in Transport, with checks of roots and sizes (InvalidArgument). `elements`: what is moved, for comparing.
+    using Elements = std::optional<DType>;
+    void barrier();
+    void broadcast(void* data, std::size_t bytes, int root, Elements elements = {});
+    void all_gather(const void* in, void* out, std::span<const std::size_t> bytes, Elements elements = {});
+    void gather(const void* in, void* out, std::span<const std::size_t> bytes, int root, Elements elements = {});
+    void scatter(const void* in, void* out, std::span<const std::size_t> bytes, int root, Elements elements = {});
+    void all_to_all(const void* in, std::span<const std::size_t> sent, void* out, std::span<const std::size_t> received,
+                    Elements elements = {});
+    /// `op` may be mean.
+    void all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op);
+    void reduce(void* data, std::size_t count, DType dtype, ReduceOp op, int root);
+    void reduce_scatter(const void* in, void* out, std::span<const std::size_t> counts, DType dtype, ReduceOp op);
+    /// As barrier; when ranks are missing, rank 0 names all of them, not only the first found.
+    void monitored_barrier(std::chrono::milliseconds timeout);
+
+    std::unique_ptr<Message> send(const void* data, std::size_t bytes, int to, std::uint32_t tag);
+    std::unique_ptr<Message> receive(void* data, std::size_t bytes, int from, std::uint32_t tag);
+    /// Moves a message on; true once it is done. `what` names it in errors: "receive from rank 2".
+    bool advance(Message& message, std::string_view what, std::size_t bytes);
+    /// There is no going on: ends the group and throws CommunicationError. `what` was being done.
+    [[noreturn]] void give_up(std::string_view what, std::size_t bytes, const std::string& reason);
+    /// Called over and over while a collective waits, so that messages go on.
+    void set_meanwhile(std::function<void()> function) {
+        if (transport_) transport_->meanwhile = std::move(function);
+    }
+
+    /// From any thread: whoever waits in this group, here or on another rank, gets a CommunicationError with `reason`.
+    void abort(const std::string& reason) noexcept;
+
+private:
+    using MakeTransport = std::function<std::shared_ptr<Transport>(const TransportPlace&)>;
+    Communicator(const Place& place, std::string backend, const MakeTransport& make);
+    void connect(const std::string& prefix, const MakeTransport& make);
+    bool on_gpu() const { return transport_ && !transport_->device().is_host(); }
+    /// Whether `op` is a mean, which the transport knows as a sum. Throws InvalidArgument for booleans.
+    bool divides(ReduceOp op, DType dtype) const;
+
+    template <class Body>
+    void perform(CollectiveCall call, Body&& body);
+    [[noreturn]] void fail(std::string_view name, std::uint64_t number, std::uint64_t bytes, const std::string& reason);
+    void require_root(std::string_view name, int root) const;
+    void require_peer(std::string_view name, int peer) const;
+    void require_parts(std::string_view name, std::size_t parts) const;
+
+    Place place_;
+    std::string backend_;
+    bool compares_ = false, failed_ = false, backend_makes_on_ = false;
+    std::shared_ptr<Transport> transport_;  ///< null where size is 1
+    std::unique_ptr<ProgressBoard> board_;  ///< likewise
+    std::atomic<std::uint64_t> sequence_{0};
+    mutable std::atomic<int> duplicates_{0};
+};
+
+}  // namespace lockstep

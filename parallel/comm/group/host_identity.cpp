@@ -1,0 +1,98 @@
+#include "lockstep/parallel/comm/group/host_identity.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <thread>
+
+#include "lockstep/parallel/comm/store/sockets.h"
+
+namespace lockstep {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+/// A rank of which nobody can tell is a host by itself.
+std::string host_identity(int rank) {
+    const std::string space = process_space();
+    const char* id = std::getenv("LOCKSTEP_HOST_ID");
+    return fmt::format("{}/{}", space.empty() ? fmt::format("rank {}", rank) : space, id ? id : "");
+}
+
+}  // namespace
+
+std::string line_of_proc(const std::string& file) {
+    const Descriptor from(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!from && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
+        throw TransportError(fmt::format("cannot read {}: {}", file, text_of(errno)));
+    std::array<char, 4096> text{};
+    const ssize_t length = from ? ::read(from.get(), text.data(), text.size()) : 0;
+    const std::string all(text.data(), static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
+    return all.substr(0, all.find('\n'));
+}
+
+std::string process_space() {
+    const std::string boot = line_of_proc("/proc/sys/kernel/random/boot_id");
+    std::array<char, 64> space{};
+    const ssize_t length = ::readlink("/proc/self/ns/pid", space.data(), space.size());
+    if (boot.empty() || length <= 0) return {};
+    return boot + "/" + std::string(space.data(), static_cast<std::size_t>(length));
+}
+
+std::string entry_of(const TransportPlace& place, std::string_view key, int peer, Deadline deadline) {
+    const std::string name = fmt::format("{}/{}", key, peer);
+    constexpr milliseconds longest(20);
+    for (auto pause = milliseconds(1);; pause = std::min(2 * pause, longest)) {
+        // In this order: what it has said before it went counts.
+        const std::string gone = pause == longest && place.gone ? place.gone(place.called(peer)) : std::string();
+        if (std::optional<std::string> text = place.store->try_get(name)) return std::move(*text);
+        if (!gone.empty()) throw TransportError(gone);
+        if (std::chrono::steady_clock::now() >= deadline)
+            throw TransportError(fmt::format("rank {} has not come within {} ms; was it started?", place.called(peer),
+                                             place.timeout.count()));
+        std::this_thread::sleep_for(pause);
+    }
+}
+
+std::vector<std::string> introduce(const TransportPlace& place, std::string_view key, const std::string& own,
+                                   Deadline deadline) {
+    place.store->set(fmt::format("{}/{}", key, place.rank), own);
+    std::vector<std::string> all;
+    for (int peer = 0; peer < place.size; ++peer)
+        all.push_back(peer == place.rank ? own : entry_of(place, key, peer, deadline));
+    return all;
+}
+
+std::vector<int> find_hosts(const TransportPlace& place, Deadline deadline) {
+    std::map<std::string, int> numbers;
+    std::vector<int> hosts;
+    for (const std::string& identity : introduce(place, "host", host_identity(place.rank), deadline))
+        hosts.push_back(numbers.emplace(identity, static_cast<int>(numbers.size())).first->second);
+    return hosts;
+}
+
+HostLayout::HostLayout(const std::vector<int>& hosts, int size)
+    : host_(hosts.empty() ? std::vector<int>(static_cast<std::size_t>(size), 0) : hosts) {
+    for (std::size_t rank = 0; rank < host_.size(); ++rank) {
+        const auto host = static_cast<std::size_t>(host_[rank]);
+        if (ranks_.size() <= host) ranks_.resize(host + 1);
+        place_.push_back(static_cast<int>(ranks_[host].size()));
+        ranks_[host].push_back(static_cast<int>(rank));
+        in_order_ = in_order_ && (rank == 0 || host_[rank - 1] <= host_[rank]);
+    }
+}
+
+bool HostLayout::even() const {
+    return std::all_of(ranks_.begin(), ranks_.end(),
+                       [&](const std::vector<int>& ranks) { return ranks.size() == ranks_.front().size(); });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,68 @@
+// Collectives made of messages between two ranks: for backends whose library lacks an operation, or cannot do it with
+// parts of different sizes, within a deadline, or without ending the process where ranks disagree.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/comm/group/transport.h"
+
+namespace lockstep {
+
+class MessageCollectives : public Transport {
+public:
+    void barrier(Deadline deadline) override;
+    void broadcast(void* data, std::size_t bytes, int root, Deadline deadline) override;
+    void all_gather(const void* in, void* out, std::span<const std::size_t> bytes, Deadline deadline) override;
+    void gather(const void* in, void* out, std::span<const std::size_t> bytes, int root, Deadline deadline) override;
+    void scatter(const void* in, void* out, std::span<const std::size_t> bytes, int root, Deadline deadline) override;
+    void all_to_all(const void* in, std::span<const std::size_t> sent, void* out, std::span<const std::size_t> received,
+                    Deadline deadline) override;
+    void all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, Deadline deadline) override;
+    void reduce(void* data, std::size_t count, DType dtype, ReduceOp op, int root, Deadline deadline) override;
+    void reduce_scatter(const void* in, void* out, std::span<const std::size_t> counts, DType dtype, ReduceOp op,
+                        Deadline deadline) override;
+
+protected:
+    /// `spins`: see Backoff.
+    MessageCollectives(int rank, int size, int spins) : rank_(rank), size_(size), spins_(spins) {}
+
+    /// As send and receive; never mistaken for those of the user. `call`: the same on all ranks of one collective.
+    virtual std::unique_ptr<Message> send_part(const void* data, std::size_t bytes, int to, std::uint32_t call) = 0;
+    virtual std::unique_ptr<Message> receive_part(void* data, std::size_t bytes, int from, std::uint32_t call) = 0;
+    /// Makes the transport dead and throws.
+    [[noreturn]] virtual void fail(const std::string& reason) = 0;
+
+    /// The number of a collective; taken at its begin.
+    std::uint32_t next_call() { return ++calls_; }
+    /// The reason where the deadline has passed.
+    static std::string late(const std::string& waited_for) {
+        return "the deadline has passed; waited for " + waited_for;
+    }
+
+    const int rank_, size_;
+    const int spins_;
+
+private:
+    struct Part {
+        std::unique_ptr<Message> message;
+        int peer;
+    };
+    using Parts = std::vector<Part>;
+    /// Of `count` elements, a number for each rank.
+    std::vector<std::size_t> even_shares(std::size_t count) const;
+    void add_send(Parts& parts, const void* data, std::size_t bytes, int to, std::uint32_t call);
+    void add_receive(Parts& parts, void* data, std::size_t bytes, int from, std::uint32_t call);
+    /// What a rank gives itself: a message, too, where only the library can reach the memory.
+    void add_own(Parts& parts, void* to, const void* from, std::size_t bytes, std::uint32_t call);
+    /// Waits for all of them.
+    void finish(Parts& parts, Deadline deadline);
+
+    std::uint32_t calls_ = 0;
+};
+
+}  // namespace lockstep

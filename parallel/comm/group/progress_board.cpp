@@ -1,0 +1,189 @@
+#include "lockstep/parallel/comm/group/progress_board.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "lockstep/parallel/comm/store/departures.h"
+
+namespace lockstep {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+/// An operation that takes longer is told of.
+constexpr milliseconds worth_telling(100);
+/// Whoever goes on tells of it so often.
+constexpr milliseconds interval(400);
+/// The store may lie with the rank that has stopped: nobody waits longer for its answer.
+constexpr milliseconds store_timeout(250);
+/// Many may be connecting at once.
+constexpr milliseconds time_to_reach_store(2000);
+/// An operation may be done yet after a rank has gone that took its part in it, and a backend knows better what is
+/// wrong.
+constexpr milliseconds time_to_finish(1000);
+/// What others have done may not have been told yet.
+constexpr milliseconds time_to_tell(500);
+
+std::string ranks_have(const std::vector<int>& ranks) {
+    return fmt::format("{} {} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "),
+                       ranks.size() == 1 ? "has" : "have");
+}
+
+}  // namespace
+
+ProgressBoard::ProgressBoard(Store& job, std::string prefix, int rank, std::vector<int> job_ranks,
+                             std::function<void(const std::string& reason)> abort)
+    : rank_(rank),
+      job_ranks_(std::move(job_ranks)),
+      abort_(std::move(abort)),
+      job_(job.clone(store_timeout, time_to_reach_store)),
+      store_(std::make_unique<PrefixStore>(std::move(prefix), job_)),
+      watcher_([this] { watch(); }) {}
+
+ProgressBoard::~ProgressBoard() {
+    {
+        const std::scoped_lock lock(mutex_);
+        stopping_ = true;
+    }
+    changed_.notify_all();
+    watcher_.join();
+}
+
+void ProgressBoard::begin(std::string_view operation, std::uint64_t number) {
+    const std::scoped_lock lock(mutex_);
+    operation_ = operation;
+    number_ = number;
+    began_ = Clock::now();
+    under_way_ = true;
+}
+
+void ProgressBoard::end() {
+    const std::scoped_lock lock(mutex_);
+    under_way_ = false;
+}
+
+void ProgressBoard::end_with_all() {
+    const std::scoped_lock lock(mutex_);
+    under_way_ = false;
+    met_number_ = number_;
+    met_operation_ = operation_;
+}
+
+void ProgressBoard::publish(std::string_view key, const std::string& text) {
+    try {
+        store_->set(fmt::format("{}/{}", key, rank_), text);
+    } catch (const std::exception&) {  // the store has gone with its rank: then nobody reads this
+        return;
+    }
+}
+
+void ProgressBoard::watch() {
+    std::unique_lock lock(mutex_);
+    auto told = Clock::now(), looked = told;
+    std::optional<Clock::time_point> heard;  // that a rank has gone
+    while (!stopping_) {
+        changed_.wait_for(lock, worth_telling);
+        const auto now = Clock::now();
+        const bool held_up = under_way_ && now - began_ >= worth_telling;
+        if (!stopping_ && number_ != published_ && (held_up || now - told >= interval)) {
+            published_ = number_;
+            told = now;
+            const std::string text = fmt::format("{} {}", number_, operation_);
+            lock.unlock();
+            publish(progress, text);
+            lock.lock();
+        }
+        if (stopping_ || !held_up || now - looked < interval) continue;
+        looked = now;
+        const auto began = began_;
+        lock.unlock();
+        const std::string reason = lost();
+        if (!reason.empty() && !heard) heard = now;
+        if (!reason.empty() && now - std::max(*heard, began) >= time_to_finish) return abort_(reason);
+        lock.lock();
+    }
+}
+
+std::string ProgressBoard::lost() {
+    try {
+        const std::string lines = job_->try_get(departures).value_or("");
+        for (std::size_t rank = 0; rank < job_ranks_.size(); ++rank)
+            if (const auto how = departure_of(lines, job_ranks_[rank]); how && *how != Departure::left)
+                return fmt::format("rank {} has {}", rank, name_of(*how));
+    } catch (const std::exception&) {  // the store has gone: its rank may have left in good order
+        return {};
+    }
+    return {};
+}
+
+ProgressBoard::Behind ProgressBoard::behind(std::string_view key, std::uint64_t number, const Seen& met) {
+    const auto until = Clock::now() + time_to_tell;
+    Behind found;
+    do {
+        std::this_thread::sleep_for(milliseconds(20));
+        found = {};
+        for (int rank = 0; rank < static_cast<int>(job_ranks_.size()); ++rank) {
+            const std::optional<std::string> text = store_->try_get(fmt::format("{}/{}", key, rank));
+            Seen there;
+            if (text) std::istringstream(*text) >> there.number >> there.operation;
+            if (there.number >= number) continue;
+            found.ranks.push_back(rank);
+            if (there.number < met.number) there = met;
+            if (there.number > 0 && found.last.empty())
+                found.last =
+                    fmt::format(" (rank {} was last seen in {} number {})", rank, there.operation, there.number);
+        }
+    } while (!found.ranks.empty() && Clock::now() < until);
+    return found;
+}
+
+std::string ProgressBoard::missing(std::string_view operation, std::uint64_t number) noexcept {
+    try {
+        publish(progress, fmt::format("{} {}", number, operation));
+        Seen met;
+        {
+            const std::scoped_lock lock(mutex_);
+            met = {met_number_, met_operation_};
+        }
+        const Behind found = behind(progress, number, met);
+        std::string text = found.ranks.empty() ? "" : ranks_have(found.ranks) + " not come so far" + found.last;
+        if (const std::string first = cause(); !first.empty()) text += (text.empty() ? "" : "; ") + first;
+        return text;
+    } catch (const std::exception& error) {
+        return error.what();  // the rank that holds the store may be the one that is missing
+    }
+}
+
+void ProgressBoard::note_cause(const std::string& reason) noexcept {
+    try {
+        store_->compare_set("cause", "", fmt::format("{} {}", rank_, reason));
+    } catch (const std::exception&) {
+        return;
+    }
+}
+
+std::string ProgressBoard::cause() {
+    const std::string text = store_->try_get("cause").value_or("");
+    const std::size_t space = text.find(' ');
+    if (text.empty() || text.substr(0, space) == std::to_string(rank_)) return {};
+    return fmt::format("rank {} gave up first: {}", text.substr(0, space), text.substr(space + 1));
+}
+
+std::string ProgressBoard::unconnected() noexcept {
+    try {
+        note_connected();  // it is not, but it is no reason for the others to wait
+        const Behind found = behind(connected, 1, {});
+        return found.ranks.empty() ? "" : ranks_have(found.ranks) + " not connected so far";
+    } catch (const std::exception&) {  // without the store there is no group: that was said
+        return {};
+    }
+}
+
+}  // namespace lockstep

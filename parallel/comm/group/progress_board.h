@@ -1,0 +1,85 @@
+// Where the ranks of a group tell how far they have come, so that an error can name who is missing. Every rank writes
+// the number of its operation to the store now and then, and when it is held up; one that fails looks who has not come
+// so far. Whoever is held up looks also whether a rank has gone without finishing its work: not every backend tells.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "lockstep/parallel/comm/store.h"
+
+namespace lockstep {
+
+class ProgressBoard {
+public:
+    /// `job`: the job's store, in which the group's keys begin with `prefix`; `job_ranks`: the numbers there of the
+    /// group's ranks. `abort` ends, from another thread, an operation that waits for one that has gone.
+    ProgressBoard(Store& job, std::string prefix, int rank, std::vector<int> job_ranks,
+                  std::function<void(const std::string& reason)> abort);
+    ~ProgressBoard();
+    ProgressBoard(const ProgressBoard&) = delete;
+    ProgressBoard& operator=(const ProgressBoard&) = delete;
+
+    void begin(std::string_view operation, std::uint64_t number);
+    void end();
+    /// The operation has ended well, and could not before every rank had begun it: who is missing later has come so
+    /// far, whatever it could tell.
+    void end_with_all();
+    /// After a failure in operation `number`: "ranks 1, 3 have not come so far (rank 1 was last seen in all_reduce
+    /// number 4)", and the cause where another rank noted it; what is wrong with the store where it does not tell.
+    /// Takes at most about 0.7 s.
+    std::string missing(std::string_view operation, std::uint64_t number) noexcept;
+    /// This rank gives up, or hears that it must. What the first one says is the cause.
+    void note_cause(const std::string& reason) noexcept;
+    /// This rank is connected to the others.
+    void note_connected() { publish(connected, "1"); }
+    /// After the group could not be set up: "ranks 1, 3 have not connected so far". As `missing` otherwise.
+    std::string unconnected() noexcept;
+
+private:
+    static constexpr std::string_view progress = "progress", connected = "connected";
+    void watch();
+    void publish(std::string_view key, const std::string& text);
+    struct Seen {
+        std::uint64_t number = 0;
+        std::string operation;
+    };
+    struct Behind {
+        std::vector<int> ranks;
+        std::string last;  ///< where the first one of them was last
+    };
+    /// Who has not published `number` or more under `key` in time. All have come as far as `met`.
+    Behind behind(std::string_view key, std::uint64_t number, const Seen& met);
+    /// Of another rank.
+    std::string cause();
+
+    /// "rank 3 has died" of the first that has not left in good order.
+    std::string lost();
+
+    const int rank_;
+    const std::vector<int> job_ranks_;
+    const std::function<void(const std::string& reason)> abort_;
+    std::shared_ptr<Store> job_;
+    std::unique_ptr<Store> store_;  ///< the group's own
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::string operation_;
+    std::uint64_t number_ = 0;  ///< of the last operation that began
+    bool under_way_ = false;
+    std::uint64_t published_ = 0;   ///< the last one that was told
+    std::uint64_t met_number_ = 0;  ///< of the last one that all ranks are known to have begun
+    std::string met_operation_;
+    std::chrono::steady_clock::time_point began_{};
+    bool stopping_ = false;
+    std::thread watcher_;
+};
+
+}  // namespace lockstep

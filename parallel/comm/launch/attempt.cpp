@@ -1,0 +1,282 @@
+#include "lockstep/parallel/comm/launch/attempt.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "lockstep/parallel/comm/launch/child.h"
+#include "lockstep/parallel/comm/launch/failure_file.h"
+#include "lockstep/parallel/comm/launch/group_guard.h"
+#include "lockstep/parallel/comm/launch/output_route.h"
+#include "lockstep/parallel/comm/launch/rank_environment.h"
+#include "lockstep/parallel/comm/store/handshake.h"
+#include "lockstep/parallel/comm/store/sockets.h"
+#include "lockstep/parallel/stop_signals.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/cpu_topology.h"
+
+namespace lockstep {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+/// Deaths are looked for at least so often, should the signal that tells of them be lost.
+constexpr milliseconds longest_sleep(500);
+/// A rank's last words have arrived when nothing came for so long.
+constexpr milliseconds quiet_at_the_end(1000);
+/// Others may notice that a process ends so long before this one hears of it.
+constexpr milliseconds time_to_hear_of_a_death(500);
+
+bool has(Streams streams, Streams one) { return (static_cast<unsigned>(streams) & static_cast<unsigned>(one)) != 0; }
+
+bool ends_the_run(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
+
+class Attempt {
+public:
+    Attempt(const LaunchOptions& options, const std::filesystem::path& program, int number, SignalWatch& signals)
+        : options_(options), number_(number), signals_(signals) {
+        RankPlace place{.attempt = number, .master_addr = options.master_addr, .master_port = options.master_port};
+        if (place.master_addr.empty()) place.master_addr = "127.0.0.1";
+        if (place.master_port == 0) {
+            port_ = hold_free_port();
+            place.master_port = port_of(port_);
+        }
+        // On several nodes the user says it: the launchers know nothing of each other.
+        const char* token = std::getenv("LOCKSTEP_STORE_TOKEN");
+        if (options.nodes == 1 && !(token && *token)) place.store_token = handshake::random_token();
+        if (options.same_lines_once) passed_lines_ = std::make_shared<PassedLines>();
+        const std::vector<int> cores = allowed_cores();
+        guard_.emplace();
+        for (int local_rank = 0; local_rank < options.processes; ++local_rank) {
+            const std::vector<int> share = share_of(cores, local_rank, options.processes);
+            place.local_rank = local_rank;
+            place.cores = share.size();
+            place.failure_file = failure_files_.emplace_back().path();
+            ChildSpec spec{.program = program,
+                           .arguments = options.command,
+                           .environment = rank_environment(options, place),
+                           .guard = guard_->entrance()};
+            // Not only on its share: a rank that cannot make way for another program holds up that program and the job.
+            if (options.bind_cores) spec.cores = cores_around(share, cores);
+            outs_.push_back(route(local_rank, Streams::out, spec.out));
+            errs_.push_back(route(local_rank, Streams::err, spec.err));
+            children_.emplace_back(spec, signals);
+            for (const auto* routes : {&outs_, &errs_})
+                if (routes->back()) routes->back()->started();
+        }
+    }
+
+    AttemptEnd run() {
+        failures_seen_.resize(children_.size());
+        for (;;) {
+            look_for_deaths();
+            if (std::all_of(children_.begin(), children_.end(), [](Child& child) { return child.ended(); })) break;
+            if (phase_ != Phase::running && Clock::now() >= deadline_ && !escalate()) break;
+            sleep(phase_ == Phase::running ? longest_sleep
+                                           : std::min(longest_sleep, milliseconds(milliseconds_until(deadline_))));
+            for (const int signal : signals_.take()) pass_on(signal);
+        }
+        send_to_all(SIGKILL);  // what the ranks have started and left behind
+        deliver_last_words();
+        if (phase_ != Phase::running) name_the_first();
+        end_.killed = std::any_of(children_.begin(), children_.end(), [](const Child& c) { return c.signal() != 0; });
+        for (const auto* all : {&outs_, &errs_})
+            for (const auto& route : *all) end_.lost_output = end_.lost_output || (route && route->lost_output());
+        return end_;
+    }
+
+private:
+    enum class Phase : std::uint8_t {
+        running,
+        noticing,  ///< a rank has failed; the others may find out by themselves
+        ending,    ///< they have been told
+        killed
+    };
+
+    /// Nothing where the rank has this process's own stream; else `end` becomes where it writes.
+    std::unique_ptr<OutputRoute> route(int local_rank, Streams stream, int& end) const {
+        const auto asked = [&](const std::vector<Streams>& choice) {
+            return !choice.empty() && has(choice[static_cast<std::size_t>(local_rank)], stream);
+        };
+        const bool tee = asked(options_.tee), to_file = tee || asked(options_.redirects);
+        const bool prefix = tee || options_.prefix;
+        if (stream == Streams::out && !to_file && !prefix) return nullptr;
+        const int rank = global_rank(options_, local_rank);
+        Descriptor file;
+        if (to_file) {
+            const auto directory = options_.log_dir / fmt::format("attempt_{}", number_) / std::to_string(rank);
+            const auto path = directory / (stream == Streams::out ? "stdout.log" : "stderr.log");
+            std::error_code error;
+            std::filesystem::create_directories(directory, error);
+            if (!error)
+                file = Descriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
+            if (!file)
+                throw InvalidArgument(fmt::format("launch: {} cannot be written: {}; choose another directory for logs",
+                                                  path.string(), error ? error.message() : text_of(errno)));
+        }
+        const int console = to_file && !tee ? -1 : (stream == Streams::out ? STDOUT_FILENO : STDERR_FILENO);
+        auto made = std::make_unique<OutputRoute>(console, std::move(file), prefix ? fmt::format("[{}]:", rank) : "",
+                                                  stream == Streams::err ? passed_lines_ : nullptr);
+        end = made->entrance();
+        return made;
+    }
+
+    void look_for_deaths() {
+        for (std::size_t i = 0; i < children_.size(); ++i) {
+            if (!children_[i].ended() || !children_[i].failed() || failures_seen_[i] || told_) continue;
+            failures_seen_[i] = Clock::now();
+            if (phase_ == Phase::running) enter(Phase::noticing);
+        }
+    }
+
+    /// The rank whose own mark is oldest, those that have only waited in vain behind all others. Who has left none is
+    /// taken to have failed before those that may have noticed it, and who was killed, before all: who misses another
+    /// ends by itself. Where all have only waited, a rank that was silent all the time.
+    void name_the_first() {
+        using Order = std::tuple<bool, Clock::time_point, Clock::time_point>;
+        std::optional<Order> first;
+        for (std::size_t i = 0; i < children_.size(); ++i) {
+            const Child& child = children_[i];
+            if (!child.failed()) continue;
+            const auto mark = failure_files_[i].mark();
+            const bool by_itself = failures_seen_[i] || (mark && (!told_ || mark->time < *told_));
+            if (!by_itself) continue;
+            const auto seen = failures_seen_[i].value_or(Clock::time_point::max());
+            Order order{false, child.signal() != 0 ? Clock::time_point::min() : seen - time_to_hear_of_a_death, seen};
+            if (mark) order = {mark->cause == FailureCause::others, mark->time, seen};
+            if (first && *first <= order) continue;
+            first = order;
+            end_.failure = RankFailure{.rank = global_rank(options_, static_cast<int>(i)),
+                                       .process = child.process(),
+                                       .exit_status = child.exit_status(),
+                                       .signal = child.signal(),
+                                       .last_lines = errs_[i]->last_lines()};
+        }
+        if (silent_ && first && std::get<bool>(*first)) end_.failure = silent_;
+    }
+
+    /// Before this process ends ranks: one that runs on and has noted nothing, first of all one that is stopped.
+    void look_who_is_silent() {
+        for (std::size_t i = 0; i < children_.size(); ++i) {
+            if (children_[i].ended() || failure_files_[i].mark()) continue;
+            const int stopped_by = children_[i].stopped_by();
+            if (silent_ && (silent_->stopped_by != 0 || stopped_by == 0)) continue;
+            silent_ = RankFailure{.rank = global_rank(options_, static_cast<int>(i)),
+                                  .process = children_[i].process(),
+                                  .silent = true,
+                                  .stopped_by = stopped_by,
+                                  .last_lines = errs_[i]->last_lines()};
+        }
+    }
+
+    void enter(Phase phase) {
+        phase_ = phase;
+        deadline_ = Clock::now() + options_.grace;
+    }
+
+    void send_to_all(int signal) const {
+        for (const Child& child : children_) child.send(signal);
+    }
+
+    /// False when there is nothing stronger left.
+    bool escalate() {
+        if (phase_ == Phase::killed) return false;
+        const bool told = phase_ == Phase::ending;
+        if (!told_) {
+            look_who_is_silent();
+            told_ = Clock::now();
+        }
+        send_to_all(told ? SIGKILL : SIGTERM);
+        enter(told ? Phase::killed : Phase::ending);
+        if (told) deadline_ = std::max(deadline_, Clock::now() + quiet_at_the_end);  // even SIGKILL takes its time
+        return true;
+    }
+
+    void pass_on(int signal) {
+        if (signal == SIGCHLD || phase_ == Phase::killed) return;
+        if (!ends_the_run(signal)) return send_to_all(signal);
+        if (end_.signal == 0) {
+            end_.signal = signal;
+            interrupted_ = Clock::now();
+            if (!told_) told_ = interrupted_;
+            send_to_all(signal);
+            enter(Phase::ending);
+            deadline_ = interrupted_ + options_.stop_grace;
+        } else if (Clock::now() - interrupted_ >= StopSignals::one_wish) {
+            phase_ = Phase::ending;
+            escalate();
+        }
+    }
+
+    /// Until something happens. Output goes on its way meanwhile.
+    void sleep(milliseconds longest) {
+        std::vector<pollfd> entries{{signals_.descriptor(), POLLIN, 0}};
+        std::vector<OutputRoute*> routes{nullptr};
+        for (const auto* all : {&outs_, &errs_})
+            for (const auto& route : *all) {
+                if (!route || route->next().fd < 0) continue;
+                entries.push_back(route->next());
+                routes.push_back(route.get());
+            }
+        if (poll(entries.data(), entries.size(), static_cast<int>(longest.count())) <= 0) return;
+        for (std::size_t i = 1; i < entries.size(); ++i)
+            if (entries[i].revents != 0) routes[i]->advance();
+    }
+
+    /// A console that is slow is waited for, until a signal comes: what was printed last tells most. Others than the
+    /// ranks, who have their streams too, are not.
+    void deliver_last_words() {
+        auto deadline = Clock::now() + quiet_at_the_end;
+        for (;;) {
+            bool more = false;
+            for (const auto* all : {&outs_, &errs_})
+                for (const auto& route : *all) {
+                    if (!route) continue;
+                    more = more || route->next().fd >= 0;
+                    if (route->waits_for_console()) deadline = Clock::now() + quiet_at_the_end;
+                }
+            if (!more || Clock::now() >= deadline) return;
+            sleep(milliseconds(milliseconds_until(deadline)));
+            for (const int signal : signals_.take()) {
+                if (!ends_the_run(signal)) continue;
+                if (end_.signal == 0) end_.signal = signal;
+                return;
+            }
+        }
+    }
+
+    const LaunchOptions& options_;
+    int number_;
+    SignalWatch& signals_;
+    Descriptor port_;
+    std::vector<std::unique_ptr<OutputRoute>> outs_, errs_;
+    std::shared_ptr<PassedLines> passed_lines_;  // of standard error; null: all lines are passed on
+    std::vector<FailureFile> failure_files_;
+    std::vector<Child> children_;
+    std::optional<GroupGuard> guard_;  // destroyed before the numbers of the children may be another's
+    Phase phase_ = Phase::running;
+    Clock::time_point deadline_{}, interrupted_{};
+    std::optional<Clock::time_point> told_;                        // when this process first ended ranks
+    std::vector<std::optional<Clock::time_point>> failures_seen_;  // one a rank; of those before that
+    std::optional<RankFailure> silent_;                            // who had said nothing then
+    AttemptEnd end_;
+};
+
+}  // namespace
+
+AttemptEnd run_attempt(const LaunchOptions& options, const std::filesystem::path& program, int number,
+                       SignalWatch& signals) {
+    return Attempt(options, program, number, signals).run();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,23 @@
+// All ranks of this machine once: started, watched, ended.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "lockstep/parallel/comm/launch/signal_watch.h"
+#include "lockstep/parallel/comm/launcher.h"
+
+namespace lockstep {
+
+struct AttemptEnd {
+    std::optional<RankFailure> failure;
+    int signal = 0;  ///< that came from outside and ended it
+    bool killed = false;
+    bool lost_output = false;
+};
+
+/// Returns when no rank runs any more. `number` counts from 0; `signals` watches SIGCHLD and those of the options.
+AttemptEnd run_attempt(const LaunchOptions& options, const std::filesystem::path& program, int number,
+                       SignalWatch& signals);
+
+}  // namespace lockstep

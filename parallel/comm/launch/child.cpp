@@ -1,0 +1,194 @@
+#include "lockstep/parallel/comm/launch/child.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <memory>
+#include <thread>
+
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds time_to_exec(30000);
+constexpr milliseconds time_to_die(5000);  // after SIGKILL
+
+[[noreturn]] void refused(const char* what) {
+    throw Error(fmt::format("launch: {}: {}; are there too many processes or open files?", what, text_of(errno)));
+}
+
+/// The same file under a number above those of the standard streams, which children are given.
+Descriptor above_standard_streams(const Descriptor& low) {
+    Descriptor high(fcntl(low.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+    if (!high) refused("no descriptor");
+    return high;
+}
+
+struct FreeSet {
+    void operator()(cpu_set_t* set) const { CPU_FREE(set); }
+};
+
+/// A mask of cores, made before the fork.
+struct CoreMask {
+    std::unique_ptr<cpu_set_t, FreeSet> set;
+    std::size_t bytes = 0;
+
+    explicit CoreMask(const std::vector<int>& cores) {
+        if (cores.empty()) return;
+        const int count = cores.back() + 1;
+        bytes = CPU_ALLOC_SIZE(count);
+        set.reset(CPU_ALLOC(count));
+        if (!set) refused("no memory");
+        CPU_ZERO_S(bytes, set.get());
+        for (const int core : cores) CPU_SET_S(static_cast<std::size_t>(core), bytes, set.get());
+    }
+};
+
+std::vector<char*> pointers_to(const std::vector<std::string>& words) {
+    std::vector<char*> pointers;
+    for (const std::string& word : words) pointers.push_back(const_cast<char*>(word.c_str()));
+    pointers.push_back(nullptr);
+    return pointers;
+}
+
+/// What the child's side needs, ready to use.
+struct Prepared {
+    const char* program;
+    char* const* arguments;
+    char* const* environment;
+    const CoreMask* cores;
+    const SignalWatch* signals;
+    const sigset_t* mask;
+    pid_t parent;
+    int input, out, err, guard, report;
+};
+
+/// In the child. Returns only when something went wrong, with errno. Nothing here allocates or locks.
+void become(const Prepared& to) {
+    setpgid(0, 0);
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return;
+    if (getppid() != to.parent) _exit(1);  // the parent died before it could be asked for
+    const pid_t own = getpid();
+    if (to.guard >= 0 && write(to.guard, &own, sizeof own) != sizeof own) return;
+    // A core that has gone since, or that a cpuset forbids, is no reason not to run.
+    if (to.cores->set) sched_setaffinity(0, to.cores->bytes, to.cores->set.get());
+    if (dup2(to.input, STDIN_FILENO) < 0) return;
+    if (to.out != STDOUT_FILENO && dup2(to.out, STDOUT_FILENO) < 0) return;
+    if (to.err != STDERR_FILENO && dup2(to.err, STDERR_FILENO) < 0) return;
+    to.signals->restore_defaults();
+    sigprocmask(SIG_SETMASK, to.mask, nullptr);
+    execve(to.program, to.arguments, to.environment);
+}
+
+/// 0 when the program runs, else the errno with which it did not.
+int report_of(const Descriptor& report) {
+    const auto deadline = Clock::now() + time_to_exec;
+    for (;;) {
+        int error = 0;
+        const ssize_t count = read(report.get(), &error, sizeof error);
+        if (count == 0) return 0;
+        if (count == sizeof error) return error;
+        if (count < 0 && errno != EAGAIN && errno != EINTR) return errno;
+        pollfd entry{report.get(), POLLIN, 0};
+        if (poll(&entry, 1, milliseconds_until(deadline)) == 0) return ETIMEDOUT;
+    }
+}
+
+}  // namespace
+
+std::pair<Descriptor, Descriptor> make_pipe(PipeEnds at_once) {
+    std::array<int, 2> ends{};
+    if (pipe2(ends.data(), O_CLOEXEC) != 0) refused("no pipe");
+    const Descriptor low_reader(ends[0]), low_writer(ends[1]);
+    Descriptor reader = above_standard_streams(low_reader), writer = above_standard_streams(low_writer);
+    fcntl(reader.get(), F_SETFL, O_NONBLOCK);
+    if (at_once == PipeEnds::both_at_once) fcntl(writer.get(), F_SETFL, O_NONBLOCK);
+    return {std::move(reader), std::move(writer)};
+}
+
+Child::Child(const ChildSpec& spec, const SignalWatch& signals) {
+    const CoreMask cores(spec.cores);
+    const std::vector<char*> arguments = pointers_to(spec.arguments), environment = pointers_to(spec.environment);
+    const Descriptor nothing = above_standard_streams(Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)));
+    auto [reader, writer] = make_pipe(PipeEnds::reader_at_once);
+    sigset_t all{}, before{};
+    sigfillset(&all);
+    // Held back in between: this process's handlers must not run in the child.
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const Prepared prepared{
+        spec.program.c_str(), arguments.data(), environment.data(), &cores,     &signals,    &before, getpid(),
+        nothing.get(),        spec.out,         spec.err,           spec.guard, writer.get()};
+    process_ = fork();
+    if (process_ == 0) {
+        become(prepared);
+        const int error = errno;
+        [[maybe_unused]] const ssize_t written = write(prepared.report, &error, sizeof error);
+        _exit(127);
+    }
+    const int fork_error = errno;
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (process_ < 0) {
+        errno = fork_error;
+        refused("no process");
+    }
+    writer.reset();
+    if (const int error = report_of(reader); error != 0) {
+        Child unfinished(std::move(*this));
+        throw InvalidArgument(fmt::format(
+            "launch: {} cannot be executed: {}; is it a program, or a script with a '#!' line that names one?",
+            spec.program.string(), text_of(error)));
+    }
+}
+
+Child::Child(Child&& other) noexcept
+    : process_(std::exchange(other.process_, -1)),
+      ended_(other.ended_),
+      exit_status_(other.exit_status_),
+      signal_(other.signal_) {}
+
+Child::~Child() {
+    if (process_ < 0) return;
+    send(SIGKILL);
+    // Reaped only now: until then its number cannot become another process's or group's.
+    const auto deadline = Clock::now() + time_to_die;
+    while (waitpid(process_, nullptr, WNOHANG) == 0 && Clock::now() < deadline)
+        std::this_thread::sleep_for(milliseconds(1));
+}
+
+bool Child::ended() {
+    if (ended_) return true;
+    siginfo_t info{};
+    const int status = waitid(P_PID, static_cast<id_t>(process_), &info, WEXITED | WNOHANG | WNOWAIT);
+    if (status == 0 && info.si_pid == 0) return false;
+    ended_ = true;
+    if (status != 0) {  // somebody else in this process has waited for it: how it ended is lost
+        exit_status_ = 255;
+        return true;
+    }
+    (info.si_code == CLD_EXITED ? exit_status_ : signal_) = info.si_status;
+    return true;
+}
+
+int Child::stopped_by() const {
+    siginfo_t info{};
+    const int status = waitid(P_PID, static_cast<id_t>(process_), &info, WSTOPPED | WNOHANG | WNOWAIT);
+    return status == 0 && info.si_pid != 0 && info.si_code == CLD_STOPPED ? info.si_status : 0;
+}
+
+void Child::send(int signal) const { kill(-process_, signal); }
+
+}  // namespace lockstep

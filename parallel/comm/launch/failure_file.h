@@ -1,0 +1,32 @@
+// Where a rank writes when something first went wrong in it.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "lockstep/parallel/comm/launcher.h"
+#include "lockstep/parallel/comm/store/sockets.h"
+
+namespace lockstep {
+
+/// What `note_failure` wrote.
+struct FailureMark {
+    std::chrono::steady_clock::time_point time;
+    FailureCause cause = FailureCause::here;
+};
+
+/// In memory, with a name that lasts as long as this process has it open: however the run ends, nothing is left behind.
+class FailureFile {
+public:
+    FailureFile();
+    /// For LOCKSTEP_FAILURE_FILE; empty where the system has no such files.
+    std::string path() const;
+    /// Nothing while the rank has noted no failure.
+    std::optional<FailureMark> mark() const;
+
+private:
+    Descriptor file_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,56 @@
+#include "lockstep/parallel/comm/launch/rank_environment.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <string_view>
+
+#include "lockstep/runtime/device.h"
+
+namespace lockstep {
+
+int global_rank(const LaunchOptions& options, int local_rank) {
+    return options.node_rank.value_or(0) * options.processes + local_rank;
+}
+
+std::vector<std::string> rank_environment(const LaunchOptions& options, const RankPlace& place) {
+    std::map<std::string, std::string> own{{"RANK", std::to_string(global_rank(options, place.local_rank))},
+                                           {"LOCAL_RANK", std::to_string(place.local_rank)},
+                                           {"WORLD_SIZE", std::to_string(options.nodes * options.processes)},
+                                           {"LOCAL_WORLD_SIZE", std::to_string(options.processes)},
+                                           {"GROUP_RANK", std::to_string(options.node_rank.value_or(0))},
+                                           {"MASTER_ADDR", place.master_addr},
+                                           {"MASTER_PORT", std::to_string(place.master_port)},
+                                           {"LOCKSTEP_FAILURE_FILE", place.failure_file},
+                                           {"TORCHELASTIC_RESTART_COUNT", std::to_string(place.attempt)},
+                                           {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options.max_restarts)}};
+    if (!place.store_token.empty()) own["LOCKSTEP_STORE_TOKEN"] = place.store_token;
+    if (!std::getenv("OMP_NUM_THREADS")) own["OMP_NUM_THREADS"] = std::to_string(place.cores);
+    if (options.bind_cores) {
+        const char* limit = std::getenv("OMP_THREAD_LIMIT");
+        if (!limit || std::strtoul(limit, nullptr, 10) > place.cores)
+            own["OMP_THREAD_LIMIT"] = std::to_string(place.cores);
+    }
+    // CUDA_VISIBLE_DEVICES may name a device that one alone would not have.
+    if (!std::getenv("LOCKSTEP_CPU_DEVICES") && !std::getenv("CUDA_VISIBLE_DEVICES") &&
+        device_count(DeviceKind::cuda) == 0)
+        own["LOCKSTEP_CPU_DEVICES"] = "1";
+    std::vector<std::string> all;
+    for (char** entry = environ; entry && *entry; ++entry) {
+        const std::string_view text(*entry);
+        if (!text.starts_with("TORCHELASTIC_") && !own.contains(std::string(text.substr(0, text.find('=')))))
+            all.emplace_back(text);
+    }
+    for (const auto& [name, value] : own) all.push_back(name + "=" + value);
+    return all;
+}
+
+std::vector<int> share_of(const std::vector<int>& cores, int index, int count) {
+    const auto run = static_cast<std::ptrdiff_t>(cores.size()) / count;
+    if (run == 0) return {cores[static_cast<std::size_t>(index) % cores.size()]};
+    return {cores.begin() + index * run, cores.begin() + (index + 1) * run};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,37 @@
+// Signals as something that poll can wait for.
+#pragma once
+
+#include <array>
+#include <csignal>
+#include <vector>
+
+#include "lockstep/parallel/comm/store/sockets.h"
+
+namespace lockstep {
+
+/// While it lives, its signals no longer act on this process but are kept for `take`. Those that are ignored stay so:
+/// whoever started this process wanted it (nohup). Throws Error when there is one already.
+class SignalWatch {
+public:
+    explicit SignalWatch(const std::vector<int>& signals);
+    ~SignalWatch();
+    SignalWatch(const SignalWatch&) = delete;
+    SignalWatch& operator=(const SignalWatch&) = delete;
+
+    /// Becomes readable when a signal has come.
+    int descriptor() const { return read_.get(); }
+    /// Those that have come since the last call.
+    std::vector<int> take();
+    /// For a child between fork and exec: the default action again for all of them. Async-signal-safe.
+    void restore_defaults() const;
+
+private:
+    struct Kept {
+        int signal;
+        struct sigaction before;
+    };
+    Descriptor read_, write_;
+    std::vector<Kept> kept_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,190 @@
+#include "lockstep/parallel/comm/launcher.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+#include "lockstep/parallel/comm/launch/attempt.h"
+#include "lockstep/parallel/comm/launch/signal_watch.h"
+#include "lockstep/parallel/comm/store/sockets.h"
+#include "lockstep/runtime/device.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/cpu_topology.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr int most_processes = 1024;
+constexpr int most_in_a_job = 1 << 20;  // as process_place takes them
+
+std::string name_of_signal(int signal) {
+    const char* name = sigabbrev_np(signal);
+    return name ? fmt::format("signal {} (SIG{})", signal, name) : fmt::format("signal {}", signal);
+}
+
+/// 0 when it can be executed, else the errno that says why not.
+int hindrance(const std::filesystem::path& file) {
+    struct stat found {};
+    if (stat(file.c_str(), &found) != 0) return errno;
+    if (S_ISDIR(found.st_mode)) return EISDIR;
+    return access(file.c_str(), X_OK) == 0 ? 0 : errno;
+}
+
+/// The file that the command means; what a shell would take.
+std::filesystem::path program_of(const std::vector<std::string>& command) {
+    if (command.empty() || command.front().empty())
+        throw InvalidArgument("launch: no program was named; give the one to run and its arguments");
+    const std::string& name = command.front();
+    if (name.find('/') != std::string::npos) {
+        if (const int error = hindrance(name); error != 0)
+            throw InvalidArgument(
+                fmt::format("launch: {} cannot be executed: {}; {}", name, text_of(error),
+                            error == EACCES ? "set its x bit, or name the program that runs it" : "name a program"));
+        return name;
+    }
+    const char* variable = std::getenv("PATH");
+    const std::string path = variable ? variable : "/usr/local/bin:/usr/bin:/bin";
+    for (std::size_t at = 0; at <= path.size();) {
+        const auto end = std::min(path.find(':', at), path.size());
+        const std::filesystem::path file = std::filesystem::path(end == at ? "." : path.substr(at, end - at)) / name;
+        if (hindrance(file) == 0) return file;
+        at = end + 1;
+    }
+    throw InvalidArgument(
+        fmt::format("launch: there is no program {} along PATH; name its file, as in ./{}", name, name));
+}
+
+void require(bool good, const std::string& complaint) {
+    if (!good) throw InvalidArgument("launch: " + complaint);
+}
+
+bool is_host(const std::string& text) {
+    return std::all_of(text.begin(), text.end(), [](unsigned char c) {
+        return (std::isalnum(c) && c < 128) || c == '.' || c == '-' || c == '_' || c == ':' || c == '%';
+    });
+}
+
+void require_nodes(const LaunchOptions& options) {
+    const int node_rank = options.node_rank.value_or(0);
+    require(node_rank >= 0 && node_rank < options.nodes,
+            fmt::format("node rank {} of {} nodes; they count from 0", node_rank, options.nodes));
+    if (options.nodes == 1) return;
+    require(
+        options.node_rank && !options.master_addr.empty() && options.master_port != 0,
+        fmt::format("{} nodes must know of each other; give node rank, master address and master port", options.nodes));
+    require(options.max_restarts == 0,
+            "ranks on several nodes are not started again, since their launchers know nothing of each other; give no "
+            "restarts");
+    const char* token = std::getenv("LOCKSTEP_STORE_TOKEN");
+    require((token && *token) || is_loopback(options.master_addr),
+            fmt::format("others can reach {} too; set LOCKSTEP_STORE_TOKEN to the same secret on all nodes",
+                        options.master_addr));
+}
+
+void require_streams(const LaunchOptions& options) {
+    bool files = false;
+    for (const auto* choice : {&options.redirects, &options.tee}) {
+        require(choice->empty() || std::ssize(*choice) == options.processes,
+                fmt::format("streams of {} local ranks were chosen, and there are {}; choose for each, or for none",
+                            choice->size(), options.processes));
+        files = files || std::any_of(choice->begin(), choice->end(), [](Streams s) { return s != Streams::none; });
+    }
+    require(!files || !options.log_dir.empty(), "redirects and tee write files; give a directory for logs");
+    require(files || options.log_dir.empty(),
+            fmt::format("no stream goes to {}; choose some by redirects or tee", options.log_dir.string()));
+}
+
+void require_signals(const LaunchOptions& options) {
+    for (const int signal : options.signals)
+        require(signal > 0 && signal < NSIG && signal != SIGKILL && signal != SIGSTOP && signal != SIGCHLD,
+                fmt::format("{} cannot be passed on; leave it out", name_of_signal(signal)));
+}
+
+void require_sound(const LaunchOptions& options) {
+    require(options.processes >= 1 && options.processes <= most_processes,
+            fmt::format("{} processes on one machine; give 1 to {}", options.processes, most_processes));
+    require(options.nodes >= 1 && options.nodes <= most_in_a_job / options.processes,
+            fmt::format("{} nodes of {} processes; give at least one, and at most {} processes in all", options.nodes,
+                        options.processes, most_in_a_job));
+    require(is_host(options.master_addr),
+            fmt::format("master address '{}' is none; give a host's name or address", options.master_addr));
+    require(options.master_port >= 0 && options.master_port <= 65535,
+            fmt::format("master port {}; give 1 to 65535, or 0 for a free one", options.master_port));
+    require(options.max_restarts >= 0, fmt::format("{} restarts; give 0 or more", options.max_restarts));
+    for (const auto grace : {options.grace, options.stop_grace})
+        require(grace.count() >= 0 && grace <= std::chrono::hours(24),
+                fmt::format("a grace of {} ms; give 0 to a day", grace.count()));
+    require_nodes(options);
+    require_streams(options);
+    require_signals(options);
+}
+
+}  // namespace
+
+std::string RankFailure::str() const {
+    if (silent)
+        return fmt::format("rank {} failed first: {}, and others gave up waiting", rank,
+                           stopped_by != 0 ? "stopped by " + name_of_signal(stopped_by) : "it went no further");
+    return fmt::format(
+        "rank {} failed first: {}", rank,
+        signal != 0 ? "killed by " + name_of_signal(signal) : fmt::format("exit status {}", exit_status));
+}
+
+std::string LaunchResult::str() const {
+    if (signal != 0) return fmt::format("ended by {} from outside", name_of_signal(signal));
+    if (!failure) return "all ranks ended well";
+    if (restarts == 0) return failure->str();
+    return fmt::format("{}; the limit of {} {} is reached", failure->str(), restarts,
+                       restarts == 1 ? "restart" : "restarts");
+}
+
+LaunchResult launch(const LaunchOptions& options) {
+    require_sound(options);
+    const std::filesystem::path program = program_of(options.command);
+    std::vector<int> watched = options.signals;
+    watched.push_back(SIGCHLD);
+    SignalWatch signals(watched);
+    for (LaunchResult result;; ++result.restarts) {
+        AttemptEnd end = run_attempt(options, program, result.restarts, signals);
+        result.failure = std::move(end.failure);
+        result.signal = end.signal;
+        result.killed = end.killed;
+        result.lost_output = result.lost_output || end.lost_output;
+        if (result.success() || result.signal != 0 || result.restarts == options.max_restarts) return result;
+        if (options.on_restart) options.on_restart(*result.failure);
+    }
+}
+
+int processes_per_node(std::string_view text) {
+    const int gpus = text == "gpu" || text == "auto" ? device_count(DeviceKind::cuda) : 0;
+    if (text == "gpu")
+        require(gpus > 0,
+                fmt::format("a process per GPU, and there is none ({}); give a number, or cpu", cuda_absence_reason()));
+    if (gpus > 0) return gpus;
+    if (text == "cpu") return static_cast<int>(allowed_cores().size());
+    if (text == "auto") return Devices::visible().size();
+    int count = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+    require(error == std::errc() && end == text.data() + text.size() && count >= 1 && count <= most_processes,
+            fmt::format("'{}' processes on one machine; give 1 to {}, auto, cpu or gpu", text, most_processes));
+    return count;
+}
+
+std::vector<std::string> own_command(int argc, const char* const* argv) {
+    std::error_code error;
+    const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+    std::vector<std::string> command{error ? std::string(argv[0]) : program.string()};
+    command.insert(command.end(), argv + 1, argv + argc);
+    return command;
+}
+
+}  // namespace lockstep

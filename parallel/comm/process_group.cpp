@@ -1,0 +1,264 @@
+#include "lockstep/parallel/comm/process_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "lockstep/parallel/comm/group/host_identity.h"
+#include "lockstep/parallel/comm/group/tensor_calls.h"
+#include "lockstep/parallel/comm/launcher.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/forked.h"
+#include "lockstep/runtime/internal/unwinding_notice.h"
+
+namespace lockstep {
+
+namespace {
+
+std::shared_ptr<Communicator> world(const ProcessGroupOptions& options, const Rendezvous& rendezvous) {
+    Communicator::Place place;
+    place.name = "world";
+    place.rank = rendezvous.rank();
+    place.size = rendezvous.world_size();
+    place.store = rendezvous.store();
+    place.timeout = options.timeout;
+    place.master_addr = rendezvous.place().master_addr;
+    place.failure = rendezvous.failure();
+    place.global_ranks.resize(static_cast<std::size_t>(place.size));
+    std::iota(place.global_ranks.begin(), place.global_ranks.end(), 0);
+    return std::make_shared<Communicator>(place, options.backend.empty() ? "shm" : options.backend);
+}
+
+calls::Caller caller(const Communicator& group) { return {group.rank(), group.size()}; }
+
+}  // namespace
+
+std::vector<ProcessGroupBackend> process_group_backends() {
+    std::vector<ProcessGroupBackend> all;
+    for (const TransportBackend& backend : transport_backends())
+        all.push_back({std::string(backend.name), backend.make != nullptr, std::string(backend.how_to_build)});
+    return all;
+}
+
+ProcessGroup::ProcessGroup(const ProcessGroupOptions& options)
+    : rendezvous_(std::make_shared<Rendezvous>(options.rendezvous)),
+      communicator_(world(options, *rendezvous_)),
+      queue_(std::make_unique<OperationQueue>(communicator_)),
+      notice_(std::make_unique<UnwindingNotice>()),
+      made_in_(forked::generation()) {}
+
+ProcessGroup::ProcessGroup(std::shared_ptr<Rendezvous> rendezvous, std::shared_ptr<Communicator> communicator)
+    : rendezvous_(std::move(rendezvous)),
+      communicator_(std::move(communicator)),
+      queue_(std::make_unique<OperationQueue>(communicator_)),
+      notice_(std::make_unique<UnwindingNotice>()),
+      made_in_(forked::generation()) {}
+
+ProcessGroup::~ProcessGroup() {
+    if (made_in_ != forked::generation()) {  // a child's: to say goodbye is its parent's business
+        forked::keep(std::move(queue_));
+        forked::keep(std::move(communicator_));
+        forked::keep(std::move(rendezvous_));
+        return;
+    }
+    if (notice_->unwinding()) abort(fmt::format("rank {} has left: an error has ended its work", rank()));
+}
+
+int ProcessGroup::rank() const { return communicator_->rank(); }
+int ProcessGroup::size() const { return communicator_->size(); }
+std::string_view ProcessGroup::backend() const { return communicator_->backend(); }
+
+std::unique_ptr<ProcessGroup> ProcessGroup::subgroup(const std::vector<int>& ranks) {
+    const auto count = static_cast<std::size_t>(size());
+    std::vector<unsigned char> member(count, 0);
+    if (ranks.empty()) throw InvalidArgument("subgroup: no ranks; give one or more");
+    Communicator::Place place = communicator_->place();
+    place.rank = -1;
+    place.size = static_cast<int>(ranks.size());
+    place.global_ranks.clear();
+    place.hosts.clear();
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+        const int rank = ranks[i];
+        if (rank < 0 || rank >= size())
+            throw InvalidArgument(
+                fmt::format("subgroup: rank {} in a group of {}; ranks go from 0 to {}", rank, size(), size() - 1));
+        if (std::exchange(member[static_cast<std::size_t>(rank)], 1) != 0)
+            throw InvalidArgument(fmt::format("subgroup: rank {} is there twice", rank));
+        if (rank == this->rank()) place.rank = static_cast<int>(i);
+        place.global_ranks.push_back(communicator_->place().global_ranks[static_cast<std::size_t>(rank)]);
+    }
+    std::vector<std::int32_t> own(count + 1, -1);  // how many, and who
+    own[0] = place.size;
+    std::copy(ranks.begin(), ranks.end(), own.begin() + 1);
+    const auto width = static_cast<std::int64_t>(own.size());
+    const Tensor all = Tensor::empty({size(), width}, DType::i32);
+    all_gather(all, Tensor::from(own, Shape{width}));
+    const std::vector<std::int32_t> lists = all.to_vector<std::int32_t>();
+    for (std::size_t rank = 0; rank < count; ++rank)
+        if (!std::equal(own.begin(), own.end(), lists.begin() + static_cast<std::ptrdiff_t>(rank * own.size())))
+            throw InvalidArgument(fmt::format(
+                "subgroup: rank {} and rank {} of the group give different ranks; all must give the same list",
+                this->rank(), rank));
+    place.name = fmt::format("{}/subgroup{}", place.name, subgroups_++);
+    if (place.rank < 0) return nullptr;
+    return std::unique_ptr<ProcessGroup>(
+        new ProcessGroup(rendezvous_, std::make_shared<Communicator>(place, communicator_->backend())));
+}
+
+std::unique_ptr<ProcessGroup> ProcessGroup::duplicate() {
+    std::vector<int> all(static_cast<std::size_t>(size()));
+    std::iota(all.begin(), all.end(), 0);
+    return subgroup(all);
+}
+
+std::shared_ptr<Communicator> ProcessGroup::communicator(std::string_view purpose) const {
+    return communicator_->duplicate(purpose);
+}
+
+void ProcessGroup::once_per_host(const std::function<void()>& prepare) {
+    if (HostLayout(communicator_->place().hosts, size()).place_of(rank()) == 0) {
+        try {
+            prepare();
+        } catch (const std::exception& error) {
+            abort(fmt::format("rank {} could not prepare: {}", rank(), error.what()));
+            throw;
+        }
+    }
+    barrier();
+}
+
+void ProcessGroup::abort(const std::string& reason) noexcept {
+    note_failure();
+    communicator_->abort(reason);
+}
+
+bool ProcessGroup::Work::done() const { return state_->done(); }
+
+void ProcessGroup::Work::wait() const {
+    state_->wait();
+    state_->check();
+}
+
+bool ProcessGroup::Work::wait_for(std::chrono::milliseconds time) const {
+    if (!state_->wait_until(std::chrono::steady_clock::now() + time)) return false;
+    state_->check();
+    return true;
+}
+
+int ProcessGroup::Work::source() const {
+    wait();
+    return state_->source();
+}
+
+void ProcessGroup::all_reduce(const Tensor& tensor, ReduceOp op) {
+    queue_->run(calls::all_reduce(caller(*communicator_), tensor, op));
+}
+ProcessGroup::Work ProcessGroup::all_reduce_async(const Tensor& tensor, ReduceOp op) {
+    return Work(queue_->start(calls::all_reduce(caller(*communicator_), tensor, op)));
+}
+
+void ProcessGroup::reduce(const Tensor& tensor, int root, ReduceOp op) {
+    queue_->run(calls::reduce(caller(*communicator_), tensor, root, op));
+}
+ProcessGroup::Work ProcessGroup::reduce_async(const Tensor& tensor, int root, ReduceOp op) {
+    return Work(queue_->start(calls::reduce(caller(*communicator_), tensor, root, op)));
+}
+
+void ProcessGroup::broadcast(const Tensor& tensor, int root) {
+    queue_->run(calls::broadcast(caller(*communicator_), tensor, root));
+}
+ProcessGroup::Work ProcessGroup::broadcast_async(const Tensor& tensor, int root) {
+    return Work(queue_->start(calls::broadcast(caller(*communicator_), tensor, root)));
+}
+
+void ProcessGroup::all_gather(const Tensor& out, const Tensor& in) {
+    queue_->run(calls::all_gather(caller(*communicator_), out, in));
+}
+ProcessGroup::Work ProcessGroup::all_gather_async(const Tensor& out, const Tensor& in) {
+    return Work(queue_->start(calls::all_gather(caller(*communicator_), out, in)));
+}
+
+void ProcessGroup::all_gather(const std::vector<Tensor>& out, const Tensor& in) {
+    queue_->run(calls::all_gather(caller(*communicator_), out, in));
+}
+ProcessGroup::Work ProcessGroup::all_gather_async(const std::vector<Tensor>& out, const Tensor& in) {
+    return Work(queue_->start(calls::all_gather(caller(*communicator_), out, in)));
+}
+
+void ProcessGroup::gather(const Tensor& in, const std::vector<Tensor>& out, int root) {
+    queue_->run(calls::gather(caller(*communicator_), in, out, root));
+}
+ProcessGroup::Work ProcessGroup::gather_async(const Tensor& in, const std::vector<Tensor>& out, int root) {
+    return Work(queue_->start(calls::gather(caller(*communicator_), in, out, root)));
+}
+
+void ProcessGroup::scatter(const Tensor& out, const std::vector<Tensor>& in, int root) {
+    queue_->run(calls::scatter(caller(*communicator_), out, in, root));
+}
+ProcessGroup::Work ProcessGroup::scatter_async(const Tensor& out, const std::vector<Tensor>& in, int root) {
+    return Work(queue_->start(calls::scatter(caller(*communicator_), out, in, root)));
+}
+
+void ProcessGroup::reduce_scatter(const Tensor& out, const Tensor& in, ReduceOp op) {
+    queue_->run(calls::reduce_scatter(caller(*communicator_), out, in, op));
+}
+ProcessGroup::Work ProcessGroup::reduce_scatter_async(const Tensor& out, const Tensor& in, ReduceOp op) {
+    return Work(queue_->start(calls::reduce_scatter(caller(*communicator_), out, in, op)));
+}
+
+void ProcessGroup::reduce_scatter(const Tensor& out, const std::vector<Tensor>& in, ReduceOp op) {
+    queue_->run(calls::reduce_scatter(caller(*communicator_), out, in, op));
+}
+ProcessGroup::Work ProcessGroup::reduce_scatter_async(const Tensor& out, const std::vector<Tensor>& in, ReduceOp op) {
+    return Work(queue_->start(calls::reduce_scatter(caller(*communicator_), out, in, op)));
+}
+
+void ProcessGroup::all_to_all(const Tensor& out, const Tensor& in) {
+    queue_->run(calls::all_to_all(caller(*communicator_), out, in));
+}
+ProcessGroup::Work ProcessGroup::all_to_all_async(const Tensor& out, const Tensor& in) {
+    return Work(queue_->start(calls::all_to_all(caller(*communicator_), out, in)));
+}
+
+void ProcessGroup::all_to_all(const Tensor& out, const Tensor& in, const std::vector<std::int64_t>& out_rows,
+                              const std::vector<std::int64_t>& in_rows) {
+    queue_->run(calls::all_to_all(caller(*communicator_), out, in, out_rows, in_rows));
+}
+ProcessGroup::Work ProcessGroup::all_to_all_async(const Tensor& out, const Tensor& in,
+                                                  const std::vector<std::int64_t>& out_rows,
+                                                  const std::vector<std::int64_t>& in_rows) {
+    return Work(queue_->start(calls::all_to_all(caller(*communicator_), out, in, out_rows, in_rows)));
+}
+
+void ProcessGroup::all_to_all(const std::vector<Tensor>& out, const std::vector<Tensor>& in) {
+    queue_->run(calls::all_to_all(caller(*communicator_), out, in));
+}
+ProcessGroup::Work ProcessGroup::all_to_all_async(const std::vector<Tensor>& out, const std::vector<Tensor>& in) {
+    return Work(queue_->start(calls::all_to_all(caller(*communicator_), out, in)));
+}
+
+void ProcessGroup::barrier() { queue_->run(calls::barrier()); }
+ProcessGroup::Work ProcessGroup::barrier_async() { return Work(queue_->start(calls::barrier())); }
+
+void ProcessGroup::monitored_barrier(std::chrono::milliseconds timeout) {
+    queue_->run(
+        Collective{{}, {}, [timeout](Communicator& group, const void*, void*) { group.monitored_barrier(timeout); }});
+}
+
+void ProcessGroup::send(const Tensor& tensor, int to, int tag) {
+    queue_->run(calls::send(caller(*communicator_), tensor, to, tag));
+}
+ProcessGroup::Work ProcessGroup::isend(const Tensor& tensor, int to, int tag) {
+    return Work(queue_->start(calls::send(caller(*communicator_), tensor, to, tag)));
+}
+
+int ProcessGroup::recv(const Tensor& tensor, int from, int tag) {
+    return queue_->run(calls::receive(caller(*communicator_), tensor, from, tag));
+}
+ProcessGroup::Work ProcessGroup::irecv(const Tensor& tensor, int from, int tag) {
+    return Work(queue_->start(calls::receive(caller(*communicator_), tensor, from, tag)));
+}
+
+}  // namespace lockstep

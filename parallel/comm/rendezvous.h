@@ -1,0 +1,92 @@
+// How the processes of a job find each other: who is which rank, and the store through which they talk at first.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lockstep/parallel/comm/store.h"
+
+namespace lockstep {
+
+/// Who has told this process its rank.
+enum class Launcher : std::uint8_t {
+    none,         ///< nobody: a job of one process
+    environment,  ///< RANK and WORLD_SIZE: lockstep-run, or by hand
+    torchrun,
+    open_mpi,
+    slurm
+};
+
+/// Where this process stands in its job.
+struct ProcessPlace {
+    Launcher launcher = Launcher::none;
+    int rank = 0, world_size = 1;
+    int local_rank = 0, local_world_size = 1;  ///< among the processes of this host
+    /// Of rank 0; empty when nobody said it. 127.0.0.1 where the launcher says that all processes are on this host.
+    std::string master_addr;
+    int master_port = 0;  ///< likewise; 0 when nobody said it
+    /// More than 1 where the port is derived from the job's name and may be taken: rank 0 serves on the first free one
+    /// of so many, and the others look on all of them for this job's store.
+    int master_ports = 1;
+    std::string job = {};  ///< the job's name in that case
+};
+
+/// Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and where those of the rank are
+/// not set what Open MPI's mpirun and Slurm's srun set. Where those name no port, one is made from the job's name.
+/// Throws InvalidArgument for numbers that are none or contradict each other, and for half of what is needed.
+ProcessPlace process_place();
+
+class JobFailure;
+
+struct RendezvousOptions {
+    /// "env://": as `process_place` says; "tcp://HOST:PORT" and "file:///PATH": rank and world size are given below, by
+    /// "?rank=R&world_size=N" behind, or by the environment.
+    std::string init_method = "env://";
+    std::optional<int> rank = {}, world_size = {};
+    Store::Milliseconds timeout = Store::default_timeout;
+    /// Shared by all ranks; needed where rank 0 can be reached from other machines, or ranks belong to several users.
+    /// LOCKSTEP_STORE_TOKEN unless set.
+    std::string token = {};
+};
+
+/// A job whose processes have all arrived.
+class Rendezvous {
+public:
+    /// Returns on every rank once all are there. Rank 0 serves the store; under torchrun, whose agent holds
+    /// MASTER_PORT, on one of the next ports. Throws InvalidArgument for what cannot be, and CommunicationError, within
+    /// the timeout, when ranks do not arrive (naming them), a rank is there twice or world sizes differ.
+    explicit Rendezvous(const RendezvousOptions& options = {});
+    /// Rank 0 gives the others a few seconds to take their leave, unless the job has failed.
+    ~Rendezvous();
+    Rendezvous(const Rendezvous&) = delete;
+    Rendezvous& operator=(const Rendezvous&) = delete;
+
+    const ProcessPlace& place() const { return place_; }
+    int rank() const { return place_.rank; }
+    int world_size() const { return place_.world_size; }
+    const std::shared_ptr<Store>& store() const { return store_; }
+    /// For groups: where they say that the job cannot go on.
+    const std::shared_ptr<JobFailure>& failure() const { return failure_; }
+
+private:
+    void join(Store::Milliseconds timeout);
+    /// After the deadline: says to all that nobody needs to wait any longer, and throws, unless all are there by now.
+    void give_up(Store::Milliseconds timeout);
+    /// "ranks 1, 3 have not arrived".
+    std::string missing() const;
+    /// Leaves a job that has not come together, and throws.
+    [[noreturn]] void give_in(const std::string& reason) const;
+    [[noreturn]] void fail(const std::string& reason) const;
+    /// One of `ranks` that came goes. The last one removes the file; rank 0, which serves the store, waits for it.
+    void leave(Store& store, std::int64_t ranks, Store::Milliseconds patience) const;
+    ProcessPlace place_;
+    std::shared_ptr<FileStore> file_;  ///< where the store is one: removed by the last rank
+    std::unique_ptr<TcpStoreServer> server_;
+    std::unique_ptr<TcpStore> presence_;  ///< a connection that the store's server sees end when this process dies
+    std::shared_ptr<Store> store_;
+    std::shared_ptr<JobFailure> failure_;
+};
+
+}  // namespace lockstep

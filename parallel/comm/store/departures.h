@@ -1,0 +1,31 @@
+// Which ranks of a job have gone, and how: a line each under one key of the job's store. Of one that dies the store's
+// server writes it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lockstep/parallel/comm/store.h"
+
+namespace lockstep {
+
+enum class Departure : std::uint8_t {
+    left,    ///< its work was done
+    failed,  ///< its work was not
+    died
+};
+
+constexpr std::string_view departures = "departed";
+
+/// "3 died\n".
+std::string departure_line(int rank, Departure how);
+/// Adds the line of a rank. Throws as the store does.
+void note_departure(Store& job, int rank, Departure how);
+/// Of a rank, as `lines` tell; nothing while it is there.
+std::optional<Departure> departure_of(std::string_view lines, int rank);
+/// "died".
+std::string_view name_of(Departure how);
+
+}  // namespace lockstep

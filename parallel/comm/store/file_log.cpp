@@ -1,0 +1,206 @@
+#include "lockstep/parallel/comm/store/file_log.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "lockstep/parallel/comm/store/backoff.h"
+#include "lockstep/parallel/comm/store/store_protocol.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+namespace {
+
+// Frames, each the change of one key, behind a magic word: writers append under a lock, so a process that dies in the
+// middle leaves at most one torn frame at the end, which the next writer cuts off.
+constexpr std::string_view any_head = "lockstep file store ", head = "lockstep file store 2\n";
+
+/// Bytes that are locked, far behind those that are written: exclusively by the one that reads or writes, and shared by
+/// all that use the file.
+constexpr off_t writer = off_t{1} << 40, presence = writer + 1;
+
+[[noreturn]] void fail(const std::filesystem::path& file, const char* what) {
+    throw CommunicationError(fmt::format("file store {}: cannot {} it: {}; look at the disk, or name a file elsewhere",
+                                         file.string(), what, text_of(errno)));
+}
+
+[[noreturn]] void unfit(const std::filesystem::path& file, const std::string& why) {
+    throw InvalidArgument(fmt::format(
+        "file store {}: {}; name a file of your own, in a directory that no other user can write", file.string(), why));
+}
+
+struct flock lock_of(off_t byte, short kind) {
+    struct flock lock {};
+    lock.l_type = kind;
+    lock.l_whence = SEEK_SET;
+    lock.l_start = byte;
+    lock.l_len = 1;
+    return lock;
+}
+
+bool set_lock(const Descriptor& descriptor, off_t byte, short kind) {
+    struct flock lock = lock_of(byte, kind);
+    return fcntl(descriptor.get(), F_OFD_SETLK, &lock) == 0;
+}
+
+/// Does not sleep in the kernel: a process that was stopped may hold the lock.
+void lock_for_writing(const std::filesystem::path& file, const Descriptor& descriptor, Store::Milliseconds timeout) {
+    const Deadline deadline = std::chrono::steady_clock::now() + timeout;
+    for (Backoff backoff(0); !set_lock(descriptor, writer, F_WRLCK); backoff.pause()) {
+        if (errno != EAGAIN && errno != EACCES && errno != EINTR) fail(file, "lock");
+        if (std::chrono::steady_clock::now() >= deadline)
+            throw CommunicationError(
+                fmt::format("file store {}: another process has held its lock for {} ms; is one of them stopped?",
+                            file.string(), timeout.count()));
+    }
+}
+
+bool somebody_is_there(const std::filesystem::path& file, const Descriptor& descriptor) {
+    struct flock lock = lock_of(presence, F_WRLCK);
+    if (fcntl(descriptor.get(), F_OFD_GETLK, &lock) != 0) fail(file, "look for locks of");
+    return lock.l_type != F_UNLCK;
+}
+
+struct stat look_at(const std::filesystem::path& file, const Descriptor& descriptor) {
+    struct stat found {};
+    if (fstat(descriptor.get(), &found) != 0) fail(file, "look at");
+    return found;
+}
+
+/// Refuses a directory in which every user can rename and remove the files of others.
+void require_safe_directory(const std::filesystem::path& file) {
+    const std::filesystem::path parent = file.has_parent_path() ? file.parent_path() : ".";
+    struct stat found {};
+    if (stat(parent.c_str(), &found) == 0 && (found.st_mode & S_IWOTH) != 0 && (found.st_mode & S_ISVTX) == 0)
+        unfit(file, fmt::format("any user can replace files in {}", parent.string()));
+}
+
+/// Opens a file that this user owns and nobody else can write; nothing where there is none.
+std::optional<Descriptor> open_own(const std::filesystem::path& file, int create) {
+    // O_NONBLOCK: a device may be there instead of a file.
+    Descriptor descriptor(open(file.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | create, 0600));
+    if (!descriptor) {
+        if (errno == ENOENT && create == 0) return std::nullopt;
+        if (errno == ELOOP) unfit(file, "it is a symbolic link, which may lead anywhere");
+        if (errno == EACCES) unfit(file, fmt::format("user {} may not read and write it", geteuid()));
+        throw InvalidArgument(fmt::format("file store {}: {}; name a file in a directory that all processes can write",
+                                          file.string(), text_of(errno)));
+    }
+    const struct stat found = look_at(file, descriptor);
+    if (!S_ISREG(found.st_mode)) unfit(file, "it is no regular file");
+    if (found.st_uid != geteuid())
+        unfit(file, fmt::format("it belongs to user {}, this process to user {}", found.st_uid, geteuid()));
+    if ((found.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+        unfit(file, fmt::format("others can write it (mode {:03o})", found.st_mode & 0777U));
+    return descriptor;
+}
+
+std::string content_of(const std::filesystem::path& file, const Descriptor& descriptor) {
+    std::string bytes(static_cast<std::size_t>(look_at(file, descriptor).st_size), '\0');
+    for (std::size_t done = 0; done < bytes.size();) {
+        const ssize_t got = pread(descriptor.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) fail(file, "read");
+        if (got == 0) bytes.resize(done);
+        done += static_cast<std::size_t>(got);
+    }
+    return bytes;
+}
+
+/// False when it is empty or ends within the magic word, where a process died while writing it.
+bool has_content(const std::filesystem::path& file, std::string_view bytes) {
+    if (bytes.empty() || (bytes.size() < head.size() && head.starts_with(bytes))) return false;
+    if (bytes.starts_with(head)) return true;
+    if (bytes.starts_with(any_head))
+        throw DataError(fmt::format("file store {}: byte {}: another version of Lockstep has made it; remove it",
+                                    file.string(), any_head.size()));
+    throw DataError(fmt::format("file store {}: byte 0: this is no store; name a new file", file.string()));
+}
+
+}  // namespace
+
+FilePresence::FilePresence(std::filesystem::path file, Store::Milliseconds timeout) : file_(std::move(file)) {
+    require_safe_directory(file_);
+    while (!enter(timeout)) {
+    }
+}
+
+/// False when the file was removed meanwhile.
+bool FilePresence::enter(Store::Milliseconds timeout) {
+    descriptor_ = std::move(*open_own(file_, O_CREAT));
+    lock_for_writing(file_, descriptor_, timeout);
+    const struct stat found = look_at(file_, descriptor_);
+    struct stat named {};
+    if (stat(file_.c_str(), &named) != 0 || named.st_dev != found.st_dev || named.st_ino != found.st_ino) return false;
+    device_ = found.st_dev;
+    number_ = found.st_ino;
+    if (has_content(file_, content_of(file_, descriptor_)) && !somebody_is_there(file_, descriptor_) &&
+        ftruncate(descriptor_.get(), 0) != 0)
+        fail(file_, "empty");
+    if (!set_lock(descriptor_, presence, F_RDLCK) || !set_lock(descriptor_, writer, F_UNLCK)) fail(file_, "lock");
+    return true;
+}
+
+LockedLog::LockedLog(const FilePresence& present, Store::Milliseconds timeout) : file_(present.file()) {
+    const auto removed = [&] {
+        return CommunicationError(fmt::format("file store {}: it was removed: the job has ended", file_.string()));
+    };
+    std::optional<Descriptor> opened = open_own(file_, 0);
+    if (!opened) throw removed();
+    descriptor_ = std::move(*opened);
+    lock_for_writing(file_, descriptor_, timeout);
+    const struct stat found = look_at(file_, descriptor_);
+    if (found.st_nlink == 0 || !present.is(found)) throw removed();
+    read();
+}
+
+void LockedLog::append(Change change, std::string_view key, std::string_view value) {
+    const std::string bytes = (end_ == 0 ? std::string(head) : std::string()) +
+                              store_protocol::encode(static_cast<std::uint8_t>(change), {key, value});
+    if (ftruncate(descriptor_.get(), end_) != 0) fail(file_, "cut");
+    for (std::size_t done = 0; done < bytes.size();) {
+        const ssize_t written =
+            pwrite(descriptor_.get(), bytes.data() + done, bytes.size() - done, end_ + static_cast<off_t>(done));
+        if (written < 0 && errno == EINTR) continue;
+        if (written < 0) fail(file_, "write to");
+        done += static_cast<std::size_t>(written);
+    }
+    end_ += static_cast<off_t>(bytes.size());
+}
+
+void LockedLog::remove_file() {
+    if (unlink(file_.c_str()) != 0) fail(file_, "remove");
+}
+
+void LockedLog::read() {
+    const std::string bytes = content_of(file_, descriptor_);
+    if (!has_content(file_, bytes)) return;
+    const std::string_view all(bytes);
+    std::size_t at = head.size();
+    const auto damaged = [&] {
+        return DataError(fmt::format("file store {}: byte {}: damaged; name a new file", file_.string(), at));
+    };
+    while (all.size() - at >= 4) {
+        const std::size_t size = store_protocol::length_of(all.substr(at));
+        if (size > store_protocol::longest_frame) throw damaged();
+        if (all.size() - at - 4 < size) break;  // torn
+        const auto frame = store_protocol::decode(all.substr(at + 4, size));
+        if (!frame || frame->fields.size() != 2 || frame->kind > static_cast<std::uint8_t>(Change::remove))
+            throw damaged();
+        if (static_cast<Change>(frame->kind) == Change::set)
+            keys_.set(frame->fields[0], frame->fields[1]);
+        else
+            keys_.remove(frame->fields[0]);
+        at += 4 + size;
+    }
+    end_ = static_cast<off_t>(at);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,84 @@
+// A connection as the store's server sees it: bytes received but not carried out yet, and the one answer that is being
+// sent. The next request is only read when that answer has been sent, so that neither grows while the client does not
+// read.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/parallel/comm/store/handshake.h"
+#include "lockstep/parallel/comm/store/key_table.h"
+#include "lockstep/parallel/comm/store/sockets.h"
+#include "lockstep/parallel/comm/store/store_protocol.h"
+
+namespace lockstep {
+
+class ServedClient {
+public:
+    enum class Standing : std::uint8_t {
+        silent,   ///< has said nothing
+        greeted,  ///< has said hello, as anybody can
+        known     ///< has proved that it knows the token
+    };
+
+    ServedClient(Descriptor socket, Deadline time_for_hello) : deadline(time_for_hello), socket_(std::move(socket)) {}
+
+    Standing standing = Standing::silent;
+    handshake::Meeting meeting;
+    std::string last_words_key, last_words;  ///< what is appended where, once the connection is lost
+    std::optional<std::string> wants;        ///< the key of a get that waits
+    Deadline deadline;                       ///< of that, or of the handshake
+    bool leaving = false;                    ///< is closed once its answer has been sent
+
+    /// Makes the connection end with a reset: the kernel drops what it has buffered and keeps no state of it.
+    void cut() const;
+
+    int descriptor() const { return socket_.get(); }
+    /// For poll.
+    short events() const;
+    /// Reads at most `most` bytes and subtracts what it has read; `events` are poll's. False when the client has gone.
+    bool receive(short events, std::size_t& most);
+
+    enum class Next : std::uint8_t { none, frame, garbage };
+    /// Takes the next request; `none` also while an answer is being sent or the client waits or leaves.
+    Next next(store_protocol::Frame& frame);
+    /// Whether requests that were received remain for the next turn.
+    void leave_for_later(bool something) { postponed_ = something; }
+    bool postponed() const { return postponed_; }
+
+    /// Begins an answer. `key`: of the value, where it is one of the store's.
+    void answer(store_protocol::Answer kind, KeyTable::Value value = nullptr, std::string key = {});
+    /// Sends without blocking, at most `most` bytes, and subtracts what it has sent. False when the client has gone.
+    bool send(std::size_t& most);
+    bool sending() const { return !head_.empty(); }
+
+    /// Memory taken by what was received.
+    std::size_t received_bytes() const { return in_.capacity(); }
+    /// The large value that is being sent, and its key; null: none.
+    const KeyTable::Value& value() const { return value_; }
+    const std::string& key() const { return key_; }
+    /// When it has last read or written.
+    Deadline last_progress() const { return last_progress_; }
+
+private:
+    std::size_t longest_frame() const {
+        return standing == Standing::known ? store_protocol::longest_frame : store_protocol::longest_hello;
+    }
+    bool reads() const { return !sending() && !wants && !leaving && !postponed_; }
+
+    Descriptor socket_;
+    std::string in_;
+    std::size_t begin_ = 0;   ///< of what has not been carried out
+    std::string head_, key_;  ///< the answer up to a large value
+    KeyTable::Value value_;
+    std::size_t sent_ = 0;
+    bool postponed_ = false;
+    Deadline last_progress_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace lockstep

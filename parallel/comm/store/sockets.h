@@ -1,0 +1,55 @@
+// TCP sockets: owned, with deadlines.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "lockstep/parallel/comm/store/deadline.h"
+
+namespace lockstep {
+
+/// A file descriptor that closes itself.
+class Descriptor {
+public:
+    Descriptor() = default;
+    explicit Descriptor(int value) : value_(value) {}
+    Descriptor(Descriptor&& other) noexcept : value_(other.release()) {}
+    Descriptor& operator=(Descriptor&& other) noexcept;
+    ~Descriptor() { reset(); }
+    int get() const { return value_; }
+    explicit operator bool() const { return value_ >= 0; }
+    void reset() noexcept;
+
+private:
+    int release() noexcept;
+    int value_ = -1;
+};
+
+/// Milliseconds until `deadline`, for poll: at least 0, at most what fits.
+int milliseconds_until(Deadline deadline);
+/// "Connection refused"; with what to do where a limit was reached.
+std::string text_of(int error);
+
+/// Listens on `host`, on `port` or a free one (0). Throws CommunicationError.
+Descriptor listen_on(const std::string& host, int port);
+/// Holds a free port of 127.0.0.1: while it lives nobody else is given that port, and who asks for it by number and
+/// with SO_REUSEADDR, as `listen_on` does, may listen there. Throws CommunicationError.
+Descriptor hold_free_port();
+int port_of(const Descriptor& socket);
+/// Whether all addresses of `host` are of the loopback interface. Throws CommunicationError when it has none.
+bool is_loopback(const std::string& host);
+/// One attempt, at every address that `host` has. Throws CommunicationError.
+Descriptor connect_to(const std::string& host, int port, Deadline deadline);
+
+/// Waits until `socket` is ready for `events` of poll. Empty, or why not.
+std::string wait_for(const Descriptor& socket, short events, Deadline deadline);
+/// All of `bytes`, by `deadline`. Empty when done, else why not.
+std::string send_all(const Descriptor& socket, std::string_view bytes, Deadline deadline);
+/// Exactly `size` bytes into `to`. Empty when done, else why not.
+std::string receive_all(const Descriptor& socket, char* to, std::size_t size, Deadline deadline);
+
+/// Whether `failure`, of one of these, is that the other side has closed the connection.
+bool is_end_of_connection(std::string_view failure);
+
+}  // namespace lockstep

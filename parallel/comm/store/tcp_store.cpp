@@ -1,0 +1,293 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lockstep/parallel/comm/store.h"
+#include "lockstep/parallel/comm/store/handshake.h"
+#include "lockstep/parallel/comm/store/key_desk.h"
+#include "lockstep/parallel/comm/store/sockets.h"
+#include "lockstep/parallel/comm/store/store_protocol.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+using namespace store_protocol;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+/// For one attempt: at a single port, where the server allows no more either, and at each of several ports.
+constexpr milliseconds time_for_hello(5000), time_to_greet(500);
+constexpr milliseconds first_pause(5), longest_pause(500);
+constexpr std::string_view no_store = "what answers there is no store";
+
+/// Text from the other side, which may be anybody, without control characters and not too long.
+std::string printable(std::string_view text) {
+    constexpr std::size_t longest = 300;
+    std::string line(text.substr(0, longest));
+    for (char& c : line)
+        if (c < ' ' || c > '~') c = '?';
+    return line;
+}
+
+/// Another attempt at this port would fail as well: it is not this job's store, or does not admit this process.
+struct NotLetIn : CommunicationError {
+    using CommunicationError::CommunicationError;
+};
+
+}  // namespace
+
+/// One question at a time, each answered before the next.
+class TcpStore::Connection {
+public:
+    explicit Connection(const TcpStoreOptions& options)
+        : options_(options), for_this_user_(is_loopback(options.host) && options.token.empty()) {
+        if (options_.token.size() > longest_token)
+            throw InvalidArgument(fmt::format("TcpStore: a token of {} bytes; at most {} are taken",
+                                              options_.token.size(), longest_token));
+        connect();
+    }
+
+    const TcpStoreOptions& options() const { return options_; }
+    std::string describe() const { return fmt::format("store of rank 0 at {}:{}", options_.host, options_.port); }
+
+    /// The answer's field (empty without one), or nothing when the server says that the key is missing.
+    std::optional<std::string> ask(std::string_view what, Command command, const std::vector<std::string_view>& fields,
+                                   Milliseconds timeout) {
+        const std::scoped_lock lock(mutex_);
+        if (!socket_) throw CommunicationError(why_closed_);
+        Reply reply = exchange(command, fields, Clock::now() + timeout, longest_frame);
+        if (!reply.failure.empty()) {
+            socket_.reset();  // an answer that comes later would be taken for that of another question
+            why_closed_ = reply.lost ? gone() : given_up(what, reply.failure);
+            if (reply.lost) throw CommunicationError(gone());
+            throw CommunicationError(fmt::format("{}: {}: {}", describe(), what, reply.failure));
+        }
+        if (reply.answer == Answer::missing) return std::nullopt;
+        if (reply.answer == Answer::good) return std::move(reply.field);
+        throw CommunicationError(fmt::format("{}: {}: refused: {}", describe(), what, printable(reply.field)));
+    }
+
+private:
+    struct Reply {
+        std::string failure = {};  ///< empty when there is an answer
+        bool lost = false;         ///< the other side has closed the connection
+        Answer answer = Answer::good;
+        std::string field = {};
+    };
+
+    Reply exchange(Command command, const std::vector<std::string_view>& fields, Deadline deadline,
+                   std::size_t longest) {
+        Reply reply;
+        std::string bytes(4, '\0');
+        reply.failure = send_all(socket_, encode(static_cast<std::uint8_t>(command), fields), deadline);
+        if (reply.failure.empty()) reply.failure = receive_all(socket_, bytes.data(), bytes.size(), deadline);
+        std::optional<Frame> frame;
+        if (reply.failure.empty()) {
+            const std::size_t length = length_of(bytes);
+            if (length > 0 && length <= longest) {
+                bytes.resize(length);
+                reply.failure = receive_all(socket_, bytes.data(), length, deadline);
+                if (reply.failure.empty()) frame = decode(bytes);
+            }
+            if (reply.failure.empty() &&
+                (!frame || frame->fields.size() > 1 || frame->kind > static_cast<std::uint8_t>(Answer::refused)))
+                reply.failure = no_store;
+        }
+        reply.lost = is_end_of_connection(reply.failure);
+        if (!reply.failure.empty()) return reply;
+        reply.answer = static_cast<Answer>(frame->kind);
+        if (!frame->fields.empty()) reply.field = std::move(frame->fields[0]);
+        return reply;
+    }
+
+    std::string gone() const {
+        return describe() +
+               " has gone, or has sent this process away: that rank has left or died, or this process has "
+               "not read what it asked for";
+    }
+
+    /// A process that is stopped keeps its connections and answers nothing.
+    std::string given_up(std::string_view what, std::string_view failure) const {
+        return fmt::format("{} is not asked again since it was asked to {}: {}; is the process of rank 0 stopped?",
+                           describe(), what, failure);
+    }
+
+    /// Tries until the deadline: the server may not be listening yet, and one with many strangers closes slow
+    /// newcomers.
+    void connect() {
+        const Deadline deadline = Clock::now() + options_.timeout;
+        const int first = options_.port, end = first + options_.ports;
+        for (milliseconds pause = first_pause;; pause = std::min(2 * pause, longest_pause)) {
+            std::string failure;
+            for (int port = first; port < end; ++port) try {
+                    options_.port = port;
+                    enter(std::min(deadline, Clock::now() + (options_.ports == 1 ? time_for_hello : time_to_greet)));
+                    options_.ports = 1;  // clones know where it is
+                    return;
+                } catch (const NotLetIn& error) {
+                    if (options_.ports == 1) throw;  // one of several ports may be somebody else's
+                    failure = error.what();
+                } catch (const CommunicationError& error) {
+                    failure = error.what();
+                }
+            if (Clock::now() + pause >= deadline) give_up(first, failure);
+            std::this_thread::sleep_for(pause);
+        }
+    }
+
+    [[noreturn]] void give_up(int first, const std::string& failure) const {
+        if (options_.ports == 1) throw CommunicationError(failure);
+        throw CommunicationError(fmt::format(
+            "there is no store of this job at {}, ports {} to {}: {}; is the process of rank 0 running, and is the "
+            "address its own?",
+            options_.host, first, first + options_.ports - 1, failure));
+    }
+
+    /// One attempt.
+    void enter(Deadline deadline) {
+        std::string token = for_this_user_ ? token_of_desk(deadline) : options_.token;
+        for (;;) {
+            socket_ = connect_to(options_.host, options_.port, deadline);
+            const std::string failure = shake_hands(token, deadline);
+            if (failure.empty()) break;
+            socket_.reset();
+            // The server may have started after the desk was looked for.
+            if (for_this_user_ && token.empty())
+                token = token_of_desk(deadline);
+            else
+                token.clear();
+            if (token.empty()) throw NotLetIn(failure);
+        }
+        options_.token = std::move(token);
+    }
+
+    /// Empty when there is no desk.
+    std::string token_of_desk(Deadline deadline) const {
+        DeskAnswer desk = ask_desk(options_.port, deadline);
+        if (!desk.refusal.empty()) throw NotLetIn(desk.refusal);
+        return std::move(desk.key);
+    }
+
+    /// Returns nothing when both sides know the token, else why not. Throws what another attempt may overcome.
+    std::string shake_hands(std::string_view token, Deadline deadline) {
+        handshake::Meeting meeting{handshake::random_bytes(handshake::nonce_size), {}, options_.port, options_.job};
+        const auto tell = [&](Command command, const std::vector<std::string_view>& fields) {
+            Reply reply = exchange(command, fields, deadline, longest_hello);
+            if (!reply.failure.empty() && reply.failure != no_store)
+                throw CommunicationError(fmt::format("{}: hello: {}", describe(), reply.failure));
+            if (reply.failure.empty() && reply.answer == Answer::missing) reply.failure = no_store;
+            if (reply.failure.empty() && reply.answer == Answer::refused)
+                reply.failure = "refused: " + printable(reply.field);
+            if (!reply.failure.empty()) reply.failure = fmt::format("{}: hello: {}", describe(), reply.failure);
+            return reply;
+        };
+        Reply reply = tell(Command::hello, {magic, meeting.client_nonce});
+        if (!reply.failure.empty()) return reply.failure;
+        if (reply.field.size() != handshake::nonce_size) return fmt::format("{}: hello: {}", describe(), no_store);
+        meeting.server_nonce = reply.field;
+        reply = tell(Command::proof, {handshake::proof_of(handshake::Side::client, token, meeting)});
+        if (!reply.failure.empty()) return reply.failure;
+        if (handshake::equal(reply.field, handshake::proof_of(handshake::Side::server, token, meeting)) &&
+            !token.empty())
+            return {};
+        return fmt::format(
+            "{}: hello: the process that listens there does not know the token: it is not this job's rank 0",
+            describe());
+    }
+
+    TcpStoreOptions options_;
+    const bool for_this_user_;
+    std::mutex mutex_;
+    Descriptor socket_;
+    std::string why_closed_;  ///< where there is no socket
+};
+
+namespace {
+
+/// What a server is given beyond the deadline it was told, to answer.
+constexpr Store::Milliseconds grace(250);
+
+std::int64_t number_in(const std::optional<std::string>& field, const std::string& store) {
+    const std::optional<std::int64_t> value = field ? number(*field) : std::nullopt;
+    if (!value) throw CommunicationError(store + ": an answer is no number; what runs there is another version");
+    return *value;
+}
+
+}  // namespace
+
+TcpStore::TcpStore(const TcpStoreOptions& options) : connection_(std::make_unique<Connection>(options)) {}
+TcpStore::~TcpStore() = default;
+
+void TcpStore::set(std::string_view key, std::string_view value) {
+    require_value(key, value);
+    connection_->ask(fmt::format("set '{}'", key), Command::set, {key, value}, timeout());
+}
+
+std::string TcpStore::get(std::string_view key, Milliseconds timeout) {
+    require_key(key);
+    const std::string what = fmt::format("get '{}'", key);
+    std::optional<std::string> value = connection_->ask(what, Command::get, {key, number(timeout.count())},
+                                                        std::max(timeout, Milliseconds(0)) + grace);
+    if (!value)
+        throw CommunicationError(fmt::format("{}: {}: nobody has set it for {} ms", describe(), what, timeout.count()));
+    return std::move(*value);
+}
+
+std::optional<std::string> TcpStore::try_get(std::string_view key) {
+    require_key(key);
+    return connection_->ask(fmt::format("try_get '{}'", key), Command::try_get, {key}, timeout());
+}
+
+std::int64_t TcpStore::add(std::string_view key, std::int64_t amount) {
+    require_key(key);
+    return number_in(connection_->ask(fmt::format("add to '{}'", key), Command::add, {key, number(amount)}, timeout()),
+                     describe());
+}
+
+std::string TcpStore::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
+    require_value(key, expected);
+    require_value(key, desired);
+    return connection_
+        ->ask(fmt::format("compare_set '{}'", key), Command::compare_set, {key, expected, desired}, timeout())
+        .value_or("");
+}
+
+int TcpStore::port() const { return connection_->options().port; }
+
+void TcpStore::append_on_loss(std::string_view key, std::string_view text) {
+    require_key(key);
+    if (text.size() > longest_last_words)
+        throw InvalidArgument(fmt::format("store: append_on_loss of {} bytes to '{}'; at most {} are kept", text.size(),
+                                          key, longest_last_words));
+    connection_->ask(fmt::format("append_on_loss to '{}'", key), Command::append_on_loss, {key, text}, timeout());
+}
+
+bool TcpStore::remove(std::string_view key) {
+    require_key(key);
+    return number_in(connection_->ask(fmt::format("remove '{}'", key), Command::remove, {key}, timeout()),
+                     describe()) != 0;
+}
+
+std::int64_t TcpStore::count() {
+    return number_in(connection_->ask("count", Command::count, {}, timeout()), describe());
+}
+
+std::unique_ptr<Store> TcpStore::clone(Milliseconds timeout) {
+    TcpStoreOptions options = connection_->options();
+    options.timeout = timeout;
+    return std::make_unique<TcpStore>(options);
+}
+
+Store::Milliseconds TcpStore::timeout() const { return connection_->options().timeout; }
+
+std::string TcpStore::describe() const { return connection_->describe(); }
+
+}  // namespace lockstep

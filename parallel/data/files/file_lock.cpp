@@ -1,0 +1,112 @@
+#include "lockstep/parallel/data/files/file_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/parallel/data/files/file_name.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep::internal {
+namespace {
+
+/// The first line: "process 17 of host7" as the holder has written it; it may not have come to that yet.
+std::string line_of(int descriptor) {
+    std::array<char, 200> bytes{};
+    const ssize_t count = ::pread(descriptor, bytes.data(), bytes.size(), 0);
+    const std::string_view text(bytes.data(), count > 0 ? static_cast<std::size_t>(count) : 0);
+    return std::string(text.substr(0, text.find('\n')));
+}
+
+bool is_ours(const std::string& line) { return line.starts_with("process "); }
+
+std::string own_name() {
+    std::array<char, 128> host{};
+    if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = 0;
+    return "process " + std::to_string(::getpid()) + (host[0] != 0 ? " of " + std::string(host.data()) : "") + "\n";
+}
+
+bool is_same_file(int descriptor, const std::string& name) {
+    struct stat own {
+    }, there{};
+    return ::fstat(descriptor, &own) == 0 && ::stat(name.c_str(), &there) == 0 && own.st_dev == there.st_dev &&
+           own.st_ino == there.st_ino;
+}
+
+std::mutex& table_mutex() {
+    static std::mutex mutex;
+    return mutex;
+}
+
+/// The locks of this process.
+std::map<FileIdentity, std::weak_ptr<FileLock>>& table() {
+    static std::map<FileIdentity, std::weak_ptr<FileLock>> locks;
+    return locks;
+}
+
+}  // namespace
+
+std::shared_ptr<FileLock> FileLock::acquire(const std::filesystem::path& path) {
+    require_replaceable(path);
+    const std::filesystem::path target = followed(path);
+    // Of the name and not of the file, which every save replaces.
+    const auto [device, directory, nothing] = identity_of(directory_of(target));
+    const FileIdentity key{device, directory, target.filename()};
+    const std::lock_guard guard(table_mutex());
+    std::weak_ptr<FileLock>& place = table()[key];
+    // A forked process has the table of its parent, but not its locks.
+    if (auto known = place.lock(); known && known->process_ == ::getpid()) return known;
+    std::shared_ptr<FileLock> lock(new FileLock(path, target));
+    place = lock;
+    std::erase_if(table(), [](const auto& entry) { return entry.second.expired(); });
+    return lock;
+}
+
+FileLock::FileLock(const std::filesystem::path& given, const std::filesystem::path& target)
+    : name_(target.string() + ".lock"), process_(::getpid()) {
+    while (!try_to_lock(given.string())) {
+    }
+    const std::string text = own_name();
+    if (::ftruncate(descriptor_, 0) != 0 ||
+        ::pwrite(descriptor_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
+        return;  // who comes now learns that somebody has it, but not who
+}
+
+bool FileLock::try_to_lock(const std::string& given) {
+    const int opened = ::open(name_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0666);
+    if (opened < 0)
+        throw InvalidArgument("cannot write " + given + ": " + reason() +
+                              "; choose a directory that exists and can be written");
+    if (::flock(opened, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        const std::string who = line_of(opened);
+        ::close(opened);
+        throw InvalidArgument("cannot write " + given + ": " + (is_ours(who) ? who : "another process") +
+                              " is saving there; wait until it has ended, or choose another file");
+    }
+    if (const std::string line = line_of(opened); !line.empty() && !is_ours(line)) {
+        ::close(opened);
+        throw InvalidArgument("cannot write " + given + ": " + name_ +
+                              " would be its lock and is something else; choose another file");
+    }
+    // Its holder may have removed it in between.
+    if (!is_same_file(opened, name_)) {
+        ::close(opened);
+        return false;
+    }
+    descriptor_ = opened;
+    return true;
+}
+
+FileLock::~FileLock() {
+    if (process_ == ::getpid() && is_same_file(descriptor_, name_)) ::unlink(name_.c_str());
+    ::close(descriptor_);
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,52 @@
+#include "lockstep/parallel/data/files/file_name.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "lockstep/runtime/error.h"
+
+namespace lockstep::internal {
+
+std::string reason() { return std::generic_category().message(errno); }
+
+std::filesystem::path directory_of(const std::filesystem::path& path) {
+    return path.has_parent_path() ? path.parent_path() : ".";
+}
+
+std::filesystem::path followed(const std::filesystem::path& path) {
+    constexpr int most_links = 40;  // the kernel's limit
+    std::filesystem::path name = path;
+    for (int i = 0; i < most_links; ++i) {
+        std::error_code error;
+        if (!std::filesystem::is_symlink(name, error)) return name;
+        const std::filesystem::path target = std::filesystem::read_symlink(name, error);
+        if (error) return name;
+        name = target.is_absolute() ? target : directory_of(name) / target;
+    }
+    throw InvalidArgument("cannot write " + path.string() +
+                          ": its symbolic links lead round in a circle; give a file name");
+}
+
+void require_replaceable(const std::filesystem::path& path) {
+    if (!path.has_filename()) {
+        throw InvalidArgument("cannot write to '" + path.string() + "': it names no file; give a file name");
+    }
+    // The rename would replace a device or a pipe, as root even /dev/null, by a file.
+    if (std::error_code ignored;
+        std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored)) {
+        const char* kind = std::filesystem::is_directory(path, ignored) ? "a directory" : "no regular file";
+        throw InvalidArgument("cannot write " + path.string() + ": it is " + kind + "; give a file name");
+    }
+}
+
+FileIdentity identity_of(const std::filesystem::path& path) {
+    struct stat found {};
+    if (::stat(path.c_str(), &found) == 0) return {found.st_dev, found.st_ino, ""};
+    const std::filesystem::path target = followed(path);
+    if (::stat(directory_of(target).c_str(), &found) == 0) return {found.st_dev, found.st_ino, target.filename()};
+    return {0, 0, std::filesystem::absolute(target).lexically_normal()};
+}
+
+}  // namespace lockstep::internal

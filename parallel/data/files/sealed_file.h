@@ -1,0 +1,23 @@
+// safetensors files of which every byte is covered by a checksum that lies in their own metadata.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "lockstep/parallel/data/files/atomic_file.h"
+#include "lockstep/parallel/data/files/file.h"
+#include "lockstep/parallel/data/safetensors.h"
+
+namespace lockstep::internal {
+
+/// Writes tensors, metadata and the checksum of all that to `file`; commit() is the caller's. `path` is for messages.
+/// Throws as write_safetensors does.
+void write_sealed(AtomicFile& file, const std::filesystem::path& path, const std::vector<SafetensorsTensor>& tensors,
+                  SafetensorsMetadata metadata);
+
+/// What a file says of itself.
+enum class Seal : std::uint8_t { none, good, broken };
+Seal seal_of(const InputFile& file);
+
+}  // namespace lockstep::internal

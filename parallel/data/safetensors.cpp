@@ -1,0 +1,74 @@
+#include "lockstep/parallel/data/safetensors.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/parallel/data/files/atomic_file.h"
+#include "lockstep/parallel/data/files/file.h"
+#include "lockstep/parallel/data/files/safetensors_header.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+using internal::in_quotes;
+using internal::InputFile;
+using internal::SafetensorsHeader;
+
+struct SafetensorsFile::Content {
+    InputFile file;
+    SafetensorsHeader header;
+
+    explicit Content(InputFile opened) : file(std::move(opened)), header(internal::read_safetensors_header(file)) {}
+};
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : SafetensorsFile(InputFile(path)) {}
+SafetensorsFile::SafetensorsFile(InputFile&& file) : content_(std::make_unique<Content>(std::move(file))) {}
+SafetensorsFile::~SafetensorsFile() = default;
+SafetensorsFile::SafetensorsFile(SafetensorsFile&&) noexcept = default;
+SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&&) noexcept = default;
+
+const std::vector<SafetensorsEntry>& SafetensorsFile::entries() const { return content_->header.entries; }
+const std::map<std::string, std::string>& SafetensorsFile::unsupported() const { return content_->header.unsupported; }
+const SafetensorsMetadata& SafetensorsFile::metadata() const { return content_->header.metadata; }
+
+const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
+    const auto found = content_->header.by_name.find(name);
+    return found == content_->header.by_name.end() ? nullptr : found->second;
+}
+
+void SafetensorsFile::read(std::string_view name, std::span<std::byte> to) const {
+    const std::string& file = content_->file.name();
+    const SafetensorsEntry* entry = find(name);
+    if (const auto other = unsupported().find(std::string(name)); other != unsupported().end()) {
+        throw DataError(file + ": offset 8: tensor " + in_quotes(name) + ": dtype " + in_quotes(other->second) +
+                        " is not supported; convert it to one of F32, F64, F16, BF16, I32, I64, U8, BOOL");
+    }
+    if (entry == nullptr) {
+        throw InvalidArgument(file + ": there is no tensor " + in_quotes(name) + " among the " +
+                              std::to_string(entries().size()) + " of this file; see entries()");
+    }
+    if (to.size() != entry->bytes) {
+        throw InvalidArgument(file + ": tensor " + in_quotes(name) + " takes " + std::to_string(entry->bytes) +
+                              " bytes, but " + std::to_string(to.size()) + " were given; give as many as it takes");
+    }
+    content_->file.read_at(entry->offset, to);
+    if (entry->dtype == DType::boolean) {
+        // any other byte would be undefined behaviour once it is read as a bool
+        const auto bad = std::find_if(to.begin(), to.end(), [](std::byte b) { return b > std::byte{1}; });
+        if (bad != to.end()) {
+            throw DataError(file + ": offset " +
+                            std::to_string(entry->offset + static_cast<std::uint64_t>(bad - to.begin())) + ": tensor " +
+                            in_quotes(name) + " holds a bool that is neither 0 nor 1; get or save the file again");
+        }
+    }
+}
+
+void write_safetensors(const std::filesystem::path& path, const std::vector<SafetensorsTensor>& tensors,
+                       const SafetensorsMetadata& metadata) {
+    const internal::SafetensorsLayout layout = internal::lay_out_safetensors(path, tensors, metadata);
+    internal::AtomicFile file(path);
+    internal::put_out(layout, [&](std::span<const std::byte> bytes) { file.write(bytes); });
+    file.commit();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,44 @@
+// The inputs of one call: checked, cut, and copied to the places of the shards' programs.
+#pragma once
+
+#include <vector>
+
+#include "lockstep/parallel/engine/in_flight.h"
+#include "lockstep/parallel/schedule/placed_program.h"
+
+namespace lockstep {
+
+class BatchInputs {
+public:
+    /// Throws InvalidArgument: no tensor input, scalars, empty batches, batch sizes that differ, tensors cut otherwise.
+    /// `own_rows`: whole batches are those of this process alone, not of all processes.
+    BatchInputs(const EngineContext& context, const std::vector<BatchInput>& inputs, bool own_rows);
+
+    const BatchCut& cut() const { return cut_; }
+    /// dtype and shape of every input (whole batches).
+    const std::vector<TensorMeta>& metas() const { return metas_; }
+    /// Copies pageable memory to the staging memory of `slot`: the caller may overwrite it when this returns. Comes
+    /// before `scatter`.
+    void stage(InFlight& in_flight, int slot);
+    /// Enqueues the copies of the rows that `program` takes, on the lanes of its shards.
+    void scatter(const PlacedProgram& program, const Instance& instance) const;
+
+private:
+    /// A whole batch, row-major, where copies may read it.
+    struct Source {
+        Tensor tensor;
+        const char* rows = nullptr;
+    };
+    void scatter_whole(const Source& source, std::size_t input, const PlacedProgram& program,
+                       const Instance& instance) const;
+    void scatter_cut(const ShardedTensor& tensor, std::size_t input, const PlacedProgram& program,
+                     const Instance& instance) const;
+
+    const EngineContext& context_;
+    const std::vector<BatchInput>& inputs_;
+    BatchCut cut_;
+    std::vector<TensorMeta> metas_;
+    std::vector<Source> sources_;  ///< by input
+};
+
+}  // namespace lockstep

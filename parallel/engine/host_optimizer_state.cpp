@@ -1,0 +1,185 @@
+#include "lockstep/parallel/engine/host_optimizer_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <span>
+
+#include "lockstep/parallel/reduce/arena_cut.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep::internal {
+namespace {
+
+/// Copies after everything that updates on `device`; waits for the copy.
+void copy_now(Device device, void* to, Device to_device, const void* from, Device from_device, std::size_t bytes) {
+    Stream& stream = Stream::of(device, StreamRole::commit);
+    Stream& eager = Stream::of(device);  // state is zeroed there
+    stream.wait(eager);
+    stream.copy(to, to_device, from, from_device, bytes);
+    eager.wait(stream);
+    stream.synchronize();
+}
+
+/// One state of an arena, whole, from the devices that keep its parts.
+std::vector<std::byte> gathered(const Engine& engine, Optimizer& optimizer, const std::string& name,
+                                std::size_t arena) {
+    const ArenaLayout& layout = engine.store()->parameters()[arena];
+    std::vector<std::byte> whole(layout.bytes());
+    const std::size_t size = size_of(layout.dtype);
+    const ArenaCut& cut = engine.cut();
+    for (const OwnedSlice& slice : cut.slices(static_cast<int>(arena))) {
+        const Device from = engine.devices()[slice.device];
+        const OptimizerState& state = optimizer.state_on(from, cut.state_elements(slice.device));
+        const auto* memory = static_cast<const std::byte*>(state.elements.at(name)[arena]->data());
+        copy_now(from, whole.data() + static_cast<std::size_t>(slice.begin) * size, Device::host(),
+                 memory + static_cast<std::size_t>(slice.place) * size, from,
+                 static_cast<std::size_t>(slice.end - slice.begin) * size);
+    }
+    return whole;
+}
+
+/// The rows of an arena, whose options are left out.
+class HostRows {
+public:
+    HostRows(const Optimizer& optimizer, const OptimizerState& state, Device device, std::size_t arena)
+        : row_bytes_(optimizer.row_bytes()),
+          device_(device),
+          memory_(state.rows[arena]->data()),
+          bytes_(state.rows[arena]->bytes()) {
+        copy_now(device, bytes_.data(), Device::host(), memory_, device, bytes_.size());
+    }
+    std::int64_t updates(std::size_t parameter) const {
+        ParameterRow row;
+        std::memcpy(&row, bytes_.data() + parameter * row_bytes_, sizeof row);
+        return row.updates;
+    }
+    void set_updates(std::size_t parameter, std::int64_t updates) {
+        std::memcpy(bytes_.data() + parameter * row_bytes_ + offsetof(ParameterRow, updates), &updates, sizeof updates);
+    }
+    void store() const { copy_now(device_, memory_, device_, bytes_.data(), Device::host(), bytes_.size()); }
+
+private:
+    std::size_t row_bytes_;
+    Device device_;
+    void* memory_;
+    std::vector<std::byte> bytes_;
+};
+
+}  // namespace
+
+HostOptimizerState::HostOptimizerState(const Engine& engine, Optimizer& optimizer) {
+    saved_.name = optimizer.name();
+    for (int group = 0; group < optimizer.groups(); ++group) {
+        auto& settings = saved_.groups.emplace_back();
+        for (const std::string& name : optimizer.setting_names()) settings[name] = optimizer.setting(name, group);
+    }
+    if (!optimizer.counts_updates()) return;
+    const std::vector<ArenaLayout>& layouts = engine.store()->parameters();
+    const Device first = engine.devices()[0];
+    for (std::size_t a = 0; a < layouts.size(); ++a) {
+        const ArenaLayout& layout = layouts[a];
+        const HostRows rows(optimizer, optimizer.state_on(first, engine.cut().state_elements(0)), first, a);
+        for (std::size_t i = 0; i < layout.segments.size(); ++i)
+            if (rows.updates(i) > 0) saved_.updates[layout.segments[i].name] = rows.updates(i);
+        for (const std::string& state : optimizer.states()) {
+            arenas_.push_back(gathered(engine, optimizer, state, a));
+            for (const ArenaSegment& segment : layout.segments)
+                if (saved_.updates.contains(segment.name))
+                    tensors_.push_back(
+                        {resume_tensor_name(state, segment.name),
+                         layout.dtype,
+                         {segment.shape.begin(), segment.shape.end()},
+                         arenas_.back().data() + static_cast<std::size_t>(segment.begin) * size_of(layout.dtype)});
+        }
+    }
+}
+
+std::vector<std::string> states_with(Optimizer& optimizer, const ResumeFile& file) {
+    const SavedOptimizer& saved = file.optimizer();
+    if (saved.name != optimizer.name())
+        throw InvalidArgument(
+            fmt::format("{} holds the state of {}, the optimizer is {}; make that one, or load the "
+                        "weights alone",
+                        file.path().string(), saved.name, optimizer.name()));
+    if (static_cast<int>(saved.groups.size()) != optimizer.groups())
+        throw InvalidArgument(fmt::format("{} has {} parameter groups, the optimizer {}; make the same groups before",
+                                          file.path().string(), saved.groups.size(), optimizer.groups()));
+    for (const auto& group : saved.groups)
+        for (const auto& [name, value] : group)
+            if (!std::isfinite(value))
+                refuse_resume(file.path(),
+                              fmt::format("the optimizer's settings are out of range ({} is not finite)", name));
+    std::vector<std::map<std::string, double>> before;
+    for (int group = 0; group < optimizer.groups(); ++group) {
+        auto& settings = before.emplace_back();
+        for (const std::string& name : optimizer.setting_names()) settings[name] = optimizer.setting(name, group);
+    }
+    try {
+        optimizer.set_all(saved.groups);
+    } catch (const InvalidArgument& error) {
+        refuse_resume(file.path(), fmt::format("the optimizer's settings are out of range ({})", error.what()));
+    }
+    std::vector<std::string> states = optimizer.states();
+    optimizer.set_all(before);
+    return states;
+}
+
+StagedOptimizerState::StagedOptimizerState(const ResumeFile& file, const ParameterStore& store,
+                                           const std::vector<std::string>& states)
+    : settings_(file.optimizer().groups) {
+    const SafetensorsFile& tensors = file.tensors();
+    std::size_t used = 0, counted = 0;
+    for (const ArenaLayout& layout : store.parameters()) {
+        auto& updates = updates_.emplace_back();
+        for (const ArenaSegment& segment : layout.segments) {
+            const auto found = file.optimizer().updates.find(segment.name);
+            updates.push_back(found == file.optimizer().updates.end() ? 0 : found->second);
+            counted += found == file.optimizer().updates.end() ? 0 : 1;
+        }
+        for (const std::string& state : states) {
+            auto& bytes = arenas_[state].emplace_back(layout.bytes());
+            for (const ArenaSegment& segment : layout.segments) {
+                const std::string name = file.tensor_name(state, segment.name);
+                const SafetensorsEntry* entry = tensors.find(name);
+                if (!entry) continue;
+                if (entry->dtype != layout.dtype ||
+                    !std::equal(entry->shape.begin(), entry->shape.end(), segment.shape.begin(), segment.shape.end()))
+                    refuse_resume(file.path(),
+                                  fmt::format("the {} of {} has another shape than the model", state, segment.name));
+                tensors.read(name, std::span(bytes).subspan(
+                                       static_cast<std::size_t>(segment.begin) * size_of(layout.dtype), entry->bytes));
+                ++used;
+            }
+        }
+    }
+    if (used != tensors.entries().size() || counted != file.optimizer().updates.size() ||
+        !tensors.unsupported().empty())
+        refuse_resume(file.path(), "it holds the state of parameters that the model does not have");
+}
+
+void StagedOptimizerState::store(const Engine& engine, Optimizer& optimizer) const {
+    const ArenaCut& cut = engine.cut();
+    for (int d = 0; d < cut.updating(); ++d) {
+        const Device device = engine.devices()[d];
+        OptimizerState& state = optimizer.state_on(device, cut.state_elements(d));
+        for (std::size_t a = 0; a < updates_.size(); ++a) {
+            const std::size_t size = size_of(engine.store()->parameters()[a].dtype);
+            for (const OwnedSlice& slice : cut.slices(static_cast<int>(a)))
+                for (const auto& [name, arenas] : arenas_)
+                    if (slice.device == d)
+                        copy_now(device,
+                                 static_cast<std::byte*>(state.elements.at(name)[a]->data()) +
+                                     static_cast<std::size_t>(slice.place) * size,
+                                 device, arenas[a].data() + static_cast<std::size_t>(slice.begin) * size,
+                                 Device::host(), static_cast<std::size_t>(slice.end - slice.begin) * size);
+            HostRows rows(optimizer, state, device, a);
+            for (std::size_t i = 0; i < updates_[a].size(); ++i) rows.set_updates(i, updates_[a][i]);
+            rows.store();
+        }
+    }
+}
+
+}  // namespace lockstep::internal

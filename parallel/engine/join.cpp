@@ -1,0 +1,103 @@
+#include "lockstep/parallel/engine/join.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "lockstep/parallel/engine/lent_batch.h"
+#include "lockstep/parallel/engine/rank_agreement.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+Join::Round Join::meet(unsigned flags) {
+    const auto own = static_cast<std::uint8_t>(flags);
+    std::vector<std::uint8_t> all(static_cast<std::size_t>(context_.ranks()));
+    job_->all_gather(&own, all.data(), std::vector<std::size_t>(all.size(), sizeof own));
+    Round round;
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+        if ((all[rank] & present) != 0 && round.present++ == 0) round.lender = static_cast<int>(rank);
+        if ((all[rank] & syncing) != 0) ++round.syncing;
+        if ((all[rank] & lacking) != 0) ++round.lacking;
+    }
+    return round;
+}
+
+void Join::require_going_on(const Round& round) const {
+    if (options_.throw_on_early_termination && round.present < context_.ranks())
+        throw StepError("join: at least one rank has no batch left; throw_on_early_termination ends all ranks here",
+                        forwards_);
+    if (round.syncing != 0 && round.syncing != round.present)
+        throw InvalidArgument("join: some ranks are inside no_sync and others are not; enter it on all ranks alike");
+}
+
+std::string Join::lend(const Round& round, const std::function<std::string()>& packed) {
+    if (round.lacking == 0) return {};
+    std::string bytes = context_.rank() == round.lender ? packed() : std::string();
+    std::uint64_t size = bytes.size();
+    job_->broadcast(&size, sizeof size, round.lender);
+    if (size == 0)
+        throw InvalidArgument(
+            fmt::format("join: a rank has had no batch, and that of rank {} is cut in shards already, which fit no "
+                        "other rank; give every rank a batch, or forward plain tensors",
+                        round.lender));
+    bytes.resize(size);
+    job_->broadcast(bytes.data(), size, round.lender);
+    return bytes;
+}
+
+double Join::enter(GradientSync sync, const std::vector<BatchInput>& inputs, std::int64_t chunk) {
+    const Round round = meet(present | (sync != GradientSync::none ? syncing : 0));
+    require_going_on(round);
+    lend(round, [&] { return pack_batch(inputs, chunk); });
+    ++forwards_;
+    return options_.divide_by_initial_world_size ? 1 : static_cast<double>(context_.ranks()) / round.present;
+}
+
+void Join::leave(const std::function<void(bool syncs, const std::vector<Tensor>& lent)>& accompany) {
+    for (;;) {
+        const bool lacks = company_.empty();
+        const Round round = meet(lacks ? lacking : 0);
+        if (round.present == 0) break;
+        require_going_on(round);
+        const std::string lent = lend(round, [] { return std::string(); });
+        accompany(round.syncing > 0, lacks ? unpack_batch(lent, context_.held.size()) : std::vector<Tensor>());
+    }
+    company_.clear();
+}
+
+const Join::Company& Join::company(GradientSync sync) {
+    if (const auto found = company_.find(sync); found != company_.end()) return found->second;
+    const Company& other = company_.begin()->second;
+    return company_[sync] = {other.batch, other.inputs};
+}
+
+void Join::hand_on() {
+    const auto& optimizers = context_.store->optimizers();
+    const auto ranks = static_cast<std::size_t>(context_.ranks());
+    std::vector<std::array<std::int64_t, 2>> all(ranks);
+    auto& own = all[static_cast<std::size_t>(context_.rank())];
+    own = {forwards_, static_cast<std::int64_t>(optimizers.size())};
+    job_->all_gather(own.data(), all.data(), std::vector<std::size_t>(ranks, sizeof own));
+    int last = 0;
+    for (int rank = 0; rank < context_.ranks(); ++rank) {
+        const auto& theirs = all[static_cast<std::size_t>(rank)];
+        if (theirs[0] >= all[static_cast<std::size_t>(last)][0]) last = rank;
+        if (theirs[1] != all[0][1])
+            throw InvalidArgument(fmt::format(
+                "join: rank {} has {} optimizers of this model and rank 0 has {}; make the same ones on all ranks",
+                rank, theirs[1], all[0][1]));
+    }
+    // Those that any rank updated by: one that had no batch has used none.
+    std::vector<std::uint8_t> used;
+    for (const auto& entry : optimizers) used.push_back(updated_by_.contains(entry.first) ? 1 : 0);
+    job_->all_reduce(used.data(), used.size(), DType::u8, ReduceOp::max);
+    std::vector<Optimizer*> handed_on;
+    auto next = used.begin();
+    for (const auto& entry : optimizers)
+        if (*next++ != 0) handed_on.push_back(entry.second);
+    take_state(context_, handed_on, last);
+}
+
+}  // namespace lockstep

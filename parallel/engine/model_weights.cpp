@@ -1,0 +1,199 @@
+#include "lockstep/parallel/engine/model_weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <set>
+#include <span>
+#include <string_view>
+
+#include "lockstep/parallel/data/files/digest.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/operand.h"
+#include "lockstep/runtime/tape.h"
+
+namespace lockstep::internal {
+namespace {
+
+/// The elements of `tensor`, row-major, on the host.
+Tensor on_host(const Tensor& tensor) {
+    const NoGrad no_tape;
+    const Tensor copy = Tensor::empty(tensor.shape(), tensor.dtype());
+    copy.copy_(tensor);
+    return copy;
+}
+
+std::byte* bytes_of(const Tensor& host) { return static_cast<std::byte*>(first_element(host)); }
+
+SafetensorsTensor described(const std::string& name, const Tensor& host) {
+    return {name, host.dtype(), {host.shape().begin(), host.shape().end()}, bytes_of(host)};
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+    return Shape(std::span<const std::int64_t>(shape.data(), std::min<std::size_t>(shape.size(), Shape::max_dims)))
+        .str();
+}
+
+bool convertible(DType from, DType to) { return from == to || (is_floating(from) && is_floating(to)); }
+
+/// Names for a message: the first ones, and how many there are.
+void append(std::string& text, const char* what, const std::vector<std::string>& names) {
+    if (names.empty()) return;
+    constexpr std::size_t most = 8;
+    text += fmt::format("{}{} ", text.empty() ? "" : "; ", what);
+    for (std::size_t i = 0; i < std::min(names.size(), most); ++i) text += fmt::format("{}{}", i ? ", " : "", names[i]);
+    if (names.size() > most) text += fmt::format(" and {} more", names.size() - most);
+}
+
+/// Without what wrappers of PyTorch put before a name, as far as it takes to find a name that is known.
+std::string unwrapped(const std::string& name, const std::set<std::string>& known) {
+    constexpr std::array<std::string_view, 2> prefixes{"module.", "_orig_mod."};
+    std::string_view rest = name;
+    while (!known.contains(std::string(rest))) {
+        const auto* prefix = std::find_if(prefixes.begin(), prefixes.end(),
+                                          [&](std::string_view candidate) { return rest.starts_with(candidate); });
+        if (prefix == prefixes.end()) return name;
+        rest.remove_prefix(prefix->size());
+    }
+    return std::string(rest);
+}
+
+void add_tensor(Digest& digest, std::string_view name, DType dtype, const std::vector<std::int64_t>& shape,
+                std::span<const std::byte> bytes) {
+    digest.add(name);
+    digest.add(name_of(dtype));
+    digest.add(std::uint64_t{shape.size()});
+    for (const std::int64_t dimension : shape) digest.add(static_cast<std::uint64_t>(dimension));
+    digest.add(bytes);
+}
+
+/// The names of a file by those of a model.
+class NameMap {
+public:
+    NameMap(std::set<std::string> known, const LoadOptions& options) : known_(std::move(known)), options_(options) {}
+
+    bool wants(const std::string& name) const { return !options_.filter || options_.filter(name); }
+
+    /// Whose tensor the one called `name` in the file is; nothing where it takes no part, or belongs to none and then
+    /// is told in `unexpected`.
+    std::optional<std::string> model_name(const std::string& name, std::vector<std::string>& unexpected) {
+        const std::string renamed = options_.rename ? options_.rename(name) : name;
+        std::string found = unwrapped(renamed, known_);
+        if (!wants(found)) return std::nullopt;
+        if (known_.contains(found) && taken_.insert(found).second) return found;
+        unexpected.push_back(name);
+        return std::nullopt;
+    }
+
+private:
+    std::set<std::string> known_, taken_;
+    const LoadOptions& options_;
+};
+
+}  // namespace
+
+std::string digest_of(const std::vector<SafetensorsTensor>& tensors) {
+    std::map<std::string_view, const SafetensorsTensor*> by_name;
+    for (const SafetensorsTensor& tensor : tensors) by_name.emplace(tensor.name, &tensor);
+    Digest digest;
+    for (const auto& [name, tensor] : by_name) {
+        std::size_t bytes = size_of(tensor->dtype);
+        for (const std::int64_t dimension : tensor->shape) bytes *= static_cast<std::size_t>(dimension);
+        add_tensor(digest, name, tensor->dtype, tensor->shape, {static_cast<const std::byte*>(tensor->data), bytes});
+    }
+    return digest.hex();
+}
+
+std::string digest_of(const SafetensorsFile& file) {
+    std::map<std::string_view, const SafetensorsEntry*> by_name;
+    for (const SafetensorsEntry& entry : file.entries()) by_name.emplace(entry.name, &entry);
+    Digest digest;
+    std::vector<std::byte> bytes;
+    for (const auto& [name, entry] : by_name) {
+        bytes.resize(entry->bytes);
+        file.read(name, bytes);
+        add_tensor(digest, name, entry->dtype, entry->shape, bytes);
+    }
+    return digest.hex();
+}
+
+HostWeights::HostWeights(const std::vector<NamedTensor>& tensors) {
+    std::map<const void*, std::size_t> first;
+    for (const NamedTensor& named : tensors) {
+        const auto [known, fresh] = first.emplace(named.member->identity(), values_.size());
+        if (fresh) values_.push_back(on_host(named.member->tensor()));
+        tensors_.push_back(described(named.name, values_[known->second]));
+    }
+}
+
+StagedWeights::StagedWeights(const std::vector<NamedTensor>& tensors, const SafetensorsFile& file,
+                             const std::filesystem::path& path, const LoadOptions& options)
+    : tensors_(tensors) {
+    std::set<std::string> known;
+    for (const NamedTensor& named : tensors) known.insert(named.name);
+    NameMap names(std::move(known), options);
+    std::map<std::string, const SafetensorsEntry*> found;
+    std::map<std::string, std::string> of_unknown_type;
+    std::vector<std::string> extra;  // of types that Lockstep has not: they can be nobody's
+    for (const SafetensorsEntry& entry : file.entries())
+        if (const auto name = names.model_name(entry.name, result_.unexpected)) found.emplace(*name, &entry);
+    for (const auto& [name, type] : file.unsupported())
+        if (const auto model_name = names.model_name(name, extra)) of_unknown_type.emplace(*model_name, type);
+
+    for (const NamedTensor& named : tensors) {
+        if (const auto entry = found.find(named.name); entry != found.end()) read(named, file, *entry->second);
+        if (const auto type = of_unknown_type.find(named.name); type != of_unknown_type.end()) {
+            mismatched_.push_back(fmt::format("{} ({} in the model; the file has {}, which Lockstep has not)",
+                                              named.name, name_of(named.member->tensor().dtype()), type->second));
+            values_.insert({named.member->identity(), {&named, Tensor()}});  // not missing
+        }
+    }
+    for (const NamedTensor& named : tensors)
+        if (!values_.contains(named.member->identity()) && names.wants(named.name))
+            result_.missing.push_back(named.name);
+
+    std::string text;
+    if (options.strict) append(text, "missing", result_.missing);
+    if (options.strict) append(text, "unexpected", result_.unexpected);
+    append(text, "different", mismatched_);
+    if (!text.empty())
+        throw DataError(fmt::format("{} does not fit the model: {}; nothing was loaded", path.string(), text));
+    result_.unexpected.insert(result_.unexpected.end(), extra.begin(), extra.end());
+}
+
+void StagedWeights::read(const NamedTensor& named, const SafetensorsFile& file, const SafetensorsEntry& entry) {
+    const Tensor& present = named.member->tensor();
+    if (!std::equal(entry.shape.begin(), entry.shape.end(), present.shape().begin(), present.shape().end()) ||
+        !convertible(entry.dtype, present.dtype())) {
+        mismatched_.push_back(fmt::format("{} ({} {} in the model, {} {} in the file)", named.name,
+                                          name_of(present.dtype()), present.shape().str(), name_of(entry.dtype),
+                                          shape_text(entry.shape)));
+        values_.insert({named.member->identity(), {&named, Tensor()}});  // not missing
+        return;
+    }
+    const Tensor value = Tensor::empty(present.shape(), entry.dtype);
+    file.read(entry.name, {bytes_of(value), entry.bytes});
+    const auto [known, fresh] = values_.insert({named.member->identity(), {&named, value}});
+    if (fresh || !known->second.tensor.defined()) return;
+    const Tensor& tied = known->second.tensor;
+    if (tied.dtype() != entry.dtype || !std::equal(bytes_of(tied), bytes_of(tied) + entry.bytes, bytes_of(value)))
+        mismatched_.push_back(fmt::format("{} (tied to {} in the model, another value in the file)", named.name,
+                                          known->second.target->name));
+}
+
+std::string StagedWeights::digest() const {
+    std::vector<SafetensorsTensor> all;
+    for (const NamedTensor& named : tensors_)
+        if (const auto value = values_.find(named.member->identity()); value != values_.end())
+            all.push_back(described(named.name, value->second.tensor));
+    return digest_of(all);
+}
+
+void StagedWeights::store() const {
+    const NoGrad no_tape;
+    for (const auto& [identity, value] : values_) value.target->member->tensor().copy_(value.tensor);
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,56 @@
+// The tensors of a model on their way to a file and back.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lockstep/ops/module.h"
+#include "lockstep/parallel/checkpoint.h"
+#include "lockstep/parallel/data/safetensors.h"
+
+namespace lockstep::internal {
+
+/// Tells weights apart: of names, dtypes, shapes and bytes, in whatever order they come.
+std::string digest_of(const std::vector<SafetensorsTensor>& tensors);
+/// The same of what a file holds.
+std::string digest_of(const SafetensorsFile& file);
+
+/// Copies of them on the host, tied ones under each of their names.
+class HostWeights {
+public:
+    explicit HostWeights(const std::vector<NamedTensor>& tensors);
+    const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
+
+private:
+    std::vector<Tensor> values_;  // keeps the memory
+    std::vector<SafetensorsTensor> tensors_;
+};
+
+/// What a file has for a model, read and checked, before the model has any of it.
+class StagedWeights {
+public:
+    /// `path` is for messages. Throws DataError as `load` says.
+    StagedWeights(const std::vector<NamedTensor>& tensors, const SafetensorsFile& file,
+                  const std::filesystem::path& path, const LoadOptions& options);
+    const LoadResult& result() const { return result_; }
+    /// `digest_of` the model's tensors as they are in the file; of what the file lacks nothing is known.
+    std::string digest() const;
+    /// Into the model.
+    void store() const;
+
+private:
+    struct Value {
+        const NamedTensor* target;
+        Tensor tensor;  ///< undefined where the file has another shape
+    };
+    void read(const NamedTensor& named, const SafetensorsFile& file, const SafetensorsEntry& entry);
+
+    std::vector<NamedTensor> tensors_;
+    std::map<const void*, Value> values_;  ///< by identity
+    std::vector<std::string> mismatched_;
+    LoadResult result_;
+};
+
+}  // namespace lockstep::internal

@@ -1,0 +1,49 @@
+// Keeps the replicas alike: copies replica 0 to the others when it was written from outside, settings to the devices
+// when they changed, and compares all of them on demand.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "lockstep/parallel/schedule/placed_program.h"
+
+namespace lockstep {
+
+class ReplicaKeeper {
+public:
+    explicit ReplicaKeeper(EngineContext& context)
+        : context_(context), operations_(static_cast<std::size_t>(context.devices.size()), 0) {}
+
+    /// Enqueues copies of replica 0 to the others if a member was written since `mark_current`.
+    void refresh();
+    void mark_current() { version_ = context_.store->version(); }
+    /// The other replicas may differ.
+    void mark_stale() { version_ = ~std::uint64_t{0}; }
+    /// Enqueues the optimizer's settings where they changed.
+    void store_settings(Optimizer& optimizer);
+    /// Makes lanes wait for what was enqueued behind a program on the first device's communication stream.
+    void hand_back();
+    /// Throws DeviceError when a replica differs. Waits.
+    void verify();
+
+    void count(const PlacedProgram& program, bool backward);
+    const std::vector<std::uint64_t>& operations() const { return operations_; }
+
+private:
+    /// Settings on their way to a device. What has been enqueued refers to this.
+    struct SentSettings {
+        explicit SentSettings(Device device) : done(device) {}
+        Schedule schedule;
+        std::unique_ptr<Instance> instance;
+        Event done;
+    };
+
+    EngineContext& context_;
+    std::uint64_t version_ = ~std::uint64_t{0};
+    std::deque<SentSettings> sent_settings_;  ///< the latest
+    std::vector<std::uint64_t> operations_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,167 @@
+#include "lockstep/parallel/engine/resume_file.h"
+
+#include <fmt/format.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/parallel/data/files/sealed_file.h"
+#include "lockstep/parallel/engine/host_optimizer_state.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep::internal {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* key = "lockstep";
+constexpr int current_version = 3, version_of_sgd_alone = 2, version_without_seal = 1;
+
+/// No run gets there; damage does.
+constexpr std::uint64_t largest_count = std::uint64_t{1} << 62;
+
+/// Of the checkpoint's bytes, as version 1 has it.
+std::uint32_t checksum(const std::filesystem::path& path) {
+    const InputFile file(path);
+    std::vector<std::byte> piece(std::size_t{1} << 20);
+    uLong sum = ::crc32(0, nullptr, 0);
+    for (std::uint64_t at = 0; at < file.size(); at += piece.size()) {
+        const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), file.size() - at));
+        file.read_at(at, std::span(piece).first(bytes));
+        sum = ::crc32(sum, reinterpret_cast<const Bytef*>(piece.data()), static_cast<uInt>(bytes));
+    }
+    return static_cast<std::uint32_t>(sum);
+}
+
+/// Numbers and flags by name.
+std::map<std::string, double> group_from(const json& text) {
+    std::map<std::string, double> group;
+    for (const auto& [name, value] : text.items())
+        group[name] = value.is_boolean() ? (value.get<bool>() ? 1 : 0) : value.get<double>();
+    return group;
+}
+
+/// What is wrong with it; empty: nothing.
+std::string complaint_about(const RunState& run) {
+    const auto count = [](const char* name, std::uint64_t value) {
+        return value <= largest_count ? std::string() : fmt::format("{} {} is more than a run can have", name, value);
+    };
+    if (std::string text = count("epoch", run.epoch); !text.empty()) return text;
+    if (std::string text = count("steps", run.steps); !text.empty()) return text;
+    if (run.batch < 0) return fmt::format("batch {} is none; they count from 0", run.batch);
+    if (run.batch_size < 0) return fmt::format("a batch of {} rows is none", run.batch_size);
+    if (run.batch > 0 && run.batch_size == 0)
+        return fmt::format("batch {} counts in batches of 0 rows; say how many rows they have", run.batch);
+    return {};
+}
+
+/// A whole number from 0 up: nlohmann would make another one of -1 or of 1.5.
+template <class T>
+T number_from(const json& state, const char* name, const std::filesystem::path& path) {
+    const json& value = state.at(name);
+    if (!value.is_number_unsigned() || !std::in_range<T>(value.get<std::uint64_t>()))
+        refuse_resume(path, fmt::format("{} is no whole number from 0 up", name));
+    return static_cast<T>(value.get<std::uint64_t>());
+}
+
+RunState run_from(const json& state, const std::filesystem::path& path) {
+    RunState run{.epoch = number_from<std::uint64_t>(state, "epoch", path),
+                 .batch = number_from<std::int64_t>(state, "batch", path),
+                 .batch_size = number_from<std::int64_t>(state, "batch_size", path),
+                 .steps = number_from<std::uint64_t>(state, "steps", path),
+                 .seed = number_from<std::uint64_t>(state, "seed", path)};
+    if (const auto fields = state.find("fields"); fields != state.end())
+        run.fields = fields->get<std::map<std::string, std::string>>();
+    if (const std::string complaint = complaint_about(run); !complaint.empty()) refuse_resume(path, complaint);
+    return run;
+}
+
+bool is_sealed(const InputFile& file, const std::filesystem::path& path) {
+    switch (seal_of(file)) {
+        case Seal::good: return true;
+        case Seal::none: break;
+        case Seal::broken: refuse_resume(path, "its content is not what was written");
+    }
+    return false;
+}
+
+}  // namespace
+
+void refuse_resume(const std::filesystem::path& path, const std::string& why) {
+    throw DataError(
+        fmt::format("{}: offset 8: {}; delete it to begin anew from the weights alone", path.string(), why));
+}
+
+void require_sensible(const RunState& run) {
+    if (const std::string complaint = complaint_about(run); !complaint.empty())
+        throw InvalidArgument("the state of a run cannot be saved: " + complaint);
+}
+
+void write_resume(AtomicFile& file, const std::filesystem::path& path, const std::string& weights, const RunState& run,
+                  const HostOptimizerState& optimizer) {
+    json state = {{"version", current_version},   {"weights", weights}, {"epoch", run.epoch}, {"batch", run.batch},
+                  {"batch_size", run.batch_size}, {"steps", run.steps}, {"seed", run.seed}};
+    if (!run.fields.empty()) state["fields"] = run.fields;
+    const SavedOptimizer& saved = optimizer.saved();
+    state["optimizer"] = {{"name", saved.name}, {"groups", saved.groups}, {"updates", saved.updates}};
+    std::string text;
+    try {
+        text = state.dump();
+    } catch (const json::exception&) {
+        throw InvalidArgument("the state of a run cannot be saved: one of its fields is not UTF-8; use UTF-8");
+    }
+    write_sealed(file, path, optimizer.tensors(), {{key, text}});
+}
+
+ResumeFile::ResumeFile(const std::filesystem::path& path) : ResumeFile(path, InputFile(path)) {}
+
+ResumeFile::ResumeFile(const std::filesystem::path& path, InputFile opened)
+    : path_(path), sealed_(is_sealed(opened, path)), file_(std::move(opened)) {
+    try {
+        const auto text = file_.metadata().find(key);
+        if (text == file_.metadata().end()) refuse_resume(path, "there is no state of a run in it");
+        const json state = json::parse(text->second);
+        version_ = state.at("version").get<int>();
+        if (version_ < version_without_seal || version_ > current_version)
+            refuse_resume(path, "it was written by another version of Lockstep");
+        if (sealed_ != (version_ != version_without_seal)) refuse_resume(path, "its content is not what was written");
+        if (sealed_)
+            weights_ = state.at("weights").get<std::string>();
+        else
+            checksum_ = number_from<std::uint32_t>(state, "checkpoint_crc32", path);
+        run_ = run_from(state, path);
+        const bool of_sgd = version_ <= version_of_sgd_alone;
+        for (const json& group : of_sgd ? state.at("sgd") : state.at("optimizer").at("groups"))
+            optimizer_.groups.push_back(group_from(group));
+        if (of_sgd) {
+            optimizer_.name = "SGD";
+            for (const SafetensorsEntry& entry : file_.entries()) optimizer_.updates[entry.name] = 1;
+        } else {
+            optimizer_.name = state.at("optimizer").at("name").get<std::string>();
+            for (const auto& [name, count] : state.at("optimizer").at("updates").items()) {
+                optimizer_.updates[name] = count.get<std::int64_t>();
+                if (optimizer_.updates[name] < 0 ||
+                    static_cast<std::uint64_t>(optimizer_.updates[name]) > largest_count)
+                    refuse_resume(path, fmt::format("{} updates of {} cannot be", optimizer_.updates[name], name));
+            }
+        }
+    } catch (const json::exception&) {
+        refuse_resume(path, "the state of the run is not the JSON it should be");
+    }
+}
+
+std::string ResumeFile::tensor_name(const std::string& state, const std::string& parameter) const {
+    return version_ <= version_of_sgd_alone ? parameter : resume_tensor_name(state, parameter);
+}
+
+bool ResumeFile::belongs_to(const std::string& weights, const std::filesystem::path& checkpoint) const {
+    return sealed_ ? weights_ == weights : checksum_ == checksum(checkpoint);
+}
+
+}  // namespace lockstep::internal

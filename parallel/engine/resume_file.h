@@ -1,0 +1,69 @@
+// The file beside a checkpoint that holds the state of its run.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/checkpoint.h"
+#include "lockstep/parallel/data/files/atomic_file.h"
+#include "lockstep/parallel/data/safetensors.h"
+
+namespace lockstep::internal {
+
+class HostOptimizerState;
+
+/// Throws DataError: the state of a run cannot be used, and how to do without.
+[[noreturn]] void refuse_resume(const std::filesystem::path& path, const std::string& why);
+
+/// Throws InvalidArgument for a state that could not be loaded again.
+void require_sensible(const RunState& run);
+
+/// Writes the state of a run whose weights have `weights` for their digest; commit() is the caller's. Throws
+/// InvalidArgument for texts that are not UTF-8, DataError when writing fails.
+void write_resume(AtomicFile& file, const std::filesystem::path& path, const std::string& weights, const RunState& run,
+                  const HostOptimizerState& optimizer);
+
+/// The tensor that holds a state of a parameter.
+inline std::string resume_tensor_name(const std::string& state, const std::string& parameter) {
+    return state + '.' + parameter;
+}
+
+/// What such a file says of an optimizer, beside the tensors.
+struct SavedOptimizer {
+    std::string name;                                   ///< Optimizer::name
+    std::vector<std::map<std::string, double>> groups;  ///< settings by name; flags are 0 and 1
+    std::map<std::string, std::int64_t> updates;        ///< by parameter, where there were some
+};
+
+/// One that was read and checked, whole.
+class ResumeFile {
+public:
+    /// Throws DataError when it is missing, damaged or holds values that cannot be.
+    explicit ResumeFile(const std::filesystem::path& path);
+
+    /// Whether it was written for weights with this digest, which `checkpoint` holds. (Files of version 1 know the
+    /// checksum of that file instead.)
+    bool belongs_to(const std::string& weights, const std::filesystem::path& checkpoint) const;
+    const std::filesystem::path& path() const { return path_; }
+    const RunState& run() const { return run_; }
+    const SavedOptimizer& optimizer() const { return optimizer_; }
+    /// resume_tensor_name; files of version 1 and 2 have SGD's momentum under the parameter's own name.
+    std::string tensor_name(const std::string& state, const std::string& parameter) const;
+    const SafetensorsFile& tensors() const { return file_; }
+
+private:
+    ResumeFile(const std::filesystem::path& path, InputFile opened);
+    std::filesystem::path path_;
+    bool sealed_;
+    SafetensorsFile file_;
+    RunState run_;
+    SavedOptimizer optimizer_;
+    int version_ = 0;
+    std::string weights_;         ///< from version 2 on
+    std::uint32_t checksum_ = 0;  ///< of the checkpoint's bytes, in version 1
+};
+
+}  // namespace lockstep::internal

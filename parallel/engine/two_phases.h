@@ -1,0 +1,40 @@
+// How a program reaches the devices: first all that changes nothing, then, once that has been enqueued, what commits.
+#pragma once
+
+#include <fmt/format.h>
+
+#include "lockstep/parallel/engine/replicas.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+/// Calls `work`, then `commit`. What `work` throws reaches the caller after all devices have come to rest, and the
+/// model is as before. What `commit` throws says that the model may not be.
+template <class Work, class Commit>
+void in_two_phases(EngineContext& context, ReplicaKeeper& replicas, Work&& work, Commit&& commit) {
+    const auto rest = [&] {
+        try {
+            rest_all_devices(context);
+        } catch (...) {  // devices that rest because they are lost; the first error says so
+        }
+    };
+    try {
+        work();
+    } catch (...) {
+        const std::exception_ptr first = std::current_exception();
+        // The other processes have this step in full: there is no going on with them.
+        context.others().abort(fmt::format("rank {} failed in the middle of a call", context.rank()));
+        rest();
+        std::rethrow_exception(first);
+    }
+    try {
+        commit();
+    } catch (const std::exception& error) {
+        const std::string what = error.what();
+        rest();
+        replicas.mark_stale();
+        throw DeviceError(what + committed_in_part);
+    }
+}
+
+}  // namespace lockstep

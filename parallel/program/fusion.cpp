@@ -1,0 +1,136 @@
+#include "lockstep/parallel/program/fusion.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "lockstep/ops/internal/fusion_rules.h"
+#include "lockstep/runtime/record.h"
+
+namespace lockstep {
+
+namespace {
+
+/// Who writes and who uses each buffer of a program.
+class Uses {
+public:
+    explicit Uses(const ShardProgram& program) {
+        for (std::size_t i = 0; i < program.records.size(); ++i) {
+            for (const Operand& in : program.records[i].in) ++of_[in.buffer.get()].users;
+            for (const Operand& out : program.records[i].out) of_[out.buffer.get()].writers.push_back(i);
+        }
+        for (const auto* side :
+             {&program.inputs, &program.outputs, &program.output_gradients, &program.input_gradients})
+            for (const Operand& operand : *side) ++of_[operand.buffer.get()].users;
+        ++of_[program.loss.buffer.get()].users;
+        for (const Delivery& delivery : program.deliveries) ++of_[delivery.gradient.buffer.get()].users;
+    }
+
+    /// The one record that writes what `operand` holds, as a whole.
+    std::optional<std::size_t> maker(const Operand& operand) const {
+        const auto found = of_.find(operand.buffer.get());
+        if (!operand.buffer || !operand.buffer->is_symbolic() || found == of_.end()) return std::nullopt;
+        const auto& writers = found->second.writers;
+        return writers.size() == 1 ? std::optional(writers.front()) : std::nullopt;
+    }
+    bool used_once(const Operand& operand) const { return of_.at(operand.buffer.get()).users == 1; }
+
+private:
+    struct Use {
+        std::vector<std::size_t> writers;
+        int users = 0;
+    };
+    std::map<const Buffer*, Use> of_;
+};
+
+class Fusion {
+public:
+    explicit Fusion(ShardProgram& program)
+        : program_(program), uses_(program), removed_(program.records.size(), false) {}
+
+    void run() {
+        for (std::size_t i = 0; i < program_.records.size(); ++i) fuse_with_maker(i);
+        compact();
+    }
+
+private:
+    Record& at(std::size_t index) { return program_.records[index]; }
+
+    /// The record whose only result is `operand`, which nobody else uses.
+    std::optional<std::size_t> sole_maker(const Operand& operand) const {
+        const auto maker = uses_.maker(operand);
+        if (!maker || removed_[*maker] || !uses_.used_once(operand)) return std::nullopt;
+        const Record& record = program_.records[*maker];
+        return record.out.size() == 1 && same_place(record.out[0], operand) ? maker : std::nullopt;
+    }
+
+    /// Makes one record of `later` and the one that makes its first input, where a rule says what they are together.
+    void fuse_with_maker(std::size_t later) {
+        if (at(later).in.empty()) return;
+        const auto earlier = sole_maker(at(later).in[0]);
+        if (!earlier) return;
+        const auto maker = [this](const Operand& operand) {
+            const auto made_by = uses_.maker(operand);
+            return made_by ? &at(*made_by) : nullptr;
+        };
+        auto fused = fuse({at(*earlier), at(later), maker});
+        if (fused && stands_before(*earlier, fused->in))
+            replace(*earlier, later, std::move(fused->operation), std::move(fused->in));
+    }
+
+    /// Whether all that record `index` does not read already is there when it runs.
+    bool stands_before(std::size_t index, const std::vector<Operand>& operands) const {
+        const std::vector<Operand>& read = program_.records[index].in;
+        return std::all_of(operands.begin(), operands.end(), [&](const Operand& operand) {
+            if (std::any_of(read.begin(), read.end(), [&](const Operand& in) { return same_place(in, operand); }))
+                return true;
+            const auto made_by = uses_.maker(operand);
+            return made_by && *made_by < index;
+        });
+    }
+
+    /// Puts `operation` in place of record `first`; it does what record `second` did as well.
+    void replace(std::size_t first, std::size_t second, std::shared_ptr<const Operation> operation,
+                 std::vector<Operand> in) {
+        const Trace& trace = *program_.trace;
+        KernelTable& table = KernelTable::of(trace.prototype().kind());
+        if (!table.has(*operation)) return;
+        KernelRequest request{trace.prototype(),  trace.threads(), trace.deterministic(), 1, {}, {},
+                              trace.convolution()};
+        for (const Operand& operand : in) request.in.push_back(operand.meta);
+        for (const Operand& operand : at(second).out) request.out.push_back(operand.meta);
+        auto asked = std::make_shared<const KernelRequest>(request);
+        std::shared_ptr<const Kernel> kernel = table.make(*operation, request);
+        for (std::size_t i = 0; i < in.size(); ++i)
+            if (in[i].buffer && !request.in[i].same_layout(in[i].meta)) return;
+        if (!request.out[0].same_layout(at(second).out[0].meta)) return;
+        at(first) = {std::move(operation), std::move(kernel), std::move(in), at(second).out, 0,
+                     at(first).call,       std::move(asked)};
+        removed_[second] = true;
+    }
+
+    /// Takes the records out whose work others do.
+    void compact() {
+        const auto kept_before = [this](std::size_t index) {
+            return index - static_cast<std::size_t>(std::count(
+                               removed_.begin(), removed_.begin() + static_cast<std::ptrdiff_t>(index), true));
+        };
+        for (Delivery& delivery : program_.deliveries) delivery.ready = kept_before(delivery.ready + 1) - 1;
+        program_.commit_begin = kept_before(program_.commit_begin);
+        program_.backward_begin = kept_before(program_.backward_begin);
+        std::vector<Record> kept;
+        for (std::size_t i = 0; i < removed_.size(); ++i)
+            if (!removed_[i]) kept.push_back(std::move(program_.records[i]));
+        program_.records = std::move(kept);
+    }
+
+    ShardProgram& program_;
+    Uses uses_;
+    std::vector<bool> removed_;
+};
+
+}  // namespace
+
+void fuse_neighbours(ShardProgram& program) { Fusion(program).run(); }
+
+}  // namespace lockstep

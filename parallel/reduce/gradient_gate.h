@@ -1,0 +1,65 @@
+// The second gate of a step: after all gradients, before any update. What must see all of them is done there: norms,
+// clipping, and the decision to skip or refuse the step.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lockstep/ops/clip_grad.h"
+#include "lockstep/parallel/schedule/engine_context.h"
+#include "lockstep/parallel/schedule/schedule.h"
+
+namespace lockstep {
+
+/// What a step wants to be done there. Nothing by default: then it does not wait.
+struct GateRules {
+    std::vector<GradientClip> clip = {};
+    bool skip_nonfinite = false;
+
+    bool empty() const { return clip.empty() && !skip_nonfinite; }
+    /// Whether the norm is reported with the step.
+    bool has_norm() const;
+    /// For keys of programs.
+    void describe(Signature& signature) const;
+    /// Throws InvalidArgument for numbers that cannot be, and groups that the optimizer does not have.
+    void check(const Optimizer& optimizer) const;
+};
+
+/// Places the gate for gradients that lie, summed, in the gradient arenas of the devices that update them, on the
+/// streams that commit, which have waited for them.
+class GatePlacer {
+public:
+    /// `parts`: for every device that updates, the ranges that it holds.
+    GatePlacer(EngineContext& context, Schedule& schedule, Optimizer& optimizer,
+               std::vector<std::vector<Bucket>> parts);
+    void place(const GateRules& rules);
+
+private:
+    /// The norm of the gradients of a group, on the first device.
+    PlaceRef norm(double order, int group);
+    void place_clip(const ClipGradNorm& clip);
+    void place_clip(const ClipGradValue& clip);
+    /// Decides on the first device what a norm that is not finite means, and tells the others.
+    void judge(const PlaceRef& norm, bool refuses);
+    /// Copies a word from the first device to `targets` of the others, which are given by device.
+    void tell(const PlaceRef& from, const std::vector<PlaceRef>& targets);
+    template <class Make>
+    void change(int group, const std::vector<PlaceRef>* factors, const Make& make);
+    PlaceRef gradients(int device, const Bucket& part) const;
+    PlaceRef rows(int device, const Bucket& part) const;
+    PlaceRef measures(int device, const Bucket& part) const;
+    int devices() const { return static_cast<int>(parts_.size()); }
+
+    EngineContext& context_;
+    Schedule& schedule_;
+    Optimizer& optimizer_;
+    std::vector<std::vector<Bucket>> parts_;
+    std::vector<std::int64_t> first_grain_;          ///< by arena; then the number of grains
+    std::vector<std::shared_ptr<Buffer>> measures_;  ///< by device: of all grains
+    std::vector<std::shared_ptr<Buffer>> factors_;   ///< by device: what gradients are multiplied by
+    std::shared_ptr<Buffer> norm_;
+    bool reported_ = false;  ///< the norm of a clip is where the report takes it from
+};
+
+}  // namespace lockstep

@@ -1,0 +1,71 @@
+// Where gradients of shards are summed before they leave a device: the nodes of the tree that lanes and devices hold,
+// and the memory of their sums.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "lockstep/parallel/reduce/arena_cut.h"
+#include "lockstep/parallel/schedule/engine_context.h"
+#include "lockstep/parallel/schedule/schedule.h"
+
+namespace lockstep {
+
+/// A node of the tree of shards inside a lane's run. Its sum lies in an arena, or, bucket by bucket, in a slot: then
+/// memory is bounded by the size of buckets. A node of one shard in an arena is that shard's gradient itself.
+struct GradientNode {
+    ShardRange range;
+    int device = 0;
+    int lane = 0;
+    int slot = -1;  ///< number of the device's slot; -1: in the arena
+    std::vector<std::shared_ptr<Buffer>> arenas;
+    bool in_arena() const { return slot < 0; }
+};
+
+/// A node inside a device's run: the sum of its lanes' nodes [first, last), that lies where the first of them lies.
+struct DeviceNode {
+    int device = 0;
+    std::size_t first = 0, last = 0;
+};
+
+/// Where the first node of a device lies.
+enum class FirstNode : std::uint8_t {
+    gradients,    ///< in its gradient arena
+    beside_root,  ///< there, but on device 0 in an arena of its own: what is summed is added later
+    slots         ///< in a slot as the others: the gradient arenas hold sums that are added to
+};
+
+/// The sums that devices hold for `present` shards.
+class PartialSums {
+public:
+    /// Buckets take turns in a slot: while one is read the next is written.
+    static constexpr int turns = 2;
+
+    PartialSums(EngineContext& context, int present, FirstNode first_node);
+
+    int present() const { return present_; }
+    /// In order of shards.
+    const std::vector<GradientNode>& nodes() const { return nodes_; }
+    const std::vector<DeviceNode>& device_nodes() const { return device_nodes_; }
+    const GradientNode& node_of(int shard) const;
+    bool uses_slots() const;
+    /// Shards that `node` is the sum of, as TreeSum takes them.
+    static std::pair<int, int> shards_of(const GradientNode& node) { return {node.range.first, node.range.last}; }
+    std::pair<int, int> shards_of(const DeviceNode& node) const {
+        return {nodes_[node.first].range.first, nodes_[node.last - 1].range.last};
+    }
+    /// Where the sum of `node` over elements [begin, end) of a bucket lies.
+    PlaceRef place(const GradientNode& node, const Bucket& bucket, int turn, std::int64_t begin,
+                   std::int64_t end) const;
+    PlaceRef place(const DeviceNode& node, const Bucket& bucket, int turn, std::int64_t begin, std::int64_t end) const {
+        return place(nodes_[node.first], bucket, turn, begin, end);
+    }
+
+private:
+    EngineContext& context_;
+    int present_;
+    std::vector<GradientNode> nodes_;
+    std::vector<DeviceNode> device_nodes_;
+};
+
+}  // namespace lockstep

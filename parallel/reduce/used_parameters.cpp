@@ -1,0 +1,70 @@
+#include "lockstep/parallel/reduce/used_parameters.h"
+
+#include <algorithm>
+
+namespace lockstep {
+
+namespace {
+
+bool spans_shards(const Record& record) { return record.operation->span() == Span::all_shards; }
+
+std::int64_t spans_until(const ShardProgram& program, long last) {
+    std::int64_t spans = 0;
+    for (auto i = static_cast<long>(program.backward_begin); i <= last; ++i)
+        spans += spans_shards(program.records[static_cast<std::size_t>(i)]) ? 1 : 0;
+    return spans;
+}
+
+}  // namespace
+
+UsedParameters::UsedParameters(const EngineContext& context, const BatchProgram& batch) : first_{0} {
+    const std::vector<ArenaLayout>& layouts = context.store->parameters();
+    for (const ArenaLayout& layout : layouts) first_.push_back(first_.back() + layout.segments.size());
+    numbers_.assign(2 * first_.back(), 0);
+    if (!batch.held.empty())
+        for (const Delivery& delivery : batch.full->deliveries) add(delivery.arena, delivery.segment);
+    for (std::size_t a = 0; a < layouts.size(); ++a)
+        for (std::size_t i = 0; i < layouts[a].segments.size(); ++i) {
+            const ArenaSegment& segment = layouts[a].segments[i];
+            const int number = static_cast<int>(i);
+            const Readiness ready =
+                ready_after(context, batch, {static_cast<int>(a), 0, segment.begin, segment.end, number, number + 1});
+            const std::int64_t spans =
+                std::max(spans_until(*batch.full, ready.full), spans_until(*batch.last, ready.last));
+            numbers_[first_.back() + index(static_cast<int>(a), number)] = (spans << bits_of_record) + ready.full + 1;
+        }
+}
+
+void UsedParameters::use_none() { std::fill_n(numbers_.begin(), first_.back(), 0); }
+
+void UsedParameters::bring_together(Communicator& ranks) {
+    ranks.all_reduce(numbers_.data(), numbers_.size(), DType::i64, ReduceOp::max);
+    for (std::size_t i = 0; i < first_.back(); ++i)  // when nobody uses it, that makes no other program
+        if (numbers_[i] == 0) numbers_[first_.back() + i] = 0;
+}
+
+std::set<std::pair<int, int>> UsedParameters::parameters() const {
+    std::set<std::pair<int, int>> places;
+    for (std::size_t a = 0; a + 1 < first_.size(); ++a)
+        for (std::size_t i = first_[a]; i < first_[a + 1]; ++i)
+            if (numbers_[i] != 0) places.emplace(static_cast<int>(a), static_cast<int>(i - first_[a]));
+    return places;
+}
+
+std::int64_t UsedParameters::moment(const Bucket& bucket) const {
+    const auto begin = numbers_.begin() + static_cast<std::ptrdiff_t>(first_.back());
+    return *std::max_element(begin + static_cast<std::ptrdiff_t>(index(bucket.arena, bucket.first_segment)),
+                             begin + static_cast<std::ptrdiff_t>(index(bucket.arena, bucket.last_segment)));
+}
+
+long record_of_span(const ShardProgram& program, int count) {
+    long last = static_cast<long>(program.backward_begin) - 1;
+    for (std::size_t i = program.backward_begin; i < program.records.size() && count > 0; ++i)
+        if (spans_shards(program.records[i])) {
+            last = static_cast<long>(i);
+            --count;
+        }
+    return last;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,51 @@
+// Which parameters get gradients from any rank, where each rank may use others (find_unused_parameters).
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lockstep/parallel/schedule/shard_memory.h"
+
+namespace lockstep {
+
+/// What a rank says of the parameters in a program of its own, and, brought together, what all ranks say of those that
+/// they run in one call.
+class UsedParameters {
+public:
+    UsedParameters(const EngineContext& context, const BatchProgram& batch);
+
+    /// A gradient that other backwards have left.
+    void add(int arena, int segment) { used_at(arena, segment) = 1; }
+    /// This rank has no gradients in the program.
+    void use_none();
+    /// Becomes the same on all ranks. Collective.
+    void bring_together(Communicator& ranks);
+
+    std::set<std::pair<int, int>> parameters() const;
+    /// For the order of buckets: when a bucket is ready in the program where that takes longest.
+    std::int64_t moment(const Bucket& bucket) const;
+    /// Operations over all shards in backward that come before a bucket on every rank.
+    int spans_before(const Bucket& bucket) const { return static_cast<int>(moment(bucket) >> bits_of_record); }
+    /// For keys.
+    std::string_view bytes() const {
+        return {reinterpret_cast<const char*>(numbers_.data()), numbers_.size() * sizeof(std::int64_t)};
+    }
+
+private:
+    static constexpr int bits_of_record = 32;
+    std::size_t index(int arena, int segment) const {
+        return first_[static_cast<std::size_t>(arena)] + static_cast<std::size_t>(segment);
+    }
+    std::int64_t& used_at(int arena, int segment) { return numbers_[index(arena, segment)]; }
+
+    std::vector<std::size_t> first_;     ///< by arena; then the number of parameters
+    std::vector<std::int64_t> numbers_;  ///< a parameter each: whether it is used; then its moment
+};
+
+/// The record of backward that is operation `count` over all shards in `program`; the one before backward for 0.
+long record_of_span(const ShardProgram& program, int count);
+
+}  // namespace lockstep
