@@ -17,7 +17,7 @@
 
 #include "lockstep/parallel/comm/launcher.h"
 #include "lockstep/parallel/comm/process_group.h"
-#include "lockstep/parallel/data/files/atomic_file.h"
+#include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/samples/program/command_line.h"
 
@@ -80,7 +80,7 @@ public:
     /// Writes the files; throws DataError when a result was wrong.
     void finish() {
         if (!options_.rows.empty()) {
-            ls::internal::AtomicFile file(options_.rows);
+            ls::AtomicFile file(options_.rows);
             std::string lines;
             for (const ordered_json& row : rows_) lines += row.dump() + "\n";
             return write(file, lines);
@@ -94,7 +94,7 @@ public:
     }
 
 private:
-    static void write(ls::internal::AtomicFile& file, const std::string& text) {
+    static void write(ls::AtomicFile& file, const std::string& text) {
         file.write(std::as_bytes(std::span(text)));
         file.commit();
     }
@@ -115,7 +115,7 @@ private:
 
     const Options& options_;
     std::vector<ordered_json> rows_;
-    std::optional<ls::internal::AtomicFile> csv_, json_;
+    std::optional<ls::AtomicFile> csv_, json_;
 };
 
 /// Throws UsageError for what cannot be measured with so many ranks on this host.

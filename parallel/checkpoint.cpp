@@ -12,20 +12,19 @@
 #include <mutex>
 #include <utility>
 
-#include "lockstep/parallel/data/files/atomic_file.h"
+#include "lockstep/parallel/checkpoint/host_optimizer_state.h"
+#include "lockstep/parallel/checkpoint/model_weights.h"
+#include "lockstep/parallel/checkpoint/resume_file.h"
+#include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/files/file_lock.h"
 #include "lockstep/parallel/data/files/file_name.h"
 #include "lockstep/parallel/data/files/safetensors_header.h"
-#include "lockstep/parallel/engine/host_optimizer_state.h"
-#include "lockstep/parallel/engine/model_weights.h"
-#include "lockstep/parallel/engine/resume_file.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
 
 namespace {
 
-using internal::AtomicFile;
 using internal::ResumeFile;
 using Path = std::filesystem::path;
 
@@ -71,7 +70,7 @@ void finish_interrupted_save(const Path& checkpoint) {
     if (error)
         throw DataError(fmt::format("{}: a save that was interrupted cannot be finished: {}; mend that by hand",
                                     next.string(), error.message()));
-    internal::sync_directory_of(resume);
+    sync_directory_of(resume);
 }
 
 void write_weights(AtomicFile& file, const Path& path, const internal::HostWeights& weights) {
@@ -195,7 +194,7 @@ void save_both(Engine& engine, const std::vector<NamedTensor>& tensors, Optimize
     finish_interrupted_save(checkpoint);
     const Path resume = internal::followed(resume_path(checkpoint)), next = next_resume_path(checkpoint);
     internal::require_replaceable(resume);
-    internal::remove_leftovers_of(resume);
+    remove_leftovers_of(resume);
 
     AtomicFile file(checkpoint);
     std::string digest;
@@ -205,7 +204,8 @@ void save_both(Engine& engine, const std::vector<NamedTensor>& tensors, Optimize
         write_weights(file, checkpoint, weights);
     }
     AtomicFile state(next, is_there(resume) ? resume : internal::followed(checkpoint));
-    internal::write_resume(state, next, digest, run, internal::HostOptimizerState(engine, optimizer));
+    const internal::HostOptimizerState of_optimizer(engine, optimizer);
+    internal::write_resume(state, next, digest, run, of_optimizer.saved(), of_optimizer.tensors());
     state.commit();
     std::error_code error;
     try {
@@ -218,7 +218,7 @@ void save_both(Engine& engine, const std::vector<NamedTensor>& tensors, Optimize
     if (error)
         throw DataError(fmt::format("{}: renaming failed: {}; the checkpoint is complete with {} in its place",
                                     resume.string(), error.message(), next.string()));
-    internal::sync_directory_of(resume);
+    sync_directory_of(resume);
 }
 
 std::optional<RunState> load_both(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer,
@@ -248,8 +248,9 @@ void save_run(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer
             "{}: there are no weights to which the state of a run could belong; save them first", checkpoint.string()));
     const Path resume = internal::followed(resume_path(checkpoint));
     AtomicFile file(resume, internal::followed(checkpoint));
+    const internal::HostOptimizerState state(engine, optimizer);
     internal::write_resume(file, resume, internal::digest_of(internal::HostWeights(tensors).tensors()), run,
-                           internal::HostOptimizerState(engine, optimizer));
+                           state.saved(), state.tensors());
     file.commit();
 }
 

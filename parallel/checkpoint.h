@@ -14,39 +14,14 @@
 #include "lockstep/ops/module.h"
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/parallel/engine.h"
+#include "lockstep/parallel/load_options.h"
+#include "lockstep/parallel/run_state.h"
 
 namespace lockstep {
 
 namespace internal {
 class FileLock;
 }  // namespace internal
-
-/// How far a run has come.
-struct RunState {
-    std::uint64_t epoch = 0;      ///< the epoch to go on with
-    std::int64_t batch = 0;       ///< its first batch that has not been trained
-    std::int64_t batch_size = 0;  ///< rows of a batch; `batch` counts in them
-    std::uint64_t steps = 0;      ///< committed so far; counts in random masks
-    std::uint64_t seed = 0;       ///< of order and masks
-    /// What the program wants to find again (UTF-8): the best accuracy so far, the name of its data.
-    std::map<std::string, std::string> fields = {};
-};
-
-/// Which of a file's tensors a model takes, and what they are called there.
-struct LoadOptions {
-    /// Otherwise tensors may be missing in the file, which leaves the model's as they are, or be there that the model
-    /// has not. Shapes and dtypes must fit in any case.
-    bool strict = true;
-    /// The model's name for what the file calls so; what "module." or "_orig_mod." stands before is known without.
-    std::function<std::string(const std::string& name)> rename = {};
-    /// Whether the tensor that the model calls so takes part; those that don't are neither loaded nor missed.
-    std::function<bool(const std::string& name)> filter = {};
-};
-
-/// What load_state_dict returns: names of the model that the file lacks, and of the file that the model has not.
-struct LoadResult {
-    std::vector<std::string> missing, unexpected;
-};
 
 /// Keeps other processes from saving to a checkpoint as long as it lives: a program that will save at its end holds one
 /// from its beginning on. `save` and the others hold one while they write. Ends with its process, however that ends.

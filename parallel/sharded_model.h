@@ -12,9 +12,9 @@
 #include "lockstep/ops/module.h"
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/parallel/engine.h"
-#include "lockstep/parallel/stop_signals.h"
 #include "lockstep/parallel/structure.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/stop_signals.h"
 
 namespace lockstep {
 

@@ -13,7 +13,7 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/loader.h"
-#include "lockstep/parallel/stop_signals.h"
+#include "lockstep/runtime/stop_signals.h"
 #include "lockstep/runtime/tape.h"
 
 namespace lockstep {

@@ -4,11 +4,10 @@
 
 namespace lockstep {
 
-#define LOCKSTEP_DECLARE_LOOPS(isa)            \
-    namespace isa {                            \
-    extern const Loops<float> floats;          \
-    extern const Loops<double> doubles;        \
-    extern const Conversions conversion_loops; \
+#define LOCKSTEP_DECLARE_LOOPS(isa)     \
+    namespace isa {                     \
+    extern const Loops<float> floats;   \
+    extern const Loops<double> doubles; \
     }
 LOCKSTEP_DECLARE_LOOPS(loops_generic)
 LOCKSTEP_DECLARE_LOOPS(loops_avx2)
@@ -36,12 +35,6 @@ const Loops<float>& loops<float>() {
 template <>
 const Loops<double>& loops<double>() {
     static const auto& table = choose(loops_generic::doubles, loops_avx2::doubles, loops_avx512::doubles);
-    return table;
-}
-
-const Conversions& conversions() {
-    static const auto& table =
-        choose(loops_generic::conversion_loops, loops_avx2::conversion_loops, loops_avx512::conversion_loops);
     return table;
 }
 

@@ -79,15 +79,6 @@ struct Loops {
     Function<void* const*, Index, int, Index, Index, T*> sum_over_shards;
 };
 
-/// Conversions of contiguous runs between f32 and the 16-bit floats.
-struct Conversions {
-    using Index = std::ptrdiff_t;
-    void (*from_half)(const Half*, float*, Index);
-    void (*to_half)(const float*, Half*, Index);
-    void (*from_bfloat16)(const BFloat16*, float*, Index);
-    void (*to_bfloat16)(const float*, BFloat16*, Index);
-};
-
 /// Those for allowed_isa(). T: float or double.
 template <class T>
 const Loops<T>& loops();
@@ -100,7 +91,6 @@ template <>
 const Loops<float>& loops<float>();
 template <>
 const Loops<double>& loops<double>();
-const Conversions& conversions();
 
 /// y = f(x) of n elements; y may be x.
 template <class F, class T>

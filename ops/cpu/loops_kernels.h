@@ -17,7 +17,6 @@ namespace lockstep::LOCKSTEP_LOOPS {
 /// The tables of this instruction set.
 extern const Loops<float> floats;
 extern const Loops<double> doubles;
-extern const Conversions conversion_loops;
 
 template <class T, class F, int varies>
 void binary(const T* a, const T* b, T* y, Index n) {
@@ -267,44 +266,7 @@ constexpr Loops<T> make_loops() {
     return table;
 }
 
-inline __attribute__((always_inline)) std::uint32_t float_bits(float x) { return __builtin_bit_cast(std::uint32_t, x); }
-
-void from_bfloat16(const BFloat16* x, float* y, Index n) {
-    LOCKSTEP_FOR(i, n) y[i] = __builtin_bit_cast(float, static_cast<std::uint32_t>(x[i].bits) << 16);
-}
-void to_bfloat16(const float* x, BFloat16* y, Index n) {
-    LOCKSTEP_FOR(i, n) {
-        const std::uint32_t word = float_bits(x[i]);
-        const bool nan = (word & 0x7fffffffu) > 0x7f800000u;
-        const std::uint32_t rounded = (word + 0x7fffu + ((word >> 16) & 1u)) >> 16;
-        y[i].bits = static_cast<std::uint16_t>(nan ? (word >> 16) | 0x40u : rounded);
-    }
-}
-
-#if defined(__F16C__)
-typedef float Floats8 __attribute__((vector_size(32), aligned(4), may_alias));
-typedef short Halves8 __attribute__((vector_size(16), aligned(2), may_alias));
-#endif
-
-void from_half(const Half* x, float* y, Index n) {
-    Index i = 0;
-#if defined(__F16C__)
-    for (; i + 8 <= n; i += 8)
-        *reinterpret_cast<Floats8*>(y + i) = __builtin_ia32_vcvtph2ps256(*reinterpret_cast<const Halves8*>(x + i));
-#endif
-    for (; i < n; ++i) y[i] = static_cast<float>(x[i]);
-}
-void to_half(const float* x, Half* y, Index n) {
-    Index i = 0;
-#if defined(__F16C__)
-    for (; i + 8 <= n; i += 8)
-        *reinterpret_cast<Halves8*>(y + i) = __builtin_ia32_vcvtps2ph256(*reinterpret_cast<const Floats8*>(x + i), 0);
-#endif
-    for (; i < n; ++i) y[i] = Half(x[i]);
-}
-
 constinit const Loops<float> floats = make_loops<float>();
 constinit const Loops<double> doubles = make_loops<double>();
-constinit const Conversions conversion_loops = {from_half, to_half, from_bfloat16, to_bfloat16};
 
 }  // namespace lockstep::LOCKSTEP_LOOPS

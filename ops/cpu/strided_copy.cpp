@@ -5,8 +5,8 @@
 #include <limits>
 #include <type_traits>
 
-#include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/cpu/parallel.h"
+#include "lockstep/runtime/internal/float16_rows.h"
 
 namespace lockstep {
 namespace {
@@ -37,6 +37,9 @@ To convert(From value) {
     }
 }
 
+template <class T>
+constexpr bool is_float16 = std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>;
+
 template <class From, class To>
 void convert_row(const void* from, std::int64_t from_step, void* to, std::int64_t to_step, std::int64_t count) {
     const auto* x = static_cast<const From*>(from);
@@ -45,14 +48,10 @@ void convert_row(const void* from, std::int64_t from_step, void* to, std::int64_
         if constexpr (std::is_same_v<From, To>) {
             std::memcpy(y, x, static_cast<std::size_t>(count) * sizeof(To));
             return;
-        } else if constexpr (std::is_same_v<From, Half> && std::is_same_v<To, float>) {
-            return conversions().from_half(x, y, count);
-        } else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, Half>) {
-            return conversions().to_half(x, y, count);
-        } else if constexpr (std::is_same_v<From, BFloat16> && std::is_same_v<To, float>) {
-            return conversions().from_bfloat16(x, y, count);
-        } else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, BFloat16>) {
-            return conversions().to_bfloat16(x, y, count);
+        } else if constexpr (is_float16<From> && std::is_same_v<To, float>) {
+            return float16::widen(x, y, count);
+        } else if constexpr (std::is_same_v<From, float> && is_float16<To>) {
+            return float16::narrow(x, y, count);
         } else {
             for (std::int64_t i = 0; i < count; ++i) y[i] = convert<To>(x[i]);
             return;

@@ -26,11 +26,6 @@ namespace {
 constexpr int most_processes = 1024;
 constexpr int most_in_a_job = 1 << 20;  // as process_place takes them
 
-std::string name_of_signal(int signal) {
-    const char* name = sigabbrev_np(signal);
-    return name ? fmt::format("signal {} (SIG{})", signal, name) : fmt::format("signal {}", signal);
-}
-
 /// 0 when it can be executed, else the errno that says why not.
 int hindrance(const std::filesystem::path& file) {
     struct stat found {};
@@ -129,23 +124,6 @@ void require_sound(const LaunchOptions& options) {
 }
 
 }  // namespace
-
-std::string RankFailure::str() const {
-    if (silent)
-        return fmt::format("rank {} failed first: {}, and others gave up waiting", rank,
-                           stopped_by != 0 ? "stopped by " + name_of_signal(stopped_by) : "it went no further");
-    return fmt::format(
-        "rank {} failed first: {}", rank,
-        signal != 0 ? "killed by " + name_of_signal(signal) : fmt::format("exit status {}", exit_status));
-}
-
-std::string LaunchResult::str() const {
-    if (signal != 0) return fmt::format("ended by {} from outside", name_of_signal(signal));
-    if (!failure) return "all ranks ended well";
-    if (restarts == 0) return failure->str();
-    return fmt::format("{}; the limit of {} {} is reached", failure->str(), restarts,
-                       restarts == 1 ? "restart" : "restarts");
-}
 
 LaunchResult launch(const LaunchOptions& options) {
     require_sound(options);

@@ -8,7 +8,7 @@
 
 #include "lockstep/parallel/comm/group/host_identity.h"
 #include "lockstep/parallel/comm/group/tensor_calls.h"
-#include "lockstep/parallel/comm/launcher.h"
+#include "lockstep/parallel/comm/note_failure.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/forked.h"
 #include "lockstep/runtime/internal/unwinding_notice.h"

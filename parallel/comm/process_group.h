@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/parallel/comm/reduce_op.h"
 #include "lockstep/parallel/comm/rendezvous.h"
 #include "lockstep/runtime/tensor.h"
 
@@ -25,11 +26,6 @@ class Communicator;
 class OperationQueue;
 class UnwindingNotice;
 class WorkState;
-
-/// mean: the sum divided by the number of ranks; integers are truncated towards zero. Integers wrap. f16 and bf16 are
-/// computed in f32 and rounded after every addition. Booleans: sum and max are "or", product and min are "and", and
-/// there is no mean.
-enum class ReduceOp : std::uint8_t { sum, mean, min, max, product };
 
 struct ProcessGroupOptions {
     /// "shm" (shared memory on each host, gloo between hosts), "gloo", "mpi", "nccl" (collectives on tensors of GPUs,

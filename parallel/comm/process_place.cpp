@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "lockstep/parallel/comm/rendezvous.h"
+#include "lockstep/parallel/comm/process_place.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/environment.h"
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "lockstep/parallel/comm/group/job_failure.h"
-#include "lockstep/parallel/comm/launcher.h"
+#include "lockstep/parallel/comm/note_failure.h"
 #include "lockstep/parallel/comm/store/departures.h"
 #include "lockstep/parallel/comm/store/handshake.h"
 #include "lockstep/parallel/comm/store/sockets.h"

@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/parallel/data/files/atomic_file.h"
+#include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/files/file.h"
 #include "lockstep/parallel/data/files/shape_bytes.h"
 #include "lockstep/runtime/error.h"
@@ -17,7 +17,6 @@
 namespace lockstep {
 namespace {
 
-using internal::AtomicFile;
 using internal::InputFile;
 
 constexpr std::size_t chunk_bytes = 1 << 18;

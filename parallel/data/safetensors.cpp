@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/parallel/data/files/atomic_file.h"
+#include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/files/file.h"
 #include "lockstep/parallel/data/files/safetensors_header.h"
 #include "lockstep/runtime/error.h"
@@ -66,7 +66,7 @@ void SafetensorsFile::read(std::string_view name, std::span<std::byte> to) const
 void write_safetensors(const std::filesystem::path& path, const std::vector<SafetensorsTensor>& tensors,
                        const SafetensorsMetadata& metadata) {
     const internal::SafetensorsLayout layout = internal::lay_out_safetensors(path, tensors, metadata);
-    internal::AtomicFile file(path);
+    AtomicFile file(path);
     internal::put_out(layout, [&](std::span<const std::byte> bytes) { file.write(bytes); });
     file.commit();
 }

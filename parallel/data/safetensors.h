@@ -12,24 +12,13 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/runtime/dtype.h"
+#include "lockstep/parallel/data/safetensors_types.h"
 
 namespace lockstep {
 
 namespace internal {
 class InputFile;
 }  // namespace internal
-
-/// One tensor of a file. `offset` counts bytes from the start of the file to `bytes` bytes of dense row-major data.
-struct SafetensorsEntry {
-    std::string name;
-    DType dtype = DType::f32;
-    std::vector<std::int64_t> shape;
-    std::uint64_t offset = 0;
-    std::uint64_t bytes = 0;
-};
-
-using SafetensorsMetadata = std::map<std::string, std::string>;
 
 /// A safetensors file open for reading. Opening reads and checks the header, and nothing else; read() may be called
 /// from several threads.
@@ -61,14 +50,6 @@ public:
 private:
     struct Content;
     std::unique_ptr<const Content> content_;
-};
-
-/// One tensor to write: dense row-major data on the host, owned by the caller.
-struct SafetensorsTensor {
-    std::string name;
-    DType dtype = DType::f32;
-    std::vector<std::int64_t> shape;
-    const void* data = nullptr;
 };
 
 /// Writes a file that PyTorch and the safetensors package load, under a temporary name, synced and renamed: after an

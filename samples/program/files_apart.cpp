@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/parallel/checkpoint.h"
-#include "lockstep/parallel/data/files/file_name.h"
+#include "lockstep/parallel/data/atomic_file.h"
 
 namespace program {
 
@@ -15,9 +15,6 @@ namespace {
 struct Named {
     std::string what;  ///< "--json FILE"
     std::filesystem::path path;
-    bool same(const Named& other) const {
-        return lockstep::internal::identity_of(path) == lockstep::internal::identity_of(other.path);
-    }
 };
 
 /// A checkpoint, and what belongs to it.
@@ -30,7 +27,7 @@ std::vector<Named> checkpoint(const std::string& flag, const std::filesystem::pa
 
 void require_apart(const Named& one, const std::vector<Named>& others) {
     for (const Named& other : others)
-        if (one.same(other))
+        if (lockstep::same_file(one.path, other.path))
             throw UsageError(fmt::format("{} is {}, too; give each a file of its own", one.what, other.what));
 }
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/parallel/data/files/atomic_file.h"
+#include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/runtime/versions.h"
@@ -53,7 +53,7 @@ void report(const Options& options, const Figures& figures, const lockstep::Devi
     if (options.group) text["backend"] = std::string(options.group->backend());
     for (const auto& [name, version] : lockstep::library_versions()) text["versions"][name] = version;
     const std::string bytes = text.dump(1) + "\n";
-    lockstep::internal::AtomicFile file(options.json);
+    lockstep::AtomicFile file(options.json);
     file.write(std::as_bytes(std::span(bytes)));
     file.commit();
 }
@@ -76,7 +76,7 @@ std::string how_to_go_on(const Options& options, int signal, std::int64_t steps)
 
 void require_writable(const std::filesystem::path& path) {
     if (path.empty()) return;
-    const lockstep::internal::AtomicFile probe(path);  // nothing remains of it
+    const lockstep::AtomicFile probe(path);  // nothing remains of it
 }
 
 RunLog::RunLog(const Options& options, const std::string& program, const lockstep::Devices& devices,

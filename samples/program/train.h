@@ -13,7 +13,7 @@
 
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/checkpoint.h"
-#include "lockstep/parallel/stop_signals.h"
+#include "lockstep/runtime/stop_signals.h"
 #include "lockstep/samples/program/options.h"
 #include "lockstep/samples/program/progress.h"
 #include "lockstep/samples/program/report.h"

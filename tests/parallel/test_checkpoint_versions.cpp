@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/ops/adam.h"
-#include "lockstep/parallel/data/files/atomic_file.h"
+#include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/files/sealed_file.h"
 #include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/runtime/error.h"
@@ -57,7 +57,7 @@ void put_version(int version, const std::filesystem::path& checkpoint, Change ch
     if (version == 1) {
         write_safetensors(path, tensors, {{"lockstep", state.dump()}});
     } else {
-        internal::AtomicFile sealed(path);
+        AtomicFile sealed(path);
         internal::write_sealed(sealed, path, tensors, {{"lockstep", state.dump()}});
         sealed.commit();
     }

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "lockstep/parallel/checkpoint.h"
-#include "lockstep/parallel/data/files/atomic_file.h"
+#include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/files/file_lock.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
@@ -19,7 +19,7 @@
 
 using namespace lockstep;
 using namespace lockstep::test;
-using lockstep::internal::AtomicFile;
+using lockstep::AtomicFile;
 using lockstep::internal::FileLock;
 
 namespace {

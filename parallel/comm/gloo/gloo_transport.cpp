@@ -10,7 +10,7 @@
 #include "lockstep/parallel/comm/gloo/gloo_messages.h"
 #include "lockstep/parallel/comm/group/message_collectives.h"
 #include "lockstep/parallel/comm/group/reduce_elements.h"
-#include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/parallel/comm/reduce_op.h"
 
 namespace lockstep {
 

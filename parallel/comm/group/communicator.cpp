@@ -14,7 +14,7 @@
 #include "lockstep/parallel/comm/group/parts.h"
 #include "lockstep/parallel/comm/group/progress_board.h"
 #include "lockstep/parallel/comm/group/reduce_elements.h"
-#include "lockstep/parallel/comm/launcher.h"
+#include "lockstep/parallel/comm/note_failure.h"
 #include "lockstep/parallel/comm/store/departures.h"
 #include "lockstep/runtime/error.h"
 

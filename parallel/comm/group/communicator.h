@@ -17,7 +17,7 @@
 
 #include "lockstep/parallel/comm/group/job_failure.h"
 #include "lockstep/parallel/comm/group/transport.h"
-#include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/parallel/comm/reduce_op.h"
 
 namespace lockstep {
 

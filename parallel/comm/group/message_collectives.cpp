@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "lockstep/parallel/comm/group/reduce_elements.h"
-#include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/parallel/comm/reduce_op.h"
 #include "lockstep/parallel/comm/store/backoff.h"
 
 namespace lockstep {

@@ -21,7 +21,7 @@ constexpr std::chrono::microseconds nap(200);
 }  // namespace
 
 std::string Transfer::name() const {
-    if (peer == ProcessGroup::any_source) return "receive from any rank";
+    if (peer == Transport::any_source) return "receive from any rank";
     return fmt::format("{} rank {}", sends ? "send to" : "receive from", peer);
 }
 

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "lockstep/ops/cpu/loops.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/float16_rows.h"
 
 namespace lockstep {
 
@@ -64,22 +64,13 @@ template <class T>
 void reduce_in_f32(ReduceOp op, void* out, const void* a, const void* b, std::size_t count) {
     constexpr std::size_t block = 1024;
     std::array<float, block> x, y;
-    const Conversions& convert = conversions();
     for (std::size_t at = 0; at < count; at += block) {
         const std::size_t n = std::min(block, count - at);
-        const auto length = static_cast<Conversions::Index>(n);
-        auto* to = static_cast<T*>(out) + at;
-        if constexpr (std::is_same_v<T, Half>) {
-            convert.from_half(static_cast<const T*>(a) + at, x.data(), length);
-            convert.from_half(static_cast<const T*>(b) + at, y.data(), length);
-            reduce<float>(op, x.data(), x.data(), y.data(), n);
-            convert.to_half(x.data(), to, length);
-        } else {
-            convert.from_bfloat16(static_cast<const T*>(a) + at, x.data(), length);
-            convert.from_bfloat16(static_cast<const T*>(b) + at, y.data(), length);
-            reduce<float>(op, x.data(), x.data(), y.data(), n);
-            convert.to_bfloat16(x.data(), to, length);
-        }
+        const auto length = static_cast<std::ptrdiff_t>(n);
+        float16::widen(static_cast<const T*>(a) + at, x.data(), length);
+        float16::widen(static_cast<const T*>(b) + at, y.data(), length);
+        reduce<float>(op, x.data(), x.data(), y.data(), n);
+        float16::narrow(x.data(), static_cast<T*>(out) + at, length);
     }
 }
 

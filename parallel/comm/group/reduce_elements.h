@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/parallel/comm/reduce_op.h"
 #include "lockstep/runtime/dtype.h"
 
 namespace lockstep {

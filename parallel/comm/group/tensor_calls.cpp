@@ -307,7 +307,7 @@ Transfer send(Caller caller, const Tensor& tensor, int to, int tag) {
 }
 
 Transfer receive(Caller caller, const Tensor& tensor, int from, int tag) {
-    if (from != ProcessGroup::any_source || caller.size == 1) require_peer("recv", caller, from);
+    if (from != Transport::any_source || caller.size == 1) require_peer("recv", caller, from);
     const std::uint32_t checked = checked_tag("recv", tag);
     return {range("recv", tensor, Use::write), false, from, checked};
 }

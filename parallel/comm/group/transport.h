@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/parallel/comm/reduce_op.h"
 #include "lockstep/parallel/comm/store.h"
 #include "lockstep/parallel/comm/store/deadline.h"
 #include "lockstep/runtime/device.h"
@@ -22,7 +23,6 @@
 namespace lockstep {
 
 class Stream;
-enum class ReduceOp : std::uint8_t;
 
 /// A call that cannot be finished: the deadline has passed, a peer has gone, a message has the wrong length. One line
 /// without rank, operation and sequence number, which the caller knows. Behind it the transport is dead: every later

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "lockstep/parallel/comm/group/parts.h"
-#include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/parallel/comm/reduce_op.h"
 
 namespace lockstep {
 

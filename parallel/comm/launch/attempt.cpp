@@ -19,9 +19,9 @@
 #include "lockstep/parallel/comm/launch/rank_environment.h"
 #include "lockstep/parallel/comm/store/handshake.h"
 #include "lockstep/parallel/comm/store/sockets.h"
-#include "lockstep/parallel/stop_signals.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/cpu_topology.h"
+#include "lockstep/runtime/stop_signals.h"
 
 namespace lockstep {
 

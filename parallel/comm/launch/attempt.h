@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "lockstep/parallel/comm/launch/signal_watch.h"
-#include "lockstep/parallel/comm/launcher.h"
+#include "lockstep/parallel/comm/launch_options.h"
 
 namespace lockstep {
 

@@ -15,6 +15,7 @@
 #include <memory>
 #include <thread>
 
+#include "lockstep/parallel/comm/launch/pipe.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
@@ -26,17 +27,6 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds time_to_exec(30000);
 constexpr milliseconds time_to_die(5000);  // after SIGKILL
-
-[[noreturn]] void refused(const char* what) {
-    throw Error(fmt::format("launch: {}: {}; are there too many processes or open files?", what, text_of(errno)));
-}
-
-/// The same file under a number above those of the standard streams, which children are given.
-Descriptor above_standard_streams(const Descriptor& low) {
-    Descriptor high(fcntl(low.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
-    if (!high) refused("no descriptor");
-    return high;
-}
 
 struct FreeSet {
     void operator()(cpu_set_t* set) const { CPU_FREE(set); }
@@ -52,7 +42,7 @@ struct CoreMask {
         const int count = cores.back() + 1;
         bytes = CPU_ALLOC_SIZE(count);
         set.reset(CPU_ALLOC(count));
-        if (!set) refused("no memory");
+        if (!set) refuse_launch("no memory");
         CPU_ZERO_S(bytes, set.get());
         for (const int core : cores) CPU_SET_S(static_cast<std::size_t>(core), bytes, set.get());
     }
@@ -110,16 +100,6 @@ int report_of(const Descriptor& report) {
 
 }  // namespace
 
-std::pair<Descriptor, Descriptor> make_pipe(PipeEnds at_once) {
-    std::array<int, 2> ends{};
-    if (pipe2(ends.data(), O_CLOEXEC) != 0) refused("no pipe");
-    const Descriptor low_reader(ends[0]), low_writer(ends[1]);
-    Descriptor reader = above_standard_streams(low_reader), writer = above_standard_streams(low_writer);
-    fcntl(reader.get(), F_SETFL, O_NONBLOCK);
-    if (at_once == PipeEnds::both_at_once) fcntl(writer.get(), F_SETFL, O_NONBLOCK);
-    return {std::move(reader), std::move(writer)};
-}
-
 Child::Child(const ChildSpec& spec, const SignalWatch& signals) {
     const CoreMask cores(spec.cores);
     const std::vector<char*> arguments = pointers_to(spec.arguments), environment = pointers_to(spec.environment);
@@ -143,7 +123,7 @@ Child::Child(const ChildSpec& spec, const SignalWatch& signals) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     if (process_ < 0) {
         errno = fork_error;
-        refused("no process");
+        refuse_launch("no process");
     }
     writer.reset();
     if (const int error = report_of(reader); error != 0) {

@@ -5,18 +5,12 @@
 
 #include <filesystem>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "lockstep/parallel/comm/launch/signal_watch.h"
 #include "lockstep/parallel/comm/store/sockets.h"
 
 namespace lockstep {
-
-enum class PipeEnds : bool { reader_at_once, both_at_once };
-/// Reading and writing end; those named return at once instead of waiting. Closed by exec, and never one of the
-/// standard streams, even where those are closed. Throws Error.
-std::pair<Descriptor, Descriptor> make_pipe(PipeEnds at_once);
 
 /// Everything that must be ready before the fork: behind it only what is async-signal-safe may be called.
 struct ChildSpec {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/parallel/comm/launcher.h"
+#include "lockstep/parallel/comm/note_failure.h"
 #include "lockstep/parallel/comm/store/sockets.h"
 
 namespace lockstep {

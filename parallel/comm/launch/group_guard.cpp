@@ -12,7 +12,7 @@
 #include <cerrno>
 #include <csignal>
 
-#include "lockstep/parallel/comm/launch/child.h"
+#include "lockstep/parallel/comm/launch/pipe.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "lockstep/parallel/comm/launch/child.h"
+#include "lockstep/parallel/comm/launch/pipe.h"
 #include "lockstep/runtime/warning.h"
 
 namespace lockstep {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/comm/launcher.h"
+#include "lockstep/parallel/comm/launch_options.h"
 
 namespace lockstep {
 

@@ -1,11 +1,13 @@
 #include "lockstep/parallel/comm/launch/signal_watch.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <cstring>
 
-#include "lockstep/parallel/comm/launch/child.h"
+#include "lockstep/parallel/comm/launch/pipe.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
@@ -27,6 +29,11 @@ void keep(int signal) {
 }
 
 }  // namespace
+
+std::string name_of_signal(int signal) {
+    const char* name = sigabbrev_np(signal);
+    return name ? fmt::format("signal {} (SIG{})", signal, name) : fmt::format("signal {}", signal);
+}
 
 SignalWatch::SignalWatch(const std::vector<int>& signals) {
     auto [read, write] = make_pipe(PipeEnds::both_at_once);

@@ -3,11 +3,15 @@
 
 #include <array>
 #include <csignal>
+#include <string>
 #include <vector>
 
 #include "lockstep/parallel/comm/store/sockets.h"
 
 namespace lockstep {
+
+/// "signal 15 (SIGTERM)"
+std::string name_of_signal(int signal);
 
 /// While it lives, its signals no longer act on this process but are kept for `take`. Those that are ignored stay so:
 /// whoever started this process wanted it (nohup). Throws Error when there is one already.

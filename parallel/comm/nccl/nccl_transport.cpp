@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/parallel/comm/group/parts.h"
-#include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/parallel/comm/reduce_op.h"
 #include "lockstep/parallel/comm/store/backoff.h"
 #include "lockstep/runtime/error.h"
 

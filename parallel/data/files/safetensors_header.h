@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "lockstep/parallel/data/files/file.h"
-#include "lockstep/parallel/data/safetensors.h"
+#include "lockstep/parallel/data/safetensors_types.h"
 
 namespace lockstep::internal {
 

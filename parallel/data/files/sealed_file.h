@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <vector>
 
-#include "lockstep/parallel/data/files/atomic_file.h"
+#include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/files/file.h"
-#include "lockstep/parallel/data/safetensors.h"
+#include "lockstep/parallel/data/safetensors_types.h"
 
 namespace lockstep::internal {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "lockstep/ops/module.h"
-#include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/data/safetensors.h"
+#include "lockstep/parallel/load_options.h"
 
 namespace lockstep::internal {
 

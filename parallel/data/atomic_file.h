@@ -9,7 +9,7 @@
 #include <span>
 #include <string>
 
-namespace lockstep::internal {
+namespace lockstep {
 
 /// A file that takes the place of `path` at commit(), and not before. Without a commit nothing remains of it. Symbolic
 /// links are followed: what they name is replaced, and they stay. The new file has mode, and where possible owner, of
@@ -47,6 +47,10 @@ private:
     std::uint64_t written_ = 0;
 };
 
+/// Whether two names mean one file, whatever their spelling, links followed; it need not be there yet. Throws
+/// InvalidArgument for links that lead round in a circle.
+bool same_file(const std::filesystem::path& one, const std::filesystem::path& other);
+
 /// Removes what writers of `path` that were killed have left: "PATH.PROCESS-NUMBER.tmp".
 void remove_leftovers_of(const std::filesystem::path& path);
 
@@ -54,4 +58,4 @@ void remove_leftovers_of(const std::filesystem::path& path);
 /// so file systems that cannot sync directories are no reason to fail.
 void sync_directory_of(const std::filesystem::path& path) noexcept;
 
-}  // namespace lockstep::internal
+}  // namespace lockstep

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/engine/model_weights.h"
+#include "lockstep/parallel/checkpoint/model_weights.h"
 
 #include <fmt/format.h>
 

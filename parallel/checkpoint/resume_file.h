@@ -7,13 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/checkpoint.h"
-#include "lockstep/parallel/data/files/atomic_file.h"
+#include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/safetensors.h"
+#include "lockstep/parallel/run_state.h"
 
 namespace lockstep::internal {
-
-class HostOptimizerState;
 
 /// Throws DataError: the state of a run cannot be used, and how to do without.
 [[noreturn]] void refuse_resume(const std::filesystem::path& path, const std::string& why);
@@ -21,22 +19,22 @@ class HostOptimizerState;
 /// Throws InvalidArgument for a state that could not be loaded again.
 void require_sensible(const RunState& run);
 
-/// Writes the state of a run whose weights have `weights` for their digest; commit() is the caller's. Throws
-/// InvalidArgument for texts that are not UTF-8, DataError when writing fails.
-void write_resume(AtomicFile& file, const std::filesystem::path& path, const std::string& weights, const RunState& run,
-                  const HostOptimizerState& optimizer);
-
-/// The tensor that holds a state of a parameter.
-inline std::string resume_tensor_name(const std::string& state, const std::string& parameter) {
-    return state + '.' + parameter;
-}
-
 /// What such a file says of an optimizer, beside the tensors.
 struct SavedOptimizer {
     std::string name;                                   ///< Optimizer::name
     std::vector<std::map<std::string, double>> groups;  ///< settings by name; flags are 0 and 1
     std::map<std::string, std::int64_t> updates;        ///< by parameter, where there were some
 };
+
+/// Writes the state of a run whose weights have `weights` for their digest, and of `tensors`, its optimizer's state;
+/// commit() is the caller's. Throws InvalidArgument for texts that are not UTF-8, DataError when writing fails.
+void write_resume(AtomicFile& file, const std::filesystem::path& path, const std::string& weights, const RunState& run,
+                  const SavedOptimizer& optimizer, const std::vector<SafetensorsTensor>& tensors);
+
+/// The tensor that holds a state of a parameter.
+inline std::string resume_tensor_name(const std::string& state, const std::string& parameter) {
+    return state + '.' + parameter;
+}
 
 /// One that was read and checked, whole.
 class ResumeFile {

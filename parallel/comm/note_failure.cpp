@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "lockstep/parallel/comm/launcher.h"
+#include "lockstep/parallel/comm/note_failure.h"
 #include "lockstep/parallel/comm/store/sockets.h"
 
 namespace lockstep {

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/data/files/atomic_file.h"
+#include "lockstep/parallel/data/atomic_file.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -19,7 +19,13 @@
 #include "lockstep/parallel/data/files/file_name.h"
 #include "lockstep/runtime/error.h"
 
-namespace lockstep::internal {
+namespace lockstep {
+
+using internal::directory_of;
+using internal::followed;
+using internal::largest_transfer;
+using internal::reason;
+
 namespace {
 
 /// While it lives, writing over the limit of a file's size is an error of this thread's calls and not the end of the
@@ -84,7 +90,7 @@ void remove_if_left_behind(const std::filesystem::path& temporary) {
 
 AtomicFile::AtomicFile(const std::filesystem::path& path, const std::filesystem::path& like)
     : given_(path.string()), path_(path) {
-    require_replaceable(path);
+    internal::require_replaceable(path);
     path_ = followed(path);
     struct stat old {};
     const bool has_model = ::stat(path_.c_str(), &old) == 0 || (!like.empty() && ::stat(like.c_str(), &old) == 0);
@@ -197,6 +203,10 @@ void AtomicFile::commit() {
     sync_directory_of(path_);
 }
 
+bool same_file(const std::filesystem::path& one, const std::filesystem::path& other) {
+    return internal::identity_of(one) == internal::identity_of(other);
+}
+
 void remove_leftovers_of(const std::filesystem::path& path) {
     std::error_code error;
     const std::string name = path.filename();
@@ -212,4 +222,4 @@ void sync_directory_of(const std::filesystem::path& path) noexcept {
     ::close(directory);
 }
 
-}  // namespace lockstep::internal
+}  // namespace lockstep

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/stop_signals.h"
+#include "lockstep/runtime/stop_signals.h"
 
 #include <ctime>
 

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/engine/resume_file.h"
+#include "lockstep/parallel/checkpoint/resume_file.h"
 
 #include <fmt/format.h>
 #include <zlib.h>
@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "lockstep/parallel/data/files/sealed_file.h"
-#include "lockstep/parallel/engine/host_optimizer_state.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep::internal {
@@ -104,19 +103,18 @@ void require_sensible(const RunState& run) {
 }
 
 void write_resume(AtomicFile& file, const std::filesystem::path& path, const std::string& weights, const RunState& run,
-                  const HostOptimizerState& optimizer) {
+                  const SavedOptimizer& optimizer, const std::vector<SafetensorsTensor>& tensors) {
     json state = {{"version", current_version},   {"weights", weights}, {"epoch", run.epoch}, {"batch", run.batch},
                   {"batch_size", run.batch_size}, {"steps", run.steps}, {"seed", run.seed}};
     if (!run.fields.empty()) state["fields"] = run.fields;
-    const SavedOptimizer& saved = optimizer.saved();
-    state["optimizer"] = {{"name", saved.name}, {"groups", saved.groups}, {"updates", saved.updates}};
+    state["optimizer"] = {{"name", optimizer.name}, {"groups", optimizer.groups}, {"updates", optimizer.updates}};
     std::string text;
     try {
         text = state.dump();
     } catch (const json::exception&) {
         throw InvalidArgument("the state of a run cannot be saved: one of its fields is not UTF-8; use UTF-8");
     }
-    write_sealed(file, path, optimizer.tensors(), {{key, text}});
+    write_sealed(file, path, tensors, {{key, text}});
 }
 
 ResumeFile::ResumeFile(const std::filesystem::path& path) : ResumeFile(path, InputFile(path)) {}

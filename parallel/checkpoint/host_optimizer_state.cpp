@@ -1,4 +1,4 @@
-#include "lockstep/parallel/engine/host_optimizer_state.h"
+#include "lockstep/parallel/checkpoint/host_optimizer_state.h"
 
 #include <fmt/format.h>
 

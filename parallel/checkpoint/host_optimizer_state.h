@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "lockstep/ops/optimizer.h"
+#include "lockstep/parallel/checkpoint/resume_file.h"
 #include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/parallel/engine.h"
-#include "lockstep/parallel/engine/resume_file.h"
 
 namespace lockstep::internal {
 

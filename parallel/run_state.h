@@ -1,0 +1,21 @@
+// What a checkpoint says of its run, beside weights and optimizer.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace lockstep {
+
+/// How far a run has come.
+struct RunState {
+    std::uint64_t epoch = 0;      ///< the epoch to go on with
+    std::int64_t batch = 0;       ///< its first batch that has not been trained
+    std::int64_t batch_size = 0;  ///< rows of a batch; `batch` counts in them
+    std::uint64_t steps = 0;      ///< committed so far; counts in random masks
+    std::uint64_t seed = 0;       ///< of order and masks
+    /// What the program wants to find again (UTF-8): the best accuracy so far, the name of its data.
+    std::map<std::string, std::string> fields = {};
+};
+
+}  // namespace lockstep
