@@ -43,7 +43,7 @@ struct Options {
 void print_head() {
     std::printf("%-18s %-14s %12s %10s %6s %6s %12s %12s %12s %8s\n", "where", "operation", "size(B)", "count", "type",
                 "ranks", "time(us)", "algbw(GB/s)", "busbw(GB/s)", "#wrong");
-    std::fflush(stdout);  // ranks print what comes behind it
+    std::fflush(stdout);  // ranks print what comes after it
 }
 
 void print(const Row& row, ls::DType dtype) {

@@ -21,7 +21,7 @@ struct Call {
     std::size_t count;
     std::vector<std::size_t> counts, bytes;  ///< a part for each rank
     std::vector<T> in, out;                  ///< before the call
-    std::vector<T> expected;                 ///< behind it, in `out`; empty where this rank receives nothing
+    std::vector<T> expected;                 ///< after it, in `out`; empty where this rank receives nothing
     ls::Tensor in_place, out_place;          ///< what the call works on
 
     Call(ls::Communicator& r, std::size_t n) : ranks(r), count(n), in(n), out(n) {

@@ -171,7 +171,7 @@ int main(int argc, char** argv) {
         const auto count = CLI::Range(2, 1 << 20).description("");
         app.add_option("--warmup", lengths.warmup, "steps before any are timed")->check(count)->capture_default_str();
         app.add_option("--timed", lengths.timed, "steps whose rate counts")->check(count)->capture_default_str();
-        app.add_option("--logged", lengths.logged, "steps behind them that are taken apart")
+        app.add_option("--logged", lengths.logged, "steps after them that are taken apart")
             ->check(count)
             ->capture_default_str();
     };

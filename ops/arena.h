@@ -4,6 +4,7 @@
 // kernel.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -18,6 +19,12 @@
 namespace lockstep {
 
 class Optimizer;
+
+/// A parameter of a store: that with this number in this arena.
+struct ParameterId {
+    int arena = 0, number = 0;
+    friend auto operator<=>(const ParameterId&, const ParameterId&) = default;
+};
 
 /// One parameter or buffer in its arena; tied ones are one segment with several members.
 struct ArenaSegment {
@@ -43,7 +50,7 @@ std::vector<ArenaLayout> lay_out(const std::vector<NamedTensor>& tensors, bool p
 /// Memory of one replica.
 struct Replica {
     Device device;
-    std::vector<std::shared_ptr<Buffer>> parameters;  ///< one an arena
+    std::vector<std::shared_ptr<Buffer>> parameters;  ///< one per arena
     std::vector<std::shared_ptr<Buffer>> buffers;
     std::vector<std::shared_ptr<Buffer>> gradients;
 };
@@ -75,6 +82,10 @@ public:
     /// Makes the gradient arena of replica `index` if it is not there; contents are undefined.
     void need_gradients(int index);
 
+    const ArenaSegment& segment(ParameterId parameter) const {
+        return parameters_[static_cast<std::size_t>(parameter.arena)]
+            .segments[static_cast<std::size_t>(parameter.number)];
+    }
     /// The tensor of a segment on replica 0.
     const Tensor& tensor(const ArenaSegment& segment) const { return segment.tensor; }
     /// Grows with every write to a member from outside.

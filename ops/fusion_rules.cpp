@@ -29,7 +29,7 @@ std::optional<Fused> fuse_activation(const Neighbours& n) {
     return std::nullopt;
 }
 
-/// ReLU's gradient of the gradient of what came behind it.
+/// ReLU's gradient of the gradient of what came after it.
 std::optional<Fused> fuse_gradient(const Neighbours& n) {
     if (as<UnaryBackward<functor::Relu>>(n.later) == nullptr) return std::nullopt;
     const Operand& activated = n.later.in[1];

@@ -4,9 +4,9 @@
 
 namespace lockstep {
 
-std::string machine_instruction_set() { return std::string(isa_name(machine_isa())); }
+std::string machine_instruction_set() { return std::string(cpu::isa_name(cpu::machine_isa())); }
 
-std::string instruction_set() { return std::string(isa_name(allowed_isa())); }
+std::string instruction_set() { return std::string(cpu::isa_name(cpu::allowed_isa())); }
 
 std::vector<std::string> processor_features() {
     __builtin_cpu_init();

@@ -209,7 +209,7 @@ struct LeakyReLU : PlainLayer {
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
-/// torch.nn.Flatten: all dimensions behind the batch, unless said otherwise.
+/// torch.nn.Flatten: all dimensions after the batch, unless said otherwise.
 struct Flatten : PlainLayer {
     explicit Flatten(int start = 1, int end = -1) : start_dim(start), end_dim(end) {}
 

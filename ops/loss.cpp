@@ -21,7 +21,7 @@ Tensor Loss::value() const {
         throw InvalidArgument("Loss::value: a loss without terms; make one with nll_loss, mse_loss, ...");
     Tensor sum;
     for (const Term& term : terms_) {
-        Tensor value = term.weight.defined() ? div(term.numerator, term.weight) : term.numerator;
+        Tensor value = term.denominator.defined() ? div(term.numerator, term.denominator) : term.numerator;
         if (term.factor != 1) value = value * term.factor;
         sum = sum.defined() ? add(sum, value) : value;
     }
@@ -125,7 +125,7 @@ Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {
                     });
     Loss::Term term{numerator, {}, 1};
     if (reduction == Reduction::mean)
-        term.weight = Tensor::full({}, static_cast<double>(input.numel()), input.dtype(), input.device());
+        term.denominator = Tensor::full({}, static_cast<double>(input.numel()), input.dtype(), input.device());
     return Loss(std::move(term));
 }
 

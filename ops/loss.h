@@ -1,4 +1,4 @@
-// Losses: sums of terms, each a numerator over a weight, so that they come out on shards as on the whole batch.
+// Losses: sums of terms, each a numerator over a denominator, so that they come out on shards as on the whole batch.
 // Tensors on the host that meet others in one go to the device of those. Wrong shapes and dtypes throw InvalidArgument
 // at once. A target out of range only the device can find: outside of `step` it is thrown, as InvalidArgument, when a
 // value that depends on the loss is read first (Tensor), within `step` as StepError (step).
@@ -12,13 +12,13 @@
 
 namespace lockstep {
 
-/// A sum of terms `factor * numerator / weight`. Numerators and weights are scalars that add up over shards; the
-/// division happens after that sum. Terms with reduction "sum" have no weight.
+/// A sum of terms `factor * numerator / denominator`. Numerators and denominators are scalars that add up over shards;
+/// the division happens after that sum. Terms with reduction "sum" have no denominator.
 class Loss {
 public:
     struct Term {
-        Tensor numerator;  ///< scalar; sum over the rows of this shard
-        Tensor weight;     ///< scalar, no gradient; rows or class weights that count; undefined: divide by 1
+        Tensor numerator;    ///< scalar; sum over the rows of this shard
+        Tensor denominator;  ///< scalar, no gradient; rows or class weights that count; undefined: divide by 1
         double factor = 1;
     };
 
@@ -26,7 +26,7 @@ public:
     explicit Loss(Term term) : terms_{std::move(term)} {}
 
     const std::vector<Term>& terms() const { return terms_; }
-    /// The loss as a tensor, for use outside `step`: sum of factor * numerator / weight.
+    /// The loss as a tensor, for use outside `step`: sum of factor * numerator / denominator.
     Tensor value() const;
     operator Tensor() const { return value(); }  // NOLINT(google-explicit-constructor): losses are used as tensors
     double item() const { return value().item(); }

@@ -83,8 +83,8 @@ void LRSchedule::load_state(const std::map<std::string, double>& state) {
 
 // ---- factors ----------------------------------------------------------------------------------------------------
 
-LambdaLR::LambdaLR(Optimizer& optimizer, Factor factor)
-    : LambdaLR(optimizer, std::vector<Factor>(static_cast<std::size_t>(optimizer.groups()), std::move(factor))) {}
+LambdaLR::LambdaLR(Optimizer& optimizer, const Factor& factor)
+    : LambdaLR(optimizer, std::vector<Factor>(static_cast<std::size_t>(optimizer.groups()), factor)) {}
 
 LambdaLR::LambdaLR(Optimizer& optimizer, std::vector<Factor> factors)
     : LRSchedule(optimizer), factors_(std::move(factors)) {

@@ -66,7 +66,7 @@ private:
 class LambdaLR final : public LRSchedule {
 public:
     using Factor = std::function<double(std::int64_t epoch)>;
-    LambdaLR(Optimizer& optimizer, Factor factor);
+    LambdaLR(Optimizer& optimizer, const Factor& factor);
     /// Throws InvalidArgument unless there are as many as groups.
     LambdaLR(Optimizer& optimizer, std::vector<Factor> factors);
 

@@ -121,7 +121,7 @@ Tensor cat(const std::vector<Tensor>& given, int dim) {
     if (shape.dims() == 0) throw InvalidArgument("cat: scalars cannot be put one after another; reshape them to (1)");
     const int along = wrap_dim(dim, shape.dims(), "cat");
     shape[along] = 0;
-    // Along dimension 0 rows of several batches stand behind each other: no batch of the program any more.
+    // Along dimension 0 rows of several batches stand one after another: no batch of the program any more.
     bool batch = false;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
         Shape expected = tensors[i].shape();

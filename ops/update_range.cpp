@@ -96,7 +96,7 @@ void UpdateRange::store(const char* what, const Tensor& value, const Tensor& tar
 void UpdateRange::perform(const char* optimizer, const OptionsLayout& layout, const ArenaRange& range,
                           const UpdateOperands& operands, const std::function<void(UpdateRange&)>& update) {
     if (!Trace::current()) {  // at once: what a wrapper would refuse is refused here as well
-        Trace rehearsal(operands.parameters.device(), 1, false, 1);
+        Trace rehearsal({.prototype = operands.parameters.device()});
         const TraceScope scope(rehearsal);
         perform(optimizer, layout, range, symbols_of(operands, rehearsal), update);
     }

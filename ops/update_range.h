@@ -30,7 +30,7 @@ struct OptionsLayout {
     };
     std::vector<Setting> settings;
     std::size_t bytes = 0;
-    /// Of a parameter's row with options behind it (RowWith).
+    /// Of a parameter's row with options after it (RowWith).
     std::size_t row_bytes() const {
         constexpr std::size_t alignment = alignof(ParameterRow);
         return sizeof(ParameterRow) + (bytes + alignment - 1) / alignment * alignment;

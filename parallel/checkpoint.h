@@ -2,10 +2,7 @@
 // needs to go on as if it had never stopped.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>

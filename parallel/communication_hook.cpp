@@ -19,12 +19,6 @@ CommunicationHook compressed(DType dtype, CommunicationHook hook) {
 
 }  // namespace
 
-std::vector<Tensor> GradientBucket::gradients() const {
-    std::vector<Tensor> views;
-    for (const Part& part : parts_) views.push_back(buffer_.slice(0, part.begin, part.end).reshape(part.shape));
-    return views;
-}
-
 CommunicationHook all_reduce_hook() {
     return [](const GradientBucket& bucket, ProcessGroup& group) {
         group.all_reduce(bucket.buffer());

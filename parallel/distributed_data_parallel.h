@@ -18,7 +18,7 @@ using DistributedDataParallelOptions = EngineOptions;
 /// same number of shards it trains bit for bit as DataParallel does. torch.nn.parallel.DistributedDataParallel.
 ///
 /// `step` takes batches from a Loader (each process reads its rows), or tensors that hold the whole batch on every
-/// rank. PyTorch's longer form takes those, or this rank's own rows: `forward` of plain tensors returns the outputs of
+/// rank. PyTorch's manual step takes those, or this rank's own rows: `forward` of plain tensors returns the outputs of
 /// these rows, and `backward()` leaves the mean over the ranks of the gradients of their losses, as in PyTorch.
 ///
 /// Without find_unused_parameters all ranks use the same parameters; with it each may use others in each step.
@@ -57,8 +57,8 @@ public:
     NoSync no_sync() { return NoSync(this->engine()); }
 
     /// Runs `body`, in which ranks may make different numbers of forwards and backwards (of their own rows), each
-    /// forward with one backward behind it, and updates. A rank whose body has ended keeps the others company, with
-    /// gradients of zero, until all bodies have; then all take model and optimizers from the rank that came last.
+    /// forward with one backward after it, and updates. A rank whose body has ended shadows the others' collectives,
+    /// with gradients of zero, until all bodies have; then all take model and optimizers from the rank that came last.
     /// Running statistics are those of rank 0, and go on with its last batch while it waits, or with one of another
     /// rank where it had none. Gives up the promise of equal bits. Collective. Throws what `body` throws, upon which
     /// the other ranks throw CommunicationError; and InvalidArgument where a rank had no batch at all and forward takes

@@ -7,102 +7,29 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <variant>
+#include <utility>
 #include <vector>
 
 #include "lockstep/ops/arena.h"
-#include "lockstep/ops/clip_grad.h"
-#include "lockstep/ops/loss.h"
+#include "lockstep/ops/model_call.h"
 #include "lockstep/ops/optimizer.h"
+#include "lockstep/parallel/comm/gradient_bucket.h"
+#include "lockstep/parallel/comm/join_options.h"
 #include "lockstep/parallel/data/sharded_tensor.h"
-#include "lockstep/runtime/placement.h"
-#include "lockstep/runtime/record.h"
+#include "lockstep/parallel/engine_options.h"
 
 namespace lockstep {
 
 class ArenaCut;
 class Communicator;
-class GradientBucket;
+class Engine;
 struct LoggedStep;
-
-/// How gradients are brought together.
-enum class ReductionMode : std::uint8_t {
-    root,        ///< summed on device 0, updated there, weights broadcast (PyTorch's DataParallel)
-    slice_wise,  ///< every device sums and updates its slice, weights are gathered by all: no device holds more
-    fast  ///< several processes: the backend's own all-reduce, in its own order. Gives up the promise of equal bits
-};
-
-/// What happens to a step whose loss is not finite.
-enum class NanPolicy : std::uint8_t {
-    stop,  ///< it changes nothing and StepError is thrown, at the latest two calls later
-    go_on  ///< it counts like any other, as in PyTorch
-};
-
-struct EngineOptions {
-    int shards = 0;             ///< S; 0: the number of devices. Fixing it fixes all bits, whatever the devices
-    int threads_per_shard = 0;  ///< CPU threads a shard is computed with; 0: one where shards are fixed, else all cores
-    bool deterministic = false;  ///< same bits run after run; implied by fixed shards
-    /// How f32 convolutions are computed on CPU devices: as LOCKSTEP_CONV says unless set. See docs/numerics.md.
-    std::optional<ConvAlgorithm> convolution = {};
-    ReductionMode reduction = ReductionMode::root;
-    NanPolicy nan_policy = NanPolicy::stop;
-    std::optional<std::uint64_t> seed = {};  ///< of random masks; that of manual_seed unless set
-    std::size_t bucket_bytes = 0;  ///< gradients are reduced in ranges of about so many; 0: see docs/reduction.md
-    std::optional<Device> output_device = {};  ///< where outputs are gathered; the first device unless set
-    /// Programs (one a batch size, mode, loss and optimizer) kept with their memory; the one not used for the longest
-    /// time goes, and is made again when it is wanted. One whose forward still waits for its backward stays.
-    int kept_programs = 64;
-
-    // Several processes alone.
-    /// Bytes of the first range of gradients that is reduced; 0: 1 MiB, and then `bucket_bytes` is 25 MiB unless set.
-    std::size_t first_bucket_bytes = 0;
-    /// Parameters that only some ranks use get zeros from the others; what none uses keeps its gradient, or has none,
-    /// and is not updated. Otherwise unused ones are an error that names them. Costs a small collective between the
-    /// hosts before each step, or forward that has a backward, and a program for every combination of what ranks use.
-    bool find_unused_parameters = false;
-    /// All ranks use the same parameters in every step: those that are not used are left alone, and it is an error,
-    /// which names one, when others get gradients later.
-    bool static_graph = false;
-    /// The parameters and buffers of rank 0 become everybody's at the start. Otherwise all ranks must have the same.
-    bool init_sync = true;
-    /// The buffers of rank 0 become everybody's before every forward. Running statistics are the same on all ranks
-    /// anyway; a model that writes other buffers, differently on each rank, needs it. Costs a collective, and each step
-    /// waits for the one before it.
-    bool broadcast_buffers = false;
-};
-
-/// How one step goes through its batch.
-struct StepOptions {
-    /// The batch is taken in so many parts, one after another, with the memory of one part's activations; the
-    /// parameters change once, behind the last. Loss and gradients are those of the whole batch: the weights of the
-    /// loss are summed over all parts first. Every shard is cut in so many pieces of ceil(rows / micro_steps) rows, the
-    /// last one shorter; where rows run out there are fewer. To layers every part is a forward of its own: it has its
-    /// own random masks, and BatchNorm normalises with its rows and moves the running statistics once for it.
-    int micro_steps = 1;
-    /// What is done to the gradients of the whole batch, in this order, after the last of them is there and before any
-    /// parameter is updated: `{.clip = {ClipGradNorm{.max_norm = 1}}}`. The norm is one number for all devices and
-    /// ranks, and has the same bits for any number of them. The numbers are part of the program. Without it parameters
-    /// are updated while backward goes on.
-    std::vector<GradientClip> clip = {};
-    /// A step whose gradients are not all finite changes nothing, on any device or rank, and the next one goes on
-    /// (StepLoss::skipped). Takes the same place as `clip`, and comes first.
-    bool skip_nonfinite = false;
-};
-
-/// What happens when ranks run out of batches one after the other (DistributedDataParallel::join).
-struct JoinOptions {
-    /// The mean of gradients is over all ranks, those without batches count as zeros. Otherwise it is over the ranks
-    /// that still have some: late batches count for more.
-    bool divide_by_initial_world_size = true;
-    /// All ranks throw StepError as soon as one has none left.
-    bool throw_on_early_termination = false;
-};
+struct StepOutcome;
 
 /// The loss of a step, read when it is wanted.
 class StepLoss {
 public:
-    struct State;
-    explicit StepLoss(std::shared_ptr<State> state) : state_(std::move(state)) {}
+    StepLoss(Engine& engine, std::shared_ptr<StepOutcome> outcome) : engine_(&engine), outcome_(std::move(outcome)) {}
     /// Value of the loss. Waits for the step; throws StepError when it, or one before it, was refused; InvalidArgument
     /// where that takes the wrapper, and another thread uses it.
     double item() const;
@@ -115,43 +42,13 @@ public:
     double grad_norm() const;
 
 private:
-    const State& done() const;
-    std::shared_ptr<State> state_;
+    const StepOutcome& done() const;
+    Engine* engine_;  ///< asked until the outcome is there
+    std::shared_ptr<StepOutcome> outcome_;
 };
 
-/// An input of a step: a whole batch, or one cut already.
-using BatchInput = std::variant<Tensor, ShardedTensor>;
-
-/// What a model does to one shard: symbolic inputs to outputs, or to a loss.
-struct ModelResult {
-    std::vector<Tensor> outputs;
-    std::vector<Loss::Term> loss;
-    std::string structure;                  ///< of the outputs' containers; must not depend on the shard
-    std::shared_ptr<const void> prototype;  ///< the output object itself, to be filled with gathered tensors
-};
-using ModelFunction = std::function<ModelResult(const std::vector<Tensor>& inputs)>;
-
-/// What decides, besides shapes and flags of parameters, which program a call needs.
-struct ProgramKey {
-    Signature text;         ///< model modes, non-tensor arguments, loss
-    bool training = false;  ///< some module is in training mode
-    /// Makes what is kept with a new program: what the text refers to by address. May be empty.
-    std::function<std::shared_ptr<const void>()> keep;
-};
-
-/// A forward to be made. `forward_of(n)` in join: the model's forward of n tensors; throws InvalidArgument where it
-/// takes something else.
-struct ForwardCall {
-    ProgramKey key;
-    ModelFunction model;
-};
-using ForwardOfTensors = std::function<ForwardCall(std::size_t tensors)>;
-
-/// What brings gradients together in place of an engine's own reduction (communication_hook.h).
-struct ReductionHook {
-    std::function<Tensor(const GradientBucket&)> sum;
-    std::function<void(const std::string& reason)> abort;  ///< ends what `sum` waits for, on all ranks
-};
+/// In join: a call of the model's forward of n tensors; throws InvalidArgument where it takes something else.
+using ForwardOfTensors = std::function<ModelCall(std::size_t tensors)>;
 
 /// Outputs of a forward with what they came in.
 struct ForwardResult {
@@ -173,7 +70,7 @@ public:
     /// process makes its engine and all calls in the same order, and holds the shards of its rank (`run_of`). They
     /// begin with the parameters, buffers and seed of rank 0; a model or options that differ between them are refused
     /// on all of them (InvalidArgument that names rank and parameter). Throws CommunicationError.
-    Engine(std::vector<NamedTensor> tensors, Devices devices, EngineOptions options,
+    Engine(const std::vector<NamedTensor>& tensors, Devices devices, const EngineOptions& options,
            std::shared_ptr<Communicator> job = nullptr);
     /// Waits for all devices; never throws. A debug build compares all replicas first.
     ~Engine();
@@ -198,10 +95,10 @@ public:
     Communicator* job() const;
 
     /// Forward, loss, backward, reduction and update of one batch. Returns at once.
-    StepLoss step(Optimizer& optimizer, const ProgramKey& key, const std::vector<BatchInput>& inputs,
-                  const ModelFunction& model, const StepOptions& options = {});
+    StepLoss step(Optimizer& optimizer, const ModelCall& call, const std::vector<BatchInput>& inputs,
+                  const StepOptions& options = {});
     /// Forward of one batch; outputs are gathered on the output device. Differentiable where taping is on.
-    ForwardResult forward(const ProgramKey& key, const std::vector<BatchInput>& inputs, const ModelFunction& model);
+    ForwardResult forward(const ModelCall& call, const std::vector<BatchInput>& inputs);
 
     /// PyTorch's no_sync: backwards of forwards made while it is off leave gradients where they are, in each process.
     /// The next one whose forward was made while it is on brings all together. On at first.
@@ -244,8 +141,8 @@ public:
     /// Operations enqueued on each device since the engine was made.
     std::vector<std::uint64_t> operations_per_device() const;
 
-    /// Keeps a log of the last `steps` steps from now on (step_log.h), which takes two events a piece of work; 0: no
-    /// more. What was kept is forgotten. In the longer form a step goes from the first forward that will have a
+    /// Keeps a log of the last `steps` steps from now on (step_log.h), which takes two events per piece of work; 0: no
+    /// more. What was kept is forgotten. In the manual step a step goes from the first forward that will have a
     /// backward to the optimizer's step(). Waits for all steps. Throws InvalidArgument for a negative number.
     void log_steps(int steps);
     /// The log, in order of steps. Waits for all steps. Collective where there are several processes, all of which must
@@ -254,7 +151,7 @@ public:
 
 private:
     friend class StepLoss;
-    bool is_done(const StepLoss::State& state) const;
+    bool is_done(const StepOutcome& outcome) const;
     struct Impl;
     std::unique_ptr<Impl> impl_;
 };

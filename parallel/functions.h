@@ -161,7 +161,7 @@ T gather(const std::vector<T>& outputs, Device destination, int dim = 0) {
     return gathered;
 }
 
-/// Copies of `model`, one a device. Their parameters are broadcast from the model's: gradients of all replicas are
+/// Copies of `model`, one per device. Their parameters are broadcast from the model's: gradients of all replicas are
 /// summed into its parameters, in a fixed order (inside NoGrad they are detached). A replica on the device where the
 /// model lies shares its memory, so running statistics that it writes stay; those of the others are lost, as in
 /// PyTorch. Ties and training modes are kept. Throws InvalidArgument when the model's tensors lie on several devices.

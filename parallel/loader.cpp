@@ -57,7 +57,7 @@ struct BatchLoader::State {
     struct Slot {
         std::shared_ptr<Buffer> memory;
         std::vector<std::byte*> fields;
-        std::shared_ptr<std::vector<Event>> copied;  // behind the copies out of it
+        std::shared_ptr<std::vector<Event>> copied;  // after the copies out of it
     };
 
     State(const Engine& engine, std::shared_ptr<const RowSource> rows, const LoaderOptions& wanted)
@@ -89,7 +89,7 @@ struct BatchLoader::State {
         slots.resize(static_cast<std::size_t>(options.prefetch) + 1);
         for (Slot& slot : slots) {
             slot.memory = Buffer::allocate_pinned(bytes);
-            for (const Device device : devices) slot.memory->used_on(Stream::of(device, StreamRole::load));
+            for (const Device device : devices) slot.memory->used_on(Stream::of(device, StreamRole::input));
             for (const std::size_t offset : offsets)
                 slot.fields.push_back(static_cast<std::byte*>(slot.memory->data()) + offset);
         }
@@ -145,7 +145,7 @@ struct BatchLoader::State {
         slot.copied = ready;
         for (int shard = 0; shard < cut.present; ++shard) {
             const Device device = devices[static_cast<std::size_t>(shard)];
-            Stream& stream = Stream::of(device, StreamRole::load);
+            Stream& stream = Stream::of(device, StreamRole::input);
             for (std::size_t f = 0; f < fields.size(); ++f) {
                 Shape shape = fields[f].shape;
                 shape.insert(0, own.contains(shard) ? cut.rows_of(shard) : 0);
@@ -172,7 +172,7 @@ struct BatchLoader::State {
         ++to_upload;
     }
 
-    /// Events that no batch refers to any more, one a shard.
+    /// Events that no batch refers to any more, one per shard.
     std::shared_ptr<std::vector<Event>> free_events() {
         for (const auto& known : events)
             if (known.use_count() == 1) return known;

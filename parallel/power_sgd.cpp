@@ -77,7 +77,7 @@ private:
     /// Of a bucket, from one backward to the next.
     struct State {
         std::int64_t elements = 0;
-        Tensor q;  ///< of all matrices, behind each other
+        Tensor q;  ///< of all matrices, one after another
         Tensor lost;
     };
 

@@ -86,8 +86,8 @@ public:
     /// that spreads over forward's parameters, of tensors (or sharded tensors), containers, structs that list their
     /// members with LOCKSTEP_MEMBERS and plain values (structure.h); `target` likewise, handed to the loss. `loss` must
     /// return a Loss. Returns at once; errors that only devices can find are thrown at the latest two calls later or
-    /// when the loss is read. Gradients that `backward` left are forgotten. `options`: `{.micro_steps = 4}` takes the
-    /// batch in four parts and updates once (gradient accumulation).
+    /// when the loss is read. Gradients that `backward` left are forgotten. `options`: `{.accumulation_steps = 4}`
+    /// takes the batch in four microbatches and updates once (gradient accumulation).
     template <class Input, class Target, class LossFunction>
     StepLoss step(Optimizer& optimizer, const Input& input, const Target& target, const LossFunction& loss,
                   const StepOptions& options = {}) {
@@ -100,29 +100,27 @@ public:
             "none with sum_over_shards, or on gathered outputs (forward, then backward)");
         const OneThreadAtATime::Use use(engine_->one_thread(), "step");
         const auto both = std::tie(input, target);
-        ProgramKey& key = key_of(both);
-        key.text.add(std::string_view(typeid(LossFunction).name()));
-        structure::describe_bytes(loss, key.text);
+        ModelCall& call = call_of(both);
+        call.key.add(std::string_view(typeid(LossFunction).name()));
+        structure::describe_bytes(loss, call.key);
         if constexpr (std::is_copy_constructible_v<LossFunction>)
-            key.keep = [&loss] { return std::make_shared<const LossFunction>(loss); };
-        return engine_->step(
-            optimizer, key, leaves_of(both),
-            [&](const std::vector<Tensor>& symbols) {
-                auto next = symbols.begin();
-                const auto take = [&] { return *next++; };
-                const auto traced_input = structure::replaced(input, take);
-                const auto traced_target = structure::replaced(target, take);
-                ModelResult result;
-                result.loss = loss(detail::call_forward(*model_, traced_input), traced_target).terms();
-                return result;
-            },
-            options);
+            call.keep = [&loss] { return std::make_shared<const LossFunction>(loss); };
+        call.function = [&](const std::vector<Tensor>& symbols) {
+            auto next = symbols.begin();
+            const auto take = [&] { return *next++; };
+            const auto traced_input = structure::replaced(input, take);
+            const auto traced_target = structure::replaced(target, take);
+            ModelResult result;
+            result.loss = loss(detail::call_forward(*model_, traced_input), traced_target).terms();
+            return result;
+        };
+        return engine_->step(optimizer, call, leaves_of(both), options);
     }
 
     /// forward on all devices; outputs come gathered along dimension 0 on the output device, in the containers and
-    /// structs that forward returns (scalars become a vector with one element a shard). Differentiable: `backward()` on
-    /// a loss of them sums the gradients into the parameters' `grad()`, once for each forward. Inside NoGrad nothing is
-    /// kept.
+    /// structs that forward returns (scalars become a vector with one element per shard). Differentiable: `backward()`
+    /// on a loss of them sums the gradients into the parameters' `grad()`, once for each forward. Inside NoGrad nothing
+    /// is kept.
     template <class... Inputs>
     auto forward(const Inputs&... inputs) {
         (detail::require_walkable<Inputs>(), ...);
@@ -134,13 +132,14 @@ public:
                       "LOCKSTEP_MEMBERS(a, b)");
         const OneThreadAtATime::Use use(engine_->one_thread(), "forward");
         const auto all = std::tie(inputs...);
-        const ForwardResult result =
-            engine_->forward(key_of(all), leaves_of(all), [&](const std::vector<Tensor>& symbols) {
-                auto next = symbols.begin();
-                const auto take = [&] { return *next++; };
-                // Braces fix the order of evaluation.
-                return traced_forward(std::tuple<structure::traced_t<Inputs>...>{structure::replaced(inputs, take)...});
-            });
+        ModelCall& call = call_of(all);
+        call.function = [&](const std::vector<Tensor>& symbols) {
+            auto next = symbols.begin();
+            const auto take = [&] { return *next++; };
+            // Braces fix the order of evaluation.
+            return traced_forward(std::tuple<structure::traced_t<Inputs>...>{structure::replaced(inputs, take)...});
+        };
+        const ForwardResult result = engine_->forward(call, leaves_of(all));
         Result output = *static_cast<const Result*>(result.prototype.get());
         auto next = result.outputs.begin();
         structure::for_each_tensor(output, [&](Tensor& tensor) { tensor = *next++; });
@@ -167,7 +166,7 @@ protected:
 
     /// What `forward` does with so many tensors. Throws InvalidArgument where the model takes something else, or has
     /// several forwards.
-    ForwardCall forward_of_tensors(std::size_t given) {
+    ModelCall forward_of_tensors(std::size_t given) {
         if constexpr (requires { &Net::forward; }) {
             constexpr int taken = detail::tensors_taken<decltype(&Net::forward)>;
             if constexpr (taken > 0)
@@ -180,9 +179,12 @@ protected:
 
 private:
     template <std::size_t... i>
-    ForwardCall forward_of_tensors(std::index_sequence<i...>) {
-        return {key_of(std::tuple{(static_cast<void>(i), Tensor())...}),
-                [this](const std::vector<Tensor>& symbols) { return traced_forward(std::tuple{symbols[i]...}); }};
+    ModelCall forward_of_tensors(std::index_sequence<i...>) {
+        ModelCall call = call_of(std::tuple{(static_cast<void>(i), Tensor())...});
+        call.function = [this](const std::vector<Tensor>& symbols) {
+            return traced_forward(std::tuple{symbols[i]...});
+        };
+        return call;
     }
 
     template <class Inputs>
@@ -199,16 +201,16 @@ private:
         return traced;
     }
 
-    /// The key of a call with these inputs, valid until the next call.
+    /// A call with these inputs, which still lacks its function; valid until the next call.
     template <class Values>
-    ProgramKey& key_of(const Values& values) {
+    ModelCall& call_of(const Values& values) {
         const std::string modes = training_modes(*model_);
-        key_.training = modes.find('t') != std::string::npos;
-        key_.text.clear();
-        key_.text.add(std::string_view(modes)).add(std::string_view(typeid(Values).name()));
-        structure::describe(values, key_.text);
-        key_.keep = nullptr;
-        return key_;
+        call_.training = modes.find('t') != std::string::npos;
+        call_.key.clear();
+        call_.key.add(std::string_view(modes)).add(std::string_view(typeid(Values).name()));
+        structure::describe(values, call_.key);
+        call_.keep = nullptr;
+        return call_;
     }
 
     template <class Values>
@@ -221,7 +223,7 @@ private:
 
     std::unique_ptr<Net> model_;
     std::unique_ptr<Engine> engine_;  // after the model: goes first
-    ProgramKey key_;                  // of the last call: its memory is used again
+    ModelCall call_;                  // the last one: its memory is used again
 };
 
 }  // namespace lockstep

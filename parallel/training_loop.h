@@ -1,4 +1,4 @@
-// The training loop: epochs over a loader with losses read behind, so that the host never waits for the step that it
+// The training loop: epochs over a loader with losses read later, so that the host never waits for the step that it
 // has just enqueued.
 #pragma once
 
@@ -63,7 +63,7 @@ public:
     void pause() {
         if (counts_) seconds_ += std::chrono::duration<double>(Clock::now() - began_).count();
     }
-    /// A step was enqueued. True when the devices must rest now, for counting begins (call `resume` behind that).
+    /// A step was enqueued. True when the devices must rest now, for counting begins (call `resume` after that).
     bool step(std::int64_t rows) {
         if (counts_) {
             rows_ += rows;
@@ -87,7 +87,7 @@ private:
 template <class Model, class Data, class LossFunction>
 class Trainer {
 public:
-    /// Keeps references to model, optimizer and loader. `on_step` is called in order, about two steps behind, and ends
+    /// Keeps references to model, optimizer and loader. `on_step` is called in order, about two steps later, and ends
     /// the training where it returns false: the steps that are under way count. Every step goes as `how` says.
     Trainer(Model& model, Optimizer& optimizer, Loader<Data>& loader, LossFunction loss, StepCallback on_step = {},
             const StepOptions& how = {})
@@ -105,7 +105,7 @@ public:
     /// Training ends when one of the signals comes to any of the processes. Keeps the reference.
     void stop_on(const StopSignals& signals) { signals_ = &signals; }
     /// Why the last run() ended, where the callback or a signal wanted that: the signal, or 0. Where several processes
-    /// train, what one of them wants ends all of them behind the same step, with the same answer here.
+    /// train, what one of them wants ends all of them after the same step, with the same answer here.
     std::optional<int> stopped() const { return stopped_; }
 
     /// Trains the batches of `epoch` from `first_batch` on, at most until `last_step` steps have been made in all or

@@ -12,7 +12,7 @@
 namespace lockstep {
 
 /// How far an operation reaches.
-enum class Span : std::uint8_t {
+enum class Reach : std::uint8_t {
     shard,       ///< one shard
     all_shards,  ///< reads the inputs of all shards; its outputs are the same on all of them
 };
@@ -25,7 +25,7 @@ public:
     virtual std::string_view name() const = 0;
     /// Appends every attribute that changes the kernel or the result.
     virtual void describe(Signature&) const {}
-    virtual Span span() const { return Span::shard; }
+    virtual Reach reach() const { return Reach::shard; }
     /// Changes state that outlives the step (running statistics, counters): runs only when the step is good.
     virtual bool commits() const { return false; }
     /// May write the shard's status word.
@@ -70,9 +70,9 @@ public:
     const Op& op() const { return op_; }
     std::string_view name() const override { return operation_name(op_); }
     void describe(Signature& signature) const override { signature.add(op_); }
-    Span span() const override {
-        if constexpr (requires { Op::span; }) return Op::span;
-        return Operation::span();
+    Reach reach() const override {
+        if constexpr (requires { Op::reach; }) return Op::reach;
+        return Operation::reach();
     }
     bool commits() const override {
         if constexpr (requires { op_.commits(); }) return op_.commits();

@@ -39,11 +39,11 @@ BatchCut cut_own_rows(std::int64_t rows, int shards, ShardRange held, int rank) 
     return cut;
 }
 
-std::vector<BatchCut> cut_micro_steps(const BatchCut& batch, int micro_steps) {
-    if (micro_steps < 1)
-        throw InvalidArgument(
-            fmt::format("{} micro-steps: give a positive number, 1 for the whole batch at once", micro_steps));
-    const std::int64_t piece = (batch.chunk + micro_steps - 1) / micro_steps;
+std::vector<BatchCut> cut_microbatches(const BatchCut& batch, int accumulation_steps) {
+    if (accumulation_steps < 1)
+        throw InvalidArgument(fmt::format(
+            "{} accumulation steps: give a positive number, 1 for the whole batch at once", accumulation_steps));
+    const std::int64_t piece = (batch.chunk + accumulation_steps - 1) / accumulation_steps;
     std::vector<BatchCut> cuts;
     for (std::int64_t begin = 0; begin < batch.chunk; begin += piece) {
         BatchCut& cut = cuts.emplace_back(batch);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "lockstep/runtime/device.h"
@@ -29,7 +28,7 @@ struct BatchCut {
     int shards = 0;          ///< S
     std::int64_t chunk = 0;  ///< rows of a full shard
     int present = 0;         ///< shards that have rows
-    /// A micro-step takes part of every shard's rows: shards begin `spacing` rows apart, and it takes those from row
+    /// A microbatch takes part of every shard's rows: shards begin `spacing` rows apart, and it takes those from row
     /// `begin` of each on. The whole batch: spacing == chunk, begin == 0.
     std::int64_t spacing = 0, begin = 0;
     /// The rows may be those of one of several processes alone: of shards [first_shard, end), and rows `base_row` and
@@ -49,11 +48,11 @@ BatchCut cut_batch(std::int64_t rows, int shards);
 /// The cut of the rows that one of several processes has of its own, for its shards `held`; `rank` processes before it
 /// have as many. Throws InvalidArgument for no rows and for no shards.
 BatchCut cut_own_rows(std::int64_t rows, int shards, ShardRange held, int rank);
-/// The micro-steps of a batch, those that have rows: every shard is cut in pieces of ceil(chunk / micro_steps) rows, as
-/// torch.chunk cuts a full shard, the last piece shorter. The last shard is cut in pieces of that size as well, so it
-/// never has more of them than the others, and absent shards stay the last ones. Throws InvalidArgument for fewer than
-/// one micro-step.
-std::vector<BatchCut> cut_micro_steps(const BatchCut& batch, int micro_steps);
+/// The microbatches of a batch, those that have rows: every shard is cut in pieces of ceil(chunk / accumulation_steps)
+/// rows, as torch.chunk cuts a full shard, the last piece shorter. The last shard is cut in pieces of that size as
+/// well, so it never has more of them than the others, and absent shards stay the last ones. Throws InvalidArgument for
+/// fewer than one microbatch.
+std::vector<BatchCut> cut_microbatches(const BatchCut& batch, int accumulation_steps);
 
 /// The run of shards of participant `index` of `count`: contiguous, lengths differ by at most one, longer ones first.
 ShardRange run_of(int index, int count, int shards);
@@ -69,8 +68,8 @@ struct Lane {
     ShardRange shards;
 };
 
-/// Lanes for the shards `held` on `devices` devices: one a device, or as many as the device has cores (and shards) when
-/// each shard is computed by one thread.
+/// Lanes for the shards `held` on `devices` devices: one per device, or as many as the device has cores (and shards)
+/// when each shard is computed by one thread.
 std::vector<Lane> place_shards(const Devices& devices, ShardRange held, int threads_per_shard);
 
 }  // namespace lockstep

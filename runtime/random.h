@@ -17,7 +17,7 @@ namespace lockstep {
 struct StepState {
     std::uint64_t seed = 0;
     std::uint64_t step = 0;   ///< committed steps so far
-    std::uint64_t micro = 0;  ///< micro-steps (training forwards) since then
+    std::uint64_t micro = 0;  ///< microbatches (training forwards) since then
 };
 
 /// 128 random bits for key (seed, step, micro, ordinal) and counter `index`.

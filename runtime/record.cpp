@@ -141,15 +141,15 @@ void check_places(const Operation& operation, const std::vector<Tensor>& inputs,
 }
 
 /// Does the work of a kernel; what it throws says what was called.
-void perform(const Record& record, const Invocation& invocation) {
+void perform(const Record& record, const KernelArgs& args) {
     try {
-        record.kernel->run(invocation);
+        record.kernel->run(args);
     } catch (const Error&) {
         throw;  // names it already
     } catch (const std::exception& error) {
         throw DeviceError(fmt::format("{} on {}: {}; look at what it was given",
                                       call_and_operation(record.call, record.operation->name()),
-                                      invocation.launch.device.str(), error.what()));
+                                      args.launch.device.str(), error.what()));
     }
 }
 
@@ -236,10 +236,13 @@ std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std:
     const Device device = trace ? trace->prototype() : common_device(*operation, inputs, outputs);
     KernelRequest request;
     request.device = device;
-    request.threads = trace ? trace->threads() : ComputeScope::threads_for(device);
-    request.deterministic = trace ? trace->deterministic() : ComputeScope::deterministic();
-    request.convolution = trace ? trace->convolution() : ComputeScope::convolution();
-    request.shards = trace && operation->span() == Span::all_shards ? trace->shards() : 1;
+    const TraceSettings settings = trace ? trace->settings()
+                                         : TraceSettings{device, ComputeScope::threads_for(device),
+                                                         ComputeScope::deterministic(), 1, ComputeScope::convolution()};
+    request.threads = settings.threads;
+    request.deterministic = settings.deterministic;
+    request.convolution = settings.convolution;
+    request.shards = operation->reach() == Reach::all_shards ? settings.shards : 1;
     for (const Tensor& input : inputs) request.in.push_back(meta_of(input));
     for (const Output& output : outputs)
         request.out.push_back(output.target.defined() ? meta_of(output.target) : output.meta);

@@ -30,12 +30,12 @@ struct Operand {
 };
 
 /// Where a kernel runs and on what. Valid during the call only.
-struct Invocation {
+struct KernelArgs {
     const Launch& launch;
     void* const* in;   ///< first element of each input (offset applied); all_shards: inputs of shard 0, then 1, ...
     void* const* out;  ///< first element of each output
     void* scratch;     ///< at least scratch_bytes(), aligned to 256, or null when that is 0
-    const StepState* step;     ///< device memory: seed, step, micro-step
+    const StepState* step;     ///< device memory: seed, step, microbatch
     StatusWord* status;        ///< device memory: this shard's status word; forward kernels report here
     const StatusWord* agreed;  ///< device memory: what the devices agreed on; committing kernels look here first
     std::uint32_t ordinal;     ///< of a random operation in `forward`
@@ -60,7 +60,7 @@ public:
     virtual ~Kernel() = default;
     virtual std::size_t scratch_bytes() const { return 0; }
     /// CPU: does the work. CUDA: enqueues it on `launch.native`.
-    virtual void run(const Invocation& invocation) const = 0;
+    virtual void run(const KernelArgs& args) const = 0;
     /// CPU threads it was made for.
     int threads = 1;
     /// What it was made for (Backend::hardware).
@@ -87,7 +87,7 @@ struct KernelRequest {
     Device device;  ///< where it is to run: it may run on all others of the same hardware
     int threads = 1;
     bool deterministic = false;
-    int shards = 1;  ///< upper bound of Invocation::shards
+    int shards = 1;  ///< upper bound of KernelArgs::shards
     std::vector<TensorMeta> in, out;
     ConvAlgorithm convolution = ConvAlgorithm::automatic;
 
@@ -139,14 +139,14 @@ private:
     std::shared_ptr<Impl> impl_;
 };
 
-/// A kernel from a callable `void(const Invocation&)`.
+/// A kernel from a callable `void(const KernelArgs&)`.
 template <class F>
 std::unique_ptr<Kernel> make_kernel(F function, std::size_t scratch_bytes = 0) {
     class FunctionKernel final : public Kernel {
     public:
         FunctionKernel(F f, std::size_t bytes) : function_(std::move(f)), bytes_(bytes) {}
         std::size_t scratch_bytes() const override { return bytes_; }
-        void run(const Invocation& invocation) const override { function_(invocation); }
+        void run(const KernelArgs& args) const override { function_(args); }
 
     private:
         F function_;

@@ -91,7 +91,7 @@ public:
             add(static_cast<std::uint64_t>(std::ranges::size(value)));
             for (const auto& element : value) add(element);
         } else if constexpr (requires { std::tuple_size<T>::value; }) {
-            std::apply([this](const auto&... members) { (add(members), ...); }, value);
+            std::apply([this](const auto&... members) { (this->add(members), ...); }, value);
         } else {
             add(detail::members_of_aggregate(value));
         }

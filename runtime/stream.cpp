@@ -27,10 +27,10 @@ std::atomic<std::uint64_t> next_event_id{1};
 
 std::string_view role_name(StreamRole role) {
     switch (role) {
-        case StreamRole::communicate: return "communicate";
+        case StreamRole::reduce: return "reduce";
         case StreamRole::commit: return "commit";
-        case StreamRole::load: return "load";
-        case StreamRole::exchange: return "exchange";
+        case StreamRole::input: return "input";
+        case StreamRole::collective: return "collective";
         case StreamRole::compute: break;
     }
     return "compute";

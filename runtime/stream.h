@@ -67,7 +67,13 @@ private:
 
 /// What a stream is for: kernels, sums between devices, changes that outlive a step, inputs, operations between
 /// processes (which may block). Each device has one stream of each role and index; they live as long as the process.
-enum class StreamRole : std::uint8_t { compute, communicate, commit, load, exchange };
+enum class StreamRole : std::uint8_t {
+    compute,
+    reduce,     ///< sums over shards
+    commit,     ///< what outlives a step
+    input,      ///< batches on their way to the device
+    collective  ///< what goes to other processes and comes from them
+};
 
 /// An in-order queue of work on one device.
 class Stream {
@@ -105,7 +111,7 @@ public:
     void wait(Stream& other);
 
     /// Blocks the host until the stream is empty. When work in it has failed, throws once what that work threw (a
-    /// DeviceError where the device did); work enqueued behind it was skipped, later work runs.
+    /// DeviceError where the device did); work enqueued after it was skipped, later work runs.
     void synchronize();
     bool idle() const;
 

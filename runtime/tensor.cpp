@@ -62,7 +62,7 @@ std::string TensorMeta::str() const {
     return fmt::format("{} {}{}", name_of(dtype), shape.str(), opaque ? " as " + opaque->str() : std::string());
 }
 
-// ---- births -----------------------------------------------------------------------------------------------------
+// ---- factories --------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -105,7 +105,7 @@ Tensor Tensor::scalar(double value, DType dtype, Device device) { return full({}
 Tensor Tensor::from_bytes(const void* values, std::size_t count, DType dtype, const Shape& shape, Device device) {
     check_shape(shape);
     if (count != static_cast<std::size_t>(shape.numel()))
-        throw InvalidArgument(fmt::format("a tensor of shape {} wants {} values, not {}; give one an element",
+        throw InvalidArgument(fmt::format("a tensor of shape {} wants {} values, not {}; give one per element",
                                           shape.str(), shape.numel(), count));
     auto impl = std::make_shared<TensorImpl>();
     impl->storage = std::make_shared<Storage>();

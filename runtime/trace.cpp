@@ -10,13 +10,7 @@ thread_local Trace* current_trace = nullptr;
 std::atomic<std::uint64_t> next_number{1};
 }  // namespace
 
-Trace::Trace(Device prototype, int threads, bool deterministic, int shards, ConvAlgorithm convolution)
-    : number_(next_number++),
-      prototype_(prototype),
-      threads_(threads),
-      deterministic_(deterministic),
-      shards_(shards),
-      convolution_(convolution) {}
+Trace::Trace(const TraceSettings& settings) : number_(next_number++), settings_(settings) {}
 
 Tensor Trace::input(const TensorMeta& meta, bool requires_grad) {
     auto impl = std::make_shared<TensorImpl>();

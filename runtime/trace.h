@@ -10,20 +10,24 @@
 
 namespace lockstep {
 
+/// What decides, besides the records themselves, how they are computed: part of the arithmetic.
+struct TraceSettings {
+    Device prototype;  ///< whose kernels and layouts are used (all devices of a program are of one kind)
+    int threads = 1;   ///< of a CPU device, for one shard
+    bool deterministic = false;
+    int shards = 1;
+    ConvAlgorithm convolution = default_conv_algorithm();
+};
+
 /// Takes the records of this thread while a TraceScope names it.
 class Trace {
 public:
-    /// `prototype` is the device whose kernels and layouts are used (all devices of a program are of one kind).
-    Trace(Device prototype, int threads, bool deterministic, int shards,
-          ConvAlgorithm convolution = default_conv_algorithm());
+    explicit Trace(const TraceSettings& settings);
 
     /// Distinct for every trace of the process, from 1.
     std::uint64_t number() const { return number_; }
-    Device prototype() const { return prototype_; }
-    int threads() const { return threads_; }
-    bool deterministic() const { return deterministic_; }
-    int shards() const { return shards_; }
-    ConvAlgorithm convolution() const { return convolution_; }
+    const TraceSettings& settings() const { return settings_; }
+    Device prototype() const { return settings_.prototype; }
 
     /// A tensor without value that stands for an input of the program.
     Tensor input(const TensorMeta& meta, bool requires_grad = false);
@@ -41,11 +45,7 @@ public:
 
 private:
     std::uint64_t number_;
-    Device prototype_;
-    int threads_;
-    bool deterministic_;
-    int shards_;
-    ConvAlgorithm convolution_;
+    TraceSettings settings_;
     std::vector<Record> records_;
     std::vector<Record> commits_;
     int places_ = 0;

@@ -106,7 +106,7 @@ void add_flags(CLI::App& app, Flags& flags) {
                  "each rank uses all cores; otherwise as many as its share, near its memory");
     app.prefix_command();
     app.footer(
-        "PROGRAM [ARGS...] follows behind the flags. Each process finds RANK, LOCAL_RANK, WORLD_SIZE, "
+        "PROGRAM [ARGS...] follows the flags. Each process finds RANK, LOCAL_RANK, WORLD_SIZE, "
         "LOCAL_WORLD_SIZE, "
         "GROUP_RANK,\nMASTER_ADDR, MASTER_PORT and TORCHELASTIC_RESTART_COUNT in its environment. With several "
         "machines "
@@ -164,7 +164,7 @@ std::vector<std::string> command_of(const CLI::App& app) {
     if (command.empty()) throw program::UsageError("name a program to run (--help shows all flags)");
     if (command.front().rfind('-', 0) == 0)
         throw program::UsageError(fmt::format(
-            "there is no flag {}; the flags of a program follow behind it (--help shows all flags)", command.front()));
+            "there is no flag {}; the flags of a program follow it (--help shows all flags)", command.front()));
     return command;
 }
 

@@ -11,7 +11,7 @@
 #include "lockstep/ops/internal/normalization_operations.h"
 #include "lockstep/runtime/internal/shard_tree.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 namespace {
 
 /// Sums of one plane are floats, those over all planes doubles: one per lane.
@@ -69,7 +69,7 @@ std::unique_ptr<Kernel> make_stats(const BatchNormStats& operation, KernelReques
     require_contiguous_output(operation, request, 0);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([planes, threads = request.threads](const Invocation& call) {
+        return make_kernel([planes, threads = request.threads](const KernelArgs& call) {
             const T* x = call.input<T>(0);
             T* stats = call.output<T>(0);
             const auto count = static_cast<double>(planes.n * planes.spatial());
@@ -102,7 +102,7 @@ std::unique_ptr<Kernel> make_pool_stats(const BatchNormPoolStats& operation, Ker
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         using Moments = element::Moments<T>;
-        return make_kernel([channels, first_only = operation.first_only](const Invocation& call) {
+        return make_kernel([channels, first_only = operation.first_only](const KernelArgs& call) {
             T* pooled = call.output<T>(0);
             Moments all;
             for (std::int64_t c = 0; c < channels; ++c) {
@@ -141,7 +141,7 @@ std::unique_ptr<Kernel> make_normalize(const BatchNormNormalize& operation, Kern
     arrange_like(request.out[0], request.in[0]);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([planes, eps = operation.eps, threads = request.threads](const Invocation& call) {
+        return make_kernel([planes, eps = operation.eps, threads = request.threads](const KernelArgs& call) {
             const ChannelStats<T> stats{call.input<T>(1), planes.channels, eps};
             const T *x = call.input<T>(0), *weight = call.input<T>(2), *bias = call.input<T>(3);
             T* y = call.output<T>(0);
@@ -168,7 +168,7 @@ std::unique_ptr<Kernel> make_backward_sums(const BatchNormBackwardSums& operatio
     require_contiguous_output(operation, request, 0);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([planes, eps = operation.eps, threads = request.threads](const Invocation& call) {
+        return make_kernel([planes, eps = operation.eps, threads = request.threads](const KernelArgs& call) {
             const ChannelStats<T> stats{call.input<T>(2), planes.channels, eps};
             const T *x = call.input<T>(0), *dy = call.input<T>(1);
             T* out = call.output<T>(0);
@@ -201,7 +201,7 @@ std::unique_ptr<Kernel> make_backward_data(const BatchNormBackwardData& operatio
     arrange_like(request.out[0], request.in[0]);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([planes, eps = operation.eps, threads = request.threads](const Invocation& call) {
+        return make_kernel([planes, eps = operation.eps, threads = request.threads](const KernelArgs& call) {
             const ChannelStats<T> stats{call.input<T>(2), planes.channels, eps};
             const T *x = call.input<T>(0), *dy = call.input<T>(1), *weight = call.input<T>(3), *sums = call.input<T>(4);
             T* dx = call.output<T>(0);
@@ -234,7 +234,7 @@ std::unique_ptr<Kernel> make_update_running(const BatchNormUpdateRunning& operat
     const std::int64_t channels = request.in[0].numel() / 2;
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([channels, momentum = operation.momentum](const Invocation& call) {
+        return make_kernel([channels, momentum = operation.momentum](const KernelArgs& call) {
             if (call.agreed->code != 0) return;
             const T* stats = call.input<T>(0);
             T *mean = call.output<T>(0), *variance = call.output<T>(1);
@@ -258,4 +258,4 @@ void add_batch_norm_kernels(KernelTable& table) {
     table.add<BatchNormUpdateRunning, make_update_running>();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

@@ -5,7 +5,7 @@
 
 #include "lockstep/ops/cpu/parallel.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 
 constexpr std::ptrdiff_t chunk_elements = 32768;
 
@@ -24,4 +24,4 @@ double sum_chunks(int threads, std::ptrdiff_t elements, double* partial, const P
     return sum;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

@@ -10,7 +10,7 @@
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/record.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 namespace {
 
 StridedCopy strided_copy(const TensorMeta& from, const TensorMeta& to) {
@@ -72,7 +72,7 @@ public:
 
     std::size_t scratch_bytes() const override { return unpacked_bytes_ + converted_bytes_ + work_bytes_; }
 
-    void run(const Invocation& call) const override {
+    void run(const KernelArgs& call) const override {
         auto* const scratch = static_cast<char*>(call.scratch);
         char* const work = scratch != nullptr ? scratch + unpacked_bytes_ + converted_bytes_ : nullptr;
         const void* from = call.in[0];
@@ -108,7 +108,7 @@ class FillKernel final : public Kernel {
 public:
     FillKernel(double value, const TensorMeta& to)
         : value_(value), copy_(DType::f64, zero_strides(to.shape), to.dtype, to.strides, to.shape) {}
-    void run(const Invocation& call) const override { copy_.run(&value_, call.out[0], threads); }
+    void run(const KernelArgs& call) const override { copy_.run(&value_, call.out[0], threads); }
 
 private:
     static Shape zero_strides(Shape shape) {
@@ -137,7 +137,7 @@ public:
             at += from.shape[dim];
         }
     }
-    void run(const Invocation& call) const override {
+    void run(const KernelArgs& call) const override {
         for (std::size_t i = 0; i < copies_.size(); ++i)
             copies_[i].run(call.in[i], static_cast<char*>(call.out[0]) + offsets_[i], threads);
     }
@@ -163,4 +163,4 @@ void add_copy_kernels(KernelTable& table) {
     table.add<Cat, make_cat>();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

@@ -11,7 +11,7 @@
 #include "lockstep/ops/internal/elementwise_operations.h"
 #include "lockstep/runtime/internal/core_operations.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 namespace {
 
 // ---- binary -----------------------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ private:
 /// Both operands and the output lie alike, end to end.
 template <class T, class F>
 std::unique_ptr<Kernel> make_dense_binary(std::int64_t elements, int threads) {
-    return make_kernel([row = BinaryRow<T, F>(1, 1), elements, threads](const Invocation& call) {
+    return make_kernel([row = BinaryRow<T, F>(1, 1), elements, threads](const KernelArgs& call) {
         for_element_parts(threads, elements, [&](std::int64_t begin, std::int64_t end) {
             row(call.input<T>(0) + begin, call.input<T>(1) + begin, call.output<T>(0) + begin, end - begin);
         });
@@ -54,7 +54,7 @@ std::unique_ptr<Kernel> make_strided_binary(const KernelRequest& request) {
     const StridedWalk<3> walk(shape, {broadcast_strides(request.in[0], shape), broadcast_strides(request.in[1], shape),
                                       request.out[0].strides});
     const BinaryRow<T, F> row(walk.steps()[0], walk.steps()[1]);
-    return make_kernel([walk, row, threads = request.threads](const Invocation& call) {
+    return make_kernel([walk, row, threads = request.threads](const KernelArgs& call) {
         const auto *a = call.input<T>(0), *b = call.input<T>(1);
         auto* y = call.output<T>(0);
         if (walk.rows() == 1) {
@@ -79,7 +79,7 @@ bool is_channel_factor(const TensorMeta& factor, const Shape& shape) {
 /// y = x * factor with factor (N, C, 1, 1), on blocked x.
 template <class T>
 std::unique_ptr<Kernel> make_channel_scale(const Planes& planes, int threads) {
-    return make_kernel([planes, threads](const Invocation& call) {
+    return make_kernel([planes, threads](const KernelArgs& call) {
         const Loops<T>& loop = loops<T>();
         const auto *x = call.input<T>(0), *factor = call.input<T>(1);
         auto* y = call.output<T>(0);
@@ -104,7 +104,7 @@ std::unique_ptr<Kernel> make_channel_scale(const Planes& planes, int threads) {
 template <class T>
 std::unique_ptr<Kernel> make_channels_last_scale(const Shape& shape, int threads) {
     const std::int64_t n = shape[0], channels = shape[1], positions = shape[2] * shape[3];
-    return make_kernel([=](const Invocation& call) {
+    return make_kernel([=](const KernelArgs& call) {
         constexpr std::int64_t longest = 256;
         const auto multiply = binary_loops<T, functor::Mul>()[0];
         const std::int64_t repeats = std::max<std::int64_t>(1, longest / channels);
@@ -187,7 +187,7 @@ std::unique_ptr<Kernel> make_dense_map(KernelRequest& request, bool zero_stays, 
     if (!is_dense(request.in[0], zero_stays)) request.want_contiguous(0);
     arrange_like(request.out[0], request.in[0]);
     return make_kernel(
-        [elements = dense_elements(request.in[0]), threads = request.threads, apply](const Invocation& call) {
+        [elements = dense_elements(request.in[0]), threads = request.threads, apply](const KernelArgs& call) {
             for_element_parts(threads, elements, [&](std::int64_t begin, std::int64_t end) {
                 apply(call.input<T>(0) + begin, call.output<T>(0) + begin, end - begin);
             });
@@ -229,7 +229,7 @@ std::unique_ptr<Kernel> make_unary_backward(const UnaryBackward<F>& operation, K
         arrange_like(request.in[0], request.in[1]);
         arrange_like(request.out[0], request.in[1]);
         return make_kernel(
-            [function, elements = dense_elements(request.in[1]), threads = request.threads](const Invocation& call) {
+            [function, elements = dense_elements(request.in[1]), threads = request.threads](const KernelArgs& call) {
                 for_element_parts(threads, elements, [&](std::int64_t begin, std::int64_t end) {
                     run_unary_backward(function, call.input<T>(0) + begin, call.input<T>(1) + begin,
                                        call.output<T>(0) + begin, end - begin);
@@ -258,4 +258,4 @@ void add_elementwise_kernels(KernelTable& table) {
     table.add<Affine, make_affine>();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

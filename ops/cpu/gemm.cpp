@@ -8,7 +8,7 @@
 #include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/runtime/error.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 namespace {
 
 struct Factor {
@@ -61,4 +61,4 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix<double>& 
         }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace lockstep {
+namespace lockstep::cpu {
 
 /// A matrix in memory: element (i, j) at data[i * row + j * column].
 template <class T>
@@ -22,4 +22,4 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix<float>& a
 void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix<double>& a, const Matrix<double>& b, double* c,
           bool add = false);
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

@@ -8,7 +8,7 @@
 #include "lockstep/ops/cpu/rows.h"
 #include "lockstep/ops/internal/gradient_arithmetic.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 namespace {
 
 /// work(first element within the range, elements) for every parameter that is meant. `rows`: null where there are none.
@@ -26,7 +26,7 @@ std::unique_ptr<Kernel> make_measure_gradients(const MeasureGradients& operation
     require_contiguous_output(operation, request, 0);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([meant = operation.range, order = operation.order](const Invocation& call) {
+        return make_kernel([meant = operation.range, order = operation.order](const KernelArgs& call) {
             constexpr std::int64_t grain = MeasureGradients::grain;
             auto* measures = call.output<double>(0);
             std::fill_n(measures, MeasureGradients::grains(meant.range.elements()), 0.0);
@@ -41,7 +41,7 @@ std::unique_ptr<Kernel> make_measure_gradients(const MeasureGradients& operation
 }
 
 std::unique_ptr<Kernel> make_combine_measures(const CombineMeasures& operation, KernelRequest& request) {
-    return make_kernel([grains = request.in[0].numel(), order = operation.order](const Invocation& call) {
+    return make_kernel([grains = request.in[0].numel(), order = operation.order](const KernelArgs& call) {
         const auto* measures = call.input<double>(0);
         double all = 0;
         for (std::int64_t i = 0; i < grains; ++i) all = element::join_measures(all, measures[i], order);
@@ -50,13 +50,13 @@ std::unique_ptr<Kernel> make_combine_measures(const CombineMeasures& operation, 
 }
 
 std::unique_ptr<Kernel> make_clip_coefficient(const ClipCoefficient& operation, KernelRequest&) {
-    return make_kernel([most = operation.max_norm](const Invocation& call) {
+    return make_kernel([most = operation.max_norm](const KernelArgs& call) {
         *call.output<double>(0) = element::clip_coefficient(*call.input<double>(0), most);
     });
 }
 
 std::unique_ptr<Kernel> make_judge_norm(const JudgeNorm& operation, KernelRequest&) {
-    return make_kernel([refuses = operation.refuses](const Invocation& call) {
+    return make_kernel([refuses = operation.refuses](const KernelArgs& call) {
         element::judge(*call.input<double>(0), refuses, *call.step, *call.output<StatusWord>(0));
     });
 }
@@ -68,7 +68,7 @@ std::unique_ptr<Kernel> make_change(const Op& operation, const GradientRange& me
     require_contiguous_output(operation, request, 0);
     return for_floating(operation, request.out[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([meant, rows, change](const Invocation& call) {
+        return make_kernel([meant, rows, change](const KernelArgs& call) {
             for_meant(meant, call.in[rows],
                       [&](std::int64_t first, std::int64_t count) { change(call, call.output<T>(0) + first, count); });
         });
@@ -76,7 +76,7 @@ std::unique_ptr<Kernel> make_change(const Op& operation, const GradientRange& me
 }
 
 std::unique_ptr<Kernel> make_scale_gradients(const ScaleGradients& operation, KernelRequest& request) {
-    return make_change(operation, operation.range, request, 1, [](const Invocation& call, auto* gradients, auto count) {
+    return make_change(operation, operation.range, request, 1, [](const KernelArgs& call, auto* gradients, auto count) {
         const auto factor = static_cast<std::remove_reference_t<decltype(*gradients)>>(*call.input<double>(0));
         for (std::int64_t i = 0; i < count; ++i) gradients[i] *= factor;
     });
@@ -84,7 +84,7 @@ std::unique_ptr<Kernel> make_scale_gradients(const ScaleGradients& operation, Ke
 
 std::unique_ptr<Kernel> make_clamp_gradients(const ClampGradients& operation, KernelRequest& request) {
     return make_change(operation, operation.range, request, 0,
-                       [limit = operation.limit](const Invocation&, auto* gradients, auto count) {
+                       [limit = operation.limit](const KernelArgs&, auto* gradients, auto count) {
                            const auto most = static_cast<std::remove_reference_t<decltype(*gradients)>>(limit);
                            for (std::int64_t i = 0; i < count; ++i) gradients[i] = element::clamp(gradients[i], most);
                        });
@@ -101,4 +101,4 @@ void add_gradient_kernels(KernelTable& table) {
     table.add<ClampGradients, make_clamp_gradients>();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

@@ -6,7 +6,7 @@
 
 #include "lockstep/runtime/error.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 
 Isa machine_isa() {
     __builtin_cpu_init();
@@ -34,4 +34,4 @@ Isa allowed_isa() {
     throw InvalidArgument("LOCKSTEP_CPU_ISA is '" + std::string(limit) + "': it must be generic, avx2 or avx512");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::cpu {
 
 /// Ordered: each one includes those before it. `generic` means that only oneDNN's kernels are used.
 enum class Isa { generic, avx2, avx512 };
@@ -20,4 +20,4 @@ std::string_view isa_name(Isa isa);
 /// Floats in one vector register of the kernels for `isa`, and so the channels in one block of nChw{V}c: 8 or 16.
 constexpr int isa_vector_width(Isa isa) { return isa == Isa::avx512 ? 16 : 8; }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

@@ -7,18 +7,18 @@
 namespace lockstep {
 
 void register_cpu_kernels(KernelTable& table) {
-    add_copy_kernels(table);
-    add_elementwise_kernels(table);
-    add_reduction_kernels(table);
-    add_linear_kernels(table);
-    add_convolution_kernels(table);
-    add_pooling_kernels(table);
-    add_batch_norm_kernels(table);
-    add_layer_norm_kernels(table);
-    add_loss_kernels(table);
-    add_update_kernels(table);
-    add_gradient_kernels(table);
-    add_step_kernels(table);
+    cpu::add_copy_kernels(table);
+    cpu::add_elementwise_kernels(table);
+    cpu::add_reduction_kernels(table);
+    cpu::add_linear_kernels(table);
+    cpu::add_convolution_kernels(table);
+    cpu::add_pooling_kernels(table);
+    cpu::add_batch_norm_kernels(table);
+    cpu::add_layer_norm_kernels(table);
+    cpu::add_loss_kernels(table);
+    cpu::add_update_kernels(table);
+    cpu::add_gradient_kernels(table);
+    cpu::add_step_kernels(table);
 }
 
 }  // namespace lockstep

@@ -7,7 +7,7 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/record.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 
 /// One per source file; kernels.cpp calls them all.
 void add_copy_kernels(KernelTable& table);
@@ -46,4 +46,4 @@ void require_contiguous_output(const Op& operation, const KernelRequest& request
                           "; clone() it first");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

@@ -8,10 +8,10 @@
 #include "lockstep/ops/internal/arithmetic.h"
 #include "lockstep/ops/internal/normalization_operations.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 namespace {
 
-/// Rows of `size` elements, one behind the other.
+/// Rows of `size` elements, one after the other.
 struct LayerRows {
     std::int64_t rows = 1, size = 1;
 
@@ -45,7 +45,7 @@ std::unique_ptr<Kernel> make_layer_norm(const LayerNormForward& operation, Kerne
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_kernel([layer = LayerRows(request.in[0].shape, operation.dims), eps = operation.eps,
-                            threads = request.threads](const Invocation& call) {
+                            threads = request.threads](const KernelArgs& call) {
             const T *weight = call.input<T>(1), *bias = call.input<T>(2);
             T *means = call.output<T>(1), *deviations = call.output<T>(2);
             layer.for_all(threads, [&](std::int64_t row) {
@@ -75,7 +75,7 @@ std::unique_ptr<Kernel> make_layer_norm_backward_data(const LayerNormBackwardDat
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_kernel([layer = LayerRows(request.in[0].shape, operation.dims),
-                            threads = request.threads](const Invocation& call) {
+                            threads = request.threads](const KernelArgs& call) {
             const T* weight = call.input<T>(4);
             layer.for_all(threads, [&](std::int64_t row) {
                 const T *dy = call.input<T>(0) + row * layer.size, *x = call.input<T>(1) + row * layer.size;
@@ -105,7 +105,7 @@ std::unique_ptr<Kernel> make_layer_norm_backward_weights(const LayerNormBackward
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_kernel([layer = LayerRows(request.in[0].shape, operation.dims),
-                            threads = request.threads](const Invocation& call) {
+                            threads = request.threads](const KernelArgs& call) {
             constexpr std::int64_t width = 64;  // elements of a layer that are summed at once, row after row
             const int useful = worthwhile_threads(threads, layer.rows * layer.size);
             for_parts(useful, layer.size, width, [&](std::int64_t begin, std::int64_t end) {
@@ -142,4 +142,4 @@ void add_layer_norm_kernels(KernelTable& table) {
     table.add<LayerNormBackwardWeights, make_layer_norm_backward_weights>();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

@@ -2,7 +2,7 @@
 
 #include "lockstep/runtime/error.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 namespace {
 
 using Tag = dnnl::memory::format_tag;
@@ -119,4 +119,4 @@ onednn::Desc desc_of(const TensorMeta& meta) {
     return {dims_of(meta.shape), type_of(meta.dtype), dims_of(meta.strides)};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

@@ -10,7 +10,7 @@
 #include "lockstep/ops/cpu/onednn.h"
 #include "lockstep/runtime/record.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 
 /// A whole tensor as oneDNN describes it.
 struct OneDnnLayout final : OpaqueLayout {
@@ -62,4 +62,4 @@ void arrange(TensorMeta& meta, const onednn::Desc& desc);
 /// A strided or opaque f32, i32 or u8 tensor as oneDNN describes it; its offset not included.
 onednn::Desc desc_of(const TensorMeta& meta);
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

@@ -10,7 +10,7 @@
 #include "lockstep/ops/internal/linear_operations.h"
 #include "lockstep/runtime/record.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 namespace {
 
 // ---- matmul -----------------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ std::unique_ptr<Kernel> make_matmul(const MatMul& operation, KernelRequest& requ
     const Stack left = stack_of(request.in[0]), right = stack_of(request.in[1]);
     return for_floating(operation, dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([=](const Invocation& call) {
+        return make_kernel([=](const KernelArgs& call) {
             for (std::int64_t i = 0; i < batches; ++i)
                 gemm(m, n, k, Matrix<T>{call.input<T>(0) + i * left.batch, left.row, left.column},
                      Matrix<T>{call.input<T>(1) + i * right.batch, right.row, right.column},
@@ -67,7 +67,7 @@ std::unique_ptr<Kernel> make_linear_forward(const LinearForward& operation, Kern
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         if (rows <= few_rows() || sizeof(T) != sizeof(float))
-            return make_kernel([=, threads = request.threads](const Invocation& call) {
+            return make_kernel([=, threads = request.threads](const KernelArgs& call) {
                 constexpr std::int64_t multiplications = 16;  // in the time of a simple element
                 for_parts(worthwhile_threads(threads, rows * in * out / multiplications), out, 16,
                           [&](std::int64_t begin, std::int64_t end) {
@@ -80,7 +80,7 @@ std::unique_ptr<Kernel> make_linear_forward(const LinearForward& operation, Kern
                               }
                           });
             });
-        return make_kernel([=, threads = request.threads](const Invocation& call) {
+        return make_kernel([=, threads = request.threads](const KernelArgs& call) {
             auto* y = call.output<T>(0);
             if (bias)
                 for (std::int64_t i = 0; i < rows; ++i) std::copy_n(call.input<T>(2), out, y + i * out);
@@ -96,7 +96,7 @@ std::unique_ptr<Kernel> make_linear_backward_data(const LinearBackwardData& oper
     const std::int64_t rows = request.in[0].shape[0], out = request.in[1].shape[0], in = request.in[1].shape[1];
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([=](const Invocation& call) {
+        return make_kernel([=](const KernelArgs& call) {
             gemm(rows, in, out, Matrix<T>{call.input<T>(0), out, 1}, Matrix<T>{call.input<T>(1), in, 1},
                  call.output<T>(0));
         });
@@ -110,7 +110,7 @@ std::unique_ptr<Kernel> make_linear_backward_weights(const LinearBackwardWeights
     const bool bias = request.has_out(1);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([=](const Invocation& call) {
+        return make_kernel([=](const KernelArgs& call) {
             const T* dy = call.input<T>(1);
             gemm(out, in, rows, Matrix<T>{dy, 1, out}, Matrix<T>{call.input<T>(0), in, 1}, call.output<T>(0));
             if (!bias) return;
@@ -131,4 +131,4 @@ void add_linear_kernels(KernelTable& table) {
     table.add<LinearBackwardWeights, make_linear_backward_weights>();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

@@ -2,7 +2,7 @@
 
 #include "lockstep/ops/cpu/isa.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 
 #define LOCKSTEP_DECLARE_LOOPS(isa)     \
     namespace isa {                     \
@@ -38,4 +38,4 @@ const Loops<double>& loops<double>() {
     return table;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

@@ -13,7 +13,7 @@
 #include "lockstep/ops/internal/update_rules.h"
 #include "lockstep/runtime/record.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 
 /// Reductions keep this many accumulators, element i in accumulator i % lanes: that is what lets floats be added
 /// several at a time. It is a multiple of every channel block (1, 8, 16), so in a blocked tensor a lane always holds
@@ -72,7 +72,7 @@ struct Loops {
 
     /// Elements [begin, end) of a mask, element e drawn with counter first + e. (out of element begin, begin, end, ...)
     Function<T*, Index, Index, const StepState&, std::uint32_t, std::uint64_t, float, T> dropout_mask;
-    /// [rule](row, with the rule's options behind it; gradients, parameters, states, of which those that are not used
+    /// [rule](row, with the rule's options after it; gradients, parameters, states, of which those that are not used
     /// may be null, n)
     std::array<Function<const ParameterRow&, const T*, T*, T* const*, Index>, std::tuple_size_v<UpdateRules>> update;
     /// (inputs of all shards, distance of a shard's pointers, shards, first element, n, sums)
@@ -103,4 +103,4 @@ void run_unary_backward(const F& function, const T* dy, const T* saved, T* dx, s
     loops<T>().unary_backward[index_in<F, UnaryFunctions>()](&function, dy, saved, dx, n);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

@@ -12,7 +12,7 @@
 #error "included only by the sources that are compiled for one instruction set"
 #endif
 
-namespace lockstep::LOCKSTEP_LOOPS {
+namespace lockstep::cpu::LOCKSTEP_LOOPS {
 
 /// The tables of this instruction set.
 extern const Loops<float> floats;
@@ -269,4 +269,4 @@ constexpr Loops<T> make_loops() {
 constinit const Loops<float> floats = make_loops<float>();
 constinit const Loops<double> doubles = make_loops<double>();
 
-}  // namespace lockstep::LOCKSTEP_LOOPS
+}  // namespace lockstep::cpu::LOCKSTEP_LOOPS

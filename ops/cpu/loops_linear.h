@@ -4,7 +4,7 @@
 
 #include "lockstep/ops/cpu/loops_pooling.h"
 
-namespace lockstep::LOCKSTEP_LOOPS {
+namespace lockstep::cpu::LOCKSTEP_LOOPS {
 
 #if defined(__AVX512F__)
 constexpr int register_bytes = 64, tile_rows = 4;
@@ -76,7 +76,7 @@ inline __attribute__((always_inline)) void linear_tile(const T* x, const T* weig
     }
 }
 
-/// Meanwhile the weights of the outputs behind these come nearer, unless they are the `last`.
+/// Meanwhile the weights of the outputs after these come nearer, unless they are the `last`.
 template <class T, int outputs>
 void linear_rows(const T* x, const T* weight, bool last, Index stride, Index n, T* y, Index y_stride, Index rows) {
     Index r = 0;
@@ -105,4 +105,4 @@ void linear(const T* x, const T* weight, const T* bias, T* y, Index rows, Index 
     }
 }
 
-}  // namespace lockstep::LOCKSTEP_LOOPS
+}  // namespace lockstep::cpu::LOCKSTEP_LOOPS

@@ -9,7 +9,7 @@
 #error "included only by the sources that are compiled for one instruction set"
 #endif
 
-namespace lockstep::LOCKSTEP_LOOPS {
+namespace lockstep::cpu::LOCKSTEP_LOOPS {
 
 using Index = std::ptrdiff_t;
 
@@ -163,4 +163,4 @@ void pool_backward(const PoolPlanes& g, const T* dy, const std::uint8_t* where, 
         }
 }
 
-}  // namespace lockstep::LOCKSTEP_LOOPS
+}  // namespace lockstep::cpu::LOCKSTEP_LOOPS

@@ -10,7 +10,7 @@
 #include "lockstep/ops/internal/loss_operations.h"
 #include "lockstep/runtime/record.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 namespace {
 
 // ---- softmax ----------------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ std::unique_ptr<Kernel> make_softmax_forward(const SoftmaxForward<logarithm>& op
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_kernel(
-            [lines = Lines(request.in[0].shape, operation.dim), threads = request.threads](const Invocation& call) {
+            [lines = Lines(request.in[0].shape, operation.dim), threads = request.threads](const KernelArgs& call) {
                 for_lines(lines, threads, [&](std::int64_t first) {
                     const T* x = call.input<T>(0) + first;
                     T* y = call.output<T>(0) + first;
@@ -74,7 +74,7 @@ std::unique_ptr<Kernel> make_softmax_backward(const SoftmaxBackward<logarithm>& 
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_kernel(
-            [lines = Lines(request.in[0].shape, operation.dim), threads = request.threads](const Invocation& call) {
+            [lines = Lines(request.in[0].shape, operation.dim), threads = request.threads](const KernelArgs& call) {
                 for_lines(lines, threads, [&](std::int64_t first) {
                     const T *dy = call.input<T>(0) + first, *y = call.input<T>(1) + first;
                     T* dx = call.output<T>(0) + first;
@@ -91,7 +91,7 @@ std::unique_ptr<Kernel> make_softmax_backward(const SoftmaxBackward<logarithm>& 
 // ---- negative log likelihood ------------------------------------------------------------------------------------
 
 /// The first report stays.
-void report(const Invocation& call, StatusCode code, std::int64_t row, std::int64_t value) {
+void report(const KernelArgs& call, StatusCode code, std::int64_t row, std::int64_t value) {
     StatusWord& status = *call.status;
     if (status.code != 0) return;
     status = {static_cast<std::int32_t>(code), call.shard, static_cast<std::int64_t>(call.step->step), row, value};
@@ -111,7 +111,7 @@ std::unique_ptr<Kernel> make_nll_forward(const NllForward& operation, KernelRequ
     const bool weighted = request.has_in(2);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([=, ignore = operation.ignore_index](const Invocation& call) {
+        return make_kernel([=, ignore = operation.ignore_index](const KernelArgs& call) {
             const T *logp = call.input<T>(0), *weights = call.input<T>(2);
             const auto* target = call.input<std::int64_t>(1);
             double numerator = 0, weight = 0;
@@ -140,7 +140,7 @@ std::unique_ptr<Kernel> make_nll_backward(const NllBackward& operation, KernelRe
     const bool weighted = request.has_in(2);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([=, ignore = operation.ignore_index](const Invocation& call) {
+        return make_kernel([=, ignore = operation.ignore_index](const KernelArgs& call) {
             const T gradient = *call.input<T>(0), *weights = call.input<T>(2);
             const auto* target = call.input<std::int64_t>(1);
             T* dlogp = call.output<T>(0);
@@ -169,7 +169,7 @@ std::unique_ptr<Kernel> make_squared_error_forward(const SquaredErrorForward& op
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_kernel(
-            [elements, threads = request.threads](const Invocation& call) {
+            [elements, threads = request.threads](const KernelArgs& call) {
                 const T *a = call.input<T>(0), *b = call.input<T>(1);
                 *call.output<T>(0) = static_cast<T>(sum_chunks(
                     threads, elements, static_cast<double*>(call.scratch), [&](std::int64_t begin, std::int64_t end) {
@@ -186,7 +186,7 @@ std::unique_ptr<Kernel> make_squared_error_backward(const SquaredErrorBackward& 
     const std::int64_t elements = dense_elements(request.in[1]);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([elements, threads = request.threads](const Invocation& call) {
+        return make_kernel([elements, threads = request.threads](const KernelArgs& call) {
             const T factor = T(2) * *call.input<T>(0);
             for_element_parts(threads, elements, [&](std::int64_t begin, std::int64_t end) {
                 loops<T>().squared_error_backward(call.input<T>(1) + begin, call.input<T>(2) + begin, factor,
@@ -199,7 +199,7 @@ std::unique_ptr<Kernel> make_squared_error_backward(const SquaredErrorBackward& 
 std::unique_ptr<Kernel> make_check_finite(const CheckFinite& operation, KernelRequest& request) {
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([](const Invocation& call) {
+        return make_kernel([](const KernelArgs& call) {
             const T value = *call.input<T>(0);
             if (!std::isfinite(value)) report(call, StatusCode::loss_not_finite, 0, 0);
             *call.output<T>(0) = value;
@@ -221,4 +221,4 @@ void add_loss_kernels(KernelTable& table) {
     table.add<CheckFinite, make_check_finite>();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

@@ -6,7 +6,7 @@
 #include "lockstep/ops/cpu/isa.h"
 #include "lockstep/runtime/error.h"
 
-namespace lockstep::onednn {
+namespace lockstep::cpu::onednn {
 
 const dnnl::engine& cpu_engine() {
     static const dnnl::engine engine = [] {
@@ -63,4 +63,4 @@ void throw_no_kernel(const std::string& what, const std::string& tried) {
         fmt::format("{}: oneDNN has no fast kernel on this processor (offered: {}); use a newer oneDNN", what, tried));
 }
 
-}  // namespace lockstep::onednn
+}  // namespace lockstep::cpu::onednn

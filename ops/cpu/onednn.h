@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep::onednn {
+namespace lockstep::cpu::onednn {
 
 using Desc = dnnl::memory::desc;
 using Dims = dnnl::memory::dims;
@@ -228,4 +228,4 @@ inline dnnl::reorder::primitive_desc reorder(const Desc& from, const Desc& to) {
     return {cpu_engine(), from, cpu_engine(), to, user_scratchpad()};
 }
 
-}  // namespace lockstep::onednn
+}  // namespace lockstep::cpu::onednn

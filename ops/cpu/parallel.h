@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace lockstep {
+namespace lockstep::cpu {
 
 /// Calls work(begin, end) for parts that cover [0, count), in parallel on `threads` OpenMP threads. Parts are multiples
 /// of `grain` (but the last) and depend on the arguments alone.
@@ -40,4 +40,4 @@ void for_element_parts(int threads, std::ptrdiff_t elements, const Work& work) {
     for_parts(worthwhile_threads(threads, elements), elements, element_grain, work);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

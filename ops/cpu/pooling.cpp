@@ -9,7 +9,7 @@
 #include "lockstep/ops/internal/pooling_operations.h"
 #include "lockstep/runtime/record.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 namespace {
 
 /// How a tensor is given to the loops: planes of positions, and runs of channels that lie beside each other in them.
@@ -63,7 +63,7 @@ std::unique_ptr<Kernel> make_max_pool_forward(const MaxPool2dForward& operation,
     const PoolPlanes geometry = pool_planes(request.in[0].shape, request.out[0].shape, operation.geometry, runs);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([runs, geometry, threads = request.threads](const Invocation& call) {
+        return make_kernel([runs, geometry, threads = request.threads](const KernelArgs& call) {
             const std::int64_t in = geometry.h * geometry.w, out = geometry.out_h * geometry.out_w;
             runs.for_all(threads, in, [&](std::int64_t plane, const PoolRuns::Run& run) {
                 const std::int64_t to = plane * out * runs.pixel + run.first;
@@ -83,7 +83,7 @@ std::unique_ptr<Kernel> make_max_pool_backward(const MaxPool2dBackward& operatio
     const PoolPlanes geometry = pool_planes(request.out[0].shape, request.in[1].shape, operation.geometry, runs);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([runs, geometry, masked, threads = request.threads](const Invocation& call) {
+        return make_kernel([runs, geometry, masked, threads = request.threads](const KernelArgs& call) {
             const std::int64_t in = geometry.h * geometry.w, out = geometry.out_h * geometry.out_w;
             const T* const y = masked ? call.input<T>(2) : nullptr;
             runs.for_all(threads, in, [&](std::int64_t plane, const PoolRuns::Run& run) {
@@ -103,4 +103,4 @@ void add_pooling_kernels(KernelTable& table) {
     table.add<MaxPool2dBackward, make_max_pool_backward>();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

@@ -11,7 +11,7 @@
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/record.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 namespace {
 
 // ---- sum --------------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ public:
         return is_total() ? static_cast<std::size_t>(chunk_count(whole_)) * sizeof(double) : 0;
     }
 
-    void run(const Invocation& call) const override {
+    void run(const KernelArgs& call) const override {
         const In* x = call.input<In>(0);
         Out* y = call.output<Out>(0);
         if (empty_) {
@@ -186,7 +186,7 @@ std::unique_ptr<Kernel> make_argmax_of(int dim, const KernelRequest& request) {
     std::int64_t inner = 1;
     for (int i = dim + 1; i < shape.dims(); ++i) inner *= shape[i];
     const std::int64_t size = shape[dim], outputs = request.out[0].numel();
-    return make_kernel([inner, size, outputs, threads = request.threads](const Invocation& call) {
+    return make_kernel([inner, size, outputs, threads = request.threads](const KernelArgs& call) {
         const T* x = call.input<T>(0);
         auto* y = call.output<std::int64_t>(0);
         for_parts(threads, outputs, 256, [&](std::int64_t begin, std::int64_t end) {
@@ -223,4 +223,4 @@ void add_reduction_kernels(KernelTable& table) {
     table.add<ArgMax, make_argmax>();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

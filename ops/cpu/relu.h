@@ -6,7 +6,7 @@
 #include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/cpu/parallel.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 
 template <class T>
 void relu_in_place(T* y, std::ptrdiff_t elements, int threads) {
@@ -23,4 +23,4 @@ void relu_backward_in_place(T* dx, const T* x, std::ptrdiff_t elements, int thre
     });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

@@ -6,7 +6,7 @@
 
 #include "lockstep/ops/update_rule.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 
 inline const ParameterRow& row_at(const void* rows, std::size_t row_bytes, int parameter) {
     return *reinterpret_cast<const ParameterRow*>(static_cast<const char*>(rows) +
@@ -26,4 +26,4 @@ void for_parameters(const ArenaRange& range, const void* rows, std::size_t row_b
     }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

@@ -15,7 +15,7 @@
 #define LOCKSTEP_INLINE static inline __attribute__((always_inline))
 #define LOCKSTEP_INLINE_LAMBDA __attribute__((always_inline))
 
-namespace lockstep::LOCKSTEP_SIMD_NAMESPACE {
+namespace lockstep::cpu::LOCKSTEP_SIMD_NAMESPACE {
 
 using Index = std::ptrdiff_t;
 
@@ -83,4 +83,4 @@ LOCKSTEP_INLINE void transpose(const float* source, Index source_stride, float* 
     for (int i = 0; i < V; ++i) store_unaligned(target + i * target_stride, row[i]);
 }
 
-}  // namespace lockstep::LOCKSTEP_SIMD_NAMESPACE
+}  // namespace lockstep::cpu::LOCKSTEP_SIMD_NAMESPACE

@@ -10,7 +10,7 @@
 #include "lockstep/ops/internal/gradient_arithmetic.h"
 #include "lockstep/runtime/internal/shard_tree.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 
 namespace {
 
@@ -49,7 +49,7 @@ std::unique_ptr<Kernel> tree_sum(const TreeSum& op, const KernelRequest& request
     // One chunk for every level of the tree; shards are numbered below 2^16.
     constexpr std::size_t levels = 17;
     return make_kernel(
-        [ranges = op.ranges, accumulate = op.accumulate, commits = op.commits(), elements](const Invocation& run) {
+        [ranges = op.ranges, accumulate = op.accumulate, commits = op.commits(), elements](const KernelArgs& run) {
             if (commits && run.agreed->code != 0) return;
             TreeAdder<T> adder(ranges, run.in);
             T* partial = static_cast<T*>(run.scratch);
@@ -74,7 +74,7 @@ std::unique_ptr<Kernel> make_tree_sum(const TreeSum& op, KernelRequest& request)
 }
 
 std::unique_ptr<Kernel> make_agree_status(const AgreeStatus&, KernelRequest& request) {
-    return make_kernel([shards = request.in.size()](const Invocation& run) {
+    return make_kernel([shards = request.in.size()](const KernelArgs& run) {
         auto& agreed = *run.output<StatusWord>(0);
         for (std::size_t shard = 0; shard < shards && agreed.code == 0; ++shard)
             agreed = *run.input<StatusWord>(static_cast<int>(shard));
@@ -82,11 +82,11 @@ std::unique_ptr<Kernel> make_agree_status(const AgreeStatus&, KernelRequest& req
 }
 
 std::unique_ptr<Kernel> make_forget_skip(const ForgetSkip&, KernelRequest&) {
-    return make_kernel([](const Invocation& run) { element::forget_skip(*run.output<StatusWord>(0)); });
+    return make_kernel([](const KernelArgs& run) { element::forget_skip(*run.output<StatusWord>(0)); });
 }
 
 std::unique_ptr<Kernel> make_advance_step(const AdvanceStep& op, KernelRequest&) {
-    return make_kernel([whole = op.whole_step](const Invocation& run) {
+    return make_kernel([whole = op.whole_step](const KernelArgs& run) {
         if (run.agreed->code != 0) return;
         auto& state = *run.output<StepState>(0);
         state.micro = whole ? 0 : state.micro + 1;
@@ -95,7 +95,7 @@ std::unique_ptr<Kernel> make_advance_step(const AdvanceStep& op, KernelRequest&)
 }
 
 std::unique_ptr<Kernel> make_take_over(const TakeOver&, KernelRequest& request) {
-    return make_kernel([bytes = static_cast<std::size_t>(request.in[0].numel())](const Invocation& run) {
+    return make_kernel([bytes = static_cast<std::size_t>(request.in[0].numel())](const KernelArgs& run) {
         if (run.agreed->code == 0) std::memcpy(run.out[0], run.in[0], bytes);
     });
 }
@@ -110,4 +110,4 @@ void add_step_kernels(KernelTable& table) {
     table.add<TakeOver, make_take_over>();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

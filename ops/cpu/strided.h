@@ -8,7 +8,7 @@
 
 #include "lockstep/runtime/tensor.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 
 /// `count` operands of one shape (strides 0 where they are broadcast), with dimensions merged where all of them allow:
 /// an outer odometer over rows, and an innermost run with one stride per operand.
@@ -105,4 +105,4 @@ inline Shape broadcast_strides(const TensorMeta& meta, const Shape& shape) {
     return strides;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

@@ -8,7 +8,7 @@
 #include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/runtime/internal/float16_rows.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 namespace {
 
 template <class T>
@@ -91,4 +91,4 @@ void StridedCopy::run(const void* from, void* to, int threads) const {
               });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

@@ -5,7 +5,7 @@
 
 #include "lockstep/ops/cpu/strided.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 
 /// One shape's copy. Floats become integers by truncation, limited to what the integer can hold (NaN: 0); bool is
 /// "not zero". Constant once made.
@@ -24,4 +24,4 @@ private:
     Row row_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

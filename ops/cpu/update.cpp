@@ -13,7 +13,7 @@
 #include "lockstep/ops/internal/update_operations.h"
 #include "lockstep/ops/internal/update_rules.h"
 
-namespace lockstep {
+namespace lockstep::cpu {
 namespace {
 
 std::unique_ptr<Kernel> make_dropout_mask(const DropoutMask& operation, KernelRequest& request) {
@@ -26,7 +26,7 @@ std::unique_ptr<Kernel> make_dropout_mask(const DropoutMask& operation, KernelRe
         const auto p = static_cast<float>(operation.p);
         const T keep = element::mask_keep<T>(operation.p);
         return make_kernel(
-            [elements, row_size, p, keep, batch = operation.batch, threads = request.threads](const Invocation& call) {
+            [elements, row_size, p, keep, batch = operation.batch, threads = request.threads](const KernelArgs& call) {
                 const std::uint64_t first = element::mask_counter(batch, call.first_row, row_size, call.shard);
                 constexpr std::int64_t draw = 4;  // simple elements that one costs
                 for_parts(worthwhile_threads(threads, draw * elements), elements, element_grain,
@@ -43,7 +43,7 @@ public:
     explicit SumOverShardsKernel(const KernelRequest& request) {
         for (const TensorMeta& meta : request.out) tensors_.push_back({meta.dtype, meta.numel()});
     }
-    void run(const Invocation& call) const override {
+    void run(const KernelArgs& call) const override {
         for (std::size_t i = 0; i < tensors_.size(); ++i) {
             if (tensors_[i].dtype == DType::f32)
                 sum<float>(call, i);
@@ -59,7 +59,7 @@ private:
     };
 
     template <class T>
-    void sum(const Invocation& call, std::size_t i) const {
+    void sum(const KernelArgs& call, std::size_t i) const {
         const auto distance = static_cast<std::ptrdiff_t>(tensors_.size());
         for_element_parts(threads, tensors_[i].elements, [&](std::int64_t begin, std::int64_t end) {
             loops<T>().sum_over_shards(call.in + i, distance, call.shards, begin, end - begin,
@@ -89,7 +89,7 @@ std::unique_ptr<Kernel> make_fused_update(const FusedUpdate<Rule>& operation, Ke
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_kernel(
-            [range = operation.range, given = operation.states, threads = request.threads](const Invocation& call) {
+            [range = operation.range, given = operation.states, threads = request.threads](const KernelArgs& call) {
                 if (call.agreed->code != 0) return;
                 const auto loop = loops<T>().update[index_in<Rule, UpdateRules>()];
                 for_parameters(range, call.in[1], sizeof(RowWith<typename Rule::Options>),
@@ -123,7 +123,7 @@ std::unique_ptr<Kernel> make_read_rows(const ReadRows& operation, KernelRequest&
     return for_floating(operation, request.out[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         const bool scalar = request.out[0].shape.empty();
-        return make_kernel([operation, scalar](const Invocation& call) {
+        return make_kernel([operation, scalar](const KernelArgs& call) {
             T* numbers = call.output<T>(0);
             if (!scalar) std::fill_n(numbers, operation.range.elements(), T(0));
             for_parameters(operation.range, call.in[0], operation.row_bytes,
@@ -143,7 +143,7 @@ std::unique_ptr<Kernel> make_store_range(const StoreRange& operation, KernelRequ
     require_contiguous_output(operation, request, 0);
     return for_floating(operation, request.out[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([operation](const Invocation& call) {
+        return make_kernel([operation](const KernelArgs& call) {
             if (call.agreed->code != 0) return;
             for_parameters(operation.range, call.in[0], operation.row_bytes,
                            [&](const ParameterRow& row, std::int64_t first, std::int64_t count) {
@@ -157,7 +157,7 @@ std::unique_ptr<Kernel> make_store_range(const StoreRange& operation, KernelRequ
 std::unique_ptr<Kernel> make_store_rows(const StoreRows& operation, KernelRequest& request) {
     const std::size_t row_bytes = operation.row_bytes;
     const auto count = static_cast<std::size_t>(request.in[0].numel()) / row_bytes;
-    return make_kernel([count, row_bytes](const Invocation& call) {
+    return make_kernel([count, row_bytes](const KernelArgs& call) {
         for (std::size_t i = 0; i < count; ++i) {
             ParameterRow& row = row_at(call.out[0], row_bytes, static_cast<int>(i));
             const std::int64_t updates = row.updates;
@@ -168,7 +168,7 @@ std::unique_ptr<Kernel> make_store_rows(const StoreRows& operation, KernelReques
 }
 
 std::unique_ptr<Kernel> make_count_updates(const CountUpdates& operation, KernelRequest&) {
-    return make_kernel([operation](const Invocation& call) {
+    return make_kernel([operation](const KernelArgs& call) {
         if (call.agreed->code != 0) return;
         for (const int parameter : operation.parameters) {
             ParameterRow& row = row_at(call.out[0], operation.row_bytes, parameter);
@@ -184,7 +184,7 @@ void add_fused_updates(KernelTable& table, const std::tuple<Rules...>*) {
 
 std::unique_ptr<Kernel> make_increment_counter(const IncrementCounter& operation, KernelRequest& request) {
     if (request.out[0].dtype != DType::i64) unsupported_dtype(operation, request.out[0].dtype);
-    return make_kernel([](const Invocation& call) {
+    return make_kernel([](const KernelArgs& call) {
         if (call.agreed->code == 0) ++*call.output<std::int64_t>(0);
     });
 }
@@ -202,4 +202,4 @@ void add_update_kernels(KernelTable& table) {
     table.add<CountUpdates, make_count_updates>();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::cpu

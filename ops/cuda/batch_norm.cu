@@ -150,7 +150,7 @@ KernelPtr make_batch_norm_stats(const BatchNormStats& op, KernelRequest& request
         using T = decltype(zero);
         return make_cuda_kernel(
             request,
-            [index = index_of(x), count = values_per_channel(x), plan](const Queue& queue, const Invocation& v) {
+            [index = index_of(x), count = values_per_channel(x), plan](const Queue& queue, const KernelArgs& v) {
                 reduce(queue, "batch_norm_stats", plan, ChannelMoments<T>{index, count, v.input<T>(0), v.output<T>(0)},
                        v.scratch);
             },
@@ -165,7 +165,7 @@ KernelPtr make_batch_norm_normalize(const BatchNormNormalize& op, KernelRequest&
     return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [index = index_of(x), eps = op.eps, count = request.in[0].numel()](
-                                             const Queue& queue, const Invocation& v) {
+                                             const Queue& queue, const KernelArgs& v) {
             launch(queue, "batch_norm_normalize", count,
                    NormalizeElement<T>{index, eps, v.input<T>(0), v.input<T>(1), v.input<T>(2), v.input<T>(3),
                                        v.output<T>(0)});
@@ -182,7 +182,7 @@ KernelPtr make_batch_norm_backward_sums(const BatchNormBackwardSums& op, KernelR
         using T = decltype(zero);
         return make_cuda_kernel(
             request,
-            [index = index_of(x), eps = op.eps, plan](const Queue& queue, const Invocation& v) {
+            [index = index_of(x), eps = op.eps, plan](const Queue& queue, const KernelArgs& v) {
                 reduce(queue, "batch_norm_backward_sums", plan,
                        BackwardSums<T>{index, eps, v.input<T>(0), v.input<T>(1), v.input<T>(2), v.output<T>(0)},
                        v.scratch);
@@ -199,7 +199,7 @@ KernelPtr make_batch_norm_backward_data(const BatchNormBackwardData& op, KernelR
     return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [index = index_of(x), eps = op.eps, count = request.in[0].numel()](
-                                             const Queue& queue, const Invocation& v) {
+                                             const Queue& queue, const KernelArgs& v) {
             launch(queue, "batch_norm_backward_data", count,
                    BackwardElement<T>{index, eps, v.input<T>(0), v.input<T>(1), v.input<T>(2), v.input<T>(3),
                                       v.input<T>(4), v.output<T>(0)});
@@ -212,7 +212,7 @@ KernelPtr make_batch_norm_update_running(const BatchNormUpdateRunning& op, Kerne
     return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         const std::int64_t channels = (request.in[0].numel() - 1) / 2;
-        return make_cuda_kernel(request, [channels, momentum = op.momentum](const Queue& queue, const Invocation& v) {
+        return make_cuda_kernel(request, [channels, momentum = op.momentum](const Queue& queue, const KernelArgs& v) {
             launch(
                 queue, "batch_norm_update_running", channels,
                 UpdateRunningElement<T>{channels, momentum, v.input<T>(0), v.agreed, v.output<T>(0), v.output<T>(1)});

@@ -154,7 +154,7 @@ std::size_t workspace_of(const std::vector<Way<Algorithm>>& ways) {
 /// cuDNN's handle, working on `queue`.
 class Session {
 public:
-    Session(const Queue& queue, const Invocation& v)
+    Session(const Queue& queue, const KernelArgs& v)
         : libraries_(libraries_of(v.launch.device)), lock_(libraries_.mutex) {
         check(cudnnSetStream(libraries_.dnn, queue.stream), "cudnnSetStream");
     }
@@ -167,7 +167,7 @@ private:
 
 void* behind(void* memory, std::size_t bytes) { return static_cast<char*>(memory) + bytes; }
 
-/// The memory of one run: scratch begins with room for the weights in cuDNN's order, and the workspace lies behind it.
+/// The memory of one run: scratch begins with room for the weights in cuDNN's order, and the workspace lies after it.
 /// In the layout that the kernel was not made for, which is needed where cuDNN refuses the other one when it comes to
 /// running, it is memory of its own, and images are copied there and back.
 class Run {
@@ -229,7 +229,7 @@ private:
 /// Calls `perform(way, run)` for one way after the other until cuDNN does not refuse it: the questions that were asked
 /// when the kernel was made may have been answered with too much. The order is fixed, and so is the result.
 template <class Algorithm, class Perform>
-void run_first(const std::vector<Way<Algorithm>>& ways, const Queue& queue, const Invocation& v, const char* call,
+void run_first(const std::vector<Way<Algorithm>>& ways, const Queue& queue, const KernelArgs& v, const char* call,
                Perform perform) {
     for (const auto& way : ways) {
         Run run(queue, v.scratch, *ways.front().convolution, *way.convolution, way.workspace);
@@ -253,7 +253,7 @@ bool is_empty(const Sizes& sizes) { return sizes.x.numel() == 0 || sizes.y.numel
 KernelPtr make_empty(const KernelRequest& request) {
     std::vector<std::size_t> bytes;
     for (const TensorMeta& out : request.out) bytes.push_back(out.bytes());
-    return make_cuda_kernel(request, [bytes](const Queue& queue, const Invocation& v) {
+    return make_cuda_kernel(request, [bytes](const Queue& queue, const KernelArgs& v) {
         for (std::size_t i = 0; i < bytes.size(); ++i)
             if (v.out[i] != nullptr && bytes[i] > 0)
                 check(cudaMemsetAsync(v.out[i], 0, bytes[i], queue.stream), "cudaMemsetAsync");
@@ -280,7 +280,7 @@ KernelPtr make_conv2d_forward(const Conv2dForward& op, KernelRequest& request) {
     const std::size_t scratch = first.weight_scratch() + workspace_of(ways);
     return make_cuda_kernel(
         request,
-        [ways = std::move(ways), bias, activation = op.activation](const Queue& queue, const Invocation& v) {
+        [ways = std::move(ways), bias, activation = op.activation](const Queue& queue, const KernelArgs& v) {
             const Session session(queue, v);
             run_first(ways, queue, v, "cudnnConvolutionForward", [&](const auto& way, Run& run) {
                 const Convolution& c = *way.convolution;
@@ -322,7 +322,7 @@ KernelPtr make_conv2d_backward_data(const Conv2dBackwardData& op, KernelRequest&
     const std::size_t scratch = first.weight_scratch() + workspace_of(ways);
     return make_cuda_kernel(
         request,
-        [ways = std::move(ways)](const Queue& queue, const Invocation& v) {
+        [ways = std::move(ways)](const Queue& queue, const KernelArgs& v) {
             const Session session(queue, v);
             run_first(ways, queue, v, "cudnnConvolutionBackwardData", [&](const auto& way, Run& run) {
                 const Convolution& c = *way.convolution;
@@ -361,7 +361,7 @@ KernelPtr make_conv2d_backward_weights(const Conv2dBackwardWeights& op, KernelRe
         first.weight_scratch() + std::max(workspace_of(ways), bias ? channel_sums_scratch(channels) : 0);
     return make_cuda_kernel(
         request,
-        [ways = std::move(ways), bias, channels](const Queue& queue, const Invocation& v) {
+        [ways = std::move(ways), bias, channels](const Queue& queue, const KernelArgs& v) {
             const Session session(queue, v);
             run_first(ways, queue, v, "cudnnConvolutionBackwardFilter", [&](const auto& way, Run& run) {
                 const Convolution& c = *way.convolution;

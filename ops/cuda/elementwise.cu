@@ -42,7 +42,7 @@ KernelPtr make_pairwise(std::string_view name, const KernelRequest& request) {
         if constexpr (std::is_same_v<T, bool> || (std::is_integral_v<T> && std::is_same_v<F, functor::Div>)) {
             refuse_dtype(name, y.dtype);
         } else {
-            return make_cuda_kernel(request, [index](const Queue& queue, const Invocation& v) {
+            return make_cuda_kernel(request, [index](const Queue& queue, const KernelArgs& v) {
                 launch(queue, "binary", index.count,
                        BinaryElement<T, F>{index, v.output<T>(0), v.input<T>(0), v.input<T>(1)});
             });
@@ -155,7 +155,7 @@ KernelPtr make_unary(const Unary<F>& op, KernelRequest& request) {
     return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [index = index_of(request.out[0], request.in[0]), function = op.function](
-                                             const Queue& queue, const Invocation& v) {
+                                             const Queue& queue, const KernelArgs& v) {
             launch(queue, F::name, index.count, UnaryElement<T, F>{index, function, v.output<T>(0), v.input<T>(0)});
         });
     });
@@ -169,7 +169,7 @@ KernelPtr make_unary_backward(const UnaryBackward<F>& op, KernelRequest& request
     return visit_float(op.name, laid_out_as.dtype, [&](auto zero) {
         using T = decltype(zero);
         const auto index = index_of(request.out[0], request.in[0], laid_out_as);
-        return make_cuda_kernel(request, [index, function = op.function](const Queue& queue, const Invocation& v) {
+        return make_cuda_kernel(request, [index, function = op.function](const Queue& queue, const KernelArgs& v) {
             launch(queue, F::backward_name, index.count,
                    UnaryBackwardElement<T, F>{index, function, v.output<T>(0), v.input<T>(0), v.input<T>(saved)});
         });
@@ -197,7 +197,7 @@ KernelPtr make_affine(const Affine& op, KernelRequest& request) {
         using T = decltype(zero);
         const AffineElement<T> functor{index_of(request.out[0], request.in[0]), static_cast<T>(op.scale),
                                        static_cast<T>(op.shift), nullptr, nullptr};
-        return make_cuda_kernel(request, [functor](const Queue& queue, const Invocation& v) {
+        return make_cuda_kernel(request, [functor](const Queue& queue, const KernelArgs& v) {
             AffineElement<T> bound = functor;
             bound.y = v.output<T>(0);
             bound.x = v.input<T>(0);
@@ -211,7 +211,7 @@ KernelPtr make_squared_error_backward(const SquaredErrorBackward& op, KernelRequ
     return visit_float(op.name, request.in[1].dtype, [&](auto zero) {
         using T = decltype(zero);
         const auto index = index_of(request.out[0], request.in[1], request.in[2]);
-        return make_cuda_kernel(request, [index](const Queue& queue, const Invocation& v) {
+        return make_cuda_kernel(request, [index](const Queue& queue, const KernelArgs& v) {
             launch(queue, "squared_error_backward", index.count,
                    SquaredErrorBackwardElement<T>{index, v.output<T>(0), v.input<T>(0), v.input<T>(1), v.input<T>(2)});
         });
@@ -225,7 +225,7 @@ KernelPtr make_dropout_mask(const DropoutMask& op, KernelRequest& request) {
     return visit_float(op.name, mask.dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [count, row_size, p = op.p, batch = op.batch](const Queue& queue,
-                                                                                       const Invocation& v) {
+                                                                                       const KernelArgs& v) {
             const std::uint64_t counter = element::mask_counter(batch, v.first_row, row_size, v.shard);
             const auto blocks =
                 static_cast<std::int64_t>(((counter + static_cast<std::uint64_t>(count) + 3) >> 2) - (counter >> 2));

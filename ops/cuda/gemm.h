@@ -49,7 +49,7 @@ private:
     Layout left_, right_, result_;
     cublasLtMatmulAlgo_t aligned_{}, any_{};
     std::size_t workspace_ = 0;
-    std::size_t bias_bytes_;    // of scratch, behind the workspace, for a bias that is not aligned
+    std::size_t bias_bytes_;    // of scratch, after the workspace, for a bias that is not aligned
     mutable std::mutex mutex_;  // the bias is part of the descriptor
 };
 

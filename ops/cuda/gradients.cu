@@ -29,7 +29,7 @@ struct Meant {
     }
 };
 
-Meant meant_by(const GradientRange& range, const Invocation& v, int rows) {
+Meant meant_by(const GradientRange& range, const KernelArgs& v, int rows) {
     return {{v.input<char>(rows), range.row_bytes}, range};
 }
 
@@ -103,7 +103,7 @@ KernelPtr make_measure_gradients(const MeasureGradients& op, KernelRequest& requ
     request.want_contiguous(0);
     return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_cuda_kernel(request, [op](const Queue& queue, const Invocation& v) {
+        return make_cuda_kernel(request, [op](const Queue& queue, const KernelArgs& v) {
             launch(queue, "measure_gradients", MeasureGradients::grains(op.range.range.elements()),
                    MeasureGrain<T>{meant_by(op.range, v, 1), op.order, v.input<T>(0), v.output<double>(0)});
         });
@@ -114,7 +114,7 @@ KernelPtr make_combine_measures(const CombineMeasures& op, KernelRequest& reques
     const ReducePlan plan = ReducePlan::make(1, request.in[0].numel(), false);
     return make_cuda_kernel(
         request,
-        [plan, order = op.order](const Queue& queue, const Invocation& v) {
+        [plan, order = op.order](const Queue& queue, const KernelArgs& v) {
             reduce(queue, "gradient_norm", plan, JoinMeasures{order, v.input<double>(0), v.output<double>(0)},
                    v.scratch);
         },
@@ -122,13 +122,13 @@ KernelPtr make_combine_measures(const CombineMeasures& op, KernelRequest& reques
 }
 
 KernelPtr make_clip_coefficient(const ClipCoefficient& op, KernelRequest& request) {
-    return make_cuda_kernel(request, [most = op.max_norm](const Queue& queue, const Invocation& v) {
+    return make_cuda_kernel(request, [most = op.max_norm](const Queue& queue, const KernelArgs& v) {
         launch(queue, "clip_coefficient", 1, MakeCoefficient{v.input<double>(0), most, v.output<double>(0)});
     });
 }
 
 KernelPtr make_judge_norm(const JudgeNorm& op, KernelRequest& request) {
-    return make_cuda_kernel(request, [refuses = op.refuses](const Queue& queue, const Invocation& v) {
+    return make_cuda_kernel(request, [refuses = op.refuses](const Queue& queue, const KernelArgs& v) {
         launch(queue, "judge_norm", 1, Judge{v.input<double>(0), refuses, v.step, v.output<StatusWord>(0)});
     });
 }
@@ -136,7 +136,7 @@ KernelPtr make_judge_norm(const JudgeNorm& op, KernelRequest& request) {
 KernelPtr make_scale_gradients(const ScaleGradients& op, KernelRequest& request) {
     return visit_float(op.name, request.out[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_cuda_kernel(request, [op](const Queue& queue, const Invocation& v) {
+        return make_cuda_kernel(request, [op](const Queue& queue, const KernelArgs& v) {
             launch(queue, "scale_gradients", op.range.range.elements(),
                    ScaleElement<T>{meant_by(op.range, v, 1), v.input<double>(0), v.output<T>(0)});
         });
@@ -146,7 +146,7 @@ KernelPtr make_scale_gradients(const ScaleGradients& op, KernelRequest& request)
 KernelPtr make_clamp_gradients(const ClampGradients& op, KernelRequest& request) {
     return visit_float(op.name, request.out[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_cuda_kernel(request, [op](const Queue& queue, const Invocation& v) {
+        return make_cuda_kernel(request, [op](const Queue& queue, const KernelArgs& v) {
             launch(queue, "clamp_gradients", op.range.range.elements(),
                    ClampElement<T>{meant_by(op.range, v, 0), static_cast<T>(op.limit), v.output<T>(0)});
         });

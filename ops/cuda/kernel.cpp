@@ -22,18 +22,18 @@ Extents::Extents(const KernelRequest& request, std::size_t scratch_bytes, bool s
     for (const TensorMeta& meta : request.out) out_.push_back(extent(meta));
 }
 
-std::span<const Touched> Extents::touched(const Invocation& invocation) const {
+std::span<const Touched> Extents::touched(const KernelArgs& args) const {
     thread_local std::vector<Touched> all;  // keeps its memory from call to call
     all.clear();
-    const std::size_t inputs = in_.size() * static_cast<std::size_t>(spans_shards_ ? invocation.shards : 1);
+    const std::size_t inputs = in_.size() * static_cast<std::size_t>(spans_shards_ ? args.shards : 1);
     for (std::size_t i = 0; i < inputs; ++i)
-        if (invocation.in[i] != nullptr) all.push_back({invocation.in[i], in_[i % in_.size()], false});
+        if (args.in[i] != nullptr) all.push_back({args.in[i], in_[i % in_.size()], false});
     for (std::size_t i = 0; i < out_.size(); ++i)
-        if (invocation.out[i] != nullptr) all.push_back({invocation.out[i], out_[i], true});
-    if (invocation.scratch != nullptr) all.push_back({invocation.scratch, scratch_, true});
-    if (invocation.step != nullptr) all.push_back({invocation.step, sizeof(StepState), false});
-    if (invocation.status != nullptr) all.push_back({invocation.status, sizeof(StatusWord), true});
-    if (invocation.agreed != nullptr) all.push_back({invocation.agreed, sizeof(StatusWord), false});
+        if (args.out[i] != nullptr) all.push_back({args.out[i], out_[i], true});
+    if (args.scratch != nullptr) all.push_back({args.scratch, scratch_, true});
+    if (args.step != nullptr) all.push_back({args.step, sizeof(StepState), false});
+    if (args.status != nullptr) all.push_back({args.status, sizeof(StatusWord), true});
+    if (args.agreed != nullptr) all.push_back({args.agreed, sizeof(StatusWord), false});
     return all;
 }
 

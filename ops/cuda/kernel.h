@@ -14,10 +14,10 @@ namespace lockstep::cuda {
 /// Bytes of every operand of a kernel, from its first element on.
 class Extents {
 public:
-    /// `spans_shards`: an invocation brings the inputs of every shard.
+    /// `spans_shards`: an args brings the inputs of every shard.
     Extents(const KernelRequest& request, std::size_t scratch_bytes, bool spans_shards);
-    /// What an invocation touches; valid until the next call on this thread.
-    std::span<const Touched> touched(const Invocation& invocation) const;
+    /// What an args touches; valid until the next call on this thread.
+    std::span<const Touched> touched(const KernelArgs& args) const;
 
 private:
     std::vector<std::size_t> in_, out_;
@@ -28,18 +28,17 @@ private:
 /// Whether what a kernel would change may be changed. `agreed`: null where it may in any case.
 LOCKSTEP_ELEMENT bool is_good(const StatusWord* agreed) { return agreed == nullptr || agreed->code == 0; }
 
-/// A kernel from a callable `void(const Queue&, const Invocation&)`. Call it when `request` is final.
+/// A kernel from a callable `void(const Queue&, const KernelArgs&)`. Call it when `request` is final.
 template <class F>
 std::unique_ptr<Kernel> make_cuda_kernel(const KernelRequest& request, F enqueue, std::size_t scratch_bytes = 0,
-                                         Span span = Span::shard) {
+                                         Reach reach = Reach::shard) {
     class CudaKernel final : public Kernel {
     public:
-        CudaKernel(const KernelRequest& made_for, F function, std::size_t bytes, Span reach)
-            : extents_(made_for, bytes, reach == Span::all_shards), enqueue_(std::move(function)), scratch_(bytes) {}
+        CudaKernel(const KernelRequest& made_for, F function, std::size_t bytes, Reach how_far)
+            : extents_(made_for, bytes, how_far == Reach::all_shards), enqueue_(std::move(function)), scratch_(bytes) {}
         std::size_t scratch_bytes() const override { return scratch_; }
-        void run(const Invocation& invocation) const override {
-            enqueue_(Queue{static_cast<cudaStream_t>(invocation.launch.native), extents_.touched(invocation)},
-                     invocation);
+        void run(const KernelArgs& args) const override {
+            enqueue_(Queue{static_cast<cudaStream_t>(args.launch.native), extents_.touched(args)}, args);
         }
 
     private:
@@ -47,7 +46,7 @@ std::unique_ptr<Kernel> make_cuda_kernel(const KernelRequest& request, F enqueue
         F enqueue_;
         std::size_t scratch_;
     };
-    return std::make_unique<CudaKernel>(request, std::move(enqueue), scratch_bytes, span);
+    return std::make_unique<CudaKernel>(request, std::move(enqueue), scratch_bytes, reach);
 }
 
 /// Throws InvalidArgument: `dtype` is not among those that `operation` computes on CUDA devices.

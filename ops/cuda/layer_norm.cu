@@ -7,7 +7,7 @@ namespace lockstep::cuda {
 
 namespace {
 
-/// Rows of `size` elements, one behind the other.
+/// Rows of `size` elements, one after the other.
 struct LayerRows {
     std::int64_t rows = 1, size = 1;
 
@@ -157,7 +157,7 @@ KernelPtr make_layer_norm_forward(const LayerNormForward& op, KernelRequest& req
         const std::size_t of_rows = whole_lines(static_cast<std::size_t>(layer.rows) * sizeof(T));
         return make_cuda_kernel(
             request,
-            [layer, plan, of_rows, eps = op.eps](const Queue& queue, const Invocation& v) {
+            [layer, plan, of_rows, eps = op.eps](const Queue& queue, const KernelArgs& v) {
                 auto* const scratch = static_cast<char*>(v.scratch);
                 T* const mean = v.out[1] != nullptr ? v.output<T>(1) : reinterpret_cast<T*>(scratch);
                 T* const deviation = v.out[2] != nullptr ? v.output<T>(2) : reinterpret_cast<T*>(scratch + of_rows);
@@ -180,7 +180,7 @@ KernelPtr make_layer_norm_backward_data(const LayerNormBackwardData& op, KernelR
         const std::size_t of_rows = whole_lines(static_cast<std::size_t>(layer.rows) * sizeof(SumPair));
         return make_cuda_kernel(
             request,
-            [layer, plan, of_rows](const Queue& queue, const Invocation& v) {
+            [layer, plan, of_rows](const Queue& queue, const KernelArgs& v) {
                 auto* const sums = static_cast<SumPair*>(v.scratch);
                 reduce(queue, "layer_norm_row_gradients", plan,
                        RowGradients<T>{layer.size, v.input<T>(0), v.input<T>(1), v.input<T>(2), v.input<T>(3),
@@ -202,7 +202,7 @@ KernelPtr make_layer_norm_backward_weights(const LayerNormBackwardWeights& op, K
         using T = decltype(zero);
         return make_cuda_kernel(
             request,
-            [layer, plan](const Queue& queue, const Invocation& v) {
+            [layer, plan](const Queue& queue, const KernelArgs& v) {
                 reduce(queue, "layer_norm_backward_weights", plan,
                        WeightGradients<T>{layer.size, v.input<T>(0), v.input<T>(1), v.input<T>(2), v.input<T>(3),
                                           v.output<T>(0), v.output<T>(1)},

@@ -113,7 +113,7 @@ KernelPtr make_nll_forward(const NllForward& op, KernelRequest& request) {
         rows.ignore_index = op.ignore_index;
         return make_cuda_kernel(
             request,
-            [rows, plan](const Queue& queue, const Invocation& v) {
+            [rows, plan](const Queue& queue, const KernelArgs& v) {
                 NllRows<T> bound = rows;
                 bound.log_probabilities = v.input<T>(0);
                 bound.target = v.input<std::int64_t>(1);
@@ -138,7 +138,7 @@ KernelPtr make_nll_backward(const NllBackward& op, KernelRequest& request) {
                                             nullptr,         request.in[1].strides[0],
                                             nullptr,         request.has_in(2) ? request.in[2].strides[0] : 0,
                                             op.ignore_index, d.shape[1]};
-        return make_cuda_kernel(request, [element, count = d.numel()](const Queue& queue, const Invocation& v) {
+        return make_cuda_kernel(request, [element, count = d.numel()](const Queue& queue, const KernelArgs& v) {
             NllBackwardElement<T> bound = element;
             bound.d = v.output<T>(0);
             bound.gradient = v.input<T>(0);
@@ -152,7 +152,7 @@ KernelPtr make_nll_backward(const NllBackward& op, KernelRequest& request) {
 KernelPtr make_check_finite(const CheckFinite& op, KernelRequest& request) {
     return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_cuda_kernel(request, [](const Queue& queue, const Invocation& v) {
+        return make_cuda_kernel(request, [](const Queue& queue, const KernelArgs& v) {
             launch(queue, "check_finite", 1,
                    CheckFiniteElement<T>{v.input<T>(0), v.output<T>(0), v.status, v.step, v.shard});
         });

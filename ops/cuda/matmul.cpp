@@ -38,7 +38,7 @@ KernelPtr make_matmul(const MatMul& op, KernelRequest& request) {
     const auto gemm = product(op.name, request, a, b, y.shape.dims() == 3 ? y.shape[0] : 1, false);
     return make_cuda_kernel(
         request,
-        [gemm](const Queue& queue, const Invocation& v) {
+        [gemm](const Queue& queue, const KernelArgs& v) {
             gemm->run(queue, v.launch.device, v.in[0], v.in[1], v.out[0], nullptr, v.scratch);
         },
         gemm->scratch_bytes());
@@ -54,7 +54,7 @@ KernelPtr make_linear_forward(const LinearForward& op, KernelRequest& request) {
     const auto gemm = product(operation_name(op), request, x, transposed(weight), 1, bias);
     return make_cuda_kernel(
         request,
-        [gemm](const Queue& queue, const Invocation& v) {
+        [gemm](const Queue& queue, const KernelArgs& v) {
             gemm->run(queue, v.launch.device, v.in[0], v.in[1], v.out[0], v.in[2], v.scratch);
         },
         gemm->scratch_bytes());
@@ -66,7 +66,7 @@ KernelPtr make_linear_backward_data(const LinearBackwardData& op, KernelRequest&
     const auto gemm = product(op.name, request, dy, weight, 1, false);
     return make_cuda_kernel(
         request,
-        [gemm](const Queue& queue, const Invocation& v) {
+        [gemm](const Queue& queue, const KernelArgs& v) {
             gemm->run(queue, v.launch.device, v.in[0], v.in[1], v.out[0], nullptr, v.scratch);
         },
         gemm->scratch_bytes());
@@ -84,7 +84,7 @@ KernelPtr make_linear_backward_weights(const LinearBackwardWeights& op, KernelRe
     const std::size_t scratch = std::max(gemm->scratch_bytes(), bias ? channel_sums_scratch(rows) : 0);
     return make_cuda_kernel(
         request,
-        [gemm, bias, rows, dtype](const Queue& queue, const Invocation& v) {
+        [gemm, bias, rows, dtype](const Queue& queue, const KernelArgs& v) {
             gemm->run(queue, v.launch.device, v.in[1], v.in[0], v.out[0], nullptr, v.scratch);
             if (bias) channel_sums(queue, dtype, rows, v.in[1], v.out[1], v.scratch);
         },

@@ -96,13 +96,13 @@ KernelPtr make_reorder(const Reorder& /*op*/, KernelRequest& request) {
     if (from_dtype == to.dtype)
         return visit_size(to.dtype, [&](auto zero) -> KernelPtr {
             using T = decltype(zero);
-            return make_cuda_kernel(request, [index](const Queue& queue, const Invocation& v) {
+            return make_cuda_kernel(request, [index](const Queue& queue, const KernelArgs& v) {
                 launch(queue, "reorder", index.count, CopyElement<T>{index, v.output<T>(0), v.input<T>(0)});
             });
         });
     return visit_dtype(to.dtype, [&](auto zero) -> KernelPtr {
         using T = decltype(zero);
-        return make_cuda_kernel(request, [index, from_dtype](const Queue& queue, const Invocation& v) {
+        return make_cuda_kernel(request, [index, from_dtype](const Queue& queue, const KernelArgs& v) {
             launch(queue, "reorder", index.count, ConvertElement<T>{index, v.output<T>(0), v.in[0], from_dtype});
         });
     });
@@ -115,7 +115,7 @@ KernelPtr make_fill(const Fill& op, KernelRequest& request) {
     return visit_dtype(to.dtype, [&](auto zero) -> KernelPtr {
         using T = decltype(zero);
         const T value = Narrow<T>::from(op.value);
-        return make_cuda_kernel(request, [index, value](const Queue& queue, const Invocation& v) {
+        return make_cuda_kernel(request, [index, value](const Queue& queue, const KernelArgs& v) {
             launch(queue, "fill", index.count, FillElement<T>{index, v.output<T>(0), value});
         });
     });
@@ -136,7 +136,7 @@ KernelPtr make_cat(const Cat& op, KernelRequest& request) {
             pieces.push_back({make_index(from.shape, strides, Order::memory), offset});
             offset += from.shape[op.dim] * to.strides[op.dim];
         }
-        return make_cuda_kernel(request, [pieces = std::move(pieces)](const Queue& queue, const Invocation& v) {
+        return make_cuda_kernel(request, [pieces = std::move(pieces)](const Queue& queue, const KernelArgs& v) {
             for (std::size_t i = 0; i < pieces.size(); ++i)
                 launch(queue, "cat", pieces[i].index.count,
                        CopyElement<T>{pieces[i].index, v.output<T>(0) + pieces[i].offset,

@@ -10,7 +10,7 @@ namespace lockstep::cuda {
 
 namespace {
 
-Rows rows_of(const Invocation& v, int input, std::size_t row_bytes) { return {v.input<char>(input), row_bytes}; }
+Rows rows_of(const KernelArgs& v, int input, std::size_t row_bytes) { return {v.input<char>(input), row_bytes}; }
 
 // ---- by a rule --------------------------------------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ KernelPtr make_fused_update(const FusedUpdate<Rule>& op, KernelRequest& request)
         const auto parameters = static_cast<std::int64_t>(op.range.last - op.range.first);
         return make_cuda_kernel(
             request,
-            [range = op.range, given = op.states, parameters](const Queue& queue, const Invocation& v) {
+            [range = op.range, given = op.states, parameters](const Queue& queue, const KernelArgs& v) {
                 const Rows rows = rows_of(v, 1, sizeof(RowWith<typename Rule::Options>));
                 auto* factors = static_cast<Factors*>(v.scratch);
                 launch(queue, "update_factors", parameters, MakeFactors<T, Rule>{rows, range.first, factors});
@@ -155,7 +155,7 @@ KernelPtr make_read_rows(const ReadRows& op, KernelRequest& request) {
     return visit_float(op.name, request.out[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         const bool scalar = request.out[0].shape.empty();
-        return make_cuda_kernel(request, [op, scalar](const Queue& queue, const Invocation& v) {
+        return make_cuda_kernel(request, [op, scalar](const Queue& queue, const KernelArgs& v) {
             launch(queue, "read_rows", scalar ? 1 : op.range.elements(),
                    ReadRow<T>{rows_of(v, 0, op.row_bytes), op.range, op.offset, op.number, scalar, v.output<T>(0)});
         });
@@ -166,7 +166,7 @@ KernelPtr make_store_range(const StoreRange& op, KernelRequest& request) {
     request.want_all_contiguous();
     return visit_float(op.name, request.out[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_cuda_kernel(request, [op](const Queue& queue, const Invocation& v) {
+        return make_cuda_kernel(request, [op](const Queue& queue, const KernelArgs& v) {
             launch(queue, "store_range", op.range.elements(),
                    StoreElement<T>{rows_of(v, 0, op.row_bytes), op.range, v.agreed, v.input<T>(1), v.output<T>(0)});
         });
@@ -175,13 +175,13 @@ KernelPtr make_store_range(const StoreRange& op, KernelRequest& request) {
 
 KernelPtr make_store_rows(const StoreRows& op, KernelRequest& request) {
     return make_cuda_kernel(
-        request, [row_bytes = op.row_bytes, bytes = request.in[0].numel()](const Queue& queue, const Invocation& v) {
+        request, [row_bytes = op.row_bytes, bytes = request.in[0].numel()](const Queue& queue, const KernelArgs& v) {
             launch(queue, "store_rows", bytes, StoreRowByte{row_bytes, v.input<char>(0), v.output<char>(0)});
         });
 }
 
 KernelPtr make_count_updates(const CountUpdates& op, KernelRequest& request) {
-    return make_cuda_kernel(request, [op](const Queue& queue, const Invocation& v) {
+    return make_cuda_kernel(request, [op](const Queue& queue, const KernelArgs& v) {
         for (std::size_t first = 0; first < op.parameters.size(); first += most) {
             CountUpdate count{};
             const std::size_t number = std::min<std::size_t>(most, op.parameters.size() - first);

@@ -108,7 +108,7 @@ KernelPtr make_max_pool2d_forward(const MaxPool2dForward& op, KernelRequest& req
     y.channels_last = x.channels_last;
     return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_cuda_kernel(request, [x, y, g = op.geometry](const Queue& queue, const Invocation& v) {
+        return make_cuda_kernel(request, [x, y, g = op.geometry](const Queue& queue, const KernelArgs& v) {
             launch(queue, "max_pool2d_forward", y.n * y.c * y.h * y.w,
                    PoolElement<T>{{x}, {y}, g, v.input<T>(0), v.output<T>(0), v.output<std::uint8_t>(1)});
         });
@@ -128,7 +128,7 @@ KernelPtr make_max_pool2d_backward(const MaxPool2dBackward& op, KernelRequest& r
     dx.channels_last = where.channels_last;
     return visit_float(operation_name(op), request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_cuda_kernel(request, [dx, where, masked, g = op.geometry](const Queue& queue, const Invocation& v) {
+        return make_cuda_kernel(request, [dx, where, masked, g = op.geometry](const Queue& queue, const KernelArgs& v) {
             launch(queue, "max_pool2d_backward", dx.n * dx.c * dx.h * dx.w,
                    UnpoolElement<T>{{dx},
                                     {where},

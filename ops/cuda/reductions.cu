@@ -82,7 +82,7 @@ KernelPtr sum_kernel(const Sum& op, KernelRequest& request) {
                                  index_of(split.reduced, split.reduced_strides), nullptr, nullptr};
     return make_cuda_kernel(
         request,
-        [functor, plan](const Queue& queue, const Invocation& v) {
+        [functor, plan](const Queue& queue, const KernelArgs& v) {
             SumElements<T> bound = functor;
             bound.x = v.input<T>(0);
             bound.y = v.output<T>(0);
@@ -175,7 +175,7 @@ struct SumExponentials {
     StridedIndex<1> kept;
     std::int64_t stride;
     const T* x;
-    T* largest;  // (outputs), and behind it the sums, or their logarithms (outputs)
+    T* largest;  // (outputs), and after it the sums, or their logarithms (outputs)
     std::int64_t outputs;
 
     LOCKSTEP_ELEMENT Value zero() const { return {-std::numeric_limits<T>::infinity(), 0}; }
@@ -276,7 +276,7 @@ KernelPtr softmax_forward(const SoftmaxForward<logarithm>& op, KernelRequest& re
     const std::size_t rows = aligned(2 * static_cast<std::size_t>(plan.outputs) * sizeof(T));
     return make_cuda_kernel(
         request,
-        [sums, plan, index, rows](const Queue& queue, const Invocation& v) {
+        [sums, plan, index, rows](const Queue& queue, const KernelArgs& v) {
             SumExponentials<T, logarithm> bound = sums;
             bound.x = v.input<T>(0);
             bound.largest = static_cast<T*>(v.scratch);
@@ -305,7 +305,7 @@ KernelPtr softmax_backward(const SoftmaxBackward<logarithm>& op, KernelRequest& 
     const std::size_t rows = aligned(static_cast<std::size_t>(plan.outputs) * sizeof(T));
     return make_cuda_kernel(
         request,
-        [sums, plan, index, rows](const Queue& queue, const Invocation& v) {
+        [sums, plan, index, rows](const Queue& queue, const KernelArgs& v) {
             SumRows<T, logarithm> bound = sums;
             bound.dy = v.input<T>(0);
             bound.y = v.input<T>(1);
@@ -335,7 +335,7 @@ KernelPtr make_squared_error_forward(const SquaredErrorForward& op, KernelReques
         using T = decltype(zero);
         return make_cuda_kernel(
             request,
-            [index, plan](const Queue& queue, const Invocation& v) {
+            [index, plan](const Queue& queue, const KernelArgs& v) {
                 reduce(queue, "squared_error", plan,
                        SumSquaredError<T>{index, v.input<T>(0), v.input<T>(1), v.output<T>(0)}, v.scratch);
             },
@@ -355,7 +355,7 @@ KernelPtr make_argmax(const ArgMax& op, KernelRequest& request) {
         using T = decltype(zero);
         return make_cuda_kernel(
             request,
-            [kept, plan, stride = x.strides[op.dim]](const Queue& queue, const Invocation& v) {
+            [kept, plan, stride = x.strides[op.dim]](const Queue& queue, const KernelArgs& v) {
                 reduce(queue, "argmax", plan, FindLargest<T>{kept, stride, v.input<T>(0), v.output<std::int64_t>(0)},
                        v.scratch);
             },

@@ -103,7 +103,7 @@ KernelPtr make_tree_sum(const TreeSum& op, KernelRequest& request) {
     return visit_float(op.name, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [joins, accumulate = op.accumulate, commits = op.commits(),
-                                          elements = request.in[0].numel()](const Queue& queue, const Invocation& v) {
+                                          elements = request.in[0].numel()](const Queue& queue, const KernelArgs& v) {
             TreeSumElement<T> element{};
             for (int i = 0; i < joins.parts; ++i) element.parts[i] = v.input<T>(i);
             element.joins = joins;
@@ -117,7 +117,7 @@ KernelPtr make_tree_sum(const TreeSum& op, KernelRequest& request) {
 
 KernelPtr make_agree_status(const AgreeStatus& /*op*/, KernelRequest& request) {
     return make_cuda_kernel(request,
-                            [shards = static_cast<int>(request.in.size())](const Queue& queue, const Invocation& v) {
+                            [shards = static_cast<int>(request.in.size())](const Queue& queue, const KernelArgs& v) {
                                 for (int first = 0; first == 0 || first < shards; first += most) {
                                     Agree agree{};
                                     agree.count = std::min(most, shards - first);
@@ -130,19 +130,19 @@ KernelPtr make_agree_status(const AgreeStatus& /*op*/, KernelRequest& request) {
 }
 
 KernelPtr make_forget_skip(const ForgetSkip& /*op*/, KernelRequest& request) {
-    return make_cuda_kernel(request, [](const Queue& queue, const Invocation& v) {
+    return make_cuda_kernel(request, [](const Queue& queue, const KernelArgs& v) {
         launch(queue, "forget_skip", 1, Forget{v.output<StatusWord>(0)});
     });
 }
 
 KernelPtr make_advance_step(const AdvanceStep& op, KernelRequest& request) {
-    return make_cuda_kernel(request, [whole = op.whole_step](const Queue& queue, const Invocation& v) {
+    return make_cuda_kernel(request, [whole = op.whole_step](const Queue& queue, const KernelArgs& v) {
         launch(queue, "advance_step", 1, Advance{v.agreed, v.output<StepState>(0), whole});
     });
 }
 
 KernelPtr make_take_over(const TakeOver& /*op*/, KernelRequest& request) {
-    return make_cuda_kernel(request, [bytes = request.in[0].numel()](const Queue& queue, const Invocation& v) {
+    return make_cuda_kernel(request, [bytes = request.in[0].numel()](const Queue& queue, const KernelArgs& v) {
         launch(queue, "take_over", bytes, TakeOverByte{v.agreed, v.input<std::uint8_t>(0), v.output<std::uint8_t>(0)});
     });
 }

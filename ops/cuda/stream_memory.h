@@ -7,7 +7,7 @@
 
 namespace lockstep::cuda {
 
-/// Freed behind what the stream was given until then. The stream's device is current.
+/// Freed after what the stream was given until then. The stream's device is current.
 class StreamMemory {
 public:
     StreamMemory(cudaStream_t stream, std::size_t bytes) : stream_(stream) {

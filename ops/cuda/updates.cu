@@ -90,7 +90,7 @@ void combine_levels(const Queue& queue, const char* name, std::int64_t threads, 
 }
 
 KernelPtr make_increment_counter(const IncrementCounter& /*op*/, KernelRequest& request) {
-    return make_cuda_kernel(request, [](const Queue& queue, const Invocation& v) {
+    return make_cuda_kernel(request, [](const Queue& queue, const KernelArgs& v) {
         launch(queue, "increment_counter", 1, IncrementElement{v.agreed, v.output<std::int64_t>(0)});
     });
 }
@@ -106,7 +106,7 @@ KernelPtr make_sum_over_shards(const SumOverShards& op, KernelRequest& request) 
             scratch = std::max(scratch, group_bytes<T>(op.name, request.shards, count));
         return make_cuda_kernel(
             request,
-            [elements](const Queue& queue, const Invocation& v) {
+            [elements](const Queue& queue, const KernelArgs& v) {
                 const std::size_t tensors = elements.size();
                 for (std::size_t t = 0; t < tensors; ++t)
                     combine_levels<T>(
@@ -117,7 +117,7 @@ KernelPtr make_sum_over_shards(const SumOverShards& op, KernelRequest& request) 
                             return SumShards<T>{shards, out};
                         });
             },
-            scratch, Span::all_shards);
+            scratch, Reach::all_shards);
     });
 }
 
@@ -128,7 +128,7 @@ KernelPtr make_batch_norm_pool_stats(const BatchNormPoolStats& op, KernelRequest
         using T = decltype(zero);
         return make_cuda_kernel(
             request,
-            [elements, first_only = op.first_only](const Queue& queue, const Invocation& v) {
+            [elements, first_only = op.first_only](const Queue& queue, const KernelArgs& v) {
                 const std::int64_t channels = (elements - 1) / 2;
                 combine_levels<T>(
                     queue, "batch_norm_pool_stats", channels, elements, first_only ? 1 : v.shards,
@@ -137,7 +137,7 @@ KernelPtr make_batch_norm_pool_stats(const BatchNormPoolStats& op, KernelRequest
                         return PoolShards<T>{shards, out, channels};
                     });
             },
-            group_bytes<T>(op.name, request.shards, elements), Span::all_shards);
+            group_bytes<T>(op.name, request.shards, elements), Reach::all_shards);
     });
 }
 

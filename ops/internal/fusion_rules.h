@@ -1,4 +1,4 @@
-// Which operations can be done along with the one before them. Whoever holds a program (parallel/internal/fusion.h)
+// Which operations can be done along with the one before them. Whoever holds a program (parallel/program/fusion.h)
 // says which records are neighbours; only the rules here know what they do.
 #pragma once
 

@@ -14,7 +14,7 @@ struct BatchNormStats {
 /// in: stats (2C + 1); out: stats (2C + 1)
 struct BatchNormPoolStats {
     static constexpr const char* name = "batch_norm_pool_stats";
-    static constexpr Span span = Span::all_shards;
+    static constexpr Reach reach = Reach::all_shards;
     bool first_only;
 };
 /// in: x, stats (2C + 1), weight (C) or undefined (1), bias (C) or undefined (0); out: y = (x - mean) / sqrt(M2 / count

@@ -20,7 +20,7 @@ namespace lockstep {
 ///         const Tensor &x = call[0], &weight = call[1];
 ///
 /// This is the one place through which all of them come, with the name of the function: whatever is to be done to
-/// operands by function, such as computing some in a narrower dtype (autocast), belongs here, behind the checks of
+/// operands by function, such as computing some in a narrower dtype (autocast), belongs here, after the checks of
 /// each tensor and before those of them together.
 class Prologue {
 public:

@@ -9,7 +9,7 @@ namespace lockstep {
 /// in: n tensors, contiguous f32 or f64; out: their n sums, equal on all shards
 struct SumOverShards {
     static constexpr const char* name = "sum_over_shards";
-    static constexpr Span span = Span::all_shards;
+    static constexpr Reach reach = Reach::all_shards;
 };
 
 }  // namespace lockstep

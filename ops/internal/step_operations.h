@@ -30,14 +30,14 @@ struct AgreeStatus {
     static constexpr const char* name = "agree_status";
 };
 
-/// Ends a step that may have been skipped: the next one goes on as behind a good one. Any other status stays.
+/// Ends a step that may have been skipped: the next one goes on as after a good one. Any other status stays.
 /// out: the agreed word of a device, in place
 struct ForgetSkip {
     static constexpr const char* name = "forget_skip";
 };
 
-/// Counts a finished step in a device's StepState (u8 bytes), when the step is good: the micro-step, or the step (the
-/// micro-step then starts at 0).
+/// Counts a finished step in a device's StepState (u8 bytes), when the step is good: the microbatch, or the step (the
+/// microbatch then starts at 0).
 /// out: StepState, in place
 struct AdvanceStep {
     static constexpr const char* name = "advance_step";

@@ -1,3 +1,4 @@
+#include "lockstep/parallel/comm/note_failure.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -9,7 +10,6 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "lockstep/parallel/comm/note_failure.h"
 #include "lockstep/parallel/comm/store/sockets.h"
 
 namespace lockstep {

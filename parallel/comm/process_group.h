@@ -29,7 +29,7 @@ class WorkState;
 
 struct ProcessGroupOptions {
     /// "shm" (shared memory on each host, gloo between hosts), "gloo", "mpi", "nccl" (collectives on tensors of GPUs,
-    /// one GPU a rank; everything else as shm); empty: shm.
+    /// one GPU per rank; everything else as shm); empty: shm.
     std::string backend = {};
     /// How the processes find each other.
     RendezvousOptions rendezvous = {};
@@ -45,7 +45,7 @@ struct ProcessGroupBackend {
 };
 std::vector<ProcessGroupBackend> process_group_backends();
 /// Why a backend cannot be used on this machine ("it was not built in; ...", "there is no GPU: no CUDA driver"); empty
-/// where it can. Asks the CUDA driver, where the backend needs it: do not fork behind it. Throws InvalidArgument for a
+/// where it can. Asks the CUDA driver, where the backend needs it: do not fork after it. Throws InvalidArgument for a
 /// name that is none.
 std::string why_unusable(std::string_view backend);
 /// Throws InvalidArgument where it cannot be used, as a group of that backend does.
@@ -58,7 +58,7 @@ void require_usable(std::string_view backend);
 /// Collectives are called by all ranks in the same order, with the same shapes, dtypes and roots (LOCKSTEP_DEBUG=detail
 /// compares them and names the ranks that differ). They run in the order of the calls, one after another; messages pass
 /// them by. Tensors lie on the host, on virtual CPU devices, whose work so far is waited for, or on GPUs, where an
-/// operation comes behind what their streams were given so far, and what they are given behind it sees the result
+/// operation comes after what their streams were given so far, and what they are given after it sees the result
 /// (`nccl` moves them between GPUs, the others through pinned memory; docs/collectives.md). They need not be
 /// contiguous, and a write to them counts as any other (Tensor::version). A group of one rank has nobody to talk to:
 /// its collectives copy what there is to copy.
@@ -66,7 +66,7 @@ void require_usable(std::string_view backend);
 /// All operations throw, with nothing sent, InvalidArgument for tensors that are undefined, traced, or followed by
 /// the tape where they are written (write them inside NoGrad), for those that share memory where that cannot be, for
 /// shapes and dtypes that don't fit, for a mean of booleans and for ranks that are not there; and CommunicationError
-/// when the operation cannot be finished. Behind that the group is dead: every later operation throws.
+/// when the operation cannot be finished. Afterwards the group is unusable: every later operation throws.
 class ProcessGroup {
 public:
     /// An operation on its way. May be copied, outlive the group, and be destroyed before the operation is done. The
@@ -146,7 +146,7 @@ public:
     /// `in` is cut along dimension 0 into equal parts; part r goes to rank r, what comes from there is part r of `out`.
     void all_to_all(const Tensor& out, const Tensor& in);
     Work all_to_all_async(const Tensor& out, const Tensor& in);
-    /// The parts have `out_rows` and `in_rows` rows: one number a rank.
+    /// The parts have `out_rows` and `in_rows` rows: one number per rank.
     void all_to_all(const Tensor& out, const Tensor& in, const std::vector<std::int64_t>& out_rows,
                     const std::vector<std::int64_t>& in_rows);
     Work all_to_all_async(const Tensor& out, const Tensor& in, const std::vector<std::int64_t>& out_rows,

@@ -1,3 +1,5 @@
+#include "lockstep/parallel/comm/process_place.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -5,7 +7,6 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "lockstep/parallel/comm/process_place.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/environment.h"
 

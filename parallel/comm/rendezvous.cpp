@@ -30,7 +30,7 @@ using Milliseconds = Store::Milliseconds;
 constexpr Milliseconds time_to_leave(5000);
 /// Why the job has not come together.
 constexpr Milliseconds time_to_hear(300);
-/// The key that all wait for. It says that all have come or, behind `given_up`, why the job has failed.
+/// The key that all wait for. It says that all have come or, after `given_up`, why the job has failed.
 constexpr std::string_view verdict = "verdict", complete = "complete", given_up = "! ";
 /// How many have come.
 constexpr std::string_view arrivals = "arrivals";
@@ -41,7 +41,7 @@ constexpr std::string_view stranger = "stranger";
 constexpr std::string_view prefix = "lockstep/";
 /// How many of the ranks that have not come are named.
 constexpr std::size_t most_to_name = 16;
-/// Where torchrun's agent holds a port, rank 0 takes one of so many behind it.
+/// Where torchrun's agent holds a port, rank 0 takes one of so many after it.
 constexpr int ports_to_try = 16;
 
 /// "tcp://host:port?rank=0&world_size=2" in parts.

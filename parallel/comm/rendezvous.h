@@ -15,7 +15,7 @@ class JobFailure;
 
 struct RendezvousOptions {
     /// "env://": as `process_place` says; "tcp://HOST:PORT" and "file:///PATH": rank and world size are given below, by
-    /// "?rank=R&world_size=N" behind, or by the environment.
+    /// "?rank=R&world_size=N" after it, or by the environment.
     std::string init_method = "env://";
     std::optional<int> rank = {}, world_size = {};
     Store::Milliseconds timeout = Store::default_timeout;

@@ -1,7 +1,10 @@
 // A batch that is cut and on its devices already: what the loader hands to `step`.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "lockstep/runtime/placement.h"
@@ -15,7 +18,7 @@ namespace lockstep {
 class ShardedTensor {
 public:
     ShardedTensor() = default;
-    /// `ready`: one event a shard, recorded behind the work that fills it; empty when everything is there.
+    /// `ready`: one event per shard, recorded after the work that fills it; empty when everything is there.
     ShardedTensor(BatchCut cut, std::vector<Tensor> shards, std::shared_ptr<std::vector<Event>> ready = nullptr)
         : ShardedTensor(cut, std::move(shards), std::move(ready), {0, cut.present}) {}
     /// `held`: the shards of this process, of those present. Throws InvalidArgument where there is not one tensor (and
@@ -28,7 +31,7 @@ public:
     int shards() const { return static_cast<int>(shards_.size()); }
     ShardRange held() const { return held_; }
     const Tensor& shard(int i) const { return shards_[static_cast<std::size_t>(i)]; }
-    /// Event behind which shard `i` is there, or null.
+    /// Event after which shard `i` is there, or null.
     const Event* ready(int i) const { return ready_ ? &(*ready_)[static_cast<std::size_t>(i)] : nullptr; }
     /// All rows that this process holds as one tensor on the host. Waits for them.
     Tensor gathered() const;
@@ -39,5 +42,8 @@ private:
     std::shared_ptr<std::vector<Event>> ready_;
     ShardRange held_;
 };
+
+/// An input of a step: a whole batch, or one cut already.
+using BatchInput = std::variant<Tensor, ShardedTensor>;
 
 }  // namespace lockstep

@@ -31,28 +31,28 @@ TensorMeta meta_of(const BatchInput& input, std::size_t number) {
     return TensorMeta::contiguous(whole.dtype(), whole.shape(), true);
 }
 
-/// Calls `visit` for every shard whose program reads `input`, with its place there and the stream of its lane.
+/// Calls `visit` for every shard whose program reads `input`, with its memory there and the stream of its lane.
 template <class Visit>
-void for_wanted(const EngineContext& context, const PlacedProgram& program, std::size_t input, Visit&& visit) {
+void for_wanted(const EngineParts& parts, const ScheduledProgram& program, std::size_t input, Visit&& visit) {
     const BatchProgram& batch = program.batch();
     for (int shard = batch.held.first; shard < batch.held.last; ++shard)
         if (const Operand& wanted = batch.of(shard).inputs[input]; wanted.buffer)
-            visit(shard, program.memory().place(shard, wanted), context.compute(context.lane_of(shard)));
+            visit(shard, program.memory().ref(shard, wanted), parts.topology.compute(shard));
 }
 
-void copy_recorded(const EngineContext& context, Stream& lane, void* to, Device to_device, const void* from,
+void copy_recorded(const EngineParts& parts, Stream& lane, void* to, Device to_device, const void* from,
                    Device from_device, std::size_t bytes) {
     const auto copy = [&] { lane.copy(to, to_device, from, from_device, bytes); };
-    if (context.recorder)
-        context.recorder->around(lane, SpanKind::input, false, "copy", copy, [](auto&& call) { call(); });
+    if (parts.recorder)
+        parts.recorder->around(lane, SpanKind::input, false, "copy", copy, [](auto&& call) { call(); });
     else
         copy();
 }
 
 }  // namespace
 
-BatchInputs::BatchInputs(const EngineContext& context, const std::vector<BatchInput>& inputs, bool own_rows)
-    : context_(context), inputs_(inputs) {
+BatchInputs::BatchInputs(const EngineParts& parts, const std::vector<BatchInput>& inputs, bool own_rows)
+    : parts_(parts), inputs_(inputs) {
     if (inputs.empty())
         throw InvalidArgument("there is no tensor among the inputs: nothing can be scattered; pass one");
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -70,23 +70,23 @@ BatchInputs::BatchInputs(const EngineContext& context, const std::vector<BatchIn
         if (std::holds_alternative<ShardedTensor>(inputs[i]) != cut_already)
             throw InvalidArgument(fmt::format(
                 "input {} holds rows of this process alone and another one those of all; give all in one way", i));
-    cut_ = own_rows && !cut_already ? cut_own_rows(metas_[0].shape[0], context.shards, context.held, context.rank())
-                                    : cut_batch(metas_[0].shape[0], context.shards);
+    cut_ = own_rows && !cut_already
+               ? cut_own_rows(metas_[0].shape[0], parts.topology.shards, parts.topology.held, parts.topology.rank)
+               : cut_batch(metas_[0].shape[0], parts.topology.shards);
     for (std::size_t i = 0; i < inputs.size(); ++i)
         if (const auto* cut = std::get_if<ShardedTensor>(&inputs[i])) {
-            if (cut->cut().shards != context.shards)
+            if (cut->cut().shards != parts.topology.shards)
                 throw InvalidArgument(
                     fmt::format("input {} was cut in {} shards, the model has {}; make the loader from this model", i,
-                                cut->cut().shards, context.shards));
-            const ShardRange held = context.held.among(cut->cut().present);
+                                cut->cut().shards, parts.topology.shards));
+            const ShardRange held = parts.topology.held.among(cut->cut().present);
             if (!(cut->held() == held))
                 throw InvalidArgument(
                     fmt::format("input {} holds shards {} to {}, this process computes {} to {}; make the loader from "
                                 "this model",
                                 i, cut->held().first, cut->held().last - 1, held.first, held.last - 1));
             for (int shard = held.first; shard < held.last; ++shard) {
-                const Device device =
-                    context.devices[context.lanes[static_cast<std::size_t>(context.lane_of(shard))].device];
+                const Device device = parts.topology.device_of(shard);
                 if (cut->shard(shard).device() != device)
                     throw InvalidArgument(
                         fmt::format("input {}: shard {} is on {}, the model has it on {}; "
@@ -117,7 +117,7 @@ void BatchInputs::stage(InFlight& in_flight, int slot) {
     }
 }
 
-void BatchInputs::scatter(const PlacedProgram& program, const Instance& instance) const {
+void BatchInputs::scatter(const ScheduledProgram& program, const Instance& instance) const {
     for (std::size_t i = 0; i < inputs_.size(); ++i)
         if (const auto* cut = std::get_if<ShardedTensor>(&inputs_[i]))
             scatter_cut(*cut, i, program, instance);
@@ -125,27 +125,27 @@ void BatchInputs::scatter(const PlacedProgram& program, const Instance& instance
             scatter_whole(sources_[i], i, program, instance);
 }
 
-void BatchInputs::scatter_whole(const Source& source, std::size_t input, const PlacedProgram& program,
+void BatchInputs::scatter_whole(const Source& source, std::size_t input, const ScheduledProgram& program,
                                 const Instance& instance) const {
     const Device device = source.tensor.device();
     const BatchCut& cut = program.batch().cut;
     const std::size_t row_bytes = metas_[input].bytes() / static_cast<std::size_t>(cut.rows);
-    for_wanted(context_, program, input, [&](int shard, const PlaceRef& place, Stream& lane) {
+    for_wanted(parts_, program, input, [&](int shard, const MemoryRef& ref, Stream& lane) {
         if (!device.is_host()) {
             lane.wait(Stream::of(device));
             source.tensor.impl()->storage->buffer->used_on(lane);
         }
-        copy_recorded(context_, lane, instance.address(place), place.owner,
+        copy_recorded(parts_, lane, instance.address(ref), ref.owner,
                       source.rows + static_cast<std::size_t>(cut.own_row(shard)) * row_bytes, device,
                       static_cast<std::size_t>(cut.rows_of(shard)) * row_bytes);
     });
 }
 
-void BatchInputs::scatter_cut(const ShardedTensor& tensor, std::size_t input, const PlacedProgram& program,
+void BatchInputs::scatter_cut(const ShardedTensor& tensor, std::size_t input, const ScheduledProgram& program,
                               const Instance& instance) const {
     const BatchCut& cut = program.batch().cut;
     const std::size_t row_bytes = metas_[input].bytes() / static_cast<std::size_t>(cut.rows);
-    for_wanted(context_, program, input, [&](int shard, const PlaceRef& place, Stream& lane) {
+    for_wanted(parts_, program, input, [&](int shard, const MemoryRef& ref, Stream& lane) {
         const Tensor& rows = tensor.shard(shard);
         const auto& buffer = rows.impl()->storage->buffer;
         if (const Event* ready = tensor.ready(shard))
@@ -155,8 +155,8 @@ void BatchInputs::scatter_cut(const ShardedTensor& tensor, std::size_t input, co
         buffer->used_on(lane);
         const Tensor plain = rows.detach().contiguous();
         const char* start = static_cast<const char*>(first_element(plain));
-        copy_recorded(context_, lane, instance.address(place), place.owner,
-                      start + static_cast<std::size_t>(cut.begin) * row_bytes, plain.device(), place.bytes);
+        copy_recorded(parts_, lane, instance.address(ref), ref.owner,
+                      start + static_cast<std::size_t>(cut.begin) * row_bytes, plain.device(), ref.bytes);
     });
 }
 

@@ -3,8 +3,9 @@
 
 #include <vector>
 
+#include "lockstep/parallel/data/sharded_tensor.h"
 #include "lockstep/parallel/engine/in_flight.h"
-#include "lockstep/parallel/schedule/placed_program.h"
+#include "lockstep/parallel/schedule/scheduled_program.h"
 
 namespace lockstep {
 
@@ -12,7 +13,7 @@ class BatchInputs {
 public:
     /// Throws InvalidArgument: no tensor input, scalars, empty batches, batch sizes that differ, tensors cut otherwise.
     /// `own_rows`: whole batches are those of this process alone, not of all processes.
-    BatchInputs(const EngineContext& context, const std::vector<BatchInput>& inputs, bool own_rows);
+    BatchInputs(const EngineParts& parts, const std::vector<BatchInput>& inputs, bool own_rows);
 
     const BatchCut& cut() const { return cut_; }
     /// dtype and shape of every input (whole batches).
@@ -21,7 +22,7 @@ public:
     /// before `scatter`.
     void stage(InFlight& in_flight, int slot);
     /// Enqueues the copies of the rows that `program` takes, on the lanes of its shards.
-    void scatter(const PlacedProgram& program, const Instance& instance) const;
+    void scatter(const ScheduledProgram& program, const Instance& instance) const;
 
 private:
     /// A whole batch, row-major, where copies may read it.
@@ -29,12 +30,12 @@ private:
         Tensor tensor;
         const char* rows = nullptr;
     };
-    void scatter_whole(const Source& source, std::size_t input, const PlacedProgram& program,
+    void scatter_whole(const Source& source, std::size_t input, const ScheduledProgram& program,
                        const Instance& instance) const;
-    void scatter_cut(const ShardedTensor& tensor, std::size_t input, const PlacedProgram& program,
+    void scatter_cut(const ShardedTensor& tensor, std::size_t input, const ScheduledProgram& program,
                      const Instance& instance) const;
 
-    const EngineContext& context_;
+    const EngineParts& parts_;
     const std::vector<BatchInput>& inputs_;
     BatchCut cut_;
     std::vector<TensorMeta> metas_;

@@ -5,17 +5,19 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
-#include "lockstep/parallel/schedule/engine_context.h"
+#include "lockstep/parallel/engine/engine_parts.h"
 
 namespace lockstep {
 
-struct StepLoss::State {
-    /// Null once the rest is there, for any thread.
-    std::atomic<Engine*> engine = nullptr;
+/// What has become of a step: what StepLoss reads.
+struct StepOutcome {
+    std::atomic<bool> done = false;  ///< the rest is there, for any thread
     bool refused = false;
     bool skipped = false;
     double value = 0;
@@ -24,21 +26,29 @@ struct StepLoss::State {
     std::int64_t step = 0;
 };
 
-/// What the devices report of one program: read back to pinned memory behind it.
+/// Where a step's numbers lie on the first device; nowhere by default.
+struct StepNumbers {
+    const void* loss = nullptr;
+    DType loss_dtype = DType::f32;
+    const void* norm = nullptr;           ///< of the gradients (f64)
+    const StatusWord* outcome = nullptr;  ///< null: the agreed word
+};
+
+/// What the devices report of one program: read back to pinned memory after it.
 class InFlight {
 public:
     static constexpr int slots = 3;  ///< two in flight, one being filled
 
-    explicit InFlight(EngineContext& context);
+    explicit InFlight(EngineParts& parts);
     /// Waits until at most two programs are in flight with the one to come; throws what finished ones have to throw.
     /// Returns the number of the slot that the coming program uses.
     int begin();
-    /// Enqueues the read-back behind the program.
-    void end(int slot, const StepNumbers& numbers, std::shared_ptr<StepLoss::State> state);
+    /// Enqueues the read-back after the program.
+    void end(int slot, const StepNumbers& numbers, std::shared_ptr<StepOutcome> outcome);
     /// Looks at all programs in flight.
     void drain();
-    /// Whether the program that `state` is of has come to its end.
-    bool is_done(const StepLoss::State& state) const;
+    /// Whether the program that `outcome` is of has come to its end.
+    bool is_done(const StepOutcome& outcome) const;
     /// Staging memory of a slot, for inputs that lie in pageable memory; at least `bytes`.
     char* staging(int slot, std::size_t bytes);
 
@@ -53,7 +63,7 @@ private:
         Event done;
         std::shared_ptr<Buffer> report;
         std::shared_ptr<Buffer> staging;
-        std::shared_ptr<StepLoss::State> loss;
+        std::shared_ptr<StepOutcome> loss;
         bool busy = false;
         StepNumbers numbers;
     };
@@ -61,7 +71,7 @@ private:
     [[noreturn]] void refuse(const StatusWord& status);
     std::string describe(const StatusWord& status) const;
 
-    EngineContext& context_;
+    EngineParts& parts_;
     std::vector<Slot> slots_;
     int next_ = 0;
 };
@@ -69,8 +79,5 @@ private:
 /// Ends the message of an error that could not be kept from the model.
 inline constexpr const char* committed_in_part =
     "; a part of the step was committed: load a checkpoint before going on";
-
-/// Waits for every stream of the engine and forgets all reports. Rethrows the first failure of a stream.
-void rest_all_devices(EngineContext& context);
 
 }  // namespace lockstep

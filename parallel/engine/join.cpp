@@ -5,15 +5,15 @@
 #include <algorithm>
 #include <array>
 
-#include "lockstep/parallel/engine/lent_batch.h"
 #include "lockstep/parallel/engine/rank_agreement.h"
+#include "lockstep/parallel/engine/shadow_batch.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
 
 Join::Round Join::meet(unsigned flags) {
     const auto own = static_cast<std::uint8_t>(flags);
-    std::vector<std::uint8_t> all(static_cast<std::size_t>(context_.ranks()));
+    std::vector<std::uint8_t> all(static_cast<std::size_t>(parts_.topology.ranks));
     job_->all_gather(&own, all.data(), std::vector<std::size_t>(all.size(), sizeof own));
     Round round;
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -25,7 +25,7 @@ Join::Round Join::meet(unsigned flags) {
 }
 
 void Join::require_going_on(const Round& round) const {
-    if (options_.throw_on_early_termination && round.present < context_.ranks())
+    if (options_.throw_on_early_termination && round.present < parts_.topology.ranks)
         throw StepError("join: at least one rank has no batch left; throw_on_early_termination ends all ranks here",
                         forwards_);
     if (round.syncing != 0 && round.syncing != round.present)
@@ -34,7 +34,7 @@ void Join::require_going_on(const Round& round) const {
 
 std::string Join::lend(const Round& round, const std::function<std::string()>& packed) {
     if (round.lacking == 0) return {};
-    std::string bytes = context_.rank() == round.lender ? packed() : std::string();
+    std::string bytes = parts_.topology.rank == round.lender ? packed() : std::string();
     std::uint64_t size = bytes.size();
     job_->broadcast(&size, sizeof size, round.lender);
     if (size == 0)
@@ -52,36 +52,36 @@ double Join::enter(GradientSync sync, const std::vector<BatchInput>& inputs, std
     require_going_on(round);
     lend(round, [&] { return pack_batch(inputs, chunk); });
     ++forwards_;
-    return options_.divide_by_initial_world_size ? 1 : static_cast<double>(context_.ranks()) / round.present;
+    return options_.divide_by_initial_world_size ? 1 : static_cast<double>(parts_.topology.ranks) / round.present;
 }
 
-void Join::leave(const std::function<void(bool syncs, const std::vector<Tensor>& lent)>& accompany) {
+void Join::leave(const std::function<void(bool syncs, const std::vector<Tensor>& lent)>& shadow_one) {
     for (;;) {
-        const bool lacks = company_.empty();
+        const bool lacks = shadows_.empty();
         const Round round = meet(lacks ? lacking : 0);
         if (round.present == 0) break;
         require_going_on(round);
         const std::string lent = lend(round, [] { return std::string(); });
-        accompany(round.syncing > 0, lacks ? unpack_batch(lent, context_.held.size()) : std::vector<Tensor>());
+        shadow_one(round.syncing > 0, lacks ? unpack_batch(lent, parts_.topology.held.size()) : std::vector<Tensor>());
     }
-    company_.clear();
+    shadows_.clear();
 }
 
-const Join::Company& Join::company(GradientSync sync) {
-    if (const auto found = company_.find(sync); found != company_.end()) return found->second;
-    const Company& other = company_.begin()->second;
-    return company_[sync] = {other.batch, other.inputs};
+const Join::Shadow& Join::shadow(GradientSync sync) {
+    if (const auto found = shadows_.find(sync); found != shadows_.end()) return found->second;
+    const Shadow& other = shadows_.begin()->second;
+    return shadows_[sync] = {other.batch, other.inputs};
 }
 
 void Join::hand_on() {
-    const auto& optimizers = context_.store->optimizers();
-    const auto ranks = static_cast<std::size_t>(context_.ranks());
+    const auto& optimizers = parts_.memory.store()->optimizers();
+    const auto ranks = static_cast<std::size_t>(parts_.topology.ranks);
     std::vector<std::array<std::int64_t, 2>> all(ranks);
-    auto& own = all[static_cast<std::size_t>(context_.rank())];
+    auto& own = all[static_cast<std::size_t>(parts_.topology.rank)];
     own = {forwards_, static_cast<std::int64_t>(optimizers.size())};
     job_->all_gather(own.data(), all.data(), std::vector<std::size_t>(ranks, sizeof own));
     int last = 0;
-    for (int rank = 0; rank < context_.ranks(); ++rank) {
+    for (int rank = 0; rank < parts_.topology.ranks; ++rank) {
         const auto& theirs = all[static_cast<std::size_t>(rank)];
         if (theirs[0] >= all[static_cast<std::size_t>(last)][0]) last = rank;
         if (theirs[1] != all[0][1])
@@ -97,7 +97,7 @@ void Join::hand_on() {
     auto next = used.begin();
     for (const auto& entry : optimizers)
         if (*next++ != 0) handed_on.push_back(entry.second);
-    take_state(context_, handed_on, last);
+    broadcast_state(parts_, handed_on, last);
 }
 
 }  // namespace lockstep

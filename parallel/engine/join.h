@@ -1,4 +1,4 @@
-// Uneven inputs: ranks that have no batch left keep the others company until all have none.
+// Uneven inputs: ranks that have no batch left shadow the others' collectives until all have none.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/parallel/reduce/reducer.h"
-#include "lockstep/parallel/schedule/engine_context.h"
-#include "lockstep/parallel/schedule/placed_program.h"
+#include "lockstep/parallel/comm/join_options.h"
+#include "lockstep/parallel/data/sharded_tensor.h"
+#include "lockstep/parallel/engine/engine_parts.h"
+#include "lockstep/parallel/schedule/scheduled_program.h"
 
 namespace lockstep {
 
@@ -20,14 +21,14 @@ namespace lockstep {
 /// own, so that steps under way need not be waited for. A rank that had no batch at all is lent one when it is needed.
 class Join {
 public:
-    Join(EngineContext& context, const JoinOptions& options)
-        : context_(context), options_(options), job_(context.job->duplicate("join")) {}
+    Join(EngineParts& parts, const JoinOptions& options)
+        : parts_(parts), options_(options), job_(parts.ranks.job()->duplicate("join")) {}
 
     /// What a rank without batches does with the others' forward and backward: the same as in its own last ones.
-    struct Company {
+    struct Shadow {
         std::shared_ptr<const BatchProgram> batch;
         std::vector<BatchInput> inputs;
-        PlacedProgram* program = nullptr;         ///< of that batch; null where this rank made no such forward
+        ScheduledProgram* program = nullptr;      ///< of that batch; null where this rank made no such forward
         std::shared_ptr<Instance> instance = {};  ///< keeps the program
     };
 
@@ -36,12 +37,12 @@ public:
     /// InvalidArgument where a rank must be lent these inputs and they were cut before.
     double enter(GradientSync sync, const std::vector<BatchInput>& inputs, std::int64_t chunk);
     /// What that forward was.
-    void keep(Company company, GradientSync sync) { company_[sync] = std::move(company); }
-    /// This rank has no batch left: `accompany(syncs, lent)` for every forward of the others, until there is none.
-    /// `lent`: what to make company of, where there is none; else empty.
-    void leave(const std::function<void(bool syncs, const std::vector<Tensor>& lent)>& accompany);
+    void keep(Shadow shadow, GradientSync sync) { shadows_[sync] = std::move(shadow); }
+    /// This rank has no batch left: `shadow_one(syncs, lent)` for every forward of the others, until there is none.
+    /// `lent`: what to make a shadow of, where there is none; else empty.
+    void leave(const std::function<void(bool syncs, const std::vector<Tensor>& lent)>& shadow_one);
     /// Of the last such forward, or of another one where there was none.
-    const Company& company(GradientSync sync);
+    const Shadow& shadow(GradientSync sync);
     /// An optimizer has updated: its state is a part of what the last ranks hand on.
     void note(const Optimizer& optimizer) { updated_by_.insert(optimizer.id()); }
     /// Everybody takes parameters, buffers and the state of optimizers from the rank that left last.
@@ -58,10 +59,10 @@ private:
     /// The lender's batch, which `packed` is there, on all ranks; empty where nobody lacks one.
     std::string lend(const Round& round, const std::function<std::string()>& packed);
 
-    EngineContext& context_;
+    EngineParts& parts_;
     JoinOptions options_;
     std::unique_ptr<Communicator> job_;
-    std::map<GradientSync, Company> company_;
+    std::map<GradientSync, Shadow> shadows_;
     std::int64_t forwards_ = 0;
     std::set<std::uint64_t> updated_by_;
 };

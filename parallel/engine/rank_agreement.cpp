@@ -40,7 +40,7 @@ void throw_together(Communicator& job, const std::string& own) {
     if (const std::string text = said_by_any(job, own); !text.empty()) throw InvalidArgument(text);
 }
 
-/// A line a tensor.
+/// One line per tensor.
 std::vector<std::string> describe(const ParameterStore& store) {
     std::vector<std::string> lines;
     for (const auto* layouts : {&store.parameters(), &store.buffers()})
@@ -74,20 +74,20 @@ std::string difference(const std::vector<std::string>& own, const std::vector<st
     return {};
 }
 
-std::vector<char> values_of(const EngineContext& context, const Buffer& arena) {
-    Stream& stream = Stream::of(context.devices[0]);
+std::vector<char> values_of(const EngineParts& parts, const Buffer& arena) {
+    Stream& stream = Stream::of(parts.topology.devices[0]);
     std::vector<char> values(arena.bytes());
-    stream.copy(values.data(), Device::host(), arena.data(), context.devices[0], values.size());
+    stream.copy(values.data(), Device::host(), arena.data(), parts.topology.devices[0], values.size());
     stream.synchronize();
     return values;
 }
 
 /// Values of an arena, from one rank.
-void take_values(const EngineContext& context, const Buffer& arena, int root = 0) {
-    std::vector<char> values = values_of(context, arena);
-    context.job->broadcast(values.data(), values.size(), root);
-    Stream& stream = Stream::of(context.devices[0]);
-    stream.copy(arena.data(), context.devices[0], values.data(), Device::host(), values.size());
+void broadcast_values(const EngineParts& parts, const Buffer& arena, int root = 0) {
+    std::vector<char> values = values_of(parts, arena);
+    parts.ranks.job()->broadcast(values.data(), values.size(), root);
+    Stream& stream = Stream::of(parts.topology.devices[0]);
+    stream.copy(arena.data(), parts.topology.devices[0], values.data(), Device::host(), values.size());
     stream.synchronize();
 }
 
@@ -104,84 +104,62 @@ std::string difference(const ArenaLayout& layout, const std::vector<char>& own, 
 
 }  // namespace
 
-void require_one_process_a_device(const Devices& devices, const EngineOptions& options) {
-    if (devices.size() != 1)
-        throw InvalidArgument(fmt::format(
-            "{} devices in one of several processes; give each process one, or use DataParallel in one process",
-            devices.size()));
-    if (options.reduction == ReductionMode::slice_wise)
-        throw InvalidArgument("slice-wise updates are for the devices of one process; leave the reduction as it is");
-}
-
-void agree_on_options(EngineContext& context, const EngineOptions& options) {
-    Communicator& job = *context.job;
-    const bool threads_given = options.threads_per_shard > 0 || context.deterministic;
-    const std::string own =
-        fmt::format("{} shards, {} and {} bytes a bucket, {}{}{}{}{}{}{}", context.shards, options.first_bucket_bytes,
-                    options.bucket_bytes, options.reduction == ReductionMode::fast ? "the fast reduction, " : "",
-                    context.deterministic ? "deterministic" : "not deterministic",
-                    context.convolution == ConvAlgorithm::direct ? ", direct convolutions" : "",
-                    options.nan_policy == NanPolicy::stop ? "" : ", steps that are not finite go on",
-                    options.broadcast_buffers ? ", buffers are broadcast" : "",
-                    options.find_unused_parameters ? ", unused parameters are found" : "",
-                    threads_given ? fmt::format(", {} threads a shard", context.threads) : "");
+void agree_on_options(Communicator& job, const std::string& own) {
     const std::string of_rank_0 = text_of_rank_0(job, own);
     throw_together(
         job, own == of_rank_0
                  ? std::string()
                  : fmt::format("the options differ between ranks: rank {} has {}; rank 0 has {}; give all the same",
                                job.rank(), own, of_rank_0));
-    std::int32_t threads = context.threads;
-    job.all_reduce(&threads, 1, DType::i32, ReduceOp::min);
-    context.threads = threads;
 }
 
-void begin_alike(EngineContext& context, StepState& state, bool values) {
-    Communicator& job = *context.job;
-    const std::vector<std::string> own = describe(*context.store);
+void begin_alike(EngineParts& parts, StepState& state, bool values) {
+    Communicator& job = *parts.ranks.job();
+    const std::vector<std::string> own = describe(*parts.memory.store());
     std::string text;
     for (const std::string& line : own) text += line + "\n";
     throw_together(job, difference(own, lines_of(text_of_rank_0(job, text)), job.rank()));
-    for (const auto* arenas : {&context.store->replicas()[0].parameters, &context.store->replicas()[0].buffers})
+    for (const auto* arenas :
+         {&parts.memory.store()->replicas()[0].parameters, &parts.memory.store()->replicas()[0].buffers})
         for (const auto& arena : *arenas)
-            if (values) take_values(context, *arena);
+            if (values) broadcast_values(parts, *arena);
     job.broadcast(&state.seed, sizeof state.seed, 0);
 }
 
-void take_buffers(const EngineContext& context) {
-    for (const auto& arena : context.store->replicas()[0].buffers) take_values(context, *arena);
+void broadcast_buffers(const EngineParts& parts) {
+    for (const auto& arena : parts.memory.store()->replicas()[0].buffers) broadcast_values(parts, *arena);
 }
 
-void take_state(EngineContext& context, const std::vector<Optimizer*>& optimizers, int root) {
-    for (const auto& arena : context.store->replicas()[0].parameters) take_values(context, *arena, root);
-    for (const auto& arena : context.store->replicas()[0].buffers) take_values(context, *arena, root);
+void broadcast_state(EngineParts& parts, const std::vector<Optimizer*>& optimizers, int root) {
+    for (const auto& arena : parts.memory.store()->replicas()[0].parameters) broadcast_values(parts, *arena, root);
+    for (const auto& arena : parts.memory.store()->replicas()[0].buffers) broadcast_values(parts, *arena, root);
     for (Optimizer* optimizer : optimizers) {
-        const OptimizerState& state = context.state(*optimizer, 0);
-        for (const auto& rows : state.rows) take_values(context, *rows, root);
+        const OptimizerState& state = parts.reduction.state(*optimizer, 0);
+        for (const auto& rows : state.rows) broadcast_values(parts, *rows, root);
         for (const auto& [name, elements] : state.elements)
-            for (const auto& arena : elements) take_values(context, *arena, root);
+            for (const auto& arena : elements) broadcast_values(parts, *arena, root);
     }
-    take_values(context, *context.control[0].memory(), root);
+    broadcast_values(parts, parts.memory.control(0).memory(), root);
 }
 
-void require_same_values(const EngineContext& context) {
+void require_same_values(const EngineParts& parts) {
     std::string found;
     const auto compare = [&](const std::vector<ArenaLayout>& layouts,
                              const std::vector<std::shared_ptr<Buffer>>& arenas) {
         for (std::size_t a = 0; a < layouts.size(); ++a) {
-            const std::vector<char> own = values_of(context, *arenas[a]);
+            const std::vector<char> own = values_of(parts, *arenas[a]);
             std::vector<char> of_rank_0 = own;
-            context.job->broadcast(of_rank_0.data(), of_rank_0.size(), 0);
+            parts.ranks.job()->broadcast(of_rank_0.data(), of_rank_0.size(), 0);
             if (found.empty()) found = difference(layouts[a], own, of_rank_0);
         }
     };
-    compare(context.store->parameters(), context.store->replicas()[0].parameters);
-    compare(context.store->buffers(), context.store->replicas()[0].buffers);
+    compare(parts.memory.store()->parameters(), parts.memory.store()->replicas()[0].parameters);
+    compare(parts.memory.store()->buffers(), parts.memory.store()->replicas()[0].buffers);
     if (!found.empty())
         found =
             fmt::format("the replica of rank {} differs from that of rank 0 in {}; write parameters alike on all ranks",
-                        context.rank(), found);
-    if (const std::string text = said_by_any(*context.job, found); !text.empty()) throw DeviceError(text);
+                        parts.topology.rank, found);
+    if (const std::string text = said_by_any(*parts.ranks.job(), found); !text.empty()) throw DeviceError(text);
 }
 
 }  // namespace lockstep

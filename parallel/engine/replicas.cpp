@@ -11,15 +11,15 @@
 namespace lockstep {
 
 void ReplicaKeeper::refresh() {
-    if (context_.store->version() == version_) return;
+    if (parts_.memory.store()->version() == version_) return;
     mark_current();
-    const std::vector<Replica>& replicas = context_.store->replicas();
-    Stream& home = Stream::of(context_.devices[0]);  // where members are written
-    context_.commit(0).wait(home);
-    for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane)
-        if (context_.lanes[lane].device == 0) context_.compute(static_cast<int>(lane)).wait(home);
-    for (int d = 1; d < context_.devices.size(); ++d) {
-        Stream& stream = context_.commit(d);
+    const std::vector<Replica>& replicas = parts_.memory.store()->replicas();
+    Stream& home = Stream::of(parts_.topology.devices[0]);  // where members are written
+    parts_.topology.commit(0).wait(home);
+    for (const ComputeLane& lane : parts_.topology.lanes)
+        if (lane.device == 0) lane.stream->wait(home);
+    for (int d = 1; d < parts_.topology.devices.size(); ++d) {
+        Stream& stream = parts_.topology.commit(d);
         stream.wait(home);
         const Replica& replica = replicas[static_cast<std::size_t>(d)];
         for (std::size_t a = 0; a < replica.parameters.size(); ++a)
@@ -28,33 +28,33 @@ void ReplicaKeeper::refresh() {
         for (std::size_t a = 0; a < replica.buffers.size(); ++a)
             stream.copy(replica.buffers[a]->data(), replica.device, replicas[0].buffers[a]->data(), replicas[0].device,
                         replica.buffers[a]->bytes());
-        for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane)
-            if (context_.lanes[lane].device == d) context_.compute(static_cast<int>(lane)).wait(stream);
+        for (const ComputeLane& lane : parts_.topology.lanes)
+            if (lane.device == d) lane.stream->wait(stream);
         home.wait(stream);  // the next write from outside must not overtake the copy
-        context_.commit(0).wait(stream);
+        parts_.topology.commit(0).wait(stream);
     }
 }
 
 void ReplicaKeeper::store_settings(Optimizer& optimizer) {
-    const std::uint64_t flags = context_.store->trainable_version();
+    const std::uint64_t flags = parts_.memory.store()->trainable_version();
     while (!sent_settings_.empty() && sent_settings_.front().done.done()) sent_settings_.pop_front();
-    for (int d = 0; d < context_.cut->updating(); ++d) {
-        OptimizerState& state = context_.state(optimizer, d);
+    for (int d = 0; d < parts_.reduction.cut().updating(); ++d) {
+        OptimizerState& state = parts_.reduction.state(optimizer, d);
         if (state.settings_version == optimizer.settings_version() && state.trainable_version == flags) continue;
-        Stream& stream = context_.commit(d);
-        stream.wait(Stream::of(context_.devices[d]));  // new state is zeroed there
-        SentSettings& sent = sent_settings_.emplace_back(context_.devices[d]);
+        Stream& stream = parts_.topology.commit(d);
+        stream.wait(Stream::of(parts_.topology.devices[d]));  // new state is zeroed there
+        SentSettings& sent = sent_settings_.emplace_back(parts_.topology.devices[d]);
         for (std::size_t a = 0; a < state.rows.size(); ++a) {
             const std::vector<std::byte> fresh = optimizer.rows(static_cast<int>(a));
             const auto staged = Buffer::allocate(stream, fresh.size(), "settings");
             const auto pinned = Buffer::allocate_pinned(fresh.size());
             std::memcpy(pinned->data(), fresh.data(), fresh.size());
-            stream.copy(staged->data(), context_.devices[d], pinned->data(), Device::host(), fresh.size());
+            stream.copy(staged->data(), parts_.topology.devices[d], pinned->data(), Device::host(), fresh.size());
             pinned->used_on(stream);
-            const TensorMeta rows = TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(fresh.size())});
-            sent.schedule.run(
-                stream, flat_task(context_, stream, d, make_operation(StoreRows{optimizer.row_bytes()}), {rows},
-                                  {fixed(staged, 0, fresh.size())}, {rows}, {fixed(state.rows[a], 0, fresh.size())}));
+            const TensorMeta rows = bytes_meta(fresh.size());
+            Emitter(parts_.topology, parts_.memory, sent.schedule)
+                .run_flat(stream, d, make_operation(StoreRows{optimizer.row_bytes()}), {{rows}, {fixed(staged)}},
+                          {{rows}, {fixed(state.rows[a])}});
         }
         sent.instance = std::make_unique<Instance>(sent.schedule, std::vector<std::shared_ptr<Buffer>>());
         sent.instance->enqueue(sent.schedule, 0, sent.schedule.size(), Phase::commit);
@@ -65,19 +65,18 @@ void ReplicaKeeper::store_settings(Optimizer& optimizer) {
 }
 
 void ReplicaKeeper::hand_back() {
-    Stream& root = context_.commit(0);
-    for (std::size_t lane = 0; lane < context_.lanes.size(); ++lane)
-        context_.compute(static_cast<int>(lane)).wait(root);
+    Stream& root = parts_.topology.commit(0);
+    for (const ComputeLane& lane : parts_.topology.lanes) lane.stream->wait(root);
 }
 
 void ReplicaKeeper::verify() {
-    if (context_.job) return require_same_values(context_);
-    const std::vector<Replica>& replicas = context_.store->replicas();
+    if (parts_.ranks.job()) return require_same_values(parts_);
+    const std::vector<Replica>& replicas = parts_.memory.store()->replicas();
     const auto read = [&](int d, const std::shared_ptr<Buffer>& arena) {
         std::vector<char> bytes(arena->bytes());
-        Stream& stream = context_.commit(d);
-        stream.wait(Stream::of(context_.devices[d]));
-        stream.copy(bytes.data(), Device::host(), arena->data(), context_.devices[d], bytes.size());
+        Stream& stream = parts_.topology.commit(d);
+        stream.wait(Stream::of(parts_.topology.devices[d]));
+        stream.copy(bytes.data(), Device::host(), arena->data(), parts_.topology.devices[d], bytes.size());
         stream.synchronize();
         return bytes;
     };
@@ -85,7 +84,7 @@ void ReplicaKeeper::verify() {
                              std::vector<std::shared_ptr<Buffer>> Replica::*arenas) {
         for (std::size_t a = 0; a < layouts.size(); ++a) {
             const std::vector<char> truth = read(0, (replicas[0].*arenas)[a]);
-            for (int d = 1; d < context_.devices.size(); ++d) {
+            for (int d = 1; d < parts_.topology.devices.size(); ++d) {
                 const std::vector<char> own = read(d, (replicas[static_cast<std::size_t>(d)].*arenas)[a]);
                 for (const ArenaSegment& segment : layouts[a].segments) {
                     const std::size_t size = size_of(layouts[a].dtype);
@@ -95,20 +94,20 @@ void ReplicaKeeper::verify() {
                         throw DeviceError(
                             fmt::format("replica {} on {} differs from replica 0 in {}; write "
                                         "parameters through the wrapper only",
-                                        d, context_.devices[d].str(), segment.name));
+                                        d, parts_.topology.devices[d].str(), segment.name));
                 }
             }
         }
     };
-    compare(context_.store->parameters(), &Replica::parameters);
-    compare(context_.store->buffers(), &Replica::buffers);
+    compare(parts_.memory.store()->parameters(), &Replica::parameters);
+    compare(parts_.memory.store()->buffers(), &Replica::buffers);
 }
 
-void ReplicaKeeper::count(const PlacedProgram& program, bool backward) {
+void ReplicaKeeper::count(const ScheduledProgram& program, bool backward) {
     const BatchProgram& batch = program.batch();
     for (int shard = batch.held.first; shard < batch.held.last; ++shard) {
         const ShardProgram& own = batch.of(shard);
-        operations_[static_cast<std::size_t>(program.memory().replica_of(shard))] +=
+        operations_[static_cast<std::size_t>(parts_.topology.replica_of(shard))] +=
             backward ? own.records.size() : own.backward_begin;
     }
 }

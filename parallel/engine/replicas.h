@@ -7,28 +7,29 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/parallel/schedule/placed_program.h"
+#include "lockstep/parallel/engine/engine_parts.h"
+#include "lockstep/parallel/schedule/scheduled_program.h"
 
 namespace lockstep {
 
 class ReplicaKeeper {
 public:
-    explicit ReplicaKeeper(EngineContext& context)
-        : context_(context), operations_(static_cast<std::size_t>(context.devices.size()), 0) {}
+    explicit ReplicaKeeper(EngineParts& parts)
+        : parts_(parts), operations_(static_cast<std::size_t>(parts.topology.devices.size()), 0) {}
 
     /// Enqueues copies of replica 0 to the others if a member was written since `mark_current`.
     void refresh();
-    void mark_current() { version_ = context_.store->version(); }
+    void mark_current() { version_ = parts_.memory.store()->version(); }
     /// The other replicas may differ.
     void mark_stale() { version_ = ~std::uint64_t{0}; }
     /// Enqueues the optimizer's settings where they changed.
     void store_settings(Optimizer& optimizer);
-    /// Makes lanes wait for what was enqueued behind a program on the first device's communication stream.
+    /// Makes lanes wait for what was enqueued after a program on the first device's stream of commits.
     void hand_back();
     /// Throws DeviceError when a replica differs. Waits.
     void verify();
 
-    void count(const PlacedProgram& program, bool backward);
+    void count(const ScheduledProgram& program, bool backward);
     const std::vector<std::uint64_t>& operations() const { return operations_; }
 
 private:
@@ -40,7 +41,7 @@ private:
         Event done;
     };
 
-    EngineContext& context_;
+    EngineParts& parts_;
     std::uint64_t version_ = ~std::uint64_t{0};
     std::deque<SentSettings> sent_settings_;  ///< the latest
     std::vector<std::uint64_t> operations_;

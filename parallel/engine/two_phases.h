@@ -2,7 +2,9 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <string>
 
+#include "lockstep/parallel/engine/in_flight.h"
 #include "lockstep/parallel/engine/replicas.h"
 #include "lockstep/runtime/error.h"
 
@@ -11,10 +13,10 @@ namespace lockstep {
 /// Calls `work`, then `commit`. What `work` throws reaches the caller after all devices have come to rest, and the
 /// model is as before. What `commit` throws says that the model may not be.
 template <class Work, class Commit>
-void in_two_phases(EngineContext& context, ReplicaKeeper& replicas, Work&& work, Commit&& commit) {
+void in_two_phases(EngineParts& parts, ReplicaKeeper& replicas, Work&& work, Commit&& commit) {
     const auto rest = [&] {
         try {
-            rest_all_devices(context);
+            parts.rest_all_devices();
         } catch (...) {  // devices that rest because they are lost; the first error says so
         }
     };
@@ -23,7 +25,7 @@ void in_two_phases(EngineContext& context, ReplicaKeeper& replicas, Work&& work,
     } catch (...) {
         const std::exception_ptr first = std::current_exception();
         // The other processes have this step in full: there is no going on with them.
-        context.others().abort(fmt::format("rank {} failed in the middle of a call", context.rank()));
+        parts.ranks.others().abort(fmt::format("rank {} failed in the middle of a call", parts.topology.rank));
         rest();
         std::rethrow_exception(first);
     }

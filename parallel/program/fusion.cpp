@@ -95,8 +95,9 @@ private:
         const Trace& trace = *program_.trace;
         KernelTable& table = KernelTable::of(trace.prototype().kind());
         if (!table.has(*operation)) return;
-        KernelRequest request{trace.prototype(),  trace.threads(), trace.deterministic(), 1, {}, {},
-                              trace.convolution()};
+        const TraceSettings& settings = trace.settings();
+        KernelRequest request{settings.prototype,  settings.threads, settings.deterministic, 1, {}, {},
+                              settings.convolution};
         for (const Operand& operand : in) request.in.push_back(operand.meta);
         for (const Operand& operand : at(second).out) request.out.push_back(operand.meta);
         auto asked = std::make_shared<const KernelRequest>(request);
@@ -109,7 +110,7 @@ private:
         removed_[second] = true;
     }
 
-    /// Takes the records out whose work others do.
+    /// Removes the records that were joined to others.
     void compact() {
         const auto kept_before = [this](std::size_t index) {
             return index - static_cast<std::size_t>(std::count(

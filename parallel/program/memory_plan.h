@@ -1,4 +1,4 @@
-// Where a shard program's temporaries lie: one workspace a shard, offsets fixed once, memory reused between buffers
+// Where a shard program's temporaries lie: one workspace per shard, offsets fixed once, memory reused between buffers
 // whose lifetimes do not meet.
 #pragma once
 

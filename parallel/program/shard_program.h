@@ -2,13 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "lockstep/ops/arena.h"
-#include "lockstep/parallel/engine.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/runtime/trace.h"
 
@@ -16,7 +15,7 @@ namespace lockstep {
 
 /// A parameter's gradient: complete once record `ready` has run.
 struct Delivery {
-    int arena = 0, segment = 0;
+    ParameterId parameter;
     Operand gradient;
     std::size_t ready = 0;
 };
@@ -29,44 +28,38 @@ enum class Pass : std::uint8_t {
     step           ///< forward, loss, backward
 };
 
+/// Whether a program of that kind goes backward.
+constexpr bool has_backward(Pass pass) { return pass == Pass::training || pass == Pass::step; }
+
 struct ShardProgram {
     std::shared_ptr<Trace> trace;
-    std::vector<Operand> inputs;            ///< places of the scattered inputs; no buffer: not read
-    std::vector<Operand> outputs;           ///< places of forward's outputs
-    std::vector<Operand> output_gradients;  ///< places of their gradients (training)
+    std::vector<Operand> inputs;            ///< the scattered inputs; no buffer: not read
+    std::vector<Operand> outputs;           ///< forward's outputs
+    std::vector<Operand> output_gradients;  ///< their gradients (training)
     std::vector<Operand> input_gradients;   ///< gradients of inputs that want one; no buffer where none (training)
-    Operand loss;                  ///< value of the loss, scalar of its own dtype (step); of this micro-step alone
-    std::vector<Operand> weights;  ///< places where the weights of the loss come in (micro-steps)
-    std::shared_ptr<const ShardProgram> weighing;  ///< computes the weights of this shard, as outputs; null without any
+    Operand loss;                       ///< value of the loss, scalar of its own dtype (step); of this microbatch alone
+    std::vector<Operand> denominators;  ///< where the denominators of the loss come in (microbatches)
+    /// Computes the denominators of this shard, as outputs; null without any.
+    std::shared_ptr<const ShardProgram> denominator_program;
     std::vector<Record> records;   ///< forward [0, commit_begin), commits, backward [backward_begin, end)
     std::size_t commit_begin = 0;  ///< agreement on the status comes right before this record
     std::size_t backward_begin = 0;
     std::vector<Delivery> deliveries;
     std::string structure;                          ///< see ModelResult
     std::shared_ptr<const void> prototype;          ///< likewise
-    std::shared_ptr<const void> keep;               ///< see ProgramKey
+    std::shared_ptr<const void> keep;               ///< see ModelCall
     std::vector<std::shared_ptr<Storage>> outside;  ///< storages outside the trace that records read
+
+    /// The gradient of `parameter`, or null.
+    const Delivery* delivery(ParameterId parameter) const;
+    /// All parameters that get one.
+    std::set<ParameterId> delivered() const;
+    /// Fills in `outside`.
+    void note_outside();
 };
 
-struct ShardProgramRequest {
-    Device prototype;
-    int threads = 1;
-    bool deterministic = false;
-    ConvAlgorithm convolution = default_conv_algorithm();
-    int shards = 1;
-    Pass pass = Pass::inference;
-    NanPolicy nan_policy = NanPolicy::stop;
-    bool micro_step = false;  ///< the weights of the loss come from outside, and whoever adds up the loss checks it
-    std::vector<TensorMeta> inputs;
-    std::vector<bool> input_wants_gradient;
-    const ParameterStore* store = nullptr;
-};
-
-/// Traces `forward` (and loss and backward) for shards of the given input shapes.
-ShardProgram trace_shard(const ShardProgramRequest& request, const ModelFunction& forward);
-
-/// Fills in `program.outside`.
-void note_outside(ShardProgram& program);
+/// Whether it reads the inputs of all shards.
+inline bool spans_shards(const Record& record) { return record.operation->reach() == Reach::all_shards; }
 
 /// Throws InvalidArgument unless outputs have the same structure and can be gathered, and the records that span shards
 /// agree in number, order, operation and shapes: `a` and `b` were traced for shards of different lengths of one batch.

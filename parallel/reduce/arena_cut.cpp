@@ -55,7 +55,7 @@ ArenaCut::ArenaCut(std::shared_ptr<const ParameterStore> store, std::size_t buck
                 slice.place + grains_in(slice.end - slice.begin) * grain;
 }
 
-std::vector<Bucket> ArenaCut::buckets(const SegmentFilter& taken) const {
+std::vector<Bucket> ArenaCut::buckets(const ParameterFilter& taken) const {
     std::vector<Bucket> result;
     for (std::size_t a = 0; a < fixed_.size(); ++a) {
         const std::vector<ArenaSegment>& segments = store_->parameters()[a].segments;
@@ -65,7 +65,7 @@ std::vector<Bucket> ArenaCut::buckets(const SegmentFilter& taken) const {
             while (first < segments.size() && segments[first].end <= range.begin) ++first;
             bool open = false;
             for (std::size_t i = first; i < segments.size() && segments[i].begin < range.end; ++i) {
-                const bool wanted = taken(static_cast<int>(a), static_cast<int>(i));
+                const bool wanted = taken({static_cast<int>(a), static_cast<int>(i)});
                 const std::int64_t begin = std::max(range.begin, segments[i].begin);
                 const std::int64_t end = std::min(range.end, segments[i].end);
                 if (wanted && !open)

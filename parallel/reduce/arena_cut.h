@@ -18,10 +18,13 @@ struct Bucket {
     std::int64_t begin = 0, end = 0;  ///< elements of the arena
     int first_segment = 0, last_segment = 0;
     std::int64_t elements() const { return end - begin; }
+    bool contains(ParameterId parameter) const {
+        return parameter.arena == arena && first_segment <= parameter.number && parameter.number < last_segment;
+    }
 };
 
-/// Whether a segment (arena, number) takes part.
-using SegmentFilter = std::function<bool(int arena, int segment)>;
+/// Whether a parameter takes part.
+using ParameterFilter = std::function<bool(ParameterId)>;
 
 /// Elements [begin, end) of an arena that one device sums, updates and keeps the state of.
 struct OwnedSlice {
@@ -47,7 +50,7 @@ public:
 
     /// Ranges over the segments that take part, in the order of the arenas. Where some are left out, a fixed bucket is
     /// cut to the contiguous runs of the others.
-    std::vector<Bucket> buckets(const SegmentFilter& taken) const;
+    std::vector<Bucket> buckets(const ParameterFilter& taken) const;
     /// The part of `bucket` that `device` updates. Parts begin at multiples of `grain`.
     Bucket slice(const Bucket& bucket, int device) const;
     /// Part `index` of `bucket` cut in `count` even parts, as slices are.

@@ -2,13 +2,14 @@
 // clipping, and the decision to skip or refuse the step.
 #pragma once
 
+#include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "lockstep/ops/clip_grad.h"
-#include "lockstep/parallel/schedule/engine_context.h"
-#include "lockstep/parallel/schedule/schedule.h"
+#include "lockstep/ops/internal/gradient_operations.h"
+#include "lockstep/parallel/reduce/reduction_memory.h"
+#include "lockstep/parallel/schedule/emitter.h"
 
 namespace lockstep {
 
@@ -26,33 +27,34 @@ struct GateRules {
     void check(const Optimizer& optimizer) const;
 };
 
-/// Places the gate for gradients that lie, summed, in the gradient arenas of the devices that update them, on the
+/// Emits the gate for gradients that lie, summed, in the gradient arenas of the devices that update them, on the
 /// streams that commit, which have waited for them.
-class GatePlacer {
+class GateEmitter {
 public:
     /// `parts`: for every device that updates, the ranges that it holds.
-    GatePlacer(EngineContext& context, Schedule& schedule, Optimizer& optimizer,
-               std::vector<std::vector<Bucket>> parts);
-    void place(const GateRules& rules);
+    GateEmitter(Emitter& emitter, const ReductionMemory& reduction, Optimizer& optimizer,
+                std::vector<std::vector<Bucket>> parts);
+    void emit(const GateRules& rules);
 
 private:
     /// The norm of the gradients of a group, on the first device.
-    PlaceRef norm(double order, int group);
-    void place_clip(const ClipGradNorm& clip);
-    void place_clip(const ClipGradValue& clip);
+    MemoryRef emit_norm(double order, int group);
+    void emit_clip(const ClipGradNorm& clip);
+    void emit_clip(const ClipGradValue& clip);
     /// Decides on the first device what a norm that is not finite means, and tells the others.
-    void judge(const PlaceRef& norm, bool refuses);
+    void emit_judgement(const MemoryRef& norm, bool refuses);
     /// Copies a word from the first device to `targets` of the others, which are given by device.
-    void tell(const PlaceRef& from, const std::vector<PlaceRef>& targets);
+    void emit_telling(const MemoryRef& from, const std::vector<MemoryRef>& targets);
     template <class Make>
-    void change(int group, const std::vector<PlaceRef>* factors, const Make& make);
-    PlaceRef gradients(int device, const Bucket& part) const;
-    PlaceRef rows(int device, const Bucket& part) const;
-    PlaceRef measures(int device, const Bucket& part) const;
+    void emit_change(int group, const std::vector<MemoryRef>* factors, const Make& make);
+    /// The elements of `part` that belong to a group.
+    GradientRange meant(const Bucket& part, int group) const;
+    MemoryRef rows(int device, const Bucket& part) const;
+    MemoryRef measures(int device, const Bucket& part) const;
     int devices() const { return static_cast<int>(parts_.size()); }
 
-    EngineContext& context_;
-    Schedule& schedule_;
+    Emitter& emitter_;
+    const ReductionMemory& reduction_;
     Optimizer& optimizer_;
     std::vector<std::vector<Bucket>> parts_;
     std::vector<std::int64_t> first_grain_;          ///< by arena; then the number of grains

@@ -2,12 +2,13 @@
 // and the memory of their sums.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
-#include "lockstep/parallel/reduce/arena_cut.h"
-#include "lockstep/parallel/schedule/engine_context.h"
-#include "lockstep/parallel/schedule/schedule.h"
+#include "lockstep/parallel/reduce/reduction_memory.h"
+#include "lockstep/parallel/schedule/emitter.h"
 
 namespace lockstep {
 
@@ -16,8 +17,8 @@ namespace lockstep {
 struct GradientNode {
     ShardRange range;
     int device = 0;
-    int lane = 0;
-    int slot = -1;  ///< number of the device's slot; -1: in the arena
+    Stream* lane = nullptr;  ///< that computes its shards
+    int slot = -1;           ///< number of the device's slot; -1: in the arena
     std::vector<std::shared_ptr<Buffer>> arenas;
     bool in_arena() const { return slot < 0; }
 };
@@ -41,7 +42,8 @@ public:
     /// Buckets take turns in a slot: while one is read the next is written.
     static constexpr int turns = 2;
 
-    PartialSums(EngineContext& context, int present, FirstNode first_node);
+    PartialSums(const Topology& topology, EngineMemory& memory, ReductionMemory& reduction, int present,
+                FirstNode first_node);
 
     int present() const { return present_; }
     /// In order of shards.
@@ -55,14 +57,13 @@ public:
         return {nodes_[node.first].range.first, nodes_[node.last - 1].range.last};
     }
     /// Where the sum of `node` over elements [begin, end) of a bucket lies.
-    PlaceRef place(const GradientNode& node, const Bucket& bucket, int turn, std::int64_t begin,
-                   std::int64_t end) const;
-    PlaceRef place(const DeviceNode& node, const Bucket& bucket, int turn, std::int64_t begin, std::int64_t end) const {
-        return place(nodes_[node.first], bucket, turn, begin, end);
+    MemoryRef ref(const GradientNode& node, const Bucket& bucket, int turn, std::int64_t begin, std::int64_t end) const;
+    MemoryRef ref(const DeviceNode& node, const Bucket& bucket, int turn, std::int64_t begin, std::int64_t end) const {
+        return ref(nodes_[node.first], bucket, turn, begin, end);
     }
 
 private:
-    EngineContext& context_;
+    ReductionMemory& reduction_;
     int present_;
     std::vector<GradientNode> nodes_;
     std::vector<DeviceNode> device_nodes_;

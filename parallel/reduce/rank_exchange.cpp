@@ -4,8 +4,7 @@
 
 #include "lockstep/ops/internal/elementwise_operations.h"
 #include "lockstep/ops/internal/step_operations.h"
-#include "lockstep/parallel/reduce/exchange.h"
-#include "lockstep/parallel/reduce/reducer.h"
+#include "lockstep/parallel/reduce/collectives.h"
 #include "lockstep/runtime/internal/core_operations.h"
 
 namespace lockstep {
@@ -20,32 +19,34 @@ std::size_t most_of(const std::vector<std::vector<ShardRange>>& nodes) {
 
 }  // namespace
 
-RankExchange::RankExchange(EngineContext& context, Schedule& schedule, const Bucket& bucket, bool behind_commits)
-    : context_(context),
-      schedule_(schedule),
-      behind_commits_(behind_commits),
-      dtype_(context.store->parameters()[static_cast<std::size_t>(bucket.arena)].dtype),
-      hosts_(context.job->place().hosts, context.ranks()) {
-    for (int r = 0; r < context.ranks(); ++r)
-        parts_.push_back(static_cast<std::size_t>(ArenaCut::part(bucket, r, context.ranks()).elements()) *
-                         size_of(dtype_));
+RankExchange::RankExchange(Emitter& emitter, Ranks& ranks, ReductionMemory& reduction, const Bucket& bucket,
+                           bool after_commits)
+    : emitter_(emitter),
+      ranks_(ranks),
+      reduction_(reduction),
+      after_commits_(after_commits),
+      dtype_(emitter.memory().layout(bucket.arena).dtype),
+      hosts_(ranks.job()->place().hosts, emitter.topology().ranks) {
+    const int count = emitter.topology().ranks;
+    for (int r = 0; r < count; ++r)
+        parts_.push_back(static_cast<std::size_t>(ArenaCut::part(bucket, r, count).elements()) * size_of(dtype_));
 }
 
-void RankExchange::sum(const Nodes& nodes, int present, const Own& own, bool accumulate, const PlaceRef& target) {
-    const bool shared = hosts_.in_order() && hosts_.hosts() > 1 && hosts_.hosts() < context_.ranks();
+void RankExchange::emit_sum(const Nodes& nodes, int present, const Own& own, bool accumulate, const MemoryRef& target) {
+    const bool shared = hosts_.in_order() && hosts_.hosts() > 1 && hosts_.hosts() < emitter_.topology().ranks;
     add_up(shared ? from_hosts(nodes, present, own) : from_ranks(nodes, own), accumulate, part_of(target));
 }
 
 std::vector<RankExchange::Sum> RankExchange::from_ranks(const Nodes& nodes, const Own& own) {
-    const auto rank = static_cast<std::size_t>(context_.rank());
+    const auto own_rank = static_cast<std::size_t>(rank());
     const Sizes nothing(parts_.size(), 0);
     std::vector<Sum> sums;
     for (std::size_t number = 0; number < most_of(nodes); ++number) {
-        const bool sends = number < nodes[rank].size();
+        const bool sends = number < nodes[own_rank].size();
         Sizes received = nothing;
         for (std::size_t r = 0; r < nodes.size(); ++r)
             if (number < nodes[r].size()) received[r] = own_bytes();
-        const auto come = exchange(number, sends ? own(number) : PlaceRef(), sends ? parts_ : nothing, received);
+        const auto come = exchange(number, sends ? own(number) : MemoryRef(), sends ? parts_ : nothing, received);
         for (std::size_t r = 0; r < nodes.size(); ++r)
             if (number < nodes[r].size()) sums.emplace_back(nodes[r][number], come[r]);
     }
@@ -53,7 +54,7 @@ std::vector<RankExchange::Sum> RankExchange::from_ranks(const Nodes& nodes, cons
 }
 
 std::vector<RankExchange::Sum> RankExchange::from_hosts(const Nodes& nodes, int present, const Own& own) {
-    const int host = hosts_.host_of(context_.rank()), place = hosts_.place_of(context_.rank());
+    const int host = hosts_.host_of(rank()), place = hosts_.place_of(rank());
     Nodes of_hosts;
     for (int h = 0; h < hosts_.hosts(); ++h) {
         ShardRange held{present, present};
@@ -82,14 +83,14 @@ std::vector<RankExchange::Sum> RankExchange::from_hosts(const Nodes& nodes, int 
         for (int h = 0; h < hosts_.hosts(); ++h) {
             const auto& of_host = of_hosts[static_cast<std::size_t>(h)];
             for (const int r : hosts_.ranks_on(h))
-                if (number < of_host.size() && share(h, hosts_.place_of(r), host).contains(context_.rank())) {
+                if (number < of_host.size() && share(h, hosts_.place_of(r), host).contains(rank())) {
                     received[static_cast<std::size_t>(r)] = own_bytes();
                     senders.emplace_back(of_host[number], r);
                 }
         }
         const auto come =
             exchange(first + most + number,
-                     sends ? fixed(context_.received(static_cast<int>(first + number)), 0, all) : PlaceRef(),
+                     sends ? fixed(reduction_.received(static_cast<int>(first + number)), 0, all) : MemoryRef(),
                      sends ? sent : Sizes(parts_.size(), 0), received);
         for (const auto& [node, sender] : senders) sums.emplace_back(node, come[sender]);
     }
@@ -98,9 +99,9 @@ std::vector<RankExchange::Sum> RankExchange::from_hosts(const Nodes& nodes, int 
 
 void RankExchange::sum_inside(const Nodes& nodes, const std::vector<ShardRange>& host_nodes, const Own& own,
                               std::size_t first) {
-    const int host = hosts_.host_of(context_.rank()), place = hosts_.place_of(context_.rank());
+    const int host = hosts_.host_of(rank()), place = hosts_.place_of(rank());
     const auto& neighbours = hosts_.ranks_on(host);
-    const auto& own_nodes = nodes[static_cast<std::size_t>(context_.rank())];
+    const auto& own_nodes = nodes[static_cast<std::size_t>(rank())];
     std::size_t begin = 0;
     for (int to = 0; to < hosts_.hosts(); ++to) {
         const ShardRange target{hosts_.ranks_on(to).front(), hosts_.ranks_on(to).back() + 1};
@@ -114,7 +115,7 @@ void RankExchange::sum_inside(const Nodes& nodes, const std::vector<ShardRange>&
                 if (sends) sent[static_cast<std::size_t>(r)] = bytes_of(share(host, hosts_.place_of(r), to));
                 if (number < nodes[static_cast<std::size_t>(r)].size()) received[static_cast<std::size_t>(r)] = bytes;
             }
-            const auto come = exchange(number, sends ? part_of(own(number), target) : PlaceRef(), sent, received);
+            const auto come = exchange(number, sends ? part_of(own(number), target) : MemoryRef(), sent, received);
             for (const int r : neighbours)
                 if (number < nodes[static_cast<std::size_t>(r)].size())
                     sums.emplace_back(nodes[static_cast<std::size_t>(r)][number], come[static_cast<std::size_t>(r)]);
@@ -124,58 +125,58 @@ void RankExchange::sum_inside(const Nodes& nodes, const std::vector<ShardRange>&
             std::vector<Sum> parts;
             std::copy_if(sums.begin(), sums.end(), std::back_inserter(parts),
                          [&](const Sum& sum) { return node.first <= sum.first.first && sum.first.last <= node.last; });
-            add_up(std::move(parts), false, fixed(context_.received(static_cast<int>(first + number)), begin, bytes));
+            add_up(std::move(parts), false, fixed(reduction_.received(static_cast<int>(first + number)), begin, bytes));
         }
         begin += bytes;
     }
 }
 
-std::vector<PlaceRef> RankExchange::exchange(std::size_t number, const PlaceRef& from, const Sizes& sent,
-                                             const Sizes& received) {
-    const auto& memory = context_.received(static_cast<int>(number));
-    std::vector<PlaceRef> come;
+std::vector<MemoryRef> RankExchange::exchange(std::size_t number, const MemoryRef& from, const Sizes& sent,
+                                              const Sizes& received) {
+    const auto& memory = reduction_.received(static_cast<int>(number));
+    std::vector<MemoryRef> come;
     std::size_t all = 0;
     for (const std::size_t bytes : received) {
         come.push_back(fixed(memory, all, bytes));
         all += bytes;
     }
-    place_exchange(
-        context_, schedule_,
+    emit_collective(
+        emitter_, ranks_,
         {.name = "all_to_all",
          .body = [sent, received](Communicator& job,
-                                  const Invocation& call) { job.all_to_all(call.in[0], sent, call.out[0], received); },
+                                  const KernelArgs& call) { job.all_to_all(call.in[0], sent, call.out[0], received); },
          .in = {from},
          .out = {fixed(memory, 0, all)},
-         .behind_commits = behind_commits_});
+         .after_commits = after_commits_});
     return come;
 }
 
-void RankExchange::add_up(std::vector<Sum> sums, bool accumulate, const PlaceRef& out) {
+void RankExchange::add_up(std::vector<Sum> sums, bool accumulate, const MemoryRef& out) {
     if (out.bytes == 0 || sums.empty()) return;
     std::sort(sums.begin(), sums.end(), [](const Sum& a, const Sum& b) { return a.first.first < b.first.first; });
     std::vector<std::pair<int, int>> ranges;
-    std::vector<PlaceRef> places;
-    for (const auto& [range, place] : sums) {
+    std::vector<MemoryRef> refs;
+    for (const auto& [range, ref] : sums) {
         ranges.emplace_back(range.first, range.last);
-        places.push_back(place);
+        refs.push_back(ref);
     }
-    run(make_operation(TreeSum{std::move(ranges), accumulate, true}), std::move(places), out);
+    run(make_operation(TreeSum{std::move(ranges), accumulate, true}), std::move(refs), out);
 }
 
-void RankExchange::average(const PlaceRef& target) {
-    if (own_bytes() == 0 || context_.ranks() == 1) return;
-    run(make_operation(Affine{1.0 / context_.ranks(), 0}), {part_of(target)}, part_of(target));
+void RankExchange::emit_average(const MemoryRef& target) {
+    if (own_bytes() == 0 || emitter_.topology().ranks == 1) return;
+    run(make_operation(Affine{1.0 / emitter_.topology().ranks, 0}), {part_of(target)}, part_of(target));
 }
 
-void RankExchange::gather(const PlaceRef& target) {
-    place_exchange(
-        context_, schedule_,
+void RankExchange::emit_gather(const MemoryRef& target) {
+    emit_collective(
+        emitter_, ranks_,
         {.name = "all_gather",
          .body = [parts = parts_](Communicator& job,
-                                  const Invocation& call) { job.all_gather(call.in[0], call.out[0], parts); },
+                                  const KernelArgs& call) { job.all_gather(call.in[0], call.out[0], parts); },
          .in = {part_of(target)},
          .out = {target},
-         .behind_commits = behind_commits_});
+         .after_commits = after_commits_});
 }
 
 ShardRange RankExchange::share(int by, int place, int to) const {
@@ -191,21 +192,20 @@ std::size_t RankExchange::bytes_of(ShardRange ranks) const {
     return bytes;
 }
 
-PlaceRef RankExchange::part_of(PlaceRef place, ShardRange ranks) const {
-    place.offset += bytes_of({0, ranks.first});
-    place.bytes = bytes_of(ranks);
-    return place;
+MemoryRef RankExchange::part_of(MemoryRef ref, ShardRange ranks) const {
+    ref.offset += bytes_of({0, ranks.first});
+    ref.bytes = bytes_of(ranks);
+    return ref;
 }
 
 TensorMeta RankExchange::flat(std::size_t bytes) const {
     return TensorMeta::contiguous(dtype_, {static_cast<std::int64_t>(bytes / size_of(dtype_))});
 }
 
-void RankExchange::run(std::shared_ptr<const Operation> operation, std::vector<PlaceRef> places, const PlaceRef& out) {
-    Stream& stream = context_.exchange();
-    const std::vector<TensorMeta> metas(places.size(), flat(out.bytes));
-    schedule_.run(stream, flat_task(context_, stream, 0, std::move(operation), metas, std::move(places),
-                                    {flat(out.bytes)}, {out}));
+void RankExchange::run(std::shared_ptr<const Operation> operation, std::vector<MemoryRef> refs, const MemoryRef& out) {
+    const std::vector<TensorMeta> metas(refs.size(), flat(out.bytes));
+    emitter_.run_flat(emitter_.topology().collective(), 0, std::move(operation), {metas, std::move(refs)},
+                      {{flat(out.bytes)}, {out}});
 }
 
 }  // namespace lockstep

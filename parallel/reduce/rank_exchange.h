@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "lockstep/parallel/comm/group/host_identity.h"
-#include "lockstep/parallel/schedule/engine_context.h"
-#include "lockstep/parallel/schedule/schedule.h"
+#include "lockstep/parallel/reduce/ranks.h"
+#include "lockstep/parallel/reduce/reduction_memory.h"
+#include "lockstep/parallel/schedule/emitter.h"
 #include "lockstep/runtime/internal/core_operations.h"
 
 namespace lockstep {
@@ -18,47 +19,50 @@ namespace lockstep {
 /// a host add up first what the tree allows, so that between two hosts every node of a host's run goes once.
 class RankExchange {
 public:
-    /// `behind_commits`: when it runs, the step may have been committed in part.
-    RankExchange(EngineContext& context, Schedule& schedule, const Bucket& bucket, bool behind_commits);
+    /// `after_commits`: when it runs, the step may have been committed in part.
+    RankExchange(Emitter& emitter, Ranks& ranks, ReductionMemory& reduction, const Bucket& bucket, bool after_commits);
 
     /// Adds the sums of all ranks to this rank's part of `target`, or puts them there. `nodes`: of every rank, in
     /// order, the nodes of the tree over [0, present) that it has a sum for; `own`: where this rank's sum of the node
     /// with that number lies, as long as the bucket.
-    void sum(const std::vector<std::vector<ShardRange>>& nodes, int present,
-             const std::function<PlaceRef(std::size_t number)>& own, bool accumulate, const PlaceRef& target);
+    void emit_sum(const std::vector<std::vector<ShardRange>>& nodes, int present,
+                  const std::function<MemoryRef(std::size_t number)>& own, bool accumulate, const MemoryRef& target);
     /// Divides this rank's part of `target` by the number of ranks.
-    void average(const PlaceRef& target);
+    void emit_average(const MemoryRef& target);
     /// Everybody gets the parts of all others.
-    void gather(const PlaceRef& target);
+    void emit_gather(const MemoryRef& target);
 
 private:
     using Sizes = std::vector<std::size_t>;
     using Nodes = std::vector<std::vector<ShardRange>>;
-    using Own = std::function<PlaceRef(std::size_t)>;
+    using Own = std::function<MemoryRef(std::size_t)>;
     /// The sum over a node.
-    using Sum = std::pair<ShardRange, PlaceRef>;
+    using Sum = std::pair<ShardRange, MemoryRef>;
 
     std::vector<Sum> from_ranks(const Nodes& nodes, const Own& own);
     std::vector<Sum> from_hosts(const Nodes& nodes, int present, const Own& own);
     /// Phase one: this rank's share of what goes to every host, added up over the ranks of this one. In memory `first`
-    /// and further, a piece a node of this host.
+    /// and further, a piece per node of this host.
     void sum_inside(const Nodes& nodes, const std::vector<ShardRange>& host_nodes, const Own& own, std::size_t first);
     /// One all_to_all into memory `number`. Returns where what each rank sends comes to lie.
-    std::vector<PlaceRef> exchange(std::size_t number, const PlaceRef& from, const Sizes& sent, const Sizes& received);
-    void add_up(std::vector<Sum> sums, bool accumulate, const PlaceRef& out);
+    std::vector<MemoryRef> exchange(std::size_t number, const MemoryRef& from, const Sizes& sent,
+                                    const Sizes& received);
+    void add_up(std::vector<Sum> sums, bool accumulate, const MemoryRef& out);
 
     /// The ranks of host `to` whose parts are added up by the one at `place` among the ranks of host `by`.
     ShardRange share(int by, int place, int to) const;
     std::size_t bytes_of(ShardRange ranks) const;
-    std::size_t own_bytes() const { return parts_[static_cast<std::size_t>(context_.rank())]; }
-    PlaceRef part_of(PlaceRef place, ShardRange ranks) const;
-    PlaceRef part_of(const PlaceRef& place) const { return part_of(place, {context_.rank(), context_.rank() + 1}); }
+    int rank() const { return emitter_.topology().rank; }
+    std::size_t own_bytes() const { return parts_[static_cast<std::size_t>(rank())]; }
+    MemoryRef part_of(MemoryRef ref, ShardRange ranks) const;
+    MemoryRef part_of(const MemoryRef& ref) const { return part_of(ref, {rank(), rank() + 1}); }
     TensorMeta flat(std::size_t bytes) const;
-    void run(std::shared_ptr<const Operation> operation, std::vector<PlaceRef> places, const PlaceRef& out);
+    void run(std::shared_ptr<const Operation> operation, std::vector<MemoryRef> refs, const MemoryRef& out);
 
-    EngineContext& context_;
-    Schedule& schedule_;
-    bool behind_commits_;
+    Emitter& emitter_;
+    Ranks& ranks_;
+    ReductionMemory& reduction_;
+    bool after_commits_;
     DType dtype_;
     Sizes parts_;  ///< bytes of each rank's part
     HostLayout hosts_;

@@ -4,27 +4,30 @@
 #include <cstdint>
 #include <set>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "lockstep/parallel/schedule/shard_memory.h"
+#include "lockstep/parallel/reduce/arena_cut.h"
+#include "lockstep/parallel/schedule/batch_program.h"
+#include "lockstep/parallel/schedule/engine_memory.h"
 
 namespace lockstep {
+
+class Communicator;
 
 /// What a rank says of the parameters in a program of its own, and, brought together, what all ranks say of those that
 /// they run in one call.
 class UsedParameters {
 public:
-    UsedParameters(const EngineContext& context, const BatchProgram& batch);
+    UsedParameters(const EngineMemory& memory, const BatchProgram& batch);
 
     /// A gradient that other backwards have left.
-    void add(int arena, int segment) { used_at(arena, segment) = 1; }
+    void add(ParameterId parameter) { numbers_[index(parameter)] = 1; }
     /// This rank has no gradients in the program.
     void use_none();
     /// Becomes the same on all ranks. Collective.
     void bring_together(Communicator& ranks);
 
-    std::set<std::pair<int, int>> parameters() const;
+    std::set<ParameterId> parameters() const;
     /// For the order of buckets: when a bucket is ready in the program where that takes longest.
     std::int64_t moment(const Bucket& bucket) const;
     /// Operations over all shards in backward that come before a bucket on every rank.
@@ -35,14 +38,15 @@ public:
     }
 
 private:
+    /// A moment is one number, because the ranks take the largest of theirs: how many operations over all shards come
+    /// before it, then the record.
     static constexpr int bits_of_record = 32;
-    std::size_t index(int arena, int segment) const {
-        return first_[static_cast<std::size_t>(arena)] + static_cast<std::size_t>(segment);
+    std::size_t index(ParameterId parameter) const {
+        return first_[static_cast<std::size_t>(parameter.arena)] + static_cast<std::size_t>(parameter.number);
     }
-    std::int64_t& used_at(int arena, int segment) { return numbers_[index(arena, segment)]; }
 
     std::vector<std::size_t> first_;     ///< by arena; then the number of parameters
-    std::vector<std::int64_t> numbers_;  ///< a parameter each: whether it is used; then its moment
+    std::vector<std::int64_t> numbers_;  ///< one per parameter: whether it is used; then its moment
 };
 
 /// The record of backward that is operation `count` over all shards in `program`; the one before backward for 0.

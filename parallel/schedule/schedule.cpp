@@ -1,23 +1,9 @@
 #include "lockstep/parallel/schedule/schedule.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <set>
 
-#include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/public_call.h"
-
 namespace lockstep {
-
-PlaceRef fixed(const std::shared_ptr<Buffer>& memory, std::size_t offset, std::size_t bytes) {
-    PlaceRef place;
-    place.memory = memory;
-    place.offset = offset;
-    place.bytes = bytes;
-    place.owner = memory->device();
-    return place;
-}
 
 namespace {
 
@@ -64,7 +50,7 @@ void Schedule::wait(Stream& stream, int event) {
 }
 
 void Schedule::put_off_calls(std::size_t first, std::size_t last) {
-    std::set<const Stream*> streams;  // that have come to such a call, or to an event behind one
+    std::set<const Stream*> streams;  // that have come to such a call, or to an event after one
     std::set<std::size_t> events;
     const auto waits = [&](const Command& command) {
         if (command.phase != Phase::work) return false;
@@ -80,181 +66,6 @@ void Schedule::put_off_calls(std::size_t first, std::size_t last) {
     const auto behind =
         std::copy(at_once.begin(), at_once.end(), commands_.begin() + static_cast<std::ptrdiff_t>(first));
     std::copy(later.begin(), later.end(), behind);
-}
-
-Instance::Instance(const Schedule& schedule, std::vector<std::shared_ptr<Buffer>> workspaces)
-    : workspaces_(std::move(workspaces)) {
-    std::vector<Device> runner(schedule.tasks().size());
-    for (const Command& command : schedule.commands())
-        if (command.kind == Command::Kind::run) runner[command.index] = command.stream->device();
-    tasks_.reserve(schedule.tasks().size());
-    for (std::size_t i = 0; i < schedule.tasks().size(); ++i) {
-        const TaskSpec& spec = schedule.tasks()[i];
-        Task task{&spec, {}, address(spec.scratch), {}};
-        for (const PlaceRef& place : spec.in) {
-            task.pointers.push_back(address(place));
-            if (task.pointers.back()) task.accesses.push_back(access(place, runner[i], false));
-        }
-        for (const PlaceRef& place : spec.out) {
-            task.pointers.push_back(address(place));
-            if (task.pointers.back()) task.accesses.push_back(access(place, runner[i], true));
-        }
-        if (task.scratch) task.accesses.push_back(access(spec.scratch, runner[i], true));
-        // Control words are read and written beside the operands: by the kernel, and when it throws.
-        if (spec.operation->is_random() || spec.operation->commits() || spec.status)
-            task.accesses.push_back({spec.step, sizeof(StepState), runner[i], Access::Mode::read});
-        if (spec.operation->commits())
-            task.accesses.push_back({spec.agreed, sizeof(StatusWord), runner[i], Access::Mode::read});
-        if (spec.status) task.accesses.push_back({spec.status, sizeof(StatusWord), runner[i], Access::Mode::write});
-        tasks_.push_back(std::move(task));
-    }
-}
-
-char* Instance::start(const PlaceRef& place) const {
-    if (place.workspace >= 0)
-        return static_cast<char*>(workspaces_[static_cast<std::size_t>(place.workspace)]->data()) + place.offset;
-    return place.memory ? static_cast<char*>(place.memory->data()) + place.offset : nullptr;
-}
-
-void* Instance::address(const PlaceRef& place) const {
-    char* begin = start(place);
-    return begin ? begin + place.first : nullptr;
-}
-
-Access Instance::access(const PlaceRef& place, Device runner, bool write) const {
-    const Access::Mode mode = write                   ? Access::Mode::write
-                              : place.owner == runner ? Access::Mode::read
-                                                      : Access::Mode::peer_read;
-    return {start(place), place.bytes, place.owner, mode};
-}
-
-void Instance::perform(const Task& task, const Launch& launch) {
-    const TaskSpec& spec = *task.spec;
-    Health* health = launch.native ? nullptr : spec.health;
-    if (spec.operation->commits() && health) {
-        if (health->failed) return;
-        if (spec.agreed->code == 0 && !spec.prepares) health->committing = static_cast<std::int64_t>(spec.step->step);
-    }
-    try {
-        spec.kernel->run({launch, task.pointers.data(), task.pointers.data() + spec.in.size(), task.scratch, spec.step,
-                          spec.status, spec.agreed, spec.ordinal, spec.shard, spec.first_row, spec.shards});
-    } catch (const std::exception& error) {
-        // On a CPU device this is the worker: the step must not commit, whatever else goes on.
-        if (!launch.native && spec.status)
-            *spec.status = {static_cast<std::int32_t>(StatusCode::operation_failed), spec.shard,
-                            static_cast<std::int64_t>(spec.step->step), 0, 0};
-        if (health) {
-            if (!spec.status && spec.step) health->failed_step = static_cast<std::int64_t>(spec.step->step);
-            health->failed = true;
-        }
-        if (dynamic_cast<const CommunicationError*>(&error)) throw;  // names rank and operation itself
-        // Errors of our own say what to do.
-        const bool says_more = dynamic_cast<const Error*>(&error) != nullptr;
-        throw DeviceError(fmt::format("replica {} on {}, shard {}: {}: {}{}", spec.replica, launch.device.str(),
-                                      spec.shard, call_and_operation(spec.call, spec.operation->name()), error.what(),
-                                      says_more ? "" : "; look at what the operation was given"));
-    }
-}
-
-void Instance::issue(Schedule& schedule, const Command& command) {
-    switch (command.kind) {
-        case Command::Kind::run: {
-            const Task& task = tasks_[command.index];
-            command.stream->run(
-                task.spec->operation->name(), task.accesses, [&task](const Launch& launch) { perform(task, launch); },
-                task.spec->kernel->threads);
-            break;
-        }
-        case Command::Kind::copy: {
-            const CopySpec& copy = schedule.copies()[command.index];
-            command.stream->copy(address(copy.to), copy.to.owner, address(copy.from), copy.from.owner, copy.bytes);
-            break;
-        }
-        case Command::Kind::call: {
-            const CallSpec& call = schedule.calls()[command.index];
-            if (!call.by_host) {
-                command.stream->callback(call.function);
-                break;
-            }
-            Event& reached = schedule.events()[call.reached];
-            command.stream->record(reached);
-            reached.synchronize();
-            call.function();
-            break;
-        }
-        case Command::Kind::record: command.stream->record(schedule.events()[command.index]); break;
-        case Command::Kind::wait: command.stream->wait(schedule.events()[command.index]); break;
-    }
-}
-
-namespace {
-
-SpanKind kind_of(const Stream& stream, const TaskSpec& task, SpanKind computing) {
-    switch (stream.role()) {
-        case StreamRole::compute: return computing;
-        case StreamRole::load: return SpanKind::input;
-        case StreamRole::communicate:
-        case StreamRole::exchange: return SpanKind::communication;
-        case StreamRole::commit: break;
-    }
-    if (task.updates) return SpanKind::update;
-    return task.operation->joins_shards() ? SpanKind::communication : SpanKind::commit;
-}
-
-SpanKind kind_of(const Stream& stream, const CopySpec& copy, SpanKind computing) {
-    if (stream.role() == StreamRole::compute) return computing;
-    const bool inside = stream.role() == StreamRole::commit && copy.from.owner == copy.to.owner;
-    return inside ? SpanKind::commit : SpanKind::communication;
-}
-
-}  // namespace
-
-template <class Attempt>
-void Instance::issue_recorded(Schedule& schedule, const Command& command, StepRecorder& recorder, SpanKind computing,
-                              Attempt attempt) {
-    Stream& stream = *command.stream;
-    const auto enqueue = [&] { issue(schedule, command); };
-    const auto around = [&](SpanKind kind, bool collective, std::string_view name) {
-        recorder.around(stream, kind, collective, name, enqueue, attempt);
-    };
-    switch (command.kind) {
-        case Command::Kind::run: {
-            const TaskSpec& task = *tasks_[command.index].spec;
-            around(kind_of(stream, task, computing), task.collective, task.operation->name());
-            break;
-        }
-        case Command::Kind::copy:
-            around(kind_of(stream, schedule.copies()[command.index], computing), false, "copy");
-            break;
-        case Command::Kind::call: {
-            const CallSpec& call = schedule.calls()[command.index];
-            around(SpanKind::communication, call.collective, call.name);
-            break;
-        }
-        case Command::Kind::record:
-        case Command::Kind::wait: attempt(enqueue); break;
-    }
-}
-
-template <class Attempt>
-void Instance::enqueue(Schedule& schedule, std::size_t first, std::size_t last, Phase phase, StepRecorder* recorder,
-                       SpanKind computing, Attempt attempt) {
-    for (std::size_t i = first; i < last; ++i) {
-        const Command& command = schedule.commands()[i];
-        if (command.phase != phase) continue;
-        if (recorder)
-            issue_recorded(schedule, command, *recorder, computing, attempt);
-        else
-            attempt([&] { issue(schedule, command); });
-    }
-}
-
-void Instance::enqueue(Schedule& schedule, std::size_t first, std::size_t last, Phase phase, StepRecorder* recorder,
-                       SpanKind computing) {
-    if (phase == Phase::work)
-        enqueue(schedule, first, last, phase, recorder, computing, [](auto&& call) { call(); });
-    else
-        enqueue(schedule, first, last, phase, recorder, computing, [](auto&& call) { insist(call); });
 }
 
 }  // namespace lockstep

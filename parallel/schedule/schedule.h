@@ -1,58 +1,26 @@
-// A placed program as a list of commands: which stream runs which task, where events are recorded and awaited. Made
-// once, replayed every step.
+// A schedule: which stream runs which task, where events are recorded and awaited. Made once, replayed every step.
 #pragma once
 
-#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/schedule/step_recorder.h"
-#include "lockstep/runtime/error.h"
+#include "lockstep/parallel/schedule/health.h"
+#include "lockstep/parallel/schedule/memory_ref.h"
 #include "lockstep/runtime/record.h"
 #include "lockstep/runtime/stream.h"
 
 namespace lockstep {
 
-/// A place that a task's pointer is taken from: a workspace (whose address an instance decides), or fixed memory.
-struct PlaceRef {
-    int workspace = -1;              ///< shard whose workspace it is, or -1
-    std::size_t offset = 0;          ///< bytes into the workspace, or into `memory`
-    std::shared_ptr<Buffer> memory;  ///< fixed memory; null with workspace -1: a null pointer
-    std::size_t bytes = 0;           ///< for the ordering checker
-    std::ptrdiff_t first = 0;        ///< bytes from `offset` to the first element; may be negative
-    Device owner;
-};
-
-/// Fixed memory: `bytes` from `offset` on.
-PlaceRef fixed(const std::shared_ptr<Buffer>& memory, std::size_t offset, std::size_t bytes);
-
-/// What is decided must go through: a call of a device's that fails, and so has done nothing, is made once more.
-/// Several calls at once are for this only where those that went well may be made again.
-template <class Call>
-void insist(Call&& call) {
-    try {
-        call();
-    } catch (const DeviceError&) {
-        call();
-    }
-}
-
-/// What became of kernels that run on CPU workers, where they may throw.
-struct Health {
-    std::atomic<bool> failed{false};  ///< one threw, and the host has not yet passed that on; commits look here too
-    std::atomic<std::int64_t> failed_step{-1};  ///< its step, where it belongs to backward
-    std::atomic<std::int64_t> committing{-1};   ///< the last step of which something was committed
-};
-
 /// A kernel with everything it needs but the addresses of workspaces.
 struct TaskSpec {
     std::shared_ptr<const Operation> operation;
     std::shared_ptr<const Kernel> kernel;
-    std::vector<PlaceRef> in, out;
-    PlaceRef scratch;
+    std::vector<MemoryRef> in, out;
+    MemoryRef scratch;
     const char* call = nullptr;  ///< see Record
     const StepState* step = nullptr;
     StatusWord* status = nullptr;
@@ -69,7 +37,7 @@ struct TaskSpec {
 };
 
 struct CopySpec {
-    PlaceRef from, to;
+    MemoryRef from, to;
     std::size_t bytes = 0;
 };
 
@@ -109,7 +77,7 @@ public:
     /// A new event, recorded here.
     int record(Stream& stream);
     void wait(Stream& stream, int event);
-    /// Moves calls by the host among [first, last), and all that comes behind one, to where the devices have been given
+    /// Moves calls by the host among [first, last), and all that waits for one, to where the devices have been given
     /// everything else: they are at work while the host waits.
     void put_off_calls(std::size_t first, std::size_t last);
 
@@ -128,39 +96,6 @@ private:
     std::vector<CallSpec> calls_;
     std::vector<Event> events_;
     std::vector<Phase> phase_of_event_;
-};
-
-/// A schedule with memory: addresses of one set of workspaces. Two forwards before one backward are two instances.
-class Instance {
-public:
-    /// `workspaces`: one a shard, on the device of the shard.
-    Instance(const Schedule& schedule, std::vector<std::shared_ptr<Buffer>> workspaces);
-    /// Enqueues the commands of `phase` among [first, last). Once commits have begun they must go on: a call that fails
-    /// is made once more. `recorder`: notes when they run; may be null. What computes is noted as `computing`.
-    void enqueue(Schedule& schedule, std::size_t first, std::size_t last, Phase phase, StepRecorder* recorder = nullptr,
-                 SpanKind computing = SpanKind::backward);
-    void* address(const PlaceRef& place) const;
-
-private:
-    struct Task {
-        const TaskSpec* spec;
-        std::vector<void*> pointers;
-        void* scratch;
-        std::vector<Access> accesses;
-    };
-    static void perform(const Task& task, const Launch& launch);
-    void issue(Schedule& schedule, const Command& command);
-    /// `attempt` is what each call of a device's goes through.
-    template <class Attempt>
-    void issue_recorded(Schedule& schedule, const Command& command, StepRecorder& recorder, SpanKind computing,
-                        Attempt attempt);
-    template <class Attempt>
-    void enqueue(Schedule& schedule, std::size_t first, std::size_t last, Phase phase, StepRecorder* recorder,
-                 SpanKind computing, Attempt attempt);
-    char* start(const PlaceRef& place) const;
-    Access access(const PlaceRef& place, Device runner, bool write) const;
-    std::vector<std::shared_ptr<Buffer>> workspaces_;
-    std::vector<Task> tasks_;
 };
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Keeps the log of an engine's last steps: an event before and one behind everything that a schedule enqueues.
+// Keeps the log of an engine's last steps: an event before and one after everything that a schedule enqueues.
 #pragma once
 
 #include <cstdint>
@@ -6,21 +6,19 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/parallel/step_log.h"
+#include "lockstep/runtime/step_log.h"
 #include "lockstep/runtime/stream.h"
 
 namespace lockstep {
-
-class Communicator;
 
 class StepRecorder {
 public:
     /// Of the last `kept` steps.
     explicit StepRecorder(int kept) : steps_(static_cast<std::size_t>(kept)) {}
 
-    /// What is enqueued from now on belongs to a new step; behind `pause` to none.
+    /// What is enqueued from now on belongs to a new step; after `pause` to none.
     void begin_step();
-    /// The longer form: it belongs to the step that goes on until the optimizer has updated.
+    /// The manual step: it belongs to the step that goes on until the optimizer has updated.
     void go_on();
     void pause() { current_ = nullptr; }
     void close_step() { open_ = false; }
@@ -40,9 +38,8 @@ public:
         ++current_->used;
     }
 
-    /// The steps in their order; waits for what belongs to them. `job`: collective, adds what the ranks know of each
-    /// other.
-    std::vector<LoggedStep> read(Communicator* job) const;
+    /// The steps in their order, without arrivals; waits for what belongs to them.
+    std::vector<LoggedStep> read() const;
 
 private:
     struct Mark {
@@ -63,7 +60,7 @@ private:
     std::vector<Step> steps_;
     std::uint64_t begun_ = 0;
     Step* current_ = nullptr;
-    bool open_ = false;  ///< a step of the longer form
+    bool open_ = false;  ///< a manual step
 };
 
 /// What a call is of a step, as far as `recorder`, which may be null, is concerned.

@@ -20,10 +20,10 @@ constexpr std::size_t huge_page = std::size_t{2} << 20;
 CpuQueue::Part part_of(StreamRole role) {
     switch (role) {
         case StreamRole::compute: return CpuQueue::Part::helper;
-        case StreamRole::communicate:
+        case StreamRole::reduce:
         case StreamRole::commit: return CpuQueue::Part::helped;
-        case StreamRole::load:
-        case StreamRole::exchange: break;
+        case StreamRole::input:
+        case StreamRole::collective: break;
     }
     return CpuQueue::Part::alone;
 }

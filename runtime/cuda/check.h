@@ -16,7 +16,7 @@ void check(cudaError_t status, std::string_view call, std::source_location where
 /// For destructors: takes the error, throws nothing.
 void check_quietly(cudaError_t status) noexcept;
 
-/// Whether no CUDA call of this process can succeed behind that error.
+/// Whether no CUDA call of this process can succeed after that error.
 bool loses_context(cudaError_t status) noexcept;
 /// Throws what `check` threw when the context was lost.
 void require_healthy();

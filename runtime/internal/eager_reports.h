@@ -26,7 +26,7 @@ using Set = std::shared_ptr<const EagerReports>;  ///< null: none
 /// A report for one call on `device`, on its eager stream: word() is zero there, and written by the call's kernel.
 std::shared_ptr<EagerReport> begin(Device device, std::string_view call);
 StatusWord* word(const EagerReport& report);
-/// Behind the kernel: has the word brought to the host.
+/// After the kernel: has the word brought to the host.
 Set end(const std::shared_ptr<EagerReport>& report);
 
 /// Leaves those of both that may still have something to tell.

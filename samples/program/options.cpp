@@ -52,7 +52,8 @@ void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
     app.add_option("--devices", options.devices, "all, or a list: cuda:0,cuda:1 or cpu:0,cpu:1")
         ->type_name("LIST")
         ->capture_default_str();
-    app.add_option("--shards", options.shards, "pieces of a batch; fixes all bits, whatever the devices (one a device)")
+    app.add_option("--shards", options.shards,
+                   "pieces of a batch; fixes all bits, whatever the devices (one per device)")
         ->type_name("N")
         ->check(silent(CLI::Range(1, 65536)));
     auto* whole = app.add_option("--batch-size", options.batch_size, "rows of a step over all devices")
@@ -63,7 +64,7 @@ void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
         ->type_name("ROWS")
         ->check(silent(CLI::Range(std::int64_t{1}, most_rows)))
         ->excludes(whole);
-    app.add_option("--micro-steps", options.micro_steps,
+    app.add_option("--accumulation-steps", options.accumulation_steps,
                    "parts in which a step takes its batch, one after another, with the memory of one (none, dp)")
         ->type_name("N")
         ->check(silent(CLI::Range(1, 65536)))
@@ -113,12 +114,12 @@ void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
     app.add_option("--load", options.load, "begins with these weights; continues the run of FILE.resume if it is there")
         ->type_name("FILE");
     app.add_option("--log-dir", options.log_dir,
-                   "writes every step to DIR/" + app.get_name() + ".jsonl, with --load behind the lines that are there")
+                   "writes every step to DIR/" + app.get_name() + ".jsonl, with --load after the lines that are there")
         ->type_name("DIR");
     app.add_option("--json", options.json, "writes the final figures")->type_name("FILE");
     app.add_flag("--quiet", options.quiet, "prints warnings and errors only");
     app.footer(
-        "SIGINT (Ctrl-C) and SIGTERM stop a run behind a step, of all processes together: it is saved where --save is "
+        "SIGINT (Ctrl-C) and SIGTERM stop a run after a step, of all processes together: it is saved where --save is "
         "given, and\nthe program ends by that signal (status 130, 143). A second signal ends it at once. Otherwise the "
         "status is 0 for success,\n1 for a failed run, 2 for wrong usage.");
 }
@@ -137,8 +138,8 @@ void check(const Options& options, const std::string& program) {
                                    options.timeout_seconds || options.reduction != "tree"))
         throw UsageError(
             "--backend, --rank, --world-size, --init-method, --timeout and --reduction are for --parallel ddp");
-    if (options.distributed() && options.micro_steps > 1)
-        throw UsageError("--micro-steps is for none and dp: several processes take a batch at once");
+    if (options.distributed() && options.accumulation_steps > 1)
+        throw UsageError("--accumulation-steps is for none and dp: several processes take a batch at once");
     for (const auto* path : {&options.save, &options.json})
         if (!path->empty() && !path->has_filename()) throw UsageError(path->string() + " is a directory; name a file");
     require_files_apart(options, program);

@@ -26,7 +26,7 @@ struct Options : RankFlags {
     std::optional<int> shards;
     std::int64_t batch_size = 64;
     std::optional<std::int64_t> batch_size_per_device;
-    int micro_steps = 1;
+    int accumulation_steps = 1;
     std::int64_t epochs = 10;
     std::optional<std::int64_t> steps;
     static constexpr double default_lr = 0.01, default_momentum = 0.5;

@@ -37,7 +37,7 @@ private:
     std::uint64_t epoch_ = 0;
     double loss_ = 0;
     Clock::time_point began_ = Clock::now(), drawn_{};
-    std::optional<Clock::time_point> last_step_;  // none at first and behind a pause
+    std::optional<Clock::time_point> last_step_;  // none at first and after a pause
     std::int64_t timed_rows_ = 0;
     double timed_seconds_ = 0;
     std::size_t shown_ = 0;  // characters of the bar that stands on the terminal

@@ -21,7 +21,7 @@ struct RankFlags {
     std::optional<std::int64_t> timeout_seconds;  ///< where it was given; else 300
 };
 
-/// --backend, --init-method, --rank, --world-size and --timeout. `when`: behind each of their texts, " (ddp)".
+/// --backend, --init-method, --rank, --world-size and --timeout. `when`: after each of their texts, " (ddp)".
 void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& when = "");
 
 /// Nobody has made this process one of several.

@@ -15,7 +15,7 @@
 namespace program {
 
 struct Figures {
-    std::vector<double> losses;           ///< one a step
+    std::vector<double> losses;           ///< one per step
     std::optional<double> test_accuracy;  ///< 0 to 1
     double samples_per_second = 0;        ///< training steps only, without start-up and the first two steps
     double seconds = 0;                   ///< of the whole program
@@ -34,9 +34,9 @@ std::string how_to_go_on(const Options& options, int signal, std::int64_t steps)
 /// Throws InvalidArgument now when a file could not be written to `path` later.
 void require_writable(const std::filesystem::path& path);
 
-/// One JSON object a line: first the run, then every step and every evaluation. Without a directory nothing is written.
-/// A run with --load goes on behind the lines that are there, with a line that says from which step on; what stood
-/// there of that and later steps was of training that was lost.
+/// One JSON object per line: first the run, then every step and every evaluation. Without a directory nothing is
+/// written. A run with --load goes on after the lines that are there, with a line that says from which step on; what
+/// stood there of that and later steps was of training that was lost.
 class RunLog {
 public:
     /// Makes the directory. `steps`: how many the run has behind it. Throws InvalidArgument when the file cannot be

@@ -88,7 +88,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
                                   log.step(step);
                                   progress.step(step.epoch, step.rows, step.loss);
                               },
-                              {.micro_steps = options.micro_steps});
+                              {.accumulation_steps = options.accumulation_steps});
     trainer.set_steps(before);
     const lockstep::StopSignals signals;
     trainer.stop_on(signals);

@@ -44,7 +44,7 @@ inline std::string gpu_of_rank(int rank) {
 struct GpuRanks {
     std::string backend;
     int size = 2;
-    bool share = false;  ///< the GPUs; nccl wants one a rank
+    bool share = false;  ///< the GPUs; nccl wants one per rank
     std::chrono::milliseconds timeout = std::chrono::seconds(60);
     std::chrono::milliseconds limit = std::chrono::seconds(200);  ///< who has not ended then hangs
 };

@@ -36,7 +36,7 @@ std::vector<std::int32_t> numbers(int count) {
 
 TEST_CASE("events order streams of two GPUs and measure time") {
     const Checked checked;
-    Stream &first = Stream::of(gpu0), &second = Stream::of(gpu1, StreamRole::communicate);
+    Stream &first = Stream::of(gpu0), &second = Stream::of(gpu1, StreamRole::reduce);
     CHECK(first.name() == "cuda:0/compute0");
     const auto a = Buffer::allocate(first, 400, "a"), b = Buffer::allocate(second, 400, "b");
     const auto input = numbers(100);

@@ -51,7 +51,7 @@ TEST_CASE("the backend's own sum and communication hooks: of two numbers there i
           }) == "");
 }
 
-TEST_CASE("the longer form leaves the mean of the ranks' gradients") {
+TEST_CASE("the manual step leaves the mean of the ranks' gradients") {
     CHECK(on_gpus("shm", 2, [](ProcessGroup& group) {
               const Images images(16);
               const int own = 8 * group.rank();

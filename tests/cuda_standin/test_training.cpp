@@ -24,7 +24,7 @@ struct Setting {
     int steps = 10;
     std::int64_t rows = 22;  // eight shards: seven of 3 rows, one of 1
     std::vector<int> devices{2, 3, 8};
-    int micro_steps = 1;
+    int accumulation_steps = 1;
 };
 
 /// ||found - expected|| / ||expected - before||, over everything.
@@ -41,7 +41,7 @@ double distance(const Values& found, const Values& expected, const Values& befor
 template <class Net>
 Values train(const Devices& devices, const Setting& setting, ReductionMode reduction) {
     Trained<Net> trained(devices, {.shards = 8, .reduction = reduction, .bucket_bytes = 4096});
-    trained.how.micro_steps = setting.micro_steps;
+    trained.how.accumulation_steps = setting.accumulation_steps;
     trained.run(setting.steps, setting.rows);
     trained.model.engine().verify_replicas();
     const auto operations = trained.model.engine().operations_per_device();
@@ -77,8 +77,9 @@ TEST_CASE("batch normalisation and two dropouts: the same bits on 1, 2, 3 and 8 
     check_same_bits<test::Normed>({});
 }
 
-TEST_CASE("batches in two micro-steps: the same bits on 1, 2, 3 and 8 devices") {
-    check_same_bits<test::Normed>({.steps = 4, .micro_steps = 2});  // of 22 rows, the last shard has no second one
+TEST_CASE("batches in two microbatches: the same bits on 1, 2, 3 and 8 devices") {
+    check_same_bits<test::Normed>(
+        {.steps = 4, .accumulation_steps = 2});  // of 22 rows, the last shard has no second one
 }
 
 TEST_CASE("cnn: the same bits on 1 and 3 devices") {
@@ -95,7 +96,7 @@ TEST_CASE("other shards give other bits: the comparison can fail") {
     CHECK_FALSE((eight.values() == seven.values()));
 }
 
-TEST_CASE("longer form: forward, backward and the optimizer's step do what step does") {
+TEST_CASE("manual step: forward, backward and the optimizer's step do what step does") {
     const Images images(16);
     for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise}) {
         Trained<test::Dense> whole(gpus(3), {.reduction = reduction}), parts(gpus(3), {.reduction = reduction});

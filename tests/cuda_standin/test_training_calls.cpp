@@ -84,7 +84,7 @@ TEST_CASE("the host waits for no device while it enqueues a step") {
     trained.model.synchronize();
     standin::set_delays(0, 0);
 
-    trained.how.micro_steps = 2;
+    trained.how.accumulation_steps = 2;
     for (int i = 0; i < 4; ++i) trained.step(images, 0, 20);
     trained.model.synchronize();
     standin::set_delays(3, 300);

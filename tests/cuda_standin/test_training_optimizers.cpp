@@ -39,7 +39,7 @@ const std::vector<Case>& cases() {
          {.clip = {ClipGradValue{.clip_value = 0.01}, ClipGradNorm{.max_norm = 0.1, .norm_type = 3, .group = 0}}}},
         {"Adagrad, in microbatches",
          [](Model& model) { return std::make_unique<Adagrad>(model); },
-         {.micro_steps = 2, .clip = {ClipGradNorm{.max_norm = 0.5, .norm_type = INFINITY}}}},
+         {.accumulation_steps = 2, .clip = {ClipGradNorm{.max_norm = 0.5, .norm_type = INFINITY}}}},
         {"Lion", [](Model& model) { return std::make_unique<Lion>(model, LionOptions{.weight_decay = 0.1}); }, {}},
     };
     return all;

@@ -33,7 +33,7 @@ TEST_CASE("a missing wait is reported before CUDA gets the work") {
     trained.step(images, 0, 8);
     trained.step(images, 0, 8);
     void* weights = trained.model.parameter_store()->replicas()[1].parameters[0]->data();
-    Stream& other = Stream::of(Device::cuda(1), StreamRole::load);
+    Stream& other = Stream::of(Device::cuda(1), StreamRole::input);
     standin::reset_counters();
     CHECK_THROWS_AS(other.fill(weights, 0, 64), OrderError);  // the steps may still read and write them
     CHECK(standin::counters().devices[1].memsets == 0);
@@ -134,7 +134,7 @@ TEST_CASE("an error in a step reaches the caller after all devices have come to 
               standin::inject_failure("cudnnConvolutionBackwardFilter", 3, 8);
               if (device_error([&] { trained.step(images, 0, 8); }).empty()) return 1;
               for (int i = 0; i < 3; ++i)
-                  for (const StreamRole role : {StreamRole::compute, StreamRole::communicate, StreamRole::commit})
+                  for (const StreamRole role : {StreamRole::compute, StreamRole::reduce, StreamRole::commit})
                       if (!Stream::of(Device::cuda(i), role).idle()) return 2;
               standin::set_delays(0, 0);
               trained.step(images, 0, 8);

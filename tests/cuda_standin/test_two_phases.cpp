@@ -88,7 +88,7 @@ TEST_CASE("the same while a log of steps is kept: nothing is done twice", "[two_
     test::check_no_mistakes();
 }
 
-TEST_CASE("a failing call in the longer form: every part is done in full or not at all", "[two_phases]") {
+TEST_CASE("a failing call in the manual step: every part is done in full or not at all", "[two_phases]") {
     const Images images(8);
     const auto gradients = [](Trained<test::Normed>& of) {
         auto all = of.values();

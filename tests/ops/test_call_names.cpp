@@ -111,7 +111,7 @@ TEST_CASE("a prologue names the call and hands over what it took") {
 }
 
 TEST_CASE("tensors of a traced forward that are used outside") {
-    Trace trace(Device::cpu(0), 1, false, 1);
+    Trace trace({Device::cpu(0), 1, false, 1});
     const Tensor kept = trace.input(TensorMeta::contiguous(DType::f32, {2, 3, 4, 4}, true));
     const std::string text =
         ": a tensor of shape (2, 3, 4, 4) was kept from inside a forward or loss, where tensors have no values; return "

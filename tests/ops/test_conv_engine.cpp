@@ -12,12 +12,13 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/ops/cpu/conv_engine.h"
+#include "lockstep/ops/cpu/conv/conv_engine.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/reference/conv.h"
 
 using namespace lockstep;
+using namespace lockstep::cpu;
 
 namespace {
 

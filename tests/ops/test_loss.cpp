@@ -27,20 +27,20 @@ TEST_CASE("nll_loss keeps numerator and weight apart") {
     const Loss plain = nll_loss(logp, target);
     REQUIRE(plain.terms().size() == 1);
     CHECK(plain.terms()[0].numerator.item() == 2 + 3 + 6);
-    CHECK(plain.terms()[0].weight.item() == 3);
+    CHECK(plain.terms()[0].denominator.item() == 3);
     CHECK(plain.item() == Approx(11.0 / 3));
 
     const Tensor weight = Tensor::from(std::vector<float>{0.5f, 2}, {2}).to(device);
     const Loss weighted = NllLoss{{.weight = weight}}(logp, target);
     CHECK(weighted.terms()[0].numerator.item() == 2 * 2 + 0.5 * 3 + 2 * 6);
-    CHECK(weighted.terms()[0].weight.item() == 4.5);
+    CHECK(weighted.terms()[0].denominator.item() == 4.5);
 
     const Loss masked = NllLoss{{.weight = weight, .ignore_index = 0}}(logp, target);
     CHECK(masked.terms()[0].numerator.item() == 16);
-    CHECK(masked.terms()[0].weight.item() == 4);
+    CHECK(masked.terms()[0].denominator.item() == 4);
 
     const Loss summed = NllLoss{{.reduction = Reduction::sum}}(logp, target);
-    CHECK_FALSE(summed.terms()[0].weight.defined());
+    CHECK_FALSE(summed.terms()[0].denominator.defined());
     CHECK(summed.item() == 11);
 }
 

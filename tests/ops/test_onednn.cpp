@@ -13,6 +13,7 @@
 #include "lockstep/tests/catch.h"
 
 using namespace lockstep;
+using namespace lockstep::cpu;
 
 namespace {
 

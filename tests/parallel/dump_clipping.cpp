@@ -198,8 +198,8 @@ void print_training(const TrainingCase& some) {
             }
             sgd.step();
         } else {
-            const StepLoss loss =
-                model.step(sgd, x, y, mse_loss, {.micro_steps = some.form == "micro" ? 3 : 1, .clip = some.clip});
+            const StepLoss loss = model.step(sgd, x, y, mse_loss,
+                                             {.accumulation_steps = some.form == "micro" ? 3 : 1, .clip = some.clip});
             losses.push_back(loss.item());
             if (has_norm) norms.push_back(loss.grad_norm());
         }

@@ -67,14 +67,15 @@ void dump(const std::filesystem::path& directory, std::int64_t rows, int k) {
         for (const ls::NamedTensor& named : ls::named_tensors(*model))
             file.add(name + ".model." + named.name, named.member->tensor().grad());
     }
-    // Steps in micro-steps, at a rate beside which the parameters' own digits do not count.
+    // Steps in microbatches, at a rate beside which the parameters' own digits do not count.
     constexpr double rate = 1 << 30;
-    for (const int micro_steps : {2, 3, 4}) {
-        const std::string name = fmt::format("micro_{}", micro_steps);
+    for (const int accumulation_steps : {2, 3, 4}) {
+        const std::string name = fmt::format("micro_{}", accumulation_steps);
         ls::DataParallel<Net> model(net, devices(k));
         ls::SGD sgd(model, {.lr = rate});
         const auto loss =
-            model.step(sgd, batch.images, batch.labels, ls::nll_loss, {.micro_steps = micro_steps}).item();
+            model.step(sgd, batch.images, batch.labels, ls::nll_loss, {.accumulation_steps = accumulation_steps})
+                .item();
         file.add(name + ".loss", ls::Tensor::scalar(loss));
         const auto before = ls::named_tensors(net), after = ls::named_tensors(*model);
         for (std::size_t i = 0; i < before.size(); ++i) {

@@ -12,7 +12,7 @@ namespace {
 
 std::shared_ptr<ParameterStore> store_of(test::Cnn& net) { return ParameterStore::of(named_tensors(net)); }
 
-bool every_segment(int, int) { return true; }
+bool every_parameter(ParameterId) { return true; }
 
 }  // namespace
 
@@ -29,7 +29,7 @@ TEST_CASE("buckets cover every parameter once, in order, and none is larger than
         const std::size_t asked =
             bytes == 0 ? std::size_t{1} << 20 : bytes;  // 4.8 MB in all: a 64th is less than 1 MiB
         std::size_t largest = 0;
-        for (const Bucket& bucket : cut.buckets(every_segment)) {
+        for (const Bucket& bucket : cut.buckets(every_parameter)) {
             CHECK(bucket.begin >= before);
             CHECK(bucket.begin % 64 == 0);
             before = bucket.end;
@@ -53,13 +53,10 @@ TEST_CASE("what takes no part is in no bucket, and the others stay in theirs") {
     test::Cnn net;
     const auto store = store_of(net);
     const ArenaCut cut(store, 100'000, 3);
-    const auto all = cut.buckets(every_segment);
-    const auto without_fc1 = [&](int arena, int segment) {
-        return store->parameters()[static_cast<std::size_t>(arena)].segments[static_cast<std::size_t>(segment)].name !=
-               "fc1.weight";
-    };
+    const auto all = cut.buckets(every_parameter);
+    const auto without_fc1 = [&](ParameterId parameter) { return store->segment(parameter).name != "fc1.weight"; };
     for (const Bucket& bucket : cut.buckets(without_fc1)) {
-        for (int i = bucket.first_segment; i < bucket.last_segment; ++i) CHECK(without_fc1(bucket.arena, i));
+        for (int i = bucket.first_segment; i < bucket.last_segment; ++i) CHECK(without_fc1({bucket.arena, i}));
         const auto whole =
             std::find_if(all.begin(), all.end(), [&](const Bucket& other) { return other.number == bucket.number; });
         REQUIRE(whole != all.end());
@@ -91,7 +88,7 @@ TEST_CASE("slices: every element has one device, and the state of a device lies 
         }
         for (const auto& of_device : used) CHECK(*std::max_element(of_device.begin(), of_device.end()) == 1);
         std::int64_t in_buckets = 0;
-        for (const Bucket& bucket : cut.buckets(every_segment)) in_buckets += bucket.elements();
+        for (const Bucket& bucket : cut.buckets(every_parameter)) in_buckets += bucket.elements();
         CHECK(all == in_buckets);
         // No device keeps more than its share and 64 elements for each of the (at most 17) buckets.
         for (const auto& of_device : used)

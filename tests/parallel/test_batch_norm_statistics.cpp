@@ -135,7 +135,7 @@ TEST_CASE("statistics of all shards are those of the whole batch, or of shard 0 
             }
 }
 
-TEST_CASE("every micro-step moves the statistics once for each call, in order") {
+TEST_CASE("every microbatch moves the statistics once for each call, in order") {
     for (const BatchNormStatistics statistics : {BatchNormStatistics::all_shards, BatchNormStatistics::shard0})
         for (const int shards : {0, 8})
             for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise}) {
@@ -147,7 +147,7 @@ TEST_CASE("every micro-step moves the statistics once for each call, in order") 
                 Running expected;
                 for (const std::int64_t rows : {26, 64, 29, 5}) {
                     const Tensor x = drifting(rows);
-                    model.step(sgd, x, targets(rows), nll_loss, {.micro_steps = 3});
+                    model.step(sgd, x, targets(rows), nll_loss, {.accumulation_steps = 3});
                     const std::int64_t of_shard = (rows + model.shards() - 1) / model.shards();
                     const std::int64_t piece = (of_shard + 2) / 3;
                     for (std::int64_t begin = 0; begin < of_shard; begin += piece) {
@@ -167,7 +167,7 @@ TEST_CASE("every micro-step moves the statistics once for each call, in order") 
             }
 }
 
-TEST_CASE("every training forward of the longer form moves the statistics; evaluation does not") {
+TEST_CASE("every training forward of the manual step moves the statistics; evaluation does not") {
     manual_seed(2);
     DataParallel<Twice> model(Twice(BatchNormStatistics::all_shards), test::cpu_devices(4));
     SGD sgd(model, {.lr = 0.01});

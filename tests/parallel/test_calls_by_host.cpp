@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/parallel/schedule/schedule.h"
+#include "lockstep/parallel/schedule/instance.h"
 #include "lockstep/tests/catch.h"
 
 using namespace lockstep;
@@ -17,7 +17,7 @@ namespace {
 
 Stream& compute() { return Stream::of(Device::cpu(0)); }
 Stream& other() { return Stream::of(Device::cpu(1)); }
-Stream& exchange() { return Stream::of(Device::cpu(0), StreamRole::exchange); }
+Stream& exchange() { return Stream::of(Device::cpu(0), StreamRole::collective); }
 Stream& commit() { return Stream::of(Device::cpu(0), StreamRole::commit); }
 
 /// What ran, in order.

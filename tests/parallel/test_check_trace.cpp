@@ -78,7 +78,7 @@ TEST_CASE("what changed under a kept program is named; nothing is said while not
     step();
     CHECK(model.engine().steps_done() == 4);
     const ls::Tensor many = ls::Tensor::randn({12, 4});
-    const auto step_in_parts = [&] { model.step(sgd, many, many, loss, {.micro_steps = 2}); };
+    const auto step_in_parts = [&] { model.step(sgd, many, many, loss, {.accumulation_steps = 2}); };
     for (int i = 0; i < 2; ++i) step_in_parts();
     factor = 3;
     const std::string text = message_of<ls::InvalidArgument>(step_in_parts);

@@ -136,7 +136,7 @@ TEST_CASE("clipping has the same bits on any number of devices, with frozen and 
             const char* const forms[] = {"a step", "microbatches", "by hand"};
             INFO("clip " << &how - all_clips().data() << ", " << forms[form]);
             Way way{how, form == 2};
-            if (form == 1) way.how.micro_steps = 2;
+            if (form == 1) way.how.accumulation_steps = 2;
             const Result expected = train(1, ReductionMode::root, way);
             CHECK_FALSE((expected.values == plain));  // it clips
             for (const int devices : {3, 8})
@@ -152,7 +152,7 @@ TEST_CASE("a step clips as the manual form does, in microbatches too, all or a g
         const Result by_hand = train(3, ReductionMode::root, {how, true});
         for (const int parts : {1, 2}) {
             StepOptions options = how;
-            options.micro_steps = parts;
+            options.accumulation_steps = parts;
             const Result in_one = train(3, ReductionMode::slice_wise, {options, false});
             for (std::size_t i = 0; i < in_one.norms.size(); ++i)
                 CHECK(in_one.norms[i] == Approx(by_hand.norms[i]).epsilon(1e-4));

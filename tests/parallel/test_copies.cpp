@@ -17,11 +17,11 @@ using Counts = std::map<std::pair<Device, Device>, copy_count::Count>;
 
 struct Setting {
     int devices = 2;
-    int shards = 0;  ///< 0: one a device
+    int shards = 0;  ///< 0: one per device
     ReductionMode reduction = ReductionMode::root;
     std::size_t bucket_bytes = 0;
     std::int64_t rows = 64;
-    int micro_steps = 1;
+    int accumulation_steps = 1;
 };
 
 /// The copies of one step, added up kind by kind.
@@ -32,9 +32,9 @@ public:
           shards_(setting.shards > 0 ? setting.shards : setting.devices),
           cut_(cut_batch(setting.rows, shards_)) {}
 
-    /// From here on the rows and shards of one micro-step.
-    void begin_micro_step(const BatchCut& cut) { cut_ = cut; }
-    void end_micro_steps() { cut_ = cut_batch(setting_.rows, shards_); }
+    /// From here on the rows and shards of one microbatch.
+    void begin_microbatch(const BatchCut& cut) { cut_ = cut; }
+    void end_microbatches() { cut_ = cut_batch(setting_.rows, shards_); }
 
     /// Rows go straight to the device of their shard.
     void scatter(std::size_t row_bytes) {
@@ -53,7 +53,7 @@ public:
     void shard_weights() {
         for (int shard = 0; shard < cut_.present; ++shard) add(device_of(shard), Device::cpu(0), sizeof(float));
     }
-    /// The sum of the weights, in micro-steps.
+    /// The sum of the weights, in microbatches.
     void pooled_weight() { to_all_others(sizeof(float)); }
     /// One word of every shard, the agreed one to every device, and what the host learns of the step.
     void status_and_loss() {
@@ -134,7 +134,7 @@ Counts copies_of_step(const Setting& setting, const Tensor& x, const Tensor& y) 
     options.bucket_bytes = setting.bucket_bytes;
     DataParallel<Net> model(Net{}, test::cpu_devices(setting.devices), options);
     SGD sgd(model, {.lr = 0.01, .momentum = 0.5});
-    const StepOptions how{setting.micro_steps};
+    const StepOptions how{setting.accumulation_steps};
     for (int i = 0; i < 3; ++i) model.step(sgd, x, y, nll_loss, how);
     model.synchronize();
     copy_count::reset();
@@ -224,7 +224,7 @@ TEST_CASE("more shards than devices: partial sums by the formula, in both modes"
             }
 }
 
-TEST_CASE("micro-steps: partial sums once for each, parameters once, the targets twice") {
+TEST_CASE("microbatches: partial sums once for each, parameters once, the targets twice") {
     for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise})
         for (const int devices : {1, 2, 3, 8})
             for (const int shards : {0, 8})
@@ -234,13 +234,13 @@ TEST_CASE("micro-steps: partial sums once for each, parameters once, the targets
                     setting.shards = shards;
                     setting.reduction = reduction;
                     setting.rows = rows;
-                    setting.micro_steps = 3;
+                    setting.accumulation_steps = 3;
                     INFO(devices << " devices, " << shards << " shards, " << rows << " rows, "
                                  << (reduction == ReductionMode::root ? "root" : "slices"));
                     ExpectedCopies expected(setting);
                     const BatchCut whole = cut_batch(rows, shards > 0 ? shards : devices);
-                    for (const BatchCut& cut : cut_micro_steps(whole, 3)) {
-                        expected.begin_micro_step(cut);
+                    for (const BatchCut& cut : cut_microbatches(whole, 3)) {
+                        expected.begin_microbatch(cut);
                         expected.scatter(label_bytes);
                         expected.shard_weights();
                         expected.scatter(dense_row_bytes);
@@ -248,7 +248,7 @@ TEST_CASE("micro-steps: partial sums once for each, parameters once, the targets
                         expected.across_shards({sizeof(float)});  // the numerator
                         expected.partial_sums(dense_elements);
                     }
-                    expected.end_micro_steps();
+                    expected.end_microbatches();
                     expected.pooled_weight();
                     expected.status_and_loss();
                     expected.parameters(dense_elements);

@@ -1,4 +1,4 @@
-// DistributedDataParallel: PyTorch's longer form, gradients that stay, what ranks must have in common, and what the
+// DistributedDataParallel: PyTorch's manual step, gradients that stay, what ranks must have in common, and what the
 // others hear when one cannot go on. Ranks are forked; each says what it found wrong.
 #include <fmt/format.h>
 #include <malloc.h>
@@ -88,7 +88,7 @@ void expect_close(const std::vector<std::vector<float>>& found, const std::vecto
 
 }  // namespace
 
-TEST_CASE("the longer form leaves the mean of the ranks' gradients: that of the whole batch") {
+TEST_CASE("the manual step leaves the mean of the ranks' gradients: that of the whole batch") {
     for (const int size : {1, 2, 3}) {
         INFO(size << " ranks");
         CHECK(on_ranks(size, [&](ProcessGroup& group) {
@@ -161,7 +161,7 @@ TEST_CASE("the ranks begin alike, and what differs between them is refused on al
                   DistributedDataParallel(seeded(1), group, {.shards = group.rank() == 1 ? 5 : 4});
               });
               expect_throws<InvalidArgument>(
-                  "rank 1 has 3 shards, 0 and 0 bytes a bucket, not "
+                  "rank 1 has 3 shards, 0 and 0 bytes per bucket, not "
                   "deterministic, direct convolutions",
                   [&] {
                       const auto direct = ConvAlgorithm::direct, any = ConvAlgorithm::automatic;
@@ -238,9 +238,9 @@ TEST_CASE("what several processes cannot do is refused") {
               });
               DistributedDataParallel model(seeded(1), group);
               SGD sgd(model, {.lr = 0.1});
-              expect_throws<InvalidArgument>("micro_steps 1", [&] {
+              expect_throws<InvalidArgument>("accumulation_steps 1", [&] {
                   model.step(sgd, Tensor::zeros({4, 6}), Tensor::zeros({4}, DType::i64), cross_entropy,
-                             {.micro_steps = 2});
+                             {.accumulation_steps = 2});
               });
           }) == "");
 }

@@ -51,9 +51,10 @@ struct Averaged {
 }  // namespace
 
 TEST_CASE("static_graph: unused parameters are left alone, and no others may be used later") {
-    CHECK(on_ranks(2, [](ProcessGroup& group) {
+    const bool finds = GENERATE(false, true);  // find_unused_parameters rules nothing out of that
+    CHECK(on_ranks(2, [finds](ProcessGroup& group) {
               manual_seed(1);
-              DistributedDataParallel model(Halves{}, group, {.static_graph = true});
+              DistributedDataParallel model(Halves{}, group, {.find_unused_parameters = finds, .static_graph = true});
               SGD sgd(model, {.lr = 0.1});
               const Tensor x = Tensor::randn({8, 4}), y = Tensor::randn({8, 3});
               const auto second = model->second.weight.tensor().to_vector<float>();
@@ -72,7 +73,7 @@ TEST_CASE("running statistics are the same on all ranks: of all ranks' rows, or 
     for (const bool longer : {false, true})
         for (const auto& [statistics, expected] :
              {std::pair{BatchNormStatistics::all_shards, 1.5f}, {BatchNormStatistics::shard0, 0.5f}}) {
-            INFO("longer form " << longer << ", mean " << expected);
+            INFO("manual step " << longer << ", mean " << expected);
             CHECK(
                 on_ranks(2, [&](ProcessGroup& group) {
                     DistributedDataParallel model(Averaged(statistics), group, {.shards = 2});

@@ -10,7 +10,7 @@
 #include "lockstep/ops/layers.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
-#include "lockstep/parallel/step_log.h"
+#include "lockstep/runtime/step_log.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/comm/forked_ranks.h"
 #include "lockstep/tests/parallel/file_fixture.h"
@@ -51,7 +51,7 @@ milliseconds& bucket_time() {
 /// What sums a bucket over the ranks, as slowly as a link would bring it.
 std::unique_ptr<ls::Kernel> make_slow_sum(const ls::TreeSum&, ls::KernelRequest& request) {
     request.want_all_contiguous();
-    return ls::make_kernel([inputs = request.in.size(), count = request.in[0].numel()](const ls::Invocation& run) {
+    return ls::make_kernel([inputs = request.in.size(), count = request.in[0].numel()](const ls::KernelArgs& run) {
         std::this_thread::sleep_for(bucket_time());
         for (std::int64_t i = 0; i < count; ++i) {
             float sum = 0;

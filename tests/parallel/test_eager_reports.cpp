@@ -1,4 +1,4 @@
-// PyTorch's longer form with a target that is out of range: the loss outside of the wrapper finds it, and everything
+// PyTorch's manual step with a target that is out of range: the loss outside of the wrapper finds it, and everything
 // that depends on it says so, once.
 #include <functional>
 #include <string>

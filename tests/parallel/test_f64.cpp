@@ -9,24 +9,25 @@
 namespace ls = lockstep;
 using namespace f64_regression;
 
-TEST_CASE("a step of an f64 model has settings and loss in f64, on any devices and in micro-steps") {
+TEST_CASE("a step of an f64 model has settings and loss in f64, on any devices and in microbatches") {
     const Data data;
     const Expected expected(data);
     for (const int count : {1, 3})
         for (const auto mode : {ls::ReductionMode::root, ls::ReductionMode::slice_wise})
             for (const int parts : {1, 2}) {
-                INFO(count << " devices, " << parts << " micro-steps");
+                INFO(count << " devices, " << parts << " microbatches");
                 ls::DataParallel<Regression> model(data.net, ls::test::cpu_devices(count), {.reduction = mode});
                 ls::SGD sgd(model, settings);
                 Values losses;
                 for (int step = 0; step < steps; ++step)
-                    losses.push_back(model.step(sgd, data.x, data.y, ls::mse_loss, {.micro_steps = parts}).item());
+                    losses.push_back(
+                        model.step(sgd, data.x, data.y, ls::mse_loss, {.accumulation_steps = parts}).item());
                 CHECK(largest_difference(losses, expected.losses) < rounding);
                 CHECK(largest_difference(parameters_of(*model), expected.parameters) < rounding);
             }
 }
 
-TEST_CASE("the longer form and a plain module have them too") {
+TEST_CASE("the manual step and a plain module have them too") {
     const Data data;
     const Expected expected(data);
     ls::DataParallel<Regression> model(data.net, ls::test::cpu_devices(2));

@@ -62,11 +62,11 @@ struct Twins {
     Batch batch;
     ls::StepOptions how;
 
-    explicit Twins(const ls::DataParallelOptions& options = {}, int micro_steps = 1)
+    explicit Twins(const ls::DataParallelOptions& options = {}, int accumulation_steps = 1)
         : model(net, devices(3), options),
           twin(net, devices(3), options),
-          batch(make_batch(micro_steps == 1 ? 8 : 20)),
-          how{micro_steps} {}
+          batch(make_batch(accumulation_steps == 1 ? 8 : 20)),
+          how{accumulation_steps} {}
     ~Twins() { test_operations::hook() = {}; }
 
     ls::StepLoss step(const ls::Tensor& images, const ls::Tensor& labels) {
@@ -219,7 +219,7 @@ TEST_CASE("a kernel that throws in backward after a bucket was updated: the erro
     }
 }
 
-TEST_CASE("a kernel that throws in the longer form") {
+TEST_CASE("a kernel that throws in the manual step") {
     ls::manual_seed(26);
     Twins t;
     t.good_steps(1);
@@ -268,8 +268,8 @@ TEST_CASE("outputs on the host: what a kernel threw is thrown at once, and once"
     (void)t.model(images);
 }
 
-TEST_CASE("what goes wrong in any micro-step refuses the whole step: nothing at all has changed") {
-    // 20 rows on three devices: shards of 7, 7 and 6 rows in micro-steps of 3, 3 and 1 (the last shard: 3 and 3).
+TEST_CASE("what goes wrong in any microbatch refuses the whole step: nothing at all has changed") {
+    // 20 rows on three devices: shards of 7, 7 and 6 rows in microbatches of 3, 3 and 1 (the last shard: 3 and 3).
     const struct {
         std::int64_t row;
         int shard;
@@ -307,12 +307,12 @@ TEST_CASE("what goes wrong in any micro-step refuses the whole step: nothing at 
         }
 }
 
-TEST_CASE("a kernel that throws in some micro-step: the model is as before") {
+TEST_CASE("a kernel that throws in some microbatch: the model is as before") {
     for (const bool in_backward : {false, true})
         for (const int which : {1, 2, 3}) {
-            // In backward of the last micro-step another bucket may have been committed.
+            // In backward of the last microbatch another bucket may have been committed.
             if (in_backward && which == 3) continue;
-            INFO("micro-step " << which << (in_backward ? ", backward" : ", forward"));
+            INFO("microbatch " << which << (in_backward ? ", backward" : ", forward"));
             ls::manual_seed(30);
             Twins t({}, 3);
             t.good_steps(2);

@@ -4,7 +4,7 @@
 
 #include "lockstep/ops/cpu/isa.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/parallel/program/shard_program.h"
+#include "lockstep/parallel/program/trace_shard.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/eight_devices.h"
 #include "lockstep/tests/parallel/networks.h"
@@ -106,17 +106,15 @@ template <class Net>
 std::vector<std::string> operations() {
     Net net;
     const ParameterStore store(named_tensors(net), {Device::cpu(0)});
-    ShardProgramRequest request;
-    request.prototype = Device::cpu(0);
-    request.pass = Pass::training;
-    request.inputs = {TensorMeta::contiguous(DType::f32, {4, 1, 28, 28}, true)};
-    request.input_wants_gradient = {false};
-    request.store = &store;
-    const ShardProgram program = trace_shard(request, [&](const std::vector<Tensor>& inputs) {
+    ModelCall call;
+    call.function = [&](const std::vector<Tensor>& inputs) {
         ModelResult result;
         result.outputs = {net.forward(inputs[0])};
         return result;
-    });
+    };
+    const std::vector<TensorMeta> inputs{TensorMeta::contiguous(DType::f32, {4, 1, 28, 28}, true)};
+    const ShardProgram program =
+        trace_shard({call, Pass::training, inputs, {false}}, 4, {.prototype = Device::cpu(0)}, store, true);
     std::vector<std::string> names;
     for (const Record& record : program.records) names.emplace_back(record.operation->name());
     for (const Delivery& delivery : program.deliveries) {
@@ -144,7 +142,7 @@ TEST_CASE("a program with fused records has the bits of the operations one by on
 }
 
 TEST_CASE("a ReLU and its neighbour are one record where nothing else uses what lies between") {
-    if (allowed_isa() < Isa::avx2) return;  // there oneDNN chooses layouts that differ from layer to layer
+    if (cpu::allowed_isa() < cpu::Isa::avx2) return;  // there oneDNN chooses layouts that differ from layer to layer
     const auto cnn = operations<test::Cnn>();
     CHECK(count(cnn, "conv2d_relu_forward") == 2);
     CHECK(count(cnn, "conv2d_forward") == 0);

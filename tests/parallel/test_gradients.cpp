@@ -10,8 +10,8 @@ using namespace small_net;
 
 namespace {
 
-/// PyTorch's longer form: the loss is computed on outputs gathered on the first device.
-Found longer_form(const Net& net, int k, const Case& c, const Batch& batch, const ls::Tensor& dense) {
+/// PyTorch's manual step: the loss is computed on outputs gathered on the first device.
+Found manual_step(const Net& net, int k, const Case& c, const Batch& batch, const ls::Tensor& dense) {
     ls::DataParallel<Net> model(net, devices(k));
     const ls::Tensor output = model(batch.images);
     CaseLoss function = loss_of(c);
@@ -42,7 +42,7 @@ void compare(const Case& c, std::int64_t rows) {
             CHECK(found.loss == Approx(right.loss).epsilon(1e-5));
         }
     };
-    check("longer form", [&](int k) { return longer_form(net, k, c, batch, dense); });
+    check("manual step", [&](int k) { return manual_step(net, k, c, batch, dense); });
     check("loss per replica", [&](int k) { return per_replica(net, k, c, batch, dense, ls::ReductionMode::root); });
     check("slice-wise", [&](int k) { return per_replica(net, k, c, batch, dense, ls::ReductionMode::slice_wise); });
 }

@@ -52,7 +52,7 @@ void expect_close(const std::vector<float>& found, const std::vector<float>& wan
         expect(std::abs(found[i] - wanted[i]) <= 1e-5F, fmt::format("{}: {} instead of {}", what, found[i], wanted[i]));
 }
 
-/// One batch of PyTorch's longer form.
+/// One batch of PyTorch's manual step.
 void train(DistributedDataParallel<Net>& model, SGD& sgd, const Rows& rows) {
     sgd.zero_grad();
     loss_of(model.forward(rows.x), rows.y).backward();

@@ -1,4 +1,4 @@
-// Dropout masks are a function of seed, step, micro-step, call and global row: how a batch is cut does not matter.
+// Dropout masks are a function of seed, step, microbatch, call and global row: how a batch is cut does not matter.
 #include <set>
 
 #include "lockstep/parallel/data_parallel.h"

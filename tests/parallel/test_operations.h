@@ -34,7 +34,7 @@ struct Touch {
 inline std::unique_ptr<ls::Kernel> make_touch(const Touch& op, ls::KernelRequest& request) {
     request.want_all_contiguous();
     const auto count = request.in[0].numel();
-    return ls::make_kernel([backward = op.backward, count](const ls::Invocation& run) {
+    return ls::make_kernel([backward = op.backward, count](const ls::KernelArgs& run) {
         (backward ? hook().backward : hook().forward)(run.shard);
         for (std::int64_t i = 0; i < count; ++i) run.output<float>(0)[i] = run.input<float>(0)[i];
     });

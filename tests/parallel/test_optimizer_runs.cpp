@@ -114,12 +114,12 @@ TEST_CASE("the manual step has the same bits on any number of devices") {
 TEST_CASE("microbatches have the same bits on any number of devices") {
     for (const Named& named : all_optimizers()) {
         Trained one(named, 1);
-        one.steps(0, 3, {.micro_steps = 2});
+        one.steps(0, 3, {.accumulation_steps = 2});
         const auto expected = values_of(one.model);
         for (const ReductionMode reduction : {ReductionMode::root, ReductionMode::slice_wise}) {
             INFO(named.name);
             Trained other(named, 3, {.reduction = reduction});
-            other.steps(0, 3, {.micro_steps = 2});
+            other.steps(0, 3, {.accumulation_steps = 2});
             CHECK((values_of(other.model) == expected));
         }
     }
@@ -133,7 +133,7 @@ TEST_CASE("parameters that nobody uses stay, in every kind of step") {
             const auto weight = trained.model->unused.weight->to_vector<float>(),
                        bias = (*trained.model->unused.bias)->to_vector<float>();
             trained.steps(0, 2);
-            trained.steps(2, 4, {.micro_steps = 2});
+            trained.steps(2, 4, {.accumulation_steps = 2});
             trained.steps(4, 6, {.clip = {ClipGradNorm{.max_norm = 1}}, .skip_nonfinite = true});
             trained.manual_steps(6, 8);
             trained.model.engine().verify_replicas();

@@ -140,7 +140,7 @@ TEST_CASE("every wait of steps with shards of two lengths and of reading a loss"
     check_log("two lengths on " + setting.text(), recording.take());
 }
 
-TEST_CASE("every wait of the longer form") {
+TEST_CASE("every wait of the manual step") {
     for (const Setting& setting : {settings[1], settings[3]}) {
         DataParallel<Net> model = setting.model();
         SGD sgd(model, {.lr = 0.1, .momentum = 0.9});
@@ -153,7 +153,7 @@ TEST_CASE("every wait of the longer form") {
             sgd.step();
         }
         model.synchronize();
-        check_log("longer form on " + setting.text(), recording.take());
+        check_log("manual step on " + setting.text(), recording.take());
     }
 }
 

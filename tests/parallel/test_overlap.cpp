@@ -7,7 +7,7 @@
 
 #include "lockstep/ops/adagrad.h"
 #include "lockstep/ops/clip_grad.h"
-#include "lockstep/parallel/step_log.h"
+#include "lockstep/runtime/step_log.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/touched_training.h"
 
@@ -90,7 +90,7 @@ namespace {
 std::atomic<Gate*> updated = nullptr;
 std::unique_ptr<ls::Kernel> make_telling_update(const ls::FusedUpdate<ls::AdagradRule>&, ls::KernelRequest& request) {
     request.want_all_contiguous();
-    return ls::make_kernel([](const ls::Invocation&) {
+    return ls::make_kernel([](const ls::KernelArgs&) {
         if (Gate* gate = updated) gate->open();
     });
 }
@@ -155,7 +155,7 @@ TEST_CASE("a step without clipping has none of its operations") {
     CHECK(skipping["judge_norm"] > 0);
 }
 
-TEST_CASE("the longer form returns while its operations are blocked") {
+TEST_CASE("the manual step returns while its operations are blocked") {
     Setting s;
     (void)s.model(s.x);
     s.model.synchronize();

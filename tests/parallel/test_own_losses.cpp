@@ -99,7 +99,8 @@ TEST_CASE("mean_loss and sum_loss on shards of unequal length") {
             check(one_step(net, k, data.x, data.t, mean), expected(data.xs, data.ts, w, elements));
             check(one_step(net, k, data.x, data.t, total), expected(data.xs, data.ts, w, 1));
             check(one_step(net, k, data.x, data.t, of_rows), expected(data.xs, data.ts, w, static_cast<double>(rows)));
-            check(one_step(net, k, data.x, data.t, mean, {.micro_steps = 2}), expected(data.xs, data.ts, w, elements));
+            check(one_step(net, k, data.x, data.t, mean, {.accumulation_steps = 2}),
+                  expected(data.xs, data.ts, w, elements));
         }
 }
 

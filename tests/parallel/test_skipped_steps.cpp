@@ -43,7 +43,7 @@ TEST_CASE("a step that is skipped leaves weights and all state as they were, on 
             for (const int parts : {1, 2}) {
                 INFO(named.name << (reduction == ReductionMode::root ? ", root, " : ", slices, ") << parts
                                 << " microbatches");
-                const StepOptions how{.micro_steps = parts, .skip_nonfinite = true};
+                const StepOptions how{.accumulation_steps = parts, .skip_nonfinite = true};
                 Trained trained(named, reduction, how), straight(named, reduction, how);
                 CHECK_FALSE(trained.step(0).skipped());
                 const auto before = trained.state();

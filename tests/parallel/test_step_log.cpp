@@ -4,7 +4,7 @@
 #include <map>
 #include <thread>
 
-#include "lockstep/parallel/step_log.h"
+#include "lockstep/runtime/step_log.h"
 #include "lockstep/runtime/tape.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/touched_training.h"
@@ -107,7 +107,7 @@ TEST_CASE("every stream does one thing after another, and kinds are where they b
     }
 }
 
-TEST_CASE("the longer form: a step goes from the first forward to the update") {
+TEST_CASE("the manual step: a step goes from the first forward to the update") {
     Setting s;
     s.model.engine().log_steps(8);
     for (int step = 0; step < 3; ++step) {

@@ -7,7 +7,7 @@
 
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
-#include "lockstep/parallel/step_log.h"
+#include "lockstep/runtime/step_log.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/comm/forked_ranks.h"
 #include "lockstep/tests/parallel/small_net.h"

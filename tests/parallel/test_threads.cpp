@@ -91,7 +91,7 @@ TEST_CASE("no thread is started by steps, and none beyond a stream's worker by a
         CHECK(cpu_worker_count() == workers);
         CHECK(process_threads() == threads);
 
-        // A device's streams: the compute streams of its lanes, one to communicate, one to commit, none for anything
+        // A device's streams: the compute streams of its lanes, one to reduce, one to commit, none for anything
         // else.
         const int lanes = static_cast<int>(place_shards(test::cpu_devices(devices), {0, devices}, 1).size());
         CHECK(workers <= lanes + 2 * devices);

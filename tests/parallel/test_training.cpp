@@ -167,7 +167,7 @@ TEST_CASE("parameters that no shard gave a gradient are left alone") {
             reference.update(expected[at + 1], gradients[1]);
             CHECK(relative_error(parameters_of(*model), expected) < 1e-6);
         }
-        // The same with the longer form.
+        // The same with the manual step.
         const auto second = values(model->second.weight);
         sgd.zero_grad();
         ls::mse_loss(model(x, true), y.to(ls::Device::cpu(0))).backward();

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Compares clipping with PyTorch's: of given gradients, also such that are not finite, and in 100 steps of training on three
-devices, in steps, in micro-steps and in the manual form.
+devices, in steps, in microbatches and in the manual step.
 
     check_clipping.py build/dev/bin/dump_clipping
 

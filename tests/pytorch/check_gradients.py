@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Compare DataParallel's gradients, for several losses, batch sizes and numbers of devices, with PyTorch's; those of steps
-in micro-steps with PyTorch's accumulation, where the micro-steps have equally many rows.
+in microbatches with PyTorch's accumulation, where the microbatches have equally many rows.
 
 PyTorch computes them on the whole batch in double precision and in f32; Lockstep's relative L2 error may be twice that of
 PyTorch's f32. Needs the Python packages torch and safetensors; not part of the normal tests.
@@ -32,16 +32,16 @@ def forward(leaves, images):
     return F.log_softmax(F.linear(x, leaves["model.fc2.weight"], leaves["model.fc2.bias"]), 1)
 
 
-def micro_steps(rows, shards, count):
-    """The rows of every micro-step: one piece of each shard."""
+def microbatches(rows, shards, count):
+    """The rows of every microbatch: one piece of each shard."""
     pieces = [shard.chunk(count) for shard in torch.arange(rows).chunk(shards)]
     return [torch.cat(parts) for parts in zip(*pieces)]
 
 
 def accumulated(data, dtype, names, shards, count):
-    """PyTorch's gradient accumulation: backward of every micro-step's mean over the number of micro-steps."""
+    """PyTorch's gradient accumulation: backward of every microbatch's mean over the number of microbatches."""
     leaves = {name: data[name].to(dtype).requires_grad_() for name in names}
-    parts = micro_steps(len(data["labels"]), shards, count)
+    parts = microbatches(len(data["labels"]), shards, count)
     total = 0
     for rows in parts:
         loss = F.nll_loss(forward(leaves, data["images"][rows].to(dtype)), data["labels"][rows]) / len(parts)
@@ -60,7 +60,7 @@ def gradients(data, dtype, shards):
         of = torch.autograd.grad(loss, list(leaves.values()), retain_graph=True)
         found[name] = dict(zip([*names, "images"], of), loss=loss.detach())
     for count in (2, 3, 4):
-        sizes = {len(rows) for rows in micro_steps(len(data["labels"]), shards, count)}
+        sizes = {len(rows) for rows in microbatches(len(data["labels"]), shards, count)}
         if len(data["labels"]) % shards == 0 and len(sizes) == 1:
             found[f"micro_{count}"] = accumulated(data, dtype, names, shards, count)
     return found

@@ -69,7 +69,7 @@ TEST_CASE("a freed block is reused at once by its own stream, in its order") {
 }
 
 TEST_CASE("a freed block goes to no other stream") {
-    Stream& other = Stream::of(Device::cpu(0), StreamRole::load);
+    Stream& other = Stream::of(Device::cpu(0), StreamRole::input);
     auto buffer = Buffer::allocate(home(), 5 * mib, "test");
     void* const address = buffer->data();
     buffer.reset();

@@ -117,7 +117,7 @@ TEST_CASE("work that fails on a helper's thread is reported by the stream that i
 TEST_CASE("a computing stream that waits leaves its core to others") {
     if (serial()) return;
     constexpr std::chrono::microseconds soon(200), late(1200);
-    Stream& slow = Stream::of(Device::cpu(0), StreamRole::load);
+    Stream& slow = Stream::of(Device::cpu(0), StreamRole::input);
     Event ready(Device::cpu(0));
     thread_of(compute(0));
     thread_of(slow);

@@ -71,7 +71,7 @@ TEST_CASE("work, copies and events of one device run in order") {
 
 TEST_CASE("pinned memory is pinned, and copied") {
     Machine m;
-    const auto stream = m.backend.make_stream(0, StreamRole::load);
+    const auto stream = m.backend.make_stream(0, StreamRole::input);
     const Memory a(m, 0, 64);
     auto* pinned = static_cast<int*>(m.backend.allocate_pinned(64 * sizeof(int)));
     std::iota(pinned, pinned + 64, 3);
@@ -162,7 +162,7 @@ TEST_CASE("after a lost context every call throws and destructors return", "[.lo
         CHECK(message_of([&] { static_cast<void>(event->done()); }) == first);
         CHECK(message_of([&] { static_cast<void>(backend.allocate(1, 64)); }) == first);
         CHECK(message_of([&] { static_cast<void>(backend.allocate_pinned(64)); }) == first);
-        CHECK(message_of([&] { static_cast<void>(backend.make_stream(1, StreamRole::load)); }) == first);
+        CHECK(message_of([&] { static_cast<void>(backend.make_stream(1, StreamRole::input)); }) == first);
         CHECK(message_of([&] { static_cast<void>(backend.peer_access(0, 1)); }) == first);
         backend.release(0, a, 64);
     }

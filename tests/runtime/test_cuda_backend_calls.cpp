@@ -20,7 +20,7 @@ const Device host;
 
 TEST_CASE("the copy of pinned memory is enqueued without the host waiting") {
     Machine m;
-    const auto stream = m.backend.make_stream(0, StreamRole::load);
+    const auto stream = m.backend.make_stream(0, StreamRole::input);
     const Memory a(m, 0, 64);
     auto* pinned = static_cast<int*>(m.backend.allocate_pinned(64 * sizeof(int)));
     std::iota(pinned, pinned + 64, 3);
@@ -91,7 +91,7 @@ TEST_CASE("a child of a process that has asked the driver makes no call, and des
                  [&] { stream->synchronize(); }, [&] { stream->record(*event); },
                  [&] { static_cast<void>(m.backend.allocate(1, 64)); },
                  [&] { static_cast<void>(m.backend.allocate_pinned(64)); },
-                 [&] { static_cast<void>(m.backend.make_stream(1, StreamRole::load)); }}) {
+                 [&] { static_cast<void>(m.backend.make_stream(1, StreamRole::input)); }}) {
             try {
                 call();
                 ++wrong;

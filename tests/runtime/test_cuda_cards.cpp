@@ -56,7 +56,7 @@ TEST_CASE("peers: opened once per pair, read by kernels, copied straight") {
 TEST_CASE("cards without peer access copy through the host, whole and in rows") {
     Machine m(2, nullptr, false);
     CHECK_FALSE(m.backend.peer_access(1, 0));
-    const auto stream = m.backend.make_stream(0, StreamRole::communicate);
+    const auto stream = m.backend.make_stream(0, StreamRole::reduce);
     const Memory a(m, 0, 12), b(m, 1, 12);
     const auto input = numbers(12);
     std::vector<int> output(12), rows(12, -1);

@@ -14,7 +14,7 @@ using namespace lockstep;
 using Block = std::array<std::uint32_t, 4>;
 
 TEST_CASE("Philox 4x32-10 gives the vectors published with Random123") {
-    // With ordinal 0 and micro-step 0 seed is the key, and index and step are the counter.
+    // With ordinal 0 and microbatch 0 seed is the key, and index and step are the counter.
     CHECK(philox({0, 0, 0}, 0, 0) == Block{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
     CHECK(philox({~0ull, ~0ull, 0}, 0, ~0ull) == Block{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
     CHECK(philox({0x299f31d0a4093822, 0x0370734413198a2e, 0}, 0, 0x85a308d3243f6a88) ==
@@ -27,7 +27,7 @@ TEST_CASE("four neighbours share a block") {
         CHECK(random_bits(state, 3, index) == philox(state, 3, index / 4)[index % 4]);
 }
 
-TEST_CASE("seeds, steps, micro-steps, ordinals and elements all draw other numbers") {
+TEST_CASE("seeds, steps, microbatches, ordinals and elements all draw other numbers") {
     std::set<Block> seen;
     std::size_t drawn = 0;
     for (const std::uint64_t seed : {0ull, 1ull, 2ull, 1ull << 32, ~0ull})

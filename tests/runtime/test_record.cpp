@@ -52,7 +52,7 @@ struct Various {
     std::vector<std::pair<int, int>> ranges = {{0, 2}, {2, 3}};
     std::vector<int> numbers = {1, 2};
     std::string text = "text";
-    Span where = Span::shard;
+    Reach where = Reach::shard;
     bool flag = false;
     std::int64_t last = 7;
 };
@@ -93,7 +93,7 @@ TEST_CASE("what differs in any attribute is another operation") {
     differs([](Various& v) { v.numbers = {1}; });
     differs([](Various& v) { v.numbers = {1, 2, 3}; });
     differs([](Various& v) { v.text = "texts"; });
-    differs([](Various& v) { v.where = Span::all_shards; });
+    differs([](Various& v) { v.where = Reach::all_shards; });
     differs([](Various& v) { v.flag = true; });
     differs([](Various& v) { v.last = 8; });
 }
@@ -130,7 +130,7 @@ TEST_CASE("tensors on different devices are refused by name") {
 
 TEST_CASE("a trace takes records instead of executing them") {
     const Tensor weight = numbers(Device::cpu(1));
-    Trace trace(Device::cpu(0), 1, true, 4);
+    Trace trace({Device::cpu(0), 1, true, 4});
     CHECK(Trace::current() == nullptr);
     Tensor out;
     {
@@ -168,7 +168,7 @@ TEST_CASE("a trace takes records instead of executing them") {
 TEST_CASE("reading a value inside a trace is an error that says so") {
     const Tensor outside = numbers();
     const Tensor host = numbers(Device::host());
-    Trace trace(Device::cpu(0), 1, false, 1);
+    Trace trace({Device::cpu(0), 1, false, 1});
     Tensor x;
     {
         const TraceScope scope(trace);
@@ -190,7 +190,7 @@ TEST_CASE("reading a value inside a trace is an error that says so") {
 
 TEST_CASE("writes to tensors outside the trace are refused, those inside are records") {
     const Tensor outside = numbers();
-    Trace trace(Device::cpu(0), 1, false, 1);
+    Trace trace({Device::cpu(0), 1, false, 1});
     {
         const TraceScope scope(trace);
         CHECK(contains(refusal([&] { outside.zero_(); }), "outside"));
@@ -208,7 +208,7 @@ TEST_CASE("writes to tensors outside the trace are refused, those inside are rec
 TEST_CASE("a tensor kept from one forward cannot be used in the next") {
     Tensor kept;
     for (int run = 0; run < 2; ++run) {
-        Trace trace(Device::cpu(1), 1, false, 1);  // the second one may lie where the first one lay
+        Trace trace({Device::cpu(1), 1, false, 1});  // the second one may lie where the first one lay
         const TraceScope scope(trace);
         const Tensor x = trace.input(plain({2, 3}));
         if (run == 0)
@@ -224,7 +224,7 @@ TEST_CASE("a tensor kept from one forward cannot be used in the next") {
 TEST_CASE("a view of a captured tensor in a backend's own layout leaves its values outside the trace") {
     const Tensor image = conv2d(Tensor::full({1, 16, 5, 5}, 1, DType::f32, Device::cpu(0)),
                                 Tensor::full({32, 16, 1, 1}, 0.5, DType::f32, Device::cpu(0)));
-    Trace trace(Device::cpu(0), 1, false, 1);
+    Trace trace({Device::cpu(0), 1, false, 1});
     {
         const TraceScope scope(trace);
         const Tensor row = image.select(1, 3);
@@ -236,7 +236,7 @@ TEST_CASE("a view of a captured tensor in a backend's own layout leaves its valu
 }
 
 TEST_CASE("the tape appends backward's records, and random operations get ordinals") {
-    Trace trace(Device::cpu(0), 1, true, 1);
+    Trace trace({Device::cpu(0), 1, true, 1});
     std::vector<int> sunk;
     {
         const TraceScope scope(trace);
@@ -263,7 +263,7 @@ TEST_CASE("the tape appends backward's records, and random operations get ordina
 TEST_CASE("what commits is kept apart, and may write outside") {
     const Tensor mean = Tensor::zeros({2}, DType::f32, Device::cpu(0));
     const Tensor var = Tensor::full({2}, 1, DType::f32, Device::cpu(0));
-    Trace trace(Device::cpu(0), 1, true, 1);
+    Trace trace({Device::cpu(0), 1, true, 1});
     {
         const TraceScope scope(trace);
         BatchNormOptions options;

@@ -51,9 +51,9 @@ std::vector<std::uint8_t> pattern(std::size_t count, int start = 0) {
 TEST_CASE("a stream has a name and is one object for each device, role and index") {
     CHECK(&Stream::of(Device::cpu(1)) == &second());
     CHECK(&Stream::of(Device::cpu(1), StreamRole::compute, 1) != &second());
-    CHECK(&Stream::of(Device::cpu(1), StreamRole::load) != &second());
+    CHECK(&Stream::of(Device::cpu(1), StreamRole::input) != &second());
     CHECK(second().name() == "cpu:1/compute0");
-    CHECK(Stream::of(Device::cpu(0), StreamRole::communicate, 2).name() == "cpu:0/communicate2");
+    CHECK(Stream::of(Device::cpu(0), StreamRole::reduce, 2).name() == "cpu:0/reduce2");
     CHECK(second().device() == Device::cpu(1));
     CHECK(first().id() != second().id());
 
@@ -211,7 +211,7 @@ TEST_CASE("devices work at the same time: each ends only when the other has begu
 TEST_CASE("two streams of one device do not wait for each other") {
     if (serial()) return;
     Gate gate;
-    Stream& load = Stream::of(Device::cpu(0), StreamRole::load);
+    Stream& load = Stream::of(Device::cpu(0), StreamRole::input);
     first().run("hold", nothing, [&](const Launch&) { gate.pass(); });
     bool ran = false;
     load.run("free", nothing, [&](const Launch&) { ran = true; });
@@ -371,7 +371,7 @@ TEST_CASE("the host's stream works at once, and waits for devices on the calling
 TEST_CASE("thousands of tasks over many streams, ordered by events alone") {
     std::vector<Stream*> streams;
     for (int d = 0; d < 2; ++d)
-        for (const StreamRole role : {StreamRole::compute, StreamRole::communicate, StreamRole::commit})
+        for (const StreamRole role : {StreamRole::compute, StreamRole::reduce, StreamRole::commit})
             for (int i = 0; i < 2; ++i) streams.push_back(&Stream::of(Device::cpu(d), role, i));
     std::minstd_rand random(7);
     std::vector<int> order;  // no lock: each task waits for the one before it, on whatever stream

@@ -1,4 +1,4 @@
-// Tensors: births, values, copies, printing, storage in a backend's own layout, and what is refused.
+// Tensors: factories, values, copies, printing, storage in a backend's own layout, and what is refused.
 #include "lockstep/runtime/tensor.h"
 
 #include <cmath>
@@ -58,7 +58,7 @@ bool is_opaque(const Tensor& tensor) { return tensor.impl()->storage->opaque != 
 
 }  // namespace
 
-TEST_CASE("births") {
+TEST_CASE("factories") {
     for (const Device device : {Device::host(), Device::cpu(0), Device::cpu(1)}) {
         CHECK(Tensor::empty({2, 3}, DType::f16, device).numel() == 6);
         CHECK(Tensor::zeros({2, 2}, DType::i64, device).to_vector<std::int64_t>() == std::vector<std::int64_t>(4, 0));

@@ -43,13 +43,32 @@ TEST_CASE("help names all flags and succeeds") {
         const Run help = place.run(name + " --help");
         CHECK(help.status == 0);
         CHECK(help.err.empty());
-        for (const char* flag :
-             {"--parallel",    "--devices",       "--shards",     "--batch-size ", "--batch-size-per-device",
-              "--micro-steps", "--epochs",        "--steps",      "--lr",          "--momentum",
-              "--seed",        "--deterministic", "--workers",    "--save ",       "--save-every",
-              "--load",        "--log-dir",       "--json",       "--quiet",       "ddp",
-              "--backend",     "--rank",          "--world-size", "--init-method", "--timeout",
-              "--reduction"})
+        for (const char* flag : {"--parallel",
+                                 "--devices",
+                                 "--shards",
+                                 "--batch-size ",
+                                 "--batch-size-per-device",
+                                 "--accumulation-steps",
+                                 "--epochs",
+                                 "--steps",
+                                 "--lr",
+                                 "--momentum",
+                                 "--seed",
+                                 "--deterministic",
+                                 "--workers",
+                                 "--save ",
+                                 "--save-every",
+                                 "--load",
+                                 "--log-dir",
+                                 "--json",
+                                 "--quiet",
+                                 "ddp",
+                                 "--backend",
+                                 "--rank",
+                                 "--world-size",
+                                 "--init-method",
+                                 "--timeout",
+                                 "--reduction"})
             CHECK_THAT(help.out, contains(flag));
         CHECK_THAT(help.out, contains("A second signal ends it at once"));
         for (const char* flag : {"--amp", "--benchmark"}) CHECK(help.out.find(flag) == std::string::npos);
@@ -64,7 +83,7 @@ TEST_CASE("wrong usage is one line and status 2") {
                                     "--benchmark",
                                     "--backend shm",
                                     "--reduction fast",
-                                    "--parallel ddp --micro-steps 2",
+                                    "--parallel ddp --accumulation-steps 2",
                                     "--parallel ddp --rank 0",
                                     "--parallel ddp --backend mpi",
                                     "--parallel ddp --backend pigeon",
@@ -78,7 +97,7 @@ TEST_CASE("wrong usage is one line and status 2") {
                                     "--devices gpu",
                                     "--devices ''",
                                     "--shards 0",
-                                    "--micro-steps 0",
+                                    "--accumulation-steps 0",
                                     "--shards x",
                                     "--batch-size 0",
                                     "--batch-size 2.5",

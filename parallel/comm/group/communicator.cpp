@@ -140,7 +140,7 @@ std::shared_ptr<Communicator> Communicator::on(Device gpu, Stream* stream) const
 
 void Communicator::check() {
     if (!transport_) return;
-    if (const std::string reason = transport_->failure(); !reason.empty()) fail("exchange", sequence_, 0, reason);
+    if (const std::string reason = transport_->failure(); !reason.empty()) fail("collective", sequence_, 0, reason);
 }
 
 void Communicator::fail(std::string_view name, std::uint64_t number, std::uint64_t bytes, const std::string& reason) {
@@ -149,7 +149,7 @@ void Communicator::fail(std::string_view name, std::uint64_t number, std::uint64
     if (board_ && !failed_) board_->note_cause(reason);
     // Others that wait for this rank learn of it now, not at their deadlines.
     abort(fmt::format("rank {} gave up: {}", place_.rank, reason));
-    // Once is enough: what is called behind a failure fails at once.
+    // Once is enough: what is called after a failure fails at once.
     const std::string missing = number > 0 && !failed_ ? board_->missing(name, number) : std::string();
     failed_ = true;
     throw CommunicationError(fmt::format("rank {} of {}: {}{} ({} bytes, {}): {}{}{}", place_.rank, place_.size, name,
@@ -192,7 +192,8 @@ void Communicator::require_peer(std::string_view name, int peer) const {
 
 void Communicator::require_parts(std::string_view name, std::size_t parts) const {
     if (parts != static_cast<std::size_t>(place_.size))
-        throw InvalidArgument(fmt::format("{}: {} parts in a group of {}; give one a rank", name, parts, place_.size));
+        throw InvalidArgument(
+            fmt::format("{}: {} parts in a group of {}; give one per rank", name, parts, place_.size));
 }
 
 void Communicator::barrier() {

@@ -26,8 +26,8 @@ struct CollectiveCall;
 
 /// Collectives are made by one thread at a time, in the same order on all ranks. Every call ends by its deadline, the
 /// timeout counted from its beginning, and throws CommunicationError when it cannot be finished; the communicator is
-/// dead behind that. A group of one rank needs no transport. With LOCKSTEP_DEBUG=detail the ranks compare what they are
-/// about to do first, and say so when it differs.
+/// unusable afterwards. A group of one rank needs no transport. With LOCKSTEP_DEBUG=detail the ranks compare what they
+/// are about to do first, and say so when it differs.
 class Communicator {
 public:
     struct Place {

@@ -47,7 +47,7 @@ public:
     OperationQueue(const OperationQueue&) = delete;
     OperationQueue& operator=(const OperationQueue&) = delete;
 
-    /// Behind what has been started; throws what it throws.
+    /// After what has been started; throws what it throws.
     void run(Collective call);
     std::shared_ptr<WorkState> start(Collective call);
     /// Returns who sent what was received.

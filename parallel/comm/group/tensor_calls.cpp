@@ -51,7 +51,7 @@ void require_same_dtype(std::string_view operation, const Tensor& out, const Ten
 /// One tensor a rank.
 void require_one_a_rank(std::string_view operation, Caller caller, std::string_view name, Tensors list) {
     if (list.size() != static_cast<std::size_t>(caller.size))
-        throw InvalidArgument(fmt::format("{}: {} tensors in {} in a group of {}; give one a rank", operation,
+        throw InvalidArgument(fmt::format("{}: {} tensors in {} in a group of {}; give one per rank", operation,
                                           list.size(), name, caller.size));
 }
 
@@ -111,7 +111,7 @@ void require_one_dtype(std::string_view operation, Tensors list, const Tensor& o
 Sizes row_bytes(std::string_view operation, Caller caller, std::string_view name, const Tensor& tensor,
                 std::span<const std::int64_t> rows) {
     if (rows.size() != static_cast<std::size_t>(caller.size))
-        throw InvalidArgument(fmt::format("{}: {} numbers in {}_rows in a group of {}; give one a rank", operation,
+        throw InvalidArgument(fmt::format("{}: {} numbers in {}_rows in a group of {}; give one per rank", operation,
                                           rows.size(), name, caller.size));
     std::int64_t sum = 0;
     bool natural = true;

@@ -25,16 +25,16 @@ void require_movable(std::string_view operation, const Tensor& tensor, bool writ
     if (!tensor.defined()) throw InvalidArgument(fmt::format("{}: a tensor is undefined; make it first", operation));
     if (Trace::current() || tensor.is_symbolic())
         throw InvalidArgument(
-            fmt::format("{}: ranks cannot talk while forward is traced; do it before or behind the step", operation));
+            fmt::format("{}: ranks cannot talk while forward is traced; do it before or after the step", operation));
     if (written && grad_enabled() && tensor.requires_grad())
         throw InvalidArgument(
             fmt::format("{}: writes a tensor that the tape follows; write it inside a NoGrad scope", operation));
     if (written) require_single_elements(tensor, operation);
 }
 
-/// Streams of their own: what one operation brings back does not stand behind what a later one waits for.
+/// Streams of their own: what one operation brings back does not queue behind what a later one waits for.
 Stream& staging_stream(Device device, bool to_device) {
-    return Stream::of(device, StreamRole::exchange, to_device ? 2 : 1);
+    return Stream::of(device, StreamRole::collective, to_device ? 2 : 1);
 }
 
 }  // namespace
@@ -88,12 +88,12 @@ bool TensorRange::is_part_of(const TensorRange& whole, std::size_t offset) const
 
 template <class Visit>
 void TensorRange::each_block(Visit visit) {
-    std::byte* at = memory();  // elements lie one behind the other there
+    std::byte* at = memory();  // elements lie one after the other there
     for (const Part& part : parts_) {
         if (part.bytes == 0) continue;
         const TensorMeta& meta = part.meta;
         const auto element = static_cast<std::int64_t>(size_of(meta.dtype));
-        int outer = meta.shape.dims();  // the dimensions behind these lie one element after the other
+        int outer = meta.shape.dims();  // the dimensions after these lie one element after the other
         std::int64_t run = 1;
         while (outer > 0 && (meta.shape[outer - 1] == 1 || meta.strides[outer - 1] == run)) run *= meta.shape[--outer];
         const auto row_bytes = static_cast<std::size_t>(run * element);

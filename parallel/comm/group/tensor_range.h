@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-/// One or several tensors, one behind the other. Where a tensor is alone, contiguous and in memory of the kind that is
+/// One or several tensors, one after the other. Where a tensor is alone, contiguous and in memory of the kind that is
 /// asked for the range is its own memory, otherwise a copy: a pinned one where a device's memory must be copied to the
 /// host. Keeps the memory alive.
 class TensorRange {

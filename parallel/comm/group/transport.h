@@ -25,7 +25,7 @@ namespace lockstep {
 class Stream;
 
 /// A call that cannot be finished: the deadline has passed, a peer has gone, a message has the wrong length. One line
-/// without rank, operation and sequence number, which the caller knows. Behind it the transport is dead: every later
+/// without rank, operation and sequence number, which the caller knows. After it the transport is dead: every later
 /// call throws.
 class TransportError : public std::runtime_error {
 public:
@@ -72,7 +72,7 @@ public:
 
     virtual void barrier(Deadline deadline) = 0;
     virtual void broadcast(void* data, std::size_t bytes, int root, Deadline deadline) = 0;
-    /// `bytes`: one number a rank. Part r of `out` lies behind parts 0 to r - 1; `in` may be the own part of `out`.
+    /// `bytes`: one number per rank. Part r of `out` lies after parts 0 to r - 1; `in` may be the own part of `out`.
     virtual void all_gather(const void* in, void* out, std::span<const std::size_t> bytes, Deadline deadline) = 0;
     /// As all_gather; only `root` has an `out`.
     virtual void gather(const void* in, void* out, std::span<const std::size_t> bytes, int root, Deadline deadline) = 0;
@@ -88,7 +88,7 @@ public:
     virtual void all_reduce(void* data, std::size_t count, DType dtype, ReduceOp op, Deadline deadline) = 0;
     /// In place on `root`; what others gave is left as it was.
     virtual void reduce(void* data, std::size_t count, DType dtype, ReduceOp op, int root, Deadline deadline) = 0;
-    /// `counts`: elements, one number a rank, parts of `in` as in scatter; the own part's result goes to `out`.
+    /// `counts`: elements, one number per rank, parts of `in` as in scatter; the own part's result goes to `out`.
     virtual void reduce_scatter(const void* in, void* out, std::span<const std::size_t> counts, DType dtype,
                                 ReduceOp op, Deadline deadline) = 0;
 

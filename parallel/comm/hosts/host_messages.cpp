@@ -164,7 +164,7 @@ void HostMessages::end(const std::string& reason) noexcept {
 }
 
 /// Gloo's connections are closed without a word. So whoever ends the group says why in the store first; who finds a
-/// connection closed behind that reads it there.
+/// connection closed after that reads it there.
 std::string HostMessages::first_reason(const std::string& reason) noexcept {
     try {
         const std::string own = reason.starts_with("rank") ? reason : fmt::format("rank {}: {}", rank_, reason);

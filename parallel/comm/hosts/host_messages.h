@@ -71,7 +71,7 @@ private:
     const HostLayout layout_;
     std::unique_ptr<Transport> inside_;   ///< null where this rank is alone on its host
     std::unique_ptr<Transport> between_;  ///< of all ranks, numbered as the group's
-    /// In the order of the calls: those from anybody, of whom nobody has been heard of, and those behind them with the
+    /// In the order of the calls: those from anybody, of whom nobody has been heard of, and those after them with the
     /// same tag.
     std::list<Receiving*> waiting_;
 

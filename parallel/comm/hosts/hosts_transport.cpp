@@ -60,7 +60,7 @@ private:
     [[noreturn]] void fail(const std::string& reason) override { all_.fail(reason); }
 
     HostsTransport& all_;
-    std::vector<int> ranks_;  ///< one a host
+    std::vector<int> ranks_;  ///< one per host
     std::uint32_t tag_ = 0;
 };
 

@@ -50,7 +50,7 @@ private:
     Speakers& speakers(int root = 0);
     /// For even hosts: all ranks speak, each to those in its place on the other hosts.
     Speakers& counterparts();
-    /// Of numbers one a rank: those of this host's ranks, and the sums of every host's.
+    /// Of numbers one per rank: those of this host's ranks, and the sums of every host's.
     std::span<const std::size_t> of_own_host(std::span<const std::size_t> numbers) const;
     std::vector<std::size_t> by_host(std::span<const std::size_t> numbers) const;
     /// Every rank of a host takes a share to the other hosts.

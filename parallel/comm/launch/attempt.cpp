@@ -139,7 +139,7 @@ private:
         }
     }
 
-    /// The rank whose own mark is oldest, those that have only waited in vain behind all others. Who has left none is
+    /// The rank whose own mark is oldest; those that have only waited in vain come last. Who has left none is
     /// taken to have failed before those that may have noticed it, and who was killed, before all: who misses another
     /// ends by itself. Where all have only waited, a rank that was silent all the time.
     void name_the_first() {
@@ -267,7 +267,7 @@ private:
     Phase phase_ = Phase::running;
     Clock::time_point deadline_{}, interrupted_{};
     std::optional<Clock::time_point> told_;                        // when this process first ended ranks
-    std::vector<std::optional<Clock::time_point>> failures_seen_;  // one a rank; of those before that
+    std::vector<std::optional<Clock::time_point>> failures_seen_;  // one per rank; of those before that
     std::optional<RankFailure> silent_;                            // who had said nothing then
     AttemptEnd end_;
 };

@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-/// Everything that must be ready before the fork: behind it only what is async-signal-safe may be called.
+/// Everything that must be ready before the fork: after it only what is async-signal-safe may be called.
 struct ChildSpec {
     std::filesystem::path program;
     std::vector<std::string> arguments;    ///< with the name in front

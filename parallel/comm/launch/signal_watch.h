@@ -1,7 +1,6 @@
 // Signals as something that poll can wait for.
 #pragma once
 
-#include <array>
 #include <csignal>
 #include <string>
 #include <vector>

@@ -61,7 +61,7 @@ void Link::group(Deadline deadline, const std::function<void(ncclComm_t)>& body)
     try {
         body(communicator_);
     } catch (...) {
-        (void)ncclGroupEnd();  // the first error says what is wrong; the communicator is given up behind it
+        (void)ncclGroupEnd();  // the first error says what is wrong; the communicator is given up after it
         throw;
     }
     settle(ncclGroupEnd(), "ncclGroupEnd", deadline);

@@ -29,7 +29,7 @@ public:
     void group(Deadline deadline, const std::function<void(ncclComm_t)>& body);
     /// What went wrong behind its back; empty if nothing has.
     std::string failure() const;
-    /// The communicator, for `give_up`; nothing can be called behind it but `abort` and `finish`, which do nothing.
+    /// The communicator, for `give_up`; nothing can be called after it but `abort` and `finish`, which do nothing.
     ncclComm_t take() noexcept { return std::exchange(communicator_, nullptr); }
     /// Ends what is under way: kernels that wait for other ranks end. Waits until the streams have done all that comes
     /// before an operation of the communicator, host functions too: the caller holds nothing that these may want.

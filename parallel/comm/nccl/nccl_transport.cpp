@@ -64,7 +64,7 @@ std::size_t begin_of(std::span<const std::size_t> parts, int part) {
 }
 
 /// Streams of their own for what is waited for: apart from those that stage what lies in pieces.
-Stream& own_stream(Device device) { return Stream::of(device, StreamRole::exchange, 3); }
+Stream& own_stream(Device device) { return Stream::of(device, StreamRole::collective, 3); }
 
 }  // namespace
 
@@ -218,7 +218,7 @@ std::string NcclTransport::look() {
 bool NcclTransport::note(const std::string& reason) noexcept {
     const std::scoped_lock lock(mutex_);
     if (!failure_.empty()) return false;
-    failure_ = reason;  // before the watching thread gives up: GPUs that wait go on behind that
+    failure_ = reason;  // before the watching thread gives up: GPUs that wait go on after that
     changed_.notify_all();
     return true;
 }

@@ -1,4 +1,4 @@
-// The backend for memory of GPUs, one a rank.
+// The backend for memory of GPUs, one per rank.
 #pragma once
 
 #include <condition_variable>
@@ -74,7 +74,7 @@ private:
 
     /// One GPU for each rank, or TransportError names two that share one.
     void require_gpus_apart(const TransportPlace& place, Deadline deadline);
-    /// One operation: `calls` as one group of NCCL's, behind the copy of the own part.
+    /// One operation: `calls` as one group of NCCL's, after the copy of the own part.
     void perform(std::string_view name, Deadline deadline, const Calls& calls, const OwnPart& own = {});
     /// Under way from here on, as the call that enqueues it may already wait for it; returns its number.
     std::uint64_t begin(std::string_view name, const std::shared_ptr<Event>& done);

@@ -87,7 +87,7 @@ private:
     int rank_;
     std::vector<int> names_;
     std::vector<Segment> segments_;
-    std::vector<Descriptor> processes_;  ///< one a rank, readable once it is dead; none for this rank
+    std::vector<Descriptor> processes_;  ///< one per rank, readable once it is dead; none for this rank
     std::chrono::microseconds spin_{0};  ///< before this rank sleeps
     mutable std::chrono::steady_clock::time_point watched_;
 };

@@ -1,11 +1,11 @@
-// Until when.
+// Deadlines of blocking calls.
 #pragma once
 
 #include <chrono>
 
 namespace lockstep {
 
-/// When a call must have ended, one way or the other.
+/// When a blocking call must have returned or thrown.
 using Deadline = std::chrono::steady_clock::time_point;
 
 }  // namespace lockstep

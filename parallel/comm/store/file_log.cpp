@@ -18,11 +18,11 @@ namespace lockstep {
 
 namespace {
 
-// Frames, each the change of one key, behind a magic word: writers append under a lock, so a process that dies in the
+// Frames, each the change of one key, after a magic word: writers append under a lock, so a process that dies in the
 // middle leaves at most one torn frame at the end, which the next writer cuts off.
 constexpr std::string_view any_head = "lockstep file store ", head = "lockstep file store 2\n";
 
-/// Bytes that are locked, far behind those that are written: exclusively by the one that reads or writes, and shared by
+/// Bytes that are locked, far beyond those that are written: exclusively by the one that reads or writes, and shared by
 /// all that use the file.
 constexpr off_t writer = off_t{1} << 40, presence = writer + 1;
 

@@ -256,7 +256,7 @@ void sort_by_place(std::vector<SafetensorsEntry>& entries) {
         std::stable_sort(entries.begin(), entries.end(), before);
 }
 
-/// Refuses gaps, overlaps and what lies behind the last tensor.
+/// Refuses gaps, overlaps and what lies after the last tensor.
 void require_cover(const InputFile& file, std::uint64_t data_start, const std::vector<SafetensorsEntry>& entries,
                    const std::vector<Place>& other_places) {
     std::vector<Place> all = other_places;

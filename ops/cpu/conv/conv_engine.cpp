@@ -1,0 +1,118 @@
+#include "lockstep/ops/cpu/conv/conv_engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lockstep/ops/cpu/relu.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep::cpu {
+namespace {
+
+using Tag = dnnl::memory::format_tag;
+
+const ConvShape& checked(const ConvShape& s, int threads) {
+    const bool sizes = s.n > 0 && s.c > 0 && s.h > 0 && s.w > 0 && s.k > 0 && s.kh > 0 && s.kw > 0;
+    const bool steps = s.stride.h > 0 && s.stride.w > 0 && s.pad.h >= 0 && s.pad.w >= 0;
+    if (!sizes || !steps || s.h + 2 * s.pad.h < s.kh || s.w + 2 * s.pad.w < s.kw)
+        throw InvalidArgument(
+            fmt::format("convolution of ({}, {}, {}, {}) with weights ({}, {}, {}, {}), stride ({}, {}), padding ({}, "
+                        "{}): the output is empty, pad more",
+                        s.n, s.c, s.h, s.w, s.k, s.c, s.kh, s.kw, s.stride.h, s.stride.w, s.pad.h, s.pad.w));
+    if (threads < 1) throw InvalidArgument(fmt::format("convolution on {} threads: at least 1 is needed", threads));
+    return s;
+}
+
+WinogradShape winograd_shape(const ConvShape& s) { return {s.n, s.c, s.h, s.w, s.k, s.pad.h}; }
+FirstLayerShape first_layer_shape(const ConvShape& s) { return {s.n, s.c, s.h, s.w, s.k, s.kh, s.stride.h, s.pad.h}; }
+
+Tag blocked(Isa isa) { return isa_vector_width(isa) == 16 ? Tag::nChw16c : Tag::nChw8c; }
+
+onednn::Desc activation(std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w, Tag tag) {
+    return {{n, c, h, w}, dnnl::memory::data_type::f32, tag};
+}
+
+/// Inputs of so few channels stay plain: there oneDNN's choice is the best.
+constexpr std::int64_t max_plain_channels = 4;
+
+/// oneDNN's SSE kernels add all products of an output, or of an input's gradient, in one float, one by one; its matrix
+/// products, which it uses for plain layouts, add them in blocks. Longer sums go there.
+constexpr std::int64_t longest_sse_sum = 1024;
+
+std::ptrdiff_t floats(const onednn::Desc& layout) {
+    return static_cast<std::ptrdiff_t>(layout.get_size() / sizeof(float));
+}
+
+bool whole_blocks(const ConvShape& s, Isa isa) {
+    const int width = isa_vector_width(isa);
+    return s.c % width == 0 && s.k % width == 0;
+}
+
+}  // namespace
+
+ConvEngine::ConvEngine(const ConvShape& shape, int threads, Isa isa, ConvAlgorithm algorithm)
+    : shape_(checked(shape, threads)), threads_(threads), path_(ConvPath::direct) {
+    const ConvShape& s = shape_;
+    const bool any = algorithm == ConvAlgorithm::automatic;
+    if (any && s.kh == 3 && s.kw == 3 && s.stride.h == 1 && s.stride.w == 1 && s.pad.same()) {
+        // The widest vectors that divide both numbers of channels.
+        for (const Isa with : {Isa::avx512, Isa::avx2}) {
+            if (with > isa || winograd_ || !WinogradConv::supported(with, winograd_shape(s))) continue;
+            winograd_.emplace(with, winograd_shape(s));
+            path_ = ConvPath::winograd;
+            src_ = activation(s.n, s.c, s.h, s.w, blocked(with));
+            dst_ = activation(s.n, s.k, s.out_h(), s.out_w(), blocked(with));
+        }
+        if (winograd_) return;
+    }
+    const bool square = s.kh == s.kw && s.stride.same() && s.pad.same();
+    if (square && FirstLayerGradient::supported(isa, first_layer_shape(s))) {
+        first_layer_.emplace(first_layer_shape(s));
+        path_ = ConvPath::first_layer;
+        direct_.emplace(shape_, threads, activation(s.n, s.c, s.h, s.w, Tag::nchw),
+                        activation(s.n, s.k, s.out_h(), s.out_w(), Tag::nChw8c));
+    } else if (isa == Isa::generic && std::max(s.c, s.k) * s.kh * s.kw > longest_sse_sum) {
+        direct_.emplace(shape_, threads, activation(s.n, s.c, s.h, s.w, Tag::nchw),
+                        activation(s.n, s.k, s.out_h(), s.out_w(), Tag::nchw));
+    } else if (s.c > max_plain_channels && s.kh * s.kw > 1 && !whole_blocks(s, isa)) {
+        // Padded blocks would multiply zeros; oneDNN's kernels for channels-last waste less.
+        direct_.emplace(shape_, threads, activation(s.n, s.c, s.h, s.w, Tag::nhwc),
+                        activation(s.n, s.k, s.out_h(), s.out_w(), Tag::nhwc));
+    } else {
+        direct_.emplace(shape_, threads);
+    }
+    src_ = direct_->src_layout();
+    dst_ = direct_->dst_layout();
+}
+
+std::size_t ConvEngine::scratch_bytes() const {
+    if (winograd_) return winograd_->scratch_bytes(threads_);
+    return std::max(direct_->scratch_bytes(), first_layer_ ? first_layer_->scratch_bytes() : std::size_t{0});
+}
+
+void ConvEngine::forward(const float* x, const float* w, const float* bias, bool relu, float* y, void* scratch) const {
+    if (!shape_.bias) bias = nullptr;
+    if (winograd_) return winograd_->forward(x, w, bias, relu, y, scratch, threads_);
+    direct_->forward(x, w, bias, y, scratch);
+    // Not oneDNN's own ReLU: that one loses NaN.
+    if (relu) relu_in_place(y, floats(dst_), threads_);
+}
+
+void ConvEngine::backward_data(const float* dy, const float* w, const float* made, float* dx, void* scratch) const {
+    if (winograd_) return winograd_->backward_data(dy, w, made, dx, scratch, threads_);
+    direct_->backward_data(dy, w, dx, scratch);
+    if (made != nullptr) relu_backward_in_place(dx, made, floats(src_), threads_);
+}
+
+void ConvEngine::backward_weights(const float* x, const float* dy, float* dw, float* db, void* scratch) const {
+    if (!shape_.bias) db = nullptr;
+    if (winograd_)
+        winograd_->backward_weights(x, dy, dw, db, scratch, threads_);
+    else if (first_layer_)
+        first_layer_->backward_weights(x, dy, dw, db, scratch, threads_);
+    else
+        direct_->backward_weights(x, dy, dw, db, scratch);
+}
+
+}  // namespace lockstep::cpu

@@ -1,6 +1,0 @@
-// The kernels compiled for AVX2 with FMA.
-#define LOCKSTEP_SIMD_WIDTH 8
-#define LOCKSTEP_SIMD_NAMESPACE avx2
-
-#include "lockstep/ops/cpu/first_layer_kernels.h"
-#include "lockstep/ops/cpu/winograd_gradient.h"

@@ -1,0 +1,47 @@
+// What an engine is made of, for those who run steps on it.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "lockstep/parallel/reduce/ranks.h"
+#include "lockstep/parallel/reduce/reduction_memory.h"
+#include "lockstep/parallel/reduce/strategy.h"
+#include "lockstep/parallel/schedule/engine_memory.h"
+#include "lockstep/parallel/schedule/step_recorder.h"
+#include "lockstep/parallel/schedule/topology.h"
+#include "lockstep/runtime/internal/eager_reports.h"
+
+namespace lockstep {
+
+struct EngineParts {
+    using CutOf = std::function<ArenaCut(const EngineMemory&, const Topology&)>;
+    /// `others` are connected. `fast`: several processes use the backend's own all-reduce.
+    EngineParts(Topology where, const std::vector<NamedTensor>& tensors, Ranks others, std::size_t kept,
+                const CutOf& cut_of, bool fast);
+    EngineParts(const EngineParts&) = delete;
+    EngineParts& operator=(const EngineParts&) = delete;
+
+    Topology topology;
+    Ranks ranks;
+    EngineMemory memory;
+    ReductionMemory reduction;
+    std::unique_ptr<Strategy> strategy;
+    std::size_t kept_programs;
+    std::shared_ptr<StepRecorder> recorder = {};  ///< of a log of steps; null: none is kept
+    /// What eager calls that the model's values depend on may have found: those that made inputs or gradients.
+    eager_reports::Set eager = {};
+
+    /// The model's tensors, or its gradients, depend on them from now on.
+    void pass_on_eager_reports(bool gradients) const;
+    /// Waits for every stream of the engine and forgets all reports. Rethrows the first failure of a stream.
+    void rest_all_devices();
+};
+
+/// The counters and the seed of steps, which lie on every device. They wait for the device's commit stream.
+void write_step_state(const EngineParts& parts, int device, const StepState& state);
+StepState read_step_state(const EngineParts& parts);  ///< of the first device
+
+}  // namespace lockstep

@@ -1,0 +1,69 @@
+// PyTorch's manual step: forward with gathered outputs, backward(), sgd.step().
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "lockstep/parallel/engine/batch_inputs.h"
+#include "lockstep/parallel/engine/manual_update.h"
+
+namespace lockstep {
+
+class Join;
+
+class ManualStep {
+public:
+    ManualStep(EngineParts& parts, InFlight& in_flight, ReplicaKeeper& replicas);
+    ~ManualStep();
+    ManualStep(const ManualStep&) = delete;
+    ManualStep& operator=(const ManualStep&) = delete;
+
+    /// Outputs of a program on `output_device`, on the tape where the program has a backward, whose gradients are
+    /// multiplied by `scale`.
+    std::vector<Tensor> gather(ScheduledProgram& program, std::shared_ptr<Instance> instance,
+                               const std::vector<BatchInput>& inputs, const std::vector<bool>& wants, GradientSync sync,
+                               double scale, Device output_device);
+    /// The backward of a forward whose outputs nobody has used: it only brings together what other ranks have.
+    void go_back_without_gradients(ScheduledProgram& program, Instance& instance, GradientSync sync);
+
+    /// Whether later backward passes synchronize gradients with those of other processes.
+    void set_sync(bool on) { syncs_ = on; }
+    bool syncs() const { return syncs_; }
+    /// What the backward of a forward made now has to bring together.
+    GradientSync sync() const;
+    /// Adds the parameters whose gradients are this process's alone.
+    void add_own(UsedParameters& used) const;
+
+    std::unique_ptr<Join> join;  ///< while ranks may run out of batches; null otherwise
+
+    /// A step uses the gradient arenas itself: parameters lose the gradients that lie there.
+    void forget_gradients();
+    /// Those that have been brought together already: other ranks have used them, too.
+    void forget_shared_gradients() {
+        if (!own_gradients_) forget_gradients();
+    }
+
+private:
+    std::vector<Tensor> backward(ScheduledProgram& program, Instance& instance, const std::vector<Tensor>& gradients,
+                                 const std::vector<Device>& input_devices, GradientSync sync);
+    /// Enqueues the copies of what outputs have for gradients to where the program reads them.
+    void scatter(const ScheduledProgram& program, const Instance& instance, const std::vector<Tensor>& gradients);
+    /// One tensor of the operand that `of` finds in the program of each shard of this process, on `device`.
+    Tensor joined(const ScheduledProgram& program, const Instance& instance,
+                  const std::function<const Operand&(const ShardProgram&)>& of, Device device);
+
+    EngineParts& parts_;
+    InFlight& in_flight_;
+    ReplicaKeeper& replicas_;
+    ParameterGradients gradients_;
+    ManualUpdate update_;
+    bool syncs_ = true;
+    bool own_gradients_ = false;            ///< the arena holds gradients that are this process's alone
+    std::set<ParameterId> own_parameters_;  ///< which these are, where ranks may use different ones
+    /// Tapes may outlive the wrapper; they look here first.
+    std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
+};
+
+}  // namespace lockstep

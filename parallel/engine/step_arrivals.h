@@ -1,0 +1,15 @@
+// What the processes of a job know of each other's logs: who came when to the collectives of their steps.
+#pragma once
+
+#include <vector>
+
+#include "lockstep/runtime/step_log.h"
+
+namespace lockstep {
+
+class Communicator;
+
+/// Fills in arrivals and the slowest rank, where all ranks can say when they came. Collective.
+void add_arrivals(std::vector<LoggedStep>& steps, Communicator& job);
+
+}  // namespace lockstep

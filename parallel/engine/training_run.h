@@ -1,0 +1,84 @@
+// The calls of an engine: steps, forwards, and what ranks do for each other in join.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "lockstep/parallel/comm/join_options.h"
+#include "lockstep/parallel/engine/join.h"
+#include "lockstep/parallel/engine/manual_step.h"
+#include "lockstep/parallel/engine/program_cache.h"
+
+namespace lockstep {
+
+/// What a step is, besides its optimizer and its batch.
+struct StepPlan {
+    int accumulation_steps = 1;
+    GateRules gate = {};
+};
+
+/// Outputs of a forward, gathered, with what they came in.
+struct GatheredOutputs {
+    std::vector<Tensor> outputs;
+    std::shared_ptr<const void> prototype;
+};
+
+class TrainingRun {
+public:
+    /// `stops_at_nan`: a step whose loss is not finite is refused. `broadcasts_buffers`: before every step and forward
+    /// of several processes.
+    TrainingRun(std::unique_ptr<EngineParts> parts, bool stops_at_nan, bool broadcasts_buffers);
+
+    EngineParts& parts() { return *parts_; }
+    const EngineParts& parts() const { return *parts_; }
+    InFlight& in_flight() { return in_flight_; }
+    ReplicaKeeper& replicas() { return replicas_; }
+    ManualStep& manual() { return manual_; }
+    std::uint64_t traces() const { return cache_.traces(); }
+
+    /// `outcome` becomes that of the step.
+    void step(Optimizer& optimizer, const ModelCall& call, const std::vector<BatchInput>& inputs, const StepPlan& plan,
+              const std::shared_ptr<StepOutcome>& outcome);
+    GatheredOutputs forward(const ModelCall& call, const std::vector<BatchInput>& inputs, Device output_device);
+
+    /// Waits for all steps; throws what they have to throw, and what eager calls have found.
+    void synchronize();
+
+    void begin_join(const JoinOptions& options);
+    /// This rank has no batch left: shadows the others until all have none, then takes the last one's model.
+    void end_join(const std::function<ModelCall(std::size_t tensors)>& forward_of);
+    bool in_join() const { return manual_.join != nullptr; }
+    void give_up_join() noexcept { manual_.join.reset(); }
+
+private:
+    struct PreparedStep;
+    PreparedStep prepare(const ModelCall& call, const BatchInputs& batch, const StepPlan& plan,
+                         const ReductionSpec& spec);
+    /// The program of a request: where ranks may use different parameters, for those that any of them uses. Calls
+    /// `meet` after what the model throws, and before the ranks agree.
+    template <class Meet>
+    ScheduledProgram& program_for(const ProgramRequest& request, const BatchCut& cut, const ReductionSpec& spec,
+                                  Meet&& meet);
+    ScheduledProgram& scheduled_together(const std::shared_ptr<const BatchProgram>& batch, UsedParameters used,
+                                         const ReductionSpec& spec);
+    void enqueue_forward(ScheduledProgram& program, Instance& instance, BatchInputs& batch, int slot);
+    /// One forward and backward with no gradients of this rank's own.
+    void shadow_others(const Join::Shadow& shadow, GradientSync sync);
+    ScheduledProgram& program_for(const Join::Shadow& shadow, GradientSync sync);
+    /// What this rank shadows the others with when it was lent a batch.
+    Join::Shadow shadow_of(const std::vector<Tensor>& lent, const ModelCall& call);
+    /// What comes in may depend on what eager calls have found.
+    void note_eager_reports(const std::vector<BatchInput>& inputs);
+    void bring_buffers();
+
+    std::unique_ptr<EngineParts> parts_;
+    InFlight in_flight_;
+    ProgramCache cache_;
+    ReplicaKeeper replicas_;
+    ManualStep manual_;
+    bool broadcasts_buffers_;
+};
+
+}  // namespace lockstep

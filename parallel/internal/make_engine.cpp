@@ -1,0 +1,121 @@
+#include "lockstep/parallel/internal/make_engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lockstep/parallel/engine/rank_agreement.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/random.h"
+
+namespace lockstep {
+
+namespace {
+
+void check(const EngineOptions& options, const std::vector<NamedTensor>& tensors, bool alone) {
+    if (options.shards < 0)
+        throw InvalidArgument(
+            fmt::format("{} shards: give a positive number, or 0 for one per device", options.shards));
+    if (options.threads_per_shard < 0)
+        throw InvalidArgument(
+            fmt::format("{} threads per shard: give a positive number, or 0 to choose", options.threads_per_shard));
+    if (options.kept_programs < 1)
+        throw InvalidArgument(fmt::format("{} programs to keep: give at least 1", options.kept_programs));
+    if (options.output_device && !options.output_device->is_host()) require_visible(*options.output_device);
+    if (alone && options.reduction == ReductionMode::fast)
+        throw InvalidArgument("the fast reduction is for several processes; leave it as it is in one");
+    if (tensors.empty()) throw InvalidArgument("the model has no parameters: list its members with LOCKSTEP_MEMBERS");
+}
+
+/// Throws InvalidArgument for what only one process with several devices can do.
+void require_one_device(const Devices& devices, const EngineOptions& options) {
+    if (devices.size() != 1)
+        throw InvalidArgument(fmt::format(
+            "{} devices in one of several processes; give each process one, or use DataParallel in one process",
+            devices.size()));
+    if (options.reduction == ReductionMode::slice_wise)
+        throw InvalidArgument("slice-wise updates are for the devices of one process; leave the reduction as it is");
+}
+
+int threads_of(const Devices& devices, const EngineOptions& options) {
+    if (options.threads_per_shard > 0 || devices.kind() == DeviceKind::cuda || options.shards > 0)
+        return std::max(1, options.threads_per_shard);
+    int threads = device_info(devices[0]).units;
+    for (const Device device : devices) threads = std::min(threads, device_info(device).units);
+    return threads;
+}
+
+/// What all ranks must have alike.
+std::string described(const EngineOptions& options, const Topology& topology) {
+    const TraceSettings& arithmetic = topology.arithmetic;
+    const bool threads_given = options.threads_per_shard > 0 || arithmetic.deterministic;
+    return fmt::format("{} shards, {} and {} bytes per bucket, {}{}{}{}{}{}{}{}{}", topology.shards,
+                       options.first_bucket_bytes, options.bucket_bytes,
+                       options.reduction == ReductionMode::fast ? "the fast reduction, " : "",
+                       arithmetic.deterministic ? "deterministic" : "not deterministic",
+                       arithmetic.convolution == ConvAlgorithm::direct ? ", direct convolutions" : "",
+                       options.nan_policy == NanPolicy::stop ? "" : ", steps that are not finite go on",
+                       options.broadcast_buffers ? ", buffers are broadcast" : "",
+                       options.find_unused_parameters ? ", unused parameters are found" : "",
+                       options.static_graph ? ", the graph is static" : "",
+                       options.init_sync ? "" : ", values are not taken from rank 0",
+                       threads_given ? fmt::format(", {} threads per shard", arithmetic.threads) : "");
+}
+
+Topology make_topology(Devices devices, const EngineOptions& options, Communicator* job) {
+    Topology topology(std::move(devices));
+    if (job) {
+        topology.rank = job->rank();
+        topology.ranks = job->size();
+        topology.collective_streams = {&Stream::of(topology.devices[0], StreamRole::collective)};
+    }
+    const bool fixed_shards = options.shards > 0;
+    topology.shards = fixed_shards ? options.shards : topology.devices.size() * topology.ranks;
+    topology.held = topology.held_by(topology.rank, topology.shards);
+    topology.arithmetic = {.prototype = topology.devices[0],
+                           .threads = threads_of(topology.devices, options),
+                           .deterministic = options.deterministic || fixed_shards,
+                           .shards = topology.shards,
+                           .convolution = options.convolution.value_or(default_conv_algorithm())};
+    if (job) {
+        agree_on_options(*job, described(options, topology));
+        // The smallest number of threads, where that was left open.
+        std::int32_t threads = topology.arithmetic.threads;
+        job->all_reduce(&threads, 1, DType::i32, ReduceOp::min);
+        topology.arithmetic.threads = threads;
+    }
+    topology.lay_lanes();
+    return topology;
+}
+
+ArenaCut cut_of(const std::shared_ptr<ParameterStore>& store, const Topology& topology, const EngineOptions& options,
+                bool alone) {
+    const bool by_slices = options.reduction == ReductionMode::slice_wise;
+    if (!alone && options.bucket_bytes == 0 && options.first_bucket_bytes == 0)
+        return {store, std::size_t{25} << 20, 1, std::size_t{1} << 20};
+    return {store, options.bucket_bytes, by_slices ? topology.devices.size() : 1, options.first_bucket_bytes};
+}
+
+}  // namespace
+
+std::unique_ptr<EngineParts> make_engine(const std::vector<NamedTensor>& tensors, Devices devices,
+                                         const EngineOptions& options, std::shared_ptr<Communicator> job) {
+    check(options, tensors, !job);
+    if (job) require_one_device(devices, options);
+    Topology topology = make_topology(std::move(devices), options, job.get());
+    Ranks ranks(job, {options.find_unused_parameters, options.static_graph});
+    if (job) ranks.connect(topology.devices[0], topology.collective());
+    const auto cut = [&](const EngineMemory& memory, const Topology& where) {
+        return cut_of(memory.store(), where, options, !job);
+    };
+    auto parts = std::make_unique<EngineParts>(std::move(topology), tensors, std::move(ranks),
+                                               static_cast<std::size_t>(options.kept_programs), cut,
+                                               options.reduction == ReductionMode::fast);
+    StepState state;
+    state.seed = options.seed.value_or(current_seed());
+    if (job) begin_alike(*parts, state, options.init_sync);
+    for (int d = 0; d < parts->topology.devices.size(); ++d) write_step_state(*parts, d, state);
+    return parts;
+}
+
+}  // namespace lockstep

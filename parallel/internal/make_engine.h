@@ -1,0 +1,17 @@
+// How an engine begins: its options are checked and agreed on, its replicas, streams and control words are made.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "lockstep/parallel/engine/engine_parts.h"
+#include "lockstep/parallel/engine_options.h"
+
+namespace lockstep {
+
+/// `job`: the processes that train together, or null; collective where there are some. Throws InvalidArgument for
+/// options that are wrong, or that differ between ranks, and CommunicationError.
+std::unique_ptr<EngineParts> make_engine(const std::vector<NamedTensor>& tensors, Devices devices,
+                                         const EngineOptions& options, std::shared_ptr<Communicator> job);
+
+}  // namespace lockstep

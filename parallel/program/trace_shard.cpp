@@ -1,0 +1,240 @@
+#include "lockstep/parallel/program/trace_shard.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/internal/loss_operations.h"
+#include "lockstep/parallel/program/fusion.h"
+#include "lockstep/parallel/program/loss_denominators.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/core_operations.h"
+#include "lockstep/runtime/record.h"
+#include "lockstep/runtime/tape.h"
+
+namespace lockstep {
+
+namespace {
+
+Operand operand_of(const Tensor& tensor) {
+    TensorMeta meta = tensor.impl()->meta;
+    meta.opaque = tensor.impl()->storage->opaque;
+    return {tensor.impl()->storage->buffer, meta, nullptr};
+}
+
+/// Finds out which parameter a leaf is.
+class ParameterIndex {
+public:
+    explicit ParameterIndex(const ParameterStore& store) {
+        for (std::size_t a = 0; a < store.parameters().size(); ++a)
+            for (std::size_t i = 0; i < store.parameters()[a].segments.size(); ++i)
+                ids_[store.tensor(store.parameters()[a].segments[i]).impl().get()] = {static_cast<int>(a),
+                                                                                      static_cast<int>(i)};
+    }
+    /// Nothing for a leaf that is no parameter of the model.
+    std::optional<ParameterId> of(const Tensor& leaf) const {
+        const auto found = ids_.find(leaf.impl().get());
+        return found == ids_.end() ? std::nullopt : std::optional(found->second);
+    }
+
+private:
+    std::map<const TensorImpl*, ParameterId> ids_;
+};
+
+/// Traces backward and notes the gradients of parameters and inputs as they become complete.
+class BackwardTracer {
+public:
+    BackwardTracer(ShardProgram& program, const ParameterIndex& parameters, const std::vector<Tensor>& inputs)
+        : program_(program), parameters_(parameters), inputs_(inputs), input_gradients_(inputs.size()) {}
+
+    void run(const std::vector<Tensor>& roots, const std::vector<Tensor>& gradients) {
+        run_backward(roots, gradients, false,
+                     [this](const Tensor& leaf, const Tensor& gradient) { complete(leaf, gradient); });
+        const NoGrad no_tape;
+        for (const Tensor& gradient : input_gradients_)
+            program_.input_gradients.push_back(gradient.defined() ? operand_of(gradient.contiguous()) : Operand{});
+    }
+
+private:
+    void complete(const Tensor& leaf, const Tensor& gradient) {
+        for (std::size_t i = 0; i < inputs_.size(); ++i)
+            if (inputs_[i].impl() == leaf.impl()) input_gradients_[i] = gradient;
+        const auto parameter = parameters_.of(leaf);
+        if (!parameter) return;
+        const Tensor own = exclusive(gradient);
+        program_.deliveries.push_back({*parameter, operand_of(own), program_.trace->records().size() - 1});
+    }
+
+    /// `gradient` alone in a buffer of its own, row-major: the executor lets that buffer be the arena itself.
+    Tensor exclusive(const Tensor& gradient) {
+        const Operand operand = operand_of(gradient);
+        const bool whole = operand.buffer->is_symbolic() && operand.meta.is_contiguous() && operand.meta.offset == 0 &&
+                           operand.buffer->bytes() == operand.meta.bytes();
+        bool made_here = false;
+        const auto& records = program_.trace->records();
+        for (std::size_t i = program_.backward_begin; i < records.size(); ++i)
+            for (const Operand& out : records[i].out) made_here |= out.buffer == operand.buffer;
+        if (whole && made_here && taken_.insert(operand.buffer.get()).second) return gradient;
+        const Tensor copy =
+            apply_one(Reorder{}, {gradient}, TensorMeta::contiguous(gradient.dtype(), gradient.shape()));
+        taken_.insert(copy.impl()->storage->buffer.get());
+        return copy;
+    }
+
+    ShardProgram& program_;
+    const ParameterIndex& parameters_;
+    const std::vector<Tensor>& inputs_;
+    std::vector<Tensor> input_gradients_;
+    std::set<const Buffer*> taken_;
+};
+
+/// Lets the denominators of the loss come in from outside: notes where, and the program that computes this shard's own.
+std::vector<Tensor> take_in_denominators(ShardProgram& program, const std::vector<Loss::Term>& terms) {
+    const NoGrad no_tape;
+    std::vector<Record>& records = program.trace->records();
+    const auto before = static_cast<std::ptrdiff_t>(records.size());
+    std::vector<Operand> own;
+    std::vector<Tensor> pooled;
+    for (const Loss::Term& term : terms) {
+        if (!term.denominator.defined()) continue;
+        const TensorMeta scalar = TensorMeta::contiguous(term.denominator.dtype(), {});
+        if (!is_floating(scalar.dtype))
+            throw InvalidArgument(fmt::format(
+                "loss: a denominator is of dtype {}; it must be floating, as numerators are", name_of(scalar.dtype)));
+        Tensor denominator = term.denominator.detach().reshape({});
+        if (!denominator.is_symbolic()) denominator = apply_one(Reorder{}, {denominator}, scalar);
+        own.push_back(operand_of(denominator));
+        pooled.push_back(program.trace->input(scalar));
+        program.denominators.push_back(operand_of(pooled.back()));
+    }
+    if (!own.empty())
+        program.denominator_program = std::make_shared<const ShardProgram>(denominator_program(program, own));
+    records.erase(records.begin() + before, records.end());
+    return pooled;
+}
+
+/// Sums the terms of the loss over all shards; returns its value and the gradients that backward starts from. `pooled`:
+/// denominators that are sums already, or null.
+Tensor pool_loss(const std::vector<Loss::Term>& terms, const std::vector<Tensor>* pooled, bool stops_at_nan,
+                 std::vector<Tensor>& numerators, std::vector<Tensor>& gradients) {
+    const NoGrad no_tape;
+    std::vector<Tensor> local;
+    for (const Loss::Term& term : terms) {
+        if (term.numerator.numel() != 1)
+            throw InvalidArgument(
+                fmt::format("loss: a numerator has shape {}; it must be a scalar, the sum over the rows of the shard",
+                            term.numerator.shape().str()));
+        local.push_back(term.numerator.detach().reshape({}));
+        if (term.denominator.defined() && !pooled) local.push_back(term.denominator.detach().reshape({}));
+    }
+    if (local.empty())
+        throw InvalidArgument("loss: it has no terms; return nll_loss(...), a sum of losses, or the like");
+    const std::vector<Tensor> sums = sum_over_shards(local);
+    Tensor value;
+    std::size_t next = 0, next_denominator = 0;
+    for (const Loss::Term& term : terms) {
+        const Tensor& numerator = sums[next++];
+        Tensor gradient = Tensor::full({}, term.factor, numerator.dtype(), numerator.device());
+        if (term.denominator.defined()) gradient = div(gradient, pooled ? (*pooled)[next_denominator++] : sums[next++]);
+        const Tensor part = mul(numerator, gradient);
+        value = value.defined() ? add(value, part) : part;
+        if (term.numerator.requires_grad()) {
+            numerators.push_back(term.numerator);
+            gradients.push_back(gradient.to(term.numerator.dtype()).reshape(term.numerator.shape()));
+        }
+    }
+    return pooled || !stops_at_nan ? value
+                                   : apply_one(CheckFinite{}, {value}, TensorMeta::contiguous(value.dtype(), {}));
+}
+
+/// Moves records whose results only commits use after the others: nothing in forward waits for them. (Pooled
+/// statistics span shards: in the middle of forward they would hold all devices up.)
+void defer_to_commits(std::vector<Record>& records, const std::vector<Record>& commits) {
+    std::set<const Buffer*> used_by_commits;
+    for (const Record& commit : commits)
+        for (const Operand& operand : commit.in) used_by_commits.insert(operand.buffer.get());
+    std::vector<Record> kept;
+    std::vector<Record> deferred;
+    std::set<const Buffer*> used;
+    for (auto record = records.rbegin(); record != records.rend(); ++record) {
+        bool only_commits = spans_shards(*record);
+        for (const Operand& out : record->out)
+            only_commits &= used_by_commits.contains(out.buffer.get()) && !used.contains(out.buffer.get());
+        for (const Operand& in : record->in) used.insert(in.buffer.get());
+        (only_commits ? deferred : kept).push_back(std::move(*record));
+    }
+    records.assign(std::make_move_iterator(kept.rbegin()), std::make_move_iterator(kept.rend()));
+    records.insert(records.end(), std::make_move_iterator(deferred.rbegin()), std::make_move_iterator(deferred.rend()));
+}
+
+}  // namespace
+
+TensorMeta with_rows(const TensorMeta& input, std::int64_t rows) {
+    Shape shape = input.shape;
+    shape[0] = rows;
+    return TensorMeta::contiguous(input.dtype, shape, true);
+}
+
+ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const TraceSettings& settings,
+                         const ParameterStore& store, bool stops_at_nan) {
+    ShardProgram program;
+    program.trace = std::make_shared<Trace>(settings);
+    Trace& trace = *program.trace;
+    const TraceScope scope(trace);
+    const bool wants_gradients = has_backward(request.pass);
+
+    std::vector<Tensor> inputs;
+    for (std::size_t i = 0; i < request.inputs.size(); ++i) {
+        inputs.push_back(trace.input(with_rows(request.inputs[i], rows), wants_gradients && request.wants_gradient[i]));
+        program.inputs.push_back(operand_of(inputs.back()));
+    }
+
+    ModelResult result;
+    if (wants_gradients) {
+        result = request.call.function(inputs);
+    } else {
+        const NoGrad no_tape;
+        result = request.call.function(inputs);
+    }
+    std::vector<Tensor> roots;
+    std::vector<Tensor> gradients;
+    if (request.pass == Pass::step) {
+        std::vector<Tensor> pooled;
+        if (request.microbatch) pooled = take_in_denominators(program, result.loss);
+        program.loss =
+            operand_of(pool_loss(result.loss, request.microbatch ? &pooled : nullptr, stops_at_nan, roots, gradients));
+    }
+    for (Tensor& output : result.outputs) {
+        const Tensor plain = output.contiguous();
+        program.outputs.push_back(operand_of(plain));
+        if (wants_gradients && plain.requires_grad()) {
+            roots.push_back(plain);
+            gradients.push_back(trace.input(TensorMeta::contiguous(plain.dtype(), plain.shape(), plain.is_batch())));
+            program.output_gradients.push_back(operand_of(gradients.back()));
+        } else {
+            program.output_gradients.emplace_back();
+        }
+    }
+    program.structure = std::move(result.structure);
+    program.prototype = std::move(result.prototype);
+    defer_to_commits(trace.records(), trace.commits());
+    program.commit_begin = trace.records().size();
+    if (request.pass != Pass::inference)
+        for (Record& record : trace.commits()) trace.records().push_back(std::move(record));
+    program.backward_begin = trace.records().size();
+    if (wants_gradients) {
+        const ParameterIndex parameters(store);
+        BackwardTracer tracer(program, parameters, inputs);
+        tracer.run(roots, gradients);
+    }
+    program.records = std::move(trace.records());
+    fuse_neighbours(program);
+    program.note_outside();
+    return program;
+}
+
+}  // namespace lockstep

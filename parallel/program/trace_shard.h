@@ -1,0 +1,29 @@
+// Tracing: a model's forward, its loss and backward, called once for a shard of some shape, become a shard program.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/ops/model_call.h"
+#include "lockstep/parallel/program/shard_program.h"
+
+namespace lockstep {
+
+/// What a wrapper wants a program for.
+struct ProgramRequest {
+    const ModelCall& call;
+    Pass pass = Pass::inference;
+    const std::vector<TensorMeta>& inputs;  ///< of the whole batch
+    const std::vector<bool>& wants_gradient;
+    /// The denominators of the loss come from outside, and whoever adds up the loss checks it.
+    bool microbatch = false;
+};
+
+/// `input` with another number of rows.
+TensorMeta with_rows(const TensorMeta& input, std::int64_t rows);
+
+/// Traces the call for shards of `rows` rows. `stops_at_nan`: a loss that is not finite is reported.
+ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const TraceSettings& settings,
+                         const ParameterStore& store, bool stops_at_nan);
+
+}  // namespace lockstep

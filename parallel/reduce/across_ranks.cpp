@@ -1,0 +1,209 @@
+#include "lockstep/parallel/reduce/across_ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lockstep/parallel/schedule/schedule_builder.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr std::size_t report_alignment = 64;
+
+/// What every rank says of a step to the others. What came from another collective, because a rank calls something else
+/// than they do, has no mark.
+struct Fingerprint {
+    static constexpr std::uint64_t true_mark = 0x6c6f636b73746570;
+    std::uint64_t mark = 0, program = 0;
+    StopAgreement::Wire stop = 0;
+};
+static_assert(sizeof(Fingerprint) <= report_alignment);
+
+std::string difference(const Fingerprint& fingerprint, const Fingerprint& of_rank_0, int rank) {
+    if (fingerprint.mark != Fingerprint::true_mark || of_rank_0.mark != Fingerprint::true_mark)
+        return fmt::format(
+            "the ranks call different things: rank {} makes another call while others end a step (as where numbers of "
+            "steps differ); LOCKSTEP_DEBUG=detail names both calls",
+            of_rank_0.mark != Fingerprint::true_mark ? 0 : rank);
+    if (fingerprint.program != of_rank_0.program)
+        return fmt::format(
+            "rank {} does not give gradients to the same parameters as rank 0, or not in the same way; forward must "
+            "use the same ones on all ranks",
+            rank);
+    return {};
+}
+
+std::size_t aligned_in_report(std::size_t bytes) {
+    return (bytes + report_alignment - 1) / report_alignment * report_alignment;
+}
+
+/// Bytes that the inputs of a record take.
+std::size_t bytes_of(const Record& record) {
+    std::size_t bytes = 0;
+    for (const Operand& operand : record.in) bytes += operand.buffer ? aligned_in_report(operand.buffer->bytes()) : 0;
+    return bytes;
+}
+
+}  // namespace
+
+std::vector<MemoryRef> AcrossRanks::emit_inputs(ScheduleBuilder& builder, RecordPair records) {
+    const Topology& topology = builder.topology();
+    Emitter& emitter = builder.emitter();
+    const BatchProgram& batch = builder.batch();
+    std::vector<std::size_t> bytes(static_cast<std::size_t>(topology.ranks), 0);
+    for (int rank = 0; rank < topology.ranks; ++rank) {
+        const ShardRange held = topology.held_by(rank, batch.cut.present);
+        for (int shard = held.first; shard < held.last; ++shard)
+            bytes[static_cast<std::size_t>(rank)] += bytes_of(builder.record_of(shard, records));
+    }
+    const RankParts parts(topology, bytes, "sums over shards");
+    std::vector<MemoryRef> inputs;
+    for (int rank = 0; rank < topology.ranks; ++rank) {
+        const ShardRange held = topology.held_by(rank, batch.cut.present);
+        std::size_t offset = 0;
+        for (int shard = held.first; shard < held.last; ++shard)
+            for (const Operand& operand : builder.record_of(shard, records).in) {
+                if (!operand.buffer) {
+                    inputs.emplace_back();
+                    continue;
+                }
+                MemoryRef input = parts.at(rank, offset, operand.buffer->bytes());
+                offset += aligned_in_report(operand.buffer->bytes());
+                if (rank == topology.rank) {
+                    MemoryRef own = builder.memory().ref(shard, operand);
+                    own.first = 0;
+                    emitter.schedule().copy(topology.compute(shard), {own, input, input.bytes});
+                }
+                input.first = offset_of_first(operand);
+                inputs.push_back(input);
+            }
+    }
+    emitter.wait(topology.collective(), builder.record_lanes());
+    parts.emit_gather(emitter, ranks_);
+    if (!batch.held.empty()) emitter.wait(topology.compute(batch.held.first), topology.collective());
+    return inputs;
+}
+
+std::vector<MemoryRef> AcrossRanks::emit_statuses(ScheduleBuilder& builder, int shards) {
+    const Topology& topology = builder.topology();
+    emit_report(builder);
+    emit_collective_check(builder.emitter(), ranks_, false);  // first: a report that has not come says nothing
+    std::vector<MemoryRef> words;
+    for (int shard = 0; shard < shards; ++shard) {
+        const int rank = topology.rank_of(shard);
+        const int before = shard - topology.held_by(rank, topology.shards).first;
+        words.push_back(
+            report_->at(rank, ControlBlock::spacing * static_cast<std::size_t>(before), sizeof(StatusWord)));
+    }
+    return words;
+}
+
+void AcrossRanks::emit_report(ScheduleBuilder& builder) {
+    const Topology& topology = builder.topology();
+    Emitter& emitter = builder.emitter();
+    const ShardProgram& program = builder.batch().of(0);
+    std::vector<std::size_t> bytes, fingerprints;  // a rank's part: its shards' status, then its fingerprint
+    for (int rank = 0; rank < topology.ranks; ++rank) {
+        const int shards = topology.held_by(rank, topology.shards).size();
+        fingerprints.push_back(ControlBlock::spacing * static_cast<std::size_t>(shards));
+        bytes.push_back(fingerprints.back() + report_alignment);
+    }
+    std::size_t& of_rank_0 = bytes[0];
+    loss_ = of_rank_0;
+    if (program.loss.buffer) of_rank_0 += report_alignment;
+    // What commits read and no commit wrote.
+    std::vector<const Operand*> told;
+    for (std::size_t i = program.commit_begin; i < program.backward_begin; ++i) {
+        for (const Operand& operand : program.records[i].in) {
+            if (!operand.buffer || !operand.buffer->is_symbolic()) continue;
+            const int id = operand.buffer->trace_id();
+            if (between_.contains(id) || !values_.emplace(id, of_rank_0).second) continue;
+            of_rank_0 += aligned_in_report(operand.buffer->bytes());
+            told.push_back(&operand);
+        }
+        for (const Operand& operand : program.records[i].out)
+            if (operand.buffer && operand.buffer->is_symbolic())
+                between_[operand.buffer->trace_id()] =
+                    Buffer::allocate(topology.commit(0), operand.buffer->bytes(), "statistics");
+    }
+    report_.emplace(topology, std::move(bytes), "report");
+
+    Stream& collective = topology.collective();
+    emitter.wait(collective, builder.record_lanes());
+    const MemoryRef statuses = emitter.memory().control(0).statuses(topology.held);
+    emitter.copy(collective, statuses, report_->at(topology.rank, 0, statuses.bytes));
+    if (topology.rank == 0) {
+        const auto tell = [&](const Operand& operand, std::size_t offset, std::size_t size) {
+            MemoryRef from = builder.memory().ref(0, operand);
+            from.first = 0;
+            from.bytes = size;
+            emitter.copy(collective, from, report_->at(0, offset, size));
+        };
+        if (program.loss.buffer) tell(program.loss, loss_, program.loss.meta.bytes());
+        for (const Operand* operand : told)
+            tell(*operand, values_.at(operand->buffer->trace_id()), operand->buffer->bytes());
+    }
+    emit_comparison(builder, fingerprints);
+    emitter.wait(topology.commit(0), collective);
+}
+
+void AcrossRanks::emit_comparison(ScheduleBuilder& builder, const std::vector<std::size_t>& offsets) {
+    const Topology& topology = builder.topology();
+    Emitter& emitter = builder.emitter();
+    std::vector<MemoryRef> all;
+    for (int rank = 0; rank < topology.ranks; ++rank)
+        all.push_back(report_->at(rank, offsets[static_cast<std::size_t>(rank)], sizeof(Fingerprint)));
+    // On the stream of the collectives, but nobody meets anybody there.
+    emit_collective(emitter, ranks_,
+                    {.name = "fingerprint",
+                     .body =
+                         [own = fingerprint_, stops = ranks_.stops()](Communicator&, const KernelArgs& call) {
+                             *static_cast<Fingerprint*>(call.out[0]) = {Fingerprint::true_mark, own, stops->own()};
+                         },
+                     .out = {all[static_cast<std::size_t>(topology.rank)]},
+                     .ranks_meet = false});
+    report_->emit_gather(emitter, ranks_);
+    emit_collective(emitter, ranks_,
+                    {.name = "compare_programs",
+                     .body =
+                         [stops = ranks_.stops()](Communicator& job, const KernelArgs& call) {
+                             const auto& of_rank_0 = *call.input<Fingerprint>(0);
+                             StopAgreement::Wire stop = of_rank_0.stop;
+                             for (int rank = 1; rank < job.size(); ++rank) {
+                                 const auto& theirs = *call.input<Fingerprint>(rank);
+                                 if (const std::string text = difference(theirs, of_rank_0, rank); !text.empty())
+                                     job.give_up("step", 0, text);
+                                 stop = std::max(stop, theirs.stop);
+                             }
+                             stops->hear(stop);
+                         },
+                     .in = std::move(all),
+                     .ranks_meet = false});
+}
+
+TaskSpec AcrossRanks::commit_task(ScheduleBuilder& builder, const Record& record) {
+    const auto ref = [&](const Operand& operand) {
+        if (!operand.buffer) return MemoryRef();
+        if (!operand.buffer->is_symbolic()) return builder.memory().lasting(0, operand);
+        const int id = operand.buffer->trace_id();
+        const auto between = between_.find(id);
+        MemoryRef found = between != between_.end() ? fixed(between->second, 0, operand.buffer->bytes())
+                                                    : report_->at(0, values_.at(id), operand.buffer->bytes());
+        found.first = offset_of_first(operand);
+        return found;
+    };
+    TaskSpec task = builder.bare_task(0, record);
+    for (const Operand& operand : record.in) task.in.push_back(ref(operand));
+    for (const Operand& operand : record.out) task.out.push_back(ref(operand));
+    if (const std::size_t bytes = task.kernel->scratch_bytes())
+        task.scratch = fixed(builder.emitter().memory().scratch(builder.topology().commit(0), bytes), 0, bytes);
+    return task;
+}
+
+MemoryRef AcrossRanks::loss(ScheduleBuilder& builder) {
+    return report_->at(0, loss_, size_of(builder.batch().of(0).loss.meta.dtype));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,25 @@
+// Which parameters of a program are reduced, in which buckets, and when.
+#pragma once
+
+#include <set>
+#include <vector>
+
+#include "lockstep/parallel/reduce/ranks.h"
+#include "lockstep/parallel/reduce/reduction_memory.h"
+#include "lockstep/parallel/reduce/used_parameters.h"
+#include "lockstep/parallel/schedule/batch_program.h"
+
+namespace lockstep {
+
+struct BucketPlan {
+    std::set<ParameterId> parameters;
+    std::vector<Bucket> buckets;    ///< in the order in which backward finishes them
+    std::vector<RecordPair> ready;  ///< by bucket: after which records it is reduced
+
+    /// `used`: what all ranks use; null: what the program uses itself. Throws InvalidArgument where shards give
+    /// gradients to different parameters, and for unused parameters where the ranks don't allow that.
+    BucketPlan(const EngineMemory& memory, const ReductionMemory& reduction, Ranks& ranks, const BatchProgram& batch,
+               const UsedParameters* used);
+};
+
+}  // namespace lockstep

@@ -1,0 +1,102 @@
+// What all reductions have in common: buckets one after another, each once backward has finished its gradients.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "lockstep/parallel/reduce/bucket_plan.h"
+#include "lockstep/parallel/reduce/gradient_gate.h"
+#include "lockstep/parallel/reduce/partial_sums.h"
+#include "lockstep/parallel/reduce/update_emitter.h"
+#include "lockstep/parallel/schedule/gradient_reduction.h"
+
+namespace lockstep {
+
+/// What becomes of the gradients of a program once they are summed.
+enum class AfterSum : std::uint8_t {
+    update,          ///< parameters are updated: a step
+    keep,            ///< the first microbatch: sums wait for the next one in the gradient arenas of all who sum
+    add,             ///< one between: added to them
+    add_and_update,  ///< the last one
+    accumulate       ///< backward of a manual step: added to the gradient arena of device 0, when the step is good
+};
+
+/// What several processes bring together in a backward of its own (PyTorch's manual step), as a mean over them.
+enum class GradientSync : std::uint8_t {
+    new_ones,  ///< the gradients of this backward
+    all,       ///< and what lies in the arena already, which backwards without it have left there
+    none       ///< nothing: they are added up in every process by itself
+};
+
+/// What a program wants of its reduction.
+struct ReductionSpec {
+    AfterSum after = AfterSum::accumulate;
+    Optimizer* optimizer = nullptr;  ///< null where `after` is accumulate
+    GradientSync sync = GradientSync::new_ones;
+    GateRules gate = {};  ///< what comes before the first update
+};
+
+class BucketReduction : public GradientReduction {
+public:
+    BucketReduction(const Topology& topology, EngineMemory& memory, ReductionMemory& reduction,
+                    const BatchProgram& batch, BucketPlan plan, const ReductionSpec& spec);
+
+    const std::set<ParameterId>& parameters() const final { return plan_.parameters; }
+    GradientPlan plan(int shard, const ShardProgram& program) const final;
+    void emit_ready(ScheduleBuilder& builder, RecordPair done) final;
+    void emit_end(ScheduleBuilder& builder) final;
+    bool may_skip() const final { return spec_.gate.skip_nonfinite; }
+
+protected:
+    /// Devices that sum, each its part of a bucket.
+    virtual bool by_slices() const = 0;
+    /// The first device whose lanes' sums are added up before others read them.
+    virtual int first_combined() const = 0;
+    /// Brings the sum of `part` to `target`, on `device`; returns the events after which it is there.
+    virtual std::vector<int> emit_sum(Emitter& emitter, int device, const Bucket& bucket, const Bucket& part,
+                                      const MemoryRef& target, const std::vector<int>& ready) = 0;
+    /// Keeps anything from being committed where the sum has failed: on the stream that commits, which has waited for
+    /// it.
+    virtual void emit_check(Emitter& emitter) { static_cast<void>(emitter); }
+    /// Adds the sum to what lies in device 0's gradient arena, when the step is good.
+    virtual void emit_accumulation(Emitter& emitter, const Bucket& bucket);
+
+    bool adds() const { return spec_.after == AfterSum::add || spec_.after == AfterSum::add_and_update; }
+    bool updates() const { return spec_.after == AfterSum::update || spec_.after == AfterSum::add_and_update; }
+    /// A bucket is updated as soon as it is summed.
+    bool updates_each_bucket() const { return updates() && spec_.gate.empty(); }
+    /// Parts of the step may have been committed when the bucket is summed: earlier ones update, or a forward has.
+    bool after_commits() const { return !spec_.optimizer || (number_ > 0 && spec_.gate.empty()); }
+
+    const Topology& topology_;
+    EngineMemory& memory_;
+    ReductionMemory& reduction_;
+    const BatchProgram& batch_;
+    BucketPlan plan_;
+    ReductionSpec spec_;
+    PartialSums sums_;
+    int turn_ = 0;       ///< of the bucket in slots
+    int number_ = 0;     ///< of the bucket
+    bool last_ = false;  ///< it is the last one
+
+private:
+    /// Sums elements [begin, end) of a parameter over the shards of `node`.
+    void emit_fold(ScheduleBuilder& builder, const GradientNode& node, ParameterId parameter, std::int64_t begin,
+                   std::int64_t end, const MemoryRef& sum);
+    /// Sums that lie in arenas, as soon as a parameter's gradients are there.
+    void emit_folds(ScheduleBuilder& builder, RecordPair done);
+    /// When the bucket's turn has come: sums that lie in slots, and zeros where other ranks alone have gradients.
+    void emit_bucket_folds(ScheduleBuilder& builder, const Bucket& bucket);
+    void emit_bucket(Emitter& emitter, const Bucket& bucket, const std::vector<int>& ready);
+    /// Adds up lanes' sums on devices that have several, before others read them. Events to wait for: `ready` and more.
+    std::vector<int> emit_combination(Emitter& emitter, const Bucket& bucket, std::vector<int> ready);
+
+    std::optional<UpdateEmitter> update_;
+    std::vector<std::size_t> next_fold_;                     ///< by node in an arena: deliveries folded so far
+    std::array<std::vector<int>, PartialSums::turns> read_;  ///< events after which slots have been read
+};
+
+}  // namespace lockstep

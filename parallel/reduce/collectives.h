@@ -1,0 +1,47 @@
+// Operations between processes as parts of a schedule, on the stream where this process talks to the others.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/parallel/reduce/ranks.h"
+#include "lockstep/parallel/schedule/emitter.h"
+
+namespace lockstep {
+
+struct CollectiveSpec {
+    std::string name;
+    /// Makes one collective: on the memory of the device, where the host or the backend can use it, else on the host's.
+    std::function<void(Communicator&, const KernelArgs&)> body;
+    std::vector<MemoryRef> in = {}, out = {};  ///< what is read of an output is an input too, which may be a part of it
+    bool ranks_meet = true;                    ///< in it; else it is always on host memory
+    bool after_commits = false;                ///< when it runs, the step may have been committed in part
+};
+
+/// Enqueues it on the stream of collectives; all processes emit the same ones in the same order. Where neither the host
+/// nor the backend can use the device's memory, or a hook must be called, inputs and outputs go through pinned memory.
+/// Where a kernel of this process's backward has failed, the others are told instead: what it would send is nothing.
+void emit_collective(Emitter& emitter, Ranks& ranks, CollectiveSpec spec);
+
+/// On the stream that commits, after a wait for what the ranks have sent each other: nothing is committed from here on
+/// where a collective has failed. CPU devices know without (Health). `after_commits`: as in CollectiveSpec.
+void emit_collective_check(Emitter& emitter, Ranks& ranks, bool after_commits);
+
+/// Memory that one rank after the other fills: the parts lie one after another in order of ranks.
+class RankParts {
+public:
+    RankParts(const Topology& topology, std::vector<std::size_t> bytes, std::string_view tag);
+    /// `bytes` bytes from byte `offset` of a rank's part on.
+    MemoryRef at(int rank, std::size_t offset, std::size_t bytes) const;
+    /// Enqueues that every rank gets the parts of all others.
+    void emit_gather(Emitter& emitter, Ranks& ranks) const;
+
+private:
+    std::vector<std::size_t> bytes_, begin_;
+    std::shared_ptr<Buffer> memory_;
+};
+
+}  // namespace lockstep

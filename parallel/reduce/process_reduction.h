@@ -1,0 +1,46 @@
+// The reduction within a process: devices read each other's sums.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lockstep/parallel/reduce/bucket_reduction.h"
+
+namespace lockstep {
+
+/// Gradients are summed on device 0 (root), or each device sums its slice.
+class ProcessReduction : public BucketReduction {
+public:
+    using BucketReduction::BucketReduction;
+
+protected:
+    bool by_slices() const final { return spec_.optimizer && reduction_.cut().updating() > 1; }
+    /// Those of device 0 are added along with all others where it sums alone.
+    int first_combined() const final { return by_slices() ? 0 : 1; }
+    std::vector<int> emit_sum(Emitter& emitter, int device, const Bucket& bucket, const Bucket& part,
+                              const MemoryRef& target, const std::vector<int>& ready) final;
+    /// The shards that each of some sums is of, as TreeSum takes them.
+    virtual std::vector<std::pair<int, int>> ranges(std::vector<std::pair<int, int>> shards) const { return shards; }
+
+private:
+    /// Where `device` sums. Lanes that use slots wait for sums, which must not be held back then; else the stream that
+    /// updates does, while the sum is in its cache.
+    Stream& summing(Emitter& emitter, int device);
+    MemoryRef read_from_peer(Emitter& emitter, Stream& reader, int index, const MemoryRef& ref);
+
+    std::map<std::pair<Stream*, int>, std::shared_ptr<Buffer>> staging_;
+};
+
+/// One of several processes adds up its own gradients alone (PyTorch's no_sync).
+class OwnReduction final : public ProcessReduction {
+public:
+    using ProcessReduction::ProcessReduction;
+
+private:
+    /// They are a part of the tree: parts are added up in their order.
+    std::vector<std::pair<int, int>> ranges(std::vector<std::pair<int, int>> shards) const override;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,62 @@
+// Reductions between processes, bucket by bucket, on the stream where this process talks to the others.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "lockstep/parallel/reduce/bucket_reduction.h"
+#include "lockstep/parallel/reduce/ranks.h"
+
+namespace lockstep {
+
+/// What they have in common: each process has one device, and all get all sums.
+class RankReduction : public BucketReduction {
+public:
+    RankReduction(const Topology& topology, EngineMemory& memory, ReductionMemory& reduction, Ranks& ranks,
+                  const BatchProgram& batch, BucketPlan plan, const ReductionSpec& spec)
+        : BucketReduction(topology, memory, reduction, batch, std::move(plan), spec), ranks_(ranks) {}
+
+protected:
+    bool by_slices() const final { return false; }
+    int first_combined() const final { return 0; }
+    std::vector<int> emit_sum(Emitter& emitter, int device, const Bucket& bucket, const Bucket& part,
+                              const MemoryRef& target, const std::vector<int>& ready) final;
+    void emit_check(Emitter& emitter) final;
+    void emit_accumulation(Emitter& emitter, const Bucket& bucket) final;
+    /// On the stream of collectives, which has waited for this rank's gradients.
+    virtual void emit_sum_over_ranks(Emitter& emitter, const Bucket& bucket, const MemoryRef& target) = 0;
+    /// This rank's own sum, all of it, to `target`.
+    void emit_own_sum(Emitter& emitter, const Bucket& bucket, const MemoryRef& target);
+
+    Ranks& ranks_;
+};
+
+/// On operations that every backend has: each rank is sent its part of a bucket by all others, adds the parts up along
+/// the tree, and everybody gathers the sums. Same bits as within a process.
+class TreeReduction final : public RankReduction {
+public:
+    using RankReduction::RankReduction;
+
+private:
+    void emit_sum_over_ranks(Emitter& emitter, const Bucket& bucket, const MemoryRef& target) override;
+};
+
+/// The backend's own all-reduce, in its order (ReductionMode::fast).
+class AllReduceReduction final : public RankReduction {
+public:
+    using RankReduction::RankReduction;
+
+private:
+    void emit_sum_over_ranks(Emitter& emitter, const Bucket& bucket, const MemoryRef& target) override;
+};
+
+/// A communication hook brings them together.
+class HookReduction final : public RankReduction {
+public:
+    using RankReduction::RankReduction;
+
+private:
+    void emit_sum_over_ranks(Emitter& emitter, const Bucket& bucket, const MemoryRef& target) override;
+};
+
+}  // namespace lockstep

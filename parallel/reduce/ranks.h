@@ -1,0 +1,77 @@
+// The processes that train one model together, as an engine of one of them sees them. Of a process that trains alone
+// all of this is empty.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "lockstep/ops/arena.h"
+#include "lockstep/parallel/comm/gradient_bucket.h"
+#include "lockstep/parallel/comm/group/communicator.h"
+#include "lockstep/parallel/reduce/stop_agreement.h"
+#include "lockstep/parallel/schedule/health.h"
+#include "lockstep/parallel/schedule/memory_ref.h"
+
+namespace lockstep {
+
+/// Wherever the other processes may wait for this one.
+struct OtherRanks {
+    std::shared_ptr<Communicator> job, agreement;  ///< see Ranks
+    std::shared_ptr<const ReductionHook> hook;
+    void abort(const std::string& reason) const;
+};
+
+/// Which parameters get gradients. By default all do.
+struct ParameterUse {
+    bool found = false;          ///< find_unused_parameters: those that some rank uses
+    bool same_as_first = false;  ///< static_graph: those that the first program used
+};
+
+class Ranks {
+public:
+    Ranks(std::shared_ptr<Communicator> job, ParameterUse use) : job_(std::move(job)), use_(use) {}
+    /// Once all have the same options: what they need besides the job's own communicator. Collective.
+    void connect(Device device, Stream& collective);
+
+    /// Null where this process trains alone.
+    Communicator* job() const { return job_.get(); }
+    /// The same, enqueued on the stream of collectives of a GPU; null: the host makes them.
+    std::shared_ptr<Communicator> on_gpu() const { return hook_ ? nullptr : on_gpu_; }
+    /// Where their hosts agree on the parameters that a program uses; null: all use the same ones.
+    Communicator* agreement() const { return agreement_.get(); }
+    const std::shared_ptr<const ReductionHook>& hook() const { return hook_; }
+    void set_hook(ReductionHook hook) { hook_ = std::make_shared<const ReductionHook>(std::move(hook)); }
+    const std::shared_ptr<StopAgreement>& stops() const { return stops_; }
+
+    OtherRanks others() const { return {job_, agreement_, hook_}; }
+    /// Whether a step is refused for what has failed in this process. Processes that train together refuse a step at
+    /// the same call: so one that failed in forward waits for its report.
+    bool refuses(const Health& health) const { return job_ ? health.failed_step >= 0 : health.failed.load(); }
+    /// Throws CommunicationError where an operation enqueued on a GPU was given up.
+    void check_gpu() const {
+        if (on_gpu_) on_gpu_->check();
+    }
+    /// Throws InvalidArgument, naming one, where a program gives gradients to other parameters than it may.
+    void require_allowed(const std::set<ParameterId>& used, const ParameterStore& store);
+
+    /// Pinned memory of at least `bytes` bytes that all collectives share, where the host cannot use the device's.
+    std::shared_ptr<Buffer> staging(std::size_t bytes);
+    /// Where collectives are staged: a status word on the device, written after the one emitted last; bad once one has
+    /// failed. Nothing before the first.
+    std::optional<MemoryRef> status;
+
+private:
+    std::shared_ptr<Communicator> job_, on_gpu_, agreement_;
+    std::shared_ptr<const ReductionHook> hook_;
+    std::shared_ptr<StopAgreement> stops_ = std::make_shared<StopAgreement>();
+    ParameterUse use_;
+    std::optional<std::set<ParameterId>> first_used_;  ///< by the first program
+    std::shared_ptr<Buffer> staging_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,55 @@
+#include "lockstep/parallel/reduce/reduction_memory.h"
+
+namespace lockstep {
+
+MemoryRef ReductionMemory::elements(const std::shared_ptr<Buffer>& memory, const Bucket& part,
+                                    std::int64_t first) const {
+    const std::size_t size = size_of(memory_.layout(part.arena).dtype);
+    return fixed(memory, static_cast<std::size_t>(first) * size, static_cast<std::size_t>(part.elements()) * size);
+}
+
+MemoryRef ReductionMemory::gradients(int device, const Bucket& part) const {
+    return elements(memory_.replica(device).gradients[static_cast<std::size_t>(part.arena)], part, part.begin);
+}
+
+MemoryRef ReductionMemory::parameters(int device, const Bucket& part) const {
+    return elements(memory_.replica(device).parameters[static_cast<std::size_t>(part.arena)], part, part.begin);
+}
+
+const std::vector<std::shared_ptr<Buffer>>& ReductionMemory::sums_beside_root() {
+    if (sums_beside_root_.empty())
+        for (const ArenaLayout& layout : memory_.store()->parameters())
+            sums_beside_root_.push_back(
+                Buffer::zeroed(topology_.devices[0], layout.bytes(), "gradients of one backward"));
+    return sums_beside_root_;
+}
+
+MemoryRef ReductionMemory::sums_beside_root(const Bucket& part) {
+    return elements(sums_beside_root()[static_cast<std::size_t>(part.arena)], part, part.begin);
+}
+
+TensorMeta ReductionMemory::flat(const Bucket& part) const {
+    return TensorMeta::contiguous(memory_.layout(part.arena).dtype, {part.elements()});
+}
+
+const std::shared_ptr<Buffer>& ReductionMemory::slot(int device, int index, int turns) {
+    auto& memory = slots_[{device, index}];
+    // Buckets leave gaps between parameters alone: what lies there is added up as well, and should be numbers.
+    if (!memory)
+        memory = Buffer::zeroed(topology_.devices[device],
+                                (cut_.largest() + 255) / 256 * 256 * static_cast<std::size_t>(turns), "partial sums");
+    return memory;
+}
+
+const std::shared_ptr<Buffer>& ReductionMemory::received(int index) {
+    const auto number = static_cast<std::size_t>(index);
+    if (received_.size() <= number) received_.resize(number + 1);
+    const auto parts = static_cast<std::size_t>(topology_.ranks);
+    if (!received_[number])
+        received_[number] = Buffer::allocate(topology_.collective(),
+                                             (cut_.largest() / parts + 2 * ArenaCut::grain * sizeof(double)) * parts,
+                                             "slices of others");
+    return received_[number];
+}
+
+}  // namespace lockstep

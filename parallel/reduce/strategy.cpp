@@ -1,0 +1,97 @@
+#include "lockstep/parallel/reduce/strategy.h"
+
+#include <type_traits>
+#include <utility>
+
+#include "lockstep/parallel/reduce/across_ranks.h"
+#include "lockstep/parallel/reduce/process_reduction.h"
+#include "lockstep/parallel/reduce/rank_reduction.h"
+#include "lockstep/parallel/schedule/within_process.h"
+
+namespace lockstep {
+
+namespace {
+
+/// DataParallel.
+class ProcessStrategy final : public Strategy {
+public:
+    ProcessStrategy(const Topology& topology, EngineMemory& memory, ReductionMemory& reduction, Ranks& ranks)
+        : topology_(topology), memory_(memory), reduction_(reduction), ranks_(ranks) {}
+
+    ProgramStrategy forward() override { return {std::make_unique<WithinProcess>(), nullptr}; }
+    ProgramStrategy training(const BatchProgram& batch, const ReductionSpec& spec,
+                             const UsedParameters* used) override {
+        return {std::make_unique<WithinProcess>(),
+                std::make_unique<ProcessReduction>(topology_, memory_, reduction_, batch,
+                                                   BucketPlan(memory_, reduction_, ranks_, batch, used), spec)};
+    }
+
+private:
+    const Topology& topology_;
+    EngineMemory& memory_;
+    ReductionMemory& reduction_;
+    Ranks& ranks_;
+};
+
+/// DistributedDataParallel.
+class RankStrategy final : public Strategy {
+public:
+    RankStrategy(const Topology& topology, EngineMemory& memory, ReductionMemory& reduction, Ranks& ranks, bool fast)
+        : topology_(topology), memory_(memory), reduction_(reduction), ranks_(ranks), fast_(fast) {}
+
+    ProgramStrategy forward() override {
+        return {std::make_unique<AcrossRanks>(ranks_, fingerprint_of({}, {})), nullptr};
+    }
+    ProgramStrategy training(const BatchProgram& batch, const ReductionSpec& spec,
+                             const UsedParameters* used) override {
+        BucketPlan plan(memory_, reduction_, ranks_, batch, used);
+        const std::uint64_t fingerprint = fingerprint_of(plan.buckets, spec);
+        return {std::make_unique<AcrossRanks>(ranks_, fingerprint), reduction_for(batch, std::move(plan), spec)};
+    }
+
+private:
+    std::unique_ptr<GradientReduction> reduction_for(const BatchProgram& batch, BucketPlan plan,
+                                                     const ReductionSpec& spec) {
+        const auto make = [&]<class Kind>(std::type_identity<Kind>) {
+            return std::make_unique<Kind>(topology_, memory_, reduction_, ranks_, batch, std::move(plan), spec);
+        };
+        if (spec.sync == GradientSync::none)
+            return std::make_unique<OwnReduction>(topology_, memory_, reduction_, batch, std::move(plan), spec);
+        if (ranks_.hook()) return make(std::type_identity<HookReduction>());
+        if (fast_) return make(std::type_identity<AllReduceReduction>());
+        return make(std::type_identity<TreeReduction>());
+    }
+
+    /// FNV-1a over what the other ranks must do as well.
+    std::uint64_t fingerprint_of(const std::vector<Bucket>& buckets, const ReductionSpec& spec) const {
+        std::uint64_t own = 14695981039346656037U;
+        const auto add = [&](std::int64_t value) { own = (own ^ static_cast<std::uint64_t>(value)) * 1099511628211U; };
+        // Where ranks may use different parameters, those that stay in each process are its own.
+        if (!ranks_.agreement() || spec.sync != GradientSync::none)
+            for (const Bucket& bucket : buckets)
+                for (const std::int64_t value : {std::int64_t{bucket.arena}, bucket.begin, bucket.end}) add(value);
+        add(std::int64_t{spec.optimizer != nullptr});
+        add(static_cast<std::int64_t>(spec.sync));
+        add(std::int64_t{ranks_.hook() != nullptr});
+        Signature gate;
+        spec.gate.describe(gate);
+        for (const char byte : gate.bytes()) add(byte);
+        return own;
+    }
+
+    const Topology& topology_;
+    EngineMemory& memory_;
+    ReductionMemory& reduction_;
+    Ranks& ranks_;
+    bool fast_;
+};
+
+}  // namespace
+
+std::unique_ptr<Strategy> make_strategy(const Topology& topology, EngineMemory& memory, ReductionMemory& reduction,
+                                        Ranks& ranks, bool fast) {
+    if (!ranks.job()) return std::make_unique<ProcessStrategy>(topology, memory, reduction, ranks);
+    return std::make_unique<RankStrategy>(topology, memory, reduction, ranks, fast);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,39 @@
+// Updates of buckets whose sums are there, and the way of the new weights to all replicas.
+#pragma once
+
+#include <vector>
+
+#include "lockstep/parallel/reduce/gradient_gate.h"
+#include "lockstep/parallel/reduce/reduction_memory.h"
+#include "lockstep/parallel/schedule/emitter.h"
+
+namespace lockstep {
+
+/// By root (device 0 updates and broadcasts) or slice-wise (every device updates its slice, and all gather them), as
+/// the arenas are cut.
+class UpdateEmitter {
+public:
+    UpdateEmitter(ReductionMemory& reduction, Optimizer& optimizer) : reduction_(reduction), optimizer_(optimizer) {}
+
+    bool by_slices() const { return reduction_.cut().updating() > 1; }
+    /// Updates a bucket wherever its sums lie, and spreads the weights.
+    void emit_bucket(Emitter& emitter, const Bucket& bucket) const;
+    /// The same for gradients that lie in the arena of device 0 (PyTorch's manual step).
+    void emit_from_root(Emitter& emitter, const Bucket& bucket) const;
+    /// One device's part of it.
+    void emit_part(Emitter& emitter, int device, const Bucket& part) const;
+    /// Once every device has updated its slice; `updated`: events, by device.
+    void emit_gathering(Emitter& emitter, const Bucket& bucket, const std::vector<int>& updated) const;
+    /// Passes the gate, when all buckets are summed, and updates them.
+    void emit_gate(Emitter& emitter, const GateRules& rules, const std::vector<Bucket>& buckets) const;
+    /// Counts the updates of every parameter of `buckets`.
+    void emit_counts(Emitter& emitter, const std::vector<Bucket>& buckets) const;
+
+private:
+    void emit_broadcast(Emitter& emitter, const Bucket& bucket) const;
+
+    ReductionMemory& reduction_;
+    Optimizer& optimizer_;
+};
+
+}  // namespace lockstep

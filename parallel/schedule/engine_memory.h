@@ -1,0 +1,39 @@
+// Memory that all programs of one engine share: replicas, control words, scratch memory of streams.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "lockstep/ops/arena.h"
+#include "lockstep/parallel/schedule/control_block.h"
+#include "lockstep/parallel/schedule/health.h"
+#include "lockstep/parallel/schedule/topology.h"
+
+namespace lockstep {
+
+class EngineMemory {
+public:
+    /// Moves a model's tensors into replicas on the devices.
+    EngineMemory(const Topology& topology, const std::vector<NamedTensor>& tensors);
+
+    const std::shared_ptr<ParameterStore>& store() const { return store_; }
+    const Replica& replica(int device) const { return store_->replicas()[static_cast<std::size_t>(device)]; }
+    const ArenaLayout& layout(int arena) const { return store_->parameters()[static_cast<std::size_t>(arena)]; }
+    const ControlBlock& control(int device) const { return control_[static_cast<std::size_t>(device)]; }
+    const std::shared_ptr<Health>& health() const { return health_; }
+
+    /// Scratch memory of at least `bytes` bytes that all tasks of `stream` share.
+    std::shared_ptr<Buffer> scratch(Stream& stream, std::size_t bytes);
+    /// Likewise for what tasks of `stream` leave to the next ones of theirs.
+    std::shared_ptr<Buffer> temporaries(Stream& stream, std::size_t bytes);
+
+private:
+    std::shared_ptr<ParameterStore> store_;
+    std::vector<ControlBlock> control_;  ///< one per device
+    std::shared_ptr<Health> health_ = std::make_shared<Health>();
+    std::map<Stream*, std::shared_ptr<Buffer>> scratches_, temporaries_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,57 @@
+// What a schedule asks of its strategy: how the gradients of a program come together, and what reaches beyond the
+// shards of one lane. Strategies lie in reduce/.
+#pragma once
+
+#include <map>
+#include <set>
+#include <vector>
+
+#include "lockstep/parallel/schedule/batch_program.h"
+#include "lockstep/parallel/schedule/memory_ref.h"
+#include "lockstep/parallel/schedule/schedule.h"
+
+namespace lockstep {
+
+class ScheduleBuilder;
+
+/// What a reduction wants of the gradients of one shard.
+struct GradientPlan {
+    std::map<int, MemoryRef> direct;  ///< by trace id: written straight to where they are summed
+    std::vector<long> kept;           ///< by delivery: the last record before its memory may be used again
+};
+
+/// The reduction of one program: brings gradients together along the tree of shards, updates, and spreads the weights,
+/// bucket by bucket, while backward goes on.
+class GradientReduction {
+public:
+    virtual ~GradientReduction() = default;
+    /// Parameters that have gradients after backward.
+    virtual const std::set<ParameterId>& parameters() const = 0;
+    /// For a shard that this process computes.
+    virtual GradientPlan plan(int shard, const ShardProgram& program) const = 0;
+    /// Emits what can be summed once backward has got as far as `done`.
+    virtual void emit_ready(ScheduleBuilder& builder, RecordPair done) = 0;
+    /// After the last bucket: passes the gate and updates, where that was waited for; counts the updates of every
+    /// parameter.
+    virtual void emit_end(ScheduleBuilder& builder) = 0;
+    /// Whether a step may be skipped at the gate.
+    virtual bool may_skip() const = 0;
+};
+
+/// What a program does across all shards, in this process and in others.
+class AcrossShards {
+public:
+    virtual ~AcrossShards() = default;
+    /// The inputs that all present shards, one after another, have for their record of `records`: readable on the
+    /// stream of the first shard held, which has waited for them.
+    virtual std::vector<MemoryRef> emit_inputs(ScheduleBuilder& builder, RecordPair records) = 0;
+    /// The status words of the first `shards` shards: readable on the first device's stream of commits, which has
+    /// waited for them.
+    virtual std::vector<MemoryRef> emit_statuses(ScheduleBuilder& builder, int shards) = 0;
+    /// The task of a record that commits, on the first device, and where shard 0's loss lies. Between ranks only after
+    /// emit_statuses.
+    virtual TaskSpec commit_task(ScheduleBuilder& builder, const Record& record) = 0;
+    virtual MemoryRef loss(ScheduleBuilder& builder) = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,117 @@
+// What only microbatches emit: what they take from those before them and leave to those after them.
+#include "lockstep/ops/internal/loss_operations.h"
+#include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/parallel/schedule/schedule_builder.h"
+#include "lockstep/runtime/internal/core_operations.h"
+
+namespace lockstep {
+
+namespace {
+
+TensorMeta scalar(DType dtype) { return TensorMeta::contiguous(dtype, {}); }
+
+}  // namespace
+
+void ScheduleBuilder::begin_microbatch(const Microbatch& part) {
+    part_ = &part;
+    if (part.first) emit_state_of_microbatch();
+    for (int shard = 0; shard < batch_.cut.present; ++shard)
+        for (std::size_t i = 0; i < batch_.of(shard).denominators.size(); ++i)
+            emitter_.copy(topology().compute(shard), part.carry->denominator(topology().replica_of(shard), i),
+                          memory_.ref(shard, batch_.of(shard).denominators[i]));
+}
+
+/// The state of the step where it begins, and of the buffers where records commit to their copy.
+void ScheduleBuilder::emit_state_of_microbatch() {
+    const std::vector<int> before = record_lanes();  // they have waited for whatever was committed last
+    const auto& buffers = emitter_.memory().replica(0).buffers;
+    for (int d = 0; d < topology().devices.size(); ++d) {
+        Stream& stream = topology().reduce(d);
+        emitter_.wait(stream, before);
+        emitter_.copy(stream, emitter_.memory().control(d).step_ref(), part_->carry->state(d));
+        for (std::size_t a = 0; d == 0 && reduction_ && a < buffers.size(); ++a)
+            emitter_.copy(stream, fixed(buffers[a]), part_->carry->in_copy(emitter_.memory(), fixed(buffers[a])));
+        const int there = emitter_.record(stream);
+        for (const ComputeLane& lane : topology().lanes)
+            if (lane.device == d && has_rows(lane)) emitter_.wait(*lane.stream, there);
+    }
+}
+
+void ScheduleBuilder::emit_denominators() {
+    Stream& root = topology().reduce(0);
+    emitter_.wait(root, record_lanes());
+    const std::size_t count = batch_.full->outputs.size();
+    for (std::size_t i = 0; i < count; ++i) {
+        const TensorMeta meta = scalar(batch_.full->outputs[i].meta.dtype);
+        std::vector<std::pair<int, int>> ranges;
+        std::vector<MemoryRef> parts;
+        for (int shard = 0; shard < batch_.cut.present; ++shard) {
+            ranges.emplace_back(shard, shard + 1);
+            parts.push_back(emitter_.readable_on(root, memory_.ref(shard, batch_.of(shard).outputs[i])));
+        }
+        const std::vector<TensorMeta> metas(parts.size(), meta);
+        emitter_.run_flat(root, 0, make_operation(TreeSum{std::move(ranges), !part_->first, true}),
+                          {metas, std::move(parts)}, {{meta}, {part_->carry->denominator(0, i)}});
+    }
+    if (!part_->last) return;
+    const int summed = emitter_.record(root);
+    for (int d = 1; d < topology().devices.size(); ++d) {
+        emitter_.wait(topology().reduce(d), summed);
+        for (std::size_t i = 0; i < count; ++i)
+            emitter_.copy(topology().reduce(d), part_->carry->denominator(0, i), part_->carry->denominator(d, i));
+    }
+}
+
+void ScheduleBuilder::emit_loss_so_far() {
+    const MemoryRef sum = part_->carry->loss();
+    const MemoryRef own = memory_.ref(0, batch_.of(0).loss);
+    const TensorMeta meta = scalar(part_->carry->loss_dtype());
+    Stream& stream = topology().compute(0);
+    if (part_->first)
+        emitter_.schedule().copy(stream, {own, sum, sum.bytes});
+    else
+        emitter_.run_flat(stream, 0, make_operation(Accumulate{}), {{meta, meta}, {sum, own}}, {{meta}, {sum}});
+    if (!part_->carry->checks_loss()) return;
+    TaskSpec check = emitter_.flat_task(stream, 0, make_operation(CheckFinite{}), {{meta}, {sum}}, {{meta}, {sum}});
+    check.status = emitter_.memory().control(0).shard(0);
+    emitter_.run(stream, std::move(check));
+}
+
+void ScheduleBuilder::emit_preparations() {
+    Stream& stream = topology().reduce(0);
+    emitter_.wait(stream, record_lanes());
+    emit_commit_records(stream);
+    if (part_->last) emitter_.wait(topology().commit(0), stream);
+}
+
+void ScheduleBuilder::emit_prepared_commits() {
+    for (const auto& buffer : emitter_.memory().replica(0).buffers) {
+        const MemoryRef arena = fixed(buffer);
+        const TensorMeta bytes = bytes_meta(arena.bytes);
+        emitter_.run_flat(topology().commit(0), 0, make_operation(TakeOver{}),
+                          {{bytes}, {part_->carry->in_copy(emitter_.memory(), arena)}}, {{bytes}, {arena}});
+    }
+    emit_copies_of_buffers();
+}
+
+void ScheduleBuilder::emit_end_of_microbatch() {
+    Stream& root = topology().reduce(0);
+    emitter_.wait(root, record_lanes());
+    for (const int d : emitter_.reducing())
+        if (d > 0) emitter_.wait(root, topology().reduce(d));
+    const int all = emitter_.record(root);
+    for (int d = 0; d < topology().devices.size(); ++d) {
+        Stream& stream = topology().reduce(d);
+        if (d > 0) emitter_.wait(stream, all);
+        TaskSpec advance = emitter_.flat_task(stream, d, make_operation(AdvanceStep{false}), {},
+                                              {{bytes_meta(sizeof(StepState))}, {part_->carry->state(d)}});
+        advance.prepares = true;
+        emitter_.run(stream, std::move(advance));
+        if (d > 0) emitter_.wait(root, stream);
+    }
+    const int end = emitter_.record(root);
+    for (const ComputeLane& lane : topology().lanes) emitter_.wait(*lane.stream, end);
+    for (int d = 1; d < topology().devices.size(); ++d) emitter_.wait(topology().reduce(d), end);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,43 @@
+#include "lockstep/parallel/schedule/microbatch_carry.h"
+
+#include <utility>
+
+namespace lockstep {
+
+namespace {
+
+constexpr std::size_t spacing = 64;  // a cache line each
+constexpr const char* tag = "microbatches";
+
+}  // namespace
+
+MicrobatchCarry::MicrobatchCarry(const Topology& topology, const EngineMemory& memory, std::vector<DType> denominators,
+                                 DType loss, bool checks_loss)
+    : denominators_(std::move(denominators)), loss_(loss), checks_loss_(checks_loss) {
+    for (const Device device : topology.devices)
+        slots_.push_back(Buffer::zeroed(device, spacing * (2 + denominators_.size()), tag));
+    for (const ArenaLayout& layout : memory.store()->buffers())
+        buffers_.push_back(Buffer::zeroed(topology.devices[0], layout.bytes(), tag));
+}
+
+MemoryRef MicrobatchCarry::slot(int device, std::size_t number, std::size_t bytes) const {
+    return fixed(slots_[static_cast<std::size_t>(device)], spacing * number, bytes);
+}
+
+const StepState* MicrobatchCarry::step(int device) const {
+    return static_cast<const StepState*>(slots_[static_cast<std::size_t>(device)]->data());
+}
+
+const void* MicrobatchCarry::loss_address() const {
+    const MemoryRef ref = loss();
+    return static_cast<const char*>(ref.memory->data()) + ref.offset;
+}
+
+MemoryRef MicrobatchCarry::in_copy(const EngineMemory& memory, MemoryRef ref) const {
+    const auto& arenas = memory.replica(0).buffers;
+    for (std::size_t a = 0; a < arenas.size(); ++a)
+        if (ref.memory == arenas[a]) ref.memory = buffers_[a];
+    return ref;
+}
+
+}  // namespace lockstep

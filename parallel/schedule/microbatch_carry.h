@@ -1,0 +1,51 @@
+// What the microbatches of a step hand on to each other. It lies beside the lasting state, so that a step that is
+// refused has changed none of it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "lockstep/parallel/schedule/engine_memory.h"
+
+namespace lockstep {
+
+class MicrobatchCarry {
+public:
+    /// `denominators`, `loss`: dtypes of the denominators of the loss and of its value. `checks_loss`: a loss that is
+    /// not finite is reported.
+    MicrobatchCarry(const Topology& topology, const EngineMemory& memory, std::vector<DType> denominators, DType loss,
+                    bool checks_loss);
+
+    /// StepState as this microbatch's random numbers see it.
+    MemoryRef state(int device) const { return slot(device, 0, sizeof(StepState)); }
+    const StepState* step(int device) const;
+    /// Denominator `number` of the loss, summed over shards and microbatches.
+    MemoryRef denominator(int device, std::size_t number) const {
+        return slot(device, 1 + number, size_of(denominators_[number]));
+    }
+    /// The loss so far, on the first device.
+    MemoryRef loss() const { return slot(0, 1 + denominators_.size(), size_of(loss_)); }
+    DType loss_dtype() const { return loss_; }
+    const void* loss_address() const;
+    bool checks_loss() const { return checks_loss_; }
+    /// `ref`, in the copy of replica 0's buffers that the microbatches bring forward, where it lies in one of those.
+    MemoryRef in_copy(const EngineMemory& memory, MemoryRef ref) const;
+
+private:
+    MemoryRef slot(int device, std::size_t number, std::size_t bytes) const;
+
+    std::vector<DType> denominators_;
+    DType loss_;
+    bool checks_loss_;
+    std::vector<std::shared_ptr<Buffer>> slots_;  ///< by device
+    std::vector<std::shared_ptr<Buffer>> buffers_;
+};
+
+/// Which part of a step a microbatch's program is.
+struct Microbatch {
+    std::shared_ptr<const MicrobatchCarry> carry;
+    bool first = true, last = true;  ///< of its kind in the step
+    int present = 0;                 ///< shards that have rows in some microbatch
+};
+
+}  // namespace lockstep

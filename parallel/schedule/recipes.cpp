@@ -1,0 +1,63 @@
+#include "lockstep/parallel/schedule/recipes.h"
+
+namespace lockstep {
+
+std::size_t emit_inference(ScheduleBuilder& builder) {
+    builder.emit_forward();
+    builder.emit_barrier(Advance::nothing);
+    return builder.emitter().schedule().size();
+}
+
+std::size_t emit_training_forward(ScheduleBuilder& builder) {
+    builder.emit_forward();
+    builder.emit_agreement();
+    if (builder.has_commits()) builder.emit_commits();
+    builder.emit_barrier(Advance::forward);
+    return builder.emitter().schedule().size();
+}
+
+std::size_t emit_forward_and_backward(ScheduleBuilder& builder) {
+    const std::size_t forward_end = emit_training_forward(builder);
+    builder.emit_backward();
+    builder.emit_barrier(Advance::nothing);
+    return forward_end;
+}
+
+std::size_t emit_step(ScheduleBuilder& builder) {
+    builder.emit_forward();
+    builder.emit_agreement();
+    builder.emit_loss();
+    const std::size_t forward_end = builder.emitter().schedule().size();
+    builder.emit_backward();
+    // Nobody waits for buffers: a kernel of backward that throws, and a step that is skipped, find them as they were.
+    if (builder.has_commits()) builder.emit_commits();
+    builder.emit_end_of_step();
+    return forward_end;
+}
+
+std::size_t emit_microbatch(ScheduleBuilder& builder, const Microbatch& part) {
+    builder.begin_microbatch(part);
+    builder.emit_forward();
+    builder.emit_loss_so_far();
+    if (builder.has_commits()) builder.emit_preparations();
+    if (part.last) builder.emit_agreement(part.present);
+    const std::size_t forward_end = builder.emitter().schedule().size();
+    builder.emit_backward();
+    if (!part.last) {
+        builder.emit_end_of_microbatch();
+        return forward_end;
+    }
+    if (builder.has_commits()) builder.emit_prepared_commits();
+    builder.emit_barrier(Advance::step);
+    return forward_end;
+}
+
+std::size_t emit_denominators(ScheduleBuilder& builder, const Microbatch& part) {
+    builder.begin_microbatch(part);
+    builder.emit_forward();
+    builder.emit_denominators();
+    builder.emit_end_of_microbatch();
+    return builder.emitter().schedule().size();
+}
+
+}  // namespace lockstep

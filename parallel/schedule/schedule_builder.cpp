@@ -1,0 +1,240 @@
+#include "lockstep/parallel/schedule/schedule_builder.h"
+
+#include <algorithm>
+
+#include "lockstep/ops/internal/step_operations.h"
+
+namespace lockstep {
+
+namespace {
+
+std::vector<std::size_t> spans_in(const ShardProgram& program, std::size_t first, std::size_t last) {
+    std::vector<std::size_t> found;
+    for (std::size_t i = first; i < last; ++i)
+        if (spans_shards(program.records[i])) found.push_back(i);
+    return found;
+}
+
+}  // namespace
+
+/// Records [first, last) of both programs side by side, those that span shards beside each other.
+std::vector<RecordPair> ScheduleBuilder::pairs(std::size_t full_first, std::size_t full_last, std::size_t last_first,
+                                               std::size_t last_last) const {
+    std::vector<std::size_t> full_spans = spans_in(*batch_.full, full_first, full_last);
+    std::vector<std::size_t> last_spans = spans_in(*batch_.last, last_first, last_last);
+    full_spans.push_back(full_last);
+    last_spans.push_back(last_last);
+    std::vector<RecordPair> result;
+    for (std::size_t i = 0; i < full_spans.size(); ++i) {
+        while (full_first < full_spans[i] || last_first < last_spans[i]) {
+            RecordPair pair;
+            if (full_first < full_spans[i]) pair.full = static_cast<long>(full_first++);
+            if (last_first < last_spans[i]) pair.last = static_cast<long>(last_first++);
+            result.push_back(pair);
+        }
+        if (i + 1 < full_spans.size())
+            result.push_back({static_cast<long>(full_first++), static_cast<long>(last_first++)});
+    }
+    return result;
+}
+
+std::vector<int> ScheduleBuilder::record_lanes() {
+    std::vector<int> events;
+    for (const ComputeLane& lane : topology().lanes)
+        if (has_rows(lane)) events.push_back(emitter_.record(*lane.stream));
+    return events;
+}
+
+std::vector<int> ScheduleBuilder::record_lanes_of(int device) {
+    std::vector<int> events;
+    for (const ComputeLane& lane : topology().lanes)
+        if (lane.device == device && has_rows(lane)) events.push_back(emitter_.record(*lane.stream));
+    return events;
+}
+
+const Record& ScheduleBuilder::record_of(int shard, RecordPair records) const {
+    const long number = batch_.cut.is_last(shard) ? records.last : records.full;
+    return batch_.of(shard).records[static_cast<std::size_t>(number)];
+}
+
+TaskSpec ScheduleBuilder::bare_task(int replica, const Record& record) const {
+    TaskSpec task;
+    task.operation = record.operation;
+    task.call = record.call;
+    task.kernel = kernel_on(record, topology().devices[replica]);
+    task.replica = replica;
+    const ControlBlock& control = emitter_.memory().control(replica);
+    task.step = part_ ? part_->carry->step(replica) : control.step();
+    task.agreed = control.agreed();
+    task.health = emitter_.memory().health().get();
+    task.ordinal = record.ordinal;
+    return task;
+}
+
+TaskSpec ScheduleBuilder::task_of(int shard, const Record& record, bool forward) const {
+    TaskSpec task = bare_task(topology().replica_of(shard), record);
+    for (const Operand& operand : record.in) task.in.push_back(memory_.ref(shard, operand));
+    for (const Operand& operand : record.out) task.out.push_back(memory_.ref(shard, operand));
+    task.scratch = memory_.scratch(shard, task.kernel->scratch_bytes());
+    task.status = forward ? emitter_.memory().control(task.replica).shard(shard) : nullptr;
+    task.shard = shard;
+    task.first_row = batch_.cut.first_row(shard);
+    return task;
+}
+
+void ScheduleBuilder::emit_across_shards(RecordPair records) {
+    std::vector<MemoryRef> inputs = across_.emit_inputs(*this, records);
+    if (batch_.held.empty()) return;
+    const int anchor = batch_.held.first;  // what the record makes is the same for all shards
+    Stream& root = topology().compute(anchor);
+    const bool forward =
+        (batch_.cut.is_last(anchor) ? records.last : records.full) < static_cast<long>(batch_.of(anchor).commit_begin);
+    TaskSpec task = task_of(anchor, record_of(anchor, records), forward);
+    task.shards = batch_.cut.present;
+    task.in = std::move(inputs);
+    const std::vector<MemoryRef> results = task.out;
+    emitter_.run(root, std::move(task));
+    const int done = emitter_.record(root);
+    for (const ComputeLane& lane : topology().lanes)
+        if (has_rows(lane) && lane.stream != &root) emitter_.wait(*lane.stream, done);
+    for (int shard = anchor + 1; shard < batch_.held.last; ++shard)
+        for (std::size_t i = 0; i < results.size(); ++i)
+            emitter_.copy(topology().compute(shard), results[i], memory_.ref(shard, record_of(shard, records).out[i]));
+}
+
+void ScheduleBuilder::emit_records(RecordPair records) {
+    if (records.full >= 0 && spans_shards(batch_.full->records[static_cast<std::size_t>(records.full)]))
+        return emit_across_shards(records);
+    for (int shard = batch_.held.first; shard < batch_.held.last; ++shard) {
+        const long number = batch_.cut.is_last(shard) ? records.last : records.full;
+        if (number < 0) continue;
+        const bool forward = static_cast<std::size_t>(number) < batch_.of(shard).commit_begin;
+        emitter_.run(topology().compute(shard), task_of(shard, record_of(shard, records), forward));
+    }
+}
+
+void ScheduleBuilder::emit_forward() {
+    for (const RecordPair& records : pairs(0, batch_.full->commit_begin, 0, batch_.last->commit_begin))
+        emit_records(records);
+}
+
+void ScheduleBuilder::emit_backward() {
+    const ShardProgram &full = *batch_.full, &last = *batch_.last;
+    RecordPair done{static_cast<long>(full.backward_begin) - 1, static_cast<long>(last.backward_begin) - 1};
+    for (const RecordPair& records :
+         pairs(full.backward_begin, full.records.size(), last.backward_begin, last.records.size())) {
+        emit_records(records);
+        done = {std::max(done.full, records.full), std::max(done.last, records.last)};
+        reduction_->emit_ready(*this, done);
+    }
+    // Everything has been emitted: what one program lacks the other does not wait for.
+    reduction_->emit_ready(*this, {static_cast<long>(full.records.size()), static_cast<long>(last.records.size())});
+    reduction_->emit_end(*this);
+}
+
+void ScheduleBuilder::emit_agreement(int shards) {
+    Stream& root = topology().commit(0);
+    const TensorMeta word = bytes_meta(sizeof(StatusWord));
+    std::vector<MemoryRef> words = across_.emit_statuses(*this, shards);
+    const std::vector<TensorMeta> metas(words.size(), word);
+    const MemoryRef agreed = emitter_.memory().control(0).agreed_ref();
+    emitter_.run_flat(root, 0, make_operation(AgreeStatus{}), {metas, std::move(words)}, {{word}, {agreed}});
+    const int event = emitter_.record(root);
+    for (int d = 1; d < topology().devices.size(); ++d) {
+        emitter_.wait(topology().commit(d), event);
+        emitter_.copy(topology().commit(d), agreed, emitter_.memory().control(d).agreed_ref());
+    }
+}
+
+void ScheduleBuilder::emit_commits() {
+    emit_commit_records(topology().commit(0));
+    emit_copies_of_buffers();
+}
+
+void ScheduleBuilder::emit_commit_records(Stream& stream) {
+    const ShardProgram& program = batch_.of(0);
+    for (std::size_t i = program.commit_begin; i < program.backward_begin; ++i) {
+        TaskSpec task = across_.commit_task(*this, program.records[i]);
+        if (part_) {
+            task.prepares = true;
+            for (auto* side : {&task.in, &task.out})
+                for (MemoryRef& ref : *side) ref = part_->carry->in_copy(emitter_.memory(), ref);
+        }
+        if (task.scratch.workspace >= 0)  // the shard's own scratch is in use on its lane
+            task.scratch = fixed(emitter_.memory().scratch(stream, task.scratch.bytes), 0, task.scratch.bytes);
+        emitter_.run(stream, std::move(task));
+    }
+}
+
+void ScheduleBuilder::emit_copies_of_buffers() {
+    const int event = emitter_.record(topology().commit(0));
+    for (int d = 1; d < topology().devices.size(); ++d) {
+        Stream& stream = topology().commit(d);
+        emitter_.wait(stream, event);
+        const auto &from = emitter_.memory().replica(0).buffers, &to = emitter_.memory().replica(d).buffers;
+        for (std::size_t a = 0; a < from.size(); ++a) emitter_.copy(stream, fixed(from[a]), fixed(to[a]));
+    }
+}
+
+void ScheduleBuilder::emit_loss() {
+    const MemoryRef kept = emitter_.memory().control(0).loss_ref(batch_.of(0).loss.meta.dtype);
+    emitter_.schedule().copy(topology().commit(0), {across_.loss(*this), kept, kept.bytes});
+}
+
+void ScheduleBuilder::emit_advance(int device, Advance advance) {
+    if (advance == Advance::nothing) return;
+    const bool step = advance == Advance::step;
+    emitter_.run_flat(topology().commit(device), device, make_operation(AdvanceStep{step}), {},
+                      {{bytes_meta(sizeof(StepState))}, {emitter_.memory().control(device).step_ref()}});
+    if (step && reduction_ && reduction_->may_skip()) emit_forgetting_of_skip(device);
+}
+
+void ScheduleBuilder::emit_forgetting_of_skip(int device) {
+    Stream& stream = topology().commit(device);
+    const MemoryRef agreed = emitter_.memory().control(device).agreed_ref();
+    if (device == 0) {
+        emitter_.copy(stream, agreed, emitter_.memory().control(0).outcome_ref());
+        for (int d = 1; d < topology().devices.size(); ++d)  // they copy what is agreed on from here
+            emitter_.wait(stream, topology().commit(d));
+    }
+    emitter_.run_flat(stream, device, make_operation(ForgetSkip{}), {}, {{bytes_meta(sizeof(StatusWord))}, {agreed}});
+}
+
+void ScheduleBuilder::emit_barrier(Advance advance) {
+    Stream& root = topology().commit(0);
+    emitter_.wait(root, record_lanes());
+    for (const int d : emitter_.reducing()) emitter_.wait(root, topology().reduce(d));
+    const int all = emitter_.record(root);
+    for (int d = 0; d < topology().devices.size(); ++d) {
+        Stream& stream = topology().commit(d);
+        if (d > 0) emitter_.wait(stream, all);
+        emit_advance(d, advance);
+        const int own = emitter_.record(stream);
+        if (d > 0) emitter_.wait(root, own);
+    }
+    const int end = emitter_.record(root);
+    for (const ComputeLane& lane : topology().lanes) emitter_.wait(*lane.stream, end);
+    for (const int d : emitter_.reducing()) emitter_.wait(topology().reduce(d), end);
+    for (int d = 1; d < topology().devices.size(); ++d) emitter_.wait(topology().commit(d), end);
+    for (Stream* stream : topology().collective_streams) emitter_.wait(*stream, end);
+}
+
+void ScheduleBuilder::emit_end_of_step() {
+    // Sums need no wait of their own: what was updated or copied to a device comes after them.
+    std::vector<int> committed;
+    for (int d = 0; d < topology().devices.size(); ++d) {
+        emitter_.wait(topology().commit(d), record_lanes_of(d));
+        emit_advance(d, Advance::step);
+        committed.push_back(emitter_.record(topology().commit(d)));
+    }
+    // Replica 0 may be written by whoever holds the model, on its device's stream: that waits for all who copy from it.
+    for (const ComputeLane& lane : topology().lanes)
+        for (int d = 0; d < topology().devices.size(); ++d)
+            if (lane.device == d || lane.device == 0)
+                emitter_.wait(*lane.stream, committed[static_cast<std::size_t>(d)]);
+    for (int d = 1; d < topology().devices.size(); ++d)
+        emitter_.wait(topology().commit(0), committed[static_cast<std::size_t>(d)]);
+    for (Stream* stream : topology().collective_streams) emitter_.wait(*stream, committed[0]);
+}
+
+}  // namespace lockstep

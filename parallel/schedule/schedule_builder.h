@@ -1,0 +1,98 @@
+// Emits the commands of a batch program, piece by piece; recipes (recipes.h) say which pieces make a schedule.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/parallel/schedule/emitter.h"
+#include "lockstep/parallel/schedule/gradient_reduction.h"
+#include "lockstep/parallel/schedule/microbatch_carry.h"
+#include "lockstep/parallel/schedule/shard_memory.h"
+
+namespace lockstep {
+
+/// By how much the counters of a device go on at the end of a schedule.
+enum class Advance : std::uint8_t { nothing, forward, step };
+
+class ScheduleBuilder {
+public:
+    /// `reduction`: null for a program without gradients.
+    ScheduleBuilder(const Emitter& emitter, const BatchProgram& batch, const ShardMemory& memory, AcrossShards& across,
+                    GradientReduction* reduction)
+        : emitter_(emitter), batch_(batch), memory_(memory), across_(across), reduction_(reduction) {}
+
+    Emitter& emitter() { return emitter_; }
+    const BatchProgram& batch() const { return batch_; }
+    const ShardMemory& memory() const { return memory_; }
+    const Topology& topology() const { return emitter_.topology(); }
+
+    // The records of shards.
+
+    void emit_forward();
+    /// Along with the reduction of what backward has finished.
+    void emit_backward();
+    const Record& record_of(int shard, RecordPair records) const;
+    TaskSpec task_of(int shard, const Record& record, bool forward) const;
+    /// All but inputs, outputs and scratch memory.
+    TaskSpec bare_task(int replica, const Record& record) const;
+    /// Whether some shard of the lane has rows.
+    bool has_rows(const ComputeLane& lane) const { return !lane.shards.among(batch_.cut.present).empty(); }
+    /// Events after all that the lanes have been given, and of one lane; lanes whose shards have no rows have none.
+    std::vector<int> record_lanes();
+    std::vector<int> record_lanes_of(int device);
+
+    // What a step needs besides.
+
+    /// Whether some record changes state that outlives the step.
+    bool has_commits() const { return batch_.full->backward_begin > batch_.full->commit_begin; }
+    /// The devices agree on the status of the first `shards` shards.
+    void emit_agreement(int shards);
+    void emit_agreement() { emit_agreement(batch_.cut.present); }
+    /// Records that commit, and the copies of what they changed.
+    void emit_commits();
+    /// Moves the loss to where it stays until the host has read it.
+    void emit_loss();
+    /// Whatever comes next on any device waits for all of this program.
+    void emit_barrier(Advance advance);
+    /// The same for a step that updates, with fewer streams on the way from its last record to the next step's first:
+    /// what comes next on a device waits for what is committed there, and on the first one for all that is committed.
+    void emit_end_of_step();
+
+    // Microbatches, which only a process that trains alone has.
+
+    /// Brings in what earlier ones left: counters for random numbers, buffers, denominators. From now on records see
+    /// those.
+    void begin_microbatch(const Microbatch& part);
+    /// Adds this microbatch's part of the loss.
+    void emit_loss_so_far();
+    /// Brings the copy of the buffers forward.
+    void emit_preparations();
+    /// The buffers become what the microbatches made of their copy.
+    void emit_prepared_commits();
+    /// Sums the outputs, which are denominators, over shards and microbatches.
+    void emit_denominators();
+    /// Whatever comes next on any device waits for all of this program, which changes nothing that outlives the step.
+    void emit_end_of_microbatch();
+
+private:
+    std::vector<RecordPair> pairs(std::size_t full_first, std::size_t full_last, std::size_t last_first,
+                                  std::size_t last_last) const;
+    void emit_records(RecordPair records);
+    void emit_across_shards(RecordPair records);
+    /// Records that commit, on `stream`, of the first device.
+    void emit_commit_records(Stream& stream);
+    void emit_copies_of_buffers();
+    void emit_state_of_microbatch();
+    void emit_advance(int device, Advance advance);
+    /// Notes how a step ended that may have been skipped; the next one is not concerned.
+    void emit_forgetting_of_skip(int device);
+
+    Emitter emitter_;
+    const BatchProgram& batch_;
+    const ShardMemory& memory_;
+    AcrossShards& across_;
+    GradientReduction* reduction_;
+    const Microbatch* part_ = nullptr;
+};
+
+}  // namespace lockstep

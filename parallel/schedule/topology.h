@@ -1,0 +1,56 @@
+// Which devices and streams of this process compute which shards, and which shards other processes compute.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "lockstep/runtime/placement.h"
+#include "lockstep/runtime/stream.h"
+#include "lockstep/runtime/trace.h"
+
+namespace lockstep {
+
+/// A run of shards with the stream that computes it.
+struct ComputeLane {
+    int device = 0;  ///< index in Topology::devices
+    ShardRange shards;
+    Stream* stream = nullptr;
+};
+
+/// Devices are numbered as they stand in `devices`; the replica of each has the same number.
+struct Topology {
+    Devices devices;
+    int shards = 1;
+    TraceSettings arithmetic;  ///< what every shard is computed with
+    int rank = 0, ranks = 1;   ///< of this process among those that train together
+    ShardRange held;           ///< the shards that this process computes
+    std::vector<ComputeLane> lanes;
+    /// Where this process talks to the others: everything there is enqueued in the same order by all of them. None
+    /// where it trains alone.
+    std::vector<Stream*> collective_streams;
+
+    explicit Topology(Devices d) : devices(std::move(d)) {}
+    /// Fills in `lanes`, when everything else is there.
+    void lay_lanes();
+
+    /// Where gradients are summed: nothing there changes what a step may not change unless it is good.
+    Stream& reduce(int device) const;
+    /// Where everything is changed that outlives a step: parameters, optimizer state, buffers, counters, gradients that
+    /// backward adds to.
+    Stream& commit(int device) const;
+    Stream& collective() const { return *collective_streams.front(); }
+
+    const ComputeLane& lane_of(int shard) const;
+    Stream& compute(int shard) const { return *lane_of(shard).stream; }
+    int replica_of(int shard) const { return lane_of(shard).device; }
+    Device device_of(int shard) const { return devices[replica_of(shard)]; }
+    /// The process that computes a shard.
+    int rank_of(int shard) const;
+    /// Shards that a process computes, of those present.
+    ShardRange held_by(int of_rank, int present) const { return run_of(of_rank, ranks, shards).among(present); }
+
+private:
+    std::vector<Stream*> reduce_streams_, commit_streams_;  ///< one per device
+};
+
+}  // namespace lockstep

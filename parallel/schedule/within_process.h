@@ -1,0 +1,16 @@
+// All shards are computed by this process: what one needs of another lies on one of its devices.
+#pragma once
+
+#include "lockstep/parallel/schedule/gradient_reduction.h"
+
+namespace lockstep {
+
+class WithinProcess final : public AcrossShards {
+public:
+    std::vector<MemoryRef> emit_inputs(ScheduleBuilder& builder, RecordPair records) override;
+    std::vector<MemoryRef> emit_statuses(ScheduleBuilder& builder, int shards) override;
+    TaskSpec commit_task(ScheduleBuilder& builder, const Record& record) override;
+    MemoryRef loss(ScheduleBuilder& builder) override;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,136 @@
+#include "lockstep/tests/headers/layering.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <regex>
+
+namespace lockstep::test {
+
+namespace {
+
+/// Rooms with those that each may include.
+const std::vector<std::pair<std::string, std::set<std::string>>>& rooms() {
+    static const std::set<std::string> base{"runtime", "ops"};
+    static const std::set<std::string> engine{
+        "runtime", "ops", "parallel/comm", "parallel/data", "parallel/program", "parallel/schedule", "parallel/reduce"};
+    static const std::set<std::string> all{"runtime",          "ops",
+                                           "parallel/comm",    "parallel/data",
+                                           "parallel/program", "parallel/schedule",
+                                           "parallel/reduce",  "parallel/engine",
+                                           "parallel"};
+    // The longest names first: a file belongs to the innermost room.
+    static const std::vector<std::pair<std::string, std::set<std::string>>> table{
+        {"parallel/comm", {"runtime"}},
+        {"parallel/data", {"runtime"}},
+        {"parallel/program", base},
+        {"parallel/schedule", {"runtime", "ops", "parallel/program"}},
+        {"parallel/reduce", {"runtime", "ops", "parallel/program", "parallel/schedule", "parallel/comm"}},
+        {"parallel/engine", engine},
+        {"parallel", all},
+        {"runtime", {}},
+        {"ops", {"runtime"}},
+        {"samples", all},
+        {"bench", {"runtime", "ops", "parallel", "parallel/comm", "parallel/data", "samples", "tests"}},  // references
+        {"tests", all}};
+    return table;
+}
+
+std::string room_of(const std::string& file) {
+    if (file == "lockstep.h") return "parallel";  // the umbrella header, as users include it
+    for (const auto& [room, ignored] : rooms())
+        if (file.starts_with(room + "/")) return room;
+    return {};
+}
+
+std::string folder_of(const std::string& file) { return file.substr(0, file.rfind('/')); }
+
+bool is_public(const std::string& header) {
+    static const std::set<std::string> folders{"runtime", "ops", "parallel", "parallel/comm", "parallel/data"};
+    return header == "lockstep.h" || folders.contains(folder_of(header));
+}
+
+/// What the collectives bench measures are the library's own parts, beneath what users call.
+bool is_measured(const std::string& file, const std::string& header) {
+    return file.starts_with("bench/collectives") &&
+           (header == "parallel/comm/group/communicator.h" || header == "ops/internal/step_operations.h");
+}
+
+/// "ops/loss" for both ops/loss.h and ops/loss.cpp.
+std::string module_of(const std::string& file) { return file.substr(0, file.rfind('.')); }
+
+}  // namespace
+
+Includes read_includes(const std::string& top) {
+    static const std::regex include(R"re(^\s*#\s*include\s*[<"]lockstep/([^">]+)[">])re");
+    static const std::regex relative(R"re(^\s*#\s*include\s*"((?!lockstep/)[^"]+)")re");
+    Includes found;
+    for (const char* folder : {"runtime", "ops", "parallel", "samples", "bench"})
+        for (const auto& entry : std::filesystem::recursive_directory_iterator(std::filesystem::path(top) / folder)) {
+            const std::string extension = entry.path().extension();
+            if (extension != ".h" && extension != ".cpp" && extension != ".cu" && extension != ".cuh") continue;
+            std::ifstream file(entry.path());
+            auto& included = found[std::filesystem::relative(entry.path(), top).generic_string()];
+            for (std::string line; std::getline(file, line);)
+                if (std::smatch match;
+                    std::regex_search(line, match, include) || std::regex_search(line, match, relative))
+                    included.insert(match[1]);
+        }
+    return found;
+}
+
+std::vector<std::string> forbidden_arrows(const Includes& includes) {
+    std::vector<std::string> found;
+    for (const auto& [file, included] : includes) {
+        const std::string room = room_of(file);
+        const auto allowed =
+            std::find_if(rooms().begin(), rooms().end(), [&](const auto& entry) { return entry.first == room; });
+        if (allowed == rooms().end()) continue;
+        for (const std::string& header : included) {
+            const std::string other = room_of(header);
+            if (other == room) continue;
+            if (other.empty()) {
+                found.push_back(file + " includes " + header + ", which lies in no room");
+            } else if (!allowed->second.contains(other)) {
+                found.push_back(file + " includes " + header + ": " + room + " may not know " + other);
+            } else if ((room == "samples" || room == "bench") && other != "samples" && other != "tests" &&
+                       !is_public(header) && !is_measured(file, header)) {
+                found.push_back(file + " includes " + header + ", which is private");
+            }
+        }
+    }
+    return found;
+}
+
+std::vector<std::string> cycles(const Includes& includes) {
+    std::map<std::string, std::set<std::string>> uses;
+    for (const auto& [file, included] : includes)
+        for (const std::string& header : included)
+            if (file.starts_with("parallel/") && header.starts_with("parallel/") &&
+                module_of(file) != module_of(header))
+                uses[module_of(file)].insert(module_of(header));
+    enum class State { unseen, open, done };
+    std::map<std::string, State> states;
+    std::vector<std::string> path, found;
+    const std::function<void(const std::string&)> visit = [&](const std::string& module) {
+        states[module] = State::open;
+        path.push_back(module);
+        for (const std::string& next : uses[module]) {
+            if (states[next] == State::unseen) visit(next);
+            if (states[next] != State::open) continue;
+            std::string circle;
+            for (auto at = std::find(path.begin(), path.end(), next); at != path.end(); ++at) circle += *at + " -> ";
+            found.push_back(circle + next);
+        }
+        path.pop_back();
+        states[module] = State::done;
+    };
+    std::vector<std::string> modules;
+    for (const auto& [module, ignored] : uses) modules.push_back(module);
+    for (const std::string& module : modules)
+        if (states[module] == State::unseen) visit(module);
+    return found;
+}
+
+}  // namespace lockstep::test

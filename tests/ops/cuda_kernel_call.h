@@ -1,0 +1,83 @@
+// One call of a CUDA kernel, on the stand-in or on a card, with operands in device memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lockstep/runtime/memory.h"
+#include "lockstep/runtime/record.h"
+#include "lockstep/runtime/status.h"
+#include "lockstep/tests/gpu/machine.h"
+
+namespace lockstep::test {
+
+inline const Device gpu = Device::cuda(0);
+
+/// Values in device memory, fetched when they are read.
+template <class T>
+class OnDevice {
+public:
+    explicit OnDevice(const std::vector<T>& values) : count_(values.size()) {
+        Stream& stream = Stream::of(gpu);
+        buffer_ = Buffer::allocate(stream, count_ * sizeof(T), "test");
+        stream.copy(buffer_->data(), gpu, values.data(), Device::host(), count_ * sizeof(T));
+    }
+    T* data() const { return static_cast<T*>(buffer_->data()); }
+    std::vector<T> fetch() const {
+        std::vector<T> values(count_);
+        Stream& stream = Stream::of(gpu);
+        stream.copy(values.data(), Device::host(), data(), gpu, count_ * sizeof(T));
+        stream.synchronize();
+        return values;
+    }
+
+private:
+    std::size_t count_;
+    std::shared_ptr<Buffer> buffer_;
+};
+
+/// One call of a kernel: set what matters, then `run`.
+struct Call {
+    std::vector<TensorMeta> in_metas, out_metas;
+    std::vector<void*> in, out;
+    const StepState* step = nullptr;
+    StatusWord* status = nullptr;
+    const StatusWord* agreed = nullptr;
+    std::uint32_t ordinal = 0;
+    int shard = 0;
+    std::int64_t first_row = 0;
+    int shards = 1;
+
+    template <class Op>
+    void run(const Op& operation) const {
+        KernelRequest request;
+        request.device = gpu;
+        request.shards = shards;
+        request.in = in_metas;
+        request.out = out_metas;
+        const auto kernel = KernelTable::of(DeviceKind::cuda).make(*make_operation(operation), request);
+        Stream& stream = Stream::of(gpu);
+        std::shared_ptr<Buffer> scratch;
+        if (kernel->scratch_bytes() > 0) scratch = Buffer::allocate(stream, kernel->scratch_bytes(), "scratch");
+        stream.run(Op::name, {}, [&](const Launch& launch) {
+            kernel->run({launch, in.data(), out.data(), scratch ? scratch->data() : nullptr, step, status, agreed,
+                         ordinal, shard, first_row, shards});
+        });
+        stream.synchronize();
+    }
+};
+
+inline TensorMeta floats(std::int64_t count) { return TensorMeta::contiguous(DType::f32, {count}); }
+inline TensorMeta bytes(std::size_t count) {
+    return TensorMeta::contiguous(DType::u8, {static_cast<std::int64_t>(count)});
+}
+
+struct NoMistakes {
+    ~NoMistakes() { check_no_mistakes(); }
+};
+
+inline const StatusWord bad{static_cast<std::int32_t>(StatusCode::loss_not_finite), 3, 7, 0, 0};
+
+}  // namespace lockstep::test

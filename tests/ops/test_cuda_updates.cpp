@@ -1,0 +1,294 @@
+// CUDA kernels between the last gradient and the next step, on the stand-in and on cards: updates, norms, clipping,
+// counters.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+#include "lockstep/ops/adam.h"
+#include "lockstep/ops/internal/gradient_operations.h"
+#include "lockstep/ops/internal/normalization_operations.h"
+#include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/ops/internal/update_operations.h"
+#include "lockstep/ops/sgd.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/ops/cuda_kernel_call.h"
+#include "lockstep/tests/reference/optimizers.h"
+
+using namespace lockstep;
+using namespace lockstep::test;
+
+namespace {
+
+using SgdRow = RowWith<SgdOptions>;
+
+SgdRow sgd_row(std::int64_t begin, std::int64_t end, std::int64_t updates, const SgdOptions& options) {
+    SgdRow row;
+    row.row.begin = begin;
+    row.row.end = end;
+    row.row.updates = updates;
+    row.options = options;
+    return row;
+}
+
+}  // namespace
+
+TEST_CASE("updates run when the step is good, in their parameters and their range only") {
+    const NoMistakes end;
+    // Parameters [0, 3), [4, 9) and [9, 12): element 3 is a gap, the third is frozen.
+    std::vector<SgdRow> table{sgd_row(0, 3, 7, {.lr = 0.5, .momentum = 0.9}),
+                              sgd_row(4, 9, 0, {.lr = 0.25, .momentum = 0.9, .weight_decay = 0.1}),
+                              sgd_row(9, 12, 7, {.lr = 0.5})};
+    table[2].row.trainable = 0;
+    const std::vector<float> g{2, 3, 99, 4, 5, 6, 7, 8, 9, 9}, p(10, 10), m(10, 2);  // elements [1, 11)
+    const OnDevice<StatusWord> good({StatusWord{}}), refused({bad});
+    const OnDevice<SgdRow> rows(table);
+    const OnDevice<float> gradients(g), parameters(p), momentum(m);
+    Call call;
+    call.in_metas = {floats(10), bytes(3 * sizeof(SgdRow))};
+    call.out_metas = {floats(10), floats(10)};
+    call.in = {gradients.data(), rows.data()};
+    call.out = {parameters.data(), momentum.data()};
+    call.agreed = refused.data();
+    const FusedUpdate<SgdRule> update{{1, 11, 0, 3}, 1};
+    call.run(update);
+    CHECK(parameters.fetch() == p);
+    call.agreed = good.data();
+    call.run(update);
+    const auto found = parameters.fetch();
+    const auto buffers = momentum.fetch();
+    for (std::size_t i = 0; i < 10; ++i) {
+        double value = 10, buffer = 2;
+        if (i < 2) {  // has momentum
+            buffer = 0.9 * 2 + g[i];
+            value = 10 - 0.5 * buffer;
+        } else if (i >= 3 && i < 8) {  // its first update
+            buffer = g[i] + 0.1 * 10;
+            value = 10 - 0.25 * buffer;
+        }
+        CHECK(found[i] == Approx(value));
+        CHECK(buffers[i] == Approx(buffer));
+    }
+}
+
+TEST_CASE("rules with several states update as loops in double do") {
+    const NoMistakes end;
+    using Row = RowWith<AdamOptions>;
+    const AdamOptions options{.lr = 0.1, .weight_decay = 0.5, .amsgrad = true};
+    std::vector<Row> table(2);
+    table[0].row.end = 64;
+    table[1].row.begin = 64;
+    table[1].row.end = 100;
+    table[1].row.updates = 3;
+    for (Row& row : table) row.options = options;
+    std::vector<float> g(100), p(100), m(100), v(100), most(100);
+    std::vector<reference::Optimized> expected(100);
+    for (std::size_t i = 0; i < 100; ++i) {
+        g[i] = static_cast<float>(i) / 50 - 1;
+        p[i] = 1 - static_cast<float>(i) / 100;
+        expected[i].value = p[i];
+        if (i >= 64) {
+            m[i] = 0.25f;
+            v[i] = 0.5f;
+            most[i] = static_cast<float>(i % 2);
+            expected[i] = {p[i], m[i], v[i], most[i], 3};
+        }
+        reference::adam({.lr = 0.1, .weight_decay = 0.5, .amsgrad = true}, expected[i], g[i], false);
+    }
+    const OnDevice<StatusWord> good({StatusWord{}});
+    const OnDevice<Row> rows(table);
+    const OnDevice<float> gradients(g), parameters(p), mean(m), square(v), largest(most);
+    Call call;
+    call.in_metas = {floats(100), bytes(2 * sizeof(Row))};
+    call.out_metas.assign(4, floats(100));
+    call.in = {gradients.data(), rows.data()};
+    call.out = {parameters.data(), mean.data(), square.data(), largest.data()};
+    call.agreed = good.data();
+    call.run(FusedUpdate<AdamRule>{{0, 100, 0, 2}, 7});
+    const auto values = parameters.fetch(), means = mean.fetch(), squares = square.fetch(), mosts = largest.fetch();
+    for (std::size_t i = 0; i < 100; ++i) {
+        CHECK(values[i] == Approx(expected[i].value).epsilon(1e-5));
+        CHECK(means[i] == Approx(expected[i].first).margin(1e-6));
+        CHECK(squares[i] == Approx(expected[i].second).margin(1e-6));
+        CHECK(mosts[i] == Approx(expected[i].third).margin(1e-6));
+    }
+}
+
+TEST_CASE("rows are read for every element, and ranges stored in trainable parameters") {
+    const NoMistakes end;
+    std::vector<SgdRow> table{sgd_row(0, 2, 4, {.lr = 0.5, .nesterov = true}), sgd_row(3, 5, 0, {.lr = 0.25})};
+    table[1].row.trainable = 0;
+    const OnDevice<StatusWord> good({StatusWord{}}), refused({bad});
+    const OnDevice<SgdRow> rows(table);
+    const OnDevice<float> numbers(std::vector<float>(4, 9)), scalar(std::vector<float>(1, 9));
+    const ArenaRange range{1, 5, 0, 2};
+    const auto read = [&](RowNumber number, std::size_t offset) {
+        Call call;
+        call.in_metas = {bytes(2 * sizeof(SgdRow))};
+        call.out_metas = {floats(4)};
+        call.in = {rows.data()};
+        call.out = {numbers.data()};
+        call.run(ReadRows{range, sizeof(SgdRow), sizeof(ParameterRow) + offset, number});
+        return numbers.fetch();
+    };
+    CHECK(read(RowNumber::real, offsetof(SgdOptions, lr)) == std::vector<float>{0.5f, 0, 0.25f, 0.25f});
+    CHECK(read(RowNumber::flag, offsetof(SgdOptions, nesterov)) == std::vector<float>{1, 0, 0, 0});
+    CHECK(read(RowNumber::updates, 0) == std::vector<float>{5, 0, 1, 1});
+    Call one;
+    one.in_metas = {bytes(2 * sizeof(SgdRow))};
+    one.out_metas = {TensorMeta::contiguous(DType::f32, {})};
+    one.in = {rows.data()};
+    one.out = {scalar.data()};
+    one.run(ReadRows{{1, 2, 0, 1}, sizeof(SgdRow), sizeof(ParameterRow) + offsetof(SgdOptions, lr), RowNumber::real});
+    CHECK(scalar.fetch()[0] == 0.5f);
+
+    const OnDevice<float> values({6, 7, 8, 9}), arena({1, 2, 3, 4});
+    Call store;
+    store.in_metas = {bytes(2 * sizeof(SgdRow)), floats(4)};
+    store.out_metas = {floats(4)};
+    store.in = {rows.data(), values.data()};
+    store.out = {arena.data()};
+    store.agreed = refused.data();
+    store.run(StoreRange{range, sizeof(SgdRow)});
+    CHECK(arena.fetch() == std::vector<float>{1, 2, 3, 4});
+    store.agreed = good.data();
+    store.run(StoreRange{range, sizeof(SgdRow)});
+    CHECK(arena.fetch() == std::vector<float>{6, 2, 3, 4});
+}
+
+TEST_CASE("norms and clipping of what is meant, by groups, over gaps and cut grains") {
+    const NoMistakes end;
+    // Parameters [0, 100) of group 0 and [128, 200) of group 1: elements 100 to 127 are a gap, which is not finite.
+    std::vector<SgdRow> table{sgd_row(0, 100, 0, {}), sgd_row(128, 200, 0, {})};
+    table[1].row.group = 1;
+    std::vector<float> g(200, NAN);
+    double squares = 0, largest = 0, cubes = 0;
+    for (std::size_t i = 0; i < 200; ++i) {
+        if (i >= 100 && i < 128) continue;
+        g[i] = static_cast<float>(std::sin(static_cast<double>(i)));
+        squares += double(g[i]) * g[i];
+        largest = std::max(largest, double(std::abs(g[i])));
+        if (i >= 128) cubes += std::pow(std::abs(double(g[i])), 3);
+    }
+    const OnDevice<SgdRow> rows(table);
+    const OnDevice<float> gradients(g);
+    const auto doubles = [](std::int64_t count) { return TensorMeta::contiguous(DType::f64, {count}); };
+    const TensorMeta scalar = TensorMeta::contiguous(DType::f64, {});
+    const OnDevice<double> measures(std::vector<double>(4, -1)), norm({-1}), factor({-1});
+    const auto norm_of = [&](double order, int group) {
+        Call measure;
+        measure.in_metas = {floats(200), bytes(2 * sizeof(SgdRow))};
+        measure.out_metas = {doubles(4)};
+        measure.in = {gradients.data(), rows.data()};
+        measure.out = {measures.data()};
+        measure.run(MeasureGradients{{{0, 200, 0, 2}, sizeof(SgdRow), group}, order});
+        Call combine;
+        combine.in_metas = {doubles(4)};
+        combine.out_metas = {scalar};
+        combine.in = {measures.data()};
+        combine.out = {norm.data()};
+        combine.run(CombineMeasures{order});
+        return norm.fetch()[0];
+    };
+    CHECK(norm_of(INFINITY, GradientRange::all_groups) == Approx(largest));
+    CHECK(norm_of(3, 1) == Approx(std::cbrt(cubes)));
+    CHECK(norm_of(2, GradientRange::all_groups) == Approx(std::sqrt(squares)));
+    Call clip;
+    clip.in_metas = clip.out_metas = {scalar};
+    clip.in = {norm.data()};
+    clip.out = {factor.data()};
+    clip.run(ClipCoefficient{2});
+    CHECK(factor.fetch()[0] == Approx(2 / (std::sqrt(squares) + 1e-6)));
+    Call scale;
+    scale.in_metas = {scalar, bytes(2 * sizeof(SgdRow))};
+    scale.out_metas = {floats(200)};
+    scale.in = {factor.data(), rows.data()};
+    scale.out = {gradients.data()};
+    scale.run(ScaleGradients{{{0, 200, 0, 2}, sizeof(SgdRow), 1}});
+    Call clamp;
+    clamp.in_metas = {bytes(2 * sizeof(SgdRow))};
+    clamp.out_metas = {floats(200)};
+    clamp.in = {rows.data()};
+    clamp.out = {gradients.data()};
+    clamp.run(ClampGradients{{{0, 200, 0, 2}, sizeof(SgdRow), 0}, 0.5});
+    const auto found = gradients.fetch();
+    for (std::size_t i = 0; i < 200; ++i) {
+        const double before = std::sin(static_cast<double>(i));
+        if (i < 100) CHECK(found[i] == Approx(std::clamp(before, -0.5, 0.5)));
+        if (i >= 128) CHECK(found[i] == Approx(before * factor.fetch()[0]));
+    }
+    CHECK(std::isnan(found[110]));
+
+    const OnDevice<StepState> step({{1, 9, 0}});
+    const OnDevice<double> broken({NAN});
+    for (const bool refuses : {false, true}) {
+        const OnDevice<StatusWord> agreed({StatusWord{}});
+        Call judge;
+        judge.step = step.data();
+        judge.in_metas = {scalar};
+        judge.out_metas = {bytes(sizeof(StatusWord))};
+        judge.in = {norm.data()};
+        judge.out = {agreed.data()};
+        judge.run(JudgeNorm{refuses});
+        CHECK(agreed.fetch()[0].code == 0);
+        judge.in = {broken.data()};
+        judge.run(JudgeNorm{refuses});
+        const auto code = refuses ? StatusCode::gradients_not_finite : StatusCode::skipped;
+        CHECK(agreed.fetch()[0].code == static_cast<std::int32_t>(code));
+        CHECK(agreed.fetch()[0].step == 9);
+        // The next step forgets that this one was skipped, not that it was refused.
+        Call forget;
+        forget.out_metas = {bytes(sizeof(StatusWord))};
+        forget.out = {agreed.data()};
+        forget.run(ForgetSkip{});
+        CHECK((agreed.fetch()[0].code == 0) == !refuses);
+    }
+}
+
+TEST_CASE("step counters, counts of updates and fresh rows") {
+    const NoMistakes end;
+    const OnDevice<StatusWord> good({StatusWord{}}), refused({bad});
+    const OnDevice<StepState> state({{1, 4, 2}});
+    const OnDevice<std::int64_t> counter({41});
+    std::vector<SgdRow> held(3), wanted(3);
+    held[1].row.updates = 1;
+    held[0].row.counts = 0;
+    for (auto& row : wanted) row.options.lr = 0.75;
+    const OnDevice<SgdRow> rows(held), fresh(wanted);
+    const OnDevice<std::uint8_t> prepared({7, 8, 9}), lasting({1, 2, 3});
+    for (const bool is_good : {false, true}) {
+        Call call;
+        call.agreed = is_good ? good.data() : refused.data();
+        call.out_metas = {bytes(sizeof(StepState))};
+        call.out = {state.data()};
+        call.run(AdvanceStep{false});
+        CHECK(state.fetch()[0].micro == (is_good ? 3 : 2));
+        call.run(AdvanceStep{true});
+        CHECK(state.fetch()[0].step == (is_good ? 5 : 4));
+        CHECK(state.fetch()[0].micro == (is_good ? 0 : 2));
+        call.out_metas = {TensorMeta::contiguous(DType::i64, {})};
+        call.out = {counter.data()};
+        call.run(IncrementCounter{});
+        CHECK(counter.fetch()[0] == (is_good ? 42 : 41));
+        call.out_metas = {bytes(3 * sizeof(SgdRow))};
+        call.out = {rows.data()};
+        call.run(CountUpdates{sizeof(SgdRow), {0, 2}});
+        CHECK(rows.fetch()[0].row.updates == 0);  // does not count
+        CHECK(rows.fetch()[2].row.updates == (is_good ? 1 : 0));
+        call.in_metas = call.out_metas = {bytes(3)};
+        call.in = {prepared.data()};
+        call.out = {lasting.data()};
+        call.run(TakeOver{});
+        CHECK(lasting.fetch()[2] == (is_good ? 9 : 3));
+    }
+    Call call;
+    call.in_metas = call.out_metas = {bytes(3 * sizeof(SgdRow))};
+    call.in = {fresh.data()};
+    call.out = {rows.data()};
+    call.run(StoreRows{sizeof(SgdRow)});
+    const auto stored = rows.fetch();
+    CHECK(stored[0].options.lr == 0.75);
+    CHECK(stored[0].row.counts == 1);
+    CHECK(stored[0].row.updates == 0);
+    CHECK(stored[1].row.updates == 1);
+}
