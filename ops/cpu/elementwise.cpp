@@ -1,4 +1,5 @@
 // Binary, Unary, UnaryBackward, Affine and Accumulate.
+#include <algorithm>
 #include <cmath>
 
 #include "lockstep/ops/cpu/kernels.h"

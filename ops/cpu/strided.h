@@ -1,7 +1,6 @@
 // Walking several strided tensors of one shape together.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -49,10 +48,6 @@ public:
     std::int64_t run() const { return run_; }
     /// Distance of neighbours in a run, one per operand.
     const Offsets& steps() const { return run_steps_; }
-    /// True when operand k's runs are single elements apart or (broadcast) one element: step 1 or 0.
-    bool simple() const {
-        return std::all_of(run_steps_.begin(), run_steps_.end(), [](std::int64_t s) { return s == 0 || s == 1; });
-    }
 
     /// Calls row(offsets) for rows [begin, end), in order.
     template <class Row>

@@ -155,7 +155,7 @@ void AcrossRanks::emit_comparison(ScheduleBuilder& builder, const std::vector<st
     std::vector<MemoryRef> all;
     for (int rank = 0; rank < topology.ranks; ++rank)
         all.push_back(report_->at(rank, offsets[static_cast<std::size_t>(rank)], sizeof(Fingerprint)));
-    // On the stream of the collectives, but nobody meets anybody there.
+    // On the stream of the collectives, but no other rank takes part.
     emit_collective(emitter, ranks_,
                     {.name = "fingerprint",
                      .body =
