@@ -225,10 +225,10 @@ int main(int argc, char** argv) {
     return program::run(app, argc, argv, [&] {
         for (const ls::DType dtype : {ls::DType::f32, ls::DType::f64, ls::DType::i32, ls::DType::i64})
             if (ls::name_of(dtype) == options.dtype) options.plan.dtype = dtype;
-        const ls::ProcessPlace place = ls::process_place();
-        if (place.launcher != ls::Launcher::none) {
-            check(options, place.world_size, place.local_world_size);
-            return be_a_rank(options, place.launcher);
+        const ls::RankInfo info = ls::rank_info();
+        if (info.launcher != ls::Launcher::none) {
+            check(options, info.world_size, info.local_world_size);
+            return be_a_rank(options, info.launcher);
         }
         check(options, options.ranks, options.ranks);
         ::setenv("LOCKSTEP_CPU_DEVICES", std::to_string(options.ranks).c_str(), 0);

@@ -43,7 +43,7 @@ std::optional<Fused> fuse_gradient(const Neighbours& n) {
         if (pool->activation != Activation::none) return std::nullopt;
         // What the pooling picked of ReLU's result is positive just where the gradient goes on.
         const Record* const pooling = n.maker(in[1]);
-        if (!pooling || as<MaxPool2dForward>(*pooling) == nullptr || !same_place(pooling->in[0], activated))
+        if (!pooling || as<MaxPool2dForward>(*pooling) == nullptr || !same_memory(pooling->in[0], activated))
             return std::nullopt;
         if (n.maker(pooling->out[0]) != pooling) return std::nullopt;
         in.push_back(pooling->out[0]);
@@ -64,7 +64,7 @@ std::optional<Fused> fuse_gradient_before_pool(const Neighbours& n) {
 
 }  // namespace
 
-bool same_place(const Operand& a, const Operand& b) {
+bool same_memory(const Operand& a, const Operand& b) {
     return a.buffer == b.buffer && a.meta.same_layout(b.meta) && a.meta.offset == b.meta.offset;
 }
 

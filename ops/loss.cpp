@@ -41,9 +41,9 @@ Loss operator*(double factor, Loss loss) {
 namespace {
 
 /// Tensors on the host that meet others in a loss go to the device of those, as a wrapper's inputs do.
-class MeetingPlace {
+class MeetingDevice {
 public:
-    MeetingPlace(const Tensor& a, const Tensor& b) {
+    MeetingDevice(const Tensor& a, const Tensor& b) {
         for (const Tensor* tensor : {&a, &b})
             if (tensor->defined() && device_.is_host()) device_ = tensor->device();
     }
@@ -59,7 +59,7 @@ private:
 Loss nll(const char* name, const Tensor& given_input, const Tensor& given_target, const NllOptions& options) {
     const Prologue call(name,
                         {takes::floating("input", given_input), takes::any("target", given_target),
-                         takes::optional("weight", MeetingPlace(given_input, given_target).bring(options.weight))});
+                         takes::optional("weight", MeetingDevice(given_input, given_target).bring(options.weight))});
     const Tensor &input = call[0], &target = call[1], &weight = call[2];
     checks::dims(name, "input", input, 2, "a batch of rows, (N, C)");
     if (target.dtype() != DType::i64)
@@ -91,24 +91,24 @@ Loss nll(const char* name, const Tensor& given_input, const Tensor& given_target
 
 Loss NllLoss::operator()(const Tensor& input, const Tensor& target) const {
     const PublicCall call("nll_loss");
-    const MeetingPlace place(input, target);
-    return nll("nll_loss", place.bring(input), place.bring(target), options);
+    const MeetingDevice device(input, target);
+    return nll("nll_loss", device.bring(input), device.bring(target), options);
 }
 
 Loss CrossEntropyLoss::operator()(const Tensor& given, const Tensor& target) const {
     const Prologue call("cross_entropy", {takes::floating("input", given)});
     const Tensor& input = call[0];
     checks::dims("cross_entropy", "input", input, 2, "a batch of rows, (N, C)");
-    const MeetingPlace place(input, target);
-    return nll("cross_entropy", log_softmax(place.bring(input), 1), place.bring(target), options);
+    const MeetingDevice device(input, target);
+    return nll("cross_entropy", log_softmax(device.bring(input), 1), device.bring(target), options);
 }
 
 Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {
     constexpr const char* name = "mse_loss";
     const PublicCall bringing(name);
-    const MeetingPlace place(first, second);
-    const Prologue call(name,
-                        {takes::floating("input", place.bring(first)), takes::floating("target", place.bring(second))});
+    const MeetingDevice device(first, second);
+    const Prologue call(
+        name, {takes::floating("input", device.bring(first)), takes::floating("target", device.bring(second))});
     const Tensor &input = call[0], &target = call[1];
     if (!(input.shape() == target.shape()))
         throw InvalidArgument(fmt::format("mse_loss: input {} and target {} must be of one shape", input.shape().str(),

@@ -38,19 +38,19 @@ bool matches(const ArenaSegment& segment, const std::string& name) {
 }
 
 double read(const OptionsLayout::Setting& setting, const std::vector<std::byte>& options) {
-    const std::byte* place = options.data() + setting.offset;
-    if (setting.is_flag) return *place != std::byte{0} ? 1 : 0;
+    const std::byte* at = options.data() + setting.offset;
+    if (setting.is_flag) return *at != std::byte{0} ? 1 : 0;
     double value = 0;
-    std::memcpy(&value, place, sizeof value);
+    std::memcpy(&value, at, sizeof value);
     return value;
 }
 
 void write(const OptionsLayout::Setting& setting, double value, std::vector<std::byte>& options) {
-    std::byte* place = options.data() + setting.offset;
+    std::byte* at = options.data() + setting.offset;
     if (setting.is_flag)
-        *place = value != 0 ? std::byte{1} : std::byte{0};
+        *at = value != 0 ? std::byte{1} : std::byte{0};
     else
-        std::memcpy(place, &value, sizeof value);
+        std::memcpy(at, &value, sizeof value);
 }
 
 std::vector<std::byte> bytes_of(const void* options, std::size_t count) {
@@ -202,9 +202,9 @@ std::vector<std::byte> Optimizer::rows(int arena) const {
         row.trainable = store_->tensor(segments[i]).requires_grad() ? 1 : 0;
         row.counts = counts(group) ? 1 : 0;
         row.group = group;
-        std::byte* place = bytes.data() + i * row_bytes();
-        std::memcpy(place, &row, sizeof row);
-        std::memcpy(place + sizeof row, groups_[static_cast<std::size_t>(group)].data(), layout_.bytes);
+        std::byte* begin = bytes.data() + i * row_bytes();
+        std::memcpy(begin, &row, sizeof row);
+        std::memcpy(begin + sizeof row, groups_[static_cast<std::size_t>(group)].data(), layout_.bytes);
     }
     return bytes;
 }

@@ -30,7 +30,7 @@ void set_memory_limit(Device device, std::size_t bytes);
 /// Gives cached blocks back to the system.
 void release_cached_memory(Device device);
 
-/// A range of device memory, or a place in a trace that has no memory yet. Shared: the last owner frees it, in the
+/// A range of device memory, or a buffer of a trace that has no memory yet. Shared: the last owner frees it, in the
 /// order of its home stream, after all streams that were named to `used_on`.
 class Buffer {
 public:
@@ -41,7 +41,7 @@ public:
     static std::shared_ptr<Buffer> zeroed(Device device, std::size_t bytes, std::string_view tag);
     /// Host memory that devices copy from and to without staging: pinned where this process uses a GPU by now.
     static std::shared_ptr<Buffer> allocate_pinned(std::size_t bytes);
-    /// A place in `trace`, of `bytes` bytes, on its prototype device.
+    /// One of `trace`, of `bytes` bytes, on its prototype device.
     static std::shared_ptr<Buffer> symbolic(Trace& trace, int id, std::size_t bytes);
     ~Buffer();
     Buffer(const Buffer&) = delete;
@@ -54,9 +54,9 @@ public:
     std::size_t bytes() const { return bytes_; }
     bool is_symbolic() const { return trace_ != 0; }
     bool is_pinned() const { return pinned_by_ != nullptr; }
-    /// First byte. Throws InvalidArgument for a place in a trace: its value does not exist while `forward` is traced.
+    /// First byte. Throws InvalidArgument for a buffer of a trace: its value does not exist while `forward` is traced.
     void* data() const;
-    /// Whether this is a place in `trace`.
+    /// Whether this is one of `trace`.
     bool belongs_to(const Trace& trace) const;
     /// Number of a symbolic buffer in its trace.
     int trace_id() const { return trace_id_; }
@@ -76,7 +76,7 @@ private:
     Stream* home_ = nullptr;
     std::shared_ptr<Buffer> whole_;
     std::size_t offset_ = 0;
-    std::uint64_t trace_ = 0;  // its number; a place may be kept longer than its trace
+    std::uint64_t trace_ = 0;  // its number; it may be kept longer than its trace
     int trace_id_ = -1;
     Backend* pinned_by_ = nullptr;
     int made_in_ = 0;  // see forked::generation

@@ -279,7 +279,7 @@ std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std:
             impl->storage = std::make_shared<Storage>();
             impl->storage->opaque = meta.opaque;
             impl->storage->buffer =
-                trace ? trace->place(meta.bytes()) : Buffer::allocate(Stream::of(device), meta.bytes(), "tensors");
+                trace ? trace->buffer(meta.bytes()) : Buffer::allocate(Stream::of(device), meta.bytes(), "tensors");
             impl->meta = meta;
             if (meta.opaque) impl->meta.strides = meta.shape.contiguous_strides();  // should it become strided
             impl->meta.opaque = nullptr;

@@ -16,7 +16,7 @@ Tensor Trace::input(const TensorMeta& meta, bool requires_grad) {
     auto impl = std::make_shared<TensorImpl>();
     impl->storage = std::make_shared<Storage>();
     impl->storage->opaque = meta.opaque;
-    impl->storage->buffer = place(meta.bytes());
+    impl->storage->buffer = buffer(meta.bytes());
     impl->meta = meta;
     if (meta.opaque) impl->meta.strides = meta.shape.contiguous_strides();  // should it become strided
     impl->meta.opaque = nullptr;
@@ -24,7 +24,7 @@ Tensor Trace::input(const TensorMeta& meta, bool requires_grad) {
     return Tensor(std::move(impl));
 }
 
-std::shared_ptr<Buffer> Trace::place(std::size_t bytes) { return Buffer::symbolic(*this, places_++, bytes); }
+std::shared_ptr<Buffer> Trace::buffer(std::size_t bytes) { return Buffer::symbolic(*this, buffers_++, bytes); }
 
 void Trace::append(Record record) { (record.operation->commits() ? commits_ : records_).push_back(std::move(record)); }
 

@@ -31,7 +31,7 @@ public:
 
     /// A tensor without value that stands for an input of the program.
     Tensor input(const TensorMeta& meta, bool requires_grad = false);
-    std::shared_ptr<Buffer> place(std::size_t bytes);
+    std::shared_ptr<Buffer> buffer(std::size_t bytes);
     void append(Record record);
     /// The trace that takes this thread's records, or null.
     static Trace* current();
@@ -40,7 +40,7 @@ public:
     const std::vector<Record>& records() const { return records_; }
     /// Records that change lasting state; they run after the shards have agreed that the step is good.
     std::vector<Record>& commits() { return commits_; }
-    int places() const { return places_; }
+    int buffers() const { return buffers_; }
     std::uint32_t next_ordinal() { return ordinals_++; }
 
 private:
@@ -48,7 +48,7 @@ private:
     TraceSettings settings_;
     std::vector<Record> records_;
     std::vector<Record> commits_;
-    int places_ = 0;
+    int buffers_ = 0;
     std::uint32_t ordinals_ = 0;
 };
 

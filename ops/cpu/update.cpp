@@ -110,10 +110,10 @@ std::unique_ptr<Kernel> make_fused_update(const FusedUpdate<Rule>& operation, Ke
 }
 
 double number_of(const ParameterRow& row, const ReadRows& operation) {
-    const char* place = reinterpret_cast<const char*>(&row) + operation.offset;
+    const char* at = reinterpret_cast<const char*>(&row) + operation.offset;
     switch (operation.number) {
-        case RowNumber::real: return *reinterpret_cast<const double*>(place);
-        case RowNumber::flag: return *place != 0 ? 1 : 0;
+        case RowNumber::real: return *reinterpret_cast<const double*>(at);
+        case RowNumber::flag: return *at != 0 ? 1 : 0;
         case RowNumber::updates: break;
     }
     return static_cast<double>(row.updates + 1);

@@ -94,9 +94,9 @@ struct ReadRow {
     T* numbers;
 
     LOCKSTEP_ELEMENT double value_of(const ParameterRow& row) const {
-        const char* place = reinterpret_cast<const char*>(&row) + offset;
-        if (number == RowNumber::real) return *reinterpret_cast<const double*>(place);
-        if (number == RowNumber::flag) return *place != 0 ? 1 : 0;
+        const char* at = reinterpret_cast<const char*>(&row) + offset;
+        if (number == RowNumber::real) return *reinterpret_cast<const double*>(at);
+        if (number == RowNumber::flag) return *at != 0 ? 1 : 0;
         return static_cast<double>(row.updates + 1);
     }
     LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
@@ -129,9 +129,9 @@ struct StoreRowByte {
     char* rows;
 
     LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
-        const std::size_t place = static_cast<std::size_t>(i) % row_bytes;
-        const bool kept = place >= offsetof(ParameterRow, updates) &&
-                          place < offsetof(ParameterRow, updates) + sizeof(ParameterRow::updates);
+        const std::size_t offset = static_cast<std::size_t>(i) % row_bytes;
+        const bool kept = offset >= offsetof(ParameterRow, updates) &&
+                          offset < offsetof(ParameterRow, updates) + sizeof(ParameterRow::updates);
         if (!kept) rows[i] = fresh[i];
     }
 };

@@ -26,7 +26,7 @@ struct Fused {
 };
 
 /// Whether both operands are the same elements, in the same arrangement.
-bool same_place(const Operand& a, const Operand& b);
+bool same_memory(const Operand& a, const Operand& b);
 
 /// What two neighbours are together, with the bits that they give one after the other; nothing where no rule joins
 /// them. Whether a backend has a kernel for it is left to the caller.

@@ -35,7 +35,7 @@ std::vector<std::byte> gathered(const Engine& engine, Optimizer& optimizer, cons
         const OptimizerState& state = optimizer.state_on(from, cut.state_elements(slice.device));
         const auto* memory = static_cast<const std::byte*>(state.elements.at(name)[arena]->data());
         copy_now(from, whole.data() + static_cast<std::size_t>(slice.begin) * size, Device::host(),
-                 memory + static_cast<std::size_t>(slice.place) * size, from,
+                 memory + static_cast<std::size_t>(slice.state_begin) * size, from,
                  static_cast<std::size_t>(slice.end - slice.begin) * size);
     }
     return whole;
@@ -172,7 +172,7 @@ void StagedOptimizerState::store(const Engine& engine, Optimizer& optimizer) con
                     if (slice.device == d)
                         copy_now(device,
                                  static_cast<std::byte*>(state.elements.at(name)[a]->data()) +
-                                     static_cast<std::size_t>(slice.place) * size,
+                                     static_cast<std::size_t>(slice.state_begin) * size,
                                  device, arenas[a].data() + static_cast<std::size_t>(slice.begin) * size,
                                  Device::host(), static_cast<std::size_t>(slice.end - slice.begin) * size);
             HostRows rows(optimizer, state, device, a);

@@ -24,7 +24,7 @@ namespace lockstep {
 namespace {
 
 constexpr int most_processes = 1024;
-constexpr int most_in_a_job = 1 << 20;  // as process_place takes them
+constexpr int most_in_a_job = 1 << 20;  // as rank_info takes them
 
 /// 0 when it can be executed, else the errno that says why not.
 int hindrance(const std::filesystem::path& file) {

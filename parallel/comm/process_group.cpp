@@ -18,17 +18,17 @@ namespace lockstep {
 namespace {
 
 std::shared_ptr<Communicator> world(const ProcessGroupOptions& options, const Rendezvous& rendezvous) {
-    Communicator::Place place;
-    place.name = "world";
-    place.rank = rendezvous.rank();
-    place.size = rendezvous.world_size();
-    place.store = rendezvous.store();
-    place.timeout = options.timeout;
-    place.master_addr = rendezvous.place().master_addr;
-    place.failure = rendezvous.failure();
-    place.global_ranks.resize(static_cast<std::size_t>(place.size));
-    std::iota(place.global_ranks.begin(), place.global_ranks.end(), 0);
-    return std::make_shared<Communicator>(place, options.backend.empty() ? "shm" : options.backend);
+    Communicator::Info info;
+    info.name = "world";
+    info.rank = rendezvous.rank();
+    info.size = rendezvous.world_size();
+    info.store = rendezvous.store();
+    info.timeout = options.timeout;
+    info.master_addr = rendezvous.info().master_addr;
+    info.failure = rendezvous.failure();
+    info.global_ranks.resize(static_cast<std::size_t>(info.size));
+    std::iota(info.global_ranks.begin(), info.global_ranks.end(), 0);
+    return std::make_shared<Communicator>(info, options.backend.empty() ? "shm" : options.backend);
 }
 
 calls::Caller caller(const Communicator& group) { return {group.rank(), group.size()}; }
@@ -74,11 +74,11 @@ std::unique_ptr<ProcessGroup> ProcessGroup::subgroup(const std::vector<int>& ran
     const auto count = static_cast<std::size_t>(size());
     std::vector<unsigned char> member(count, 0);
     if (ranks.empty()) throw InvalidArgument("subgroup: no ranks; give one or more");
-    Communicator::Place place = communicator_->place();
-    place.rank = -1;
-    place.size = static_cast<int>(ranks.size());
-    place.global_ranks.clear();
-    place.hosts.clear();
+    Communicator::Info info = communicator_->info();
+    info.rank = -1;
+    info.size = static_cast<int>(ranks.size());
+    info.global_ranks.clear();
+    info.hosts.clear();
     for (std::size_t i = 0; i < ranks.size(); ++i) {
         const int rank = ranks[i];
         if (rank < 0 || rank >= size())
@@ -86,11 +86,11 @@ std::unique_ptr<ProcessGroup> ProcessGroup::subgroup(const std::vector<int>& ran
                 fmt::format("subgroup: rank {} in a group of {}; ranks go from 0 to {}", rank, size(), size() - 1));
         if (std::exchange(member[static_cast<std::size_t>(rank)], 1) != 0)
             throw InvalidArgument(fmt::format("subgroup: rank {} is there twice", rank));
-        if (rank == this->rank()) place.rank = static_cast<int>(i);
-        place.global_ranks.push_back(communicator_->place().global_ranks[static_cast<std::size_t>(rank)]);
+        if (rank == this->rank()) info.rank = static_cast<int>(i);
+        info.global_ranks.push_back(communicator_->info().global_ranks[static_cast<std::size_t>(rank)]);
     }
     std::vector<std::int32_t> own(count + 1, -1);  // how many, and who
-    own[0] = place.size;
+    own[0] = info.size;
     std::copy(ranks.begin(), ranks.end(), own.begin() + 1);
     const auto width = static_cast<std::int64_t>(own.size());
     const Tensor all = Tensor::empty({size(), width}, DType::i32);
@@ -101,10 +101,10 @@ std::unique_ptr<ProcessGroup> ProcessGroup::subgroup(const std::vector<int>& ran
             throw InvalidArgument(fmt::format(
                 "subgroup: rank {} and rank {} of the group give different ranks; all must give the same list",
                 this->rank(), rank));
-    place.name = fmt::format("{}/subgroup{}", place.name, subgroups_++);
-    if (place.rank < 0) return nullptr;
+    info.name = fmt::format("{}/subgroup{}", info.name, subgroups_++);
+    if (info.rank < 0) return nullptr;
     return std::unique_ptr<ProcessGroup>(
-        new ProcessGroup(rendezvous_, std::make_shared<Communicator>(place, communicator_->backend())));
+        new ProcessGroup(rendezvous_, std::make_shared<Communicator>(info, communicator_->backend())));
 }
 
 std::unique_ptr<ProcessGroup> ProcessGroup::duplicate() {
@@ -118,7 +118,7 @@ std::shared_ptr<Communicator> ProcessGroup::communicator(std::string_view purpos
 }
 
 void ProcessGroup::once_per_host(const std::function<void()>& prepare) {
-    if (HostLayout(communicator_->place().hosts, size()).place_of(rank()) == 0) {
+    if (HostLayout(communicator_->info().hosts, size()).position_of(rank()) == 0) {
         try {
             prepare();
         } catch (const std::exception& error) {

@@ -100,7 +100,7 @@ public:
     int rank() const;
     int size() const;
     /// Of this host, in the job.
-    int local_rank() const { return rendezvous_->place().local_rank; }
+    int local_rank() const { return rendezvous_->info().local_rank; }
     std::string_view backend() const;
     const std::shared_ptr<Store>& store() const { return rendezvous_->store(); }
 

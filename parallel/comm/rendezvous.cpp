@@ -108,27 +108,27 @@ std::optional<int> agreed(const char* what, std::optional<int> a, std::optional<
     return a ? a : b;
 }
 
-void take_address(ProcessPlace& place) {
-    if (const char* address = std::getenv("MASTER_ADDR")) place.master_addr = address;
-    place.master_port = static_cast<int>(environment::integer("MASTER_PORT", 1, 65535).value_or(0));
-    if (std::getenv("TORCHELASTIC_RUN_ID")) place.launcher = Launcher::torchrun;  // whose agent is there all the same
+void take_address(RankInfo& info) {
+    if (const char* address = std::getenv("MASTER_ADDR")) info.master_addr = address;
+    info.master_port = static_cast<int>(environment::integer("MASTER_PORT", 1, 65535).value_or(0));
+    if (std::getenv("TORCHELASTIC_RUN_ID")) info.launcher = Launcher::torchrun;  // whose agent is there all the same
 }
 
-void place_from(ProcessPlace& place, const RendezvousOptions& options, const InitMethod& method) {
+void info_from(RankInfo& info, const RendezvousOptions& options, const InitMethod& method) {
     const std::optional<int> rank = agreed("rank", options.rank, method.rank);
     const std::optional<int> world_size = agreed("world size", options.world_size, method.world_size);
     if (rank.has_value() != world_size.has_value())
         throw InvalidArgument("rendezvous: give both rank and world size, or neither where the environment has them");
     if (rank) {
-        place = {};
-        place.launcher = Launcher::environment;
-        if (method.scheme == "env") take_address(place);
-        place.rank = place.local_rank = *rank;
-        place.world_size = place.local_world_size = *world_size;
+        info = {};
+        info.launcher = Launcher::environment;
+        if (method.scheme == "env") take_address(info);
+        info.rank = info.local_rank = *rank;
+        info.world_size = info.local_world_size = *world_size;
     }
-    if (place.world_size < 1 || place.rank < 0 || place.rank >= place.world_size)
-        throw InvalidArgument(fmt::format("rendezvous: rank {} of {} processes; ranks go from 0 to {}", place.rank,
-                                          place.world_size, std::max(place.world_size, 1) - 1));
+    if (info.world_size < 1 || info.rank < 0 || info.rank >= info.world_size)
+        throw InvalidArgument(fmt::format("rendezvous: rank {} of {} processes; ranks go from 0 to {}", info.rank,
+                                          info.world_size, std::max(info.world_size, 1) - 1));
 }
 
 /// Any of the next ports may be somebody else's.
@@ -161,24 +161,24 @@ std::string signature() {
 
 Rendezvous::Rendezvous(const RendezvousOptions& options) : failure_(std::make_shared<JobFailure>()) {
     const InitMethod method = parse(options.init_method);
-    if (!options.rank && !method.rank) place_ = process_place();
-    place_from(place_, options, method);
+    if (!options.rank && !method.rank) info_ = rank_info();
+    info_from(info_, options, method);
     if (method.scheme == "file") {
         file_ = std::make_shared<FileStore>(method.path, options.timeout);
         store_ = file_;
-    } else if (place_.world_size == 1 && method.scheme == "env") {
+    } else if (info_.world_size == 1 && method.scheme == "env") {
         TcpStoreOptions own{.timeout = options.timeout, .token = handshake::random_token()};
         server_ = std::make_unique<TcpStoreServer>(own);
         own.port = server_->port();
         store_ = std::make_shared<TcpStore>(own);
     } else {
         const char* token = std::getenv("LOCKSTEP_STORE_TOKEN");
-        TcpStoreOptions there{.host = place_.master_addr,
-                              .port = place_.master_port,
+        TcpStoreOptions there{.host = info_.master_addr,
+                              .port = info_.master_port,
                               .timeout = options.timeout,
                               .token = options.token.empty() && token ? token : options.token,
-                              .ports = place_.master_ports,
-                              .job = place_.job};
+                              .ports = info_.master_ports,
+                              .job = info_.job};
         if (method.scheme == "tcp") {
             there.host = method.host;
             there.port = method.port;
@@ -188,9 +188,9 @@ Rendezvous::Rendezvous(const RendezvousOptions& options) : failure_(std::make_sh
             throw InvalidArgument(fmt::format(
                 "rendezvous: {} processes and no address of rank 0; set MASTER_ADDR and MASTER_PORT, or give "
                 "tcp://HOST:PORT",
-                place_.world_size));
-        if (method.scheme == "env" && place_.launcher == Launcher::torchrun) go_beside_agent(there);
-        if (place_.rank == 0) server_ = std::make_unique<TcpStoreServer>(there);
+                info_.world_size));
+        if (method.scheme == "env" && info_.launcher == Launcher::torchrun) go_beside_agent(there);
+        if (info_.rank == 0) server_ = std::make_unique<TcpStoreServer>(there);
         if (server_) there.port = server_->port();
         if (server_) there.ports = 1;
         const auto store = connect_to_store(there);
@@ -205,26 +205,25 @@ Rendezvous::Rendezvous(const RendezvousOptions& options) : failure_(std::make_sh
 
 void Rendezvous::join(Milliseconds timeout) {
     const auto deadline = Clock::now() + timeout;
-    const std::string size = std::to_string(place_.world_size);
+    const std::string size = std::to_string(info_.world_size);
     const std::string in_use = file_ ? "; or another job uses this file: name another one" : "";
     if (const std::string found = store_->compare_set("world_size", "", size); found != size) {
         const std::string reason =
             fmt::format("{}rank {} was started for {} processes, others for {}; start all with the same world size{}",
-                        given_up, place_.rank, size, found, in_use);
+                        given_up, info_.rank, size, found, in_use);
         store_->compare_set(verdict, "", reason);
         fail(reason);
     }
     const std::string own = signature();
-    if (store_->compare_set(key_of(place_.rank), "", own) != own) {
+    if (store_->compare_set(key_of(info_.rank), "", own) != own) {
         const std::string reason = fmt::format("{}rank {} of {} is there twice; give every process its own{}", given_up,
-                                               place_.rank, size, in_use);
+                                               info_.rank, size, in_use);
         store_->set(stranger, reason);  // the others can do without
         fail(reason);
     }
     if (presence_)
-        presence_->append_on_loss(fmt::format("{}{}", prefix, departures),
-                                  departure_line(place_.rank, Departure::died));
-    if (store_->add(arrivals, 1) == place_.world_size) store_->compare_set(verdict, "", complete);
+        presence_->append_on_loss(fmt::format("{}{}", prefix, departures), departure_line(info_.rank, Departure::died));
+    if (store_->add(arrivals, 1) == info_.world_size) store_->compare_set(verdict, "", complete);
     std::string found;
     try {
         const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
@@ -238,7 +237,7 @@ void Rendezvous::join(Milliseconds timeout) {
 void Rendezvous::give_up(Milliseconds timeout) {
     const std::string other = store_->try_get(stranger).value_or("");
     const std::string reason = fmt::format(
-        "{}of {} processes {} in {} ms; {}", given_up, place_.world_size, missing(), timeout.count(),
+        "{}of {} processes {} in {} ms; {}", given_up, info_.world_size, missing(), timeout.count(),
         other.empty() ? "are all running, and do they know the same address?" : other.substr(given_up.size()));
     // Who comes yet hears it, too.
     if (const std::string said = store_->compare_set(verdict, "", reason); said != complete) give_in(said);
@@ -247,9 +246,9 @@ void Rendezvous::give_up(Milliseconds timeout) {
 std::string Rendezvous::missing() const {
     // Asks for no more ranks than have come or are named: the world size may be a typing error.
     std::vector<int> names;
-    for (int rank = 0; rank < place_.world_size && names.size() < most_to_name; ++rank)
+    for (int rank = 0; rank < info_.world_size && names.size() < most_to_name; ++rank)
         if (!store_->try_get(key_of(rank))) names.push_back(rank);
-    const std::int64_t others = place_.world_size - store_->add(arrivals, 0) - std::ssize(names);
+    const std::int64_t others = info_.world_size - store_->add(arrivals, 0) - std::ssize(names);
     return fmt::format("{} {}{} {} not arrived", names.size() == 1 ? "rank" : "ranks", fmt::join(names, ", "),
                        names.size() == most_to_name && others > 0 ? fmt::format(" and {} more", others) : "",
                        names.size() == 1 ? "has" : "have");
@@ -266,7 +265,7 @@ void Rendezvous::give_in(const std::string& reason) const {
 
 void Rendezvous::fail(const std::string& reason) const {
     throw CommunicationError(
-        fmt::format("rendezvous: rank {}: {}", place_.rank, std::string_view(reason).substr(given_up.size())));
+        fmt::format("rendezvous: rank {}: {}", info_.rank, std::string_view(reason).substr(given_up.size())));
 }
 
 void Rendezvous::leave(Store& store, std::int64_t ranks, Milliseconds patience) const {
@@ -283,9 +282,9 @@ Rendezvous::~Rendezvous() {
     const Milliseconds patience = failed ? time_to_hear : time_to_leave;
     try {
         const std::unique_ptr<Store> store = store_->clone(patience);
-        note_departure(*store, place_.rank, failed ? Departure::failed : Departure::left);
+        note_departure(*store, info_.rank, failed ? Departure::failed : Departure::left);
         if (presence_) presence_->append_on_loss(fmt::format("{}{}", prefix, departures), "");
-        leave(*store, place_.world_size - (failed ? 1 : 0), patience);
+        leave(*store, info_.world_size - (failed ? 1 : 0), patience);
         if (failed && file_) file_->remove_file(patience);
     } catch (const std::exception&) {  // rank 0 has gone, or the file: nobody is left to tell
     }

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/parallel/comm/process_place.h"
+#include "lockstep/parallel/comm/rank_info.h"
 #include "lockstep/parallel/comm/store.h"
 
 namespace lockstep {
@@ -14,7 +14,7 @@ namespace lockstep {
 class JobFailure;
 
 struct RendezvousOptions {
-    /// "env://": as `process_place` says; "tcp://HOST:PORT" and "file:///PATH": rank and world size are given below, by
+    /// "env://": as `rank_info` says; "tcp://HOST:PORT" and "file:///PATH": rank and world size are given below, by
     /// "?rank=R&world_size=N" after it, or by the environment.
     std::string init_method = "env://";
     std::optional<int> rank = {}, world_size = {};
@@ -36,9 +36,9 @@ public:
     Rendezvous(const Rendezvous&) = delete;
     Rendezvous& operator=(const Rendezvous&) = delete;
 
-    const ProcessPlace& place() const { return place_; }
-    int rank() const { return place_.rank; }
-    int world_size() const { return place_.world_size; }
+    const RankInfo& info() const { return info_; }
+    int rank() const { return info_.rank; }
+    int world_size() const { return info_.world_size; }
     const std::shared_ptr<Store>& store() const { return store_; }
     /// For groups: where they say that the job cannot go on.
     const std::shared_ptr<JobFailure>& failure() const { return failure_; }
@@ -54,7 +54,7 @@ private:
     [[noreturn]] void fail(const std::string& reason) const;
     /// One of `ranks` that came goes. The last one removes the file; rank 0, which serves the store, waits for it.
     void leave(Store& store, std::int64_t ranks, Store::Milliseconds patience) const;
-    ProcessPlace place_;
+    RankInfo info_;
     std::shared_ptr<FileStore> file_;  ///< where the store is one: removed by the last rank
     std::unique_ptr<TcpStoreServer> server_;
     std::unique_ptr<TcpStore> presence_;  ///< a connection that the store's server sees end when this process dies

@@ -33,9 +33,9 @@ int InFlight::begin() {
 }
 
 void InFlight::end(int slot, const StepNumbers& numbers, std::shared_ptr<StepOutcome> outcome) {
-    Slot& place = slots_[static_cast<std::size_t>(slot)];
+    Slot& used = slots_[static_cast<std::size_t>(slot)];
     Stream& stream = parts_.topology.commit(0);
-    auto* report = static_cast<Report*>(place.report->data());
+    auto* report = static_cast<Report*>(used.report->data());
     stream.copy(&report->status, Device::host(), numbers.outcome ? numbers.outcome : parts_.memory.control(0).agreed(),
                 parts_.topology.devices[0], sizeof(StatusWord));
     if (numbers.loss)
@@ -43,10 +43,10 @@ void InFlight::end(int slot, const StepNumbers& numbers, std::shared_ptr<StepOut
                     size_of(numbers.loss_dtype));
     if (numbers.norm)
         stream.copy(&report->norm, Device::host(), numbers.norm, parts_.topology.devices[0], sizeof report->norm);
-    stream.record(place.done);
-    place.loss = std::move(outcome);
-    place.numbers = numbers;
-    place.busy = true;
+    stream.record(used.done);
+    used.loss = std::move(outcome);
+    used.numbers = numbers;
+    used.busy = true;
 }
 
 char* InFlight::staging(int slot, std::size_t bytes) {

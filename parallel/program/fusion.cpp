@@ -61,7 +61,7 @@ private:
         const auto maker = uses_.maker(operand);
         if (!maker || removed_[*maker] || !uses_.used_once(operand)) return std::nullopt;
         const Record& record = program_.records[*maker];
-        return record.out.size() == 1 && same_place(record.out[0], operand) ? maker : std::nullopt;
+        return record.out.size() == 1 && same_memory(record.out[0], operand) ? maker : std::nullopt;
     }
 
     /// Makes one record of `later` and the one that makes its first input, where a rule says what they are together.
@@ -82,7 +82,7 @@ private:
     bool stands_before(std::size_t index, const std::vector<Operand>& operands) const {
         const std::vector<Operand>& read = program_.records[index].in;
         return std::all_of(operands.begin(), operands.end(), [&](const Operand& operand) {
-            if (std::any_of(read.begin(), read.end(), [&](const Operand& in) { return same_place(in, operand); }))
+            if (std::any_of(read.begin(), read.end(), [&](const Operand& in) { return same_memory(in, operand); }))
                 return true;
             const auto made_by = uses_.maker(operand);
             return made_by && *made_by < index;

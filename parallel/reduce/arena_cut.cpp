@@ -52,7 +52,7 @@ ArenaCut::ArenaCut(std::shared_ptr<const ParameterStore> store, std::size_t buck
     for (std::size_t a = 0; a < fixed_.size(); ++a)
         for (const OwnedSlice& slice : slices(static_cast<int>(a)))
             state_elements_[static_cast<std::size_t>(slice.device)][a] =
-                slice.place + grains_in(slice.end - slice.begin) * grain;
+                slice.state_begin + grains_in(slice.end - slice.begin) * grain;
 }
 
 std::vector<Bucket> ArenaCut::buckets(const ParameterFilter& taken) const {
@@ -111,21 +111,21 @@ Bucket ArenaCut::slice(const Bucket& bucket, int device) const {
 std::vector<OwnedSlice> ArenaCut::slices(int arena) const {
     std::vector<OwnedSlice> result;
     for (int d = 0; d < updating_; ++d) {
-        std::int64_t place = 0;
+        std::int64_t state = 0;
         for (const Range bucket : fixed_[static_cast<std::size_t>(arena)]) {
             const std::int64_t begin = slice_begin(bucket, d);
             const std::int64_t end = slice_begin(bucket, d + 1);
-            result.push_back({d, begin, end, place});
-            place += grains_in(end - begin) * grain;
+            result.push_back({d, begin, end, state});
+            state += grains_in(end - begin) * grain;
         }
     }
     return result;
 }
 
-std::int64_t ArenaCut::place_of_state(const Bucket& part, int device) const {
+std::int64_t ArenaCut::state_begin(const Bucket& part, int device) const {
     for (const OwnedSlice& slice : slices(part.arena))
         if (slice.device == device && slice.begin <= part.begin && part.begin < slice.end)
-            return slice.place + part.begin - slice.begin;
+            return slice.state_begin + part.begin - slice.begin;
     return 0;  // an empty part
 }
 

@@ -30,7 +30,8 @@ using ParameterFilter = std::function<bool(ParameterId)>;
 struct OwnedSlice {
     int device = 0;
     std::int64_t begin = 0, end = 0;
-    std::int64_t place = 0;  ///< element of the device's state where `begin` lies: slices lie there one after another
+    std::int64_t state_begin =
+        0;  ///< element of the device's state where `begin` lies: slices lie there one after another
 };
 
 /// The cut depends on the layout of the arenas, the size of buckets and the number of updating devices alone, so that
@@ -62,7 +63,7 @@ public:
         return state_elements_[static_cast<std::size_t>(device)];
     }
     /// Where the state of the first element of `part`, which `device` updates, lies among them.
-    std::int64_t place_of_state(const Bucket& part, int device) const;
+    std::int64_t state_begin(const Bucket& part, int device) const;
     int updating() const { return updating_; }
     /// Bytes of the largest fixed bucket.
     std::size_t largest() const;

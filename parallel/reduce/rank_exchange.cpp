@@ -26,7 +26,7 @@ RankExchange::RankExchange(Emitter& emitter, Ranks& ranks, ReductionMemory& redu
       reduction_(reduction),
       after_commits_(after_commits),
       dtype_(emitter.memory().layout(bucket.arena).dtype),
-      hosts_(ranks.job()->place().hosts, emitter.topology().ranks) {
+      hosts_(ranks.job()->info().hosts, emitter.topology().ranks) {
     const int count = emitter.topology().ranks;
     for (int r = 0; r < count; ++r)
         parts_.push_back(static_cast<std::size_t>(ArenaCut::part(bucket, r, count).elements()) * size_of(dtype_));
@@ -54,7 +54,7 @@ std::vector<RankExchange::Sum> RankExchange::from_ranks(const Nodes& nodes, cons
 }
 
 std::vector<RankExchange::Sum> RankExchange::from_hosts(const Nodes& nodes, int present, const Own& own) {
-    const int host = hosts_.host_of(rank()), place = hosts_.place_of(rank());
+    const int host = hosts_.host_of(rank()), position = hosts_.position_of(rank());
     Nodes of_hosts;
     for (int h = 0; h < hosts_.hosts(); ++h) {
         ShardRange held{present, present};
@@ -69,7 +69,7 @@ std::vector<RankExchange::Sum> RankExchange::from_hosts(const Nodes& nodes, int 
 
     Sizes sent(parts_.size(), 0);
     for (int h = 0; h < hosts_.hosts(); ++h) {
-        const ShardRange ranks = share(host, place, h);
+        const ShardRange ranks = share(host, position, h);
         for (int r = ranks.first; r < ranks.last; ++r)
             sent[static_cast<std::size_t>(r)] = parts_[static_cast<std::size_t>(r)];
     }
@@ -83,7 +83,7 @@ std::vector<RankExchange::Sum> RankExchange::from_hosts(const Nodes& nodes, int 
         for (int h = 0; h < hosts_.hosts(); ++h) {
             const auto& of_host = of_hosts[static_cast<std::size_t>(h)];
             for (const int r : hosts_.ranks_on(h))
-                if (number < of_host.size() && share(h, hosts_.place_of(r), host).contains(rank())) {
+                if (number < of_host.size() && share(h, hosts_.position_of(r), host).contains(rank())) {
                     received[static_cast<std::size_t>(r)] = own_bytes();
                     senders.emplace_back(of_host[number], r);
                 }
@@ -99,20 +99,20 @@ std::vector<RankExchange::Sum> RankExchange::from_hosts(const Nodes& nodes, int 
 
 void RankExchange::sum_inside(const Nodes& nodes, const std::vector<ShardRange>& host_nodes, const Own& own,
                               std::size_t first) {
-    const int host = hosts_.host_of(rank()), place = hosts_.place_of(rank());
+    const int host = hosts_.host_of(rank()), position = hosts_.position_of(rank());
     const auto& neighbours = hosts_.ranks_on(host);
     const auto& own_nodes = nodes[static_cast<std::size_t>(rank())];
     std::size_t begin = 0;
     for (int to = 0; to < hosts_.hosts(); ++to) {
         const ShardRange target{hosts_.ranks_on(to).front(), hosts_.ranks_on(to).back() + 1};
-        const std::size_t bytes = bytes_of(share(host, place, to));
+        const std::size_t bytes = bytes_of(share(host, position, to));
         std::vector<Sum> sums;
         // As many on all hosts: everybody takes part in every exchange.
         for (std::size_t number = 0; number < most_of(nodes); ++number) {
             const bool sends = number < own_nodes.size();
             Sizes sent(parts_.size(), 0), received(parts_.size(), 0);
             for (const int r : neighbours) {
-                if (sends) sent[static_cast<std::size_t>(r)] = bytes_of(share(host, hosts_.place_of(r), to));
+                if (sends) sent[static_cast<std::size_t>(r)] = bytes_of(share(host, hosts_.position_of(r), to));
                 if (number < nodes[static_cast<std::size_t>(r)].size()) received[static_cast<std::size_t>(r)] = bytes;
             }
             const auto come = exchange(number, sends ? part_of(own(number), target) : MemoryRef(), sent, received);
@@ -179,9 +179,9 @@ void RankExchange::emit_gather(const MemoryRef& target) {
          .after_commits = after_commits_});
 }
 
-ShardRange RankExchange::share(int by, int place, int to) const {
+ShardRange RankExchange::share(int by, int position, int to) const {
     const auto count = [&](int host) { return static_cast<int>(hosts_.ranks_on(host).size()); };
-    const ShardRange run = run_of(place, count(by), count(to));
+    const ShardRange run = run_of(position, count(by), count(to));
     const int first = hosts_.ranks_on(to).front();
     return {first + run.first, first + run.last};
 }

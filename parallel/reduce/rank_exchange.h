@@ -49,8 +49,8 @@ private:
                                     const Sizes& received);
     void add_up(std::vector<Sum> sums, bool accumulate, const MemoryRef& out);
 
-    /// The ranks of host `to` whose parts are added up by the one at `place` among the ranks of host `by`.
-    ShardRange share(int by, int place, int to) const;
+    /// The ranks of host `to` whose parts are added up by the one at `position` among the ranks of host `by`.
+    ShardRange share(int by, int position, int to) const;
     std::size_t bytes_of(ShardRange ranks) const;
     int rank() const { return emitter_.topology().rank; }
     std::size_t own_bytes() const { return parts_[static_cast<std::size_t>(rank())]; }

@@ -13,9 +13,9 @@ void UpdateEmitter::emit_part(Emitter& emitter, int device, const Bucket& part) 
     const OptimizerState& state = reduction_.state(optimizer_, device);
     UpdateMemory memory{
         reduction_.gradients(device, part), reduction_.parameters(device, part), fixed(state.rows[arena]), {}};
-    const std::int64_t place = reduction_.cut().place_of_state(part, device);
+    const std::int64_t state_begin = reduction_.cut().state_begin(part, device);
     for (const auto& [name, elements] : state.elements)
-        memory.states.emplace(name, reduction_.elements(elements[arena], part, place));
+        memory.states.emplace(name, reduction_.elements(elements[arena], part, state_begin));
     emit_update(emitter, device, optimizer_, part, memory);
 }
 

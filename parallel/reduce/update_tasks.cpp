@@ -34,7 +34,7 @@ public:
 
     /// Bytes that everything between the records takes, wherever it is put.
     std::size_t plan() {
-        temporaries_.resize(static_cast<std::size_t>(trace_.places()));
+        temporaries_.resize(static_cast<std::size_t>(trace_.buffers()));
         for (std::size_t i = 0; i < records_.size(); ++i)
             for (const auto* side : {&records_[i].in, &records_[i].out})
                 for (const Operand& operand : *side) note_use(operand, static_cast<long>(i));
@@ -67,7 +67,7 @@ private:
     Trace trace_;
     DType dtype_;
     std::vector<Record> records_;
-    std::vector<MemoryRef> inputs_;           ///< by trace id: inputs are the first places of a trace
+    std::vector<MemoryRef> inputs_;           ///< by trace id: inputs are the first buffers of a trace
     std::vector<PlannedBuffer> temporaries_;  ///< likewise
 };
 

@@ -44,7 +44,7 @@ ShardMemory::ShardMemory(const Topology& topology, const EngineMemory& memory, c
 
 ShardMemory::Plan ShardMemory::plan(const ShardProgram& program, Device device, GradientPlan gradients) {
     const long end = static_cast<long>(program.records.size());
-    Lifetimes lifetimes(static_cast<std::size_t>(program.trace->places()));
+    Lifetimes lifetimes(static_cast<std::size_t>(program.trace->buffers()));
     std::size_t scratch_bytes = 0;
     for (std::size_t i = 0; i < program.records.size(); ++i) {
         const Record& record = program.records[i];

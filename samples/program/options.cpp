@@ -191,7 +191,7 @@ auto about_devices(const Body& body) {
 
 /// Before ranks meet, so that all of them say it.
 void require_a_device_each(const Options& options) {
-    const int ranks = options.world_size.value_or(lockstep::process_place().local_world_size);
+    const int ranks = options.world_size.value_or(lockstep::rank_info().local_world_size);
     about_devices([&] {
         if (const auto named = named_devices(options.devices); !named.empty()) require_as_many(named.size(), ranks);
     });
@@ -199,11 +199,11 @@ void require_a_device_each(const Options& options) {
 
 void warn_where_each_trains_alone() {
     try {
-        const lockstep::ProcessPlace place = lockstep::process_place();
-        if (place.rank == 0 && place.world_size > 1)
+        const lockstep::RankInfo info = lockstep::rank_info();
+        if (info.rank == 0 && info.world_size > 1)
             lockstep::warn(fmt::format("{} processes train each on its own; give --parallel ddp to train one model",
-                                       place.world_size));
-    } catch (const lockstep::InvalidArgument&) {  // half of a place says nothing of other processes
+                                       info.world_size));
+    } catch (const lockstep::InvalidArgument&) {  // half of a info says nothing of other processes
     }
 }
 

@@ -69,7 +69,7 @@ void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& when
 }
 
 bool nobody_launched(const RankFlags& flags) {
-    return !flags.rank && lockstep::process_place().launcher == lockstep::Launcher::none &&
+    return !flags.rank && lockstep::rank_info().launcher == lockstep::Launcher::none &&
            flags.init_method.find("rank=") == std::string::npos;
 }
 
@@ -102,7 +102,7 @@ std::shared_ptr<lockstep::ProcessGroup> join_ranks(const RankFlags& flags, const
         throw UsageError("--rank " + std::to_string(*flags.rank) + " of --world-size " +
                          std::to_string(*flags.world_size) + ": ranks count from 0");
     const std::chrono::seconds timeout(flags.timeout_seconds.value_or(usual_timeout.count()));
-    const int ranks_here = flags.world_size.value_or(lockstep::process_place().local_world_size);
+    const int ranks_here = flags.world_size.value_or(lockstep::rank_info().local_world_size);
     return std::make_shared<lockstep::ProcessGroup>(lockstep::ProcessGroupOptions{
         .backend = flags.backend.empty() ? usual_backend(devices, ranks_here) : flags.backend,
         .rendezvous =

@@ -67,8 +67,8 @@ TEST_CASE("what takes no part is in no bucket, and the others stay in theirs") {
             if (part.elements() == 0) continue;
             CHECK(part.begin >= part_of_whole.begin);
             CHECK(part.end <= part_of_whole.end);
-            CHECK(cut.place_of_state(part, device) ==
-                  cut.place_of_state(part_of_whole, device) + part.begin - part_of_whole.begin);
+            CHECK(cut.state_begin(part, device) ==
+                  cut.state_begin(part_of_whole, device) + part.begin - part_of_whole.begin);
         }
     }
 }
@@ -84,7 +84,8 @@ TEST_CASE("slices: every element has one device, and the state of a device lies 
         for (const OwnedSlice& slice : cut.slices(0)) {
             all += slice.end - slice.begin;
             for (std::int64_t i = slice.begin; i < slice.end; ++i)
-                ++used[static_cast<std::size_t>(slice.device)][static_cast<std::size_t>(slice.place + i - slice.begin)];
+                ++used[static_cast<std::size_t>(slice.device)]
+                      [static_cast<std::size_t>(slice.state_begin + i - slice.begin)];
         }
         for (const auto& of_device : used) CHECK(*std::max_element(of_device.begin(), of_device.end()) == 1);
         std::int64_t in_buckets = 0;

@@ -162,7 +162,7 @@ TEST_CASE("a trace takes records instead of executing them") {
     CHECK(product.out[0].meta.batch);
     CHECK(product.kernel != nullptr);
     CHECK(product.kernel->threads == 1);
-    CHECK(trace.places() == 3);
+    CHECK(trace.buffers() == 3);
 }
 
 TEST_CASE("reading a value inside a trace is an error that says so") {

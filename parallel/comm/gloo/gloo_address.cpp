@@ -29,13 +29,13 @@ std::string loopback_name() {
     return boot + " " + std::string(space.data(), static_cast<std::size_t>(length));
 }
 
-bool all_here(const TransportPlace& place, Deadline deadline) {
+bool all_here(const GroupInfo& info, Deadline deadline) {
     const std::string own = loopback_name();
     bool all = !own.empty();
-    place.store->set(fmt::format("loopback/{}", place.rank), own.empty() ? "unknown" : own);
-    for (int r = 0; r < place.size; ++r) {
+    info.store->set(fmt::format("loopback/{}", info.rank), own.empty() ? "unknown" : own);
+    for (int r = 0; r < info.size; ++r) {
         try {
-            all = entry_of(place, "loopback", r, deadline) == own && all;
+            all = entry_of(info, "loopback", r, deadline) == own && all;
         } catch (const CommunicationError& error) {
             throw TransportError(fmt::format("waited for rank {}: {}", r, error.what()));
         }
@@ -72,9 +72,9 @@ std::string host_name() {
 
 }  // namespace
 
-gloo::transport::tcp::attr gloo_address(const TransportPlace& place, Deadline deadline) {
+gloo::transport::tcp::attr gloo_address(const GroupInfo& info, Deadline deadline) {
     gloo::transport::tcp::attr result;
-    if (all_here(place, deadline)) {
+    if (all_here(info, deadline)) {
         result.hostname = "127.0.0.1";
         return result;
     }
@@ -84,7 +84,7 @@ gloo::transport::tcp::attr gloo_address(const TransportPlace& place, Deadline de
         result.iface = name;
         return result;
     }
-    for (const std::string& host : {place.master_addr, host_name()}) {
+    for (const std::string& host : {info.master_addr, host_name()}) {
         const std::string address = host.empty() ? std::string() : address_towards(host);
         if (address.empty() || is_loopback(address)) continue;
         result.hostname = address;

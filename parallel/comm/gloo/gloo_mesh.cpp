@@ -108,12 +108,12 @@ private:
     std::string peer_;  ///< Gloo asks for keys that end with the rank
 };
 
-GlooMesh::GlooMesh(const TransportPlace& place, GlooWatch& watch) : watch_(watch) {
+GlooMesh::GlooMesh(const GroupInfo& info, GlooWatch& watch) : watch_(watch) {
     const WithoutSigpipe guard;
-    const Deadline deadline = std::chrono::steady_clock::now() + place.timeout;
-    Setup setup(*place.store, deadline);
+    const Deadline deadline = std::chrono::steady_clock::now() + info.timeout;
+    Setup setup(*info.store, deadline);
     try {
-        const auto address = gloo::transport::tcp::CreateDeviceAttr(gloo_address(place, deadline));
+        const auto address = gloo::transport::tcp::CreateDeviceAttr(gloo_address(info, deadline));
         std::shared_ptr<Device> device;
         {
             sigset_t all, before;  // Gloo's thread, which is started here, handles nobody's signals
@@ -123,7 +123,7 @@ GlooMesh::GlooMesh(const TransportPlace& place, GlooWatch& watch) : watch_(watch
                 &before, [](sigset_t* mask) { pthread_sigmask(SIG_SETMASK, mask, nullptr); });
             device = std::make_shared<Device>(address, watch_);
         }
-        auto context = std::make_shared<gloo::rendezvous::Context>(place.rank, place.size);
+        auto context = std::make_shared<gloo::rendezvous::Context>(info.rank, info.size);
         // Of which Gloo gives every connection five.
         context->setTimeout(std::chrono::milliseconds(std::max(1, milliseconds_until(deadline) / 5)));
         std::shared_ptr<gloo::transport::Device> base = device;

@@ -31,7 +31,7 @@ private:
 class GlooMesh {
 public:
     /// Connects all ranks. Throws TransportError.
-    GlooMesh(const TransportPlace& place, GlooWatch& watch);
+    GlooMesh(const GroupInfo& info, GlooWatch& watch);
 
     const std::shared_ptr<gloo::rendezvous::Context>& context() const { return context_; }
     std::unique_ptr<GlooBuffer> buffer(void* data, std::size_t bytes) const;

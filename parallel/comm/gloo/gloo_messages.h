@@ -21,7 +21,7 @@ namespace lockstep {
 /// Not for several threads at once.
 class GlooMessages : public std::enable_shared_from_this<GlooMessages> {
 public:
-    GlooMessages(const TransportPlace& place, GlooWatch& watch);
+    GlooMessages(const GroupInfo& info, GlooWatch& watch);
 
     /// Who sends what: messages of the user and parts of collectives are kept apart.
     struct Label {

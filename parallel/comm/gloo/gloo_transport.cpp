@@ -18,8 +18,8 @@ namespace {
 
 class GlooTransport final : public MessageCollectives, private GlooWatch {
 public:
-    explicit GlooTransport(const TransportPlace& place)
-        : MessageCollectives(place.rank, place.size, 0), messages_(std::make_shared<GlooMessages>(place, watch())) {}
+    explicit GlooTransport(const GroupInfo& info)
+        : MessageCollectives(info.rank, info.size, 0), messages_(std::make_shared<GlooMessages>(info, watch())) {}
 
     ~GlooTransport() override {
         try {
@@ -100,8 +100,8 @@ private:
 
 TransportBackend gloo_backend() {
     return {.name = "gloo",
-            .make = [](const TransportPlace& place) -> std::unique_ptr<Transport> {
-                return std::make_unique<GlooTransport>(place);
+            .make = [](const GroupInfo& info) -> std::unique_ptr<Transport> {
+                return std::make_unique<GlooTransport>(info);
             },
             .how_to_build = "install libgloo-dev and configure again"};
 }

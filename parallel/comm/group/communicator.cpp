@@ -45,10 +45,10 @@ bool none_is_empty(std::span<const std::size_t> parts) {
 }
 
 /// Of the ranks of a group, in the job.
-std::vector<int> job_ranks(const Communicator::Place& place) {
-    std::vector<int> ranks = place.global_ranks;
+std::vector<int> job_ranks(const Communicator::Info& info) {
+    std::vector<int> ranks = info.global_ranks;
     if (ranks.empty()) {
-        ranks.resize(static_cast<std::size_t>(place.size));
+        ranks.resize(static_cast<std::size_t>(info.size));
         std::iota(ranks.begin(), ranks.end(), 0);
     }
     return ranks;
@@ -68,49 +68,48 @@ void require_usable(std::string_view backend) {
                                           find_backend(backend).make ? ";" : ", or"));
 }
 
-Communicator::Communicator(const Place& place, std::string_view backend)
-    : place_(place), backend_(backend), compares_(compares_calls()) {
+Communicator::Communicator(const Info& info, std::string_view backend)
+    : info_(info), backend_(backend), compares_(compares_calls()) {
     require_usable(backend);
     const TransportBackend& found = find_backend(backend);
     backend_makes_on_ = found.make_on != nullptr;
-    if (place_.rank < 0 || place_.rank >= place_.size)
-        throw InvalidArgument(fmt::format("group {}: rank {} of {} ranks; ranks go from 0 to {}", place_.name,
-                                          place_.rank, place_.size, place_.size - 1));
-    if (place_.size > 1) connect(fmt::format("group/{}/", place_.name), found.make);
+    if (info_.rank < 0 || info_.rank >= info_.size)
+        throw InvalidArgument(fmt::format("group {}: rank {} of {} ranks; ranks go from 0 to {}", info_.name,
+                                          info_.rank, info_.size, info_.size - 1));
+    if (info_.size > 1) connect(fmt::format("group/{}/", info_.name), found.make);
 }
 
-Communicator::Communicator(const Place& place, std::string backend, const MakeTransport& make)
-    : place_(place), backend_(std::move(backend)), compares_(compares_calls()) {
-    connect(fmt::format("group/{}/gpu/", place_.name), make);
+Communicator::Communicator(const Info& info, std::string backend, const MakeTransport& make)
+    : info_(info), backend_(std::move(backend)), compares_(compares_calls()) {
+    connect(fmt::format("group/{}/gpu/", info_.name), make);
 }
 
 void Communicator::connect(const std::string& prefix, const MakeTransport& make) {
-    const auto store = std::make_shared<PrefixStore>(prefix, place_.store);
+    const auto store = std::make_shared<PrefixStore>(prefix, info_.store);
     const auto give_up = [&](const std::string& reason) {
         note_failure(FailureCause::others);
-        place_.failure->note();
+        info_.failure->note();
         const std::string missing = board_ ? board_->unconnected() : std::string();
-        throw CommunicationError(fmt::format("rank {} of {}: setting up group {} ({}): {}{}{}", place_.rank,
-                                             place_.size, place_.name, backend_, reason, missing.empty() ? "" : "; ",
-                                             missing));
+        throw CommunicationError(fmt::format("rank {} of {}: setting up group {} ({}): {}{}{}", info_.rank, info_.size,
+                                             info_.name, backend_, reason, missing.empty() ? "" : "; ", missing));
     };
     const auto gone = [&](int rank) {
-        const std::string lines = place_.store->try_get(departures).value_or("");
-        const auto how = departure_of(lines, job_ranks(place_)[static_cast<std::size_t>(rank)]);
+        const std::string lines = info_.store->try_get(departures).value_or("");
+        const auto how = departure_of(lines, job_ranks(info_)[static_cast<std::size_t>(rank)]);
         return how ? fmt::format("rank {} has {}", rank, name_of(*how)) : std::string();
     };
-    TransportPlace where{.rank = place_.rank,
-                         .size = place_.size,
-                         .store = store,
-                         .timeout = place_.timeout,
-                         .global_ranks = place_.global_ranks,
-                         .master_addr = place_.master_addr,
-                         .gone = gone};
+    GroupInfo where{.rank = info_.rank,
+                    .size = info_.size,
+                    .store = store,
+                    .timeout = info_.timeout,
+                    .global_ranks = info_.global_ranks,
+                    .master_addr = info_.master_addr,
+                    .gone = gone};
     try {
-        board_ = std::make_unique<ProgressBoard>(*place_.store, prefix, place_.rank, job_ranks(place_),
+        board_ = std::make_unique<ProgressBoard>(*info_.store, prefix, info_.rank, job_ranks(info_),
                                                  [this](const std::string& reason) { abort(reason); });
-        if (place_.hosts.empty()) place_.hosts = find_hosts(where, Clock::now() + place_.timeout);
-        where.hosts = place_.hosts;
+        if (info_.hosts.empty()) info_.hosts = find_hosts(where, Clock::now() + info_.timeout);
+        where.hosts = info_.hosts;
         transport_ = make(where);
         board_->note_connected();
     } catch (const TransportError& error) {
@@ -121,20 +120,20 @@ void Communicator::connect(const std::string& prefix, const MakeTransport& make)
 }
 
 Communicator::~Communicator() {
-    if (transport_) transport_->patience = place_.failure->patience(transport_->patience);
+    if (transport_) transport_->patience = info_.failure->patience(transport_->patience);
 }
 
 std::unique_ptr<Communicator> Communicator::duplicate(std::string_view purpose) const {
-    Place place = place_;
-    place.name = fmt::format("{}/{}{}", place_.name, purpose, duplicates_++);
-    return std::make_unique<Communicator>(place, backend_);
+    Info info = info_;
+    info.name = fmt::format("{}/{}{}", info_.name, purpose, duplicates_++);
+    return std::make_unique<Communicator>(info, backend_);
 }
 
 std::shared_ptr<Communicator> Communicator::on(Device gpu, Stream* stream) const {
     if (!has_gpu_memory() || gpu.kind() != DeviceKind::cuda) return nullptr;
     return std::shared_ptr<Communicator>(
-        new Communicator(place_, backend_, [&, make = find_backend(backend_).make_on](const TransportPlace& place) {
-            return make(place, gpu, stream, transport_);
+        new Communicator(info_, backend_, [&, make = find_backend(backend_).make_on](const GroupInfo& info) {
+            return make(info, gpu, stream, transport_);
         }));
 }
 
@@ -145,14 +144,14 @@ void Communicator::check() {
 
 void Communicator::fail(std::string_view name, std::uint64_t number, std::uint64_t bytes, const std::string& reason) {
     note_failure(FailureCause::others);
-    place_.failure->note();
+    info_.failure->note();
     if (board_ && !failed_) board_->note_cause(reason);
     // Others that wait for this rank learn of it now, not at their deadlines.
-    abort(fmt::format("rank {} gave up: {}", place_.rank, reason));
+    abort(fmt::format("rank {} gave up: {}", info_.rank, reason));
     // Once is enough: what is called after a failure fails at once.
     const std::string missing = number > 0 && !failed_ ? board_->missing(name, number) : std::string();
     failed_ = true;
-    throw CommunicationError(fmt::format("rank {} of {}: {}{} ({} bytes, {}): {}{}{}", place_.rank, place_.size, name,
+    throw CommunicationError(fmt::format("rank {} of {}: {}{} ({} bytes, {}): {}{}{}", info_.rank, info_.size, name,
                                          number > 0 ? fmt::format(" number {}", number) : std::string(), bytes,
                                          backend_, reason, missing.empty() ? "" : "; ", missing));
 }
@@ -162,10 +161,10 @@ void Communicator::perform(CollectiveCall call, Body&& body) {
     const std::uint64_t number = ++sequence_;
     if (!transport_) return;
     call.on_gpu = on_gpu();
-    const Deadline deadline = Clock::now() + place_.timeout;
+    const Deadline deadline = Clock::now() + info_.timeout;
     board_->begin(call.name, number);
     try {
-        if (compares_) compare_calls(transport_->on_host(), place_.rank, place_.size, call, deadline);
+        if (compares_) compare_calls(transport_->on_host(), info_.rank, info_.size, call, deadline);
         body(deadline);
     } catch (const TransportError& error) {
         board_->end();
@@ -178,22 +177,21 @@ void Communicator::perform(CollectiveCall call, Body&& body) {
 }
 
 void Communicator::require_root(std::string_view name, int root) const {
-    if (root < 0 || root >= place_.size)
-        throw InvalidArgument(fmt::format("{}: root {} in a group of {}; ranks go from 0 to {}", name, root,
-                                          place_.size, place_.size - 1));
+    if (root < 0 || root >= info_.size)
+        throw InvalidArgument(
+            fmt::format("{}: root {} in a group of {}; ranks go from 0 to {}", name, root, info_.size, info_.size - 1));
 }
 
 void Communicator::require_peer(std::string_view name, int peer) const {
-    if (peer < 0 || peer >= place_.size || peer == place_.rank)
+    if (peer < 0 || peer >= info_.size || peer == info_.rank)
         throw InvalidArgument(
             fmt::format("{}: rank {} talks to rank {} in a group of {}; give another rank of the group", name,
-                        place_.rank, peer, place_.size));
+                        info_.rank, peer, info_.size));
 }
 
 void Communicator::require_parts(std::string_view name, std::size_t parts) const {
-    if (parts != static_cast<std::size_t>(place_.size))
-        throw InvalidArgument(
-            fmt::format("{}: {} parts in a group of {}; give one per rank", name, parts, place_.size));
+    if (parts != static_cast<std::size_t>(info_.size))
+        throw InvalidArgument(fmt::format("{}: {} parts in a group of {}; give one per rank", name, parts, info_.size));
 }
 
 void Communicator::barrier() {
@@ -252,7 +250,7 @@ void Communicator::all_to_all(const void* in, std::span<const std::size_t> sent,
              .uneven = true,
              .hears_all = none_is_empty(received)},
             [&](Deadline d) {
-                if (compares_) compare_parts(transport_->on_host(), place_.rank, sent, received, d);
+                if (compares_) compare_parts(transport_->on_host(), info_.rank, sent, received, d);
                 transport_->all_to_all(in, sent, out, received, d);
             });
 }
@@ -271,7 +269,7 @@ void Communicator::all_reduce(void* data, std::size_t count, DType dtype, Reduce
              .op = static_cast<int>(op),
              .hears_all = count > 0},
             [&](Deadline d) { transport_->all_reduce(data, count, dtype, mean ? ReduceOp::sum : op, d); });
-    if (mean) divide_elements(dtype, data, count, place_.size);
+    if (mean) divide_elements(dtype, data, count, info_.size);
 }
 
 void Communicator::reduce(void* data, std::size_t count, DType dtype, ReduceOp op, int root) {
@@ -283,7 +281,7 @@ void Communicator::reduce(void* data, std::size_t count, DType dtype, ReduceOp o
              .dtype = static_cast<int>(dtype),
              .op = static_cast<int>(op)},
             [&](Deadline d) { transport_->reduce(data, count, dtype, mean ? ReduceOp::sum : op, root, d); });
-    if (mean && place_.rank == root) divide_elements(dtype, data, count, place_.size);
+    if (mean && info_.rank == root) divide_elements(dtype, data, count, info_.size);
 }
 
 void Communicator::reduce_scatter(const void* in, void* out, std::span<const std::size_t> counts, DType dtype,
@@ -296,9 +294,9 @@ void Communicator::reduce_scatter(const void* in, void* out, std::span<const std
              .dtype = static_cast<int>(dtype),
              .op = static_cast<int>(op),
              .layout = layout_of(counts),
-             .hears_all = counts[static_cast<std::size_t>(place_.rank)] > 0},
+             .hears_all = counts[static_cast<std::size_t>(info_.rank)] > 0},
             [&](Deadline d) { transport_->reduce_scatter(in, out, counts, dtype, mean ? ReduceOp::sum : op, d); });
-    if (mean) divide_elements(dtype, out, counts[static_cast<std::size_t>(place_.rank)], place_.size);
+    if (mean) divide_elements(dtype, out, counts[static_cast<std::size_t>(info_.rank)], info_.size);
 }
 
 void Communicator::monitored_barrier(std::chrono::milliseconds timeout) {
@@ -307,7 +305,7 @@ void Communicator::monitored_barrier(std::chrono::milliseconds timeout) {
     constexpr std::uint32_t arrive = 0xffffff01, leave = 0xffffff02;  // apart from the tags of users
     // Rank 0 knows who is missing and tells it first.
     constexpr std::chrono::milliseconds ahead(500);
-    const Deadline deadline = Clock::now() + timeout + (place_.rank == 0 ? std::chrono::milliseconds(0) : ahead);
+    const Deadline deadline = Clock::now() + timeout + (info_.rank == 0 ? std::chrono::milliseconds(0) : ahead);
     char token = 0;
     std::vector<int> missing;
     const auto arrived = [&](Message& message) {
@@ -319,13 +317,13 @@ void Communicator::monitored_barrier(std::chrono::milliseconds timeout) {
         return true;
     };
     try {
-        if (place_.rank > 0) {
+        if (info_.rank > 0) {
             const auto here = transport_->send(&token, 1, 0, arrive);
             if (!arrived(*here) || !arrived(*transport_->receive(&token, 1, 0, leave))) missing.push_back(0);
         } else {
-            for (int rank = 1; rank < place_.size; ++rank)
+            for (int rank = 1; rank < info_.size; ++rank)
                 if (!arrived(*transport_->receive(&token, 1, rank, arrive))) missing.push_back(rank);
-            for (int rank = 1; missing.empty() && rank < place_.size; ++rank)
+            for (int rank = 1; missing.empty() && rank < info_.size; ++rank)
                 if (!arrived(*transport_->send(&token, 1, rank, leave))) missing.push_back(rank);
         }
     } catch (const TransportError& error) {
@@ -369,7 +367,7 @@ void Communicator::give_up(std::string_view what, std::size_t bytes, const std::
 
 void Communicator::abort(const std::string& reason) noexcept {
     if (!transport_) return;
-    place_.failure->note();
+    info_.failure->note();
     board_->note_cause(reason);
     transport_->abort(reason);
 }

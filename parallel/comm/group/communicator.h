@@ -30,26 +30,26 @@ struct CollectiveCall;
 /// are about to do first, and say so when it differs.
 class Communicator {
 public:
-    struct Place {
+    struct Info {
         std::string name;  ///< of the group, unique in the job: "world"
         int rank = 0, size = 1;
         std::shared_ptr<Store> store;  ///< of the job; may be null where size is 1
         std::chrono::milliseconds timeout = Store::default_timeout;
         std::vector<int> global_ranks;  ///< of the ranks of this group, in order
         std::string master_addr;        ///< of the job's rank 0; may be empty
-        std::vector<int> hosts;         ///< see TransportPlace; empty: the ranks find out
+        std::vector<int> hosts;         ///< see GroupInfo; empty: the ranks find out
         std::shared_ptr<JobFailure> failure = std::make_shared<JobFailure>();  ///< of the job
     };
     /// Collective: connects the ranks of the group. Throws InvalidArgument for a backend that is not there, saying how
     /// to build it, and CommunicationError.
-    Communicator(const Place& place, std::string_view backend);
+    Communicator(const Info& info, std::string_view backend);
     ~Communicator();
     Communicator(const Communicator&) = delete;
     Communicator& operator=(const Communicator&) = delete;
 
-    const Place& place() const { return place_; }
-    int rank() const { return place_.rank; }
-    int size() const { return place_.size; }
+    const Info& info() const { return info_; }
+    int rank() const { return info_.rank; }
+    int size() const { return info_.size; }
     std::string_view backend() const { return backend_; }
     /// Collectives begun so far.
     std::uint64_t sequence() const { return sequence_; }
@@ -96,8 +96,8 @@ public:
     void abort(const std::string& reason) noexcept;
 
 private:
-    using MakeTransport = std::function<std::shared_ptr<Transport>(const TransportPlace&)>;
-    Communicator(const Place& place, std::string backend, const MakeTransport& make);
+    using MakeTransport = std::function<std::shared_ptr<Transport>(const GroupInfo&)>;
+    Communicator(const Info& info, std::string backend, const MakeTransport& make);
     void connect(const std::string& prefix, const MakeTransport& make);
     bool on_gpu() const { return transport_ && !transport_->device().is_host(); }
     /// Whether `op` is a mean, which the transport knows as a sum. Throws InvalidArgument for booleans.
@@ -110,7 +110,7 @@ private:
     void require_peer(std::string_view name, int peer) const;
     void require_parts(std::string_view name, std::size_t parts) const;
 
-    Place place_;
+    Info info_;
     std::string backend_;
     bool compares_ = false, failed_ = false, backend_makes_on_ = false;
     std::shared_ptr<Transport> transport_;  ///< null where size is 1

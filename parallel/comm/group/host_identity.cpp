@@ -47,34 +47,34 @@ std::string process_space() {
     return boot + "/" + std::string(space.data(), static_cast<std::size_t>(length));
 }
 
-std::string entry_of(const TransportPlace& place, std::string_view key, int peer, Deadline deadline) {
+std::string entry_of(const GroupInfo& info, std::string_view key, int peer, Deadline deadline) {
     const std::string name = fmt::format("{}/{}", key, peer);
     constexpr milliseconds longest(20);
     for (auto pause = milliseconds(1);; pause = std::min(2 * pause, longest)) {
         // In this order: what it has said before it went counts.
-        const std::string gone = pause == longest && place.gone ? place.gone(place.called(peer)) : std::string();
-        if (std::optional<std::string> text = place.store->try_get(name)) return std::move(*text);
+        const std::string gone = pause == longest && info.gone ? info.gone(info.called(peer)) : std::string();
+        if (std::optional<std::string> text = info.store->try_get(name)) return std::move(*text);
         if (!gone.empty()) throw TransportError(gone);
         if (std::chrono::steady_clock::now() >= deadline)
-            throw TransportError(fmt::format("rank {} has not come within {} ms; was it started?", place.called(peer),
-                                             place.timeout.count()));
+            throw TransportError(fmt::format("rank {} has not come within {} ms; was it started?", info.called(peer),
+                                             info.timeout.count()));
         std::this_thread::sleep_for(pause);
     }
 }
 
-std::vector<std::string> introduce(const TransportPlace& place, std::string_view key, const std::string& own,
+std::vector<std::string> introduce(const GroupInfo& info, std::string_view key, const std::string& own,
                                    Deadline deadline) {
-    place.store->set(fmt::format("{}/{}", key, place.rank), own);
+    info.store->set(fmt::format("{}/{}", key, info.rank), own);
     std::vector<std::string> all;
-    for (int peer = 0; peer < place.size; ++peer)
-        all.push_back(peer == place.rank ? own : entry_of(place, key, peer, deadline));
+    for (int peer = 0; peer < info.size; ++peer)
+        all.push_back(peer == info.rank ? own : entry_of(info, key, peer, deadline));
     return all;
 }
 
-std::vector<int> find_hosts(const TransportPlace& place, Deadline deadline) {
+std::vector<int> find_hosts(const GroupInfo& info, Deadline deadline) {
     std::map<std::string, int> numbers;
     std::vector<int> hosts;
-    for (const std::string& identity : introduce(place, "host", host_identity(place.rank), deadline))
+    for (const std::string& identity : introduce(info, "host", host_identity(info.rank), deadline))
         hosts.push_back(numbers.emplace(identity, static_cast<int>(numbers.size())).first->second);
     return hosts;
 }
@@ -84,7 +84,7 @@ HostLayout::HostLayout(const std::vector<int>& hosts, int size)
     for (std::size_t rank = 0; rank < host_.size(); ++rank) {
         const auto host = static_cast<std::size_t>(host_[rank]);
         if (ranks_.size() <= host) ranks_.resize(host + 1);
-        place_.push_back(static_cast<int>(ranks_[host].size()));
+        info_.push_back(static_cast<int>(ranks_[host].size()));
         ranks_[host].push_back(static_cast<int>(rank));
         in_order_ = in_order_ && (rank == 0 || host_[rank - 1] <= host_[rank]);
     }

@@ -17,16 +17,16 @@ std::string line_of_proc(const std::string& file);
 
 /// What `peer` says in the group's store under `key`. Waits for it. Throws TransportError when it has not come by
 /// `deadline` or has gone, and what the store throws.
-std::string entry_of(const TransportPlace& place, std::string_view key, int peer, Deadline deadline);
+std::string entry_of(const GroupInfo& info, std::string_view key, int peer, Deadline deadline);
 
-/// Every rank of `place` says something about itself in its store, under `key`; returns what all say, in order of
+/// Every rank of `info` says something about itself in its store, under `key`; returns what all say, in order of
 /// ranks. Throws as `entry_of`.
-std::vector<std::string> introduce(const TransportPlace& place, std::string_view key, const std::string& own,
+std::vector<std::string> introduce(const GroupInfo& info, std::string_view key, const std::string& own,
                                    Deadline deadline);
 
 /// The host of each rank, numbered from 0 in order of ranks. On one host are ranks that share a process space and have
-/// the same LOCKSTEP_HOST_ID, if any. All ranks of `place` have to call it. Throws as `introduce`.
-std::vector<int> find_hosts(const TransportPlace& place, Deadline deadline);
+/// the same LOCKSTEP_HOST_ID, if any. All ranks of `info` have to call it. Throws as `introduce`.
+std::vector<int> find_hosts(const GroupInfo& info, Deadline deadline);
 
 /// Who is where in a group.
 class HostLayout {
@@ -38,14 +38,14 @@ public:
     int host_of(int rank) const { return host_[static_cast<std::size_t>(rank)]; }
     const std::vector<int>& ranks_on(int host) const { return ranks_[static_cast<std::size_t>(host)]; }
     /// Among the ranks of its host.
-    int place_of(int rank) const { return place_[static_cast<std::size_t>(rank)]; }
+    int position_of(int rank) const { return info_[static_cast<std::size_t>(rank)]; }
     /// Whether the ranks of every host follow each other, host by host.
     bool in_order() const { return in_order_; }
     /// Whether all hosts have as many ranks.
     bool even() const;
 
 private:
-    std::vector<int> host_, place_;
+    std::vector<int> host_, info_;
     std::vector<std::vector<int>> ranks_;
     bool in_order_ = true;
 };

@@ -83,17 +83,17 @@ void MessageCollectives::barrier(Deadline deadline) {
 /// Down a binomial tree whose root is `root`.
 void MessageCollectives::broadcast(void* data, std::size_t bytes, int root, Deadline deadline) {
     const std::uint32_t call = next_call();
-    const int place = (rank_ - root + size_) % size_;
+    const int position = (rank_ - root + size_) % size_;
     const auto rank_at = [&](int other) { return (other + root) % size_; };
     int reach = 1;  // as far as the subtree of this rank goes
-    while (reach < size_ && (place & reach) == 0) reach *= 2;
+    while (reach < size_ && (position & reach) == 0) reach *= 2;
     Parts parts;
-    if (place != 0) {
-        add_receive(parts, data, bytes, rank_at(place - reach), call);
+    if (position != 0) {
+        add_receive(parts, data, bytes, rank_at(position - reach), call);
         finish(parts, deadline);
     }
     for (int step = reach / 2; step > 0; step /= 2)
-        if (place + step < size_) add_send(parts, data, bytes, rank_at(place + step), call);
+        if (position + step < size_) add_send(parts, data, bytes, rank_at(position + step), call);
     finish(parts, deadline);
 }
 

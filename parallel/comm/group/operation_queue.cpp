@@ -60,9 +60,9 @@ std::byte* OperationQueue::begin(TensorRange& range, std::optional<Device> gpu) 
 void OperationQueue::make(Collective& call) {
     const std::optional<Device> gpu = gpu_of(call);
     Communicator& communicator = gpu ? communicator_on(*gpu) : *communicator_;
-    const auto place = [&](const TensorRange& range) { return gpu || call.reduces ? gpu : stays_on(range); };
-    const std::byte* in = begin(call.in, place(call.in));
-    std::byte* out = begin(call.out, place(call.out));
+    const auto side = [&](const TensorRange& range) { return gpu || call.reduces ? gpu : stays_on(range); };
+    const std::byte* in = begin(call.in, side(call.in));
+    std::byte* out = begin(call.out, side(call.out));
     call.make(communicator, in, out);
     call.out.end();
 }
@@ -123,7 +123,7 @@ std::shared_ptr<WorkState> OperationQueue::start(Collective call) {
 
 std::shared_ptr<WorkState> OperationQueue::post(Transfer transfer) {
     auto state = std::make_shared<WorkState>();
-    const Deadline deadline = Clock::now() + communicator_->place().timeout;
+    const Deadline deadline = Clock::now() + communicator_->info().timeout;
     posted_.push_back({std::move(transfer), state, deadline});
     ++under_way_;
     return state;
@@ -268,7 +268,7 @@ std::optional<int> OperationQueue::move(Moving& one) {
     if (!communicator_->advance(*one.message, transfer.name(), bytes)) {
         if (Clock::now() < one.deadline) return std::nullopt;
         communicator_->give_up(transfer.name(), bytes,
-                               fmt::format("it was not done within {} ms", communicator_->place().timeout.count()));
+                               fmt::format("it was not done within {} ms", communicator_->info().timeout.count()));
     }
     transfer.range.end();
     return transfer.sends ? -1 : one.message->source();

@@ -105,7 +105,7 @@ public:
 };
 
 /// Who makes up a group. `store` is the group's own (a PrefixStore) and outlives the transport.
-struct TransportPlace {
+struct GroupInfo {
     int rank = 0, size = 1;
     std::shared_ptr<Store> store;
     std::chrono::milliseconds timeout{};  ///< of operations, and for setting up
@@ -127,15 +127,15 @@ struct TransportPlace {
 /// A backend that this build knows by name.
 struct TransportBackend {
     std::string_view name;
-    /// Collective over the ranks of `place`, size 2 or more. Null where its library was not there when this was built.
-    std::unique_ptr<Transport> (*make)(const TransportPlace& place) = nullptr;
+    /// Collective over the ranks of `info`, size 2 or more. Null where its library was not there when this was built.
+    std::unique_ptr<Transport> (*make)(const GroupInfo& info) = nullptr;
     std::string_view how_to_build;  ///< "install libgloo-dev and configure again"
     /// Why it cannot be used on this machine; empty where it can. Null: it can everywhere.
     std::string (*unusable)() = nullptr;
     /// For memory of a GPU, beside a transport that `make` has made for the same ranks. Collectives are enqueued on
     /// `stream`, of `device`, in the order of the calls, and `failure` tells whether they can still be trusted; where
     /// it is null they are done when they return. Null for backends that know host memory alone.
-    std::unique_ptr<Transport> (*make_on)(const TransportPlace& place, Device device, Stream* stream,
+    std::unique_ptr<Transport> (*make_on)(const GroupInfo& info, Device device, Stream* stream,
                                           std::shared_ptr<Transport> host) = nullptr;
 };
 

@@ -45,7 +45,7 @@ public:
         from_ = from;
         const bool here = messages_->here(from);
         Transport& level = here ? *messages_->inside_ : *messages_->between_;
-        message_ = level.receive(data_, bytes_, here ? messages_->layout_.place_of(from) : from, tag_);
+        message_ = level.receive(data_, bytes_, here ? messages_->layout_.position_of(from) : from, tag_);
     }
     bool advance() override {
         return done_ = done_ || messages_->guarded([&] {
@@ -65,21 +65,21 @@ private:
     bool done_ = false;
 };
 
-HostMessages::HostMessages(const TransportPlace& place, const HostLayout& layout)
-    : rank_(place.rank), layout_(layout), store_(place.store->clone(time_to_answer, time_to_connect)) {
-    const Deadline deadline = std::chrono::steady_clock::now() + place.timeout;
+HostMessages::HostMessages(const GroupInfo& info, const HostLayout& layout)
+    : rank_(info.rank), layout_(layout), store_(info.store->clone(time_to_answer, time_to_connect)) {
+    const Deadline deadline = std::chrono::steady_clock::now() + info.timeout;
     const int host = layout_.host_of(rank_);
-    TransportPlace part = place;
+    GroupInfo part = info;
     part.hosts.clear();
     part.names = layout_.ranks_on(host);
-    part.rank = layout_.place_of(rank_);
+    part.rank = layout_.position_of(rank_);
     part.size = static_cast<int>(part.names.size());
     part.global_ranks.clear();
-    part.store = std::make_shared<PrefixStore>(fmt::format("host{}/", host), place.store);
+    part.store = std::make_shared<PrefixStore>(fmt::format("host{}/", host), info.store);
     if (part.size > 1) inside_ = shm_backend().make(part);
-    TransportPlace all = place;
+    GroupInfo all = info;
     all.hosts.clear();
-    all.store = std::make_shared<PrefixStore>("between/", place.store);
+    all.store = std::make_shared<PrefixStore>("between/", info.store);
     all.timeout = std::chrono::milliseconds(std::max(1, milliseconds_until(deadline)));
     between_ = gloo_backend().make(all);
 }
@@ -90,7 +90,7 @@ void HostMessages::set_meanwhile(const std::function<void()>& function) {
 
 std::unique_ptr<Message> HostMessages::send(const void* data, std::size_t bytes, int to, std::uint32_t tag) {
     return guarded([&] {
-        return std::make_unique<Sending>(*this, here(to) ? inside_->send(data, bytes, layout_.place_of(to), tag)
+        return std::make_unique<Sending>(*this, here(to) ? inside_->send(data, bytes, layout_.position_of(to), tag)
                                                          : between_->send(data, bytes, to, tag));
     });
 }

@@ -18,8 +18,8 @@ namespace lockstep {
 /// `end` and `failure` may be called from any thread; the rest from one at a time. Everything throws TransportError.
 class HostMessages : public std::enable_shared_from_this<HostMessages> {
 public:
-    /// `place.hosts` says who is where.
-    HostMessages(const TransportPlace& place, const HostLayout& layout);
+    /// `info.hosts` says who is where.
+    HostMessages(const GroupInfo& info, const HostLayout& layout);
 
     std::unique_ptr<Message> send(const void* data, std::size_t bytes, int to, std::uint32_t tag);
     std::unique_ptr<Message> receive(void* data, std::size_t bytes, int from, std::uint32_t tag);
@@ -58,8 +58,8 @@ private:
     }
     void require_alive() const;
     bool here(int rank) const { return inside_ && layout_.host_of(rank) == layout_.host_of(rank_); }
-    int rank_inside(int place) const {
-        return layout_.ranks_on(layout_.host_of(rank_))[static_cast<std::size_t>(place)];
+    int rank_inside(int position) const {
+        return layout_.ranks_on(layout_.host_of(rank_))[static_cast<std::size_t>(position)];
     }
     /// As Transport::announced, on both levels.
     int sender(std::uint32_t tag);

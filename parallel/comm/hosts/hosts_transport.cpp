@@ -27,18 +27,18 @@ public:
         };
     }
 
-    /// On every host the rank at `place` speaks.
-    void begin(std::uint32_t call, int place) {
+    /// On every host the rank at `position` speaks.
+    void begin(std::uint32_t call, int position) {
         tag_ = speakers_parts + call % tags;
         for (int host = 0; host < size_; ++host)
-            ranks_[static_cast<std::size_t>(host)] = all_.layout_.ranks_on(host)[static_cast<std::size_t>(place)];
+            ranks_[static_cast<std::size_t>(host)] = all_.layout_.ranks_on(host)[static_cast<std::size_t>(position)];
     }
     void let_speak(int rank) { ranks_[static_cast<std::size_t>(all_.layout_.host_of(rank))] = rank; }
     int of(int host) const { return ranks_[static_cast<std::size_t>(host)]; }
     /// Whether this rank is one of them.
     bool here() const { return of(rank_) == all_.rank_; }
     /// The number inside the host of the one who speaks for this one.
-    int inside() const { return all_.layout_.place_of(of(rank_)); }
+    int inside() const { return all_.layout_.position_of(of(rank_)); }
 
     std::string_view backend() const override { return all_.backend(); }
     std::unique_ptr<Message> send(const void* data, std::size_t bytes, int to, std::uint32_t tag) override {
@@ -64,11 +64,11 @@ private:
     std::uint32_t tag_ = 0;
 };
 
-HostsTransport::HostsTransport(const TransportPlace& place)
-    : MessageCollectives(place.rank, place.size, 0),
-      layout_(place.hosts, place.size),
-      host_(layout_.host_of(place.rank)),
-      messages_(std::make_shared<HostMessages>(place, layout_)),
+HostsTransport::HostsTransport(const GroupInfo& info)
+    : MessageCollectives(info.rank, info.size, 0),
+      layout_(info.hosts, info.size),
+      host_(layout_.host_of(info.rank)),
+      messages_(std::make_shared<HostMessages>(info, layout_)),
       speakers_(std::make_unique<Speakers>(*this)) {
     messages_->set_meanwhile([this] {
         if (meanwhile) meanwhile();
@@ -90,7 +90,7 @@ HostsTransport::Speakers& HostsTransport::speakers(int root) {
 }
 
 HostsTransport::Speakers& HostsTransport::counterparts() {
-    speakers_->begin(next_call(), layout_.place_of(rank_));
+    speakers_->begin(next_call(), layout_.position_of(rank_));
     return *speakers_;
 }
 
@@ -142,10 +142,10 @@ void HostsTransport::all_reduce_in_shares(void* data, std::size_t count, DType d
     std::vector<std::size_t> counts(ranks, count / ranks), bytes;
     std::fill_n(counts.begin(), count % ranks, count / ranks + 1);
     for (const std::size_t share : counts) bytes.push_back(share * size_of(dtype));
-    const auto place = static_cast<std::size_t>(layout_.place_of(rank_));
-    void* const own = static_cast<std::byte*>(data) + sum_of(std::span(bytes).first(place));
+    const auto position = static_cast<std::size_t>(layout_.position_of(rank_));
+    void* const own = static_cast<std::byte*>(data) + sum_of(std::span(bytes).first(position));
     messages_->inside([&](Transport& host) { host.reduce_scatter(data, own, counts, dtype, op, deadline); });
-    between.all_reduce(own, counts[place], dtype, op, deadline);
+    between.all_reduce(own, counts[position], dtype, op, deadline);
     messages_->inside([&](Transport& host) { host.all_gather(own, data, bytes, deadline); });
 }
 
@@ -192,17 +192,17 @@ void HostsTransport::reduce_scatter(const void* in, void* out, std::span<const s
 
 TransportBackend hosts_backend() {
     return {.name = "shm",
-            .make = [](const TransportPlace& place) -> std::unique_ptr<Transport> {
-                const HostLayout layout(place.hosts, place.size);
-                if (layout.hosts() == 1) return shm_backend().make(place);
+            .make = [](const GroupInfo& info) -> std::unique_ptr<Transport> {
+                const HostLayout layout(info.hosts, info.size);
+                if (layout.hosts() == 1) return shm_backend().make(info);
                 const TransportBackend gloo = gloo_backend();
                 if (gloo.make == nullptr)
                     throw TransportError(
                         fmt::format("the ranks are on {} hosts, and shm needs gloo between them, which was not built "
                                     "in; {}",
                                     layout.hosts(), gloo.how_to_build));
-                if (layout.hosts() == place.size) return gloo.make(place);
-                return std::make_unique<HostsTransport>(place);
+                if (layout.hosts() == info.size) return gloo.make(info);
+                return std::make_unique<HostsTransport>(info);
             },
             .how_to_build = shm_backend().how_to_build};
 }

@@ -17,7 +17,7 @@ namespace lockstep {
 /// ranks, then host by host.
 class HostsTransport final : public MessageCollectives {
 public:
-    explicit HostsTransport(const TransportPlace& place);
+    explicit HostsTransport(const GroupInfo& info);
     ~HostsTransport() override { messages_->close(); }
     HostsTransport(const HostsTransport&) = delete;
     HostsTransport& operator=(const HostsTransport&) = delete;

@@ -45,26 +45,27 @@ class Attempt {
 public:
     Attempt(const LaunchOptions& options, const std::filesystem::path& program, int number, SignalWatch& signals)
         : options_(options), number_(number), signals_(signals) {
-        RankPlace place{.attempt = number, .master_addr = options.master_addr, .master_port = options.master_port};
-        if (place.master_addr.empty()) place.master_addr = "127.0.0.1";
-        if (place.master_port == 0) {
+        RankSettings settings{
+            .attempt = number, .master_addr = options.master_addr, .master_port = options.master_port};
+        if (settings.master_addr.empty()) settings.master_addr = "127.0.0.1";
+        if (settings.master_port == 0) {
             port_ = hold_free_port();
-            place.master_port = port_of(port_);
+            settings.master_port = port_of(port_);
         }
         // On several nodes the user says it: the launchers know nothing of each other.
         const char* token = std::getenv("LOCKSTEP_STORE_TOKEN");
-        if (options.nodes == 1 && !(token && *token)) place.store_token = handshake::random_token();
+        if (options.nodes == 1 && !(token && *token)) settings.store_token = handshake::random_token();
         if (options.same_lines_once) passed_lines_ = std::make_shared<PassedLines>();
         const std::vector<int> cores = allowed_cores();
         guard_.emplace();
         for (int local_rank = 0; local_rank < options.processes; ++local_rank) {
             const std::vector<int> share = share_of(cores, local_rank, options.processes);
-            place.local_rank = local_rank;
-            place.cores = share.size();
-            place.failure_file = failure_files_.emplace_back().path();
+            settings.local_rank = local_rank;
+            settings.cores = share.size();
+            settings.failure_file = failure_files_.emplace_back().path();
             ChildSpec spec{.program = program,
                            .arguments = options.command,
-                           .environment = rank_environment(options, place),
+                           .environment = rank_environment(options, settings),
                            .guard = guard_->entrance()};
             // Not only on its share: a rank that cannot make way for another program holds up that program and the job.
             if (options.bind_cores) spec.cores = cores_around(share, cores);

@@ -15,23 +15,23 @@ int global_rank(const LaunchOptions& options, int local_rank) {
     return options.node_rank.value_or(0) * options.processes + local_rank;
 }
 
-std::vector<std::string> rank_environment(const LaunchOptions& options, const RankPlace& place) {
-    std::map<std::string, std::string> own{{"RANK", std::to_string(global_rank(options, place.local_rank))},
-                                           {"LOCAL_RANK", std::to_string(place.local_rank)},
+std::vector<std::string> rank_environment(const LaunchOptions& options, const RankSettings& settings) {
+    std::map<std::string, std::string> own{{"RANK", std::to_string(global_rank(options, settings.local_rank))},
+                                           {"LOCAL_RANK", std::to_string(settings.local_rank)},
                                            {"WORLD_SIZE", std::to_string(options.nodes * options.processes)},
                                            {"LOCAL_WORLD_SIZE", std::to_string(options.processes)},
                                            {"GROUP_RANK", std::to_string(options.node_rank.value_or(0))},
-                                           {"MASTER_ADDR", place.master_addr},
-                                           {"MASTER_PORT", std::to_string(place.master_port)},
-                                           {"LOCKSTEP_FAILURE_FILE", place.failure_file},
-                                           {"TORCHELASTIC_RESTART_COUNT", std::to_string(place.attempt)},
+                                           {"MASTER_ADDR", settings.master_addr},
+                                           {"MASTER_PORT", std::to_string(settings.master_port)},
+                                           {"LOCKSTEP_FAILURE_FILE", settings.failure_file},
+                                           {"TORCHELASTIC_RESTART_COUNT", std::to_string(settings.attempt)},
                                            {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options.max_restarts)}};
-    if (!place.store_token.empty()) own["LOCKSTEP_STORE_TOKEN"] = place.store_token;
-    if (!std::getenv("OMP_NUM_THREADS")) own["OMP_NUM_THREADS"] = std::to_string(place.cores);
+    if (!settings.store_token.empty()) own["LOCKSTEP_STORE_TOKEN"] = settings.store_token;
+    if (!std::getenv("OMP_NUM_THREADS")) own["OMP_NUM_THREADS"] = std::to_string(settings.cores);
     if (options.bind_cores) {
         const char* limit = std::getenv("OMP_THREAD_LIMIT");
-        if (!limit || std::strtoul(limit, nullptr, 10) > place.cores)
-            own["OMP_THREAD_LIMIT"] = std::to_string(place.cores);
+        if (!limit || std::strtoul(limit, nullptr, 10) > settings.cores)
+            own["OMP_THREAD_LIMIT"] = std::to_string(settings.cores);
     }
     // CUDA_VISIBLE_DEVICES may name a device that one alone would not have.
     if (!std::getenv("LOCKSTEP_CPU_DEVICES") && !std::getenv("CUDA_VISIBLE_DEVICES") &&

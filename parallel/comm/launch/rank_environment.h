@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-struct RankPlace {
+struct RankSettings {
     int local_rank = 0;
     int attempt = 0;  ///< from 0
     std::string master_addr;
@@ -21,7 +21,7 @@ struct RankPlace {
 int global_rank(const LaunchOptions& options, int local_rank);
 /// This process's environment ("NAME=value") with what `launch` promises in it. Nothing says torchrun: its agent would
 /// hold the port of rank 0's store.
-std::vector<std::string> rank_environment(const LaunchOptions& options, const RankPlace& place);
+std::vector<std::string> rank_environment(const LaunchOptions& options, const RankSettings& settings);
 /// Cores of process `index` of `count`: runs of neighbours, equally long, since equal shards would wait for the
 /// shortest; with fewer cores than processes, one each, shared.
 std::vector<int> share_of(const std::vector<int>& cores, int index, int count);

@@ -122,18 +122,18 @@ private:
 };
 
 /// How often to ask MPI at once: where every rank of this host has a core of its own, for about a millisecond.
-int spins_of(const TransportPlace& place) {
+int spins_of(const GroupInfo& info) {
     const char* local = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-    const int ranks = local != nullptr ? std::atoi(local) : place.size;
+    const int ranks = local != nullptr ? std::atoi(local) : info.size;
     return ranks <= static_cast<int>(std::thread::hardware_concurrency()) ? 10000 : 0;
 }
 
 class MpiTransport final : public MessageCollectives {
 public:
-    explicit MpiTransport(const TransportPlace& place)
-        : MessageCollectives(place.rank, place.size, spins_of(place)), world_(MpiWorld::get(place)) {
-        meet(place);
-        make_communicators(place);
+    explicit MpiTransport(const GroupInfo& info)
+        : MessageCollectives(info.rank, info.size, spins_of(info)), world_(MpiWorld::get(info)) {
+        meet(info);
+        make_communicators(info);
     }
     ~MpiTransport() override {
         health_->end("the transport was destroyed");
@@ -194,28 +194,28 @@ private:
     MPI_Comm collectives() const { return communicators_[2]; }
 
     /// Making a communicator waits without a deadline: let all be there first.
-    void meet(const TransportPlace& place) {
-        const Deadline deadline = std::chrono::steady_clock::now() + place.timeout;
-        const int expected = global_rank(place, place.rank);
+    void meet(const GroupInfo& info) {
+        const Deadline deadline = std::chrono::steady_clock::now() + info.timeout;
+        const int expected = global_rank(info, info.rank);
         if (world_.rank() != expected)
             throw TransportError(
                 fmt::format("this is rank {} of the job, but rank {} for MPI: let mpirun number the "
                             "ranks",
                             expected, world_.rank()));
         try {
-            place.store->set(fmt::format("here/{}", place.rank), "1");
-            for (int r = 0; r < place.size; ++r) entry_of(place, "here", r, deadline);
+            info.store->set(fmt::format("here/{}", info.rank), "1");
+            for (int r = 0; r < info.size; ++r) entry_of(info, "here", r, deadline);
         } catch (const std::exception& error) {
             throw TransportError(fmt::format("not all ranks have come: {}", error.what()));
         }
     }
-    static int global_rank(const TransportPlace& place, int rank) {
-        return place.global_ranks.empty() ? rank : place.global_ranks[static_cast<std::size_t>(rank)];
+    static int global_rank(const GroupInfo& info, int rank) {
+        return info.global_ranks.empty() ? rank : info.global_ranks[static_cast<std::size_t>(rank)];
     }
 
-    void make_communicators(const TransportPlace& place) {
-        std::vector<int> ranks(static_cast<std::size_t>(place.size));
-        for (int r = 0; r < place.size; ++r) ranks[static_cast<std::size_t>(r)] = global_rank(place, r);
+    void make_communicators(const GroupInfo& info) {
+        std::vector<int> ranks(static_cast<std::size_t>(info.size));
+        for (int r = 0; r < info.size; ++r) ranks[static_cast<std::size_t>(r)] = global_rank(info, r);
         const auto lock = world_.lock();
         const auto made = std::make_shared<Communicators>();
         const auto make = [made, ranks] {
@@ -231,10 +231,10 @@ private:
             MPI_Group_free(&group);
             MPI_Group_free(&all);
         };
-        if (!MpiThread::run(make, std::chrono::steady_clock::now() + place.timeout)) {
+        if (!MpiThread::run(make, std::chrono::steady_clock::now() + info.timeout)) {
             MpiWorld::give_up();
             throw TransportError(
-                fmt::format("the ranks did not make a communicator within {} ms", place.timeout.count()));
+                fmt::format("the ranks did not make a communicator within {} ms", info.timeout.count()));
         }
         communicators_ = *made;
         int known = 0;
@@ -319,8 +319,8 @@ private:
 
 TransportBackend mpi_backend() {
     return {.name = "mpi",
-            .make = [](const TransportPlace& place) -> std::unique_ptr<Transport> {
-                return std::make_unique<MpiTransport>(place);
+            .make = [](const GroupInfo& info) -> std::unique_ptr<Transport> {
+                return std::make_unique<MpiTransport>(info);
             },
             .how_to_build = "install libopenmpi-dev and configure again"};
 }

@@ -42,17 +42,17 @@ bool launched() {
 
 }  // namespace
 
-MpiWorld& MpiWorld::get(const TransportPlace& place) {
+MpiWorld& MpiWorld::get(const GroupInfo& info) {
     const auto otherwise = [&](const std::string& found) {
         return TransportError(
             fmt::format("{}, but the group has ranks of a job of {} or more: start the program with "
                         "mpirun -n {}",
-                        found, place.size, place.size));
+                        found, info.size, info.size));
     };
     if (!launched() && !initialized()) throw otherwise("this process was not started by mpirun");
     if (given_up_) throw TransportError("MPI cannot be used any more in this process: an operation has failed");
-    static MpiWorld world(place.timeout);
-    if (world.size_ < place.size) throw otherwise(fmt::format("MPI knows of {} processes", world.size_));
+    static MpiWorld world(info.timeout);
+    if (world.size_ < info.size) throw otherwise(fmt::format("MPI knows of {} processes", world.size_));
     return world;
 }
 

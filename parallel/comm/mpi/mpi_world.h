@@ -15,8 +15,8 @@ namespace lockstep {
 class MpiWorld {
 public:
     /// Starts MPI unless it runs. Throws TransportError where mpirun has not started this process, when MPI has not
-    /// started by the place's timeout, or when it gives less than MPI_THREAD_SERIALIZED.
-    static MpiWorld& get(const TransportPlace& place);
+    /// started by the info's timeout, or when it gives less than MPI_THREAD_SERIALIZED.
+    static MpiWorld& get(const GroupInfo& info);
 
     int rank() const { return rank_; }
     int size() const { return size_; }

@@ -68,17 +68,16 @@ Stream& own_stream(Device device) { return Stream::of(device, StreamRole::collec
 
 }  // namespace
 
-NcclTransport::NcclTransport(const TransportPlace& place, Device device, Stream* stream,
-                             std::shared_ptr<Transport> host)
+NcclTransport::NcclTransport(const GroupInfo& info, Device device, Stream* stream, std::shared_ptr<Transport> host)
     : device_(device),
-      rank_(place.rank),
-      size_(place.size),
-      timeout_(place.timeout),
+      rank_(info.rank),
+      size_(info.size),
+      timeout_(info.timeout),
       stream_(stream ? *stream : own_stream(device)),
       waits_(stream == nullptr),
       host_(std::move(host)) {
-    const Deadline deadline = Clock::now() + place.timeout;
-    require_gpus_apart(place, deadline);
+    const Deadline deadline = Clock::now() + info.timeout;
+    require_gpus_apart(info, deadline);
     ncclUniqueId id{};
     if (rank_ == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
     host_->broadcast(&id, sizeof id, 0, deadline);
@@ -106,14 +105,14 @@ NcclTransport::~NcclTransport() {
     }
 }
 
-void NcclTransport::require_gpus_apart(const TransportPlace& place, Deadline deadline) {
+void NcclTransport::require_gpus_apart(const GroupInfo& info, Deadline deadline) {
     using Name = std::array<char, 32>;
     std::vector<Name> all(static_cast<std::size_t>(size_));
     Name& own = all[static_cast<std::size_t>(rank_)];
     device_info(device_).bus_id.copy(own.data(), own.size() - 1);
     const std::vector<std::size_t> sizes(all.size(), sizeof(Name));
     host_->all_gather(&own, all.data(), sizes, deadline);
-    const auto host_of = [&](std::size_t rank) { return place.hosts.empty() ? 0 : place.hosts[rank]; };
+    const auto host_of = [&](std::size_t rank) { return info.hosts.empty() ? 0 : info.hosts[rank]; };
     for (std::size_t rank = 0; rank < all.size(); ++rank)
         for (std::size_t before = 0; before < rank; ++before)
             if (all[rank] == all[before] && host_of(rank) == host_of(before))
@@ -363,9 +362,9 @@ TransportBackend nccl_backend() {
                     const std::string reason = cuda_absence_reason();
                     return reason.empty() ? reason : "there is no GPU: " + reason;
                 },
-            .make_on = [](const TransportPlace& place, Device device, Stream* stream,
+            .make_on = [](const GroupInfo& info, Device device, Stream* stream,
                           std::shared_ptr<Transport> host) -> std::unique_ptr<Transport> {
-                return std::make_unique<nccl::NcclTransport>(place, device, stream, std::move(host));
+                return std::make_unique<nccl::NcclTransport>(info, device, stream, std::move(host));
             }};
 }
 

@@ -33,7 +33,7 @@ struct OwnPart {
 /// these two take is never held during a call of CUDA's or NCCL's, and the watching thread alone gives up.
 class NcclTransport final : public Transport {
 public:
-    NcclTransport(const TransportPlace& place, Device device, Stream* stream, std::shared_ptr<Transport> host);
+    NcclTransport(const GroupInfo& info, Device device, Stream* stream, std::shared_ptr<Transport> host);
     ~NcclTransport() override;
     NcclTransport(const NcclTransport&) = delete;
     NcclTransport& operator=(const NcclTransport&) = delete;
@@ -73,7 +73,7 @@ private:
     };
 
     /// One GPU for each rank, or TransportError names two that share one.
-    void require_gpus_apart(const TransportPlace& place, Deadline deadline);
+    void require_gpus_apart(const GroupInfo& info, Deadline deadline);
     /// One operation: `calls` as one group of NCCL's, after the copy of the own part.
     void perform(std::string_view name, Deadline deadline, const Calls& calls, const OwnPart& own = {});
     /// Under way from here on, as the call that enqueues it may already wait for it; returns its number.

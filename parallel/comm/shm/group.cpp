@@ -30,10 +30,10 @@ std::string Group::called(const std::vector<int>& ranks) const {
     return fmt::format("rank{} {}", names.size() == 1 ? "" : "s", fmt::join(names, ", "));
 }
 
-Group::Group(const TransportPlace& place)
-    : rank_(place.rank), names_(place.names), segments_(static_cast<std::size_t>(place.size)) {
+Group::Group(const GroupInfo& info)
+    : rank_(info.rank), names_(info.names), segments_(static_cast<std::size_t>(info.size)) {
     try {
-        join(place);
+        join(info);
     } catch (const TransportError& error) {
         end(error.what(), End::failed);
         throw;

@@ -17,15 +17,15 @@ namespace lockstep::shm {
 /// `end` and `failure` may be called from any thread; the rest from one at a time. Everything throws TransportError.
 class Group {
 public:
-    /// Returns when all ranks of `place` have mapped each other's memory.
-    explicit Group(const TransportPlace& place);
+    /// Returns when all ranks of `info` have mapped each other's memory.
+    explicit Group(const GroupInfo& info);
     ~Group() { leave(); }
     Group(const Group&) = delete;
     Group& operator=(const Group&) = delete;
 
     int rank() const { return rank_; }
     int size() const { return static_cast<int>(segments_.size()); }
-    /// For messages: see TransportPlace::names.
+    /// For messages: see GroupInfo::names.
     int called(int rank) const { return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)]; }
     Header& header(int rank) const { return segment(rank).header(); }
     Header::Progress& progress(int rank) const { return header(rank).progress; }
@@ -68,9 +68,9 @@ private:
     struct Identity;
 
     const Segment& segment(int rank) const { return segments_[static_cast<std::size_t>(rank)]; }
-    void join(const TransportPlace& place);
+    void join(const GroupInfo& info);
     void map_peer(int peer, const Identity& identity);
-    std::vector<Identity> meet(const TransportPlace& place, const Descriptor& file, Deadline deadline);
+    std::vector<Identity> meet(const GroupInfo& info, const Descriptor& file, Deadline deadline);
     void decide_spin();
     void wake(int peer) const;
     void wait_long(int peer, Counter counter, std::uint64_t value, Deadline deadline,

@@ -50,12 +50,12 @@ struct Group::Identity {
     }
 };
 
-void Group::join(const TransportPlace& place) {
-    const Deadline deadline = Clock::now() + place.timeout;
+void Group::join(const GroupInfo& info) {
+    const Deadline deadline = Clock::now() + info.timeout;
     Descriptor file;
     segments_[static_cast<std::size_t>(rank_)] = Segment(size(), file);
     processes_.resize(static_cast<std::size_t>(size()));
-    const std::vector<Identity> ranks = meet(place, file, deadline);
+    const std::vector<Identity> ranks = meet(info, file, deadline);
     std::vector<int> elsewhere;
     for (int peer = 0; peer < size(); ++peer)
         if (ranks[static_cast<std::size_t>(peer)].host != ranks[static_cast<std::size_t>(rank_)].host)
@@ -73,13 +73,13 @@ void Group::join(const TransportPlace& place) {
     for (int peer = 0; peer < size(); ++peer) wait(peer, Counter::calls, 1, deadline, {});
 }
 
-std::vector<Group::Identity> Group::meet(const TransportPlace& place, const Descriptor& file, Deadline deadline) {
+std::vector<Group::Identity> Group::meet(const GroupInfo& info, const Descriptor& file, Deadline deadline) {
     const std::string space = process_space();
     if (space.empty())
         throw TransportError("/proc does not tell which host this is; mount it, or use the gloo backend");
     const Identity own{space, getpid(), file.get(), start_time(getpid()), header(rank_).nonce};
     std::vector<Identity> ranks;
-    for (const std::string& text : introduce(place, "shm", own.text(), deadline))
+    for (const std::string& text : introduce(info, "shm", own.text(), deadline))
         ranks.push_back(Identity::of(called(static_cast<int>(ranks.size())), text));
     return ranks;
 }

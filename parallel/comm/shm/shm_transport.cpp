@@ -16,8 +16,8 @@ constexpr int most_ranks = 1024;
 }  // namespace
 
 std::uint64_t Rounds::greatest(std::uint64_t number) {
-    auto& place = own().rounds[next_ % slots];
-    const std::uint64_t round = give([&](std::byte*) { place.store(number); });
+    auto& round_of_own = own().rounds[next_ % slots];
+    const std::uint64_t round = give([&](std::byte*) { round_of_own.store(number); });
     for (int peer = 0; peer < group_.size(); ++peer) {
         from(peer, round);
         number = std::max(number, group_.progress(peer).rounds[round % slots].load());
@@ -26,11 +26,11 @@ std::uint64_t Rounds::greatest(std::uint64_t number) {
     return number;
 }
 
-ShmTransport::ShmTransport(const TransportPlace& place)
-    : group_(std::make_shared<Group>(place)),
+ShmTransport::ShmTransport(const GroupInfo& info)
+    : group_(std::make_shared<Group>(info)),
       mailbox_(std::make_shared<Mailbox>(group_)),
-      rank_(place.rank),
-      size_(place.size),
+      rank_(info.rank),
+      size_(info.size),
       lane_bytes_(slot_bytes / static_cast<std::size_t>(size_ - 1) / cache_line * cache_line) {}
 
 ShmTransport::~ShmTransport() {
@@ -156,10 +156,10 @@ namespace lockstep {
 TransportBackend shm_backend() {
     return {
         .name = "shm",
-        .make = [](const TransportPlace& place) -> std::unique_ptr<Transport> {
-            if (place.size > shm::most_ranks)
+        .make = [](const GroupInfo& info) -> std::unique_ptr<Transport> {
+            if (info.size > shm::most_ranks)
                 throw TransportError(fmt::format("shm is for at most {} ranks; use the gloo backend", shm::most_ranks));
-            return std::make_unique<shm::ShmTransport>(place);
+            return std::make_unique<shm::ShmTransport>(info);
         },
         .how_to_build = "it is part of every build"};
 }

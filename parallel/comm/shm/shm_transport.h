@@ -12,7 +12,7 @@ namespace lockstep::shm {
 /// Results are computed in the order of ranks, whatever the number of bytes.
 class ShmTransport final : public Transport {
 public:
-    explicit ShmTransport(const TransportPlace& place);
+    explicit ShmTransport(const GroupInfo& info);
     ~ShmTransport() override;
     ShmTransport(const ShmTransport&) = delete;
     ShmTransport& operator=(const ShmTransport&) = delete;

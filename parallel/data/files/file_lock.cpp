@@ -60,11 +60,11 @@ std::shared_ptr<FileLock> FileLock::acquire(const std::filesystem::path& path) {
     const auto [device, directory, nothing] = identity_of(directory_of(target));
     const FileIdentity key{device, directory, target.filename()};
     const std::lock_guard guard(table_mutex());
-    std::weak_ptr<FileLock>& place = table()[key];
+    std::weak_ptr<FileLock>& entry = table()[key];
     // A forked process has the table of its parent, but not its locks.
-    if (auto known = place.lock(); known && known->process_ == ::getpid()) return known;
+    if (auto known = entry.lock(); known && known->process_ == ::getpid()) return known;
     std::shared_ptr<FileLock> lock(new FileLock(path, target));
-    place = lock;
+    entry = lock;
     std::erase_if(table(), [](const auto& entry) { return entry.second.expired(); });
     return lock;
 }

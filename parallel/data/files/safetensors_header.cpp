@@ -25,9 +25,9 @@ using namespace safetensors_format;
                     "; this is no intact safetensors file, get or save it again");
 }
 
-struct Place {
+struct ByteRange {
     std::uint64_t offset, bytes;
-    auto operator<=>(const Place&) const = default;
+    auto operator<=>(const ByteRange&) const = default;
 };
 
 /// Hears of every token of the header once: no tree of it is ever built.
@@ -37,7 +37,7 @@ public:
         : file_(file), data_start_(data_start), header_(header) {}
 
     /// Where tensors of dtypes lie that Lockstep has not.
-    const std::vector<Place>& other_places() const { return other_places_; }
+    const std::vector<ByteRange>& other_ranges() const { return other_ranges_; }
 
     bool null() override { return other_value(); }
     bool boolean(bool) override { return other_value(); }
@@ -129,7 +129,7 @@ private:
     enum class Field : std::uint8_t { dtype, shape, offsets, unknown };
 
     std::string of_tensor(const std::string& what) const { return "tensor " + in_quotes(current_.name) + ": " + what; }
-    /// What is wrong with one tensor's description; the header is reported as the place.
+    /// What is wrong with one tensor's description; what is reported is the header as a whole.
     [[noreturn]] void refuse_tensor(const std::string& what) const { refuse(file_, prefix_bytes, of_tensor(what)); }
     [[noreturn]] void refuse_description() const {
         refuse_tensor("its description is not dtype, shape and data_offsets");
@@ -214,7 +214,7 @@ private:
             header_.entries.push_back(std::move(current_));
             return;
         }
-        other_places_.push_back({current_.offset, current_.bytes});
+        other_ranges_.push_back({current_.offset, current_.bytes});
         if (!header_.unsupported.try_emplace(std::move(current_.name), std::move(type_)).second)
             refuse_repeated(current_.name);
     }
@@ -222,7 +222,7 @@ private:
     const InputFile& file_;
     const std::uint64_t data_start_;
     SafetensorsHeader& header_;
-    std::vector<Place> other_places_;
+    std::vector<ByteRange> other_ranges_;
     Where where_ = Where::nowhere;
     Field field_ = Field::unknown;
     int depth_ = 0;
@@ -248,7 +248,7 @@ bool is_of_torch_save(std::string_view start) {
 }
 
 /// Brings entries in the order of their data.
-void sort_by_place(std::vector<SafetensorsEntry>& entries) {
+void sort_by_offset(std::vector<SafetensorsEntry>& entries) {
     const auto before = [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
         return std::tie(a.offset, a.bytes) < std::tie(b.offset, b.bytes);
     };
@@ -258,22 +258,22 @@ void sort_by_place(std::vector<SafetensorsEntry>& entries) {
 
 /// Refuses gaps, overlaps and what lies after the last tensor.
 void require_cover(const InputFile& file, std::uint64_t data_start, const std::vector<SafetensorsEntry>& entries,
-                   const std::vector<Place>& other_places) {
-    std::vector<Place> all = other_places;
+                   const std::vector<ByteRange>& other_ranges) {
+    std::vector<ByteRange> all = other_ranges;
     for (const SafetensorsEntry& entry : entries) all.push_back({entry.offset, entry.bytes});
-    if (!other_places.empty()) std::sort(all.begin(), all.end());
+    if (!other_ranges.empty()) std::sort(all.begin(), all.end());
     std::uint64_t next = data_start;
-    for (const Place& place : all) {
-        if (place.offset != next) {
+    for (const ByteRange& range : all) {
+        if (range.offset != next) {
             const auto entry = std::find_if(entries.begin(), entries.end(), [&](const SafetensorsEntry& candidate) {
-                return candidate.offset == place.offset && candidate.bytes == place.bytes;
+                return candidate.offset == range.offset && candidate.bytes == range.bytes;
             });
-            refuse(file, place.offset,
+            refuse(file, range.offset,
                    (entry != entries.end() ? "tensor " + in_quotes(entry->name) : "a tensor") +
                        " begins here, but the one before it ends at " + std::to_string(next) +
-                       (place.offset < next ? " (overlap)" : " (gap)"));
+                       (range.offset < next ? " (overlap)" : " (gap)"));
         }
-        next += place.bytes;
+        next += range.bytes;
     }
     if (next != file.size()) {
         refuse(file, next, std::to_string(file.size() - next) + " bytes follow the last tensor");
@@ -323,9 +323,9 @@ SafetensorsHeader read_safetensors_header(const InputFile& file) {
     const std::uint64_t data_start = prefix_bytes + length;
     HeaderListener listener(file, data_start, header);
     Json::sax_parse(text, &listener);
-    sort_by_place(header.entries);
+    sort_by_offset(header.entries);
     note_names(file, header);
-    require_cover(file, data_start, header.entries, listener.other_places());
+    require_cover(file, data_start, header.entries, listener.other_ranges());
     return header;
 }
 

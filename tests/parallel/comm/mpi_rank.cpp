@@ -132,7 +132,7 @@ Lines killed(const Job& job) {
 
 /// mpirun kills the others as soon as one has ended without MPI_Finalize: each may say first what it found.
 void wait_for_ends(const std::filesystem::path& folder) {
-    const int size = process_place().world_size;
+    const int size = rank_info().world_size;
     for (const Deadline deadline = in(3000); std::chrono::steady_clock::now() < deadline;
          std::this_thread::sleep_for(milliseconds(10))) {
         int there = 0;
@@ -159,10 +159,10 @@ int main(int argc, char** argv) {
     Lines wrong;
     std::string rank = "unknown";
     try {
-        const ProcessPlace place = process_place();
-        rank = std::to_string(place.rank);
+        const RankInfo info = rank_info();
+        rank = std::to_string(info.rank);
         std::ofstream(folder / ("pid-" + rank)) << ::getpid() << '\n';
-        const Job job{std::make_shared<FileStore>(folder / "store", milliseconds(20000)), place.rank, place.world_size};
+        const Job job{std::make_shared<FileStore>(folder / "store", milliseconds(20000)), info.rank, info.world_size};
         wrong = run(argv[1], job);
     } catch (const std::exception& error) {
         wrong.push_back(error.what());

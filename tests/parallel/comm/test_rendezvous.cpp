@@ -249,12 +249,12 @@ TEST_CASE("ports that were made from a job's name and are taken are passed by") 
     int port = 0;
     {
         const Environment environment(environment_of(0));
-        const ProcessPlace place = process_place();
-        CHECK(place.master_ports == 16);
-        port = place.master_port;
+        const RankInfo info = rank_info();
+        CHECK(info.master_ports == 16);
+        port = info.master_port;
         setenv("MASTER_PORT", "29500", 1);  // what the user says is meant
-        CHECK(process_place().master_ports == 1);
-        CHECK(process_place().job.empty());
+        CHECK(rank_info().master_ports == 1);
+        CHECK(rank_info().job.empty());
     }
     testing::ForkedRanks ranks(3, [&](int rank) -> std::vector<std::string> {
         std::this_thread::sleep_for(milliseconds(300));  // the ports are taken by then

@@ -76,7 +76,7 @@ void join(const std::string& how) {
     for (int other = 0; other < job.world_size(); ++other)
         sum += std::stoi(job.store()->get(fmt::format("square/{}", other)));
     const std::string line = fmt::format("joined {}/{} launcher {} sum {}\n", job.rank(), job.world_size(),
-                                         static_cast<int>(job.place().launcher), sum);
+                                         static_cast<int>(job.info().launcher), sum);
     if (write(STDOUT_FILENO, line.data(), line.size()) < 0) _exit(99);
 }
 
@@ -137,7 +137,7 @@ void perform(const std::string& name, const std::string& value, int argc, char**
     if (name == "count") on_signal(number, false);
     if (name == "deaf") std::signal(number, SIG_IGN);
     if (name == "input") print(read_input());
-    if (name == "self" && lockstep::process_place().launcher == lockstep::Launcher::none) {
+    if (name == "self" && lockstep::rank_info().launcher == lockstep::Launcher::none) {
         lockstep::LaunchOptions options;
         options.command = lockstep::own_command(argc, argv);
         options.processes = number;

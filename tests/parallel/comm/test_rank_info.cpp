@@ -19,7 +19,7 @@ namespace {
 
 std::string wrong_place(const std::map<std::string, std::string>& variables) {
     const Environment environment(variables);
-    return message_of<InvalidArgument>([] { process_place(); });
+    return message_of<InvalidArgument>([] { rank_info(); });
 }
 
 RendezvousOptions member(const std::string& method, int rank, int world_size) {
@@ -31,21 +31,21 @@ RendezvousOptions member(const std::string& method, int rank, int world_size) {
 TEST_CASE("ranks and addresses come from whatever launcher there was") {
     {
         const Environment nothing({});
-        const ProcessPlace place = process_place();
-        CHECK(place.launcher == Launcher::none);
-        CHECK(place.rank == 0);
-        CHECK(place.world_size == 1);
+        const RankInfo info = rank_info();
+        CHECK(info.launcher == Launcher::none);
+        CHECK(info.rank == 0);
+        CHECK(info.world_size == 1);
     }
     {
         const Environment by_hand(
             {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "2000"}});
-        const ProcessPlace place = process_place();
-        CHECK(place.launcher == Launcher::environment);
-        CHECK(place.rank == 3);
-        CHECK(place.world_size == 4);
-        CHECK(place.local_rank == 3);
-        CHECK(place.master_addr == "10.0.0.1");
-        CHECK(place.master_port == 2000);
+        const RankInfo info = rank_info();
+        CHECK(info.launcher == Launcher::environment);
+        CHECK(info.rank == 3);
+        CHECK(info.world_size == 4);
+        CHECK(info.local_rank == 3);
+        CHECK(info.master_addr == "10.0.0.1");
+        CHECK(info.master_port == 2000);
     }
     {
         const Environment torchrun({{"RANK", "3"},
@@ -55,13 +55,13 @@ TEST_CASE("ranks and addresses come from whatever launcher there was") {
                                     {"MASTER_ADDR", "node0"},
                                     {"MASTER_PORT", "29500"},
                                     {"TORCHELASTIC_RUN_ID", "none"}});
-        const ProcessPlace place = process_place();
-        CHECK(place.launcher == Launcher::torchrun);
-        CHECK(place.local_rank == 1);
-        CHECK(place.local_world_size == 2);
-        CHECK(place.master_addr == "node0");
+        const RankInfo info = rank_info();
+        CHECK(info.launcher == Launcher::torchrun);
+        CHECK(info.local_rank == 1);
+        CHECK(info.local_world_size == 2);
+        CHECK(info.master_addr == "node0");
         setenv("LOCAL_WORLD_SIZE", "4", 1);
-        CHECK(process_place().master_addr == "127.0.0.1");
+        CHECK(rank_info().master_addr == "127.0.0.1");
     }
     {
         const Environment mpirun({{"OMPI_COMM_WORLD_RANK", "1"},
@@ -69,14 +69,14 @@ TEST_CASE("ranks and addresses come from whatever launcher there was") {
                                   {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
                                   {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                                   {"PMIX_NAMESPACE", "1234567"}});
-        const ProcessPlace place = process_place();
-        CHECK(place.launcher == Launcher::open_mpi);
-        CHECK(place.rank == 1);
-        CHECK(place.master_addr == "127.0.0.1");
-        CHECK(place.master_port >= 10000);
-        CHECK(place.master_port < 30000);
+        const RankInfo info = rank_info();
+        CHECK(info.launcher == Launcher::open_mpi);
+        CHECK(info.rank == 1);
+        CHECK(info.master_addr == "127.0.0.1");
+        CHECK(info.master_port >= 10000);
+        CHECK(info.master_port < 30000);
         setenv("PMIX_NAMESPACE", "1234568", 1);
-        CHECK(process_place().master_port != place.master_port);
+        CHECK(rank_info().master_port != info.master_port);
     }
     for (const auto& [list, first] : std::map<std::string, std::string>{
              {"gpu[03-05,09],login", "gpu03"}, {"gpu[7,9]-ib", "gpu7-ib"}, {"one,two", "one"}, {"single", "single"}}) {
@@ -87,12 +87,12 @@ TEST_CASE("ranks and addresses come from whatever launcher there was") {
                                 {"SLURM_STEP_NODELIST", list},
                                 {"SLURM_JOB_ID", "42"},
                                 {"SLURM_STEP_ID", "0"}});
-        const ProcessPlace place = process_place();
-        CHECK(place.launcher == Launcher::slurm);
-        CHECK(place.rank == 5);
-        CHECK(place.local_rank == 1);
-        CHECK(place.local_world_size == 4);
-        CHECK(place.master_addr == first);
+        const RankInfo info = rank_info();
+        CHECK(info.launcher == Launcher::slurm);
+        CHECK(info.rank == 5);
+        CHECK(info.local_rank == 1);
+        CHECK(info.local_world_size == 4);
+        CHECK(info.master_addr == first);
     }
     for (const auto& [node, tasks] : std::map<std::string, int>{{"0", 4}, {"1", 4}, {"2", 3}, {"3", 12}}) {
         const Environment srun({{"SLURM_PROCID", "5"},
@@ -101,7 +101,7 @@ TEST_CASE("ranks and addresses come from whatever launcher there was") {
                                 {"SLURM_STEP_TASKS_PER_NODE", "4(x2),3,12"},
                                 {"SLURM_NODEID", node},
                                 {"SLURM_STEP_NODELIST", "gpu[1-4]"}});
-        CHECK(process_place().local_world_size == tasks);
+        CHECK(rank_info().local_world_size == tasks);
     }
 }
 

@@ -16,7 +16,7 @@ enum class Launcher : std::uint8_t {
 };
 
 /// Where this process stands in its job.
-struct ProcessPlace {
+struct RankInfo {
     Launcher launcher = Launcher::none;
     int rank = 0, world_size = 1;
     int local_rank = 0, local_world_size = 1;  ///< among the processes of this host
@@ -32,6 +32,6 @@ struct ProcessPlace {
 /// Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and where those of the rank are
 /// not set what Open MPI's mpirun and Slurm's srun set. Where those name no port, one is made from the job's name.
 /// Throws InvalidArgument for numbers that are none or contradict each other, and for half of what is needed.
-ProcessPlace process_place();
+RankInfo rank_info();
 
 }  // namespace lockstep

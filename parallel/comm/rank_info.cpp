@@ -1,4 +1,4 @@
-#include "lockstep/parallel/comm/process_place.h"
+#include "lockstep/parallel/comm/rank_info.h"
 
 #include <fmt/format.h>
 
@@ -55,13 +55,13 @@ int tasks_of_node(const std::string& list, int node) {
 }
 
 /// Ports that all processes of a job come to by themselves, below those that systems give out.
-void make_ports_from(const std::string& job, ProcessPlace& place) {
+void make_ports_from(const std::string& job, RankInfo& info) {
     constexpr int ports = 16;
     std::uint32_t hash = 2166136261U;  // FNV-1a
     for (const char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
-    place.master_port = 10000 + static_cast<int>(hash % (20000 - ports));
-    place.master_ports = ports;
-    place.job = job;
+    info.master_port = 10000 + static_cast<int>(hash % (20000 - ports));
+    info.master_ports = ports;
+    info.job = job;
 }
 
 /// First host of Slurm's "gpu[03-05,09],login".
@@ -77,73 +77,73 @@ std::string first_host(const std::string& list) {
            list.substr(close + 1, rest == std::string::npos ? rest : rest - close - 1);
 }
 
-ProcessPlace from_environment() {
-    ProcessPlace place;
-    place.launcher = text("TORCHELASTIC_RUN_ID").empty() ? Launcher::environment : Launcher::torchrun;
-    place.rank = required("RANK", "WORLD_SIZE", 0);
-    place.world_size = required("WORLD_SIZE", "RANK", 1);
-    place.local_rank = optional("LOCAL_RANK", 0, place.rank);
-    place.local_world_size = optional("LOCAL_WORLD_SIZE", 1, place.world_size);
-    return place;
+RankInfo from_environment() {
+    RankInfo info;
+    info.launcher = text("TORCHELASTIC_RUN_ID").empty() ? Launcher::environment : Launcher::torchrun;
+    info.rank = required("RANK", "WORLD_SIZE", 0);
+    info.world_size = required("WORLD_SIZE", "RANK", 1);
+    info.local_rank = optional("LOCAL_RANK", 0, info.rank);
+    info.local_world_size = optional("LOCAL_WORLD_SIZE", 1, info.world_size);
+    return info;
 }
 
 /// What every launcher of a cluster says, under names of its own.
-ProcessPlace from_cluster(Launcher launcher, const char* rank, const char* world_size, const char* local_rank) {
-    ProcessPlace place;
-    place.launcher = launcher;
-    place.rank = required(rank, world_size, 0);
-    place.world_size = required(world_size, rank, 1);
-    place.local_rank = required(local_rank, rank, 0);
-    return place;
+RankInfo from_cluster(Launcher launcher, const char* rank, const char* world_size, const char* local_rank) {
+    RankInfo info;
+    info.launcher = launcher;
+    info.rank = required(rank, world_size, 0);
+    info.world_size = required(world_size, rank, 1);
+    info.local_rank = required(local_rank, rank, 0);
+    return info;
 }
 
-ProcessPlace from_open_mpi() {
+RankInfo from_open_mpi() {
     constexpr const char* rank = "OMPI_COMM_WORLD_RANK";
-    ProcessPlace place = from_cluster(Launcher::open_mpi, rank, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK");
-    place.local_world_size = required("OMPI_COMM_WORLD_LOCAL_SIZE", rank, 1);
-    make_ports_from(text("PMIX_NAMESPACE"), place);
-    return place;
+    RankInfo info = from_cluster(Launcher::open_mpi, rank, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK");
+    info.local_world_size = required("OMPI_COMM_WORLD_LOCAL_SIZE", rank, 1);
+    make_ports_from(text("PMIX_NAMESPACE"), info);
+    return info;
 }
 
-ProcessPlace from_slurm() {
-    ProcessPlace place = from_cluster(Launcher::slurm, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID");
+RankInfo from_slurm() {
+    RankInfo info = from_cluster(Launcher::slurm, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID");
     const std::string per_node = text("SLURM_STEP_TASKS_PER_NODE");
-    place.local_world_size =
-        per_node.empty() ? place.world_size : tasks_of_node(per_node, optional("SLURM_NODEID", 0, 0));
-    make_ports_from(text("SLURM_JOB_ID") + "." + text("SLURM_STEP_ID"), place);
+    info.local_world_size =
+        per_node.empty() ? info.world_size : tasks_of_node(per_node, optional("SLURM_NODEID", 0, 0));
+    make_ports_from(text("SLURM_JOB_ID") + "." + text("SLURM_STEP_ID"), info);
     const std::string hosts =
         text("SLURM_STEP_NODELIST").empty() ? text("SLURM_NODELIST") : text("SLURM_STEP_NODELIST");
-    if (place.local_world_size < place.world_size) place.master_addr = first_host(hosts);
-    return place;
+    if (info.local_world_size < info.world_size) info.master_addr = first_host(hosts);
+    return info;
 }
 
 }  // namespace
 
-ProcessPlace process_place() {
-    ProcessPlace place;
+RankInfo rank_info() {
+    RankInfo info;
     if (!text("RANK").empty() || !text("WORLD_SIZE").empty())
-        place = from_environment();
+        info = from_environment();
     else if (!text("OMPI_COMM_WORLD_RANK").empty())
-        place = from_open_mpi();
+        info = from_open_mpi();
     else if (!text("SLURM_STEP_NUM_TASKS").empty())
-        place = from_slurm();
-    if (const std::string address = text("MASTER_ADDR"); !address.empty()) place.master_addr = address;
+        info = from_slurm();
+    if (const std::string address = text("MASTER_ADDR"); !address.empty()) info.master_addr = address;
     // What need not be reached from other machines is not: launchers often name the host as others see it.
     const bool counts_hosts =
-        place.launcher == Launcher::open_mpi || place.launcher == Launcher::slurm || !text("LOCAL_WORLD_SIZE").empty();
-    if (counts_hosts && place.local_world_size == place.world_size) place.master_addr = "127.0.0.1";
+        info.launcher == Launcher::open_mpi || info.launcher == Launcher::slurm || !text("LOCAL_WORLD_SIZE").empty();
+    if (counts_hosts && info.local_world_size == info.world_size) info.master_addr = "127.0.0.1";
     if (const auto port = environment::integer("MASTER_PORT", 1, 65535)) {
-        place.master_port = static_cast<int>(*port);
-        place.master_ports = 1;
-        place.job.clear();
+        info.master_port = static_cast<int>(*port);
+        info.master_ports = 1;
+        info.job.clear();
     }
-    if (place.rank >= place.world_size)
+    if (info.rank >= info.world_size)
         throw InvalidArgument(
-            fmt::format("rendezvous: rank {} of {} processes; ranks count from 0", place.rank, place.world_size));
-    if (place.local_rank >= place.local_world_size)
+            fmt::format("rendezvous: rank {} of {} processes; ranks count from 0", info.rank, info.world_size));
+    if (info.local_rank >= info.local_world_size)
         throw InvalidArgument(fmt::format("rendezvous: local rank {} of {} processes on this host; they count from 0",
-                                          place.local_rank, place.local_world_size));
-    return place;
+                                          info.local_rank, info.local_world_size));
+    return info;
 }
 
 }  // namespace lockstep
