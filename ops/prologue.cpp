@@ -41,7 +41,7 @@ void Prologue::take(const Argument& argument, Dtypes dtypes) {
     tensors_.push_back(tensor);
 }
 
-/// In a trace tensors have the place that they get when it is run.
+/// In a trace tensors have the device that they get when it is run.
 void Prologue::require_one_device() const {
     if (Trace::current() != nullptr) return;
     CommonDevice common(PublicCall::name());

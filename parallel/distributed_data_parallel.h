@@ -34,7 +34,7 @@ public:
     explicit DistributedDataParallel(Net model, ProcessGroup& group, Device device,
                                      const DistributedDataParallelOptions& options = {})
         : ShardedModel<Net>(std::move(model), Devices({device}), options, group.communicator("ddp")) {}
-    /// On the visible device that this rank's place on its host says: local rank modulo their number.
+    /// On the visible device of number local rank modulo their count.
     explicit DistributedDataParallel(Net model, ProcessGroup& group, const DistributedDataParallelOptions& options = {})
         : DistributedDataParallel(std::move(model), group, device_of_rank(group), options) {}
 

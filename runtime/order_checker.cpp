@@ -126,7 +126,7 @@ struct OrderChecker::State {
     std::optional<OrderViolation> work(const OrderEntry& entry, std::size_t slot);
 
     std::size_t entries = 0;
-    std::unordered_map<int, std::size_t> slots;  ///< place of a stream id in `streams`; the host has 0
+    std::unordered_map<int, std::size_t> slots;  ///< index of a stream id in `streams`; the host has 0
     std::vector<StreamState> streams;
     std::unordered_map<std::uint64_t, VectorClock> events;  ///< clock at an event's latest record
     MemoryMap memory;

@@ -190,7 +190,7 @@ public:
     }
     /// Overwrites this tensor's elements with `source` (broadcast, converted, from any device). Not recorded on the
     /// tape; a parameter that is trained may be written inside `NoGrad`. Throws InvalidArgument where several elements
-    /// are one place in memory (expanded), and where the source is another view that overlaps this one.
+    /// share memory (expanded), and where the source is another view that overlaps this one.
     const Tensor& copy_(const Tensor& source) const;
     /// Overwrites all elements with `value`, of an expanded tensor too.
     const Tensor& fill_(double value) const;

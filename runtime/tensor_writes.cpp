@@ -90,7 +90,7 @@ void require_single_elements(const Tensor& written, std::string_view what) {
     meta.opaque = written.impl()->storage->opaque;
     if (repeats_elements(meta))
         throw InvalidArgument(fmt::format(
-            "{}: several elements of the tensor of shape {} that it writes are one place in memory; clone() it first",
+            "{}: several elements of the tensor of shape {} that it writes share memory; clone() it first",
             what, written.shape().str()));
 }
 

@@ -1,4 +1,4 @@
-// The inputs of one call: checked, cut, and copied to the places of the shards' programs.
+// The inputs of one call: checked, cut, and copied to the inputs of the shards' programs.
 #pragma once
 
 #include <vector>

@@ -25,7 +25,7 @@ bool same_attributes(const Record& a, const Record& b) {
     return first.bytes() == second.bytes() && a.ordinal == b.ordinal;
 }
 
-/// The same place in the trace, the same parameter, or a constant of the same value.
+/// The same buffer of the trace, the same parameter, or a constant of the same value.
 bool same_operand(const Operand& a, const Operand& b) {
     if (!a.buffer || !b.buffer) return !a.buffer && !b.buffer;
     if (!a.meta.same_layout(b.meta) || a.meta.offset != b.meta.offset) return false;

@@ -1,4 +1,4 @@
-// How storage lies: turning opaque storage into strided storage, elements that share a place.
+// How storage lies: turning opaque storage into strided storage, elements that share memory.
 #pragma once
 
 #include <string_view>
@@ -11,7 +11,7 @@ namespace lockstep {
 /// it; values, version and tape stay.
 void make_strided(const Tensor& tensor);
 
-/// Several elements are one place in memory: an expanded view.
+/// Several elements share memory: an expanded view.
 bool repeats_elements(const TensorMeta& meta);
 /// Throws InvalidArgument, in the name of `what`, when that is true of a tensor that is to be written.
 void require_single_elements(const Tensor& written, std::string_view what);

@@ -225,7 +225,7 @@ TEST_CASE("writes where elements share memory") {
         const Tensor row = Tensor::from(counted(4), {4}, device);
         const Tensor rows = row.expand({3, 4});
         const std::string expected =
-            "copy_: several elements of the tensor of shape (3, 4) that it writes are one place in memory; clone() it "
+            "copy_: several elements of the tensor of shape (3, 4) that it writes share memory; clone() it "
             "first";
         CHECK(refusal([&] { rows.copy_(Tensor::zeros({3, 4}, DType::f32, device)); }) == expected);
         CHECK(refusal([&] { rows.copy_(rows); }) == expected);

@@ -130,7 +130,7 @@ struct Tiles {
         : across(ceil_div(output.w, 4)), down(ceil_div(output.h, 4)), count(output.n * down * across) {}
 };
 
-/// A tile's place; tiles are counted along rows, then images.
+/// Which tile, and where it lies; tiles are counted along rows, then images.
 struct TileCursor {
     const Tiles& tiles;
     Index image, y, x;

@@ -48,7 +48,7 @@ private:
     [[noreturn]] void fail(const std::string& reason) override { messages_->fail(reason); }
     /// A collective in two levels begins; the first rank of every host speaks for it, and `root` for its own.
     Speakers& speakers(int root = 0);
-    /// For even hosts: all ranks speak, each to those in its place on the other hosts.
+    /// For even hosts: all ranks speak, each to those of its local rank on the other hosts.
     Speakers& counterparts();
     /// Of numbers one per rank: those of this host's ranks, and the sums of every host's.
     std::span<const std::size_t> of_own_host(std::span<const std::size_t> numbers) const;

@@ -192,7 +192,7 @@ TEST_CASE("bad input is refused before anything is sent, and the group goes on")
                 refused("two of the tensors that it writes share memory", [&] { group.all_gather({x, x}, x); });
                 refused("shares memory with in", [&] { group.all_gather(wide, wide.select(0, 1 - group.rank())); });
                 refused("shares memory with in", [&] { group.all_to_all(x, x); });
-                refused("one place in memory", [&] { group.all_reduce(Tensor::zeros({1}).expand({3})); });
+                refused("share memory", [&] { group.all_reduce(Tensor::zeros({1}).expand({3})); });
                 refused("multiple of the ranks", [&] { group.all_to_all(Tensor::zeros({3}), Tensor::zeros({3})); });
                 refused("sum up to the 4 rows of in", [&] { group.all_to_all(Tensor::zeros({4}), x, {2, 2}, {2, 3}); });
                 refused("from 0 up", [&] { group.all_to_all(Tensor::zeros({4}), x, {5, -1}, {2, 2}); });
