@@ -150,8 +150,8 @@ void ParameterStore::enlist(const std::shared_ptr<ParameterStore>& self) {
         for (const auto& arena : *arenas) registry().stores[arena.get()] = self;
 }
 
-void ParameterStore::need_gradients(int index) {
-    Replica& replica = replicas_[static_cast<std::size_t>(index)];
+void ParameterStore::need_gradients(DeviceIndex device) {
+    Replica& replica = at(replicas_, device);
     for (std::size_t a = 0; a < parameters_.size(); ++a)
         if (!replica.gradients[a]) {
             Stream& stream = Stream::of(replica.device);

@@ -79,8 +79,8 @@ public:
     std::vector<Replica>& replicas() { return replicas_; }
     const std::vector<Replica>& replicas() const { return replicas_; }
     Device home() const { return replicas_.front().device; }
-    /// Makes the gradient arena of replica `index` if it is not there; contents are undefined.
-    void need_gradients(int index);
+    /// Makes the gradient arena of a replica if it is not there; contents are undefined.
+    void need_gradients(DeviceIndex device);
 
     const ArenaSegment& segment(ParameterId parameter) const {
         return parameters_[static_cast<std::size_t>(parameter.arena)]

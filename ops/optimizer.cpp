@@ -250,7 +250,7 @@ void Optimizer::step_plain() {
     const NoGrad no_tape;
     const Device device = store_->home();
     Replica& replica = store_->replicas().front();
-    store_->need_gradients(0);
+    store_->need_gradients(first_device);
     std::vector<std::int64_t> elements;
     for (const ArenaLayout& arena : store_->parameters()) elements.push_back(arena.elements);
     OptimizerState& state = state_on(device, elements);

@@ -77,7 +77,7 @@ std::vector<std::uint64_t> Engine::operations_per_device() const {
 }
 
 ShardRange Engine::held_shards() const { return impl_->topology().held; }
-int Engine::rank() const { return impl_->topology().rank; }
+int Engine::rank() const { return impl_->topology().rank.number(); }
 Communicator* Engine::job() const { return impl_->run.parts().ranks.job(); }
 
 Device Engine::device_of_shard(int shard) const {
@@ -85,7 +85,7 @@ Device Engine::device_of_shard(int shard) const {
         throw InvalidArgument(fmt::format("there is no shard {}, only {}; count from 0", shard, shards()));
     if (!held_shards().contains(shard))
         throw InvalidArgument(fmt::format("shard {} is computed by rank {}, not by this one; ask for shards {} to {}",
-                                          shard, impl_->topology().rank_of(shard), held_shards().first,
+                                          shard, impl_->topology().rank_of(shard).number(), held_shards().first,
                                           held_shards().last - 1));
     return impl_->topology().device_of(shard);
 }
@@ -200,7 +200,7 @@ void Engine::set_steps_done(std::uint64_t steps) {
     StepState state = read_step_state(impl_->parts());
     state.step = steps;
     state.micro = 0;
-    for (int d = 0; d < devices().size(); ++d) write_step_state(impl_->parts(), d, state);
+    for (const DeviceIndex d : devices().indices()) write_step_state(impl_->parts(), d, state);
 }
 
 bool Engine::is_done(const StepOutcome& outcome) const { return impl_->run.in_flight().is_done(outcome); }

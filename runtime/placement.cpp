@@ -27,14 +27,14 @@ BatchCut cut_batch(std::int64_t rows, int shards) {
     return cut;
 }
 
-BatchCut cut_own_rows(std::int64_t rows, int shards, ShardRange held, int rank) {
+BatchCut cut_own_rows(std::int64_t rows, int shards, ShardRange held, RankIndex rank) {
     if (held.empty())
-        throw InvalidArgument(
-            fmt::format("{} shards leave rank {} none; use as many shards as there are ranks, or more", shards, rank));
+        throw InvalidArgument(fmt::format(
+            "{} shards leave rank {} none; use as many shards as there are ranks, or more", shards, rank.number()));
     BatchCut cut = cut_batch(rows, held.size());
     cut.first_shard = held.first;
     cut.end = cut.present + held.first;
-    cut.base_row = rank * rows;
+    cut.base_row = rank.number() * rows;
     cut.shards = cut.present = shards;
     return cut;
 }
@@ -93,7 +93,7 @@ std::vector<Lane> place_shards(const Devices& devices, ShardRange held, int thre
         for (int lane = 0; lane < count; ++lane) {
             const ShardRange part = run_of(lane, count, run.size());
             const int first = held.first + run.first;
-            lanes.push_back({d, lane, {first + part.first, first + part.last}});
+            lanes.push_back({DeviceIndex(d), lane, {first + part.first, first + part.last}});
         }
     }
     return lanes;

@@ -47,7 +47,7 @@ struct BatchCut {
 BatchCut cut_batch(std::int64_t rows, int shards);
 /// The cut of the rows that one of several processes has of its own, for its shards `held`; `rank` processes before it
 /// have as many. Throws InvalidArgument for no rows and for no shards.
-BatchCut cut_own_rows(std::int64_t rows, int shards, ShardRange held, int rank);
+BatchCut cut_own_rows(std::int64_t rows, int shards, ShardRange held, RankIndex rank);
 /// The microbatches of a batch, those that have rows: every shard is cut in pieces of ceil(chunk / accumulation_steps)
 /// rows, as torch.chunk cuts a full shard, the last piece shorter. The last shard is cut in pieces of that size as
 /// well, so it never has more of them than the others, and absent shards stay the last ones. Throws InvalidArgument for
@@ -63,7 +63,7 @@ std::vector<ShardRange> tree_nodes(ShardRange run, int present);
 
 /// A stream that computes a run of shards, one after another in each record.
 struct Lane {
-    int device = 0;  ///< index in the list of devices
+    DeviceIndex device;
     int stream = 0;  ///< index of its compute stream
     ShardRange shards;
 };

@@ -89,9 +89,9 @@ void require_single_elements(const Tensor& written, std::string_view what) {
     TensorMeta meta = written.impl()->meta;
     meta.opaque = written.impl()->storage->opaque;
     if (repeats_elements(meta))
-        throw InvalidArgument(fmt::format(
-            "{}: several elements of the tensor of shape {} that it writes share memory; clone() it first",
-            what, written.shape().str()));
+        throw InvalidArgument(
+            fmt::format("{}: several elements of the tensor of shape {} that it writes share memory; clone() it first",
+                        what, written.shape().str()));
 }
 
 }  // namespace lockstep

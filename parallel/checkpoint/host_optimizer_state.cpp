@@ -81,7 +81,7 @@ HostOptimizerState::HostOptimizerState(const Engine& engine, Optimizer& optimize
     const Device first = engine.devices()[0];
     for (std::size_t a = 0; a < layouts.size(); ++a) {
         const ArenaLayout& layout = layouts[a];
-        const HostRows rows(optimizer, optimizer.state_on(first, engine.cut().state_elements(0)), first, a);
+        const HostRows rows(optimizer, optimizer.state_on(first, engine.cut().state_elements(first_device)), first, a);
         for (std::size_t i = 0; i < layout.segments.size(); ++i)
             if (rows.updates(i) > 0) saved_.updates[layout.segments[i].name] = rows.updates(i);
         for (const std::string& state : optimizer.states()) {
@@ -162,7 +162,7 @@ StagedOptimizerState::StagedOptimizerState(const ResumeFile& file, const Paramet
 
 void StagedOptimizerState::store(const Engine& engine, Optimizer& optimizer) const {
     const ArenaCut& cut = engine.cut();
-    for (int d = 0; d < cut.updating(); ++d) {
+    for (const DeviceIndex d : cut.updating_devices()) {
         const Device device = engine.devices()[d];
         OptimizerState& state = optimizer.state_on(device, cut.state_elements(d));
         for (std::size_t a = 0; a < updates_.size(); ++a) {

@@ -14,8 +14,8 @@ namespace lockstep {
 /// started in their process groups. When one fails (an exit status other than 0, or a signal) the others are ended; who
 /// ends with 0 while others run on is left alone.
 ///
-/// Each rank learns who it is from RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT,
-/// TORCHELASTIC_RESTART_COUNT and TORCHELASTIC_MAX_RESTARTS (`rank_info` reads them), has a random
+/// Each rank learns who it is from RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR,
+/// MASTER_PORT, TORCHELASTIC_RESTART_COUNT and TORCHELASTIC_MAX_RESTARTS (`rank_info` reads them), has a random
 /// LOCKSTEP_STORE_TOKEN with one node unless one is set, is told where to note its failure by LOCKSTEP_FAILURE_FILE (a
 /// process group that an exception ends does), has OMP_NUM_THREADS set to its share of the cores unless it is set and
 /// OMP_THREAD_LIMIT to at most that unless `bind_cores` is off, and on a machine without GPUs sees one CPU device, of

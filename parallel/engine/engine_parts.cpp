@@ -35,13 +35,13 @@ void EngineParts::rest_all_devices() {
     };
     for (const ComputeLane& lane : topology.lanes) rest(*lane.stream);
     for (Stream* stream : topology.collective_streams) rest(*stream);
-    for (int d = 0; d < topology.devices.size(); ++d) {
+    for (const DeviceIndex d : topology.devices.indices()) {
         rest(topology.reduce(d));
         rest(topology.commit(d));
     }
     memory.health()->failed = false;
     memory.health()->failed_step = -1;
-    for (int d = 0; d < topology.devices.size(); ++d) {
+    for (const DeviceIndex d : topology.devices.indices()) {
         const ControlBlock& control = memory.control(d);
         Stream& stream = topology.commit(d);
         stream.fill(control.agreed(), 0, sizeof(StatusWord));
@@ -51,7 +51,7 @@ void EngineParts::rest_all_devices() {
     if (first) std::rethrow_exception(first);
 }
 
-void write_step_state(const EngineParts& parts, int device, const StepState& state) {
+void write_step_state(const EngineParts& parts, DeviceIndex device, const StepState& state) {
     Stream& stream = parts.topology.commit(device);
     stream.copy(parts.memory.control(device).step(), parts.topology.devices[device], &state, Device::host(),
                 sizeof state);
@@ -60,8 +60,9 @@ void write_step_state(const EngineParts& parts, int device, const StepState& sta
 
 StepState read_step_state(const EngineParts& parts) {
     StepState state;
-    Stream& stream = parts.topology.commit(0);
-    stream.copy(&state, Device::host(), parts.memory.control(0).step(), parts.topology.devices[0], sizeof state);
+    Stream& stream = parts.topology.commit(first_device);
+    stream.copy(&state, Device::host(), parts.memory.control(first_device).step(), parts.topology.devices[0],
+                sizeof state);
     stream.synchronize();
     return state;
 }

@@ -41,7 +41,7 @@ struct EngineParts {
 };
 
 /// The counters and the seed of steps, which lie on every device. They wait for the device's commit stream.
-void write_step_state(const EngineParts& parts, int device, const StepState& state);
+void write_step_state(const EngineParts& parts, DeviceIndex device, const StepState& state);
 StepState read_step_state(const EngineParts& parts);  ///< of the first device
 
 }  // namespace lockstep

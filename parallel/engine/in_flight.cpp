@@ -34,9 +34,10 @@ int InFlight::begin() {
 
 void InFlight::end(int slot, const StepNumbers& numbers, std::shared_ptr<StepOutcome> outcome) {
     Slot& used = slots_[static_cast<std::size_t>(slot)];
-    Stream& stream = parts_.topology.commit(0);
+    Stream& stream = parts_.topology.commit(first_device);
     auto* report = static_cast<Report*>(used.report->data());
-    stream.copy(&report->status, Device::host(), numbers.outcome ? numbers.outcome : parts_.memory.control(0).agreed(),
+    stream.copy(&report->status, Device::host(),
+                numbers.outcome ? numbers.outcome : parts_.memory.control(first_device).agreed(),
                 parts_.topology.devices[0], sizeof(StatusWord));
     if (numbers.loss)
         stream.copy(report->loss.data(), Device::host(), numbers.loss, parts_.topology.devices[0],
@@ -60,7 +61,7 @@ void InFlight::look_at(Slot& slot) {
     try {
         slot.done.synchronize();
     } catch (const DeviceError& error) {  // the device is lost, with what the others wait for
-        parts_.ranks.others().abort(fmt::format("rank {} stopped: {}", parts_.topology.rank, error.what()));
+        parts_.ranks.others().abort(fmt::format("rank {} stopped: {}", parts_.topology.rank.number(), error.what()));
         throw;
     }
     slot.busy = false;
@@ -87,10 +88,11 @@ bool InFlight::is_done(const StepOutcome& outcome) const {
 }
 
 std::string InFlight::describe(const StatusWord& status) const {
-    std::string where = fmt::format("shard {}, rank {}", status.shard, parts_.topology.rank_of(status.shard));
+    std::string where = fmt::format("shard {}, rank {}", status.shard, parts_.topology.rank_of(status.shard).number());
     if (!parts_.ranks.job()) {
-        const int device = parts_.topology.replica_of(status.shard);
-        where = fmt::format("shard {}, replica {} on {}", status.shard, device, parts_.topology.devices[device].str());
+        const DeviceIndex device = parts_.topology.replica_of(status.shard);
+        where = fmt::format("shard {}, replica {} on {}", status.shard, device.number(),
+                            parts_.topology.devices[device].str());
     }
     switch (static_cast<StatusCode>(status.code)) {
         case StatusCode::target_out_of_range:

@@ -16,10 +16,11 @@ Join::Round Join::meet(unsigned flags) {
     std::vector<std::uint8_t> all(static_cast<std::size_t>(parts_.topology.ranks));
     job_->all_gather(&own, all.data(), std::vector<std::size_t>(all.size(), sizeof own));
     Round round;
-    for (std::size_t rank = 0; rank < all.size(); ++rank) {
-        if ((all[rank] & present) != 0 && round.present++ == 0) round.lender = static_cast<int>(rank);
-        if ((all[rank] & syncing) != 0) ++round.syncing;
-        if ((all[rank] & lacking) != 0) ++round.lacking;
+    for (const RankIndex rank : parts_.topology.every_rank()) {
+        const unsigned theirs = at(all, rank);
+        if ((theirs & present) != 0 && round.present++ == 0) round.lender = rank;
+        if ((theirs & syncing) != 0) ++round.syncing;
+        if ((theirs & lacking) != 0) ++round.lacking;
     }
     return round;
 }
@@ -36,14 +37,14 @@ std::string Join::lend(const Round& round, const std::function<std::string()>& p
     if (round.lacking == 0) return {};
     std::string bytes = parts_.topology.rank == round.lender ? packed() : std::string();
     std::uint64_t size = bytes.size();
-    job_->broadcast(&size, sizeof size, round.lender);
+    job_->broadcast(&size, sizeof size, round.lender.number());
     if (size == 0)
         throw InvalidArgument(
             fmt::format("join: a rank has had no batch, and that of rank {} is cut in shards already, which fit no "
                         "other rank; give every rank a batch, or forward plain tensors",
-                        round.lender));
+                        round.lender.number()));
     bytes.resize(size);
-    job_->broadcast(bytes.data(), size, round.lender);
+    job_->broadcast(bytes.data(), size, round.lender.number());
     return bytes;
 }
 
@@ -77,17 +78,17 @@ void Join::hand_on() {
     const auto& optimizers = parts_.memory.store()->optimizers();
     const auto ranks = static_cast<std::size_t>(parts_.topology.ranks);
     std::vector<std::array<std::int64_t, 2>> all(ranks);
-    auto& own = all[static_cast<std::size_t>(parts_.topology.rank)];
+    auto& own = at(all, parts_.topology.rank);
     own = {forwards_, static_cast<std::int64_t>(optimizers.size())};
     job_->all_gather(own.data(), all.data(), std::vector<std::size_t>(ranks, sizeof own));
-    int last = 0;
-    for (int rank = 0; rank < parts_.topology.ranks; ++rank) {
-        const auto& theirs = all[static_cast<std::size_t>(rank)];
-        if (theirs[0] >= all[static_cast<std::size_t>(last)][0]) last = rank;
+    RankIndex last;
+    for (const RankIndex rank : parts_.topology.every_rank()) {
+        const auto& theirs = at(all, rank);
+        if (theirs[0] >= at(all, last)[0]) last = rank;
         if (theirs[1] != all[0][1])
             throw InvalidArgument(fmt::format(
                 "join: rank {} has {} optimizers of this model and rank 0 has {}; make the same ones on all ranks",
-                rank, theirs[1], all[0][1]));
+                rank.number(), theirs[1], all[0][1]));
     }
     // Those that any rank updated by: one that had no batch has used none.
     std::vector<std::uint8_t> used;
@@ -97,7 +98,7 @@ void Join::hand_on() {
     auto next = used.begin();
     for (const auto& entry : optimizers)
         if (*next++ != 0) handed_on.push_back(entry.second);
-    broadcast_state(parts_, handed_on, last);
+    broadcast_state(parts_, handed_on, last.number());
 }
 
 }  // namespace lockstep

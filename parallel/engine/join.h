@@ -52,7 +52,7 @@ private:
     static constexpr unsigned present = 1, syncing = 2, lacking = 4;  // what a rank is: a sum of these
     struct Round {
         int present = 0, syncing = 0, lacking = 0;
-        int lender = -1;  ///< the first that is present
+        RankIndex lender;  ///< the first that is present
     };
     Round meet(unsigned flags);
     void require_going_on(const Round& round) const;

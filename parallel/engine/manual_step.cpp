@@ -174,7 +174,7 @@ std::vector<Tensor> ManualStep::backward(ScheduledProgram& program, Instance& in
         gradients_.take_in();
         gradients_.clear_missing(program.parameters());
         // Gradients that lie there are sent after what was just done.
-        if (sync == GradientSync::all) parts_.topology.collective().wait(parts_.topology.commit(0));
+        if (sync == GradientSync::all) parts_.topology.collective().wait(parts_.topology.commit(first_device));
         program.enqueue_backward(instance, Phase::work, recorder);
     };
     in_two_phases(parts_, replicas_, work, [&] {

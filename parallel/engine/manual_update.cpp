@@ -39,7 +39,7 @@ void ManualUpdate::build(ScheduledUpdate& update, Optimizer& optimizer, std::str
     });
     for (const Bucket& bucket : buckets) updates.emit_from_root(emitter, bucket);
     updates.emit_counts(emitter, buckets);
-    for (int d = 0; d < parts_.topology.devices.size(); ++d)
+    for (const DeviceIndex d : parts_.topology.devices.indices())
         emitter.run_flat(parts_.topology.commit(d), d, make_operation(AdvanceStep{true}), {},
                          {{bytes_meta(sizeof(StepState))}, {parts_.memory.control(d).step_ref()}});
     update.instance = std::make_unique<Instance>(update.schedule, std::vector<std::shared_ptr<Buffer>>());
@@ -66,8 +66,8 @@ void ManualUpdate::step(Optimizer& optimizer) {
     in_two_phases(parts_, replicas_, wait_for_lanes, [&] {
         update.instance->enqueue(update.schedule, 0, update.schedule.size(), Phase::commit, parts_.recorder.get());
         retry_once([&] {
-            for (int d = 1; d < parts_.topology.devices.size(); ++d)
-                parts_.topology.commit(0).wait(parts_.topology.commit(d));
+            for (const DeviceIndex d : parts_.topology.devices.others())
+                parts_.topology.commit(first_device).wait(parts_.topology.commit(d));
         });
         retry_once([&] { in_flight_.end(slot, {}, nullptr); });
         retry_once([&] { replicas_.hand_back(); });

@@ -13,7 +13,7 @@ bool ParameterGradients::has(ParameterId parameter) const {
 }
 
 bool ParameterGradients::lies_in_arena(const Tensor& gradient, std::size_t arena) const {
-    return gradient.impl()->storage->buffer->whole() == parts_.memory.replica(0).gradients[arena];
+    return gradient.impl()->storage->buffer->whole() == parts_.memory.replica(first_device).gradients[arena];
 }
 
 Tensor ParameterGradients::in_arena(ParameterId parameter) const {
@@ -22,9 +22,9 @@ Tensor ParameterGradients::in_arena(ParameterId parameter) const {
     const std::size_t size = size_of(dtype);
     auto impl = std::make_shared<TensorImpl>();
     impl->storage = std::make_shared<Storage>();
-    impl->storage->buffer = Buffer::part(parts_.memory.replica(0).gradients[static_cast<std::size_t>(parameter.arena)],
-                                         static_cast<std::size_t>(segment.begin) * size,
-                                         static_cast<std::size_t>(segment.end - segment.begin) * size);
+    impl->storage->buffer = Buffer::part(
+        parts_.memory.replica(first_device).gradients[static_cast<std::size_t>(parameter.arena)],
+        static_cast<std::size_t>(segment.begin) * size, static_cast<std::size_t>(segment.end - segment.begin) * size);
     impl->meta = TensorMeta::contiguous(dtype, segment.shape);
     return Tensor(std::move(impl));
 }
@@ -32,7 +32,7 @@ Tensor ParameterGradients::in_arena(ParameterId parameter) const {
 void ParameterGradients::take_in() {
     given_ = true;
     ParameterStore& store = *parts_.memory.store();
-    store.need_gradients(0);
+    store.need_gradients(first_device);
     const NoGrad no_tape;
     for (std::size_t a = 0; a < store.parameters().size(); ++a)
         for (std::size_t i = 0; i < store.parameters()[a].segments.size(); ++i) {
@@ -49,7 +49,7 @@ void ParameterGradients::take_in() {
             parameter.set_grad(own);
         }
     // Where gradients are read and written.
-    parts_.topology.commit(0).wait(Stream::of(parts_.topology.devices[0]));
+    parts_.topology.commit(first_device).wait(Stream::of(parts_.topology.devices[0]));
 }
 
 void ParameterGradients::clear_missing(const std::set<ParameterId>& parameters) {
@@ -57,7 +57,7 @@ void ParameterGradients::clear_missing(const std::set<ParameterId>& parameters) 
         if (has(parameter)) continue;
         const Tensor own = in_arena(parameter);
         const Buffer& buffer = *own.impl()->storage->buffer;
-        parts_.topology.commit(0).fill(buffer.data(), 0, buffer.bytes());
+        parts_.topology.commit(first_device).fill(buffer.data(), 0, buffer.bytes());
     }
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 bool lies_in_store(const EngineMemory& memory, const Storage& storage) {
     const auto& whole = storage.buffer->whole();
-    for (const auto* arenas : {&memory.replica(0).parameters, &memory.replica(0).buffers})
+    for (const auto* arenas : {&memory.replica(first_device).parameters, &memory.replica(first_device).buffers})
         for (const auto& arena : *arenas)
             if (whole && arena == whole) return true;
     return false;

@@ -134,12 +134,12 @@ void broadcast_state(EngineParts& parts, const std::vector<Optimizer*>& optimize
     for (const auto& arena : parts.memory.store()->replicas()[0].parameters) broadcast_values(parts, *arena, root);
     for (const auto& arena : parts.memory.store()->replicas()[0].buffers) broadcast_values(parts, *arena, root);
     for (Optimizer* optimizer : optimizers) {
-        const OptimizerState& state = parts.reduction.state(*optimizer, 0);
+        const OptimizerState& state = parts.reduction.state(*optimizer, first_device);
         for (const auto& rows : state.rows) broadcast_values(parts, *rows, root);
         for (const auto& [name, elements] : state.elements)
             for (const auto& arena : elements) broadcast_values(parts, *arena, root);
     }
-    broadcast_values(parts, parts.memory.control(0).memory(), root);
+    broadcast_values(parts, parts.memory.control(first_device).memory(), root);
 }
 
 void require_same_values(const EngineParts& parts) {
@@ -158,7 +158,7 @@ void require_same_values(const EngineParts& parts) {
     if (!found.empty())
         found =
             fmt::format("the replica of rank {} differs from that of rank 0 in {}; write parameters alike on all ranks",
-                        parts.topology.rank, found);
+                        parts.topology.rank.number(), found);
     if (const std::string text = said_by_any(*parts.ranks.job(), found); !text.empty()) throw DeviceError(text);
 }
 

@@ -15,13 +15,13 @@ void ReplicaKeeper::refresh() {
     mark_current();
     const std::vector<Replica>& replicas = parts_.memory.store()->replicas();
     Stream& home = Stream::of(parts_.topology.devices[0]);  // where members are written
-    parts_.topology.commit(0).wait(home);
+    parts_.topology.commit(first_device).wait(home);
     for (const ComputeLane& lane : parts_.topology.lanes)
-        if (lane.device == 0) lane.stream->wait(home);
-    for (int d = 1; d < parts_.topology.devices.size(); ++d) {
+        if (lane.device == first_device) lane.stream->wait(home);
+    for (const DeviceIndex d : parts_.topology.devices.others()) {
         Stream& stream = parts_.topology.commit(d);
         stream.wait(home);
-        const Replica& replica = replicas[static_cast<std::size_t>(d)];
+        const Replica& replica = at(replicas, d);
         for (std::size_t a = 0; a < replica.parameters.size(); ++a)
             stream.copy(replica.parameters[a]->data(), replica.device, replicas[0].parameters[a]->data(),
                         replicas[0].device, replica.parameters[a]->bytes());
@@ -31,14 +31,14 @@ void ReplicaKeeper::refresh() {
         for (const ComputeLane& lane : parts_.topology.lanes)
             if (lane.device == d) lane.stream->wait(stream);
         home.wait(stream);  // the next write from outside must not overtake the copy
-        parts_.topology.commit(0).wait(stream);
+        parts_.topology.commit(first_device).wait(stream);
     }
 }
 
 void ReplicaKeeper::store_settings(Optimizer& optimizer) {
     const std::uint64_t flags = parts_.memory.store()->trainable_version();
     while (!sent_settings_.empty() && sent_settings_.front().done.done()) sent_settings_.pop_front();
-    for (int d = 0; d < parts_.reduction.cut().updating(); ++d) {
+    for (const DeviceIndex d : parts_.reduction.cut().updating_devices()) {
         OptimizerState& state = parts_.reduction.state(optimizer, d);
         if (state.settings_version == optimizer.settings_version() && state.trainable_version == flags) continue;
         Stream& stream = parts_.topology.commit(d);
@@ -65,14 +65,14 @@ void ReplicaKeeper::store_settings(Optimizer& optimizer) {
 }
 
 void ReplicaKeeper::hand_back() {
-    Stream& root = parts_.topology.commit(0);
+    Stream& root = parts_.topology.commit(first_device);
     for (const ComputeLane& lane : parts_.topology.lanes) lane.stream->wait(root);
 }
 
 void ReplicaKeeper::verify() {
     if (parts_.ranks.job()) return require_same_values(parts_);
     const std::vector<Replica>& replicas = parts_.memory.store()->replicas();
-    const auto read = [&](int d, const std::shared_ptr<Buffer>& arena) {
+    const auto read = [&](DeviceIndex d, const std::shared_ptr<Buffer>& arena) {
         std::vector<char> bytes(arena->bytes());
         Stream& stream = parts_.topology.commit(d);
         stream.wait(Stream::of(parts_.topology.devices[d]));
@@ -83,9 +83,9 @@ void ReplicaKeeper::verify() {
     const auto compare = [&](const std::vector<ArenaLayout>& layouts,
                              std::vector<std::shared_ptr<Buffer>> Replica::*arenas) {
         for (std::size_t a = 0; a < layouts.size(); ++a) {
-            const std::vector<char> truth = read(0, (replicas[0].*arenas)[a]);
-            for (int d = 1; d < parts_.topology.devices.size(); ++d) {
-                const std::vector<char> own = read(d, (replicas[static_cast<std::size_t>(d)].*arenas)[a]);
+            const std::vector<char> truth = read(first_device, (replicas[0].*arenas)[a]);
+            for (const DeviceIndex d : parts_.topology.devices.others()) {
+                const std::vector<char> own = read(d, (at(replicas, d).*arenas)[a]);
                 for (const ArenaSegment& segment : layouts[a].segments) {
                     const std::size_t size = size_of(layouts[a].dtype);
                     const auto begin = static_cast<std::size_t>(segment.begin) * size;
@@ -94,7 +94,7 @@ void ReplicaKeeper::verify() {
                         throw DeviceError(
                             fmt::format("replica {} on {} differs from replica 0 in {}; write "
                                         "parameters through the wrapper only",
-                                        d, parts_.topology.devices[d].str(), segment.name));
+                                        d.number(), parts_.topology.devices[d].str(), segment.name));
                 }
             }
         }
@@ -107,8 +107,7 @@ void ReplicaKeeper::count(const ScheduledProgram& program, bool backward) {
     const BatchProgram& batch = program.batch();
     for (int shard = batch.held.first; shard < batch.held.last; ++shard) {
         const ShardProgram& own = batch.of(shard);
-        operations_[static_cast<std::size_t>(parts_.topology.replica_of(shard))] +=
-            backward ? own.records.size() : own.backward_begin;
+        at(operations_, parts_.topology.replica_of(shard)) += backward ? own.records.size() : own.backward_begin;
     }
 }
 

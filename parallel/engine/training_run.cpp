@@ -67,7 +67,7 @@ void TrainingRun::note_eager_reports(const std::vector<BatchInput>& inputs) {
 void TrainingRun::synchronize() {
     in_flight_.drain();
     // With nothing in flight a device that was lost has not been asked yet.
-    static_cast<void>(parts_->topology.commit(0).idle());
+    static_cast<void>(parts_->topology.commit(first_device).idle());
     eager_reports::check(parts_->eager);
 }
 
@@ -127,7 +127,8 @@ void TrainingRun::step(Optimizer& optimizer, const ModelCall& call, const std::v
     };
     in_two_phases(*parts_, replicas_, work, [&] {
         step.enqueue(batch, Phase::commit, recorder);
-        retry_once([&] { in_flight_.end(slot, step.numbers(parts_->memory.control(0), plan.gate), outcome); });
+        retry_once(
+            [&] { in_flight_.end(slot, step.numbers(parts_->memory.control(first_device), plan.gate), outcome); });
         if (plan.accumulation_steps > 1) retry_once([&] { replicas_.hand_back(); });
     });
     step.count(replicas_);

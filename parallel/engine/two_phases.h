@@ -25,7 +25,7 @@ void in_two_phases(EngineParts& parts, ReplicaKeeper& replicas, Work&& work, Com
     } catch (...) {
         const std::exception_ptr first = std::current_exception();
         // The other processes have this step in full: there is no going on with them.
-        parts.ranks.others().abort(fmt::format("rank {} failed in the middle of a call", parts.topology.rank));
+        parts.ranks.others().abort(fmt::format("rank {} failed in the middle of a call", parts.topology.rank.number()));
         rest();
         std::rethrow_exception(first);
     }

@@ -65,7 +65,7 @@ std::string described(const EngineOptions& options, const Topology& topology) {
 Topology make_topology(Devices devices, const EngineOptions& options, Communicator* job) {
     Topology topology(std::move(devices));
     if (job) {
-        topology.rank = job->rank();
+        topology.rank = RankIndex(job->rank());
         topology.ranks = job->size();
         topology.collective_streams = {&Stream::of(topology.devices[0], StreamRole::collective)};
     }
@@ -114,7 +114,7 @@ std::unique_ptr<EngineParts> make_engine(const std::vector<NamedTensor>& tensors
     StepState state;
     state.seed = options.seed.value_or(current_seed());
     if (job) begin_alike(*parts, state, options.init_sync);
-    for (int d = 0; d < parts->topology.devices.size(); ++d) write_step_state(*parts, d, state);
+    for (const DeviceIndex d : parts->topology.devices.indices()) write_step_state(*parts, d, state);
     return parts;
 }
 

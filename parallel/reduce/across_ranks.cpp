@@ -53,14 +53,14 @@ std::vector<MemoryRef> AcrossRanks::emit_inputs(ScheduleBuilder& builder, Record
     Emitter& emitter = builder.emitter();
     const BatchProgram& batch = builder.batch();
     std::vector<std::size_t> bytes(static_cast<std::size_t>(topology.ranks), 0);
-    for (int rank = 0; rank < topology.ranks; ++rank) {
+    for (const RankIndex rank : topology.every_rank()) {
         const ShardRange held = topology.held_by(rank, batch.cut.present);
         for (int shard = held.first; shard < held.last; ++shard)
-            bytes[static_cast<std::size_t>(rank)] += bytes_of(builder.record_of(shard, records));
+            at(bytes, rank) += bytes_of(builder.record_of(shard, records));
     }
     const RankParts parts(topology, bytes, "sums over shards");
     std::vector<MemoryRef> inputs;
-    for (int rank = 0; rank < topology.ranks; ++rank) {
+    for (const RankIndex rank : topology.every_rank()) {
         const ShardRange held = topology.held_by(rank, batch.cut.present);
         std::size_t offset = 0;
         for (int shard = held.first; shard < held.last; ++shard)
@@ -69,7 +69,7 @@ std::vector<MemoryRef> AcrossRanks::emit_inputs(ScheduleBuilder& builder, Record
                     inputs.emplace_back();
                     continue;
                 }
-                MemoryRef input = parts.at(rank, offset, operand.buffer->bytes());
+                MemoryRef input = parts.part_of(rank, offset, operand.buffer->bytes());
                 offset += aligned_in_report(operand.buffer->bytes());
                 if (rank == topology.rank) {
                     MemoryRef own = builder.memory().ref(shard, operand);
@@ -92,10 +92,10 @@ std::vector<MemoryRef> AcrossRanks::emit_statuses(ScheduleBuilder& builder, int 
     emit_collective_check(builder.emitter(), ranks_, false);  // first: a report that has not come says nothing
     std::vector<MemoryRef> words;
     for (int shard = 0; shard < shards; ++shard) {
-        const int rank = topology.rank_of(shard);
+        const RankIndex rank = topology.rank_of(shard);
         const int before = shard - topology.held_by(rank, topology.shards).first;
         words.push_back(
-            report_->at(rank, ControlBlock::spacing * static_cast<std::size_t>(before), sizeof(StatusWord)));
+            report_->part_of(rank, ControlBlock::spacing * static_cast<std::size_t>(before), sizeof(StatusWord)));
     }
     return words;
 }
@@ -105,7 +105,7 @@ void AcrossRanks::emit_report(ScheduleBuilder& builder) {
     Emitter& emitter = builder.emitter();
     const ShardProgram& program = builder.batch().of(0);
     std::vector<std::size_t> bytes, fingerprints;  // a rank's part: its shards' status, then its fingerprint
-    for (int rank = 0; rank < topology.ranks; ++rank) {
+    for (const RankIndex rank : topology.every_rank()) {
         const int shards = topology.held_by(rank, topology.shards).size();
         fingerprints.push_back(ControlBlock::spacing * static_cast<std::size_t>(shards));
         bytes.push_back(fingerprints.back() + report_alignment);
@@ -126,35 +126,35 @@ void AcrossRanks::emit_report(ScheduleBuilder& builder) {
         for (const Operand& operand : program.records[i].out)
             if (operand.buffer && operand.buffer->is_symbolic())
                 between_[operand.buffer->trace_id()] =
-                    Buffer::allocate(topology.commit(0), operand.buffer->bytes(), "statistics");
+                    Buffer::allocate(topology.commit(first_device), operand.buffer->bytes(), "statistics");
     }
     report_.emplace(topology, std::move(bytes), "report");
 
     Stream& collective = topology.collective();
     emitter.wait(collective, builder.record_lanes());
-    const MemoryRef statuses = emitter.memory().control(0).statuses(topology.held);
-    emitter.copy(collective, statuses, report_->at(topology.rank, 0, statuses.bytes));
-    if (topology.rank == 0) {
+    const MemoryRef statuses = emitter.memory().control(first_device).statuses(topology.held);
+    emitter.copy(collective, statuses, report_->part_of(topology.rank, 0, statuses.bytes));
+    if (topology.rank == rank_0) {
         const auto tell = [&](const Operand& operand, std::size_t offset, std::size_t size) {
             MemoryRef from = builder.memory().ref(0, operand);
             from.first = 0;
             from.bytes = size;
-            emitter.copy(collective, from, report_->at(0, offset, size));
+            emitter.copy(collective, from, report_->part_of(rank_0, offset, size));
         };
         if (program.loss.buffer) tell(program.loss, loss_, program.loss.meta.bytes());
         for (const Operand* operand : told)
             tell(*operand, values_.at(operand->buffer->trace_id()), operand->buffer->bytes());
     }
     emit_comparison(builder, fingerprints);
-    emitter.wait(topology.commit(0), collective);
+    emitter.wait(topology.commit(first_device), collective);
 }
 
 void AcrossRanks::emit_comparison(ScheduleBuilder& builder, const std::vector<std::size_t>& offsets) {
     const Topology& topology = builder.topology();
     Emitter& emitter = builder.emitter();
     std::vector<MemoryRef> all;
-    for (int rank = 0; rank < topology.ranks; ++rank)
-        all.push_back(report_->at(rank, offsets[static_cast<std::size_t>(rank)], sizeof(Fingerprint)));
+    for (const RankIndex rank : topology.every_rank())
+        all.push_back(report_->part_of(rank, at(offsets, rank), sizeof(Fingerprint)));
     // On the stream of the collectives, but no other rank takes part.
     emit_collective(emitter, ranks_,
                     {.name = "fingerprint",
@@ -162,7 +162,7 @@ void AcrossRanks::emit_comparison(ScheduleBuilder& builder, const std::vector<st
                          [own = fingerprint_, stops = ranks_.stops()](Communicator&, const KernelArgs& call) {
                              *static_cast<Fingerprint*>(call.out[0]) = {Fingerprint::true_mark, own, stops->own()};
                          },
-                     .out = {all[static_cast<std::size_t>(topology.rank)]},
+                     .out = {at(all, topology.rank)},
                      .ranks_meet = false});
     report_->emit_gather(emitter, ranks_);
     emit_collective(emitter, ranks_,
@@ -186,24 +186,25 @@ void AcrossRanks::emit_comparison(ScheduleBuilder& builder, const std::vector<st
 TaskSpec AcrossRanks::commit_task(ScheduleBuilder& builder, const Record& record) {
     const auto ref = [&](const Operand& operand) {
         if (!operand.buffer) return MemoryRef();
-        if (!operand.buffer->is_symbolic()) return builder.memory().lasting(0, operand);
+        if (!operand.buffer->is_symbolic()) return builder.memory().lasting(first_device, operand);
         const int id = operand.buffer->trace_id();
         const auto between = between_.find(id);
         MemoryRef found = between != between_.end() ? fixed(between->second, 0, operand.buffer->bytes())
-                                                    : report_->at(0, values_.at(id), operand.buffer->bytes());
+                                                    : report_->part_of(rank_0, values_.at(id), operand.buffer->bytes());
         found.first = offset_of_first(operand);
         return found;
     };
-    TaskSpec task = builder.bare_task(0, record);
+    TaskSpec task = builder.bare_task(first_device, record);
     for (const Operand& operand : record.in) task.in.push_back(ref(operand));
     for (const Operand& operand : record.out) task.out.push_back(ref(operand));
     if (const std::size_t bytes = task.kernel->scratch_bytes())
-        task.scratch = fixed(builder.emitter().memory().scratch(builder.topology().commit(0), bytes), 0, bytes);
+        task.scratch =
+            fixed(builder.emitter().memory().scratch(builder.topology().commit(first_device), bytes), 0, bytes);
     return task;
 }
 
 MemoryRef AcrossRanks::loss(ScheduleBuilder& builder) {
-    return report_->at(0, loss_, size_of(builder.batch().of(0).loss.meta.dtype));
+    return report_->part_of(rank_0, loss_, size_of(builder.batch().of(0).loss.meta.dtype));
 }
 
 }  // namespace lockstep

@@ -51,8 +51,7 @@ ArenaCut::ArenaCut(std::shared_ptr<const ParameterStore> store, std::size_t buck
     state_elements_.assign(static_cast<std::size_t>(updating), std::vector<std::int64_t>(fixed_.size(), 0));
     for (std::size_t a = 0; a < fixed_.size(); ++a)
         for (const OwnedSlice& slice : slices(static_cast<int>(a)))
-            state_elements_[static_cast<std::size_t>(slice.device)][a] =
-                slice.state_begin + grains_in(slice.end - slice.begin) * grain;
+            at(state_elements_, slice.device)[a] = slice.state_begin + grains_in(slice.end - slice.begin) * grain;
 }
 
 std::vector<Bucket> ArenaCut::buckets(const ParameterFilter& taken) const {
@@ -93,13 +92,13 @@ Bucket ArenaCut::part(const Bucket& bucket, int index, int count) {
     return part;
 }
 
-Bucket ArenaCut::slice(const Bucket& bucket, int device) const {
+Bucket ArenaCut::slice(const Bucket& bucket, DeviceIndex device) const {
     const auto arena = static_cast<std::size_t>(bucket.arena);
     const Range whole = fixed_[arena][static_cast<std::size_t>(bucket.number)];
     const std::vector<ArenaSegment>& segments = store_->parameters()[arena].segments;
     Bucket part = bucket;
     part.begin = std::clamp(slice_begin(whole, device), bucket.begin, bucket.end);
-    part.end = std::clamp(slice_begin(whole, device + 1), bucket.begin, bucket.end);
+    part.end = std::clamp(slice_end(whole, device), bucket.begin, bucket.end);
     const auto segment = [&](int i) -> const ArenaSegment& { return segments[static_cast<std::size_t>(i)]; };
     while (part.first_segment + 1 < bucket.last_segment && segment(part.first_segment).end <= part.begin)
         ++part.first_segment;
@@ -110,11 +109,11 @@ Bucket ArenaCut::slice(const Bucket& bucket, int device) const {
 
 std::vector<OwnedSlice> ArenaCut::slices(int arena) const {
     std::vector<OwnedSlice> result;
-    for (int d = 0; d < updating_; ++d) {
+    for (const DeviceIndex d : updating_devices()) {
         std::int64_t state = 0;
         for (const Range bucket : fixed_[static_cast<std::size_t>(arena)]) {
             const std::int64_t begin = slice_begin(bucket, d);
-            const std::int64_t end = slice_begin(bucket, d + 1);
+            const std::int64_t end = slice_end(bucket, d);
             result.push_back({d, begin, end, state});
             state += grains_in(end - begin) * grain;
         }
@@ -122,7 +121,7 @@ std::vector<OwnedSlice> ArenaCut::slices(int arena) const {
     return result;
 }
 
-std::int64_t ArenaCut::state_begin(const Bucket& part, int device) const {
+std::int64_t ArenaCut::state_begin(const Bucket& part, DeviceIndex device) const {
     for (const OwnedSlice& slice : slices(part.arena))
         if (slice.device == device && slice.begin <= part.begin && part.begin < slice.end)
             return slice.state_begin + part.begin - slice.begin;

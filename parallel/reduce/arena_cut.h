@@ -28,7 +28,7 @@ using ParameterFilter = std::function<bool(ParameterId)>;
 
 /// Elements [begin, end) of an arena that one device sums, updates and keeps the state of.
 struct OwnedSlice {
-    int device = 0;
+    DeviceIndex device;
     std::int64_t begin = 0, end = 0;
     std::int64_t state_begin =
         0;  ///< element of the device's state where `begin` lies: slices lie there one after another
@@ -53,18 +53,17 @@ public:
     /// cut to the contiguous runs of the others.
     std::vector<Bucket> buckets(const ParameterFilter& taken) const;
     /// The part of `bucket` that `device` updates. Parts begin at multiples of `grain`.
-    Bucket slice(const Bucket& bucket, int device) const;
+    Bucket slice(const Bucket& bucket, DeviceIndex device) const;
     /// Part `index` of `bucket` cut in `count` even parts, as slices are.
     static Bucket part(const Bucket& bucket, int index, int count);
     /// Who updates what of an arena.
     std::vector<OwnedSlice> slices(int arena) const;
     /// Elements of state that `device` keeps of each arena.
-    const std::vector<std::int64_t>& state_elements(int device) const {
-        return state_elements_[static_cast<std::size_t>(device)];
-    }
+    const std::vector<std::int64_t>& state_elements(DeviceIndex device) const { return at(state_elements_, device); }
     /// Where the state of the first element of `part`, which `device` updates, lies among them.
-    std::int64_t state_begin(const Bucket& part, int device) const;
+    std::int64_t state_begin(const Bucket& part, DeviceIndex device) const;
     int updating() const { return updating_; }
+    auto updating_devices() const { return index_range<DeviceIndex>(0, updating_); }
     /// Bytes of the largest fixed bucket.
     std::size_t largest() const;
 
@@ -73,7 +72,12 @@ private:
         std::int64_t begin, end;
     };
     static std::int64_t begin_of(Range bucket, int index, int count);
-    std::int64_t slice_begin(Range bucket, int device) const { return begin_of(bucket, device, updating_); }
+    std::int64_t slice_begin(Range bucket, DeviceIndex device) const {
+        return begin_of(bucket, device.number(), updating_);
+    }
+    std::int64_t slice_end(Range bucket, DeviceIndex device) const {
+        return begin_of(bucket, device.number() + 1, updating_);
+    }
 
     std::shared_ptr<const ParameterStore> store_;
     int updating_;

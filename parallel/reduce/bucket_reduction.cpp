@@ -130,7 +130,7 @@ void BucketReduction::emit_ready(ScheduleBuilder& builder, RecordPair done) {
 
 std::vector<int> BucketReduction::emit_combination(Emitter& emitter, const Bucket& bucket, std::vector<int> ready) {
     const std::vector<int> lanes = ready;
-    for (int d = first_combined(); d < topology_.devices.size(); ++d) {
+    for (const DeviceIndex d : index_range<DeviceIndex>(first_combined(), topology_.devices.size())) {
         bool combines = false;
         for (const DeviceNode& node : sums_.device_nodes()) {
             if (node.device != d || node.last - node.first < 2) continue;
@@ -157,7 +157,7 @@ std::vector<int> BucketReduction::emit_combination(Emitter& emitter, const Bucke
 void BucketReduction::emit_bucket(Emitter& emitter, const Bucket& bucket, const std::vector<int>& ready) {
     const std::vector<int> combined = emit_combination(emitter, bucket, ready);
     std::vector<int> read, updated;
-    for (int d = 0; d < (by_slices() ? topology_.devices.size() : 1); ++d) {
+    for (const DeviceIndex d : index_range<DeviceIndex>(0, by_slices() ? topology_.devices.size() : 1)) {
         const Bucket part = by_slices() ? reduction_.cut().slice(bucket, d) : bucket;
         memory_.store()->need_gradients(d);
         const MemoryRef target =
@@ -182,9 +182,10 @@ void BucketReduction::emit_bucket(Emitter& emitter, const Bucket& bucket, const 
 
 void BucketReduction::emit_accumulation(Emitter& emitter, const Bucket& bucket) {
     const TensorMeta flat = reduction_.flat(bucket);
-    emitter.run_flat(topology_.commit(0), 0,
+    emitter.run_flat(topology_.commit(first_device), first_device,
                      make_operation(TreeSum{std::vector<std::pair<int, int>>{{0, topology_.shards}}, true}),
-                     {{flat}, {reduction_.sums_beside_root(bucket)}}, {{flat}, {reduction_.gradients(0, bucket)}});
+                     {{flat}, {reduction_.sums_beside_root(bucket)}},
+                     {{flat}, {reduction_.gradients(first_device, bucket)}});
 }
 
 void BucketReduction::emit_end(ScheduleBuilder& builder) {

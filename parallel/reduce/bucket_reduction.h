@@ -56,7 +56,7 @@ protected:
     /// The first device whose lanes' sums are added up before others read them.
     virtual int first_combined() const = 0;
     /// Brings the sum of `part` to `target`, on `device`; returns the events after which it is there.
-    virtual std::vector<int> emit_sum(Emitter& emitter, int device, const Bucket& bucket, const Bucket& part,
+    virtual std::vector<int> emit_sum(Emitter& emitter, DeviceIndex device, const Bucket& bucket, const Bucket& part,
                                       const MemoryRef& target, const std::vector<int>& ready) = 0;
     /// Keeps anything from being committed where the sum has failed: on the stream that commits, which has waited for
     /// it.

@@ -45,7 +45,7 @@ TaskSpec task_of(const Emitter& emitter, const Ranks& ranks, CollectiveSpec spec
     task.operation = std::make_shared<const CollectiveOperation>(std::move(spec.name));
     task.in = std::move(spec.in);
     task.out = std::move(spec.out);
-    const ControlBlock& control = emitter.memory().control(0);
+    const ControlBlock& control = emitter.memory().control(first_device);
     task.step = control.step();
     task.agreed = control.agreed();
     task.health = health.get();
@@ -186,7 +186,7 @@ void emit_check_of_gpu(Emitter& emitter, Ranks& ranks, bool after_commits) {
                  .body = [job = ranks.on_gpu()](Communicator&, const KernelArgs&) { job->check(); },
                  .ranks_meet = false,
                  .after_commits = after_commits});
-    emitter.wait(emitter.topology().commit(0), emitter.topology().collective());
+    emitter.wait(emitter.topology().commit(first_device), emitter.topology().collective());
 }
 
 }  // namespace
@@ -204,8 +204,8 @@ void emit_collective_check(Emitter& emitter, Ranks& ranks, bool after_commits) {
     if (ranks.on_gpu()) emit_check_of_gpu(emitter, ranks, after_commits);
     if (!ranks.status) return;
     const TensorMeta word = bytes_meta(sizeof(StatusWord));
-    emitter.run_flat(emitter.topology().commit(0), 0, make_operation(AgreeStatus{}), {{word}, {*ranks.status}},
-                     {{word}, {emitter.memory().control(0).agreed_ref()}});
+    emitter.run_flat(emitter.topology().commit(first_device), first_device, make_operation(AgreeStatus{}),
+                     {{word}, {*ranks.status}}, {{word}, {emitter.memory().control(first_device).agreed_ref()}});
 }
 
 RankParts::RankParts(const Topology& topology, std::vector<std::size_t> bytes, std::string_view tag)
@@ -218,13 +218,13 @@ RankParts::RankParts(const Topology& topology, std::vector<std::size_t> bytes, s
     memory_ = Buffer::allocate(topology.collective(), std::max<std::size_t>(all, 1), tag);
 }
 
-MemoryRef RankParts::at(int rank, std::size_t offset, std::size_t bytes) const {
-    return fixed(memory_, begin_[static_cast<std::size_t>(rank)] + offset, bytes);
+MemoryRef RankParts::part_of(RankIndex rank, std::size_t offset, std::size_t bytes) const {
+    return fixed(memory_, at(begin_, rank) + offset, bytes);
 }
 
 void RankParts::emit_gather(Emitter& emitter, Ranks& ranks) const {
-    const int rank = emitter.topology().rank;
-    const MemoryRef own = at(rank, 0, bytes_[static_cast<std::size_t>(rank)]);
+    const RankIndex rank = emitter.topology().rank;
+    const MemoryRef own = part_of(rank, 0, at(bytes_, rank));
     emit_collective(
         emitter, ranks,
         {.name = "all_gather",

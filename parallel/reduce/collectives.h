@@ -34,8 +34,8 @@ void emit_collective_check(Emitter& emitter, Ranks& ranks, bool after_commits);
 class RankParts {
 public:
     RankParts(const Topology& topology, std::vector<std::size_t> bytes, std::string_view tag);
-    /// `bytes` bytes from byte `offset` of a rank's part on.
-    MemoryRef at(int rank, std::size_t offset, std::size_t bytes) const;
+    /// `bytes` bytes of what a rank fills, from byte `offset` on.
+    MemoryRef part_of(RankIndex rank, std::size_t offset, std::size_t bytes) const;
     /// Enqueues that every rank gets the parts of all others.
     void emit_gather(Emitter& emitter, Ranks& ranks) const;
 

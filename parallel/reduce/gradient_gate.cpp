@@ -56,7 +56,7 @@ GateEmitter::GateEmitter(Emitter& emitter, const ReductionMemory& reduction, Opt
         first_grain_.push_back(first_grain_.back() + MeasureGradients::grains(layout.elements));
     const auto bytes = static_cast<std::size_t>(first_grain_.back()) * sizeof(double);
     const Devices& all = emitter.topology().devices;
-    for (int d = 0; d < devices(); ++d) {
+    for (const DeviceIndex d : devices()) {
         // Grains that no gradient is measured for stay 0.
         measures_.push_back(Buffer::zeroed(all[d], bytes, norms_tag));
         factors_.push_back(Buffer::zeroed(all[d], sizeof(double), norms_tag));
@@ -70,7 +70,7 @@ void GateEmitter::emit(const GateRules& rules) {
     for (const GradientClip& clip : rules.clip) std::visit([this](const auto& some) { emit_clip(some); }, clip);
 }
 
-MemoryRef GateEmitter::rows(int device, const Bucket& part) const {
+MemoryRef GateEmitter::rows(DeviceIndex device, const Bucket& part) const {
     return fixed(reduction_.state(optimizer_, device).rows[static_cast<std::size_t>(part.arena)]);
 }
 
@@ -78,18 +78,18 @@ GradientRange GateEmitter::meant(const Bucket& part, int group) const {
     return {{part.begin, part.end, part.first_segment, part.last_segment}, optimizer_.row_bytes(), group};
 }
 
-MemoryRef GateEmitter::measures(int device, const Bucket& part) const {
+MemoryRef GateEmitter::measures(DeviceIndex device, const Bucket& part) const {
     const std::int64_t first =
         first_grain_[static_cast<std::size_t>(part.arena)] + part.begin / MeasureGradients::grain;
-    return fixed(measures_[static_cast<std::size_t>(device)], static_cast<std::size_t>(first) * sizeof(double),
+    return fixed(at(measures_, device), static_cast<std::size_t>(first) * sizeof(double),
                  static_cast<std::size_t>(MeasureGradients::grains(part.elements())) * sizeof(double));
 }
 
 MemoryRef GateEmitter::emit_norm(double order, int group) {
-    Stream& root = emitter_.topology().commit(0);
-    for (int d = 0; d < devices(); ++d) {
+    Stream& root = emitter_.topology().commit(first_device);
+    for (const DeviceIndex d : devices()) {
         Stream& stream = emitter_.topology().commit(d);
-        const auto& parts = parts_[static_cast<std::size_t>(d)];
+        const auto& parts = at(parts_, d);
         for (const Bucket& part : parts) {
             const MemoryRef table = rows(d, part);
             const GradientRange range = meant(part, group);
@@ -98,46 +98,46 @@ MemoryRef GateEmitter::emit_norm(double order, int group) {
                 {{reduction_.flat(part), bytes_meta(table.bytes)}, {reduction_.gradients(d, part), table}},
                 {{f64_vector(MeasureGradients::grains(part.elements()))}, {measures(d, part)}});
         }
-        if (d == 0) continue;
+        if (d == first_device) continue;
         emitter_.wait(root, stream);
-        for (const Bucket& part : parts) emitter_.copy(root, measures(d, part), measures(0, part));
+        for (const Bucket& part : parts) emitter_.copy(root, measures(d, part), measures(first_device, part));
     }
-    emitter_.run_flat(root, 0, make_operation(CombineMeasures{order}),
+    emitter_.run_flat(root, first_device, make_operation(CombineMeasures{order}),
                       {{f64_vector(first_grain_.back())}, {fixed(measures_[0])}}, {{f64_scalar}, {fixed(norm_)}});
     return fixed(norm_);
 }
 
 void GateEmitter::emit_telling(const MemoryRef& from, const std::vector<MemoryRef>& targets) {
-    const int told = emitter_.record(emitter_.topology().commit(0));
-    for (int d = 1; d < emitter_.topology().devices.size() && d < static_cast<int>(targets.size()); ++d) {
+    const int told = emitter_.record(emitter_.topology().commit(first_device));
+    for (const DeviceIndex d : index_range<DeviceIndex>(1, static_cast<int>(targets.size()))) {
         Stream& stream = emitter_.topology().commit(d);
         emitter_.wait(stream, told);
-        emitter_.copy(stream, from, targets[static_cast<std::size_t>(d)]);
+        emitter_.copy(stream, from, at(targets, d));
     }
 }
 
 void GateEmitter::emit_judgement(const MemoryRef& norm, bool refuses) {
-    Stream& root = emitter_.topology().commit(0);
-    const MemoryRef agreed = emitter_.memory().control(0).agreed_ref();
-    for (int d = 1; d < emitter_.topology().devices.size(); ++d)  // may still be copying what was agreed on before
+    Stream& root = emitter_.topology().commit(first_device);
+    const MemoryRef agreed = emitter_.memory().control(first_device).agreed_ref();
+    for (const DeviceIndex d : emitter_.topology().devices.others())  // may still be copying what was agreed on before
         emitter_.wait(root, emitter_.topology().commit(d));
-    emitter_.run_flat(root, 0, make_operation(JudgeNorm{refuses}), {{f64_scalar}, {norm}},
+    emitter_.run_flat(root, first_device, make_operation(JudgeNorm{refuses}), {{f64_scalar}, {norm}},
                       {{bytes_meta(sizeof(StatusWord))}, {agreed}});
     std::vector<MemoryRef> targets;
-    for (int d = 0; d < emitter_.topology().devices.size(); ++d)
+    for (const DeviceIndex d : emitter_.topology().devices.indices())
         targets.push_back(emitter_.memory().control(d).agreed_ref());
     emit_telling(agreed, targets);
 }
 
 void GateEmitter::emit_clip(const ClipGradNorm& clip) {
-    Stream& root = emitter_.topology().commit(0);
+    Stream& root = emitter_.topology().commit(first_device);
     const MemoryRef measured = emit_norm(clip.norm_type, clip.group);
-    if (!reported_) emitter_.copy(root, measured, emitter_.memory().control(0).norm_ref());
+    if (!reported_) emitter_.copy(root, measured, emitter_.memory().control(first_device).norm_ref());
     reported_ = true;
     if (clip.error_if_nonfinite) emit_judgement(measured, true);
     std::vector<MemoryRef> factors;
     for (const auto& memory : factors_) factors.push_back(fixed(memory));
-    emitter_.run_flat(root, 0, make_operation(ClipCoefficient{clip.max_norm}), {{f64_scalar}, {measured}},
+    emitter_.run_flat(root, first_device, make_operation(ClipCoefficient{clip.max_norm}), {{f64_scalar}, {measured}},
                       {{f64_scalar}, {factors[0]}});
     emit_telling(factors[0], factors);
     emit_change(clip.group, &factors, [](const GradientRange& range) { return make_operation(ScaleGradients{range}); });
@@ -151,11 +151,11 @@ void GateEmitter::emit_clip(const ClipGradValue& clip) {
 
 template <class Make>
 void GateEmitter::emit_change(int group, const std::vector<MemoryRef>* factors, const Make& make) {
-    for (int d = 0; d < devices(); ++d)
-        for (const Bucket& part : parts_[static_cast<std::size_t>(d)]) {
+    for (const DeviceIndex d : devices())
+        for (const Bucket& part : at(parts_, d)) {
             const MemoryRef table = rows(d, part);
             FlatOperands in;
-            if (factors) in = {{f64_scalar}, {(*factors)[static_cast<std::size_t>(d)]}};
+            if (factors) in = {{f64_scalar}, {at(*factors, d)}};
             in.metas.push_back(bytes_meta(table.bytes));
             in.refs.push_back(table);
             const GradientRange range = meant(part, group);

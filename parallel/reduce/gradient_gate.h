@@ -49,9 +49,9 @@ private:
     void emit_change(int group, const std::vector<MemoryRef>* factors, const Make& make);
     /// The elements of `part` that belong to a group.
     GradientRange meant(const Bucket& part, int group) const;
-    MemoryRef rows(int device, const Bucket& part) const;
-    MemoryRef measures(int device, const Bucket& part) const;
-    int devices() const { return static_cast<int>(parts_.size()); }
+    MemoryRef rows(DeviceIndex device, const Bucket& part) const;
+    MemoryRef measures(DeviceIndex device, const Bucket& part) const;
+    auto devices() const { return index_range<DeviceIndex>(0, static_cast<int>(parts_.size())); }
 
     Emitter& emitter_;
     const ReductionMemory& reduction_;

@@ -67,8 +67,8 @@ void HookReduction::emit_sum_over_ranks(Emitter& emitter, const Bucket& bucket, 
                      .after_commits = after_commits()});
     if (spec_.optimizer || topology_.ranks == 1) return;
     const TensorMeta flat = reduction_.flat(bucket);
-    emitter.run_flat(topology_.collective(), 0, make_operation(Affine{1.0 / topology_.ranks, 0}), {{flat}, {target}},
-                     {{flat}, {target}});
+    emitter.run_flat(topology_.collective(), first_device, make_operation(Affine{1.0 / topology_.ranks, 0}),
+                     {{flat}, {target}}, {{flat}, {target}});
 }
 
 }  // namespace lockstep

@@ -6,8 +6,8 @@ namespace lockstep {
 
 namespace {
 
-ShardRange run_of_device(const Topology& topology, int device) {
-    const ShardRange run = run_of(device, topology.devices.size(), topology.held.size());
+ShardRange run_of_device(const Topology& topology, DeviceIndex device) {
+    const ShardRange run = run_of(device.number(), topology.devices.size(), topology.held.size());
     return {topology.held.first + run.first, topology.held.first + run.last};
 }
 
@@ -20,12 +20,12 @@ PartialSums::PartialSums(const Topology& topology, EngineMemory& memory, Reducti
     for (const ComputeLane& lane : topology.lanes) {
         for (const ShardRange& range : tree_nodes(lane.shards, present)) {
             GradientNode node{range, lane.device, lane.stream, -1, {}};
-            const int number = used[static_cast<std::size_t>(lane.device)]++;
+            const int number = at(used, lane.device)++;
             if (first_node == FirstNode::slots) {
                 node.slot = number;
             } else if (number > 0) {
                 node.slot = number - 1;
-            } else if (first_node == FirstNode::beside_root && lane.device == 0) {
+            } else if (first_node == FirstNode::beside_root && lane.device == first_device) {
                 node.arenas = reduction.sums_beside_root();
             } else {
                 memory.store()->need_gradients(lane.device);
@@ -35,7 +35,7 @@ PartialSums::PartialSums(const Topology& topology, EngineMemory& memory, Reducti
         }
     }
     std::size_t next = 0;
-    for (int d = 0; d < topology.devices.size(); ++d)
+    for (const DeviceIndex d : topology.devices.indices())
         for (const ShardRange& range : tree_nodes(run_of_device(topology, d), present)) {
             DeviceNode node{d, next, next};
             while (node.last < nodes_.size() && nodes_[node.last].range.last <= range.last) ++node.last;

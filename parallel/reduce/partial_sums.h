@@ -16,7 +16,7 @@ namespace lockstep {
 /// memory is bounded by the size of buckets. A node of one shard in an arena is that shard's gradient itself.
 struct GradientNode {
     ShardRange range;
-    int device = 0;
+    DeviceIndex device;
     Stream* lane = nullptr;  ///< that computes its shards
     int slot = -1;           ///< number of the device's slot; -1: in the arena
     std::vector<std::shared_ptr<Buffer>> arenas;
@@ -25,7 +25,7 @@ struct GradientNode {
 
 /// A node inside a device's run: the sum of its lanes' nodes [first, last), that lies where the first of them lies.
 struct DeviceNode {
-    int device = 0;
+    DeviceIndex device;
     std::size_t first = 0, last = 0;
 };
 

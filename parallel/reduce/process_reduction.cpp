@@ -4,7 +4,7 @@
 
 namespace lockstep {
 
-Stream& ProcessReduction::summing(Emitter& emitter, int device) {
+Stream& ProcessReduction::summing(Emitter& emitter, DeviceIndex device) {
     const bool updates_at_once = updates_each_bucket() && !adds() && !sums_.uses_slots();
     return updates_at_once ? topology_.commit(device) : emitter.reduce(device);
 }
@@ -18,12 +18,13 @@ MemoryRef ProcessReduction::read_from_peer(Emitter& emitter, Stream& reader, int
     return staged;
 }
 
-std::vector<int> ProcessReduction::emit_sum(Emitter& emitter, int device, const Bucket& bucket, const Bucket& part,
-                                            const MemoryRef& target, const std::vector<int>& ready) {
+std::vector<int> ProcessReduction::emit_sum(Emitter& emitter, DeviceIndex device, const Bucket& bucket,
+                                            const Bucket& part, const MemoryRef& target,
+                                            const std::vector<int>& ready) {
     std::vector<std::pair<int, int>> shards;
     std::vector<MemoryRef> sums;
     for (const DeviceNode& node : sums_.device_nodes()) {
-        if (node.device == 0 && !by_slices()) {  // not combined: all are added here at once
+        if (node.device == first_device && !by_slices()) {  // not combined: all are added here at once
             for (std::size_t i = node.first; i < node.last; ++i) {
                 shards.push_back(PartialSums::shards_of(sums_.nodes()[i]));
                 sums.push_back(sums_.ref(sums_.nodes()[i], bucket, turn_, part.begin, part.end));

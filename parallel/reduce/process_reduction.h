@@ -19,7 +19,7 @@ protected:
     bool by_slices() const final { return spec_.optimizer && reduction_.cut().updating() > 1; }
     /// Those of device 0 are added along with all others where it sums alone.
     int first_combined() const final { return by_slices() ? 0 : 1; }
-    std::vector<int> emit_sum(Emitter& emitter, int device, const Bucket& bucket, const Bucket& part,
+    std::vector<int> emit_sum(Emitter& emitter, DeviceIndex device, const Bucket& bucket, const Bucket& part,
                               const MemoryRef& target, const std::vector<int>& ready) final;
     /// The shards that each of some sums is of, as TreeSum takes them.
     virtual std::vector<std::pair<int, int>> ranges(std::vector<std::pair<int, int>> shards) const { return shards; }
@@ -27,7 +27,7 @@ protected:
 private:
     /// Where `device` sums. Lanes that use slots wait for sums, which must not be held back then; else the stream that
     /// updates does, while the sum is in its cache.
-    Stream& summing(Emitter& emitter, int device);
+    Stream& summing(Emitter& emitter, DeviceIndex device);
     MemoryRef read_from_peer(Emitter& emitter, Stream& reader, int index, const MemoryRef& ref);
 
     std::map<std::pair<Stream*, int>, std::shared_ptr<Buffer>> staging_;

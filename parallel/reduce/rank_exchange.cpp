@@ -204,7 +204,7 @@ TensorMeta RankExchange::flat(std::size_t bytes) const {
 
 void RankExchange::run(std::shared_ptr<const Operation> operation, std::vector<MemoryRef> refs, const MemoryRef& out) {
     const std::vector<TensorMeta> metas(refs.size(), flat(out.bytes));
-    emitter_.run_flat(emitter_.topology().collective(), 0, std::move(operation), {metas, std::move(refs)},
+    emitter_.run_flat(emitter_.topology().collective(), first_device, std::move(operation), {metas, std::move(refs)},
                       {{flat(out.bytes)}, {out}});
 }
 

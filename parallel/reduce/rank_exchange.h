@@ -52,7 +52,7 @@ private:
     /// The ranks of host `to` whose parts are added up by the one at `position` among the ranks of host `by`.
     ShardRange share(int by, int position, int to) const;
     std::size_t bytes_of(ShardRange ranks) const;
-    int rank() const { return emitter_.topology().rank; }
+    int rank() const { return emitter_.topology().rank.number(); }
     std::size_t own_bytes() const { return parts_[static_cast<std::size_t>(rank())]; }
     MemoryRef part_of(MemoryRef ref, ShardRange ranks) const;
     MemoryRef part_of(const MemoryRef& ref) const { return part_of(ref, {rank(), rank() + 1}); }

@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-std::vector<int> RankReduction::emit_sum(Emitter& emitter, int, const Bucket& bucket, const Bucket&,
+std::vector<int> RankReduction::emit_sum(Emitter& emitter, DeviceIndex, const Bucket& bucket, const Bucket&,
                                          const MemoryRef& target, const std::vector<int>& ready) {
     emitter.wait(topology_.collective(), ready);
     emit_sum_over_ranks(emitter, bucket, target);
@@ -19,8 +19,9 @@ void RankReduction::emit_check(Emitter& emitter) { emit_collective_check(emitter
 void RankReduction::emit_accumulation(Emitter& emitter, const Bucket& bucket) {
     if (spec_.sync != GradientSync::all) return BucketReduction::emit_accumulation(emitter, bucket);
     const MemoryRef sum = reduction_.sums_beside_root(bucket);  // which has what lay there in it
-    emitter.run_flat(topology_.commit(0), 0, make_operation(TakeOver{}), {{bytes_meta(sum.bytes)}, {sum}},
-                     {{bytes_meta(sum.bytes)}, {reduction_.gradients(0, bucket)}});
+    emitter.run_flat(topology_.commit(first_device), first_device, make_operation(TakeOver{}),
+                     {{bytes_meta(sum.bytes)}, {sum}},
+                     {{bytes_meta(sum.bytes)}, {reduction_.gradients(first_device, bucket)}});
 }
 
 void RankReduction::emit_own_sum(Emitter& emitter, const Bucket& bucket, const MemoryRef& target) {
@@ -31,24 +32,24 @@ void RankReduction::emit_own_sum(Emitter& emitter, const Bucket& bucket, const M
         sums.push_back(ref);
     };
     for (const DeviceNode& node : sums_.device_nodes()) take(sums_.ref(node, bucket, turn_, bucket.begin, bucket.end));
-    if (spec_.sync == GradientSync::all) take(reduction_.gradients(0, bucket));
+    if (spec_.sync == GradientSync::all) take(reduction_.gradients(first_device, bucket));
     const TensorMeta flat = reduction_.flat(bucket);
     const std::vector<TensorMeta> flats(sums.size(), flat);
     Stream& stream = topology_.collective();
     if (sums.empty())  // no rows: it takes part all the same
-        emitter.run_flat(stream, 0, make_operation(Fill{0}), {}, {{flat}, {target}});
+        emitter.run_flat(stream, first_device, make_operation(Fill{0}), {}, {{flat}, {target}});
     else if (sums.size() > 1 || sums.front().memory != target.memory)
-        emitter.run_flat(stream, 0, make_operation(TreeSum{std::move(ranges), false}), {flats, std::move(sums)},
-                         {{flat}, {target}});
+        emitter.run_flat(stream, first_device, make_operation(TreeSum{std::move(ranges), false}),
+                         {flats, std::move(sums)}, {{flat}, {target}});
 }
 
 void TreeReduction::emit_sum_over_ranks(Emitter& emitter, const Bucket& bucket, const MemoryRef& target) {
     RankExchange exchange(emitter, ranks_, reduction_, bucket, after_commits());
     // A rank sends one sum for each of its nodes of the tree: one, unless its run of shards is unaligned.
     std::vector<std::vector<ShardRange>> nodes, ranks;
-    for (int r = 0; r < topology_.ranks; ++r) {
+    for (const RankIndex r : topology_.every_rank()) {
         nodes.push_back(tree_nodes(topology_.held_by(r, topology_.shards), sums_.present()));
-        ranks.push_back({{r, r + 1}});
+        ranks.push_back({{r.number(), r.number() + 1}});
     }
     const auto own_sum = [&](std::size_t number) {
         return sums_.ref(sums_.device_nodes()[number], bucket, turn_, bucket.begin, bucket.end);
@@ -56,7 +57,8 @@ void TreeReduction::emit_sum_over_ranks(Emitter& emitter, const Bucket& bucket, 
     exchange.emit_sum(nodes, sums_.present(), own_sum, adds(), target);
     if (spec_.sync == GradientSync::all)
         exchange.emit_sum(
-            ranks, topology_.ranks, [&](std::size_t) { return reduction_.gradients(0, bucket); }, true, target);
+            ranks, topology_.ranks, [&](std::size_t) { return reduction_.gradients(first_device, bucket); }, true,
+            target);
     if (!spec_.optimizer) exchange.emit_average(target);
     exchange.emit_gather(target);
 }

@@ -19,7 +19,7 @@ public:
 protected:
     bool by_slices() const final { return false; }
     int first_combined() const final { return 0; }
-    std::vector<int> emit_sum(Emitter& emitter, int device, const Bucket& bucket, const Bucket& part,
+    std::vector<int> emit_sum(Emitter& emitter, DeviceIndex device, const Bucket& bucket, const Bucket& part,
                               const MemoryRef& target, const std::vector<int>& ready) final;
     void emit_check(Emitter& emitter) final;
     void emit_accumulation(Emitter& emitter, const Bucket& bucket) final;

@@ -10,7 +10,7 @@ long ready_in(const EngineMemory& memory, const ShardProgram& program, const Buc
     long ready = -1;
     for (const Delivery& delivery : program.deliveries)
         if (bucket.contains(delivery.parameter)) ready = std::max(ready, static_cast<long>(delivery.ready));
-    const auto& arena = memory.replica(0).parameters[static_cast<std::size_t>(bucket.arena)];
+    const auto& arena = memory.replica(first_device).parameters[static_cast<std::size_t>(bucket.arena)];
     const std::size_t size = size_of(memory.layout(bucket.arena).dtype);
     for (std::size_t i = 0; i < program.records.size(); ++i)
         for (const Operand& operand : program.records[i].in) {

@@ -8,11 +8,11 @@ MemoryRef ReductionMemory::elements(const std::shared_ptr<Buffer>& memory, const
     return fixed(memory, static_cast<std::size_t>(first) * size, static_cast<std::size_t>(part.elements()) * size);
 }
 
-MemoryRef ReductionMemory::gradients(int device, const Bucket& part) const {
+MemoryRef ReductionMemory::gradients(DeviceIndex device, const Bucket& part) const {
     return elements(memory_.replica(device).gradients[static_cast<std::size_t>(part.arena)], part, part.begin);
 }
 
-MemoryRef ReductionMemory::parameters(int device, const Bucket& part) const {
+MemoryRef ReductionMemory::parameters(DeviceIndex device, const Bucket& part) const {
     return elements(memory_.replica(device).parameters[static_cast<std::size_t>(part.arena)], part, part.begin);
 }
 
@@ -32,7 +32,7 @@ TensorMeta ReductionMemory::flat(const Bucket& part) const {
     return TensorMeta::contiguous(memory_.layout(part.arena).dtype, {part.elements()});
 }
 
-const std::shared_ptr<Buffer>& ReductionMemory::slot(int device, int index, int turns) {
+const std::shared_ptr<Buffer>& ReductionMemory::slot(DeviceIndex device, int index, int turns) {
     auto& memory = slots_[{device, index}];
     // Buckets leave gaps between parameters alone: what lies there is added up as well, and should be numbers.
     if (!memory)

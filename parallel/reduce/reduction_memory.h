@@ -21,15 +21,15 @@ public:
 
     const ArenaCut& cut() const { return cut_; }
     /// What `optimizer` keeps on a device that updates, made on first use.
-    OptimizerState& state(Optimizer& optimizer, int device) const {
+    OptimizerState& state(Optimizer& optimizer, DeviceIndex device) const {
         return optimizer.state_on(topology_.devices[device], cut_.state_elements(device));
     }
 
     /// Elements of `part` of an arena, from element `first` of `memory` on.
     MemoryRef elements(const std::shared_ptr<Buffer>& memory, const Bucket& part, std::int64_t first) const;
     /// Those in an arena of replica `device`.
-    MemoryRef gradients(int device, const Bucket& part) const;
-    MemoryRef parameters(int device, const Bucket& part) const;
+    MemoryRef gradients(DeviceIndex device, const Bucket& part) const;
+    MemoryRef parameters(DeviceIndex device, const Bucket& part) const;
     /// Those in the arenas on device 0 for a sum that is added to the gradient arena once it is complete.
     MemoryRef sums_beside_root(const Bucket& part);
     const std::vector<std::shared_ptr<Buffer>>& sums_beside_root();
@@ -37,7 +37,7 @@ public:
     TensorMeta flat(const Bucket& part) const;
 
     /// Memory on `device` for `turns` buckets of any size, of whole 256 bytes each; made on first use.
-    const std::shared_ptr<Buffer>& slot(int device, int index, int turns);
+    const std::shared_ptr<Buffer>& slot(DeviceIndex device, int index, int turns);
     /// Memory for the slices of a bucket that other processes send this one, a piece for each of them.
     const std::shared_ptr<Buffer>& received(int index);
 
@@ -46,7 +46,7 @@ private:
     const EngineMemory& memory_;
     ArenaCut cut_;
     std::vector<std::shared_ptr<Buffer>> received_, sums_beside_root_;
-    std::map<std::pair<int, int>, std::shared_ptr<Buffer>> slots_;
+    std::map<std::pair<DeviceIndex, int>, std::shared_ptr<Buffer>> slots_;
 };
 
 }  // namespace lockstep

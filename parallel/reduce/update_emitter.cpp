@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-void UpdateEmitter::emit_part(Emitter& emitter, int device, const Bucket& part) const {
+void UpdateEmitter::emit_part(Emitter& emitter, DeviceIndex device, const Bucket& part) const {
     if (part.elements() == 0) return;
     const auto arena = static_cast<std::size_t>(part.arena);
     const OptimizerState& state = reduction_.state(optimizer_, device);
@@ -22,32 +22,32 @@ void UpdateEmitter::emit_part(Emitter& emitter, int device, const Bucket& part) 
 void UpdateEmitter::emit_broadcast(Emitter& emitter, const Bucket& bucket) const {
     const Topology& topology = emitter.topology();
     if (topology.devices.size() == 1) return;
-    const int updated = emitter.record(topology.commit(0));
-    for (int d = 1; d < topology.devices.size(); ++d) {
+    const int updated = emitter.record(topology.commit(first_device));
+    for (const DeviceIndex d : topology.devices.others()) {
         emitter.wait(topology.commit(d), updated);
-        emitter.copy(topology.commit(d), reduction_.parameters(0, bucket), reduction_.parameters(d, bucket));
+        emitter.copy(topology.commit(d), reduction_.parameters(first_device, bucket), reduction_.parameters(d, bucket));
     }
 }
 
 void UpdateEmitter::emit_gathering(Emitter& emitter, const Bucket& bucket, const std::vector<int>& updated) const {
     const Topology& topology = emitter.topology();
-    for (int d = 0; d < topology.devices.size(); ++d)
-        for (int other = 0; other < topology.devices.size(); ++other) {
+    for (const DeviceIndex d : topology.devices.indices())
+        for (const DeviceIndex other : topology.devices.indices()) {
             if (other == d) continue;
             const Bucket part = reduction_.cut().slice(bucket, other);
-            emitter.wait(topology.commit(d), updated[static_cast<std::size_t>(other)]);
+            emitter.wait(topology.commit(d), at(updated, other));
             emitter.copy(topology.commit(d), reduction_.parameters(other, part), reduction_.parameters(d, part));
         }
 }
 
 void UpdateEmitter::emit_bucket(Emitter& emitter, const Bucket& bucket) const {
     if (!by_slices()) {
-        emit_part(emitter, 0, bucket);
+        emit_part(emitter, first_device, bucket);
         emit_broadcast(emitter, bucket);
         return;
     }
     std::vector<int> updated;
-    for (int d = 0; d < emitter.topology().devices.size(); ++d) {
+    for (const DeviceIndex d : emitter.topology().devices.indices()) {
         emit_part(emitter, d, reduction_.cut().slice(bucket, d));
         updated.push_back(emitter.record(emitter.topology().commit(d)));
     }
@@ -57,15 +57,15 @@ void UpdateEmitter::emit_bucket(Emitter& emitter, const Bucket& bucket) const {
 void UpdateEmitter::emit_from_root(Emitter& emitter, const Bucket& bucket) const {
     if (!by_slices()) return emit_bucket(emitter, bucket);
     const Topology& topology = emitter.topology();
-    const int gradients = emitter.record(topology.commit(0));
+    const int gradients = emitter.record(topology.commit(first_device));
     std::vector<int> updated;
-    for (int d = 0; d < topology.devices.size(); ++d) {
+    for (const DeviceIndex d : topology.devices.indices()) {
         Stream& stream = topology.commit(d);
         const Bucket part = reduction_.cut().slice(bucket, d);
-        if (d > 0) {
+        if (d != first_device) {
             emitter.wait(stream, gradients);
             emitter.memory().store()->need_gradients(d);
-            emitter.copy(stream, reduction_.gradients(0, part), reduction_.gradients(d, part));
+            emitter.copy(stream, reduction_.gradients(first_device, part), reduction_.gradients(d, part));
         }
         emit_part(emitter, d, part);
         updated.push_back(emitter.record(stream));
@@ -76,9 +76,9 @@ void UpdateEmitter::emit_from_root(Emitter& emitter, const Bucket& bucket) const
 void UpdateEmitter::emit_gate(Emitter& emitter, const GateRules& rules, const std::vector<Bucket>& buckets) const {
     std::vector<std::vector<Bucket>> parts(static_cast<std::size_t>(reduction_.cut().updating()));
     for (const Bucket& bucket : buckets)
-        for (std::size_t d = 0; d < parts.size(); ++d) {
-            const Bucket part = by_slices() ? reduction_.cut().slice(bucket, static_cast<int>(d)) : bucket;
-            if (part.elements() > 0) parts[d].push_back(part);
+        for (const DeviceIndex d : reduction_.cut().updating_devices()) {
+            const Bucket part = by_slices() ? reduction_.cut().slice(bucket, d) : bucket;
+            if (part.elements() > 0) at(parts, d).push_back(part);
         }
     GateEmitter(emitter, reduction_, optimizer_, std::move(parts)).emit(rules);
     for (const Bucket& bucket : buckets) emit_bucket(emitter, bucket);
@@ -86,7 +86,7 @@ void UpdateEmitter::emit_gate(Emitter& emitter, const GateRules& rules, const st
 
 void UpdateEmitter::emit_counts(Emitter& emitter, const std::vector<Bucket>& buckets) const {
     if (!optimizer_.counts_updates()) return;
-    for (int d = 0; d < reduction_.cut().updating(); ++d) {
+    for (const DeviceIndex d : reduction_.cut().updating_devices()) {
         const OptimizerState& state = reduction_.state(optimizer_, d);
         for (std::size_t a = 0; a < state.rows.size(); ++a) {
             std::set<int> updated;  // a parameter may lie in several buckets

@@ -21,7 +21,7 @@ public:
     /// The same for gradients that lie in the arena of device 0 (PyTorch's manual step).
     void emit_from_root(Emitter& emitter, const Bucket& bucket) const;
     /// One device's part of it.
-    void emit_part(Emitter& emitter, int device, const Bucket& part) const;
+    void emit_part(Emitter& emitter, DeviceIndex device, const Bucket& part) const;
     /// Once every device has updated its slice; `updated`: events, by device.
     void emit_gathering(Emitter& emitter, const Bucket& bucket, const std::vector<int>& updated) const;
     /// Passes the gate, when all buckets are summed, and updates them.

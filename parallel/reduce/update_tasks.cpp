@@ -16,7 +16,7 @@ namespace {
 /// The records of one update, in the order in which they run, with where every operand lies.
 class TracedUpdate {
 public:
-    TracedUpdate(const Topology& topology, int device, DType dtype)
+    TracedUpdate(const Topology& topology, DeviceIndex device, DType dtype)
         : trace_({.prototype = topology.devices[device], .deterministic = topology.arithmetic.deterministic}),
           dtype_(dtype) {}
 
@@ -73,7 +73,7 @@ private:
 
 }  // namespace
 
-void emit_update(Emitter& emitter, int device, const Optimizer& optimizer, const Bucket& part,
+void emit_update(Emitter& emitter, DeviceIndex device, const Optimizer& optimizer, const Bucket& part,
                  const UpdateMemory& memory) {
     const Topology& topology = emitter.topology();
     TracedUpdate update(topology, device, emitter.memory().layout(part.arena).dtype);

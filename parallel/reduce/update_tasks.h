@@ -19,7 +19,7 @@ struct UpdateMemory {
 };
 
 /// Appends the update of `part` to the stream on which `device` commits.
-void emit_update(Emitter& emitter, int device, const Optimizer& optimizer, const Bucket& part,
+void emit_update(Emitter& emitter, DeviceIndex device, const Optimizer& optimizer, const Bucket& part,
                  const UpdateMemory& memory);
 
 }  // namespace lockstep

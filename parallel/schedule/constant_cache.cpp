@@ -12,21 +12,21 @@ void ConstantCache::refresh(const Topology& topology, const std::shared_ptr<Stor
     copies.version = storage->version();
     const Device source = storage->buffer->device();
     if (!source.is_host()) Stream::of(source).synchronize();
-    for (int d = 0; d < topology.devices.size(); ++d) {
+    for (const DeviceIndex d : topology.devices.indices()) {
         Stream& stream = Stream::of(topology.devices[d]);
-        if (static_cast<int>(copies.buffers.size()) <= d)
+        if (static_cast<int>(copies.buffers.size()) <= d.number())
             copies.buffers.push_back(Buffer::allocate(stream, storage->buffer->bytes(), "constants"));
         // Programs that run now may still read the old values.
         for (const ComputeLane& lane : topology.lanes)
             if (lane.device == d) stream.wait(*lane.stream);
-        stream.copy(copies.buffers[static_cast<std::size_t>(d)]->data(), topology.devices[d], storage->buffer->data(),
-                    source, storage->buffer->bytes());
+        stream.copy(at(copies.buffers, d)->data(), topology.devices[d], storage->buffer->data(), source,
+                    storage->buffer->bytes());
         stream.synchronize();
     }
 }
 
-const std::shared_ptr<Buffer>& ConstantCache::on(const std::shared_ptr<Storage>& storage, int device) const {
-    return copies_.at(storage.get()).buffers[static_cast<std::size_t>(device)];
+const std::shared_ptr<Buffer>& ConstantCache::on(const std::shared_ptr<Storage>& storage, DeviceIndex device) const {
+    return at(copies_.at(storage.get()).buffers, device);
 }
 
 }  // namespace lockstep

@@ -16,7 +16,7 @@ class ConstantCache {
 public:
     /// Copies `storage` to all devices unless that version is there already. Waits for the copies.
     void refresh(const Topology& topology, const std::shared_ptr<Storage>& storage);
-    const std::shared_ptr<Buffer>& on(const std::shared_ptr<Storage>& storage, int device) const;
+    const std::shared_ptr<Buffer>& on(const std::shared_ptr<Storage>& storage, DeviceIndex device) const;
     /// Forgets the copies of all others.
     void keep_only(const std::function<bool(const Storage&)>& wanted) {
         std::erase_if(copies_, [&](const auto& entry) { return !wanted(*entry.first); });

@@ -20,8 +20,8 @@ MemoryRef Emitter::readable_on(Stream& reader, const MemoryRef& ref) {
     return result;
 }
 
-TaskSpec Emitter::flat_task(Stream& stream, int device, std::shared_ptr<const Operation> operation, FlatOperands in,
-                            FlatOperands out) const {
+TaskSpec Emitter::flat_task(Stream& stream, DeviceIndex device, std::shared_ptr<const Operation> operation,
+                            FlatOperands in, FlatOperands out) const {
     KernelRequest request;
     request.device = stream.device();
     request.deterministic = topology_.arithmetic.deterministic;

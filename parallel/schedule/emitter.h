@@ -29,9 +29,9 @@ public:
 
     void run(Stream& stream, TaskSpec task) { schedule_.run(stream, std::move(task)); }
     /// A task on flat memory of replica `device`, with scratch memory of `stream`.
-    TaskSpec flat_task(Stream& stream, int device, std::shared_ptr<const Operation> operation, FlatOperands in,
+    TaskSpec flat_task(Stream& stream, DeviceIndex device, std::shared_ptr<const Operation> operation, FlatOperands in,
                        FlatOperands out) const;
-    void run_flat(Stream& stream, int device, std::shared_ptr<const Operation> operation, FlatOperands in,
+    void run_flat(Stream& stream, DeviceIndex device, std::shared_ptr<const Operation> operation, FlatOperands in,
                   FlatOperands out) {
         schedule_.run(stream, flat_task(stream, device, std::move(operation), std::move(in), std::move(out)));
     }
@@ -50,17 +50,17 @@ public:
     MemoryRef readable_on(Stream& reader, const MemoryRef& ref);
 
     /// The device's stream of sums, which is noted as used.
-    Stream& reduce(int device) {
+    Stream& reduce(DeviceIndex device) {
         reducing_.insert(device);
         return topology_.reduce(device);
     }
-    const std::set<int>& reducing() const { return reducing_; }
+    const std::set<DeviceIndex>& reducing() const { return reducing_; }
 
 private:
     const Topology& topology_;
     EngineMemory& memory_;
     Schedule& schedule_;
-    std::set<int> reducing_;
+    std::set<DeviceIndex> reducing_;
 };
 
 /// Bytes, as an operand of an operation on memory of any type.

@@ -19,9 +19,9 @@ public:
     EngineMemory(const Topology& topology, const std::vector<NamedTensor>& tensors);
 
     const std::shared_ptr<ParameterStore>& store() const { return store_; }
-    const Replica& replica(int device) const { return store_->replicas()[static_cast<std::size_t>(device)]; }
+    const Replica& replica(DeviceIndex device) const { return at(store_->replicas(), device); }
     const ArenaLayout& layout(int arena) const { return store_->parameters()[static_cast<std::size_t>(arena)]; }
-    const ControlBlock& control(int device) const { return control_[static_cast<std::size_t>(device)]; }
+    const ControlBlock& control(DeviceIndex device) const { return at(control_, device); }
     const std::shared_ptr<Health>& health() const { return health_; }
 
     /// Scratch memory of at least `bytes` bytes that all tasks of `stream` share.

@@ -76,8 +76,9 @@ void Instance::perform(const Task& task, const Launch& launch) {
         if (dynamic_cast<const CommunicationError*>(&error)) throw;  // names rank and operation itself
         // Errors of our own say what to do.
         const bool says_more = dynamic_cast<const Error*>(&error) != nullptr;
-        throw DeviceError(fmt::format("replica {} on {}, shard {}: {}: {}{}", spec.replica, launch.device.str(),
-                                      spec.shard, call_and_operation(spec.call, spec.operation->name()), error.what(),
+        throw DeviceError(fmt::format("replica {} on {}, shard {}: {}: {}{}", spec.replica.number(),
+                                      launch.device.str(), spec.shard,
+                                      call_and_operation(spec.call, spec.operation->name()), error.what(),
                                       says_more ? "" : "; look at what the operation was given"));
     }
 }

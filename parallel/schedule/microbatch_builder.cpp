@@ -24,12 +24,12 @@ void ScheduleBuilder::begin_microbatch(const Microbatch& part) {
 /// The state of the step where it begins, and of the buffers where records commit to their copy.
 void ScheduleBuilder::emit_state_of_microbatch() {
     const std::vector<int> before = record_lanes();  // they have waited for whatever was committed last
-    const auto& buffers = emitter_.memory().replica(0).buffers;
-    for (int d = 0; d < topology().devices.size(); ++d) {
+    const auto& buffers = emitter_.memory().replica(first_device).buffers;
+    for (const DeviceIndex d : topology().devices.indices()) {
         Stream& stream = topology().reduce(d);
         emitter_.wait(stream, before);
         emitter_.copy(stream, emitter_.memory().control(d).step_ref(), part_->carry->state(d));
-        for (std::size_t a = 0; d == 0 && reduction_ && a < buffers.size(); ++a)
+        for (std::size_t a = 0; d == first_device && reduction_ && a < buffers.size(); ++a)
             emitter_.copy(stream, fixed(buffers[a]), part_->carry->in_copy(emitter_.memory(), fixed(buffers[a])));
         const int there = emitter_.record(stream);
         for (const ComputeLane& lane : topology().lanes)
@@ -38,7 +38,7 @@ void ScheduleBuilder::emit_state_of_microbatch() {
 }
 
 void ScheduleBuilder::emit_denominators() {
-    Stream& root = topology().reduce(0);
+    Stream& root = topology().reduce(first_device);
     emitter_.wait(root, record_lanes());
     const std::size_t count = batch_.full->outputs.size();
     for (std::size_t i = 0; i < count; ++i) {
@@ -50,15 +50,16 @@ void ScheduleBuilder::emit_denominators() {
             parts.push_back(emitter_.readable_on(root, memory_.ref(shard, batch_.of(shard).outputs[i])));
         }
         const std::vector<TensorMeta> metas(parts.size(), meta);
-        emitter_.run_flat(root, 0, make_operation(TreeSum{std::move(ranges), !part_->first, true}),
-                          {metas, std::move(parts)}, {{meta}, {part_->carry->denominator(0, i)}});
+        emitter_.run_flat(root, first_device, make_operation(TreeSum{std::move(ranges), !part_->first, true}),
+                          {metas, std::move(parts)}, {{meta}, {part_->carry->denominator(first_device, i)}});
     }
     if (!part_->last) return;
     const int summed = emitter_.record(root);
-    for (int d = 1; d < topology().devices.size(); ++d) {
+    for (const DeviceIndex d : topology().devices.others()) {
         emitter_.wait(topology().reduce(d), summed);
         for (std::size_t i = 0; i < count; ++i)
-            emitter_.copy(topology().reduce(d), part_->carry->denominator(0, i), part_->carry->denominator(d, i));
+            emitter_.copy(topology().reduce(d), part_->carry->denominator(first_device, i),
+                          part_->carry->denominator(d, i));
     }
 }
 
@@ -70,48 +71,50 @@ void ScheduleBuilder::emit_loss_so_far() {
     if (part_->first)
         emitter_.schedule().copy(stream, {own, sum, sum.bytes});
     else
-        emitter_.run_flat(stream, 0, make_operation(Accumulate{}), {{meta, meta}, {sum, own}}, {{meta}, {sum}});
+        emitter_.run_flat(stream, first_device, make_operation(Accumulate{}), {{meta, meta}, {sum, own}},
+                          {{meta}, {sum}});
     if (!part_->carry->checks_loss()) return;
-    TaskSpec check = emitter_.flat_task(stream, 0, make_operation(CheckFinite{}), {{meta}, {sum}}, {{meta}, {sum}});
-    check.status = emitter_.memory().control(0).shard(0);
+    TaskSpec check =
+        emitter_.flat_task(stream, first_device, make_operation(CheckFinite{}), {{meta}, {sum}}, {{meta}, {sum}});
+    check.status = emitter_.memory().control(first_device).shard(0);
     emitter_.run(stream, std::move(check));
 }
 
 void ScheduleBuilder::emit_preparations() {
-    Stream& stream = topology().reduce(0);
+    Stream& stream = topology().reduce(first_device);
     emitter_.wait(stream, record_lanes());
     emit_commit_records(stream);
-    if (part_->last) emitter_.wait(topology().commit(0), stream);
+    if (part_->last) emitter_.wait(topology().commit(first_device), stream);
 }
 
 void ScheduleBuilder::emit_prepared_commits() {
-    for (const auto& buffer : emitter_.memory().replica(0).buffers) {
+    for (const auto& buffer : emitter_.memory().replica(first_device).buffers) {
         const MemoryRef arena = fixed(buffer);
         const TensorMeta bytes = bytes_meta(arena.bytes);
-        emitter_.run_flat(topology().commit(0), 0, make_operation(TakeOver{}),
+        emitter_.run_flat(topology().commit(first_device), first_device, make_operation(TakeOver{}),
                           {{bytes}, {part_->carry->in_copy(emitter_.memory(), arena)}}, {{bytes}, {arena}});
     }
     emit_copies_of_buffers();
 }
 
 void ScheduleBuilder::emit_end_of_microbatch() {
-    Stream& root = topology().reduce(0);
+    Stream& root = topology().reduce(first_device);
     emitter_.wait(root, record_lanes());
-    for (const int d : emitter_.reducing())
-        if (d > 0) emitter_.wait(root, topology().reduce(d));
+    for (const DeviceIndex d : emitter_.reducing())
+        if (d != first_device) emitter_.wait(root, topology().reduce(d));
     const int all = emitter_.record(root);
-    for (int d = 0; d < topology().devices.size(); ++d) {
+    for (const DeviceIndex d : topology().devices.indices()) {
         Stream& stream = topology().reduce(d);
-        if (d > 0) emitter_.wait(stream, all);
+        if (d != first_device) emitter_.wait(stream, all);
         TaskSpec advance = emitter_.flat_task(stream, d, make_operation(AdvanceStep{false}), {},
                                               {{bytes_meta(sizeof(StepState))}, {part_->carry->state(d)}});
         advance.prepares = true;
         emitter_.run(stream, std::move(advance));
-        if (d > 0) emitter_.wait(root, stream);
+        if (d != first_device) emitter_.wait(root, stream);
     }
     const int end = emitter_.record(root);
     for (const ComputeLane& lane : topology().lanes) emitter_.wait(*lane.stream, end);
-    for (int d = 1; d < topology().devices.size(); ++d) emitter_.wait(topology().reduce(d), end);
+    for (const DeviceIndex d : topology().devices.others()) emitter_.wait(topology().reduce(d), end);
 }
 
 }  // namespace lockstep

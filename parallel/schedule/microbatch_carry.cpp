@@ -20,12 +20,12 @@ MicrobatchCarry::MicrobatchCarry(const Topology& topology, const EngineMemory& m
         buffers_.push_back(Buffer::zeroed(topology.devices[0], layout.bytes(), tag));
 }
 
-MemoryRef MicrobatchCarry::slot(int device, std::size_t number, std::size_t bytes) const {
-    return fixed(slots_[static_cast<std::size_t>(device)], spacing * number, bytes);
+MemoryRef MicrobatchCarry::slot(DeviceIndex device, std::size_t number, std::size_t bytes) const {
+    return fixed(at(slots_, device), spacing * number, bytes);
 }
 
-const StepState* MicrobatchCarry::step(int device) const {
-    return static_cast<const StepState*>(slots_[static_cast<std::size_t>(device)]->data());
+const StepState* MicrobatchCarry::step(DeviceIndex device) const {
+    return static_cast<const StepState*>(at(slots_, device)->data());
 }
 
 const void* MicrobatchCarry::loss_address() const {
@@ -34,7 +34,7 @@ const void* MicrobatchCarry::loss_address() const {
 }
 
 MemoryRef MicrobatchCarry::in_copy(const EngineMemory& memory, MemoryRef ref) const {
-    const auto& arenas = memory.replica(0).buffers;
+    const auto& arenas = memory.replica(first_device).buffers;
     for (std::size_t a = 0; a < arenas.size(); ++a)
         if (ref.memory == arenas[a]) ref.memory = buffers_[a];
     return ref;

@@ -17,14 +17,14 @@ public:
                     bool checks_loss);
 
     /// StepState as this microbatch's random numbers see it.
-    MemoryRef state(int device) const { return slot(device, 0, sizeof(StepState)); }
-    const StepState* step(int device) const;
+    MemoryRef state(DeviceIndex device) const { return slot(device, 0, sizeof(StepState)); }
+    const StepState* step(DeviceIndex device) const;
     /// Denominator `number` of the loss, summed over shards and microbatches.
-    MemoryRef denominator(int device, std::size_t number) const {
+    MemoryRef denominator(DeviceIndex device, std::size_t number) const {
         return slot(device, 1 + number, size_of(denominators_[number]));
     }
     /// The loss so far, on the first device.
-    MemoryRef loss() const { return slot(0, 1 + denominators_.size(), size_of(loss_)); }
+    MemoryRef loss() const { return slot(first_device, 1 + denominators_.size(), size_of(loss_)); }
     DType loss_dtype() const { return loss_; }
     const void* loss_address() const;
     bool checks_loss() const { return checks_loss_; }
@@ -32,7 +32,7 @@ public:
     MemoryRef in_copy(const EngineMemory& memory, MemoryRef ref) const;
 
 private:
-    MemoryRef slot(int device, std::size_t number, std::size_t bytes) const;
+    MemoryRef slot(DeviceIndex device, std::size_t number, std::size_t bytes) const;
 
     std::vector<DType> denominators_;
     DType loss_;

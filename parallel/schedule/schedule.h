@@ -31,7 +31,7 @@ struct TaskSpec {
     int shard = 0;
     std::int64_t first_row = 0;
     int shards = 1;
-    int replica = 0;
+    DeviceIndex replica;
     bool updates = false;     ///< an optimizer's (for the log of steps)
     bool collective = false;  ///< likewise: processes meet in it
 };

@@ -45,7 +45,7 @@ std::vector<int> ScheduleBuilder::record_lanes() {
     return events;
 }
 
-std::vector<int> ScheduleBuilder::record_lanes_of(int device) {
+std::vector<int> ScheduleBuilder::record_lanes_of(DeviceIndex device) {
     std::vector<int> events;
     for (const ComputeLane& lane : topology().lanes)
         if (lane.device == device && has_rows(lane)) events.push_back(emitter_.record(*lane.stream));
@@ -57,7 +57,7 @@ const Record& ScheduleBuilder::record_of(int shard, RecordPair records) const {
     return batch_.of(shard).records[static_cast<std::size_t>(number)];
 }
 
-TaskSpec ScheduleBuilder::bare_task(int replica, const Record& record) const {
+TaskSpec ScheduleBuilder::bare_task(DeviceIndex replica, const Record& record) const {
     TaskSpec task;
     task.operation = record.operation;
     task.call = record.call;
@@ -133,21 +133,21 @@ void ScheduleBuilder::emit_backward() {
 }
 
 void ScheduleBuilder::emit_agreement(int shards) {
-    Stream& root = topology().commit(0);
+    Stream& root = topology().commit(first_device);
     const TensorMeta word = bytes_meta(sizeof(StatusWord));
     std::vector<MemoryRef> words = across_.emit_statuses(*this, shards);
     const std::vector<TensorMeta> metas(words.size(), word);
-    const MemoryRef agreed = emitter_.memory().control(0).agreed_ref();
-    emitter_.run_flat(root, 0, make_operation(AgreeStatus{}), {metas, std::move(words)}, {{word}, {agreed}});
+    const MemoryRef agreed = emitter_.memory().control(first_device).agreed_ref();
+    emitter_.run_flat(root, first_device, make_operation(AgreeStatus{}), {metas, std::move(words)}, {{word}, {agreed}});
     const int event = emitter_.record(root);
-    for (int d = 1; d < topology().devices.size(); ++d) {
+    for (const DeviceIndex d : topology().devices.others()) {
         emitter_.wait(topology().commit(d), event);
         emitter_.copy(topology().commit(d), agreed, emitter_.memory().control(d).agreed_ref());
     }
 }
 
 void ScheduleBuilder::emit_commits() {
-    emit_commit_records(topology().commit(0));
+    emit_commit_records(topology().commit(first_device));
     emit_copies_of_buffers();
 }
 
@@ -167,21 +167,21 @@ void ScheduleBuilder::emit_commit_records(Stream& stream) {
 }
 
 void ScheduleBuilder::emit_copies_of_buffers() {
-    const int event = emitter_.record(topology().commit(0));
-    for (int d = 1; d < topology().devices.size(); ++d) {
+    const int event = emitter_.record(topology().commit(first_device));
+    for (const DeviceIndex d : topology().devices.others()) {
         Stream& stream = topology().commit(d);
         emitter_.wait(stream, event);
-        const auto &from = emitter_.memory().replica(0).buffers, &to = emitter_.memory().replica(d).buffers;
+        const auto &from = emitter_.memory().replica(first_device).buffers, &to = emitter_.memory().replica(d).buffers;
         for (std::size_t a = 0; a < from.size(); ++a) emitter_.copy(stream, fixed(from[a]), fixed(to[a]));
     }
 }
 
 void ScheduleBuilder::emit_loss() {
-    const MemoryRef kept = emitter_.memory().control(0).loss_ref(batch_.of(0).loss.meta.dtype);
-    emitter_.schedule().copy(topology().commit(0), {across_.loss(*this), kept, kept.bytes});
+    const MemoryRef kept = emitter_.memory().control(first_device).loss_ref(batch_.of(0).loss.meta.dtype);
+    emitter_.schedule().copy(topology().commit(first_device), {across_.loss(*this), kept, kept.bytes});
 }
 
-void ScheduleBuilder::emit_advance(int device, Advance advance) {
+void ScheduleBuilder::emit_advance(DeviceIndex device, Advance advance) {
     if (advance == Advance::nothing) return;
     const bool step = advance == Advance::step;
     emitter_.run_flat(topology().commit(device), device, make_operation(AdvanceStep{step}), {},
@@ -189,51 +189,50 @@ void ScheduleBuilder::emit_advance(int device, Advance advance) {
     if (step && reduction_ && reduction_->may_skip()) emit_forgetting_of_skip(device);
 }
 
-void ScheduleBuilder::emit_forgetting_of_skip(int device) {
+void ScheduleBuilder::emit_forgetting_of_skip(DeviceIndex device) {
     Stream& stream = topology().commit(device);
     const MemoryRef agreed = emitter_.memory().control(device).agreed_ref();
-    if (device == 0) {
-        emitter_.copy(stream, agreed, emitter_.memory().control(0).outcome_ref());
-        for (int d = 1; d < topology().devices.size(); ++d)  // they copy what is agreed on from here
+    if (device == first_device) {
+        emitter_.copy(stream, agreed, emitter_.memory().control(first_device).outcome_ref());
+        for (const DeviceIndex d : topology().devices.others())  // they copy what is agreed on from here
             emitter_.wait(stream, topology().commit(d));
     }
     emitter_.run_flat(stream, device, make_operation(ForgetSkip{}), {}, {{bytes_meta(sizeof(StatusWord))}, {agreed}});
 }
 
 void ScheduleBuilder::emit_barrier(Advance advance) {
-    Stream& root = topology().commit(0);
+    Stream& root = topology().commit(first_device);
     emitter_.wait(root, record_lanes());
-    for (const int d : emitter_.reducing()) emitter_.wait(root, topology().reduce(d));
+    for (const DeviceIndex d : emitter_.reducing()) emitter_.wait(root, topology().reduce(d));
     const int all = emitter_.record(root);
-    for (int d = 0; d < topology().devices.size(); ++d) {
+    for (const DeviceIndex d : topology().devices.indices()) {
         Stream& stream = topology().commit(d);
-        if (d > 0) emitter_.wait(stream, all);
+        if (d != first_device) emitter_.wait(stream, all);
         emit_advance(d, advance);
         const int own = emitter_.record(stream);
-        if (d > 0) emitter_.wait(root, own);
+        if (d != first_device) emitter_.wait(root, own);
     }
     const int end = emitter_.record(root);
     for (const ComputeLane& lane : topology().lanes) emitter_.wait(*lane.stream, end);
-    for (const int d : emitter_.reducing()) emitter_.wait(topology().reduce(d), end);
-    for (int d = 1; d < topology().devices.size(); ++d) emitter_.wait(topology().commit(d), end);
+    for (const DeviceIndex d : emitter_.reducing()) emitter_.wait(topology().reduce(d), end);
+    for (const DeviceIndex d : topology().devices.others()) emitter_.wait(topology().commit(d), end);
     for (Stream* stream : topology().collective_streams) emitter_.wait(*stream, end);
 }
 
 void ScheduleBuilder::emit_end_of_step() {
     // Sums need no wait of their own: what was updated or copied to a device comes after them.
     std::vector<int> committed;
-    for (int d = 0; d < topology().devices.size(); ++d) {
+    for (const DeviceIndex d : topology().devices.indices()) {
         emitter_.wait(topology().commit(d), record_lanes_of(d));
         emit_advance(d, Advance::step);
         committed.push_back(emitter_.record(topology().commit(d)));
     }
     // Replica 0 may be written by whoever holds the model, on its device's stream: that waits for all who copy from it.
     for (const ComputeLane& lane : topology().lanes)
-        for (int d = 0; d < topology().devices.size(); ++d)
-            if (lane.device == d || lane.device == 0)
-                emitter_.wait(*lane.stream, committed[static_cast<std::size_t>(d)]);
-    for (int d = 1; d < topology().devices.size(); ++d)
-        emitter_.wait(topology().commit(0), committed[static_cast<std::size_t>(d)]);
+        for (const DeviceIndex d : topology().devices.indices())
+            if (lane.device == d || lane.device == first_device) emitter_.wait(*lane.stream, at(committed, d));
+    for (const DeviceIndex d : topology().devices.others())
+        emitter_.wait(topology().commit(first_device), at(committed, d));
     for (Stream* stream : topology().collective_streams) emitter_.wait(*stream, committed[0]);
 }
 

@@ -34,12 +34,12 @@ public:
     const Record& record_of(int shard, RecordPair records) const;
     TaskSpec task_of(int shard, const Record& record, bool forward) const;
     /// All but inputs, outputs and scratch memory.
-    TaskSpec bare_task(int replica, const Record& record) const;
+    TaskSpec bare_task(DeviceIndex replica, const Record& record) const;
     /// Whether some shard of the lane has rows.
     bool has_rows(const ComputeLane& lane) const { return !lane.shards.among(batch_.cut.present).empty(); }
     /// Events after all that the lanes have been given, and of one lane; lanes whose shards have no rows have none.
     std::vector<int> record_lanes();
-    std::vector<int> record_lanes_of(int device);
+    std::vector<int> record_lanes_of(DeviceIndex device);
 
     // What a step needs besides.
 
@@ -83,9 +83,9 @@ private:
     void emit_commit_records(Stream& stream);
     void emit_copies_of_buffers();
     void emit_state_of_microbatch();
-    void emit_advance(int device, Advance advance);
+    void emit_advance(DeviceIndex device, Advance advance);
     /// Notes how a step ended that may have been skipped; the next one is not concerned.
-    void emit_forgetting_of_skip(int device);
+    void emit_forgetting_of_skip(DeviceIndex device);
 
     Emitter emitter_;
     const BatchProgram& batch_;

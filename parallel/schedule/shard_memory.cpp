@@ -96,12 +96,12 @@ MemoryRef ShardMemory::ref(int shard, const Operand& operand) const {
     return ref;
 }
 
-MemoryRef ShardMemory::lasting(int replica, const Operand& operand) const {
+MemoryRef ShardMemory::lasting(DeviceIndex replica, const Operand& operand) const {
     MemoryRef ref;
     ref.owner = topology_.devices[replica];
     ref.bytes = operand.buffer->bytes();
     ref.first = offset_of_first(operand);
-    const Replica &first = memory_.replica(0), &own = memory_.replica(replica);
+    const Replica &first = memory_.replica(first_device), &own = memory_.replica(replica);
     const auto& whole = operand.buffer->whole();
     for (const auto member : {&Replica::parameters, &Replica::buffers})
         for (std::size_t a = 0; a < (first.*member).size(); ++a)

@@ -24,7 +24,7 @@ public:
     /// Where `operand` of shard `shard` lies.
     MemoryRef ref(int shard, const Operand& operand) const;
     /// Where `operand`, which does not lie in a trace, lies on a replica: a parameter, a buffer, a constant.
-    MemoryRef lasting(int replica, const Operand& operand) const;
+    MemoryRef lasting(DeviceIndex replica, const Operand& operand) const;
     MemoryRef scratch(int shard, std::size_t bytes) const;
     std::size_t workspace_bytes(int shard) const { return plan_of(shard).total; }
 

@@ -14,18 +14,18 @@ void Topology::lay_lanes() {
     }
 }
 
-Stream& Topology::reduce(int device) const { return *reduce_streams_[static_cast<std::size_t>(device)]; }
-Stream& Topology::commit(int device) const { return *commit_streams_[static_cast<std::size_t>(device)]; }
+Stream& Topology::reduce(DeviceIndex device) const { return *at(reduce_streams_, device); }
+Stream& Topology::commit(DeviceIndex device) const { return *at(commit_streams_, device); }
 
 const ComputeLane& Topology::lane_of(int shard) const {
     return *std::find_if(lanes.begin(), lanes.end(),
                          [&](const ComputeLane& lane) { return lane.shards.contains(shard); });
 }
 
-int Topology::rank_of(int shard) const {
-    for (int other = 0; other + 1 < ranks; ++other)
+RankIndex Topology::rank_of(int shard) const {
+    for (const RankIndex other : every_rank())
         if (held_by(other, shards).contains(shard)) return other;
-    return ranks - 1;
+    return RankIndex(ranks - 1);
 }
 
 }  // namespace lockstep

@@ -12,7 +12,7 @@ namespace lockstep {
 
 /// A run of shards with the stream that computes it.
 struct ComputeLane {
-    int device = 0;  ///< index in Topology::devices
+    DeviceIndex device;  ///< index in Topology::devices
     ShardRange shards;
     Stream* stream = nullptr;
 };
@@ -22,7 +22,8 @@ struct Topology {
     Devices devices;
     int shards = 1;
     TraceSettings arithmetic;  ///< what every shard is computed with
-    int rank = 0, ranks = 1;   ///< of this process among those that train together
+    RankIndex rank;            ///< of this process
+    int ranks = 1;             ///< that train together
     ShardRange held;           ///< the shards that this process computes
     std::vector<ComputeLane> lanes;
     /// Where this process talks to the others: everything there is enqueued in the same order by all of them. None
@@ -34,20 +35,21 @@ struct Topology {
     void lay_lanes();
 
     /// Where gradients are summed: nothing there changes what a step may not change unless it is good.
-    Stream& reduce(int device) const;
+    Stream& reduce(DeviceIndex device) const;
     /// Where everything is changed that outlives a step: parameters, optimizer state, buffers, counters, gradients that
     /// backward adds to.
-    Stream& commit(int device) const;
+    Stream& commit(DeviceIndex device) const;
     Stream& collective() const { return *collective_streams.front(); }
 
     const ComputeLane& lane_of(int shard) const;
     Stream& compute(int shard) const { return *lane_of(shard).stream; }
-    int replica_of(int shard) const { return lane_of(shard).device; }
+    DeviceIndex replica_of(int shard) const { return lane_of(shard).device; }
     Device device_of(int shard) const { return devices[replica_of(shard)]; }
+    auto every_rank() const { return index_range<RankIndex>(0, ranks); }
     /// The process that computes a shard.
-    int rank_of(int shard) const;
+    RankIndex rank_of(int shard) const;
     /// Shards that a process computes, of those present.
-    ShardRange held_by(int of_rank, int present) const { return run_of(of_rank, ranks, shards).among(present); }
+    ShardRange held_by(RankIndex of, int present) const { return run_of(of.number(), ranks, shards).among(present); }
 
 private:
     std::vector<Stream*> reduce_streams_, commit_streams_;  ///< one per device

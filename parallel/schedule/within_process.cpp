@@ -20,7 +20,7 @@ std::vector<MemoryRef> WithinProcess::emit_inputs(ScheduleBuilder& builder, Reco
 }
 
 std::vector<MemoryRef> WithinProcess::emit_statuses(ScheduleBuilder& builder, int shards) {
-    Stream& root = builder.topology().commit(0);
+    Stream& root = builder.topology().commit(first_device);
     builder.emitter().wait(root, builder.record_lanes());
     std::vector<MemoryRef> words;
     for (int shard = 0; shard < shards; ++shard) {

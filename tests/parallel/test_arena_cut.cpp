@@ -62,7 +62,7 @@ TEST_CASE("what takes no part is in no bucket, and the others stay in theirs") {
         REQUIRE(whole != all.end());
         CHECK(whole->begin <= bucket.begin);
         CHECK(bucket.end <= whole->end);
-        for (int device = 0; device < 3; ++device) {  // the same elements on the same device
+        for (const DeviceIndex device : cut.updating_devices()) {  // the same elements on the same device
             const Bucket part = cut.slice(bucket, device), part_of_whole = cut.slice(*whole, device);
             if (part.elements() == 0) continue;
             CHECK(part.begin >= part_of_whole.begin);
@@ -79,13 +79,13 @@ TEST_CASE("slices: every element has one device, and the state of a device lies 
     for (const int devices : {1, 2, 3, 8}) {
         const ArenaCut cut(store, 300'000, devices);
         std::vector<std::vector<int>> used;
-        for (int d = 0; d < devices; ++d) used.emplace_back(static_cast<std::size_t>(cut.state_elements(d).front()), 0);
+        for (const DeviceIndex d : cut.updating_devices())
+            used.emplace_back(static_cast<std::size_t>(cut.state_elements(d).front()), 0);
         std::int64_t all = 0;
         for (const OwnedSlice& slice : cut.slices(0)) {
             all += slice.end - slice.begin;
             for (std::int64_t i = slice.begin; i < slice.end; ++i)
-                ++used[static_cast<std::size_t>(slice.device)]
-                      [static_cast<std::size_t>(slice.state_begin + i - slice.begin)];
+                ++at(used, slice.device)[static_cast<std::size_t>(slice.state_begin + i - slice.begin)];
         }
         for (const auto& of_device : used) CHECK(*std::max_element(of_device.begin(), of_device.end()) == 1);
         std::int64_t in_buckets = 0;

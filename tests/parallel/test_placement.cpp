@@ -116,7 +116,7 @@ TEST_CASE("lanes cover all shards in order, one after another on their device") 
             for (const Lane& lane : place_shards(test::cpu_devices(devices), {0, shards}, 1)) {
                 CHECK(lane.shards.first == next);
                 next = lane.shards.last;
-                const ShardRange run = run_of(lane.device, devices, shards);
+                const ShardRange run = run_of(lane.device.number(), devices, shards);
                 CHECK(lane.shards.first >= run.first);
                 CHECK(lane.shards.last <= run.last);
             }
