@@ -96,7 +96,7 @@ def explain(comparison, dp, ddp, repetitions):
 def caveats(result):
     """What a reader must know before believing the figures."""
     found = ["Both modes: the same rows in the same order through the same loader (1 thread in each process), the same "
-             "shards, one a device, the same sums over them, the same %s cores." % (
+             "shards, one per device, the same sums over them, the same %s cores." % (
                  "%d a device, so many" % result["cores_per_device"] if result["cores_per_device"] else
                  str(result["cores"]))]
     if result["load_average"] > result["cores"] + 0.5:

@@ -44,7 +44,7 @@ struct ArenaLayout {
     std::size_t bytes() const { return static_cast<std::size_t>(elements) * size_of(dtype); }
 };
 
-/// Arenas of one kind (parameters, or buffers) for a list of tensors: one layout a dtype.
+/// Arenas of one kind (parameters, or buffers) for a list of tensors: one layout per dtype.
 std::vector<ArenaLayout> lay_out(const std::vector<NamedTensor>& tensors, bool parameters);
 
 /// Memory of one replica.

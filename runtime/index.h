@@ -1,4 +1,5 @@
-// Numbers of devices and ranks as types of their own, so that neither is taken for the other, for a shard or for a slot.
+// Numbers of devices and ranks as types of their own, so that neither is taken for the other, for a shard or for a
+// slot.
 #pragma once
 
 #include <compare>

@@ -10,8 +10,8 @@
 namespace lockstep {
 
 std::int64_t BatchCut::rows_of(int shard) const {
-    const std::int64_t behind = std::min(rows, (shard - first_shard + 1) * spacing);
-    return std::clamp<std::int64_t>(behind - own_row(shard), 0, chunk);
+    const std::int64_t next = std::min(rows, (shard - first_shard + 1) * spacing);
+    return std::clamp<std::int64_t>(next - own_row(shard), 0, chunk);
 }
 
 BatchCut cut_batch(std::int64_t rows, int shards) {

@@ -104,7 +104,7 @@ Tensor Tensor::flatten(int start_dim, int end_dim) const {
     const int last = wrap_dim(end_dim, dims(), "flatten");
     if (first > last)
         throw InvalidArgument(fmt::format(
-            "flatten: start dimension {} lies behind end dimension {}; give the lower one first", start_dim, end_dim));
+            "flatten: start dimension {} comes after end dimension {}; give the lower one first", start_dim, end_dim));
     Shape target;
     for (int i = 0; i < first; ++i) target.push_back(size(i));
     std::int64_t product = 1;

@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-/// Name and version of Lockstep, the compiler and the libraries behind it: "lockstep", "compiler", "fmt", "oneDNN",
+/// Name and version of Lockstep, the compiler and the libraries that it uses: "lockstep", "compiler", "fmt", "oneDNN",
 /// "zlib", and in a build with CUDA "cuda_runtime", "cuda_driver" ("none" without one), "cudnn", "cublasLt". Shared
 /// libraries are asked when called; fmt and the compiler are those of the build.
 std::vector<std::pair<std::string, std::string>> library_versions();

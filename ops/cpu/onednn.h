@@ -2,7 +2,7 @@
 // none) differ, and that keeps oneDNN's slow reference kernels out.
 //
 // Every function below returns a primitive descriptor with scratchpad_mode::user: a primitive may then be made in one
-// thread and run in another, and nothing is allocated behind the memory plan's back. The caller passes
+// thread and run in another, and nothing is allocated that the memory plan does not know. The caller passes
 // DNNL_ARG_SCRATCHPAD of scratchpad_desc(). All of them throw dnnl::error (unimplemented) where oneDNN has no kernel;
 // first_fast() turns that into the library's own error.
 #pragma once

@@ -3,7 +3,7 @@
 //
 //     ls::ProcessGroup group;                    // who is who: told by lockstep-run, torchrun, mpirun, srun
 //     group.all_reduce(gradient);                // in place; returns when it is done
-//     auto work = group.broadcast_async(x, 0);   // goes on behind the caller's back
+//     auto work = group.broadcast_async(x, 0);   // goes on while the caller does other work
 //     work.wait();
 #pragma once
 

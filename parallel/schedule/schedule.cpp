@@ -63,9 +63,9 @@ void Schedule::put_off_calls(std::size_t first, std::size_t last) {
     };
     std::vector<Command> at_once, later;
     for (std::size_t i = first; i < last; ++i) (waits(commands_[i]) ? later : at_once).push_back(commands_[i]);
-    const auto behind =
+    const auto middle =
         std::copy(at_once.begin(), at_once.end(), commands_.begin() + static_cast<std::ptrdiff_t>(first));
-    std::copy(later.begin(), later.end(), behind);
+    std::copy(later.begin(), later.end(), middle);
 }
 
 }  // namespace lockstep

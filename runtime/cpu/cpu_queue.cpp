@@ -60,7 +60,7 @@ public:
 
     /// True when a helper is going to look at `queue`: one that waits, or, where no core is free for another thread,
     /// one that is about to come to the end of an item. That should not be the caller: who brings the last thing that
-    /// others have waited for is behind them already.
+    /// others have waited for is done already.
     bool offer(std::shared_ptr<CpuQueue> queue) {
         const std::scoped_lock lock(mutex_);
         const int others = awake_ - (is_helper_ ? 1 : 0);

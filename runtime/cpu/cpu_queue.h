@@ -1,4 +1,4 @@
-// The queue behind a stream of a virtual CPU device, and the threads that serve it.
+// The queue of a stream of a virtual CPU device, and the threads that serve it.
 //
 // Every queue with work has a thread of its own, which comes with the first item and stays a while (see StreamThreads).
 // So whatever is ready gets done even where work in other queues blocks. Waking a thread takes as long as a small

@@ -39,7 +39,7 @@ void require_writable(const std::filesystem::path& path);
 /// stood there of that and later steps was of training that was lost.
 class RunLog {
 public:
-    /// Makes the directory. `steps`: how many the run has behind it. Throws InvalidArgument when the file cannot be
+    /// Makes the directory. `steps`: how many the run has done. Throws InvalidArgument when the file cannot be
     /// opened or is a pipe, and DataError, as all that follows, when a line cannot be written. Called by every process.
     RunLog(const Options& options, const std::string& program, const lockstep::Devices& devices, std::uint64_t steps);
     void step(const lockstep::StepReport& step);

@@ -41,7 +41,7 @@ struct ReduceDesc {
 };
 
 Scalar scalar_of(cudnnDataType_t type);
-/// The view behind a descriptor; refuses one that was never set.
+/// The view that a descriptor holds; refuses one that was never set.
 const Strided& view_of(Call& call, cudnnTensorDescriptor_t descriptor);
 const Strided& view_of(Call& call, cudnnFilterDescriptor_t descriptor);
 

@@ -18,7 +18,7 @@ struct Strided {
     std::vector<std::int64_t> strides;
 
     std::int64_t count() const;
-    /// Bytes from the first to behind the last element.
+    /// Bytes from the first to one past the last element.
     std::size_t extent_bytes() const;
     /// The same elements with their dimensions in another order.
     Strided permuted(const std::vector<std::size_t>& order) const;

@@ -90,7 +90,7 @@ private:
                                alone ? 0 : each.type, each.op, alone ? 0 : each.root}});
     }
 
-    // To `target`, or to everyone (-1); the share of a rank is `step` bytes behind that of the one before it.
+    // To `target`, or to everyone (-1); the share of a rank is `step` bytes after that of the one before it.
     void reduction(const Operation& each, int target, std::size_t step) {
         const auto share = [&](int rank) { return each.from() + step * static_cast<std::size_t>(rank); };
         for (int peer = 0; peer < size_; ++peer)

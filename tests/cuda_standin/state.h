@@ -213,7 +213,7 @@ public:
         state_.objects.emplace(id, std::move(object));
         return reinterpret_cast<Handle>(id);
     }
-    /// The library object behind a handle; refuses what was destroyed or is of another type.
+    /// The library object that a handle names; refuses what was destroyed or is of another type.
     template <class T, class Handle>
     T& object(Handle handle) {
         const auto found = state_.objects.find(reinterpret_cast<std::uintptr_t>(handle));

@@ -184,7 +184,7 @@ TEST_CASE("everyone sends to everyone in a group, on two streams, more than the 
           }) == "");
 }
 
-TEST_CASE("a sum comes behind a copy that an event orders, and one operation behind another on its own stream") {
+TEST_CASE("a sum comes after a copy that an event orders, and one operation after another on its own stream") {
     CHECK(on_ranks(2, true, [](Rank& self) {
               set_delays(static_cast<std::uint64_t>(self.rank) + 5, 20000);
               cudaStream_t copies = nullptr;

@@ -25,7 +25,7 @@ TEST_CASE("every operation on tensors of a GPU, contiguous and strided, blocking
         }
 }
 
-TEST_CASE("an operation comes behind what the GPU was given, and what the GPU is given next sees it") {
+TEST_CASE("an operation comes after what the GPU was given, and what the GPU is given next sees it") {
     CHECK(on_gpus("shm", 2, [](ProcessGroup& group) {
               test::set_delays(7, 2000);
               const Tensor x = Tensor::zeros({1000}, DType::f32, Device::cuda(0));

@@ -242,7 +242,7 @@ TEST_CASE("a rank that is killed: the others hear of it at once, and no step is 
     }
 }
 
-TEST_CASE("a bucket that fails is not committed, nor what comes behind it") {
+TEST_CASE("a bucket that fails is not committed, nor what comes after it") {
     for (const int bad : {0, 1}) {
         INFO("bucket " << bad);
         CHECK(on_gpus("shm", 2, [&](ProcessGroup& group) {

@@ -30,7 +30,7 @@ TEST_CASE("a bad step is refused, names its place and changes nothing; training 
         std::vector<std::int64_t> labels = images.batch_labels(0, 16);
         labels[13] = 10;
         StepLoss loss = bad.model.step(bad.sgd, images.batch(0, 16), Tensor::from(labels, {16}), nll_loss);
-        StepLoss behind = bad.step(images, 0, 16);  // queued behind the bad one
+        StepLoss later = bad.step(images, 0, 16);  // queued after the bad one
         try {
             bad.model.synchronize();
             FAIL_CHECK("the step was taken");
@@ -40,7 +40,7 @@ TEST_CASE("a bad step is refused, names its place and changes nothing; training 
             CHECK(contains(error.what(), "shard 6, replica 2 on cuda:2"));
         }
         CHECK_THROWS_AS(loss.item(), StepError);
-        CHECK_THROWS_AS(behind.item(), StepError);
+        CHECK_THROWS_AS(later.item(), StepError);
         CHECK((bad.values() == before));
 
         Tensor pixels = images.batch(0, 16).clone();

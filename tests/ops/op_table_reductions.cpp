@@ -83,7 +83,7 @@ struct CatOp final : Op {
     }
     std::vector<Input> inputs() const override { return {parts.begin(), parts.end()}; }
     Tensor run(const std::vector<Tensor>& in) const override { return cat(in, dim); }
-    /// Along dimension 0 rows of several batches stand behind each other.
+    /// Along dimension 0 rows of several batches follow one another.
     bool hands_on_batch(std::size_t) const override { return dim != 0; }
     Array reference(const std::vector<Array>& in) const override {
         return reference::cat(in, static_cast<std::size_t>(dim));

@@ -12,8 +12,7 @@
 
 using namespace lockstep;
 
-TEST_CASE(
-    "activations inside of kernels have the bits of those behind them, and those that are not there are refused") {
+TEST_CASE("activations inside kernels have the bits of those after them, and those that are not there are refused") {
     const Device gpu = Device::cuda(0);
     manual_seed(2);
     const NoGrad no_tape;

@@ -1,4 +1,4 @@
-// What must hold behind a trial: who has said what, when, and what is left.
+// What must hold after a trial: who has said what, when, and what is left.
 #pragma once
 
 #include <cstdlib>
@@ -37,7 +37,7 @@ inline std::set<std::string> left_in(const std::filesystem::path& directory, con
     return left;
 }
 
-/// "rank 2", or 2 in a list behind "ranks".
+/// "rank 2", or 2 in a list after "ranks".
 inline bool names(const std::string& text, int victim) {
     for (std::size_t at = text.find("rank"); at != std::string::npos; at = text.find("rank", at + 4)) {
         std::istringstream list(text.substr(text[at + 4] == 's' ? at + 5 : at + 4));

@@ -1,4 +1,4 @@
-// Calls that the host makes itself in the middle of a schedule: behind what comes before them on their stream, and when
+// Calls that the host makes itself in the middle of a schedule: after what comes before them on their stream, and when
 // the devices have been given all that does not wait for them.
 #include <algorithm>
 #include <chrono>
@@ -51,7 +51,7 @@ private:
     std::vector<std::string> lines_;
 };
 
-/// Two exchanges, each behind a piece of work, while work goes on; what needs the first one's result waits for it.
+/// Two exchanges, each after a piece of work, while work goes on; what needs the first one's result waits for it.
 void place(Schedule& schedule, Log& log, bool by_host) {
     const auto call = [&](const std::string& name) { return by_host ? log.by_host(name) : log.on_device(name); };
     schedule.call(compute(), log.on_device("first work"));
@@ -76,7 +76,7 @@ void rest() {
 
 }  // namespace
 
-TEST_CASE("the host makes its calls in the order of the stream, and what waits for them comes behind") {
+TEST_CASE("the host makes its calls in the order of the stream, and what waits for them comes after") {
     Log log;
     Schedule schedule;
     place(schedule, log, true);
@@ -136,11 +136,11 @@ TEST_CASE("without calls by the host nothing is moved") {
     }
 }
 
-TEST_CASE("what a call by the host throws reaches who enqueues, and nothing behind it is enqueued") {
+TEST_CASE("what a call by the host throws reaches who enqueues, and nothing after it is enqueued") {
     Log log;
     Schedule schedule;
     schedule.call(exchange(), {.name = "bad", .function = [] { throw std::runtime_error("lost"); }, .by_host = true});
-    schedule.call(exchange(), log.on_device("behind"));
+    schedule.call(exchange(), log.on_device("after"));
     schedule.put_off_calls(0, schedule.size());
     CHECK_THROWS_WITH(run(schedule, Phase::work), "lost");
     rest();

@@ -61,7 +61,7 @@ std::map<std::string, Values> hooked(ProcessGroup& group, CommunicationHook hook
     return gradients_of(model.module());
 }
 
-/// A bucket with one matrix (rows, columns) and a vector of 3 behind it.
+/// A bucket with one matrix (rows, columns) and a vector of 3 after it.
 GradientBucket bucket_of(const Values& values, std::int64_t rows, std::int64_t columns) {
     const auto size = rows * columns;
     return {0,
@@ -117,7 +117,7 @@ TEST_CASE("a hook is given the rank's whole own sum, and the mean of what it ret
                       hooked(group,
                              [&](const GradientBucket& bucket, ProcessGroup& ranks) {
                                  expect(bucket.index() == next++, "the buckets come in another order");
-                                 expect(last == 0, "a bucket behind the last one");
+                                 expect(last == 0, "a bucket after the last one");
                                  if (bucket.is_last()) ++last;
                                  const auto views = bucket.gradients();
                                  for (std::size_t i = 0; i < views.size(); ++i) {

@@ -1,4 +1,4 @@
-// Communication hides behind backward: with times that are known (backward and the sums of buckets sleep), what is left
+// Backward hides communication: with times that are known (backward and the sums of buckets sleep), what is left
 // to wait for is no more than the last bucket, or what communication takes longer than backward.
 #include <fmt/format.h>
 
@@ -159,7 +159,7 @@ TEST_CASE("overlap: where backward takes longer, the last bucket alone is waited
 }
 
 TEST_CASE("overlap: where communication takes longer, what it takes longer is waited for") {
-    // Buckets go one after another: some must begin behind backward.
+    // Buckets go one after another: some must begin after backward.
     check({.first_backward = milliseconds(1), .backward = milliseconds(20), .bucket = milliseconds(35)},
           [](const Measured& step) { return wrong(step, false); });
 }
@@ -170,7 +170,7 @@ TEST_CASE("overlap: with one bucket all communication is waited for") {
            .bucket = milliseconds(60),
            .bucket_bytes = layers * layer_bytes},
           [](const Measured& step) -> std::string {
-              if (step.buckets != 1 || step.begun_in_backward != 0) return "not one bucket behind backward";
+              if (step.buckets != 1 || step.begun_in_backward != 0) return "not one bucket after backward";
               if (step.overlap > 0.1 * step.communication) return "communication while backward goes on";
               if (step.exposed < 0.9 * step.communication) return "not all is exposed";
               return {};

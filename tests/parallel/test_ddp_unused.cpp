@@ -21,7 +21,7 @@ using namespace lockstep::testing;
 
 namespace {
 
-/// Head 0 is the first, 1 the second, with another layer before it and one more behind, 2 both; nobody uses the last
+/// Head 0 is the first, 1 the second, with another layer before it and one more after it, 2 both; nobody uses the last
 /// one.
 struct Heads {
     Linear start{8, 12}, early{8, 12}, first{12, 5}, second{12, 5}, more{5, 5}, never{12, 5};

@@ -118,17 +118,17 @@ TEST_CASE("a target out of range: thrown when the loss is read, the state is tha
     }
 }
 
-TEST_CASE("a target out of range: thrown two calls later at the latest, what was queued behind changes nothing") {
+TEST_CASE("a target out of range: thrown two calls later at the latest, what was queued after it changes nothing") {
     ls::manual_seed(22);
     Twins t;
     t.good_steps(2);
     const ls::StepLoss bad = t.step(t.batch.images, bad_labels());
-    std::vector<ls::StepLoss> behind;
+    std::vector<ls::StepLoss> later;
     int calls = 0;
     std::string text;
     std::int64_t number = -1;
     try {
-        while (++calls <= 3) behind.push_back(t.step(t.batch.images, t.batch.labels));
+        while (++calls <= 3) later.push_back(t.step(t.batch.images, t.batch.labels));
     } catch (const ls::StepError& error) {
         text = error.what();
         number = error.step();
@@ -136,7 +136,7 @@ TEST_CASE("a target out of range: thrown two calls later at the latest, what was
     CHECK(calls <= 2);
     CHECK(text == target_message);
     CHECK(number == 2);
-    for (const ls::StepLoss& loss : behind) CHECK_THROWS_AS(loss.item(), ls::StepError);
+    for (const ls::StepLoss& loss : later) CHECK_THROWS_AS(loss.item(), ls::StepError);
     CHECK_THROWS_AS(bad.item(), ls::StepError);
     t.require_equal();
     t.good_steps(3);
@@ -294,15 +294,15 @@ TEST_CASE("what goes wrong in any microbatch refuses the whole step: nothing at 
             ls::Tensor images = t.batch.images.clone();
             images.data<float>()[row * 98] = std::numeric_limits<float>::quiet_NaN();
             loss = t.step(images, t.batch.labels);
-            std::vector<ls::StepLoss> behind;  // queued behind the bad one
+            std::vector<ls::StepLoss> later;  // queued after the bad one
             const std::string text = message_of<ls::StepError>([&] {
-                for (int i = 0; i < 3; ++i) behind.push_back(t.step(t.batch.images, t.batch.labels));
+                for (int i = 0; i < 3; ++i) later.push_back(t.step(t.batch.images, t.batch.labels));
             });
             CHECK(text ==
                   "step 3: the loss is not finite; the step was not taken, the model is as before it; "
                   "look at the batch and the learning rate");
             CHECK_THROWS_AS(loss.item(), ls::StepError);
-            for (const ls::StepLoss& each : behind) CHECK_THROWS_AS(each.item(), ls::StepError);
+            for (const ls::StepLoss& each : later) CHECK_THROWS_AS(each.item(), ls::StepError);
             t.good_steps(2);
         }
 }

@@ -188,7 +188,7 @@ TEST_CASE("a limit of file sizes is an error and no death, unless the program wa
               }
               return 2;
           }) == 0);
-    // What comes behind is as it was: the signal ends those who write by themselves.
+    // What comes afterwards is as it was: the signal ends those who write by themselves.
     CHECK(status_of([&] {
               const FileSizeLimit limit(1000);
               try {

@@ -100,7 +100,7 @@ TEST_CASE("scatter and gather of nested containers", "[functions]") {
     CHECK(std::get<2>(whole)->to_vector<float>() == Floats{0, 1, 2});
     CHECK(std::get<3>(whole) == 5);
 
-    // Nothing to cut: one copy a device.
+    // Nothing to cut: one copy per device.
     CHECK(scatter(std::make_tuple(1, std::string("x")), cpu_devices(3)).size() == 3);
 }
 

@@ -13,7 +13,7 @@ using namespace lockstep;
 
 namespace {
 
-/// ReLU behind convolutions of either layout and before pooling, whose windows overlap once.
+/// ReLU after convolutions of either layout and before pooling, whose windows overlap once.
 struct ReluFirst {
     Conv2d conv1{1, 32, 3}, conv2{32, 16, 3}, conv3{16, 10, 5}, conv4{10, 20, 3};
     LOCKSTEP_MEMBERS(conv1, conv2, conv3, conv4)
@@ -43,7 +43,7 @@ struct Shared {
     }
 };
 
-/// Two ReLUs behind each other, one of the input, one of a parameter, and f64.
+/// Two ReLUs in a row, one of the input, one of a parameter, and f64.
 struct Odd {
     Conv2d conv1{1, 16, 3};
     LOCKSTEP_MEMBERS(conv1)
@@ -54,7 +54,7 @@ struct Odd {
     }
 };
 
-/// ReLU behind linear layers of few rows and of many.
+/// ReLU after linear layers of few rows and of many.
 struct Rows {
     Linear few{784, 33}, many{28, 20};
     LOCKSTEP_MEMBERS(few, many)

@@ -45,7 +45,7 @@ struct Rows {
     std::tuple<ls::Tensor> get(std::int64_t row) const { return {ls::Tensor::full({1}, static_cast<double>(row))}; }
 };
 
-/// Losses of `steps` steps and the parameters behind them, of a model and data of their own.
+/// Losses of `steps` steps and the parameters after them, of a model and data of their own.
 struct Training {
     std::vector<double> losses;
     std::vector<Array> parameters;

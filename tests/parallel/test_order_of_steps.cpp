@@ -83,7 +83,7 @@ void check_log(const std::string& title, const std::vector<OrderEntry>& log) {
 
     std::map<std::string, int> redundant;
     for (const std::size_t position : result.redundant) {
-        std::size_t next = position + 1;  // what the stream does behind the wait
+        std::size_t next = position + 1;  // what the stream does after the wait
         while (next < log.size() &&
                !(log[next].stream == log[position].stream && log[next].kind == OrderEntry::Kind::work))
             ++next;

@@ -166,7 +166,7 @@ TEST_CASE("one stream: communication is exposed where nothing computes") {
             span(SpanKind::update, "u", t + 11.5, t + 13)};
         return step;
     };
-    // The next step begins 15 behind this one: 2 ms behind the update nobody does anything.
+    // The next step begins 15 after this one: 2 ms after the update nobody does anything.
     const auto splits = ls::split_steps({step_at(0, 100), step_at(1, 115), step_at(3, 130)});
     REQUIRE(splits.size() == 1);  // step 2 is missing: nobody knows where step 1 ended
     const StepSplit& split = splits[0];
@@ -177,7 +177,7 @@ TEST_CASE("one stream: communication is exposed where nothing computes") {
     CHECK(equal(split.overlap, 4));
     CHECK(equal(split.exposed, 3));  // 9 to 12
     CHECK(equal(split.updating, 1.5));
-    CHECK(equal(split.update, 1));  // 12 to 13: the half before that was hidden behind communication
+    CHECK(equal(split.update, 1));  // 12 to 13: the half before that was hidden by communication
     CHECK(equal(split.slowest, 0));
     CHECK(equal(split.input, 3));  // 1 of copying, 2 of waiting
     CHECK(equal(split.rest, 0));

@@ -58,7 +58,7 @@ std::vector<std::string> train(int rank, const std::string& store) {
                 const ls::Arrival& arrival = step.arrivals[collectives];
                 require(arrival.own == span.begin, span.name + " began at another time");
                 require(arrival.last >= arrival.own, "somebody came later than the last one");
-                // Events lie a little before and behind what they stand for, and hosts see them a little later.
+                // Events lie a little before and after what they stand for, and hosts see them a little later.
                 require(span.end > arrival.last - 2, span.name + " ended before all were there");
             }
             ++collectives;

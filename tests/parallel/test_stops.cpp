@@ -64,7 +64,7 @@ TEST_CASE("the first signal is kept, one that comes later ends the process as if
     }
 }
 
-TEST_CASE("behind StopSignals signals do what they did; ignored ones stay ignored; there is one at a time") {
+TEST_CASE("after StopSignals signals do what they did; ignored ones stay ignored; there is one at a time") {
     CHECK(status_of([] {
               { const StopSignals stop; }
               ::raise(SIGINT);

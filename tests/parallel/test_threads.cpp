@@ -135,7 +135,7 @@ TEST_CASE("threads of tensors without a model stay while they work, end soon aft
         Stream::of(Device::cpu(0)).run("who", {}, [&](const Launch&) { servers.insert(std::this_thread::get_id()); });
         Stream::of(Device::cpu(0)).synchronize();
     }
-    CHECK(servers.size() == 1);  // not one a call
+    CHECK(servers.size() == 1);  // not one per call
     CHECK(soon([] { return cpu_worker_count() == 0; }));
     CHECK((kept + 1.0).to_vector<float>() == std::vector<float>(3, 3.f));
     CHECK(cpu_worker_count() > 0);

@@ -33,7 +33,7 @@ double value_of(std::uint16_t bits, int exponent_bits, int mantissa_bits) {
     return sign * std::ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
 }
 
-/// Nearest number with `mantissa_bits` bits behind the leading one and the given exponent range, ties to even.
+/// Nearest number with `mantissa_bits` bits after the leading one and the given exponent range, ties to even.
 double rounded(double value, int exponent_bits, int mantissa_bits) {
     if (value == 0 || !std::isfinite(value)) return value;
     const int bias = (1 << (exponent_bits - 1)) - 1;

@@ -316,7 +316,7 @@ TEST_CASE("work on another device's memory is refused unless it is a declared re
     second().synchronize();
 }
 
-TEST_CASE("work that throws surfaces at synchronize, what was behind it is skipped, and the stream goes on") {
+TEST_CASE("work that throws surfaces at synchronize, what comes after it is skipped, and the stream goes on") {
     if (serial()) return;
     bool skipped = true;
     bool other = false;
@@ -325,7 +325,7 @@ TEST_CASE("work that throws surfaces at synchronize, what was behind it is skipp
         gate.pass();
         throw DeviceError("planted");
     });
-    first().run("behind", nothing, [&](const Launch&) { skipped = false; });
+    first().run("after", nothing, [&](const Launch&) { skipped = false; });
     second().wait(first());  // is not held up for ever
     second().run("other", nothing, [&](const Launch&) { other = true; });
     gate.open();

@@ -171,7 +171,7 @@ TEST_CASE("to(device) copies, and what is there already is itself") {
     CHECK(one.transpose(0, 1).to(Device::host()).to_vector<float>() == expected);
     host.zero_();
     CHECK(zero.to_vector<float>() == expected);
-    // Of nothing, behind an offset.
+    // Of nothing, after an offset.
     CHECK(zero.slice(0, 5, 5).to(Device::cpu(1)).shape() == Shape{0, 2, 3});
     CHECK(host.slice(0, 3, 3).to(Device::cpu(1)).numel() == 0);
     CHECK(contains(refusal([&] { host.to(Device::cpu(55)); }), "cpu:55"));

@@ -138,10 +138,10 @@ TEST_CASE("a terminal shows a bar, unless it is mpirun's own") {
     CHECK_THAT(plain, contains("after 1 epochs: ") || contains("epoch 1: "));
 }
 
-TEST_CASE("behind a bar that a signal left the last word begins a line") {
+TEST_CASE("after a bar that a signal has left, the last word begins a line") {
     std::signal(SIGHUP, SIG_DFL);  // under nohup the program would be started with the signal ignored
     OnTerminal run({programs + "/linear", "--parallel", "ddp", "--devices", "cpu:0,cpu:1", "--epochs", "1000000",
-                    "--batch-size", "2"},  // a line an epoch takes the bar's place
+                    "--batch-size", "2"},  // one line per epoch takes the bar's place
                    {});
     REQUIRE(comes_true([&] { return run.ends_with(" left"); }));
     run.send(SIGHUP);

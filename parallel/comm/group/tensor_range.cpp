@@ -32,7 +32,7 @@ void require_movable(std::string_view operation, const Tensor& tensor, bool writ
     if (written) require_single_elements(tensor, operation);
 }
 
-/// Streams of their own: what one operation brings back does not queue behind what a later one waits for.
+/// Streams of their own: what one operation brings back does not wait for what a later one waits for.
 Stream& staging_stream(Device device, bool to_device) {
     return Stream::of(device, StreamRole::collective, to_device ? 2 : 1);
 }

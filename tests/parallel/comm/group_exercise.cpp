@@ -251,7 +251,7 @@ private:
         failures_.require(out.to_vector<float>() == out_values, "all_to_all of rows");
     }
 
-    /// Many at once, whose handles are waited for backwards, dropped, or asked; a blocking one comes behind them.
+    /// Many at once, whose handles are waited for backwards, dropped, or asked; a blocking one comes after them.
     void asynchronous() {
         std::vector<Tensor> tensors;
         std::vector<ProcessGroup::Work> works;
@@ -263,7 +263,7 @@ private:
         const Tensor last = Tensor::full({3}, rank_);
         group_.broadcast(last, size_ - 1);
         failures_.require(last.to_vector<float>() == std::vector<float>(3, static_cast<float>(size_ - 1)),
-                          "a blocking call behind others");
+                          "a blocking call after others");
         for (std::size_t i = works.size(); i-- > 0;) {
             failures_.require(works[i].done(), "a later call is done, an earlier one is not");
             works[i].wait();

@@ -81,7 +81,7 @@ private:
     std::thread thread_;
 };
 
-/// Clients that know the token, ask for `question` as often as it can be sent, and read nothing behind the handshake.
+/// Clients that know the token, ask for `question` as often as it can be sent, and read nothing after the handshake.
 class Mutes {
 public:
     Mutes(int port, const std::string& token, int count, std::string question) : question_(std::move(question)) {

@@ -142,7 +142,7 @@ TEST_CASE("hosts: the rank with the store may die as well") {
             error = caught.what();
         }
         if (std::chrono::steady_clock::now() - begin > milliseconds(5000)) error = "too late: " + error;
-        const std::size_t what = error.find("shm): ");  // behind who says it
+        const std::size_t what = error.find("shm): ");  // after who says it
         if (what == std::string::npos) return {error};
         return unless(error.substr(what), fmt::format(" {}", victim));
     });
