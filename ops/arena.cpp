@@ -6,8 +6,8 @@
 #include <map>
 #include <mutex>
 
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
@@ -96,7 +96,7 @@ ParameterStore::ParameterStore(const std::vector<NamedTensor>& tensors, const st
 
 void ParameterStore::move_in(std::vector<ArenaLayout>& layouts, std::vector<std::shared_ptr<Buffer>>& home,
                              const std::shared_ptr<StorageGroup>& group) {
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     for (std::size_t a = 0; a < layouts.size(); ++a) {
         ArenaLayout& layout = layouts[a];
         for (ArenaSegment& segment : layout.segments) {

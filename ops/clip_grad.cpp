@@ -5,10 +5,10 @@
 #include <cmath>
 
 #include "lockstep/ops/internal/gradient_operations.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/record.h"
-#include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
@@ -52,7 +52,7 @@ std::vector<FlatGradient> flat_gradients(const std::vector<Tensor>& parameters) 
 Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, const ClipGradNorm& clip) {
     const PublicCall call("clip_grad_norm_");
     clip.check();
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     const std::vector<FlatGradient> gradients = flat_gradients(parameters);
     if (gradients.empty()) return Tensor::zeros({}, DType::f64);
     const Device device = gradients.front().elements.device();
@@ -83,7 +83,7 @@ Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, const ClipGradNorm
 void clip_grad_value_(const std::vector<Tensor>& parameters, const ClipGradValue& clip) {
     const PublicCall call("clip_grad_value_");
     clip.check();
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     for (const FlatGradient& gradient : flat_gradients(parameters))
         apply_one(ClampGradients{gradient.range, clip.clip_value}, {Tensor()}, gradient.elements);
 }

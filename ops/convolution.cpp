@@ -6,9 +6,9 @@
 #include "lockstep/ops/internal/convolution_operations.h"
 #include "lockstep/ops/internal/pooling_operations.h"
 #include "lockstep/ops/internal/prologue.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/record.h"
-#include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
@@ -34,14 +34,14 @@ Tensor conv2d(const Tensor& given_x, const Tensor& given_weight, const Tensor& g
     const ConvGeometry geometry{stride.h, stride.w, padding.h, padding.w};
     const Shape shape{x.size(0), weight.size(0), room_h / stride.h + 1, room_w / stride.w + 1};
     const Tensor y = apply_one(Conv2dForward{geometry}, {x, weight, bias}, shaped(x, shape, x.is_batch()));
-    if (!needs_tape({x, weight, bias})) return y;
+    if (!needs_autograd({x, weight, bias})) return y;
     const bool x_wanted = x.requires_grad();
     const bool bias_wanted = bias.defined() && bias.requires_grad();
     const bool weights_wanted = weight.requires_grad() || bias_wanted;
     SavedTensor input, weights;
     if (weights_wanted) input = SavedTensor(x, "conv2d");
     if (x_wanted) weights = SavedTensor(weight, "conv2d");
-    put_on_tape(
+    add_autograd_node(
         "conv2d", {x, weight, bias}, {y}, [=, dx = like(x), dw = like(weight)](const std::vector<Tensor>& gradients) {
             std::vector<Tensor> result(3);
             if (x_wanted) result[0] = apply_one(Conv2dBackwardData{geometry}, {gradients[0], weights.get()}, dx);
@@ -63,19 +63,20 @@ namespace {
 Tensor transposed_convolution(const Tensor& x, const Tensor& weight, const ConvGeometry& geometry, const Shape& shape) {
     constexpr const char* name = "conv_transpose2d";
     const Tensor y = apply_one(Conv2dBackwardData{geometry}, {x, weight}, shaped(x, shape, x.is_batch()));
-    if (!needs_tape({x, weight})) return y;
+    if (!needs_autograd({x, weight})) return y;
     const bool x_wanted = x.requires_grad(), weight_wanted = weight.requires_grad();
     SavedTensor input, weights;
     if (weight_wanted) input = SavedTensor(x, name);
     if (x_wanted) weights = SavedTensor(weight, name);
-    put_on_tape(name, {x, weight}, {y}, [=, dx = like(x), dw = like(weight)](const std::vector<Tensor>& gradients) {
-        std::vector<Tensor> result(2);
-        if (x_wanted) result[0] = apply_one(Conv2dForward{geometry}, {gradients[0], weights.get(), Tensor()}, dx);
-        if (weight_wanted)
-            result[1] =
-                apply(make_operation(Conv2dBackwardWeights{geometry}), {gradients[0], input.get()}, {dw, Output()})[0];
-        return result;
-    });
+    add_autograd_node(
+        name, {x, weight}, {y}, [=, dx = like(x), dw = like(weight)](const std::vector<Tensor>& gradients) {
+            std::vector<Tensor> result(2);
+            if (x_wanted) result[0] = apply_one(Conv2dForward{geometry}, {gradients[0], weights.get(), Tensor()}, dx);
+            if (weight_wanted)
+                result[1] = apply(make_operation(Conv2dBackwardWeights{geometry}), {gradients[0], input.get()},
+                                  {dw, Output()})[0];
+            return result;
+        });
     return y;
 }
 
@@ -140,8 +141,8 @@ Tensor max_pool2d(const Tensor& given, Pair kernel_size, std::optional<Pair> str
     const Shape shape{x.size(0), x.size(1), room_h / step.h + 1, room_w / step.w + 1};
     const auto made = apply(make_operation(MaxPool2dForward{geometry}), {x},
                             {shaped(x, shape, x.is_batch()), TensorMeta::contiguous(DType::u8, shape, x.is_batch())});
-    if (needs_tape({x}))
-        put_on_tape(
+    if (needs_autograd({x}))
+        add_autograd_node(
             "max_pool2d", {x}, {made[0]},
             [geometry, where = SavedTensor(made[1], "max_pool2d"), dx = like(x)](const std::vector<Tensor>& gradients) {
                 return std::vector<Tensor>{apply_one(MaxPool2dBackward{geometry}, {gradients[0], where.get()}, dx)};

@@ -9,10 +9,10 @@
 #include "lockstep/ops/internal/prologue.h"
 #include "lockstep/ops/internal/reduce_to.h"
 #include "lockstep/ops/internal/unary_functions.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/record.h"
-#include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
@@ -41,14 +41,14 @@ Tensor binary(const Tensor& given_a, const Tensor& given_b) {
         return t.is_batch() && t.dims() == shape.dims() && t.size(0) == shape[0];
     };
     const Tensor y = apply_one(Binary<F>{}, {a, b}, shaped(a, shape, hands_on(a) || hands_on(b)));
-    if (!needs_tape({a, b})) return y;
+    if (!needs_autograd({a, b})) return y;
 
     const Origin from_a(a), from_b(b);
     SavedTensor first, second, result;
     if (multiplies && from_b.wanted) first = SavedTensor(a, name);
     if (divides || (multiplies && from_a.wanted)) second = SavedTensor(b, name);
     if (divides && from_b.wanted) result = SavedTensor(y, name);
-    put_on_tape(name, {a, b}, {y}, [=](const std::vector<Tensor>& gradients) {
+    add_autograd_node(name, {a, b}, {y}, [=](const std::vector<Tensor>& gradients) {
         const Tensor& dy = gradients[0];
         std::vector<Tensor> result_gradients(2);
         Tensor& da = result_gradients[0];
@@ -74,8 +74,8 @@ Tensor affine(const char* name, const Tensor& given, double scale, double shift)
     const Prologue call(name, {takes::floating("the tensor", given)});
     const Tensor& x = call[0];
     const Tensor y = apply_one(Affine{scale, shift}, {x}, like(x));
-    if (needs_tape({x}))
-        put_on_tape(name, {x}, {y}, [name, scale](const std::vector<Tensor>& gradients) {
+    if (needs_autograd({x}))
+        add_autograd_node(name, {x}, {y}, [name, scale](const std::vector<Tensor>& gradients) {
             return std::vector<Tensor>{scale == 1 ? gradients[0] : affine(name, gradients[0], scale, no_shift)};
         });
     return y;
@@ -118,10 +118,10 @@ Tensor unary(const Tensor& given, const F& function = {}) {
     const Prologue call(F::name, {takes::floating("the tensor", given)});
     const Tensor& x = call[0];
     const Tensor y = apply_one(Unary<F>{function}, {x}, like(x));
-    if (!needs_tape({x})) return y;
+    if (!needs_autograd({x})) return y;
     SavedTensor saved;
     if (F::saves != Saves::nothing) saved = SavedTensor(F::saves == Saves::input ? x : y, F::name);
-    put_on_tape(F::name, {x}, {y}, [function, saved, dx = like(x)](const std::vector<Tensor>& gradients) {
+    add_autograd_node(F::name, {x}, {y}, [function, saved, dx = like(x)](const std::vector<Tensor>& gradients) {
         std::vector<Tensor> in{gradients[0]};
         if (F::saves != Saves::nothing) in.push_back(saved.get());
         return std::vector<Tensor>{apply_one(UnaryBackward<F>{function}, in, dx)};

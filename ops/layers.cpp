@@ -5,11 +5,11 @@
 #include <cmath>
 
 #include "lockstep/ops/internal/normalization_operations.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/eager_reports.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/record.h"
-#include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 

@@ -5,9 +5,9 @@
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/linear_operations.h"
 #include "lockstep/ops/internal/prologue.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/record.h"
-#include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
@@ -21,18 +21,18 @@ Tensor product(const Tensor& a, const Tensor& b) {
     shape[shape.dims() - 1] = b.size(-1);
     const bool batch = a.is_batch() || (b.dims() == 3 && b.is_batch());
     const Tensor y = apply_one(MatMul{}, {a, b}, shaped(a, shape, batch));
-    if (!needs_tape({a, b})) return y;
+    if (!needs_autograd({a, b})) return y;
     SavedTensor first, second;
     if (b.requires_grad()) first = SavedTensor(a, "matmul");
     if (a.requires_grad()) second = SavedTensor(b, "matmul");
-    put_on_tape("matmul", {a, b}, {y},
-                [first, second, a_wanted = a.requires_grad(), b_wanted = b.requires_grad(), tag_a = a.is_batch(),
-                 tag_b = b.is_batch()](const std::vector<Tensor>& gradients) {
-                    std::vector<Tensor> result(2);
-                    if (a_wanted) result[0] = tagged(product(gradients[0], transposed(second.get())), tag_a);
-                    if (b_wanted) result[1] = tagged(product(transposed(first.get()), gradients[0]), tag_b);
-                    return result;
-                });
+    add_autograd_node("matmul", {a, b}, {y},
+                      [first, second, a_wanted = a.requires_grad(), b_wanted = b.requires_grad(), tag_a = a.is_batch(),
+                       tag_b = b.is_batch()](const std::vector<Tensor>& gradients) {
+                          std::vector<Tensor> result(2);
+                          if (a_wanted) result[0] = tagged(product(gradients[0], transposed(second.get())), tag_a);
+                          if (b_wanted) result[1] = tagged(product(transposed(first.get()), gradients[0]), tag_b);
+                          return result;
+                      });
     return y;
 }
 
@@ -78,14 +78,14 @@ Tensor linear(const Tensor& given_x, const Tensor& given_weight, const Tensor& g
 
     const Tensor y =
         apply_one(LinearForward{}, {x, weight, bias}, shaped(x, {x.size(0), weight.size(0)}, x.is_batch()));
-    if (!needs_tape({x, weight, bias})) return y;
+    if (!needs_autograd({x, weight, bias})) return y;
     const bool x_wanted = x.requires_grad();
     const bool bias_wanted = bias.defined() && bias.requires_grad();
     const bool weights_wanted = weight.requires_grad() || bias_wanted;
     SavedTensor input, weights;
     if (weights_wanted) input = SavedTensor(x, "linear");
     if (x_wanted) weights = SavedTensor(weight, "linear");
-    put_on_tape(
+    add_autograd_node(
         "linear", {x, weight, bias}, {y}, [=, dx = like(x), dw = like(weight)](const std::vector<Tensor>& gradients) {
             std::vector<Tensor> result(3);
             if (x_wanted) result[0] = apply_one(LinearBackwardData{}, {gradients[0], weights.get()}, dx);

@@ -6,11 +6,11 @@
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/loss_operations.h"
 #include "lockstep/ops/internal/prologue.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/eager_reports.h"
 #include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/record.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/runtime/trace.h"
 
 namespace lockstep {
@@ -76,14 +76,15 @@ Loss nll(const char* name, const Tensor& given_input, const Tensor& given_target
     const TensorMeta scalar = shaped(input, {});
     const auto made =
         apply(make_operation(NllForward{options.ignore_index}), {input, target, weight}, {scalar, scalar});
-    if (needs_tape({input}))
-        put_on_tape(name, {input}, {made[0]},
-                    [ignore = options.ignore_index, classes = SavedTensor(target, name), w = SavedTensor(weight, name),
-                     numerator = made[0].detach(), dx = like(input)](const std::vector<Tensor>& gradients) {
-                        const Tensor d = apply_one(NllBackward{ignore}, {gradients[0], classes.get(), w.get()}, dx);
-                        eager_reports::carry(numerator, d);  // a target that has no class has no gradient
-                        return std::vector<Tensor>{d};
-                    });
+    if (needs_autograd({input}))
+        add_autograd_node(
+            name, {input}, {made[0]},
+            [ignore = options.ignore_index, classes = SavedTensor(target, name), w = SavedTensor(weight, name),
+             numerator = made[0].detach(), dx = like(input)](const std::vector<Tensor>& gradients) {
+                const Tensor d = apply_one(NllBackward{ignore}, {gradients[0], classes.get(), w.get()}, dx);
+                eager_reports::carry(numerator, d);  // a target that has no class has no gradient
+                return std::vector<Tensor>{d};
+            });
     return Loss({made[0], options.reduction == Reduction::mean ? made[1] : Tensor()});
 }
 
@@ -114,15 +115,15 @@ Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {
         throw InvalidArgument(fmt::format("mse_loss: input {} and target {} must be of one shape", input.shape().str(),
                                           target.shape().str()));
     const Tensor numerator = apply_one(SquaredErrorForward{}, {input, target}, shaped(input, {}));
-    if (needs_tape({input, target}))
-        put_on_tape(name, {input, target}, {numerator},
-                    [a = SavedTensor(input, name), b = SavedTensor(target, name), dx = like(input),
-                     input_wanted = input.requires_grad(), target_wanted = target.requires_grad(),
-                     target_batch = target.is_batch()](const std::vector<Tensor>& gradients) {
-                        const Tensor da = apply_one(SquaredErrorBackward{}, {gradients[0], a.get(), b.get()}, dx);
-                        return std::vector<Tensor>{input_wanted ? da : Tensor(),
-                                                   target_wanted ? tagged(neg(da), target_batch) : Tensor()};
-                    });
+    if (needs_autograd({input, target}))
+        add_autograd_node(name, {input, target}, {numerator},
+                          [a = SavedTensor(input, name), b = SavedTensor(target, name), dx = like(input),
+                           input_wanted = input.requires_grad(), target_wanted = target.requires_grad(),
+                           target_batch = target.is_batch()](const std::vector<Tensor>& gradients) {
+                              const Tensor da = apply_one(SquaredErrorBackward{}, {gradients[0], a.get(), b.get()}, dx);
+                              return std::vector<Tensor>{input_wanted ? da : Tensor(),
+                                                         target_wanted ? tagged(neg(da), target_batch) : Tensor()};
+                          });
     Loss::Term term{numerator, {}, 1};
     if (reduction == Reduction::mean)
         term.denominator = Tensor::full({}, static_cast<double>(input.numel()), input.dtype(), input.device());

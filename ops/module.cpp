@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
@@ -40,7 +40,7 @@ using detail::TieGroup;
 namespace {
 
 Tensor copy_of(const Tensor& value) {
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     return value.clone().requires_grad_(value.requires_grad());
 }
 

@@ -5,8 +5,8 @@
 
 #include "lockstep/ops/arena.h"
 #include "lockstep/ops/module.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/tape.h"
 
 namespace lockstep::detail {
 
@@ -19,7 +19,7 @@ void replace_values(const std::vector<NamedTensor>& tensors, Change change) {
         throw InvalidArgument(fmt::format(
             "to: the parameter {} belongs to a wrapper or an optimizer; move the model before they are made, or a copy",
             tensors.front().name));
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     std::vector<std::pair<const ModuleTensor*, Tensor>> changed;
     std::set<const void*> seen;
     for (const NamedTensor& named : tensors) {

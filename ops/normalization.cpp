@@ -6,9 +6,9 @@
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/normalization_operations.h"
 #include "lockstep/ops/internal/prologue.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/record.h"
-#include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
@@ -19,7 +19,7 @@ constexpr const char* op_name = "batch_norm";
 /// What running statistics say, in the form of BatchNormStats: a sample of one with mean and M2 = variance.
 Tensor stats_of(const Tensor& mean, const Tensor& variance) {
     const Tensor one = Tensor::full({1}, 1, mean.dtype(), mean.device());
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     return cat({mean, variance, one});
 }
 
@@ -32,7 +32,7 @@ Tensor pooled(const Tensor& stats, const BatchNormOptions& options) {
 
 /// Moves the running statistics towards `stats`, of this shard, or pooled already where they are synchronized.
 void update_running(const Tensor& stats, const Tensor& mean, const Tensor& variance, const BatchNormOptions& options) {
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     apply(make_operation(BatchNormUpdateRunning{options.momentum}),
           {synchronized(options) ? stats : pooled(stats, options)}, {mean, variance});
 }
@@ -74,32 +74,32 @@ Tensor batch_norm(const Tensor& given_x, const Tensor& given_mean, const Tensor&
     if (across_shards) stats = pooled(stats, options);
     const Tensor y = apply_one(BatchNormNormalize{options.eps}, {x, stats, weight, bias}, like(x));
     if (options.training && running_mean.defined()) update_running(stats, running_mean, running_var, options);
-    if (!needs_tape({x, weight, bias})) return y;
+    if (!needs_autograd({x, weight, bias})) return y;
 
     const bool x_wanted = x.requires_grad();
     const bool weight_wanted = weight.defined() && weight.requires_grad();
     const bool bias_wanted = bias.defined() && bias.requires_grad();
-    put_on_tape(op_name, {x, weight, bias}, {y},
-                [=, input = SavedTensor(x, op_name), scale = SavedTensor(weight, op_name),
-                 saved_stats = SavedTensor(stats, op_name), eps = options.eps,
-                 dx = like(x)](const std::vector<Tensor>& gradients) {
-                    const Tensor& dy = gradients[0];
-                    std::vector<Tensor> result(3);
-                    Tensor sums;
-                    if (own_stats || weight_wanted || bias_wanted)
-                        sums = apply_one(BatchNormBackwardSums{eps}, {input.get(), dy, saved_stats.get()},
-                                         TensorMeta::contiguous(dx.dtype, {2 * channels}));
-                    if (bias_wanted) result[2] = sums.slice(0, 0, channels);
-                    if (weight_wanted) result[1] = sums.slice(0, channels, 2 * channels);
-                    if (x_wanted) {
-                        // Running statistics do not depend on x: nothing flows through mean and variance.
-                        Tensor through = own_stats ? sums : Tensor();
-                        if (across_shards) through = sum_over_shards(through);
-                        result[0] = apply_one(BatchNormBackwardData{eps},
-                                              {input.get(), dy, saved_stats.get(), scale.get(), through}, dx);
-                    }
-                    return result;
-                });
+    add_autograd_node(op_name, {x, weight, bias}, {y},
+                      [=, input = SavedTensor(x, op_name), scale = SavedTensor(weight, op_name),
+                       saved_stats = SavedTensor(stats, op_name), eps = options.eps,
+                       dx = like(x)](const std::vector<Tensor>& gradients) {
+                          const Tensor& dy = gradients[0];
+                          std::vector<Tensor> result(3);
+                          Tensor sums;
+                          if (own_stats || weight_wanted || bias_wanted)
+                              sums = apply_one(BatchNormBackwardSums{eps}, {input.get(), dy, saved_stats.get()},
+                                               TensorMeta::contiguous(dx.dtype, {2 * channels}));
+                          if (bias_wanted) result[2] = sums.slice(0, 0, channels);
+                          if (weight_wanted) result[1] = sums.slice(0, channels, 2 * channels);
+                          if (x_wanted) {
+                              // Running statistics do not depend on x: nothing flows through mean and variance.
+                              Tensor through = own_stats ? sums : Tensor();
+                              if (across_shards) through = sum_over_shards(through);
+                              result[0] = apply_one(BatchNormBackwardData{eps},
+                                                    {input.get(), dy, saved_stats.get(), scale.get(), through}, dx);
+                          }
+                          return result;
+                      });
     return y;
 }
 
@@ -130,16 +130,16 @@ Tensor layer_norm(const Tensor& given_x, const Shape& normalized_shape, const Te
     const int dims = normalized_shape.dims();
     std::int64_t rows = 1;
     for (int i = 0; i < x.dims() - dims; ++i) rows *= x.size(i);
-    const bool taped = needs_tape({x, weight, bias});
-    const Output statistic = taped ? Output(shaped(x, {rows})) : Output();
+    const bool with_backward = needs_autograd({x, weight, bias});
+    const Output statistic = with_backward ? Output(shaped(x, {rows})) : Output();
     const auto made =
         apply(make_operation(LayerNormForward{dims, eps}), {x, weight, bias}, {like(x), statistic, statistic});
-    if (!taped) return made[0];
+    if (!with_backward) return made[0];
 
     const bool x_wanted = x.requires_grad();
     const bool weight_wanted = weight.defined() && weight.requires_grad();
     const bool bias_wanted = bias.defined() && bias.requires_grad();
-    put_on_tape(
+    add_autograd_node(
         name, {x, weight, bias}, {made[0]},
         [=, input = SavedTensor(x, name), scale = SavedTensor(weight, name), mean = SavedTensor(made[1], name),
          deviation = SavedTensor(made[2], name), dx = like(x),

@@ -6,11 +6,11 @@
 #include <atomic>
 
 #include "lockstep/ops/internal/update_operations.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/eager_reports.h"
 #include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/record.h"
-#include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
@@ -247,7 +247,7 @@ void Optimizer::zero_grad() {
 }
 
 void Optimizer::step_plain() {
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     const Device device = store_->home();
     Replica& replica = store_->replicas().front();
     store_->need_gradients(first_device);

@@ -5,10 +5,10 @@
 #include "lockstep/ops/internal/indexing_operations.h"
 #include "lockstep/ops/internal/prologue.h"
 #include "lockstep/ops/internal/reduce_to.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/record.h"
-#include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
@@ -41,7 +41,7 @@ Shape reduced_shape(const Shape& shape, std::uint32_t bits, bool keep) {
     return result;
 }
 
-/// Sum with the dimensions kept, without tape.
+/// Sum with the dimensions kept, without autograd.
 Tensor kept_sum(const Tensor& x, std::uint32_t bits) {
     const bool batch = x.is_batch() && (bits & 1u) == 0;
     return apply_one(Sum{bits}, {x}, shaped(x, reduced_shape(x.shape(), bits, true), batch));
@@ -50,11 +50,11 @@ Tensor kept_sum(const Tensor& x, std::uint32_t bits) {
 Tensor sum_bits(const Tensor& x, std::uint32_t bits, bool keepdim) {
     if (bits == 0) return x;
     const Tensor sums = kept_sum(x, bits);
-    if (needs_tape({x}))
-        put_on_tape("sum", {x}, {sums},
-                    [origin = x.shape(), batch = x.is_batch()](const std::vector<Tensor>& gradients) {
-                        return std::vector<Tensor>{tagged(gradients[0].expand(origin), batch)};
-                    });
+    if (needs_autograd({x}))
+        add_autograd_node("sum", {x}, {sums},
+                          [origin = x.shape(), batch = x.is_batch()](const std::vector<Tensor>& gradients) {
+                              return std::vector<Tensor>{tagged(gradients[0].expand(origin), batch)};
+                          });
     if (keepdim) return sums;
     const Tensor y = sums.reshape(reduced_shape(x.shape(), bits, false));
     const bool batch = x.is_batch() && (bits & 1u) == 0;
@@ -133,7 +133,7 @@ Tensor cat(const std::vector<Tensor>& given, int dim) {
         batch = batch || (along != 0 && tensors[i].is_batch());
     }
     const Tensor y = apply_one(Cat{along}, tensors, shaped(tensors[0], shape, batch));
-    if (!needs_tape(tensors)) return y;
+    if (!needs_autograd(tensors)) return y;
     struct Part {
         std::int64_t size;
         bool wanted, batch;
@@ -141,7 +141,7 @@ Tensor cat(const std::vector<Tensor>& given, int dim) {
     std::vector<Part> parts;
     for (const Tensor& tensor : tensors)
         parts.push_back({tensor.size(along), tensor.requires_grad(), tensor.is_batch()});
-    put_on_tape("cat", tensors, {y}, [along, parts](const std::vector<Tensor>& gradients) {
+    add_autograd_node("cat", tensors, {y}, [along, parts](const std::vector<Tensor>& gradients) {
         std::vector<Tensor> result;
         std::int64_t start = 0;
         for (const Part& part : parts) {

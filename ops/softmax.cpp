@@ -2,8 +2,8 @@
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/loss_operations.h"
 #include "lockstep/ops/internal/prologue.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/record.h"
-#include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
@@ -15,8 +15,8 @@ Tensor softmax_along(const char* name, const Tensor& given, int dim) {
     const Tensor& x = call[0];
     const int along = wrap_dim(dim, x.dims(), name);
     const Tensor y = apply_one(SoftmaxForward<logarithm>{along}, {x}, like(x));
-    if (needs_tape({x}))
-        put_on_tape(name, {x}, {y}, [along, output = SavedTensor(y, name)](const std::vector<Tensor>& gradients) {
+    if (needs_autograd({x}))
+        add_autograd_node(name, {x}, {y}, [along, output = SavedTensor(y, name)](const std::vector<Tensor>& gradients) {
             const Tensor saved = output.get();
             return std::vector<Tensor>{
                 apply_one(SoftmaxBackward<logarithm>{along}, {gradients[0], saved}, like(saved))};

@@ -2,9 +2,9 @@
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/prologue.h"
 #include "lockstep/ops/internal/shard_operations.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/record.h"
-#include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
@@ -20,9 +20,9 @@ std::vector<Tensor> sum_over_shards(const std::vector<Tensor>& given) {
         batch.push_back(tensor.is_batch());
     }
     const std::vector<Tensor> sums = apply(make_operation(SumOverShards{}), tensors, outputs);
-    if (needs_tape(tensors))
-        put_on_tape("sum_over_shards", tensors, sums, [wanted, batch](const std::vector<Tensor>& gradients) {
-            // All shards hold the same tape, so the same gradients come on each of them.
+    if (needs_autograd(tensors))
+        add_autograd_node("sum_over_shards", tensors, sums, [wanted, batch](const std::vector<Tensor>& gradients) {
+            // All shards have the same autograd graph, so the same gradients come on each of them.
             std::vector<Tensor> result(gradients.size());
             std::vector<Tensor> come;
             for (std::size_t i = 0; i < gradients.size(); ++i)

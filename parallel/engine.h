@@ -97,7 +97,7 @@ public:
     /// Forward, loss, backward, reduction and update of one batch. Returns at once.
     StepLoss step(Optimizer& optimizer, const ModelCall& call, const std::vector<BatchInput>& inputs,
                   const StepOptions& options = {});
-    /// Forward of one batch; outputs are gathered on the output device. Differentiable where taping is on.
+    /// Forward of one batch; outputs are gathered on the output device. Autograd follows them where `grad_enabled()`.
     ForwardResult forward(const ModelCall& call, const std::vector<BatchInput>& inputs);
 
     /// PyTorch's no_sync: backwards of forwards made while it is off leave gradients where they are, in each process.

@@ -6,11 +6,11 @@
 #include <map>
 
 #include "lockstep/ops/functional.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/internal/rest.h"
 #include "lockstep/runtime/internal/shard_tree.h"
 #include "lockstep/runtime/placement.h"
-#include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
@@ -124,13 +124,14 @@ std::vector<Tensor> broadcast(const Tensor& tensor, const Devices& devices) {
     require_defined("broadcast", tensor);
     std::vector<Tensor> copies;
     for (const Device device : devices) copies.push_back(tensor.detach().to(device));
-    if (needs_tape({tensor}))
-        put_on_tape("broadcast", {tensor}, copies, [origin = tensor.device()](const std::vector<Tensor>& gradients) {
-            std::vector<Tensor> arrived;
-            for (const Tensor& gradient : gradients)
-                if (gradient.defined()) arrived.push_back(gradient.to(origin));
-            return std::vector<Tensor>{reduce_add(arrived)};
-        });
+    if (needs_autograd({tensor}))
+        add_autograd_node("broadcast", {tensor}, copies,
+                          [origin = tensor.device()](const std::vector<Tensor>& gradients) {
+                              std::vector<Tensor> arrived;
+                              for (const Tensor& gradient : gradients)
+                                  if (gradient.defined()) arrived.push_back(gradient.to(origin));
+                              return std::vector<Tensor>{reduce_add(arrived)};
+                          });
     return copies;
 }
 

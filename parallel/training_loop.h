@@ -13,8 +13,8 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/loader.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/stop_signals.h"
-#include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
@@ -173,7 +173,7 @@ private:
 /// all rows.
 template <class Model, class Data>
 double accuracy(Model& model, Loader<Data>& loader) {
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     model.eval();
     std::int64_t right = 0, rows = 0;
     for (auto& [input, target] : loader.epoch(0)) {

@@ -184,7 +184,7 @@ struct Output {
 /// Performs `operation` on `inputs`: executes it at once on the inputs' device, or, under a Trace, appends its record.
 /// Operands may be missing only where the operation says so (KernelRequest has how); results of outputs that are not
 /// wanted are undefined. Throws InvalidArgument when defined inputs lie on different devices, and when several elements
-/// of a tensor that is written share memory. Does not touch the tape.
+/// of a tensor that is written share memory. Autograd does not follow it.
 std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std::vector<Tensor>& inputs,
                           const std::vector<Output>& outputs);
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <ostream>
 
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/internal/eager_reports.h"
@@ -14,7 +15,6 @@
 #include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/internal/strided.h"
 #include "lockstep/runtime/random.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/runtime/trace.h"
 
 namespace lockstep {
@@ -170,8 +170,9 @@ Tensor Tensor::tag_batch(bool batch) const {
     impl->meta = impl_->meta;
     impl->meta.batch = batch;
     const Tensor result(std::move(impl));
-    if (needs_tape({*this}))
-        put_on_tape("tag_batch", {*this}, {result}, [](const std::vector<Tensor>& gradients) { return gradients; });
+    if (needs_autograd({*this}))
+        add_autograd_node("tag_batch", {*this}, {result},
+                          [](const std::vector<Tensor>& gradients) { return gradients; });
     return result;
 }
 
@@ -243,8 +244,8 @@ Tensor Tensor::to(Device target) const {
     if (is_symbolic()) require_value("to(device)", *this);
     if (!target.is_host()) require_visible(target);
     const Tensor result = moved(contiguous().detach(), target);
-    if (needs_tape({*this}))
-        put_on_tape("to(device)", {*this}, {result}, [origin = device()](const std::vector<Tensor>& gradients) {
+    if (needs_autograd({*this}))
+        add_autograd_node("to(device)", {*this}, {result}, [origin = device()](const std::vector<Tensor>& gradients) {
             return std::vector<Tensor>{gradients[0].to(origin)};
         });
     return result;
@@ -254,8 +255,8 @@ Tensor Tensor::to(DType target) const {
     const PublicCall call("to(dtype)");
     if (dtype() == target) return *this;
     const Tensor result = apply_one(Reorder{}, {*this}, TensorMeta::contiguous(target, shape(), is_batch()));
-    if (is_floating(target) && is_floating(dtype()) && needs_tape({*this}))
-        put_on_tape("to(dtype)", {*this}, {result}, [origin = dtype()](const std::vector<Tensor>& gradients) {
+    if (is_floating(target) && is_floating(dtype()) && needs_autograd({*this}))
+        add_autograd_node("to(dtype)", {*this}, {result}, [origin = dtype()](const std::vector<Tensor>& gradients) {
             return std::vector<Tensor>{gradients[0].to(origin)};
         });
     return result;
@@ -264,8 +265,8 @@ Tensor Tensor::to(DType target) const {
 Tensor Tensor::clone() const {
     const PublicCall call("clone");
     const Tensor result = apply_one(Reorder{}, {*this}, TensorMeta::contiguous(dtype(), shape(), is_batch()));
-    if (needs_tape({*this}))
-        put_on_tape("clone", {*this}, {result}, [](const std::vector<Tensor>& gradients) { return gradients; });
+    if (needs_autograd({*this}))
+        add_autograd_node("clone", {*this}, {result}, [](const std::vector<Tensor>& gradients) { return gradients; });
     return result;
 }
 
@@ -278,7 +279,7 @@ Tensor Tensor::contiguous() const {
 void make_strided(const Tensor& tensor) {
     Storage& storage = *tensor.impl()->storage;
     if (!storage.opaque) return;
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     std::optional<TraceScope> outside;  // a captured tensor keeps its value: the program must not own it
     if (Trace::current() && !storage.buffer->is_symbolic()) outside.emplace(nullptr);
     const TensorMeta meta = TensorMeta::contiguous(tensor.dtype(), tensor.shape(), tensor.is_batch());
@@ -331,7 +332,7 @@ void* Tensor::raw_data(DType wanted, bool writes) const {
     return first_element(*this);
 }
 
-// ---- tape -------------------------------------------------------------------------------------------------------
+// ---- autograd ---------------------------------------------------------------------------------------------------
 
 bool Tensor::requires_grad() const { return defined_impl("requires_grad").requires_grad; }
 

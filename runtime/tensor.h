@@ -1,4 +1,4 @@
-// Tensors: a view of storage on one device, with the gradient tape attached.
+// Tensors: a view of storage on one device, with the autograd graph that made it.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace lockstep {
 
 class Tensor;
 struct EagerReports;
-struct TapeNode;
+struct AutogradNode;
 
 /// A backend's own arrangement of a whole tensor (oneDNN's blocked formats). Immutable.
 class OpaqueLayout {
@@ -82,7 +82,7 @@ struct TensorImpl {
     std::shared_ptr<Storage> storage;
     TensorMeta meta;  ///< meta.opaque is unused: the storage knows
     bool requires_grad = false;
-    std::shared_ptr<TapeNode> node;                              ///< operation that made it, or null
+    std::shared_ptr<AutogradNode> node;                          ///< operation that made it, or null
     int output_index = 0;                                        ///< which of the node's outputs
     std::shared_ptr<TensorImpl> grad;                            ///< of a leaf, after backward
     std::vector<std::function<void(const Tensor&)>> leaf_hooks;  ///< see Tensor::register_hook
@@ -188,15 +188,15 @@ public:
         static_assert(has_dtype<std::remove_const_t<T>>, "no dtype has this element type");
         return static_cast<T*>(raw_data(dtype_of<std::remove_const_t<T>>, !std::is_const_v<T>));
     }
-    /// Overwrites this tensor's elements with `source` (broadcast, converted, from any device). Not recorded on the
-    /// tape; a parameter that is trained may be written inside `NoGrad`. Throws InvalidArgument where several elements
+    /// Overwrites this tensor's elements with `source` (broadcast, converted, from any device). Autograd does not
+    /// follow it; a parameter that is trained may be written inside `NoGrad`. Throws InvalidArgument where several elements
     /// share memory (expanded), and where the source is another view that overlaps this one.
     const Tensor& copy_(const Tensor& source) const;
     /// Overwrites all elements with `value`, of an expanded tensor too.
     const Tensor& fill_(double value) const;
     const Tensor& zero_() const { return fill_(0); }
 
-    // The tape.
+    // Autograd.
     bool requires_grad() const;
     const Tensor& requires_grad_(bool on = true) const;
     bool is_leaf() const;
@@ -206,8 +206,8 @@ public:
     /// The same storage without history.
     Tensor detach() const;
     /// Gradients of this tensor with respect to the leaves are added to their `grad`, which has storage of its own.
-    /// `gradient` defaults to 1 for a tensor of one element. The tape is freed unless `retain_graph`; a second pass
-    /// through a freed tape throws.
+    /// `gradient` defaults to 1 for a tensor of one element. The graph is freed unless `retain_graph`; a second pass
+    /// through a freed graph throws.
     void backward(const Tensor& gradient = Tensor(), bool retain_graph = false) const;
     /// Calls `hook` with the gradient once it is complete. For a leaf that is right before it is stored.
     void register_hook(std::function<void(const Tensor& gradient)> hook) const;

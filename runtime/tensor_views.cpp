@@ -1,12 +1,12 @@
 // Views: tensors that share storage.
 #include <fmt/format.h>
 
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/internal/strided.h"
 #include "lockstep/runtime/record.h"
-#include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
@@ -90,11 +90,11 @@ Tensor Tensor::reshape(const Shape& wanted) const {
         numel() == 0 ? target.contiguous_strides() : reshaped_strides(shape(), impl_->meta.strides, target);
     if (!strides) return contiguous().reshape(target);
     const Tensor result = view(*this, target, *strides, offset_of(*this), batch);
-    if (needs_tape({*this}))
-        put_on_tape("reshape", {*this}, {result},
-                    [origin = shape(), tag = is_batch()](const std::vector<Tensor>& gradients) {
-                        return std::vector<Tensor>{gradients[0].reshape(origin).tag_batch(tag)};
-                    });
+    if (needs_autograd({*this}))
+        add_autograd_node("reshape", {*this}, {result},
+                          [origin = shape(), tag = is_batch()](const std::vector<Tensor>& gradients) {
+                              return std::vector<Tensor>{gradients[0].reshape(origin).tag_batch(tag)};
+                          });
     return result;
 }
 
@@ -124,10 +124,11 @@ Tensor Tensor::transpose(int dim0, int dim1) const {
     std::swap(sizes[a], sizes[b]);
     std::swap(steps[a], steps[b]);
     const Tensor result = view(*this, sizes, steps, offset_of(*this), is_batch() && a != 0 && b != 0);
-    if (needs_tape({*this}))
-        put_on_tape("transpose", {*this}, {result}, [a, b, tag = is_batch()](const std::vector<Tensor>& gradients) {
-            return std::vector<Tensor>{gradients[0].transpose(a, b).tag_batch(tag)};
-        });
+    if (needs_autograd({*this}))
+        add_autograd_node("transpose", {*this}, {result},
+                          [a, b, tag = is_batch()](const std::vector<Tensor>& gradients) {
+                              return std::vector<Tensor>{gradients[0].transpose(a, b).tag_batch(tag)};
+                          });
     return result;
 }
 
@@ -145,13 +146,14 @@ Tensor Tensor::slice(int dim, std::int64_t start, std::int64_t end, std::int64_t
     const std::int64_t offset = offset_of(*this) + start * steps[d];
     if (sizes[d] > 1) steps[d] *= step;
     const Tensor result = view(*this, sizes, steps, offset, is_batch() && d != 0);
-    if (needs_tape({*this}))
-        put_on_tape("slice", {*this}, {result},
-                    [origin = shape(), tag = is_batch(), d, start, end, step](const std::vector<Tensor>& gradients) {
-                        const Tensor whole = zeros(origin, gradients[0].dtype(), gradients[0].device()).tag_batch(tag);
-                        whole.slice(d, start, end, step).copy_(gradients[0]);
-                        return std::vector<Tensor>{whole};
-                    });
+    if (needs_autograd({*this}))
+        add_autograd_node(
+            "slice", {*this}, {result},
+            [origin = shape(), tag = is_batch(), d, start, end, step](const std::vector<Tensor>& gradients) {
+                const Tensor whole = zeros(origin, gradients[0].dtype(), gradients[0].device()).tag_batch(tag);
+                whole.slice(d, start, end, step).copy_(gradients[0]);
+                return std::vector<Tensor>{whole};
+            });
     return result;
 }
 
@@ -186,8 +188,8 @@ Tensor Tensor::expand(const Shape& wanted) const {
         if (i < shift || own != target[i]) summed |= 1u << i;
     }
     const Tensor result = view(*this, target, steps, offset_of(*this), is_batch() && shift == 0 && !(summed & 1u));
-    if (needs_tape({*this}))
-        put_on_tape(
+    if (needs_autograd({*this}))
+        add_autograd_node(
             "expand", {*this}, {result},
             [origin = shape(), tag = is_batch(), summed](const std::vector<Tensor>& gradients) {
                 Shape kept = gradients[0].shape();

@@ -4,23 +4,23 @@
 #include <cstdint>
 #include <utility>
 
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/internal/strided.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/runtime/trace.h"
 
 namespace lockstep {
 
 namespace {
 
-/// Refuses writes that the tape would not see.
+/// Refuses writes that autograd would not see.
 void check_writable(const Tensor& tensor, const char* what) {
     if (!tensor.defined()) throw InvalidArgument(fmt::format("{}: the tensor is undefined; make it first", what));
     if (grad_enabled() && tensor.requires_grad())
         throw InvalidArgument(
-            fmt::format("{}: writes a tensor that the tape follows; write it inside a NoGrad scope", what));
+            fmt::format("{}: writes a tensor that autograd follows; write it inside a NoGrad scope", what));
 }
 
 /// First and last element in memory, of a strided tensor that has some.
@@ -57,7 +57,7 @@ bool repeats_elements(const TensorMeta& meta) {
 const Tensor& Tensor::copy_(const Tensor& source) const {
     const PublicCall call("copy_");
     check_writable(*this, "copy_");
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     make_strided(*this);
     require_single_elements(*this, "copy_");
     Tensor values = source.detach();
@@ -76,7 +76,7 @@ const Tensor& Tensor::copy_(const Tensor& source) const {
 const Tensor& Tensor::fill_(double value) const {
     const PublicCall call("fill_");
     check_writable(*this, "fill_");
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     make_strided(*this);
     Tensor target = detach();
     for (int i = 0; i < dims(); ++i)  // all elements become the same, so those that are one are written once

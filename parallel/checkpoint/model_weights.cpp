@@ -10,16 +10,16 @@
 #include <string_view>
 
 #include "lockstep/parallel/data/files/digest.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/operand.h"
-#include "lockstep/runtime/tape.h"
 
 namespace lockstep::internal {
 namespace {
 
 /// The elements of `tensor`, row-major, on the host.
 Tensor on_host(const Tensor& tensor) {
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     const Tensor copy = Tensor::empty(tensor.shape(), tensor.dtype());
     copy.copy_(tensor);
     return copy;
@@ -192,7 +192,7 @@ std::string StagedWeights::digest() const {
 }
 
 void StagedWeights::store() const {
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     for (const auto& [identity, value] : values_) value.target->member->tensor().copy_(value.tensor);
 }
 

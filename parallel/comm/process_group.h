@@ -64,7 +64,7 @@ void require_usable(std::string_view backend);
 /// its collectives copy what there is to copy.
 ///
 /// All operations throw, with nothing sent, InvalidArgument for tensors that are undefined, traced, or followed by
-/// the tape where they are written (write them inside NoGrad), for those that share memory where that cannot be, for
+/// autograd where they are written (write them inside NoGrad), for those that share memory where that cannot be, for
 /// shapes and dtypes that don't fit, for a mean of booleans and for ranks that are not there; and CommunicationError
 /// when the operation cannot be finished. Afterwards the group is unusable: every later operation throws.
 class ProcessGroup {

@@ -7,9 +7,9 @@
 #include "lockstep/parallel/engine/two_phases.h"
 #include "lockstep/parallel/schedule/retry_once.h"
 #include "lockstep/parallel/schedule/step_recorder.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/operand.h"
-#include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
@@ -85,39 +85,40 @@ std::vector<Tensor> ManualStep::gather(ScheduledProgram& program, std::shared_pt
                                        GradientSync sync, double scale, Device output_device) {
     const BatchProgram& batch = program.batch();
     std::vector<Tensor> outputs;
-    std::vector<Tensor> taped;
+    std::vector<Tensor> differentiable;
     for (std::size_t i = 0; i < batch.full->outputs.size(); ++i) {
         const auto output = [i](const ShardProgram& shard) -> const Operand& { return shard.outputs[i]; };
         outputs.push_back(joined(program, *instance, output, output_device));
         if (parts_.eager) outputs.back().impl()->storage->reports = parts_.eager;
-        if (batch.full->output_gradients[i].buffer) taped.push_back(outputs.back());
+        if (batch.full->output_gradients[i].buffer) differentiable.push_back(outputs.back());
     }
-    if (taped.empty()) return outputs;
-    std::vector<Tensor> tape_inputs;
+    if (differentiable.empty()) return outputs;
+    std::vector<Tensor> autograd_inputs;
     std::vector<Device> input_devices;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
         const auto* whole = std::get_if<Tensor>(&inputs[i]);
-        tape_inputs.push_back(whole && wants[i] ? *whole : Tensor());
+        autograd_inputs.push_back(whole && wants[i] ? *whole : Tensor());
         input_devices.push_back(whole ? whole->device() : Device::host());
     }
-    // The tape holds the instance, and with it the program, used or not.
+    // The autograd graph holds the instance, and with it the program, used or not.
     const std::weak_ptr<const bool> alive = alive_;
-    put_on_tape("data_parallel", tape_inputs, taped,
-                [this, alive, &program, instance = std::move(instance), input_devices, sync, scale,
-                 used = std::make_shared<bool>(false)](std::vector<Tensor> gradients) {
-                    if (alive.expired())
-                        throw InvalidArgument(
-                            "backward: the wrapper that made this tensor is gone; keep it until after backward");
-                    const OneThreadAtATime::Use use(parts_.memory.store()->one_thread(), "backward");
-                    if (*used)
-                        throw InvalidArgument(
-                            "backward: a wrapper's activations are freed by the first backward, retain_graph or not; "
-                            "call forward again, or add the losses and go back once");
-                    *used = true;
-                    for (Tensor& gradient : gradients)
-                        if (scale != 1 && gradient.defined()) gradient = gradient * scale;
-                    return backward(program, *instance, gradients, input_devices, sync);
-                });
+    add_autograd_node(
+        "data_parallel", autograd_inputs, differentiable,
+        [this, alive, &program, instance = std::move(instance), input_devices, sync, scale,
+         used = std::make_shared<bool>(false)](std::vector<Tensor> gradients) {
+            if (alive.expired())
+                throw InvalidArgument(
+                    "backward: the wrapper that made this tensor is gone; keep it until after backward");
+            const OneThreadAtATime::Use use(parts_.memory.store()->one_thread(), "backward");
+            if (*used)
+                throw InvalidArgument(
+                    "backward: a wrapper's activations are freed by the first backward, retain_graph or not; "
+                    "call forward again, or add the losses and go back once");
+            *used = true;
+            for (Tensor& gradient : gradients)
+                if (scale != 1 && gradient.defined()) gradient = gradient * scale;
+            return backward(program, *instance, gradients, input_devices, sync);
+        });
     return outputs;
 }
 

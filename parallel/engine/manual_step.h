@@ -20,8 +20,8 @@ public:
     ManualStep(const ManualStep&) = delete;
     ManualStep& operator=(const ManualStep&) = delete;
 
-    /// Outputs of a program on `output_device`, on the tape where the program has a backward, whose gradients are
-    /// multiplied by `scale`.
+    /// Outputs of a program on `output_device`, in the autograd graph where the program has a backward, whose gradients
+    /// are multiplied by `scale`.
     std::vector<Tensor> gather(ScheduledProgram& program, std::shared_ptr<Instance> instance,
                                const std::vector<BatchInput>& inputs, const std::vector<bool>& wants, GradientSync sync,
                                double scale, Device output_device);
@@ -62,7 +62,7 @@ private:
     bool syncs_ = true;
     bool own_gradients_ = false;            ///< the arena holds gradients that are this process's alone
     std::set<ParameterId> own_parameters_;  ///< which these are, where ranks may use different ones
-    /// Tapes may outlive the wrapper; they look here first.
+    /// Autograd graphs may outlive the wrapper; they look here first.
     std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 

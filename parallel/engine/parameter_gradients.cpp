@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
@@ -33,7 +33,7 @@ void ParameterGradients::take_in() {
     given_ = true;
     ParameterStore& store = *parts_.memory.store();
     store.need_gradients(first_device);
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     for (std::size_t a = 0; a < store.parameters().size(); ++a)
         for (std::size_t i = 0; i < store.parameters()[a].segments.size(); ++i) {
             const ArenaSegment& segment = store.parameters()[a].segments[i];

@@ -7,8 +7,8 @@
 #include "lockstep/parallel/engine/rank_agreement.h"
 #include "lockstep/parallel/engine/two_phases.h"
 #include "lockstep/parallel/schedule/retry_once.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
@@ -162,13 +162,13 @@ GatheredOutputs TrainingRun::forward(const ModelCall& call, const std::vector<Ba
     const int slot = in_flight_.begin();
     BatchInputs batch(*parts_, inputs, parts_->ranks.job() != nullptr);
     note_eager_reports(inputs);
-    const bool taped = grad_enabled();
+    const bool differentiates = grad_enabled();
     std::vector<bool> wants(inputs.size(), false);
     for (std::size_t i = 0; i < inputs.size(); ++i)
-        if (const auto* whole = std::get_if<Tensor>(&inputs[i])) wants[i] = taped && whole->requires_grad();
+        if (const auto* whole = std::get_if<Tensor>(&inputs[i])) wants[i] = differentiates && whole->requires_grad();
     const bool trains = parts_->memory.store()->trainable_flags().find('1') != std::string::npos ||
                         std::find(wants.begin(), wants.end(), true) != wants.end();
-    const Pass pass = taped && trains ? Pass::training : call.training ? Pass::forward_only : Pass::inference;
+    const Pass pass = differentiates && trains ? Pass::training : call.training ? Pass::forward_only : Pass::inference;
     const ShardRange held = parts_->topology.held;
     if (pass != Pass::inference && batch.cut().end < held.among(batch.cut().present).last)
         throw InvalidArgument(

@@ -22,7 +22,7 @@ struct Delivery {
 
 /// What kind of program is traced.
 enum class Pass : std::uint8_t {
-    inference,     ///< forward without tape, changes nothing
+    inference,     ///< forward without autograd, changes nothing
     forward_only,  ///< training mode without gradients: running statistics change
     training,      ///< forward, and backward from given gradients of the outputs
     step           ///< forward, loss, backward

@@ -11,10 +11,10 @@
 #include "lockstep/ops/internal/loss_operations.h"
 #include "lockstep/parallel/program/fusion.h"
 #include "lockstep/parallel/program/loss_denominators.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/record.h"
-#include "lockstep/runtime/tape.h"
 
 namespace lockstep {
 
@@ -54,7 +54,7 @@ public:
     void run(const std::vector<Tensor>& roots, const std::vector<Tensor>& gradients) {
         run_backward(roots, gradients, false,
                      [this](const Tensor& leaf, const Tensor& gradient) { complete(leaf, gradient); });
-        const NoGrad no_tape;
+        const NoGrad no_grad;
         for (const Tensor& gradient : input_gradients_)
             program_.input_gradients.push_back(gradient.defined() ? operand_of(gradient.contiguous()) : Operand{});
     }
@@ -94,7 +94,7 @@ private:
 
 /// Lets the denominators of the loss come in from outside: notes where, and the program that computes this shard's own.
 std::vector<Tensor> take_in_denominators(ShardProgram& program, const std::vector<Loss::Term>& terms) {
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     std::vector<Record>& records = program.trace->records();
     const auto before = static_cast<std::ptrdiff_t>(records.size());
     std::vector<Operand> own;
@@ -121,7 +121,7 @@ std::vector<Tensor> take_in_denominators(ShardProgram& program, const std::vecto
 /// denominators that are sums already, or null.
 Tensor pool_loss(const std::vector<Loss::Term>& terms, const std::vector<Tensor>* pooled, bool stops_at_nan,
                  std::vector<Tensor>& numerators, std::vector<Tensor>& gradients) {
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     std::vector<Tensor> local;
     for (const Loss::Term& term : terms) {
         if (term.numerator.numel() != 1)
@@ -197,7 +197,7 @@ ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const
     if (wants_gradients) {
         result = request.call.function(inputs);
     } else {
-        const NoGrad no_tape;
+        const NoGrad no_grad;
         result = request.call.function(inputs);
     }
     std::vector<Tensor> roots;

@@ -7,7 +7,7 @@
 
 #include "lockstep/ops/internal/elementwise_operations.h"
 #include "lockstep/parallel/reduce/collectives.h"
-#include "lockstep/runtime/tape.h"
+#include "lockstep/runtime/autograd.h"
 
 namespace lockstep {
 
@@ -28,7 +28,7 @@ void run_hook(const ReductionHook& hook, Communicator& job, void* data, const Gr
     const auto& memory = own.impl()->storage->buffer;
     std::string wrong;
     try {
-        const NoGrad no_tape;
+        const NoGrad no_grad;
         std::memcpy(memory->data(), data, memory->bytes());
         const Tensor sum = hook.sum(bucket);
         wrong = misfit(sum, own);

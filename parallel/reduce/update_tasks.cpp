@@ -6,7 +6,7 @@
 
 #include "lockstep/parallel/program/memory_plan.h"
 #include "lockstep/parallel/schedule/shard_memory.h"
-#include "lockstep/runtime/tape.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/trace.h"
 
 namespace lockstep {
@@ -22,7 +22,7 @@ public:
 
     void run(const Optimizer& optimizer, const Bucket& part, const UpdateMemory& memory) {
         const TraceScope scope(trace_);
-        const NoGrad no_tape;
+        const NoGrad no_grad;
         UpdateOperands operands{
             input(memory.gradients, dtype_), input(memory.parameters, dtype_), input(memory.rows, DType::u8), {}};
         for (const auto& [name, ref] : memory.states) operands.states.emplace(name, input(ref, dtype_));

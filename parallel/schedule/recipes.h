@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-/// Forward without tape.
+/// Forward without autograd.
 std::size_t emit_inference(ScheduleBuilder& builder);
 /// Forward that changes running statistics.
 std::size_t emit_training_forward(ScheduleBuilder& builder);

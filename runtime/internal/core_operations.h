@@ -18,7 +18,7 @@ struct Fill {
     double value;
 };
 
-/// out = a + b, same shape and dtype; the tape adds gradients with it. Takes a strided or an opaque layout that both
+/// out = a + b, same shape and dtype; autograd adds gradients with it. Takes a strided or an opaque layout that both
 /// share without conversion.
 struct Accumulate {
     static constexpr const char* name = "accumulate";

@@ -8,7 +8,7 @@
 namespace lockstep {
 
 /// Brings the storage of `tensor` into row-major order if a backend keeps it in a layout of its own. All aliases see
-/// it; values, version and tape stay.
+/// it; values, version and autograd graph stay.
 void make_strided(const Tensor& tensor);
 
 /// Several elements share memory: an expanded view.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/ops/sgd.h"
-#include "lockstep/runtime/tape.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/tests/cuda_standin/ranks_training.h"
 
 using namespace lockstep;

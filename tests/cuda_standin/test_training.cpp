@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "lockstep/parallel/loader.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/tests/cuda_standin/training.h"
 
 using namespace lockstep;

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/memory.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/tests/cuda_standin/failures.h"
 
 using namespace lockstep;

@@ -16,7 +16,7 @@
 #include "lockstep/ops/lr_schedules.h"
 #include "lockstep/ops/rmsprop.h"
 #include "lockstep/ops/sgd.h"
-#include "lockstep/runtime/tape.h"
+#include "lockstep/runtime/autograd.h"
 
 using namespace lockstep;
 
@@ -77,7 +77,7 @@ std::vector<Tensor> weights() {
 Net fresh_net(DType dtype) {
     Net net;
     to(net, dtype);
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     const std::vector<Tensor> values = weights();
     std::size_t next = 0;
     for (const NamedTensor& named : named_tensors(net)) named.member->tensor().copy_(values[next++].to(dtype));

@@ -4,9 +4,9 @@
 #include "lockstep/ops/internal/linear_operations.h"
 #include "lockstep/ops/internal/pooling_operations.h"
 #include "lockstep/ops/internal/unary_functions.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/record.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/gpu/machine.h"
 
@@ -15,7 +15,7 @@ using namespace lockstep;
 TEST_CASE("activations inside kernels have the bits of those after them, and those that are not there are refused") {
     const Device gpu = Device::cuda(0);
     manual_seed(2);
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     const auto plain = [](const Tensor& t) { return t.to(Device::host()).to_vector<float>(); };
     const auto meta = [](const Tensor& t) { return TensorMeta::contiguous(t.dtype(), t.shape()); };
     const Tensor x = Tensor::randn({2, 8, 9, 7}).to(gpu), w = Tensor::randn({16, 8, 3, 3}).to(gpu);

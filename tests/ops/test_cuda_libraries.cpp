@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "lockstep/ops/functional.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/cuda_standin/standin.h"
 #include "lockstep/tests/reference/ops.h"

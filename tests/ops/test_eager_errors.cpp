@@ -8,10 +8,10 @@
 #include "lockstep/ops/layers.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/sgd.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/stream.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/runtime/gate.h"
 

@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "lockstep/ops/loss.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/ops/op_table.h"
 
@@ -289,7 +289,7 @@ TEST_CASE("a network of layers learns") {
     const double before = cross_entropy(net(x), target).item();
     for (int step = 0; step < 300; ++step) {
         cross_entropy(net(x), target).backward();
-        const NoGrad no_tape;
+        const NoGrad no_grad;
         for (const NamedTensor& named : named_tensors(net)) {
             const Tensor& parameter = named.member->tensor();
             parameter.copy_(parameter - parameter.grad() * 0.5);

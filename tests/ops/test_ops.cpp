@@ -5,9 +5,9 @@
 #include <cmath>
 
 #include "lockstep/ops/functional.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/ops/op_table.h"
 
@@ -60,7 +60,7 @@ Tensor convolved(const Tensor& x) {
 
 Tensor laid(const Tensor& x, Lie lie) {
     if (!applies(lie, x)) return x;
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     switch (lie) {
         case Lie::transposed: return x.transpose(0, -1).contiguous().transpose(0, -1);
         case Lie::strided: {
@@ -140,8 +140,8 @@ void check(const Op& op, const Expectation& e, Device device, DType dtype, Lie l
     const double bound = dtype == DType::f64 ? 1e-12 : op.bound();
     CHECK(error(to_array(y), e.y) <= bound);
     if (!op.has_gradient()) return;
-    if (lie == Lie::plain) {  // without a tape, so without what backward would need
-        const NoGrad no_tape;
+    if (lie == Lie::plain) {  // without autograd, so without what backward would need
+        const NoGrad no_grad;
         manual_seed(seed);
         CHECK(error(to_array(op.run(in)), to_array(y)) == 0);
     }
@@ -234,7 +234,7 @@ TEST_CASE("gradients are computed for those who want them only") {
     conv2d(x, w).backward(Tensor::randn({2, 32, 4, 4}));
     CHECK(w.grad().defined());
     CHECK_FALSE(x.grad().defined());
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     CHECK_FALSE(conv2d(x, w).requires_grad());
 }
 

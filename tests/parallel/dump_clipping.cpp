@@ -14,8 +14,8 @@
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/tape.h"
 
 using namespace lockstep;
 
@@ -158,7 +158,7 @@ Tensor targets() { return waves(rows, 3, 0.3) * 3; }
 Net fresh_net(DType dtype) {
     Net net;
     to(net, dtype);
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     double pace = 0.9;
     for (const NamedTensor& named : named_tensors(net)) {
         const Tensor& weight = named.member->tensor();

@@ -19,7 +19,7 @@ void dump(const ls::MnistOptions& pixels, char** arguments) {
     model.eval();
     const ls::Mnist images(arguments[3], pixels);
     ls::Loader batches(model, images, {.batch_size = 101});  // an odd number: shards of two lengths
-    const ls::NoGrad no_tape;
+    const ls::NoGrad no_grad;
     std::vector<float> logits;
     for (auto& [input, label] : batches.epoch(0)) {
         const std::vector<float> some = model.forward(input).template to_vector<float>();

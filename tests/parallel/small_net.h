@@ -9,9 +9,9 @@
 #include "lockstep/ops/layers.h"
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/tests/reference/small_net.h"
 
 namespace small_net {

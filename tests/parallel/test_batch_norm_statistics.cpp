@@ -3,8 +3,8 @@
 
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/eight_devices.h"
 #include "lockstep/tests/parallel/file_fixture.h"
@@ -181,13 +181,13 @@ TEST_CASE("every training forward of the manual step moves the statistics; evalu
     sgd.step();
     model.eval();
     {
-        const NoGrad no_tape;
+        const NoGrad no_grad;
         model.forward(drifting(10));
     }
     check_statistics(model.module(), expected);
     model.train();
     {
-        const NoGrad no_tape;
+        const NoGrad no_grad;
         const Tensor x = drifting(8);
         model.forward(x);
         expected.forward(x, 8);

@@ -7,9 +7,9 @@
 #include "lockstep/ops/layers.h"
 #include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/file_fixture.h"
 
@@ -59,7 +59,7 @@ void train(Model& model, SGD& sgd, int first, int last) {
 }
 
 std::vector<float> outputs(DataParallel<Net>& model) {
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     model.eval();
     return model.forward(batch(0).x).to_vector<float>();
 }

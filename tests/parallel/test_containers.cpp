@@ -10,8 +10,8 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/eight_devices.h"
 #include "lockstep/tests/parallel/messages.h"
@@ -142,7 +142,7 @@ TEST_CASE("nested containers come back as they are") {
     };
     check(model(deep));
     {
-        const NoGrad no_tape;
+        const NoGrad no_grad;
         std::optional<Deep> changeable = deep;
         check(model(changeable));
     }

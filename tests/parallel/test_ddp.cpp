@@ -13,8 +13,8 @@
 #include "lockstep/ops/layers.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/ddp_ranks.h"
 #include "lockstep/tests/parallel/f64_regression.h"
@@ -168,7 +168,7 @@ TEST_CASE("the ranks begin alike, and what differs between them is refused on al
                       DistributedDataParallel(seeded(1), group, {.convolution = group.rank() == 1 ? direct : any});
                   });
               if (group.rank() == 1) {
-                  const NoGrad no_tape;
+                  const NoGrad no_grad;
                   model->second.bias->tensor().fill_(7);
               }
               expect_throws<DeviceError>("rank 1 differs from that of rank 0 in second.bias",

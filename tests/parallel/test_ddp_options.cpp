@@ -7,8 +7,8 @@
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/random.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/ddp_ranks.h"
 
@@ -96,7 +96,7 @@ TEST_CASE("broadcast_buffers: what rank 0 has written is used on all ranks") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               const auto mean_after = [&](bool broadcasts) {
                   DistributedDataParallel model(Normed{}, group, {.broadcast_buffers = broadcasts});
-                  const NoGrad no_tape;
+                  const NoGrad no_grad;
                   model->norm.running_mean->tensor().fill_(10 + group.rank());
                   model.eval();
                   (void)model.forward(Tensor::zeros({2, 1, 4, 4}));

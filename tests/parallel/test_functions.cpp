@@ -6,8 +6,8 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/layers.h"
 #include "lockstep/parallel/functions.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/eight_devices.h"
 

@@ -152,7 +152,7 @@ TEST_CASE("two threads that fight for one wrapper get errors and no crash") {
                 },
                 [&] {
                     fight([&] {
-                        const ls::NoGrad no_tape;
+                        const ls::NoGrad no_grad;
                         (void)model(batch.images);
                     });
                 },
@@ -219,7 +219,7 @@ TEST_CASE("a copy of the model is used by another thread while training goes on"
     bool same = true, trained = false;
     std::thread reader([&] {
         for (int i = 0; i < 30; ++i) {
-            const ls::NoGrad no_tape;
+            const ls::NoGrad no_grad;
             same = same && copy.forward(own.images.to(Device::cpu(0))).to_vector<float>() == expected;
         }
         ls::SGD eager(copy, {.lr = 0.1});  // it may even be trained

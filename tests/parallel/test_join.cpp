@@ -3,7 +3,7 @@
 
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
-#include "lockstep/runtime/tape.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/ddp_ranks.h"
 #include "lockstep/tests/parallel/two_layers.h"

@@ -114,7 +114,7 @@ TEST_CASE("a program whose forward waits for its backward is not dropped") {
         const ls::Tensor first = model(batch.images);
         const ls::Tensor second = model(other.images);
         for (const std::int64_t rows : {2, 3, 5, 6}) {
-            const ls::NoGrad no_tape;
+            const ls::NoGrad no_grad;
             (void)model(make_batch(rows).images);
         }
         ls::nll_loss(first, batch.labels.to(first.device())).backward();

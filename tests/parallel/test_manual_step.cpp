@@ -102,7 +102,7 @@ TEST_CASE("backward twice is an error that says so") {
     CHECK(text.find("was freed by an earlier backward; pass retain_graph = true") != std::string::npos);
     CHECK(relative_error(gradients_of(*model), once) == 0);
 
-    // The wrapper's activations are gone even where the tape is kept.
+    // The wrapper's activations are gone even where the graph is kept.
     const ls::Tensor kept = loss_of(model(batch.images), batch).value();
     kept.backward({}, true);
     const auto twice = gradients_of(*model);
@@ -149,13 +149,13 @@ TEST_CASE("a step forgets what backward left, a gradient set to nothing is not a
     CHECK(relative_error(gradients_of(*model), expected) < 1e-6);
 }
 
-TEST_CASE("without tape outputs have no history") {
+TEST_CASE("without autograd outputs have no history") {
     Net net;
     const Batch batch = make_batch(6);
     ls::DataParallel<Net> model(net, devices(2));
     ls::Tensor output;
     {
-        const ls::NoGrad no_tape;
+        const ls::NoGrad no_grad;
         output = model(batch.images);
     }
     CHECK_FALSE(output.requires_grad());
@@ -316,7 +316,7 @@ TEST_CASE("a write through the wrapper reaches all replicas") {
     (void)model(batch.images);
     const ls::Tensor weight = ls::Tensor::randn({10, 36});
     {
-        const ls::NoGrad no_tape;
+        const ls::NoGrad no_grad;
         model->fc1.weight->copy_(weight);
         net.fc1.weight->copy_(weight);
     }

@@ -2,7 +2,7 @@
 #include <set>
 
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/runtime/tape.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/eight_devices.h"
 #include "lockstep/tests/parallel/networks.h"
@@ -29,7 +29,7 @@ Tensor ones(std::int64_t rows) { return Tensor::full({rows, channel_count, plane
 
 Masks all_ones() {
     Masks model;
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     model.fc.weight->fill_(1);
     return model;
 }
@@ -50,7 +50,7 @@ DataParallel<Masks> wrapped(int devices, int shards, std::uint64_t seed = 3) {
 /// The masks of `forwards` training forwards, one after another.
 std::vector<std::vector<Values>> masks(int devices, int shards, std::int64_t rows, int forwards = 1,
                                        std::uint64_t seed = 3) {
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     DataParallel<Masks> model = wrapped(devices, shards, seed);
     std::vector<std::vector<Values>> result;
     for (int i = 0; i < forwards; ++i) result.push_back(values_of(model.forward(ones(rows))));
@@ -125,12 +125,12 @@ TEST_CASE("layers, rows, forwards, steps and seeds have masks of their own") {
 
     DataParallel<Masks> model = wrapped(2, 8);
     model.engine().set_steps_done(1);
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     CHECK(values_of(model.forward(ones(rows)))[0] != found[0][0]);
 }
 
 TEST_CASE("evaluation has no masks and takes none away") {
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     const auto expected = masks(1, 1, 20, 2);
     DataParallel<Masks> model = wrapped(2, 8);
     CHECK(values_of(model.forward(ones(20)))[0] == expected[0][0]);
@@ -141,7 +141,7 @@ TEST_CASE("evaluation has no masks and takes none away") {
 }
 
 TEST_CASE("eager use agrees with one shard") {
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     const auto expected = masks(1, 1, 20, 1, 9);
     for (const Device device : {Device::host(), Device::cpu(0), Device::cpu(3)}) {
         Masks model = all_ones();
@@ -152,7 +152,7 @@ TEST_CASE("eager use agrees with one shard") {
 }
 
 TEST_CASE("a wrapper that names no seed takes that of manual_seed") {
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     for (const std::uint64_t seed : {11u, 12u}) {
         manual_seed(seed);
         DataParallel<Masks> model(all_ones(), test::cpu_devices(2), {.shards = 8});

@@ -55,7 +55,7 @@ std::vector<std::vector<float>> state_of(Model& model) {
 /// Sums of the rows that a mask of the batch leaves: what a weight learns from its own row and column.
 struct Diagonal {
     explicit Diagonal(double weights) {
-        const ls::NoGrad no_tape;
+        const ls::NoGrad no_grad;
         fc.weight->fill_(weights);
     }
     ls::Linear fc{256, 1, false};

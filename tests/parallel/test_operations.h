@@ -9,8 +9,8 @@
 #include <string>
 
 #include "lockstep/ops/functional.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/record.h"
-#include "lockstep/runtime/tape.h"
 
 namespace test_operations {
 
@@ -49,8 +49,8 @@ inline ls::Tensor touch(const ls::Tensor& x) {
     (void)known;
     const auto alike = ls::TensorMeta::contiguous(x.dtype(), x.shape(), x.is_batch());
     const ls::Tensor y = ls::apply_one(Touch{false}, {x}, alike);
-    if (ls::needs_tape({x}))
-        ls::put_on_tape("touch", {x}, {y}, [alike](const std::vector<ls::Tensor>& gradients) {
+    if (ls::needs_autograd({x}))
+        ls::add_autograd_node("touch", {x}, {y}, [alike](const std::vector<ls::Tensor>& gradients) {
             return std::vector<ls::Tensor>{ls::apply_one(Touch{true}, {gradients[0]}, alike)};
         });
     return y;

@@ -6,7 +6,7 @@
 
 #include "lockstep/ops/clip_grad.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/runtime/tape.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/all_optimizers.h"
 #include "lockstep/tests/parallel/kinked_training.h"
@@ -78,7 +78,7 @@ struct Steep {
 TEST_CASE("a step is skipped for what stands in its gradients before they are clipped") {
     DataParallel<Steep> model(Steep{}, small_net::devices(3), {.shards = 4, .reduction = ReductionMode::slice_wise});
     {
-        const NoGrad no_tape;
+        const NoGrad no_grad;
         model->line.weight->zero_();
     }
     SGD sgd(model, {.lr = 0.1});

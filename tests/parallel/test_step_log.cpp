@@ -4,8 +4,8 @@
 #include <map>
 #include <thread>
 
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/step_log.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/touched_training.h"
 
@@ -114,7 +114,7 @@ TEST_CASE("the manual step: a step goes from the first forward to the update") {
         s.sgd.zero_grad();
         for (int part = 0; part <= step; ++part) ls::sum(s.model(s.x)).backward();
         {
-            const ls::NoGrad no_tape;
+            const ls::NoGrad no_grad;
             (void)s.model(s.x);  // is no part of a step
         }
         s.sgd.step();

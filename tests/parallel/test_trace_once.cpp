@@ -3,7 +3,7 @@
 
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
-#include "lockstep/runtime/tape.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/eight_devices.h"
 #include "lockstep/tests/parallel/networks.h"
@@ -36,7 +36,7 @@ struct CountedTraining {
     }
     void evaluate() {
         model.eval();
-        const NoGrad no_tape;
+        const NoGrad no_grad;
         for (std::int64_t first = 0; first < 404; first += 100)
             model.forward(images.batch(first, std::min<std::int64_t>(first + 100, 404)));
         model.train();
@@ -87,7 +87,7 @@ TEST_CASE("what belongs to a program's key calls forward again, once") {
     training.epoch(NllLoss{{.ignore_index = 3}});
     CHECK(forwards == 8);
     {
-        const NoGrad no_tape;  // a training forward without gradients
+        const NoGrad no_grad;  // a training forward without gradients
         training.model.forward(training.images.batch(0, 64));
         training.model.forward(training.images.batch(64, 128));
     }
@@ -106,7 +106,7 @@ TEST_CASE("new values of captured tensors and parameters do not call forward aga
     CHECK(forwards == 2);
     weights.fill_(2);
     {
-        const NoGrad no_tape;
+        const NoGrad no_grad;
         training.model->net.fc2.bias->tensor().fill_(0.5);
     }
     training.epoch(loss);

@@ -250,7 +250,7 @@ TEST_CASE("learning rates, seeds and data change no program") {
             model.step(sgd, batch.images, batch.labels, ls::nll_loss);
         }
         model.eval();
-        const ls::NoGrad no_tape;
+        const ls::NoGrad no_grad;
         (void)model(make_batch(9).images);
         model.train();
     }

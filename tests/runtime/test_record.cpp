@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "lockstep/ops/functional.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/runtime/trace.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/runtime/gate.h"
@@ -235,7 +235,7 @@ TEST_CASE("a view of a captured tensor in a backend's own layout leaves its valu
     CHECK(image.to_vector<float>() == Floats(32 * 25, 8));
 }
 
-TEST_CASE("the tape appends backward's records, and random operations get ordinals") {
+TEST_CASE("autograd appends backward's records, and random operations get ordinals") {
     Trace trace({Device::cpu(0), 1, true, 1});
     std::vector<int> sunk;
     {

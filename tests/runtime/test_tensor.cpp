@@ -7,8 +7,8 @@
 #include <sstream>
 
 #include "lockstep/ops/functional.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/runtime/gate.h"
 

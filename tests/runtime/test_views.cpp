@@ -3,8 +3,8 @@
 #include <optional>
 #include <random>
 
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/runtime/tensor.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/runtime/gate.h"

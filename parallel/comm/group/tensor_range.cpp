@@ -7,10 +7,10 @@
 #include <cstring>
 
 #include "lockstep/parallel/comm/group/pinned_cache.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/operand.h"
 #include "lockstep/runtime/internal/strided.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/runtime/trace.h"
 
 namespace lockstep {
@@ -28,7 +28,7 @@ void require_movable(std::string_view operation, const Tensor& tensor, bool writ
             fmt::format("{}: ranks cannot talk while forward is traced; do it before or after the step", operation));
     if (written && grad_enabled() && tensor.requires_grad())
         throw InvalidArgument(
-            fmt::format("{}: writes a tensor that the tape follows; write it inside a NoGrad scope", operation));
+            fmt::format("{}: writes a tensor that autograd follows; write it inside a NoGrad scope", operation));
     if (written) require_single_elements(tensor, operation);
 }
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/tape.h"
 #include "lockstep/tests/parallel/child_process.h"
 #include "lockstep/tests/parallel/comm/forked_groups.h"
 #include "lockstep/tests/parallel/comm/group_exercise.h"
@@ -207,7 +207,7 @@ TEST_CASE("bad input is refused before anything is sent, and the group goes on")
                 refused("inside a NoGrad scope", [&] { group.all_reduce(weight); });
                 const auto version = weight.version();
                 {
-                    const NoGrad no_tape;
+                    const NoGrad no_grad;
                     group.broadcast(weight, 0);
                 }
                 if (weight.version() == version && group.rank() == 1) lines.emplace_back("a broadcast is no write");

@@ -1,5 +1,5 @@
-// The gradient tape: gradients through views against a list of places, sums, hooks, and what it refuses.
-#include "lockstep/runtime/tape.h"
+// Autograd: gradients through views against a list of places, sums, hooks, and what it refuses.
+#include "lockstep/runtime/autograd.h"
 
 #include <functional>
 #include <numeric>
@@ -148,7 +148,7 @@ TEST_CASE("a stored gradient has storage of its own") {
     CHECK(direct.grad().to_vector<float>() == Floats{3, 4});
 }
 
-TEST_CASE("nothing is put on the tape in a no-grad scope, nor for what needs no gradient") {
+TEST_CASE("nothing is followed in a no-grad scope, nor for what needs no gradient") {
     const Tensor x = leaf({1, 2}, {2});
     CHECK(grad_enabled());
     {
@@ -203,7 +203,7 @@ TEST_CASE("a sink takes the gradients of leaves as they become complete") {
     CHECK_FALSE(first.grad().defined());
 }
 
-TEST_CASE("a second backward through a freed tape says what to do; a retained one goes on") {
+TEST_CASE("a second backward through a freed graph says what to do; a retained one goes on") {
     const Tensor x = leaf({1, 2}, {2});
     const Tensor y = sum(x * x);
     y.backward({}, true);
@@ -251,7 +251,7 @@ TEST_CASE("values written in place after forward are noticed, not used") {
     CHECK_FALSE(SavedTensor(Tensor(), "test").get().defined());
 }
 
-TEST_CASE("what the tape follows is written inside a no-grad scope only") {
+TEST_CASE("what autograd follows is written inside a no-grad scope only") {
     const Tensor x = leaf({1, 2}, {2});
     for (const Tensor& target : {x, x * 2.0, x.reshape({2, 1})}) {
         CHECK(contains(refusal([&] { target.zero_(); }), "NoGrad"));
@@ -282,7 +282,7 @@ TEST_CASE("what has no gradient is refused") {
     CHECK_FALSE(x.requires_grad_(false).requires_grad());
 }
 
-TEST_CASE("a tape may be longer than the call stack is deep") {
+TEST_CASE("a graph may be longer than the call stack is deep") {
     const Tensor x = leaf({2}, {1});
     {
         Tensor y = x;

@@ -1,4 +1,4 @@
-#include "lockstep/runtime/tape.h"
+#include "lockstep/runtime/autograd.h"
 
 #include <fmt/format.h>
 
@@ -15,13 +15,13 @@
 namespace lockstep {
 
 namespace {
-thread_local bool taping = true;
+thread_local bool recording = true;
 std::atomic<std::uint64_t> next_sequence{1};
 }  // namespace
 
-NoGrad::NoGrad() : previous_(std::exchange(taping, false)) {}
-NoGrad::~NoGrad() { taping = previous_; }
-bool grad_enabled() { return taping; }
+NoGrad::NoGrad() : previous_(std::exchange(recording, false)) {}
+NoGrad::~NoGrad() { recording = previous_; }
+bool grad_enabled() { return recording; }
 
 SavedTensor::SavedTensor(const Tensor& tensor, const char* operation)
     : tensor_(tensor.defined() ? tensor.detach() : tensor),
@@ -37,36 +37,36 @@ Tensor SavedTensor::get() const {
     return tensor_;
 }
 
-bool needs_tape(const std::vector<Tensor>& inputs) {
-    if (!taping) return false;
+bool needs_autograd(const std::vector<Tensor>& inputs) {
+    if (!recording) return false;
     for (const Tensor& input : inputs)
         if (input.defined() && input.requires_grad()) return true;
     return false;
 }
 
-TapeNode::~TapeNode() {
-    std::vector<std::shared_ptr<TapeNode>> released;
-    const auto take_over = [&released](TapeNode& node) {
+AutogradNode::~AutogradNode() {
+    std::vector<std::shared_ptr<AutogradNode>> released;
+    const auto take_over = [&released](AutogradNode& node) {
         for (Edge& edge : node.inputs)
             if (edge.node && edge.node.use_count() == 1) released.push_back(std::move(edge.node));
     };
     take_over(*this);
     while (!released.empty()) {
-        const std::shared_ptr<TapeNode> node = std::move(released.back());
+        const std::shared_ptr<AutogradNode> node = std::move(released.back());
         released.pop_back();
         take_over(*node);
     }
 }
 
-void put_on_tape(const char* name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
-                 BackwardFunction backward) {
-    auto node = std::make_shared<TapeNode>();
+void add_autograd_node(const char* name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
+                       BackwardFunction backward) {
+    auto node = std::make_shared<AutogradNode>();
     node->name = name;
     node->sequence = next_sequence++;
     node->backward = std::move(backward);
     node->hooks.resize(outputs.size());
     for (const Tensor& input : inputs) {
-        TapeNode::Edge edge;
+        AutogradNode::Edge edge;
         if (input.defined() && input.requires_grad()) {
             edge.node = input.impl()->node;
             edge.output = input.impl()->output_index;
@@ -97,7 +97,7 @@ void store(const Tensor& leaf, const Tensor& gradient) {
 }
 
 struct Pending {
-    std::shared_ptr<TapeNode> node;
+    std::shared_ptr<AutogradNode> node;
     std::vector<Tensor> gradients;
 };
 
@@ -105,7 +105,7 @@ struct Pending {
 
 void run_backward(const std::vector<Tensor>& roots, const std::vector<Tensor>& gradients, bool retain_graph,
                   const LeafSink& leaf_sink) {
-    const NoGrad no_tape;
+    const NoGrad no_grad;
     // Nodes by decreasing sequence number: a node runs after all that were made later, hence after all its users.
     std::map<std::uint64_t, Pending, std::greater<>> pending;
     // Leaf gradients in the order in which they become complete: when the last node that uses the leaf has run.
@@ -115,15 +115,15 @@ void run_backward(const std::vector<Tensor>& roots, const std::vector<Tensor>& g
     };
     std::unordered_map<TensorImpl*, Leaf> leaves;
     std::vector<TensorImpl*> leaf_order;  // as found, so that what is left at the end comes in a fixed order
-    std::unordered_map<TapeNode*, bool> seen;
+    std::unordered_map<AutogradNode*, bool> seen;
 
-    const auto count_uses = [&](const std::shared_ptr<TapeNode>& start) {
-        std::vector<TapeNode*> stack{start.get()};
+    const auto count_uses = [&](const std::shared_ptr<AutogradNode>& start) {
+        std::vector<AutogradNode*> stack{start.get()};
         while (!stack.empty()) {
-            TapeNode* node = stack.back();
+            AutogradNode* node = stack.back();
             stack.pop_back();
             if (std::exchange(seen[node], true)) continue;
-            for (const TapeNode::Edge& edge : node->inputs) {
+            for (const AutogradNode::Edge& edge : node->inputs) {
                 if (edge.node) stack.push_back(edge.node.get());
                 if (edge.leaf.defined()) {
                     Leaf& leaf = leaves[edge.leaf.impl().get()];
@@ -148,7 +148,7 @@ void run_backward(const std::vector<Tensor>& roots, const std::vector<Tensor>& g
         if (!impl->node) {
             if (!impl->requires_grad)
                 throw InvalidArgument(
-                    "backward: this tensor does not require a gradient and no operation on the tape made it; "
+                    "backward: this tensor does not require a gradient and no operation of the autograd graph made it; "
                     "call requires_grad_() on a leaf before forward, and forward outside NoGrad");
             Leaf leaf{roots[i], gradients[i], 0};
             finish_leaf(leaf);
@@ -165,12 +165,12 @@ void run_backward(const std::vector<Tensor>& roots, const std::vector<Tensor>& g
     while (!pending.empty()) {
         Pending entry = std::move(pending.begin()->second);
         pending.erase(pending.begin());
-        TapeNode& node = *entry.node;
+        AutogradNode& node = *entry.node;
         if (!node.backward)
-            throw InvalidArgument(
-                fmt::format("backward: the tape of {} was freed by an earlier backward; pass retain_graph = true "
-                            "to the first one to go through it twice",
-                            node.name));
+            throw InvalidArgument(fmt::format(
+                "backward: the autograd graph of {} was freed by an earlier backward; pass retain_graph = true "
+                "to the first one to go through it twice",
+                node.name));
         for (std::size_t i = 0; i < node.hooks.size(); ++i)
             for (const auto& hook : node.hooks[i])
                 if (entry.gradients[i].defined()) hook(entry.gradients[i]);
@@ -180,7 +180,7 @@ void run_backward(const std::vector<Tensor>& roots, const std::vector<Tensor>& g
         }();
         if (!retain_graph) node.backward = nullptr;
         for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-            const TapeNode::Edge& edge = node.inputs[i];
+            const AutogradNode::Edge& edge = node.inputs[i];
             const Tensor gradient = i < input_gradients.size() ? input_gradients[i] : Tensor();
             if (edge.node) {
                 if (gradient.defined()) {

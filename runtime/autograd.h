@@ -1,4 +1,4 @@
-// The gradient tape: which operations made a tensor, and how to go back through them.
+// Autograd: which operations made a tensor, and how to go back through them.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-/// While one is alive, operations are not put on the tape.
+/// While one is alive, autograd does not follow operations.
 class NoGrad {
 public:
     NoGrad();
@@ -39,21 +39,21 @@ private:
     const char* operation_ = "";
 };
 
-/// Gradients of an operation's inputs from those of its outputs (undefined where none came). Runs without tape; may
+/// Gradients of an operation's inputs from those of its outputs (undefined where none came). Runs inside NoGrad; may
 /// return undefined for inputs that need none.
 using BackwardFunction = std::function<std::vector<Tensor>(const std::vector<Tensor>& output_gradients)>;
 
-struct TapeNode {
-    TapeNode() = default;
-    /// Lets go of what only this node holds, one by one: tapes may be longer than the call stack is deep.
-    ~TapeNode();
-    TapeNode(const TapeNode&) = delete;
-    TapeNode& operator=(const TapeNode&) = delete;
+struct AutogradNode {
+    AutogradNode() = default;
+    /// Lets go of what only this node holds, one by one: graphs may be longer than the call stack is deep.
+    ~AutogradNode();
+    AutogradNode(const AutogradNode&) = delete;
+    AutogradNode& operator=(const AutogradNode&) = delete;
 
     const char* name = "";  ///< of the function that was called
     std::uint64_t sequence = 0;
     struct Edge {
-        std::shared_ptr<TapeNode> node;  ///< maker of the input; null for leaves and inputs that need no gradient
+        std::shared_ptr<AutogradNode> node;  ///< maker of the input; null for leaves and inputs that need no gradient
         int output = 0;
         Tensor leaf;  ///< the input itself where it is a leaf that requires a gradient
     };
@@ -62,11 +62,12 @@ struct TapeNode {
     std::vector<std::vector<std::function<void(const Tensor&)>>> hooks;  ///< per output
 };
 
-/// True when `backward` would be needed: taping is on and one of the tensors requires a gradient.
-bool needs_tape(const std::vector<Tensor>& inputs);
-/// Puts an operation on the tape: `outputs` get a node with `backward`. Call only when needs_tape(inputs).
-void put_on_tape(const char* name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
-                 BackwardFunction backward);
+/// True when `backward` would be needed: `grad_enabled()`, and one of the tensors requires a gradient.
+bool needs_autograd(const std::vector<Tensor>& inputs);
+/// Adds an operation to the autograd graph: `outputs` get a node with `backward`. Call only when
+/// needs_autograd(inputs).
+void add_autograd_node(const char* name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
+                       BackwardFunction backward);
 
 /// Called for every leaf gradient when it is complete, instead of storing it in the leaf.
 using LeafSink = std::function<void(const Tensor& leaf, const Tensor& gradient)>;
