@@ -188,9 +188,9 @@ public:
         static_assert(has_dtype<std::remove_const_t<T>>, "no dtype has this element type");
         return static_cast<T*>(raw_data(dtype_of<std::remove_const_t<T>>, !std::is_const_v<T>));
     }
-    /// Overwrites this tensor's elements with `source` (broadcast, converted, from any device). Autograd does not
-    /// follow it; a parameter that is trained may be written inside `NoGrad`. Throws InvalidArgument where several elements
-    /// share memory (expanded), and where the source is another view that overlaps this one.
+    /// Overwrites the elements of this tensor with `source` (broadcast, converted, from any device). Autograd does not
+    /// follow it; a parameter that is trained may be written inside `NoGrad`. Throws InvalidArgument where several
+    /// elements share memory (expanded), and where the source is another view that overlaps this one.
     const Tensor& copy_(const Tensor& source) const;
     /// Overwrites all elements with `value`, of an expanded tensor too.
     const Tensor& fill_(double value) const;
