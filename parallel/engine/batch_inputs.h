@@ -11,8 +11,9 @@ namespace lockstep {
 
 class BatchInputs {
 public:
-    /// Throws InvalidArgument: no tensor input, scalars, empty batches, batch sizes that differ, tensors cut otherwise.
-    /// `own_rows`: whole batches are those of this process alone, not of all processes.
+    /// Throws InvalidArgument: no tensor input, scalars, empty batches, batch sizes that differ, tensors that are cut
+    /// in another way than this engine's shards. `own_rows`: whole batches are those of this process alone, not of all
+    /// processes.
     BatchInputs(const EngineParts& parts, const std::vector<BatchInput>& inputs, bool own_rows);
 
     const BatchCut& cut() const { return cut_; }

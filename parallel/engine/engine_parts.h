@@ -1,4 +1,4 @@
-// What an engine is made of, for those who run steps on it.
+// What an engine is made of.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ namespace lockstep {
 
 struct EngineParts {
     using CutOf = std::function<ArenaCut(const EngineMemory&, const Topology&)>;
-    /// `others` are connected. `fast`: several processes use the backend's own all-reduce.
+    /// `others` must be connected. `fast`: several processes use the backend's own all-reduce.
     EngineParts(Topology where, const std::vector<NamedTensor>& tensors, Ranks others, std::size_t kept,
                 const CutOf& cut_of, bool fast);
     EngineParts(const EngineParts&) = delete;
@@ -31,10 +31,10 @@ struct EngineParts {
     std::unique_ptr<Strategy> strategy;
     std::size_t kept_programs;
     std::shared_ptr<StepRecorder> recorder = {};  ///< of a log of steps; null: none is kept
-    /// What eager calls that the model's values depend on may have found: those that made inputs or gradients.
+    /// Reports of eager calls that made inputs or gradients: what they have found concerns the model's values.
     eager_reports::Set eager = {};
 
-    /// The model's tensors, or its gradients, depend on them from now on.
+    /// From now on the model's tensors, or its gradients, depend on those calls.
     void pass_on_eager_reports(bool gradients) const;
     /// Waits for every stream of the engine and forgets all reports. Rethrows the first failure of a stream.
     void rest_all_devices();

@@ -1,5 +1,5 @@
-// Steps that the host has enqueued and not yet looked at: at most two, so that errors are thrown at the latest two
-// calls later and the host never runs away.
+// Steps that the host has enqueued and whose result it has not read: at most two, so that an error is thrown two calls
+// later at the latest, and the host stays close to the devices.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace lockstep {
 
 /// What has become of a step: what StepLoss reads.
 struct StepOutcome {
-    std::atomic<bool> done = false;  ///< the rest is there, for any thread
+    std::atomic<bool> done = false;  ///< the other members are set, for any thread
     bool refused = false;
     bool skipped = false;
     double value = 0;
@@ -40,12 +40,12 @@ public:
     static constexpr int slots = 3;  ///< two in flight, one being filled
 
     explicit InFlight(EngineParts& parts);
-    /// Waits until at most two programs are in flight with the one to come; throws what finished ones have to throw.
+    /// Waits until at most two programs are in flight, counting the coming one; throws the errors of finished ones.
     /// Returns the number of the slot that the coming program uses.
     int begin();
     /// Enqueues the read-back after the program.
     void end(int slot, const StepNumbers& numbers, std::shared_ptr<StepOutcome> outcome);
-    /// Looks at all programs in flight.
+    /// Waits for all programs in flight and reads their reports.
     void drain();
     /// Whether the program that `outcome` is of has come to its end.
     bool is_done(const StepOutcome& outcome) const;
@@ -76,7 +76,7 @@ private:
     int next_ = 0;
 };
 
-/// Ends the message of an error that could not be kept from the model.
+/// The end of an error's message where a part of the step has been committed.
 inline constexpr const char* committed_in_part =
     "; a part of the step was committed: load a checkpoint before going on";
 

@@ -17,14 +17,15 @@
 
 namespace lockstep {
 
-/// One scope of join. Everything is collective; forwards of all ranks meet here one by one, on a communicator of its
-/// own, so that steps under way need not be waited for. A rank that had no batch at all is lent one when it is needed.
+/// One scope of join. Everything is collective: at every forward the ranks tell each other whether they have a batch,
+/// on a communicator of its own, so that nothing waits for steps under way. A rank that never had a batch is lent one
+/// when it is needed.
 class Join {
 public:
     Join(EngineParts& parts, const JoinOptions& options)
         : parts_(parts), options_(options), job_(parts.ranks.job()->duplicate("join")) {}
 
-    /// What a rank without batches does with the others' forward and backward: the same as in its own last ones.
+    /// What a rank without batches repeats along with the others: its own last forward and backward.
     struct Shadow {
         std::shared_ptr<const BatchProgram> batch;
         std::vector<BatchInput> inputs;
@@ -32,18 +33,18 @@ public:
         std::shared_ptr<Instance> instance = {};  ///< keeps the program
     };
 
-    /// A forward that will have a backward, of full shards of `chunk` rows. Returns by what its gradients are
-    /// multiplied. Throws StepError where the scope ends with the first rank that has no batch left, and
-    /// InvalidArgument where a rank must be lent these inputs and they were cut before.
+    /// Call before a forward that will have a backward, of full shards of `chunk` rows. Returns the factor of its
+    /// gradients. Throws StepError where the scope ends with the first rank that has no batch left, and InvalidArgument
+    /// where a rank must be lent these inputs and the caller has cut them already.
     double enter(GradientSync sync, const std::vector<BatchInput>& inputs, std::int64_t chunk);
-    /// What that forward was.
+    /// Remembers that forward for later shadows.
     void keep(Shadow shadow, GradientSync sync) { shadows_[sync] = std::move(shadow); }
     /// This rank has no batch left: `shadow_one(syncs, lent)` for every forward of the others, until there is none.
-    /// `lent`: what to make a shadow of, where there is none; else empty.
+    /// `lent`: the inputs of a lent batch, where this rank has nothing to repeat; else empty.
     void leave(const std::function<void(bool syncs, const std::vector<Tensor>& lent)>& shadow_one);
-    /// Of the last such forward, or of another one where there was none.
+    /// The last forward with that `sync`, or another one where there was none.
     const Shadow& shadow(GradientSync sync);
-    /// An optimizer has updated: its state is a part of what the last ranks hand on.
+    /// An optimizer has updated: the last ranks hand on its state, too.
     void note(const Optimizer& optimizer) { updated_by_.insert(optimizer.id()); }
     /// Everybody takes parameters, buffers and the state of optimizers from the rank that left last.
     void hand_on();
@@ -56,7 +57,7 @@ private:
     };
     Round meet(unsigned flags);
     void require_going_on(const Round& round) const;
-    /// The lender's batch, which `packed` is there, on all ranks; empty where nobody lacks one.
+    /// The lender's batch on all ranks (`packed` is called on the lender); empty where no rank needs one.
     std::string lend(const Round& round, const std::function<std::string()>& packed);
 
     EngineParts& parts_;

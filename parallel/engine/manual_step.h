@@ -25,13 +25,14 @@ public:
     std::vector<Tensor> gather(ScheduledProgram& program, std::shared_ptr<Instance> instance,
                                const std::vector<BatchInput>& inputs, const std::vector<bool>& wants, GradientSync sync,
                                double scale, Device output_device);
-    /// The backward of a forward whose outputs nobody has used: it only brings together what other ranks have.
+    /// The backward of a forward whose outputs nobody has used: it takes part in the reduction of what other ranks
+    /// have.
     void go_back_without_gradients(ScheduledProgram& program, Instance& instance, GradientSync sync);
 
     /// Whether later backward passes synchronize gradients with those of other processes.
     void set_sync(bool on) { syncs_ = on; }
     bool syncs() const { return syncs_; }
-    /// What the backward of a forward made now has to bring together.
+    /// What the backward of a forward made now has to reduce.
     GradientSync sync() const;
     /// Adds the parameters whose gradients are this process's alone.
     void add_own(UsedParameters& used) const;
@@ -40,7 +41,7 @@ public:
 
     /// A step uses the gradient arenas itself: parameters lose the gradients that lie there.
     void forget_gradients();
-    /// Those that have been brought together already: other ranks have used them, too.
+    /// Does that unless the gradients there are this process's alone.
     void forget_shared_gradients() {
         if (!own_gradients_) forget_gradients();
     }
@@ -48,9 +49,10 @@ public:
 private:
     std::vector<Tensor> backward(ScheduledProgram& program, Instance& instance, const std::vector<Tensor>& gradients,
                                  const std::vector<Device>& input_devices, GradientSync sync);
-    /// Enqueues the copies of what outputs have for gradients to where the program reads them.
+    /// Enqueues the copies of the outputs' gradients to where the program reads them.
     void scatter(const ScheduledProgram& program, const Instance& instance, const std::vector<Tensor>& gradients);
-    /// One tensor of the operand that `of` finds in the program of each shard of this process, on `device`.
+    /// The operand that `of` picks in each shard's program, joined over this process's shards to one tensor on
+    /// `device`.
     Tensor joined(const ScheduledProgram& program, const Instance& instance,
                   const std::function<const Operand&(const ShardProgram&)>& of, Device device);
 

@@ -18,7 +18,7 @@ public:
     void clear_missing(const std::set<ParameterId>& parameters);
     /// Those of `parameters` that had none show what lies in the arena from now on.
     void show(const std::set<ParameterId>& parameters);
-    /// Parameters lose the gradients that lie in the arena. Whether there may have been some.
+    /// Parameters lose the gradients that lie in the arena. Returns whether there may have been some.
     bool forget();
 
 private:

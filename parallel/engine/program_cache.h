@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-/// A batch program with what it uses.
+/// A batch program, and the parameters that it uses.
 struct TracedBatch {
     std::shared_ptr<const BatchProgram> batch;
     UsedParameters used;
@@ -31,15 +31,15 @@ public:
     ScheduledProgram& get(const ProgramRequest& request, const BatchCut& cut, const ReductionSpec& spec) {
         return *kept(request, {&cut, 1}, spec).program;
     }
-    /// Likewise the programs of a step that takes its batch in the microbatches `cuts`; a request for such. Valid until
-    /// the next call.
+    /// Likewise the programs of a step whose batch is cut in the microbatches `cuts`; `request` must be for
+    /// microbatches. Valid until the next call.
     Microbatches& get(const ProgramRequest& request, std::span<const BatchCut> cuts, const ReductionSpec& spec) {
         return *kept(request, cuts, spec).microbatches;
     }
     /// For programs that ranks schedule together: traced and matched when it is new. Valid until the next call.
     const TracedBatch& traced(const ProgramRequest& request, const BatchCut& cut);
-    /// Such a program, scheduled for the parameters that all ranks use when it is new; null: those that it uses itself.
-    /// Valid as those of `get`.
+    /// A traced program, scheduled when it is new for `used`: the parameters that any rank uses; null: those that it
+    /// uses itself. Valid as long as programs of `get`.
     ScheduledProgram& scheduled(const std::shared_ptr<const BatchProgram>& batch, const ReductionSpec& spec,
                                 const UsedParameters* used);
     std::uint64_t traces() const { return traces_; }
@@ -48,7 +48,7 @@ private:
     struct Entry {
         std::uint64_t optimizer = 0;  ///< its id, or 0
         std::unique_ptr<ScheduledProgram> program;
-        std::unique_ptr<Microbatches> microbatches;       ///< in its place
+        std::unique_ptr<Microbatches> microbatches;       ///< instead of `program`
         std::vector<std::shared_ptr<Storage>> constants;  ///< what it reads outside the model's arenas
     };
     using Batches = std::vector<std::shared_ptr<const BatchProgram>>;
@@ -59,17 +59,18 @@ private:
                                                const ReductionSpec& spec, const UsedParameters* used);
     std::unique_ptr<Microbatches> schedule(const Batches& parts, const ReductionSpec& spec);
     std::shared_ptr<const BatchProgram> batch_program(const ProgramRequest& request, const BatchCut& cut);
-    /// Without a program, with the constants that `parts` read.
+    /// An entry without a program, with the constants that `parts` read.
     Entry with_constants(const Batches& parts, const Optimizer* optimizer);
     void refresh_constants(const Entry& entry);
     void begin_key(const ProgramRequest& request, const BatchCut& first);
     void add_to_key(const ReductionSpec& spec);
-    /// The key but for the rows and the reduction.
+    /// The key without rows and reduction.
     void describe(const ProgramRequest& request, Signature& key) const;
     ShardProgram trace(const ProgramRequest& request, std::int64_t rows) const;
     std::shared_ptr<const ShardProgram> shard_program(const ProgramRequest& request, std::int64_t rows);
     void require_unchanged(const ProgramRequest& request, const BatchProgram& batch) const;
-    /// Waits for what is in flight and drops programs of optimizers that are gone, and as many others as it takes.
+    /// Waits for what is in flight, and drops programs of optimizers that are gone and the least recently used ones
+    /// until there is room.
     void make_room();
 
     EngineParts& parts_;

@@ -1,5 +1,5 @@
-// What the processes that train one model make sure of outside of steps: that they begin with the same options, model
-// and values, and that their replicas have stayed alike.
+// What the processes that train one model check outside of steps: that they begin with the same options, model and
+// values, and that their replicas are still alike.
 #pragma once
 
 #include <string>

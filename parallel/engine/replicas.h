@@ -24,7 +24,7 @@ public:
     void mark_stale() { version_ = ~std::uint64_t{0}; }
     /// Enqueues the optimizer's settings where they changed.
     void store_settings(Optimizer& optimizer);
-    /// Makes lanes wait for what was enqueued after a program on the first device's stream of commits.
+    /// Makes lanes wait for what was enqueued on the first device's commit stream after a program.
     void hand_back();
     /// Throws DeviceError when a replica differs. Waits.
     void verify();
@@ -33,7 +33,7 @@ public:
     const std::vector<std::uint64_t>& operations() const { return operations_; }
 
 private:
-    /// Settings on their way to a device. What has been enqueued refers to this.
+    /// Settings on their way to a device: enqueued copies read from here.
     struct SentSettings {
         explicit SentSettings(Device device) : done(device) {}
         Schedule schedule;

@@ -1,5 +1,5 @@
-// A batch that one rank lends to another, which had none, for its shadow of the others: it shows what their model is
-// called with.
+// A batch that one rank lends to a rank that has had none, so that it can shadow the others: their program depends on
+// the inputs.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace lockstep {
 
-/// The inputs of a forward, whose full shards have `chunk` rows, as bytes; none where one of them was cut before.
+/// The inputs of a forward as bytes; full shards have `chunk` rows. Empty where the caller has cut one of them already.
 std::string pack_batch(const std::vector<BatchInput>& inputs, std::int64_t chunk);
 
-/// These inputs for a rank of so many shards, on the host: full ones, of the same rows, from the first again where they
-/// run out. `bytes` are not empty.
+/// Those inputs, on the host, for a rank with `shards` shards: full shards of the same rows, from the first row again
+/// where they run out. `bytes` must not be empty.
 std::vector<Tensor> unpack_batch(std::string_view bytes, int shards);
 
 }  // namespace lockstep

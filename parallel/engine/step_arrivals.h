@@ -1,4 +1,4 @@
-// What the processes of a job know of each other's logs: who came when to the collectives of their steps.
+// Logs of several processes, brought together: when each rank came to the collectives of a step.
 #pragma once
 
 #include <vector>

@@ -13,13 +13,13 @@
 
 namespace lockstep {
 
-/// What a step is, besides its optimizer and its batch.
+/// How a step is made, besides its optimizer and its batch.
 struct StepPlan {
     int accumulation_steps = 1;
     GateRules gate = {};
 };
 
-/// Outputs of a forward, gathered, with what they came in.
+/// The gathered outputs of a forward, and the structure in which the model returned them.
 struct GatheredOutputs {
     std::vector<Tensor> outputs;
     std::shared_ptr<const void> prototype;
@@ -47,7 +47,8 @@ public:
     void synchronize();
 
     void begin_join(const JoinOptions& options);
-    /// This rank has no batch left: shadows the others until all have none, then takes the last one's model.
+    /// This rank has no batch left: shadows the others until all have none, then takes the model of the rank that left
+    /// last.
     void end_join(const std::function<ModelCall(std::size_t tensors)>& forward_of);
     bool in_join() const { return manual_.join != nullptr; }
     void give_up_join() noexcept { manual_.join.reset(); }
@@ -56,8 +57,8 @@ private:
     struct PreparedStep;
     PreparedStep prepare(const ModelCall& call, const BatchInputs& batch, const StepPlan& plan,
                          const ReductionSpec& spec);
-    /// The program of a request: where ranks may use different parameters, for those that any of them uses. Calls
-    /// `meet` after what the model throws, and before the ranks agree.
+    /// The program for a request; where ranks may use different parameters, scheduled for those that any of them uses.
+    /// Calls `meet` once the model can no longer throw, before the ranks agree.
     template <class Meet>
     ScheduledProgram& program_for(const ProgramRequest& request, const BatchCut& cut, const ReductionSpec& spec,
                                   Meet&& meet);
@@ -67,9 +68,9 @@ private:
     /// One forward and backward with no gradients of this rank's own.
     void shadow_others(const Join::Shadow& shadow, GradientSync sync);
     ScheduledProgram& program_for(const Join::Shadow& shadow, GradientSync sync);
-    /// What this rank shadows the others with when it was lent a batch.
+    /// The program and inputs with which this rank shadows the others when it was lent a batch.
     Join::Shadow shadow_of(const std::vector<Tensor>& lent, const ModelCall& call);
-    /// What comes in may depend on what eager calls have found.
+    /// Inputs may come from eager calls whose errors are not known yet; the engine looks at those, too.
     void note_eager_reports(const std::vector<BatchInput>& inputs);
     void bring_buffers();
 

@@ -1,4 +1,4 @@
-// How a program reaches the devices: first all that changes nothing, then, once that has been enqueued, what commits.
+// How a program is enqueued: first everything that changes nothing lasting, then what commits.
 #pragma once
 
 #include <fmt/format.h>

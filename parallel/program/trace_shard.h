@@ -15,7 +15,8 @@ struct ProgramRequest {
     Pass pass = Pass::inference;
     const std::vector<TensorMeta>& inputs;  ///< of the whole batch
     const std::vector<bool>& wants_gradient;
-    /// The denominators of the loss come from outside, and whoever adds up the loss checks it.
+    /// For microbatches: the denominators of the loss come from outside, and the sum of the losses is checked instead
+    /// of each.
     bool microbatch = false;
 };
 

@@ -14,7 +14,7 @@ namespace lockstep {
 
 class AcrossRanks final : public AcrossShards {
 public:
-    /// `fingerprint`: of what the other ranks must do as well; where theirs differs all give up.
+    /// `fingerprint`: of what all ranks must do alike; where two ranks differ, all throw.
     AcrossRanks(Ranks& ranks, std::uint64_t fingerprint) : ranks_(ranks), fingerprint_(fingerprint) {}
 
     /// Gathered over the ranks.

@@ -30,8 +30,8 @@ using ParameterFilter = std::function<bool(ParameterId)>;
 struct OwnedSlice {
     DeviceIndex device;
     std::int64_t begin = 0, end = 0;
-    std::int64_t state_begin =
-        0;  ///< element of the device's state where `begin` lies: slices lie there one after another
+    /// Element of the device's state that belongs to `begin`; slices lie there one after another.
+    std::int64_t state_begin = 0;
 };
 
 /// The cut depends on the layout of the arenas, the size of buckets and the number of updating devices alone, so that

@@ -19,16 +19,16 @@ namespace lockstep {
 enum class AfterSum : std::uint8_t {
     update,          ///< parameters are updated: a step
     keep,            ///< the first microbatch: sums wait for the next one in the gradient arenas of all who sum
-    add,             ///< one between: added to them
+    add,             ///< a microbatch in between: its sums are added to those
     add_and_update,  ///< the last one
     accumulate       ///< backward of a manual step: added to the gradient arena of device 0, when the step is good
 };
 
-/// What several processes bring together in a backward of its own (PyTorch's manual step), as a mean over them.
+/// What several processes average in the backward of a manual step.
 enum class GradientSync : std::uint8_t {
     new_ones,  ///< the gradients of this backward
-    all,       ///< and what lies in the arena already, which backwards without it have left there
-    none       ///< nothing: they are added up in every process by itself
+    all,       ///< those, and what earlier backwards without sync have left in the arena
+    none       ///< nothing: every process accumulates its own gradients
 };
 
 /// What a program wants of its reduction.
@@ -51,15 +51,14 @@ public:
     bool may_skip() const final { return spec_.gate.skip_nonfinite; }
 
 protected:
-    /// Devices that sum, each its part of a bucket.
+    /// Whether every device sums a slice of each bucket.
     virtual bool by_slices() const = 0;
     /// The first device whose lanes' sums are added up before others read them.
     virtual int first_combined() const = 0;
     /// Brings the sum of `part` to `target`, on `device`; returns the events after which it is there.
     virtual std::vector<int> emit_sum(Emitter& emitter, DeviceIndex device, const Bucket& bucket, const Bucket& part,
                                       const MemoryRef& target, const std::vector<int>& ready) = 0;
-    /// Keeps anything from being committed where the sum has failed: on the stream that commits, which has waited for
-    /// it.
+    /// Emits what keeps a failed sum from being committed, on the commit stream, which has waited for the sum.
     virtual void emit_check(Emitter& emitter) { static_cast<void>(emitter); }
     /// Adds the sum to what lies in device 0's gradient arena, when the step is good.
     virtual void emit_accumulation(Emitter& emitter, const Bucket& bucket);
@@ -68,7 +67,8 @@ protected:
     bool updates() const { return spec_.after == AfterSum::update || spec_.after == AfterSum::add_and_update; }
     /// A bucket is updated as soon as it is summed.
     bool updates_each_bucket() const { return updates() && spec_.gate.empty(); }
-    /// Parts of the step may have been committed when the bucket is summed: earlier ones update, or a forward has.
+    /// Whether a part of the step may have been committed when the bucket is summed: by the update of an earlier
+    /// bucket, or by forward.
     bool after_commits() const { return !spec_.optimizer || (number_ > 0 && spec_.gate.empty()); }
 
     const Topology& topology_;
@@ -91,7 +91,8 @@ private:
     /// When the bucket's turn has come: sums that lie in slots, and zeros where other ranks alone have gradients.
     void emit_bucket_folds(ScheduleBuilder& builder, const Bucket& bucket);
     void emit_bucket(Emitter& emitter, const Bucket& bucket, const std::vector<int>& ready);
-    /// Adds up lanes' sums on devices that have several, before others read them. Events to wait for: `ready` and more.
+    /// Adds up lanes' sums on devices that have several, before others read them. Returns `ready` and the events of
+    /// these sums.
     std::vector<int> emit_combination(Emitter& emitter, const Bucket& bucket, std::vector<int> ready);
 
     std::optional<UpdateEmitter> update_;

@@ -16,8 +16,8 @@ struct CollectiveSpec {
     std::string name;
     /// Makes one collective: on the memory of the device, where the host or the backend can use it, else on the host's.
     std::function<void(Communicator&, const KernelArgs&)> body;
-    std::vector<MemoryRef> in = {}, out = {};  ///< what is read of an output is an input too, which may be a part of it
-    bool ranks_meet = true;                    ///< in it; else it is always on host memory
+    std::vector<MemoryRef> in = {}, out = {};  ///< an output that is read is an input as well, as a whole or in part
+    bool ranks_meet = true;                    ///< whether other ranks take part; if not, it works on host memory
     bool after_commits = false;                ///< when it runs, the step may have been committed in part
 };
 
@@ -26,8 +26,8 @@ struct CollectiveSpec {
 /// Where a kernel of this process's backward has failed, the others are told instead: what it would send is nothing.
 void emit_collective(Emitter& emitter, Ranks& ranks, CollectiveSpec spec);
 
-/// On the stream that commits, after a wait for what the ranks have sent each other: nothing is committed from here on
-/// where a collective has failed. CPU devices know without (Health). `after_commits`: as in CollectiveSpec.
+/// Makes the commit stream wait for the collectives emitted so far: nothing is committed from here on where one has
+/// failed. CPU devices learn that from Health. `after_commits`: as in CollectiveSpec.
 void emit_collective_check(Emitter& emitter, Ranks& ranks, bool after_commits);
 
 /// Memory that one rank after the other fills: the parts lie one after another in order of ranks.

@@ -23,7 +23,7 @@ struct GradientNode {
     bool in_arena() const { return slot < 0; }
 };
 
-/// A node inside a device's run: the sum of its lanes' nodes [first, last), that lies where the first of them lies.
+/// A node inside a device's run: the sum of its lanes' nodes [first, last). It lies where the first of them lies.
 struct DeviceNode {
     DeviceIndex device;
     std::size_t first = 0, last = 0;

@@ -17,16 +17,16 @@ public:
 
 protected:
     bool by_slices() const final { return spec_.optimizer && reduction_.cut().updating() > 1; }
-    /// Those of device 0 are added along with all others where it sums alone.
+    /// Where device 0 sums alone, it adds its own lanes' sums together with those of the other devices.
     int first_combined() const final { return by_slices() ? 0 : 1; }
     std::vector<int> emit_sum(Emitter& emitter, DeviceIndex device, const Bucket& bucket, const Bucket& part,
                               const MemoryRef& target, const std::vector<int>& ready) final;
-    /// The shards that each of some sums is of, as TreeSum takes them.
+    /// The shards that each sum covers, as TreeSum takes them.
     virtual std::vector<std::pair<int, int>> ranges(std::vector<std::pair<int, int>> shards) const { return shards; }
 
 private:
-    /// Where `device` sums. Lanes that use slots wait for sums, which must not be held back then; else the stream that
-    /// updates does, while the sum is in its cache.
+    /// The stream on which `device` sums: that of updates, so that the sum is still in the cache, unless lanes wait for
+    /// sums to free their slots.
     Stream& summing(Emitter& emitter, DeviceIndex device);
     MemoryRef read_from_peer(Emitter& emitter, Stream& reader, int index, const MemoryRef& ref);
 
@@ -39,7 +39,7 @@ public:
     using ProcessReduction::ProcessReduction;
 
 private:
-    /// They are a part of the tree: parts are added up in their order.
+    /// This process's shards are a part of the tree only; they are added in order.
     std::vector<std::pair<int, int>> ranges(std::vector<std::pair<int, int>> shards) const override;
 };
 

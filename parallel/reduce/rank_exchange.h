@@ -1,5 +1,5 @@
-// How the sums of several processes come to those that add them up: each rank adds up its part of a bucket and needs
-// that part of every other rank's sums.
+// A reduce-scatter along the tree of shards: each rank adds up its part of a bucket and needs that part of every other
+// rank's sums.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,16 @@
 
 namespace lockstep {
 
-/// The exchange of one bucket, on the stream where this process talks to the others. Where ranks share hosts, those of
-/// a host add up first what the tree allows, so that between two hosts every node of a host's run goes once.
+/// The exchange of one bucket, on the stream where this process talks to the others. Ranks of one host first add up
+/// what the tree allows, so that each node of a host's run is sent once between two hosts.
 class RankExchange {
 public:
     /// `after_commits`: when it runs, the step may have been committed in part.
     RankExchange(Emitter& emitter, Ranks& ranks, ReductionMemory& reduction, const Bucket& bucket, bool after_commits);
 
-    /// Adds the sums of all ranks to this rank's part of `target`, or puts them there. `nodes`: of every rank, in
-    /// order, the nodes of the tree over [0, present) that it has a sum for; `own`: where this rank's sum of the node
-    /// with that number lies, as long as the bucket.
+    /// Writes the sum over all ranks to this rank's part of `target`, or adds it. `nodes`: by rank, the nodes of the
+    /// tree over [0, present) that it has a sum for, in order; `own`: where this rank's sum of a node lies, of the
+    /// length of the bucket.
     void emit_sum(const std::vector<std::vector<ShardRange>>& nodes, int present,
                   const std::function<MemoryRef(std::size_t number)>& own, bool accumulate, const MemoryRef& target);
     /// Divides this rank's part of `target` by the number of ranks.

@@ -1,5 +1,4 @@
-// The processes that train one model together, as an engine of one of them sees them. Of a process that trains alone
-// all of this is empty.
+// The processes that train one model together, as seen by one of them. Empty for a process that trains alone.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +18,7 @@
 
 namespace lockstep {
 
-/// Wherever the other processes may wait for this one.
+/// Everything in which other processes may wait for this one.
 struct OtherRanks {
     std::shared_ptr<Communicator> job, agreement;  ///< see Ranks
     std::shared_ptr<const ReductionHook> hook;
@@ -35,7 +34,7 @@ struct ParameterUse {
 class Ranks {
 public:
     Ranks(std::shared_ptr<Communicator> job, ParameterUse use) : job_(std::move(job)), use_(use) {}
-    /// Once all have the same options: what they need besides the job's own communicator. Collective.
+    /// Makes the other communicators, once all ranks have agreed on their options. Collective.
     void connect(Device device, Stream& collective);
 
     /// Null where this process trains alone.

@@ -1,4 +1,4 @@
-// Memory in which gradients come together, and how the arenas are cut for that.
+// Memory in which gradients are reduced, and how the arenas are cut for that.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ public:
     /// Those in an arena of replica `device`.
     MemoryRef gradients(DeviceIndex device, const Bucket& part) const;
     MemoryRef parameters(DeviceIndex device, const Bucket& part) const;
-    /// Those in the arenas on device 0 for a sum that is added to the gradient arena once it is complete.
+    /// Those in the arenas on device 0 where a backward is summed before it is added to the gradient arena.
     MemoryRef sums_beside_root(const Bucket& part);
     const std::vector<std::shared_ptr<Buffer>>& sums_beside_root();
     /// The meta of `part` as a vector.

@@ -1,4 +1,4 @@
-// Updates of buckets whose sums are there, and the way of the new weights to all replicas.
+// Updates of buckets that are summed, and the copies of the new weights to all replicas.
 #pragma once
 
 #include <vector>
@@ -20,11 +20,11 @@ public:
     void emit_bucket(Emitter& emitter, const Bucket& bucket) const;
     /// The same for gradients that lie in the arena of device 0 (PyTorch's manual step).
     void emit_from_root(Emitter& emitter, const Bucket& bucket) const;
-    /// One device's part of it.
+    /// The update of what one device owns of a bucket.
     void emit_part(Emitter& emitter, DeviceIndex device, const Bucket& part) const;
-    /// Once every device has updated its slice; `updated`: events, by device.
+    /// Copies every device's updated slice to the others; `updated`: by device, the event after its update.
     void emit_gathering(Emitter& emitter, const Bucket& bucket, const std::vector<int>& updated) const;
-    /// Passes the gate, when all buckets are summed, and updates them.
+    /// The gate and the updates of all buckets, once they are summed.
     void emit_gate(Emitter& emitter, const GateRules& rules, const std::vector<Bucket>& buckets) const;
     /// Counts the updates of every parameter of `buckets`.
     void emit_counts(Emitter& emitter, const std::vector<Bucket>& buckets) const;

@@ -19,8 +19,8 @@ struct BatchProgram {
     bool uneven() const { return full != last; }
 };
 
-/// Records that run side by side, or up to which something has run: numbers in the full shards' program and in the last
-/// shard's; -1 where it has ended, or not begun.
+/// Numbers of two records: one in the program of the full shards, one in that of the last shard. They run side by side,
+/// or say how far something has come; -1 where a program has ended or not begun.
 struct RecordPair {
     long full = -1, last = -1;
 };

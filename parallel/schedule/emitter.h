@@ -44,12 +44,12 @@ public:
     void wait(Stream& stream, const std::vector<int>& events) {
         for (const int event : events) schedule_.wait(stream, event);
     }
-    /// `stream` waits for all that `other` has been given.
+    /// `stream` waits for everything enqueued on `other` so far.
     void wait(Stream& stream, Stream& other) { schedule_.wait(stream, schedule_.record(other)); }
     /// `ref` if a kernel on `reader` may read it, else a staging copy of it on the reader's device, enqueued here.
     MemoryRef readable_on(Stream& reader, const MemoryRef& ref);
 
-    /// The device's stream of sums, which is noted as used.
+    /// The stream on which the device sums gradients, which is added to `reducing()`.
     Stream& reduce(DeviceIndex device) {
         reducing_.insert(device);
         return topology_.reduce(device);
@@ -63,7 +63,7 @@ private:
     std::set<DeviceIndex> reducing_;
 };
 
-/// Bytes, as an operand of an operation on memory of any type.
+/// The meta of `bytes` bytes of memory of any type.
 TensorMeta bytes_meta(std::size_t bytes);
 
 }  // namespace lockstep

@@ -26,7 +26,7 @@ public:
 
     /// Scratch memory of at least `bytes` bytes that all tasks of `stream` share.
     std::shared_ptr<Buffer> scratch(Stream& stream, std::size_t bytes);
-    /// Likewise for what tasks of `stream` leave to the next ones of theirs.
+    /// Memory of at least `bytes` bytes in which a task of `stream` leaves values for the tasks after it.
     std::shared_ptr<Buffer> temporaries(Stream& stream, std::size_t bytes);
 
 private:

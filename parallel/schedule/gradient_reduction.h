@@ -1,5 +1,5 @@
-// What a schedule asks of its strategy: how the gradients of a program come together, and what reaches beyond the
-// shards of one lane. Strategies lie in reduce/.
+// What a schedule needs from its strategy: how gradients are reduced, and how values of one shard reach the others.
+// Strategies lie in reduce/.
 #pragma once
 
 #include <map>
@@ -27,12 +27,12 @@ public:
     virtual ~GradientReduction() = default;
     /// Parameters that have gradients after backward.
     virtual const std::set<ParameterId>& parameters() const = 0;
-    /// For a shard that this process computes.
+    /// What the reduction wants of the gradients of a shard that this process computes.
     virtual GradientPlan plan(int shard, const ShardProgram& program) const = 0;
     /// Emits what can be summed once backward has got as far as `done`.
     virtual void emit_ready(ScheduleBuilder& builder, RecordPair done) = 0;
-    /// After the last bucket: passes the gate and updates, where that was waited for; counts the updates of every
-    /// parameter.
+    /// After the last bucket: emits the gate, the updates that had to wait for it, and the count of every parameter's
+    /// updates.
     virtual void emit_end(ScheduleBuilder& builder) = 0;
     /// Whether a step may be skipped at the gate.
     virtual bool may_skip() const = 0;
@@ -42,8 +42,8 @@ public:
 class AcrossShards {
 public:
     virtual ~AcrossShards() = default;
-    /// The inputs that all present shards, one after another, have for their record of `records`: readable on the
-    /// stream of the first shard held, which has waited for them.
+    /// The inputs of the records `records` of all present shards, in order of shards. They are readable on the stream
+    /// of the first shard held, which waits for them.
     virtual std::vector<MemoryRef> emit_inputs(ScheduleBuilder& builder, RecordPair records) = 0;
     /// The status words of the first `shards` shards: readable on the first device's stream of commits, which has
     /// waited for them.

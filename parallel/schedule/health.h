@@ -7,7 +7,7 @@
 namespace lockstep {
 
 struct Health {
-    std::atomic<bool> failed{false};  ///< one threw, and the host has not yet passed that on; commits look here too
+    std::atomic<bool> failed{false};  ///< a kernel threw, and the host has not rethrown it yet; commits look here too
     std::atomic<std::int64_t> failed_step{-1};  ///< its step, where it belongs to backward
     std::atomic<std::int64_t> committing{-1};   ///< the last step of which something was committed
 };

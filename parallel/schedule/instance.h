@@ -16,7 +16,7 @@ public:
     /// `workspaces`: one per shard, on the device of the shard.
     Instance(const Schedule& schedule, std::vector<std::shared_ptr<Buffer>> workspaces);
     /// Enqueues the commands of `phase` among [first, last). Once commits have begun they must go on: a call that fails
-    /// is made once more. `recorder`: notes when they run; may be null. What computes is noted as `computing`.
+    /// is made once more. `recorder`, which may be null, notes when they run, and what computes as `computing`.
     void enqueue(Schedule& schedule, std::size_t first, std::size_t last, Phase phase, StepRecorder* recorder = nullptr,
                  SpanKind computing = SpanKind::backward);
     void* address(const MemoryRef& ref) const;
@@ -30,7 +30,7 @@ private:
     };
     static void perform(const Task& task, const Launch& launch);
     void issue(Schedule& schedule, const Command& command);
-    /// `attempt` is what each call of a device's goes through.
+    /// `attempt` makes each call to a device.
     template <class Attempt>
     void issue_recorded(Schedule& schedule, const Command& command, StepRecorder& recorder, SpanKind computing,
                         Attempt attempt);

@@ -1,5 +1,5 @@
-// What the microbatches of a step hand on to each other. It lies beside the lasting state, so that a step that is
-// refused has changed none of it.
+// What each microbatch of a step hands to the next. It is kept apart from the model's state, so that a refused step has
+// changed nothing.
 #pragma once
 
 #include <memory>
@@ -28,7 +28,8 @@ public:
     DType loss_dtype() const { return loss_; }
     const void* loss_address() const;
     bool checks_loss() const { return checks_loss_; }
-    /// `ref`, in the copy of replica 0's buffers that the microbatches bring forward, where it lies in one of those.
+    /// Where `ref` lies in a buffer of replica 0, the same bytes of the copy that the microbatches update; else `ref`
+    /// itself.
     MemoryRef in_copy(const EngineMemory& memory, MemoryRef ref) const;
 
 private:

@@ -12,7 +12,8 @@ namespace lockstep {
 std::size_t emit_inference(ScheduleBuilder& builder);
 /// Forward that changes running statistics.
 std::size_t emit_training_forward(ScheduleBuilder& builder);
-/// That, and backward from given gradients of the outputs: PyTorch's manual step without its update.
+/// Forward that changes running statistics, and backward from given gradients of the outputs: PyTorch's manual step
+/// without its update.
 std::size_t emit_forward_and_backward(ScheduleBuilder& builder);
 /// Forward, loss, backward, update.
 std::size_t emit_step(ScheduleBuilder& builder);

@@ -1,12 +1,12 @@
-// What is decided must go through.
+// Calls that must succeed because the step is decided already.
 #pragma once
 
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
 
-/// A call of a device's that fails, and so has done nothing, is made once more. Several calls at once are for this only
-/// where those that went well may be made again.
+/// Makes a call to a device, and makes it once more where it throws: it has done nothing then. `call` may consist of
+/// several such calls only if those that succeeded may be repeated.
 template <class Call>
 void retry_once(Call&& call) {
     try {

@@ -32,8 +32,8 @@ struct TaskSpec {
     std::int64_t first_row = 0;
     int shards = 1;
     DeviceIndex replica;
-    bool updates = false;     ///< an optimizer's (for the log of steps)
-    bool collective = false;  ///< likewise: processes meet in it
+    bool updates = false;     ///< an optimizer's update (for the log of steps)
+    bool collective = false;  ///< a collective (likewise)
 };
 
 struct CopySpec {
@@ -45,15 +45,14 @@ struct CopySpec {
 /// processes, never for a device of this one or for a thread that calls CUDA.
 struct CallSpec {
     std::string name;
-    std::function<void()> function;  ///< what it throws is the stream's failure; of one by the host, the step's
+    std::function<void()> function;  ///< what it throws fails the stream, or the step where `by_host` is set
     bool collective = false;         ///< as in TaskSpec
-    /// It may call CUDA: whoever enqueues waits for the stream and makes the call himself.
+    /// It may call CUDA: the thread that enqueues waits for the stream and makes the call itself.
     bool by_host = false;
-    std::size_t reached = 0;  ///< of one by the host: the event to wait for
+    std::size_t reached = 0;  ///< where `by_host` is set: the event to wait for
 };
 
-/// A step is enqueued in two phases, so that whatever goes wrong while most of it is enqueued leaves the model as it
-/// was.
+/// A step is enqueued in two phases, so that an error while most of it is enqueued leaves the model as it was.
 enum class Phase : std::uint8_t {
     work,   ///< what changes nothing that outlives the step
     commit  ///< what runs on streams that commit, and waits for them
@@ -67,8 +66,8 @@ struct Command {
     std::size_t index = 0;  ///< of the task, copy, call or event
 };
 
-/// Commands in the order in which the host enqueues those of a phase. The phase follows from the stream: nothing of the
-/// first one may wait for an event of the second.
+/// Commands in the order in which the host enqueues those of a phase. The phase follows from the stream: no command of
+/// the first phase may wait for an event of the second.
 class Schedule {
 public:
     void run(Stream& stream, TaskSpec task);
@@ -77,8 +76,8 @@ public:
     /// A new event, recorded here.
     int record(Stream& stream);
     void wait(Stream& stream, int event);
-    /// Moves calls by the host among [first, last), and all that waits for one, to where the devices have been given
-    /// everything else: they are at work while the host waits.
+    /// Moves calls by the host in [first, last), and everything that waits for one, to the end of that range: the
+    /// devices have work while the host waits.
     void put_off_calls(std::size_t first, std::size_t last);
 
     const std::vector<Command>& commands() const { return commands_; }

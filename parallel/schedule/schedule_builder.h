@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-/// By how much the counters of a device go on at the end of a schedule.
+/// How far a schedule advances the counters of a device.
 enum class Advance : std::uint8_t { nothing, forward, step };
 
 class ScheduleBuilder {
@@ -29,15 +29,16 @@ public:
     // The records of shards.
 
     void emit_forward();
-    /// Along with the reduction of what backward has finished.
+    /// Backward, and the reduction of every bucket as soon as backward has finished it.
     void emit_backward();
     const Record& record_of(int shard, RecordPair records) const;
     TaskSpec task_of(int shard, const Record& record, bool forward) const;
-    /// All but inputs, outputs and scratch memory.
+    /// The task without its inputs, outputs and scratch memory.
     TaskSpec bare_task(DeviceIndex replica, const Record& record) const;
     /// Whether some shard of the lane has rows.
     bool has_rows(const ComputeLane& lane) const { return !lane.shards.among(batch_.cut.present).empty(); }
-    /// Events after all that the lanes have been given, and of one lane; lanes whose shards have no rows have none.
+    /// One event per lane, of all devices or of one, after everything enqueued there; none for lanes whose shards have
+    /// no rows.
     std::vector<int> record_lanes();
     std::vector<int> record_lanes_of(DeviceIndex device);
 
@@ -60,14 +61,14 @@ public:
 
     // Microbatches, which only a process that trains alone has.
 
-    /// Brings in what earlier ones left: counters for random numbers, buffers, denominators. From now on records see
-    /// those.
+    /// Brings in what earlier microbatches left: counters for random numbers, buffers, denominators. Records emitted
+    /// from now on read those.
     void begin_microbatch(const Microbatch& part);
     /// Adds this microbatch's part of the loss.
     void emit_loss_so_far();
-    /// Brings the copy of the buffers forward.
+    /// Emits the records that commit, on the microbatches' copy of the buffers.
     void emit_preparations();
-    /// The buffers become what the microbatches made of their copy.
+    /// Copies the microbatches' copy of the buffers back.
     void emit_prepared_commits();
     /// Sums the outputs, which are denominators, over shards and microbatches.
     void emit_denominators();
@@ -84,7 +85,7 @@ private:
     void emit_copies_of_buffers();
     void emit_state_of_microbatch();
     void emit_advance(DeviceIndex device, Advance advance);
-    /// Notes how a step ended that may have been skipped; the next one is not concerned.
+    /// Keeps the outcome of a step that may have been skipped, and clears the status for the next one.
     void emit_forgetting_of_skip(DeviceIndex device);
 
     Emitter emitter_;

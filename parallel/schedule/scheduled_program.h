@@ -13,12 +13,12 @@
 
 namespace lockstep {
 
-/// One of recipes.h.
+/// Emits the pieces of a schedule; see recipes.h.
 using Recipe = std::function<std::size_t(ScheduleBuilder&)>;
-/// That of a program which is no part of a step.
+/// The recipe of a program that is no part of a step.
 Recipe recipe_of(Pass pass);
 
-/// How the shards of a program meet, and its gradients: what a strategy makes for each program.
+/// What a strategy makes for each program: how values cross shards, and how gradients are reduced.
 struct ProgramStrategy {
     std::unique_ptr<AcrossShards> across;
     std::unique_ptr<GradientReduction> reduction;  ///< null for a program without gradients
@@ -41,7 +41,7 @@ public:
     std::shared_ptr<Instance> instance_in(std::vector<std::shared_ptr<Buffer>> workspaces) const {
         return std::make_shared<Instance>(schedule_, std::move(workspaces));
     }
-    /// Somebody uses an instance.
+    /// Whether an instance is in use.
     bool in_use() const;
     void enqueue_forward(Instance& instance, Phase phase, StepRecorder* recorder) {
         instance.enqueue(schedule_, 0, forward_end_, phase, recorder, SpanKind::forward);

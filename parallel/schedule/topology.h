@@ -12,12 +12,12 @@ namespace lockstep {
 
 /// A run of shards with the stream that computes it.
 struct ComputeLane {
-    DeviceIndex device;  ///< index in Topology::devices
+    DeviceIndex device;
     ShardRange shards;
     Stream* stream = nullptr;
 };
 
-/// Devices are numbered as they stand in `devices`; the replica of each has the same number.
+/// A DeviceIndex is an index in `devices`; the replica on that device has the same number.
 struct Topology {
     Devices devices;
     int shards = 1;
@@ -26,18 +26,18 @@ struct Topology {
     int ranks = 1;             ///< that train together
     ShardRange held;           ///< the shards that this process computes
     std::vector<ComputeLane> lanes;
-    /// Where this process talks to the others: everything there is enqueued in the same order by all of them. None
-    /// where it trains alone.
+    /// The streams of collectives: all processes enqueue the same ones in the same order. None where this process
+    /// trains alone.
     std::vector<Stream*> collective_streams;
 
     explicit Topology(Devices d) : devices(std::move(d)) {}
-    /// Fills in `lanes`, when everything else is there.
+    /// Fills in `lanes`; everything else must be set.
     void lay_lanes();
 
-    /// Where gradients are summed: nothing there changes what a step may not change unless it is good.
+    /// The stream on which a device sums gradients. Nothing enqueued there changes what outlives the step.
     Stream& reduce(DeviceIndex device) const;
-    /// Where everything is changed that outlives a step: parameters, optimizer state, buffers, counters, gradients that
-    /// backward adds to.
+    /// The stream on which a device changes what outlives the step: parameters, optimizer state, buffers, counters,
+    /// gradients that backward adds to.
     Stream& commit(DeviceIndex device) const;
     Stream& collective() const { return *collective_streams.front(); }
 
