@@ -13,7 +13,7 @@ namespace lockstep {
 namespace {
 
 std::atomic<bool> exists{false};
-std::atomic<int> first{0};                // 0: none has come
+std::atomic<int> first_signal{0};         // 0: none has come
 std::atomic<std::int64_t> first_came{0};  // in milliseconds
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free);
 
@@ -26,7 +26,7 @@ std::int64_t now() {
 void keep(int signal) {
     const int error = errno;
     int none = 0;
-    if (first.compare_exchange_strong(none, signal)) {
+    if (first_signal.compare_exchange_strong(none, signal)) {
         first_came = now();
     } else if (const std::int64_t came = first_came; came != 0 && now() - came >= StopSignals::one_wish.count()) {
         ::signal(signal, SIG_DFL);
@@ -44,7 +44,7 @@ struct StopSignals::Before {
 
 StopSignals::StopSignals(const std::vector<int>& signals) {
     if (exists.exchange(true)) throw InvalidArgument("StopSignals: there is one already; end it first");
-    first = 0;
+    first_signal = 0;
     first_came = 0;
     struct sigaction action {};
     action.sa_handler = keep;
@@ -70,7 +70,7 @@ void StopSignals::restore() noexcept {
 }
 
 std::optional<int> StopSignals::signal() const noexcept {
-    const int came = first;
+    const int came = first_signal;
     return came != 0 ? std::optional<int>(came) : std::nullopt;
 }
 
