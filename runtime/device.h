@@ -88,9 +88,9 @@ public:
     int size() const { return static_cast<int>(devices_.size()); }
     Device operator[](int i) const { return devices_[static_cast<std::size_t>(i)]; }
     Device operator[](DeviceIndex index) const { return at(devices_, index); }
-    auto indices() const { return index_range<DeviceIndex>(0, size()); }
+    IndexRange<DeviceIndex> indices() const { return {0, size()}; }
     /// All but the first.
-    auto others() const { return index_range<DeviceIndex>(1, size()); }
+    IndexRange<DeviceIndex> others() const { return {1, size()}; }
     auto begin() const { return devices_.begin(); }
     auto end() const { return devices_.end(); }
     DeviceKind kind() const { return devices_.front().kind(); }

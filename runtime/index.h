@@ -2,9 +2,9 @@
 // slot.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstddef>
-#include <ranges>
 
 namespace lockstep {
 
@@ -26,11 +26,31 @@ private:
     int number_ = 0;
 };
 
-/// Those in [first, last).
+/// Those in [first, last), for loops; none where `last` is not greater.
 template <class Index>
-auto index_range(int first, int last) {
-    return std::views::iota(first, last) | std::views::transform([](int number) { return Index(number); });
-}
+class IndexRange {
+public:
+    class Iterator {
+    public:
+        constexpr explicit Iterator(int number) : number_(number) {}
+        constexpr Index operator*() const { return Index(number_); }
+        constexpr Iterator& operator++() {
+            ++number_;
+            return *this;
+        }
+        friend constexpr bool operator==(Iterator, Iterator) = default;
+
+    private:
+        int number_;
+    };
+
+    constexpr IndexRange(int first, int last) : first_(first), last_(std::max(first, last)) {}
+    constexpr Iterator begin() const { return Iterator(first_); }
+    constexpr Iterator end() const { return Iterator(last_); }
+
+private:
+    int first_, last_;
+};
 
 /// A device of a list (not Device::index(), which counts visible devices), and what belongs to it, such as its replica.
 using DeviceIndex = Index<struct DeviceTag>;

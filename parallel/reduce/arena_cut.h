@@ -63,7 +63,7 @@ public:
     /// Where the state of the first element of `part`, which `device` updates, lies among them.
     std::int64_t state_begin(const Bucket& part, DeviceIndex device) const;
     int updating() const { return updating_; }
-    auto updating_devices() const { return index_range<DeviceIndex>(0, updating_); }
+    IndexRange<DeviceIndex> updating_devices() const { return {0, updating_}; }
     /// Bytes of the largest fixed bucket.
     std::size_t largest() const;
 

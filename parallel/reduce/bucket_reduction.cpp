@@ -130,7 +130,7 @@ void BucketReduction::emit_ready(ScheduleBuilder& builder, RecordPair done) {
 
 std::vector<int> BucketReduction::emit_combination(Emitter& emitter, const Bucket& bucket, std::vector<int> ready) {
     const std::vector<int> lanes = ready;
-    for (const DeviceIndex d : index_range<DeviceIndex>(first_combined(), topology_.devices.size())) {
+    for (const DeviceIndex d : IndexRange<DeviceIndex>(first_combined(), topology_.devices.size())) {
         bool combines = false;
         for (const DeviceNode& node : sums_.device_nodes()) {
             if (node.device != d || node.last - node.first < 2) continue;
@@ -157,7 +157,7 @@ std::vector<int> BucketReduction::emit_combination(Emitter& emitter, const Bucke
 void BucketReduction::emit_bucket(Emitter& emitter, const Bucket& bucket, const std::vector<int>& ready) {
     const std::vector<int> combined = emit_combination(emitter, bucket, ready);
     std::vector<int> read, updated;
-    for (const DeviceIndex d : index_range<DeviceIndex>(0, by_slices() ? topology_.devices.size() : 1)) {
+    for (const DeviceIndex d : IndexRange<DeviceIndex>(0, by_slices() ? topology_.devices.size() : 1)) {
         const Bucket part = by_slices() ? reduction_.cut().slice(bucket, d) : bucket;
         memory_.store()->need_gradients(d);
         const MemoryRef target =

@@ -109,7 +109,7 @@ MemoryRef GateEmitter::emit_norm(double order, int group) {
 
 void GateEmitter::emit_telling(const MemoryRef& from, const std::vector<MemoryRef>& targets) {
     const int told = emitter_.record(emitter_.topology().commit(first_device));
-    for (const DeviceIndex d : index_range<DeviceIndex>(1, static_cast<int>(targets.size()))) {
+    for (const DeviceIndex d : IndexRange<DeviceIndex>(1, static_cast<int>(targets.size()))) {
         Stream& stream = emitter_.topology().commit(d);
         emitter_.wait(stream, told);
         emitter_.copy(stream, from, at(targets, d));

@@ -51,7 +51,7 @@ private:
     GradientRange meant(const Bucket& part, int group) const;
     MemoryRef rows(DeviceIndex device, const Bucket& part) const;
     MemoryRef measures(DeviceIndex device, const Bucket& part) const;
-    auto devices() const { return index_range<DeviceIndex>(0, static_cast<int>(parts_.size())); }
+    IndexRange<DeviceIndex> devices() const { return {0, static_cast<int>(parts_.size())}; }
 
     Emitter& emitter_;
     const ReductionMemory& reduction_;

@@ -45,7 +45,7 @@ struct Topology {
     Stream& compute(int shard) const { return *lane_of(shard).stream; }
     DeviceIndex replica_of(int shard) const { return lane_of(shard).device; }
     Device device_of(int shard) const { return devices[replica_of(shard)]; }
-    auto every_rank() const { return index_range<RankIndex>(0, ranks); }
+    IndexRange<RankIndex> every_rank() const { return {0, ranks}; }
     /// The process that computes a shard.
     RankIndex rank_of(int shard) const;
     /// Shards that a process computes, of those present.

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <set>
+#include <type_traits>
 
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
@@ -107,6 +108,22 @@ TEST_CASE("a run keeps the fewest nodes of the tree that cover it: at most 2 log
                 if (present > 1) CHECK(static_cast<double>(found.size()) <= 2 * std::log2(present));
             }
     }
+}
+
+TEST_CASE("indices of devices and ranks are taken for nothing else, and count what a list has") {
+    static_assert(!std::is_convertible_v<int, DeviceIndex> && !std::is_convertible_v<DeviceIndex, int>);
+    static_assert(!std::is_constructible_v<DeviceIndex, RankIndex> && !std::is_constructible_v<RankIndex, DeviceIndex>);
+    const auto numbers = [](IndexRange<DeviceIndex> range) {
+        std::vector<int> found;
+        for (const DeviceIndex device : range) found.push_back(device.number());
+        return found;
+    };
+    const Devices devices = test::cpu_devices(3);
+    CHECK(numbers(devices.indices()) == std::vector<int>{0, 1, 2});
+    CHECK(numbers(devices.others()) == std::vector<int>{1, 2});
+    CHECK(numbers(test::cpu_devices(1).others()).empty());
+    CHECK(numbers({1, 0}).empty());
+    CHECK(devices[*devices.others().begin()] == devices[1]);
 }
 
 TEST_CASE("lanes cover all shards in order, one after another on their device") {
