@@ -63,7 +63,7 @@ std::vector<std::string> whole_state(Model& model, Optimizer& optimizer) {
         add(replica.parameters);
         add(replica.buffers);
         if (d >= cut.updating()) continue;
-        const OptimizerState& state = optimizer.state_on(engine.devices()[d], cut.state_elements(d));
+        const OptimizerState& state = optimizer.state_on(engine.devices()[d], cut.state_elements(DeviceIndex(d)));
         add(state.rows);
         for (const auto& [name, elements] : state.elements) add(elements);
     }

@@ -216,7 +216,7 @@ TEST_CASE("hosts: who is where") {
     CHECK(layout.hosts() == 3);
     CHECK_FALSE(layout.in_order());
     CHECK(layout.ranks_on(0) == std::vector<int>{0, 3});
-    CHECK(layout.place_of(3) == 1);
+    CHECK(layout.position_of(3) == 1);
     CHECK(HostLayout({0, 0, 1}, 3).in_order());
     CHECK(HostLayout({}, 3).ranks_on(0) == std::vector<int>{0, 1, 2});
 }
