@@ -71,7 +71,7 @@ public:
         const auto found =
             std::find_if(early.begin(), early.end(), [&](const Arrived& one) { return takes(one.source, one.header); });
         if (found == early.end()) {
-            info_ = messages.waiting_.insert(messages.waiting_.end(), this);
+            waiting_entry_ = messages.waiting_.insert(messages.waiting_.end(), this);
         } else {
             accept(found->source, found->header, found->inside.data());
             early.erase(found);
@@ -79,7 +79,7 @@ public:
     }
     ~Receiving() override {
         if (!source_) {
-            if (info_) messages_->waiting_.erase(*info_);
+            if (waiting_entry_) messages_->waiting_.erase(*waiting_entry_);
         } else if (body_ && !received()) {  // what has been said is on its way and will be written
             const Deadline deadline = std::chrono::steady_clock::now() + patience;
             for (Backoff backoff(0); !received() && !messages_->mesh_.closed() && !body_->failed(); backoff.pause())
@@ -101,7 +101,7 @@ public:
             body_ = messages_->mesh_.buffer(data_, bytes_);
             body_->recv(from, body_slot(header.sequence), 0, bytes_);
         }
-        if (!source_ && info_) messages_->waiting_.erase(*info_);
+        if (!source_ && waiting_entry_) messages_->waiting_.erase(*waiting_entry_);
         source_ = from;
     }
 
@@ -127,7 +127,7 @@ private:
     std::size_t bytes_;
     int from_;
     Label label_;
-    std::optional<std::list<Receiving*>::iterator> info_;
+    std::optional<std::list<Receiving*>::iterator> waiting_entry_;
     std::optional<int> source_;
     std::unique_ptr<GlooBuffer> body_;
     bool done_ = false;

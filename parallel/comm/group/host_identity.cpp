@@ -84,7 +84,7 @@ HostLayout::HostLayout(const std::vector<int>& hosts, int size)
     for (std::size_t rank = 0; rank < host_.size(); ++rank) {
         const auto host = static_cast<std::size_t>(host_[rank]);
         if (ranks_.size() <= host) ranks_.resize(host + 1);
-        info_.push_back(static_cast<int>(ranks_[host].size()));
+        position_.push_back(static_cast<int>(ranks_[host].size()));
         ranks_[host].push_back(static_cast<int>(rank));
         in_order_ = in_order_ && (rank == 0 || host_[rank - 1] <= host_[rank]);
     }

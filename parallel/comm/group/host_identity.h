@@ -38,14 +38,14 @@ public:
     int host_of(int rank) const { return host_[static_cast<std::size_t>(rank)]; }
     const std::vector<int>& ranks_on(int host) const { return ranks_[static_cast<std::size_t>(host)]; }
     /// Among the ranks of its host.
-    int position_of(int rank) const { return info_[static_cast<std::size_t>(rank)]; }
+    int position_of(int rank) const { return position_[static_cast<std::size_t>(rank)]; }
     /// Whether the ranks of every host follow each other, host by host.
     bool in_order() const { return in_order_; }
     /// Whether all hosts have as many ranks.
     bool even() const;
 
 private:
-    std::vector<int> host_, info_;
+    std::vector<int> host_, position_;
     std::vector<std::vector<int>> ranks_;
     bool in_order_ = true;
 };

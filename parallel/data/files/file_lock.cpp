@@ -65,7 +65,7 @@ std::shared_ptr<FileLock> FileLock::acquire(const std::filesystem::path& path) {
     if (auto known = entry.lock(); known && known->process_ == ::getpid()) return known;
     std::shared_ptr<FileLock> lock(new FileLock(path, target));
     entry = lock;
-    std::erase_if(table(), [](const auto& entry) { return entry.second.expired(); });
+    std::erase_if(table(), [](const auto& known) { return known.second.expired(); });
     return lock;
 }
 
