@@ -36,11 +36,26 @@ std::vector<std::int64_t> shuffled_order(std::int64_t count, std::uint64_t seed,
 
 namespace detail {
 
+/// An epoch's rows in order; batch b has those from begins[b] to begins[b + 1].
+struct EpochOrder {
+    std::vector<std::int64_t> rows;
+    std::vector<std::int64_t> begins;
+};
+
 namespace {
 
 constexpr std::size_t field_alignment = 64;
 
-LoaderOptions checked(const LoaderOptions& options) {
+LoaderOptions checked(LoaderOptions options) {
+    if (options.sampler && options.shuffle)
+        throw InvalidArgument("Loader: the sampler option is mutually exclusive with shuffle; choose one");
+    if (options.sampler.is_batching()) {
+        if (options.batch_size != 1 || options.drop_last)
+            throw InvalidArgument(
+                "Loader: a sampler that makes batches is mutually exclusive with batch_size and drop_last; leave them "
+                "out");
+        options.batch_size = options.sampler.batch_size();
+    }
     if (options.batch_size < 1)
         throw InvalidArgument(fmt::format("Loader: batch size {}; give at least 1", options.batch_size));
     if (options.workers < 0 || options.workers > 1024)
@@ -48,6 +63,54 @@ LoaderOptions checked(const LoaderOptions& options) {
     if (options.prefetch < 1 || options.prefetch > 1024)
         throw InvalidArgument(fmt::format("Loader: prefetch {}; give 1 to 1024 batches", options.prefetch));
     return options;
+}
+
+void require_count(const char* what, std::int64_t count, std::int64_t said) {
+    if (count != said)
+        throw InvalidArgument(
+            fmt::format("Loader: the sampler gave {} {} for this epoch and {} before; give as many in every epoch",
+                        count, what, said));
+}
+
+/// Rows of the data set in the order that `options` want.
+std::vector<std::int64_t> rows_of_epoch(const LoaderOptions& options, std::int64_t size, std::uint64_t epoch) {
+    if (options.sampler) return options.sampler.indices(epoch, options.batch_size);
+    if (options.shuffle) return shuffled_order(size, options.seed, epoch);
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(size));
+    std::iota(rows.begin(), rows.end(), 0);
+    return rows;
+}
+
+EpochOrder batches_of_sampler(const AnySampler& sampler, std::uint64_t epoch) {
+    const std::vector<std::vector<std::int64_t>> batches = sampler.batches(epoch);
+    require_count("batches", std::ssize(batches), sampler.batch_count());
+    EpochOrder order{{}, {0}};
+    for (const std::vector<std::int64_t>& batch : batches) {
+        if (batch.empty() || std::ssize(batch) > sampler.batch_size())
+            throw InvalidArgument(
+                fmt::format("Loader: batch {} of the sampler has {} rows; give 1 to its batch_size(), {}",
+                            order.begins.size() - 1, batch.size(), sampler.batch_size()));
+        order.rows.insert(order.rows.end(), batch.begin(), batch.end());
+        order.begins.push_back(std::ssize(order.rows));
+    }
+    return order;
+}
+
+/// Throws InvalidArgument where a sampler does not keep to what it said, or gives other rows than `size` has.
+EpochOrder order_of_epoch(const LoaderOptions& options, std::int64_t size, std::int64_t batches, std::uint64_t epoch) {
+    EpochOrder order;
+    if (options.sampler.is_batching()) {
+        order = batches_of_sampler(options.sampler, epoch);
+    } else {
+        order.rows = rows_of_epoch(options, size, epoch);
+        for (std::int64_t batch = 0; batch <= batches; ++batch)
+            order.begins.push_back(std::min(batch * options.batch_size, std::ssize(order.rows)));
+    }
+    if (options.sampler) {
+        require_count("rows", std::ssize(order.rows), options.sampler.rows());
+        require_rows_of("Loader: the sampler", order.rows, size);
+    }
+    return order;
 }
 
 }  // namespace
@@ -60,14 +123,20 @@ struct BatchLoader::State {
         std::shared_ptr<std::vector<Event>> copied;  // after the copies out of it
     };
 
-    State(const Engine& engine, std::shared_ptr<const RowSource> rows, const LoaderOptions& wanted)
-        : options(checked(wanted)), source(std::move(rows)), size(source->size()) {
+    State(const Engine& engine, std::shared_ptr<const RowSource> read_from, const LoaderOptions& wanted)
+        : options(checked(wanted)), source(std::move(read_from)), size(source->size()) {
         if (size < 1) throw InvalidArgument("Loader: the data set is empty; give one with rows");
-        batches = options.drop_last ? size / options.batch_size : (size + options.batch_size - 1) / options.batch_size;
-        if (batches == 0)
+        const std::int64_t sampled = options.sampler ? options.sampler.rows() : size;
+        if (options.sampler.is_batching())
+            batches = options.sampler.batch_count();
+        else
+            batches = options.drop_last ? sampled / options.batch_size
+                                        : (sampled + options.batch_size - 1) / options.batch_size;
+        if (batches < 1 || sampled < 1)
             throw InvalidArgument(
-                fmt::format("Loader: {} rows make no batch of {}; use a smaller batch or keep the last one", size,
+                fmt::format("Loader: {} rows make no batch of {}; use a smaller batch or keep the last one", sampled,
                             options.batch_size));
+        rows = options.sampler.is_batching() ? sampled : std::min(sampled, batches * options.batch_size);
         held = engine.held_shards();
         devices.assign(static_cast<std::size_t>(engine.shards()), engine.devices()[0]);
         for (int shard = held.first; shard < held.last; ++shard)
@@ -77,7 +146,7 @@ struct BatchLoader::State {
                 "Loader: batches of {} rows for {} shards: {} of them get no rows; use a larger batch or fewer shards",
                 options.batch_size, engine.shards(),
                 engine.shards() - cut_batch(options.batch_size, engine.shards()).present));
-        const std::int64_t most = std::min(options.batch_size, size);
+        const std::int64_t most = std::min(options.batch_size, rows);
         std::size_t bytes = 0;
         std::vector<std::size_t> offsets;
         for (const RowField& field : source->fields()) {
@@ -98,9 +167,10 @@ struct BatchLoader::State {
 
     Slot& slot_of(std::int64_t batch) { return slots[number_of(batch)]; }
     std::size_t number_of(std::int64_t batch) const { return static_cast<std::size_t>(batch) % slots.size(); }
+    /// Where the rows of a batch begin in the epoch's order.
+    std::int64_t begin_of(std::int64_t batch) const { return order.begins[static_cast<std::size_t>(batch)]; }
     BatchCut cut_of(std::int64_t batch) const {
-        return cut_batch(std::min(options.batch_size, size - batch * options.batch_size),
-                         static_cast<int>(devices.size()));
+        return cut_batch(begin_of(batch + 1) - begin_of(batch), static_cast<int>(devices.size()));
     }
     /// The rows [first, last) of a batch that this process reads.
     std::pair<std::int64_t, std::int64_t> held_rows(const BatchCut& cut) const {
@@ -125,9 +195,10 @@ struct BatchLoader::State {
                 slot.copied.reset();
             }
             const auto [first, last] = held_rows(cut_of(to_read));
-            const std::span<const std::int64_t> rows = std::span<const std::int64_t>(order).subspan(
-                static_cast<std::size_t>(to_read * options.batch_size + first), static_cast<std::size_t>(last - first));
-            reader->fill(number_of(to_read), rows, slot.fields);
+            const std::span<const std::int64_t> own = std::span<const std::int64_t>(order.rows)
+                                                          .subspan(static_cast<std::size_t>(begin_of(to_read) + first),
+                                                                   static_cast<std::size_t>(last - first));
+            reader->fill(number_of(to_read), own, slot.fields, {options.seed, epoch});
             ++to_read;
         }
     }
@@ -193,12 +264,13 @@ struct BatchLoader::State {
     LoaderOptions options;
     std::shared_ptr<const RowSource> source;
     std::int64_t size;
-    std::int64_t batches = 0;
-    std::vector<Device> devices;  // of the shards; any for those of other processes
+    std::int64_t batches = 0, rows = 0;  // of an epoch
+    std::vector<Device> devices;         // of the shards; any for those of other processes
     ShardRange held;
     std::vector<Slot> slots;
     std::vector<std::shared_ptr<std::vector<Event>>> events;
-    std::vector<std::int64_t> order;
+    std::uint64_t epoch = 0;
+    EpochOrder order;
     std::deque<std::vector<ShardedTensor>> uploaded;
     std::int64_t to_read = 0, to_upload = 0;  // batches
     std::uint64_t run = 0;
@@ -212,7 +284,7 @@ BatchLoader::~BatchLoader() {
 }
 
 std::int64_t BatchLoader::batches() const { return state_->batches; }
-std::int64_t BatchLoader::rows() const { return std::min(state_->size, state_->batches * state_->options.batch_size); }
+std::int64_t BatchLoader::rows() const { return state_->rows; }
 const LoaderOptions& BatchLoader::options() const { return state_->options; }
 
 std::uint64_t BatchLoader::begin(std::uint64_t epoch, std::int64_t first_batch) {
@@ -221,13 +293,10 @@ std::uint64_t BatchLoader::begin(std::uint64_t epoch, std::int64_t first_batch) 
     if (first_batch < 0 || first_batch > state.batches)
         throw InvalidArgument(fmt::format("Loader: an epoch cannot begin at batch {}, it has {}; begin at one it has",
                                           first_batch, state.batches));
+    EpochOrder order = order_of_epoch(state.options, state.size, state.batches, epoch);
     state.stop();
-    if (state.options.shuffle) {
-        state.order = shuffled_order(state.size, state.options.seed, epoch);
-    } else if (state.order.empty()) {
-        state.order.resize(static_cast<std::size_t>(state.size));
-        std::iota(state.order.begin(), state.order.end(), 0);
-    }
+    state.order = std::move(order);
+    state.epoch = epoch;
     state.to_read = state.to_upload = first_batch;
     // Slots are taken by the number of the batch: copies of the last epoch may still read any of them.
     for (State::Slot& slot : state.slots) {

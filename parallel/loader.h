@@ -1,5 +1,6 @@
 // The loader: batches in one global order, read by worker threads into pinned memory and copied ahead of their use to
-// the devices of their shards. The order depends on the seed and the epoch alone, never on devices or shards.
+// the devices of their shards. The order depends on the seed and the epoch alone, or on a sampler, never on devices or
+// shards.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/parallel/data/any_sampler.h"
 #include "lockstep/parallel/data/dataset.h"
 #include "lockstep/parallel/data/sharded_tensor.h"
 #include "lockstep/parallel/engine.h"
@@ -19,10 +21,13 @@ namespace lockstep {
 struct LoaderOptions {
     std::int64_t batch_size = 1;  ///< rows of a batch over all devices
     bool shuffle = false;         ///< another order in every epoch
-    std::uint64_t seed = 0;       ///< of the order
+    std::uint64_t seed = 0;       ///< of the order, and of what a data set draws from a RowContext
     bool drop_last = false;       ///< leaves out a last batch that is shorter
     int workers = 1;              ///< threads that read; 0: rows are read when they are asked for
     int prefetch = 2;             ///< batches that are read ahead
+    /// Which rows an epoch has, in which order; not with `shuffle`. It is asked once per epoch, on every rank, and must
+    /// answer alike there. One that makes the batches, too, takes the place of `batch_size` and `drop_last`.
+    AnySampler sampler = {};
 };
 
 /// The numbers 0 to count - 1 in the order of that epoch: a Fisher-Yates shuffle drawn from Philox. Throws
@@ -131,12 +136,14 @@ public:
         bool there_ = false;
     };
 
-    /// Throws InvalidArgument when `first_batch` (where a run is resumed) is not in 0..batches().
+    /// Throws InvalidArgument when `first_batch` (where a run is resumed) is not in 0..batches(), and when the sampler
+    /// gives rows that the data set has not, or other numbers of rows or batches than it said.
     Epoch epoch(std::uint64_t epoch, std::int64_t first_batch = 0) { return Epoch(core_, epoch, first_batch); }
 
     /// Batches of an epoch, and rows in them.
     std::int64_t batches() const { return core_->batches(); }
     std::int64_t rows() const { return core_->rows(); }
+    /// With a sampler that makes the batches `batch_size` is that of the largest one.
     const LoaderOptions& options() const { return core_->options(); }
 
 private:

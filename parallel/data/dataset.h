@@ -4,7 +4,8 @@
 //     std::tuple<ls::Tensor, ...> get(std::int64_t row) const;
 //
 // whose `get` returns host tensors of one row, without the batch dimension, and may be called from several threads at
-// once. All rows have the same shapes and dtypes. A type that also has `fields` and `read` (below) is read without a
+// once. All rows have the same shapes and dtypes. For augmentation `get` takes a second argument, `ls::RowContext&`,
+// with the epoch and random numbers of the row. A type that also has `fields` and `read` (below) is read without a
 // tensor for every row.
 #pragma once
 
@@ -20,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/parallel/data/row_context.h"
 #include "lockstep/runtime/tensor.h"
 
 namespace lockstep {
@@ -31,20 +33,80 @@ struct RowField {
     std::size_t row_bytes() const { return static_cast<std::size_t>(shape.numel()) * size_of(dtype); }
 };
 
-template <class T>
-concept Dataset = requires(const T& data, std::int64_t row) {
-    { data.size() } -> std::convertible_to<std::int64_t>;
-    std::tuple_size<std::remove_cvref_t<decltype(data.get(row))>>::value;
-};
+namespace detail {
 
-/// A data set that writes rows into memory itself. `fields()` returns an array; `read` writes row `rows[i]` of field f
-/// to `to[f] + i * row_bytes` and may be called from several threads at once.
 template <class T>
-concept RowReader = requires(const T& data, std::span<const std::int64_t> rows, std::span<std::byte* const> to) {
+concept Tuple = requires {
+    std::tuple_size<std::remove_cvref_t<T>>::value;
+};
+template <class T>
+concept Sized = requires(const T& data) {
     { data.size() } -> std::convertible_to<std::int64_t>;
-    std::tuple_size<std::remove_cvref_t<decltype(data.fields())>>::value;
+};
+template <class T>
+concept GetsByNumber = requires(const T& data, std::int64_t row) {
+    { data.get(row) } -> Tuple;
+};
+template <class T>
+concept GetsInContext = requires(const T& data, std::int64_t row, RowContext& context) {
+    { data.get(row, context) } -> Tuple;
+};
+template <class T>
+concept HasFields = requires(const T& data) {
+    { data.fields() } -> Tuple;
+};
+template <class T>
+concept ReadsByNumber = requires(const T& data, std::span<const std::int64_t> rows, std::span<std::byte* const> to) {
     data.read(rows, to);
 };
+template <class T>
+concept ReadsInContext = requires(const T& data, std::span<const std::int64_t> rows, std::span<std::byte* const> to,
+                                  std::span<RowContext> contexts) {
+    data.read(rows, to, contexts);
+};
+
+}  // namespace detail
+
+/// A data set whose rows are got one by one: `get(row)` or `get(row, context)`; the latter where there are both.
+template <class T>
+concept Dataset = detail::Sized<T> &&(detail::GetsByNumber<T> || detail::GetsInContext<T>);
+
+/// A data set that writes rows into memory itself. `fields()` returns an array; `read(rows, to)` writes row `rows[i]`
+/// of field f to `to[f] + i * row_bytes` and may be called from several threads at once. `read(rows, to, contexts)`
+/// gets the context of `rows[i]` in `contexts[i]`; it is the one that is called where there are both. A data set whose
+/// `get` takes a context and whose `read` does not is got row by row.
+template <class T>
+concept RowReader = detail::Sized<T> && detail::HasFields<T> &&
+    (detail::ReadsInContext<T> || (detail::ReadsByNumber<T> && !detail::GetsInContext<T>));
+
+/// The number that `row` has in the data set at the bottom of subsets and transforms, which RowContext goes by:
+/// `data.origin(row)` where a data set has it, else `row`.
+template <class Data>
+std::int64_t origin_of(const Data& data, std::int64_t row) {
+    if constexpr (requires { data.origin(row); })
+        return data.origin(row);
+    else
+        return row;
+}
+
+/// The row, whichever `get` the data set has.
+template <Dataset Data>
+auto get_row(const Data& data, std::int64_t row, RowContext& context) {
+    if constexpr (detail::GetsInContext<Data>)
+        return data.get(row, context);
+    else
+        return data.get(row);
+}
+
+/// Reads rows, whichever `read` the data set has.
+template <RowReader Data>
+void read_rows(const Data& data, std::span<const std::int64_t> rows, std::span<std::byte* const> to,
+               std::span<RowContext> contexts) {
+    if constexpr (detail::ReadsInContext<Data>)
+        data.read(rows, to, contexts);
+    else
+        data.read(rows, to);
+}
 
 namespace detail {
 
@@ -74,7 +136,7 @@ public:
     virtual ~RowSource() = default;
     virtual std::int64_t size() const = 0;
     virtual const std::vector<RowField>& fields() const = 0;
-    virtual void read(std::span<const std::int64_t> rows, std::span<std::byte* const> to) const = 0;
+    virtual void read(std::span<const std::int64_t> rows, std::span<std::byte* const> to, EpochKey epoch) const = 0;
 };
 
 template <class Data>
@@ -82,7 +144,7 @@ constexpr std::size_t field_count() {
     if constexpr (RowReader<Data>)
         return std::tuple_size_v<std::remove_cvref_t<decltype(std::declval<const Data&>().fields())>>;
     else
-        return std::tuple_size_v<std::remove_cvref_t<decltype(std::declval<const Data&>().get(0))>>;
+        return std::tuple_size_v<decltype(get_row(std::declval<const Data&>(), 0, std::declval<RowContext&>()))>;
 }
 
 template <class Data>
@@ -92,14 +154,21 @@ public:
         if constexpr (RowReader<Data>) {
             for (const RowField& field : data_.fields()) fields_.push_back(field);
         } else if (size() > 0) {
-            std::apply([&](const auto&... row) { (fields_.push_back(row_field(row)), ...); }, data_.get(0));
+            RowContext context({}, origin_of(data_, 0));
+            std::apply([&](const auto&... row) { (fields_.push_back(row_field(row)), ...); },
+                       get_row(data_, 0, context));
         }
     }
     std::int64_t size() const override { return data_.size(); }
     const std::vector<RowField>& fields() const override { return fields_; }
-    void read(std::span<const std::int64_t> rows, std::span<std::byte* const> to) const override {
+    void read(std::span<const std::int64_t> rows, std::span<std::byte* const> to, EpochKey epoch) const override {
         if constexpr (RowReader<Data>) {
-            data_.read(rows, to);
+            std::vector<RowContext> contexts;
+            if constexpr (ReadsInContext<Data>) {
+                contexts.reserve(rows.size());
+                for (const std::int64_t row : rows) contexts.emplace_back(epoch, origin_of(data_, row));
+            }
+            read_rows(data_, rows, to, contexts);
         } else {
             for (std::size_t i = 0; i < rows.size(); ++i) {
                 std::size_t f = 0;
@@ -107,7 +176,8 @@ public:
                     copy_row(row, fields_[f], rows[i], to[f] + i * fields_[f].row_bytes());
                     ++f;
                 };
-                std::apply([&](const auto&... row) { (copy(row), ...); }, data_.get(rows[i]));
+                RowContext context(epoch, origin_of(data_, rows[i]));
+                std::apply([&](const auto&... row) { (copy(row), ...); }, get_row(data_, rows[i], context));
             }
         }
     }

@@ -5,25 +5,16 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
-#include <numeric>
 #include <utility>
 
 #include "lockstep/parallel/data/internal/mersenne_twister.h"
+#include "lockstep/parallel/data/internal/torch_generator.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/warning.h"
 
 namespace lockstep {
 
 namespace {
-
-std::vector<std::int64_t> in_order(const char* what, std::int64_t length) {
-    if (length < 0)
-        throw InvalidArgument(fmt::format("{}: a data set of {} rows; give its size, 0 or more", what, length));
-    std::vector<std::int64_t> rows(static_cast<std::size_t>(length));
-    std::iota(rows.begin(), rows.end(), 0);
-    return rows;
-}
 
 /// Python's random.Random(seed).shuffle(rows): Fisher and Yates from the end, numbers below n by rejection.
 void shuffle_like_python(std::vector<std::int64_t>& rows, std::uint64_t seed) {
@@ -41,14 +32,7 @@ void shuffle_like_python(std::vector<std::int64_t>& rows, std::uint64_t seed) {
 }  // namespace
 
 std::vector<std::int64_t> random_permutation(std::int64_t length, std::uint64_t seed) {
-    constexpr std::int64_t most = std::numeric_limits<std::uint32_t>::max() / 20;
-    if (length >= most)
-        throw InvalidArgument(
-            fmt::format("random_permutation: {} rows; PyTorch's order is reproduced for fewer than {}", length, most));
-    std::vector<std::int64_t> rows = in_order("random_permutation", length);
-    MersenneTwister random(static_cast<std::uint32_t>(seed));  // torch.Generator takes the lower 32 bits
-    for (std::size_t i = 0; i + 1 < rows.size(); ++i) std::swap(rows[i], rows[i + random() % (rows.size() - i)]);
-    return rows;
+    return TorchGenerator(seed).permutation("random_permutation", length);
 }
 
 DistributedSampler::DistributedSampler(std::int64_t length, int replicas, int rank,
@@ -79,9 +63,7 @@ std::vector<std::int64_t> DistributedSampler::indices() {
                         "epoch",
                         epoch_));
     last_ = epoch_;
-    const std::vector<std::int64_t> order =
-        options_.shuffle ? random_permutation(length_, options_.seed + static_cast<std::uint64_t>(epoch_))
-                         : in_order("DistributedSampler", length_);
+    const std::vector<std::int64_t> order = order_of(epoch_);
     std::vector<std::int64_t> rows;
     rows.reserve(static_cast<std::size_t>(size()));
     for (std::int64_t i = 0; i < size(); ++i)  // beyond the end: from the start again, as often as it takes
@@ -89,8 +71,36 @@ std::vector<std::int64_t> DistributedSampler::indices() {
     return rows;
 }
 
-DataPartitioner::DataPartitioner(std::int64_t length, const std::vector<double>& fractions, std::uint64_t seed) {
-    std::vector<std::int64_t> rows = in_order("DataPartitioner", length);
+std::vector<std::int64_t> DistributedSampler::order_of(std::int64_t epoch) const {
+    return options_.shuffle ? random_permutation(length_, options_.seed + static_cast<std::uint64_t>(epoch))
+                            : rows_in_order("DistributedSampler", length_);
+}
+
+std::int64_t DistributedSampler::global_size() const {
+    if (options_.drop_last) return length_ / replicas_ * replicas_;
+    if (options_.pad) return (length_ + replicas_ - 1) / replicas_ * replicas_;
+    return length_;
+}
+
+std::vector<std::int64_t> DistributedSampler::global_indices(std::uint64_t epoch, std::int64_t batch_size) const {
+    if (batch_size < 1 || batch_size % replicas_ != 0)
+        throw InvalidArgument(
+            fmt::format("DistributedSampler: batches of {} rows for {} replicas; give a multiple, {} rows for each",
+                        batch_size, replicas_, std::max<std::int64_t>(batch_size / replicas_, 1)));
+    const std::vector<std::int64_t> order = order_of(static_cast<std::int64_t>(epoch));
+    const std::int64_t end = global_size();
+    std::vector<std::int64_t> rows;
+    rows.reserve(static_cast<std::size_t>(end));
+    for (std::int64_t batch = 0; batch < end; batch += batch_size)
+        for (std::int64_t rank = 0; rank < replicas_; ++rank)
+            for (std::int64_t i = batch + rank; i < std::min(batch + batch_size, end); i += replicas_)
+                rows.push_back(order[static_cast<std::size_t>(i % length_)]);
+    return rows;
+}
+
+DataPartitioner::DataPartitioner(std::int64_t length, const std::vector<double>& fractions, std::uint64_t seed)
+    : length_(length) {
+    std::vector<std::int64_t> rows = rows_in_order("DataPartitioner", length);
     double sum = 0;
     for (const double fraction : fractions) {
         if (!(fraction >= 0 && fraction <= 1))
@@ -120,6 +130,12 @@ const std::vector<std::int64_t>& DataPartitioner::part(std::size_t index) const 
         throw InvalidArgument(
             fmt::format("DataPartitioner: there is no part {}; there are {}, counted from 0", index, parts_.size()));
     return parts_[index];
+}
+
+void DataPartitioner::require_length(std::int64_t length) const {
+    if (length != length_)
+        throw InvalidArgument(
+            fmt::format("DataPartitioner: a data set of {} rows; it was made for {}", length, length_));
 }
 
 }  // namespace lockstep

@@ -1,11 +1,15 @@
 // Which rows of a data set a process reads, as PyTorch and its tutorials choose them: for those who port code.
-// Lockstep's own Loader draws every mode's batches from one global order instead and needs none of these.
+// Lockstep's own Loader draws every mode's batches from one global order and needs none of these; it takes a
+// DistributedSampler all the same.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
+
+#include "lockstep/parallel/data/subset.h"
 
 namespace lockstep {
 
@@ -33,7 +37,16 @@ public:
     /// How many rows `indices` has.
     std::int64_t size() const;
 
+    /// The rows of all replicas in that epoch: cut in batches of `batch_size` rows, and these in one part for each
+    /// replica, every rank has the rows that PyTorch's DataLoader reads there in batches of `batch_size / replicas`. It
+    /// is what a Loader reads, so that a program from PyTorch trains on the same rows of each rank. Without `pad` the
+    /// last batch may put a row on another rank. Throws InvalidArgument for a size that is no multiple of the replicas.
+    std::vector<std::int64_t> global_indices(std::uint64_t epoch, std::int64_t batch_size) const;
+    /// How many rows `global_indices` has.
+    std::int64_t global_size() const;
+
 private:
+    std::vector<std::int64_t> order_of(std::int64_t epoch) const;
     std::int64_t length_;
     int replicas_, rank_;
     DistributedSamplerOptions options_;
@@ -44,6 +57,10 @@ private:
 /// torch.randperm(length, generator=torch.Generator().manual_seed(seed)) on the CPU. Throws InvalidArgument for a
 /// negative length, and from 2^32 / 20 rows on, where PyTorch uses another generator.
 std::vector<std::int64_t> random_permutation(std::int64_t length, std::uint64_t seed);
+
+/// A part of a data set, as the tutorial's class of that name.
+template <class Data>
+using Partition = Subset<Data>;
 
 /// The DataPartitioner of PyTorch's tutorial "Writing Distributed Applications": rows shuffled as Python's
 /// random.Random(seed).shuffle does, then cut in parts of int(fraction * length) rows.
@@ -56,10 +73,19 @@ public:
     std::size_t parts() const { return parts_.size(); }
     /// Rows of a part. Throws InvalidArgument when there is no such part.
     const std::vector<std::int64_t>& part(std::size_t index) const;
+    /// The tutorial's `use`: the part as a data set. Throws InvalidArgument where there is no such part, and for a data
+    /// set of another length.
+    template <class Data>
+    Partition<Data> use(Data data, std::size_t index) const {
+        require_length(data.size());
+        return Partition<Data>(std::move(data), part(index));
+    }
     /// Rows that are in no part.
     std::int64_t lost() const { return lost_; }
 
 private:
+    void require_length(std::int64_t length) const;
+    std::int64_t length_;
     std::vector<std::vector<std::int64_t>> parts_;
     std::int64_t lost_ = 0;
 };

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <numeric>
 #include <random>
 #include <span>
 #include <vector>
@@ -22,7 +23,7 @@ struct Batch {
     ls::Tensor images, labels;
 };
 
-Batch read(const ls::Mnist& data, std::span<const std::int64_t> rows) {
+Batch read(const ls::Partition<ls::Mnist>& data, std::span<const std::int64_t> rows) {
     const auto [image, label] = data.fields();
     ls::Shape shape = image.shape;
     shape.insert(0, static_cast<std::int64_t>(rows.size()));
@@ -48,8 +49,10 @@ void train(ls::ProcessGroup& group, const Training& training) {
     using Net = mnist::Small;
     const ls::Mnist data(training.data, {.train = true, .mean = Net::mean, .stddev = Net::stddev});
     const std::vector<double> fractions(static_cast<std::size_t>(group.size()), 1.0 / group.size());
-    std::vector<std::int64_t> rows =
-        ls::DataPartitioner(data.size(), fractions, training.seed).part(static_cast<std::size_t>(group.rank()));
+    const ls::Partition<ls::Mnist> part =
+        ls::DataPartitioner(data.size(), fractions, training.seed).use(data, static_cast<std::size_t>(group.rank()));
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(part.size()));
+    std::iota(rows.begin(), rows.end(), 0);
     const auto batch_rows = static_cast<std::size_t>(std::max<std::int64_t>(global_batch / group.size(), 1));
 
     ls::manual_seed(training.seed);  // the same weights on all ranks,
@@ -62,7 +65,7 @@ void train(ls::ProcessGroup& group, const Training& training) {
         double loss_sum = 0;
         std::size_t batches = 0;
         for (std::size_t at = 0; at < rows.size(); at += batch_rows, ++batches) {
-            const Batch batch = read(data, std::span(rows).subspan(at, std::min(batch_rows, rows.size() - at)));
+            const Batch batch = read(part, std::span(rows).subspan(at, std::min(batch_rows, rows.size() - at)));
             sgd.zero_grad();
             const ls::Tensor loss = ls::nll_loss(net.forward(batch.images), batch.labels);
             loss_sum += loss.item();

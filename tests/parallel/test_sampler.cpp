@@ -1,13 +1,16 @@
 // Which rows a process reads: the indices of PyTorch 2.15 and Python 3.11, printed by them (more of them by
 // tests/pytorch/check_sampler.py).
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "lockstep/parallel/data/internal/mersenne_twister.h"
+#include "lockstep/parallel/data/row_samplers.h"
 #include "lockstep/parallel/data/sampler.h"
+#include "lockstep/parallel/data/subset.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/warning.h"
 #include "lockstep/tests/catch.h"
@@ -100,6 +103,164 @@ TEST_CASE("an epoch that is read twice warns") {
     CHECK(warnings.texts.size() == 1);
 }
 
+TEST_CASE("what a distributed sampler says of all replicas is what PyTorch's loaders read on the ranks") {
+    // DistributedSampler(range(11), 3, rank), set_epoch(2), in batches of 2 on each rank.
+    const DistributedSampler sampler(11, 3, 1);
+    CHECK(sampler.global_indices(2, 6) == Rows{3, 0, 8, 1, 10, 4, 5, 6, 2, 9, 7, 3});
+    CHECK(sampler.global_size() == 12);
+    for (const DistributedSamplerOptions& options :
+         {DistributedSamplerOptions{}, {.shuffle = false}, {.drop_last = true}, {.pad = false}})
+        for (const std::int64_t length : {3, 29, 404}) {
+            const std::int64_t each = 5;
+            const DistributedSampler global(length, 4, 0, options);
+            std::vector<Rows> of_rank;
+            for (int rank = 0; rank < 4; ++rank) of_rank.push_back(rows_of(length, 4, rank, 6, options));
+            Rows expected;
+            for (std::size_t first = 0; first < of_rank[0].size(); first += each)
+                for (const Rows& rows : of_rank)
+                    for (std::size_t i = first; i < std::min(first + each, rows.size()); ++i)
+                        expected.push_back(rows[i]);
+            CHECK(global.global_indices(6, 4 * each) == expected);
+            CHECK(global.global_size() == std::ssize(expected));
+        }
+    CHECK(
+        contains(message_of<InvalidArgument>([&] { (void)sampler.global_indices(0, 7); }), "give a multiple, 2 rows"));
+    CHECK(DistributedSampler(0, 2, 0).global_indices(0, 4).empty());
+}
+
+TEST_CASE("random samplers give PyTorch's indices") {
+    const auto rows = [](std::int64_t length, const RandomSamplerOptions& options, std::uint64_t epoch) {
+        const RandomSampler sampler(length, options);
+        const Rows found = sampler.indices(epoch);
+        CHECK(std::ssize(found) == sampler.size());
+        CHECK(found == sampler.indices(epoch));
+        return found;
+    };
+    CHECK(rows(8, {.seed = 5}, 0) == Rows{3, 6, 0, 2, 1, 4, 5, 7});
+    CHECK(rows(8, {.seed = 2}, 3) == Rows{3, 6, 0, 2, 1, 4, 5, 7});  // manual_seed(seed + epoch)
+    CHECK(rows(4, {.num_samples = 10, .seed = 5}, 0) == Rows{3, 1, 0, 2, 1, 3, 2, 0, 0, 3});
+    CHECK(rows(8, {.replacement = true, .num_samples = 10, .seed = 5}, 0) == Rows{3, 6, 7, 5, 6, 6, 0, 1, 0, 4});
+    CHECK(rows(std::int64_t{1} << 29, {.replacement = true, .num_samples = 3, .seed = 5}, 0) ==
+          Rows{236996814, 349300413, 488496246});
+    CHECK(SequentialSampler(4).indices(7) == Rows{0, 1, 2, 3});
+    CHECK(SequentialSampler(0).size() == 0);
+    CHECK(contains(message_of<InvalidArgument>([] { RandomSampler(5, {.num_samples = 0}); }),
+                   "num_samples should be a positive integer value, but got num_samples=0"));
+    CHECK(contains(message_of<InvalidArgument>([] { RandomSampler(0); }), "num_samples=0"));
+    CHECK(contains(message_of<InvalidArgument>([] { RandomSampler(0, {.num_samples = 3}); }), "0 rows"));
+    CHECK(contains(message_of<InvalidArgument>([] { RandomSampler(std::int64_t{1} << 40); }), "fewer than"));
+    CHECK(contains(message_of<InvalidArgument>([] { SequentialSampler(-1); }), "-1 rows"));
+}
+
+TEST_CASE("a weighted sampler gives PyTorch's indices with replacement, and the right shares without") {
+    CHECK(WeightedRandomSampler({0.1, 0.9, 0.4, 0.7, 3.0, 0.6}, 10, {.seed = 7}).indices(0) ==
+          Rows{3, 3, 4, 4, 5, 4, 3, 4, 4, 4});
+    CHECK(WeightedRandomSampler({0.25, 0, 0.75}, 10, {.seed = 6}).indices(2) == Rows{2, 2, 0, 0, 2, 2, 2, 0, 2, 2});
+
+    // Two of three rows with weights 1, 2, 5: first and second row by the rule of urns.
+    const std::vector<double> weights{1, 2, 0, 5};
+    const WeightedRandomSampler sampler(weights, 2, {.replacement = false, .seed = 1});
+    std::vector<std::vector<int>> found(4, std::vector<int>(4, 0));
+    const int epochs = 4000;
+    for (std::uint64_t epoch = 0; epoch < epochs; ++epoch) {
+        const Rows rows = sampler.indices(epoch);
+        REQUIRE(rows.size() == 2);
+        ++found[static_cast<std::size_t>(rows[0])][static_cast<std::size_t>(rows[1])];
+    }
+    for (std::size_t first = 0; first < 4; ++first)
+        for (std::size_t second = 0; second < 4; ++second) {
+            const double share = first == second ? 0 : weights[first] / 8 * weights[second] / (8 - weights[first]);
+            CAPTURE(first, second);
+            CHECK(std::abs(found[first][second] / static_cast<double>(epochs) - share) < 0.03);
+            if (share == 0) CHECK(found[first][second] == 0);
+        }
+    const auto refusal = [](const std::vector<double>& wrong, std::int64_t samples, bool replacement = true) {
+        return message_of<InvalidArgument>(
+            [&] { WeightedRandomSampler(wrong, samples, {.replacement = replacement}); });
+    };
+    CHECK(contains(refusal({1, 2}, 0), "but got num_samples=0"));
+    CHECK(contains(refusal({1, -2}, 3), "weight -2 of row 1"));
+    CHECK(contains(refusal({1, std::nan("")}, 3), "weight nan of row 1"));
+    CHECK(contains(refusal({0, 0}, 3), "the 2 weights sum up to 0"));
+    CHECK(contains(refusal({}, 3), "the 0 weights"));
+    CHECK(contains(refusal({1, 0, 2}, 3, false), "3 samples without replacement of 2 rows"));
+}
+
+TEST_CASE("a batch sampler cuts the rows of another one") {
+    const BatchSampler all(SequentialSampler(7), 3, false), whole(Rows{5, 5, 1, 0, 2}, 2, true);
+    CHECK(all.batches(0) == std::vector<Rows>{{0, 1, 2}, {3, 4, 5}, {6}});
+    CHECK(all.size() == 3);
+    CHECK(all.rows() == 7);
+    CHECK(whole.batches(3) == std::vector<Rows>{{5, 5}, {1, 0}});
+    CHECK(whole.size() == 2);
+    CHECK(whole.rows() == 4);
+    CHECK(whole.batch_size() == 2);
+    CHECK(contains(message_of<InvalidArgument>([] { BatchSampler(SequentialSampler(3), 0, false); }),
+                   "batch_size should be a positive integer value, but got batch_size=0"));
+    CHECK_THROWS_AS(BatchSampler(AnySampler(), 2, false), InvalidArgument);
+    CHECK_THROWS_AS(BatchSampler(all, 2, false).size(), InvalidArgument);
+}
+
+TEST_CASE("random_split gives PyTorch's parts") {
+    const TensorDataset data(Tensor::arange(10));
+    const auto parts = random_split(data, {7, 3}, 42);
+    REQUIRE(parts.size() == 2);
+    CHECK(parts[0].indices() == Rows{2, 6, 1, 8, 4, 5, 0});
+    CHECK(parts[1].indices() == Rows{9, 3, 7});
+    CHECK(std::get<0>(parts[1].get(2)).item() == 7);
+    CHECK(&parts[0].data() == &parts[1].data());
+    const auto indices = [](const auto& subsets) {
+        std::vector<Rows> all;
+        for (const auto& subset : subsets) all.push_back(subset.indices());
+        return all;
+    };
+    CHECK(indices(random_split(data, {0.3, 0.3, 0.4}, 0)) == std::vector<Rows>{{4, 1, 7}, {5, 3, 9}, {0, 8, 6, 2}});
+    CHECK(indices(random_split(TensorDataset(Tensor::arange(11)), std::vector<double>(4, 0.25),
+                               (std::uint64_t{1} << 33) + 1)) ==
+          std::vector<Rows>{{0, 10, 2}, {3, 7, 6}, {4, 8, 1}, {9, 5}});
+    const auto tenths = random_split(TensorDataset(Tensor::arange(101)), std::vector<double>(10, 0.1), 1);
+    for (std::size_t i = 0; i < 10; ++i) CHECK(tenths[i].size() == (i == 0 ? 11 : 10));
+    {
+        const Warnings warnings;
+        CHECK(indices(random_split(TensorDataset(Tensor::arange(3)), {0.5, 0.5, 0.0}, 1)) ==
+              std::vector<Rows>{{1, 2}, {0}, {}});
+        REQUIRE(warnings.texts.size() == 1);
+        CHECK(contains(warnings.texts[0], "Length of split at index 2 is 0."));
+    }
+    const auto refusal = [&](const auto& lengths) {
+        return message_of<InvalidArgument>([&] { (void)random_split(data, lengths, 0); });
+    };
+    const std::string sum = "Sum of input lengths does not equal the length of the input dataset";
+    CHECK(contains(refusal(Rows{5, 4}), sum));
+    CHECK(contains(refusal(Rows{5, 6}), sum));
+    CHECK(contains(refusal(Rows{-1, 11}), "length -1 at index 0"));
+    CHECK(contains(refusal(Rows{std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::max()}),
+                   sum));
+    CHECK(contains(refusal(Rows{}), "no lengths"));
+    CHECK(contains(refusal(std::vector<double>{0.5, 0.6}), "sum up to 1.1"));
+    CHECK(contains(refusal(std::vector<double>{0.5, 0.4}), "sum up to 0.9"));
+    CHECK(contains(refusal(std::vector<double>{-0.5, 1.5}), "Fraction at index 0 is not between 0 and 1"));
+}
+
+TEST_CASE("a subset has the rows of its indices and no others") {
+    const Subset data(TensorDataset(Tensor::arange(5), Tensor::arange(5, DType::i64)), {3, 0, 3});
+    CHECK(data.size() == 3);
+    CHECK(std::get<0>(data.get(0)).item() == 3);
+    CHECK(std::get<1>(data.get(1)).item() == 0);
+    std::vector<float> first(2);
+    Rows second(2);
+    std::byte* const to[] = {reinterpret_cast<std::byte*>(first.data()), reinterpret_cast<std::byte*>(second.data())};
+    data.read(Rows{2, 1}, to);
+    CHECK(first == std::vector<float>{3, 0});
+    CHECK(second == Rows{3, 0});
+    CHECK(contains(message_of<InvalidArgument>([&] { (void)data.get(3); }), "index 3"));
+    CHECK(contains(message_of<InvalidArgument>([&] {
+                       Subset(data, {0, 3});
+                   }),
+                   "index 3 at position 1; there are 3 rows"));
+    CHECK_THROWS_AS(Subset(data, {-1}), InvalidArgument);
+}
+
 TEST_CASE("samplers say what is wrong with their arguments") {
     const auto message = [](std::int64_t length, int replicas, int rank,
                             const DistributedSamplerOptions& options = {}) {
@@ -136,4 +297,12 @@ TEST_CASE("a partitioner cuts what Python's random.shuffle gives") {
     CHECK(contains(message_of<InvalidArgument>([] { DataPartitioner(10, {std::numeric_limits<double>::quiet_NaN()}); }),
                    "nan"));
     CHECK(contains(message_of<InvalidArgument>([] { DataPartitioner(-4, {1.0}); }), "-4 rows"));
+
+    const Partition<TensorDataset<1>> part = two.use(TensorDataset(Tensor::arange(10)), 1);
+    CHECK(part.size() == 5);
+    CHECK(std::get<0>(part.get(1)).item() == 9);
+    CHECK(contains(message_of<InvalidArgument>([&] { (void)two.use(TensorDataset(Tensor::arange(9)), 0); }),
+                   "a data set of 9 rows; it was made for 10"));
+    CHECK(contains(message_of<InvalidArgument>([&] { (void)two.use(TensorDataset(Tensor::arange(10)), 2); }),
+                   "no part 2"));
 }

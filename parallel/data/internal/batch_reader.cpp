@@ -29,7 +29,7 @@ BatchReader::~BatchReader() {
 
 void BatchReader::read(Slot& slot) const noexcept {
     try {
-        source_->read(slot.rows, slot.to);
+        source_->read(slot.rows, slot.to, slot.epoch);
     } catch (...) {
         slot.error = std::current_exception();
     }
@@ -52,10 +52,11 @@ void BatchReader::serve() {
     }
 }
 
-void BatchReader::fill(std::size_t slot, std::span<const std::int64_t> rows, std::span<std::byte* const> to) {
+void BatchReader::fill(std::size_t slot, std::span<const std::int64_t> rows, std::span<std::byte* const> to,
+                       EpochKey epoch) {
     {
         const std::scoped_lock lock(mutex_);
-        slots_[slot] = {rows, to, false, nullptr};
+        slots_[slot] = {rows, to, epoch, false, nullptr};
         if (!threads_.empty()) queue_.push_back(slot);
     }
     if (threads_.empty()) {

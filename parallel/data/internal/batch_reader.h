@@ -24,9 +24,9 @@ public:
     BatchReader(const BatchReader&) = delete;
     BatchReader& operator=(const BatchReader&) = delete;
 
-    /// Has `rows` read to `to` (one address a field); both stay until the slot is filled. Without workers it is read
-    /// at once.
-    void fill(std::size_t slot, std::span<const std::int64_t> rows, std::span<std::byte* const> to);
+    /// Has `rows` of that epoch read to `to` (one address a field); both stay until the slot is filled. Without workers
+    /// it is read at once.
+    void fill(std::size_t slot, std::span<const std::int64_t> rows, std::span<std::byte* const> to, EpochKey epoch);
     /// It is filled, without an error.
     bool ready(std::size_t slot);
     /// Waits for the slot; rethrows what reading threw.
@@ -38,6 +38,7 @@ private:
     struct Slot {
         std::span<const std::int64_t> rows;
         std::span<std::byte* const> to;
+        EpochKey epoch;
         bool filled = false;
         std::exception_ptr error;
     };

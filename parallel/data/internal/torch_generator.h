@@ -1,0 +1,34 @@
+// The numbers that PyTorch's CPU generator gives, and what PyTorch makes of them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/parallel/data/internal/mersenne_twister.h"
+
+namespace lockstep {
+
+/// torch.Generator().manual_seed(seed): calls in the same order give PyTorch's numbers.
+class TorchGenerator {
+public:
+    explicit TorchGenerator(std::uint64_t seed) : random_(static_cast<std::uint32_t>(seed)) {}  // the lower 32 bits
+
+    /// A double from torch's uniform distribution over [0, 1).
+    double uniform();
+    /// An element of torch.randint(high): 0 to high - 1.
+    std::int64_t below(std::int64_t high);
+    /// torch.randperm(length). Throws as require_permutable.
+    std::vector<std::int64_t> permutation(const char* who, std::int64_t length);
+    /// Throws InvalidArgument, naming `who`, for a negative length, and from 2^32 / 20 on, where PyTorch goes another
+    /// way.
+    static void require_permutable(const char* who, std::int64_t length);
+
+private:
+    std::uint64_t bits64();
+    MersenneTwister random_;
+};
+
+/// 0 to length - 1. Throws InvalidArgument, naming `who`, for a negative length.
+std::vector<std::int64_t> rows_in_order(const char* who, std::int64_t length);
+
+}  // namespace lockstep

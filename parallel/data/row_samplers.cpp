@@ -1,0 +1,142 @@
+#include "lockstep/parallel/data/row_samplers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/parallel/data/internal/torch_generator.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+namespace {
+
+void require_samples(const char* who, std::int64_t samples) {
+    if (samples < 1)
+        throw InvalidArgument(
+            fmt::format("{}: num_samples should be a positive integer value, but got num_samples={}", who, samples));
+}
+
+/// Efraimidis and Spirakis (2006): the `count` rows whose log(u) / weight are the largest, in that order.
+std::vector<std::int64_t> without_replacement(const std::vector<double>& weights, std::int64_t count,
+                                              TorchGenerator& random) {
+    std::vector<std::pair<double, std::int64_t>> keys;
+    for (std::size_t row = 0; row < weights.size(); ++row) {
+        const double number = 1 - random.uniform();  // in (0, 1]
+        if (weights[row] > 0) keys.emplace_back(-std::log(number) / weights[row], static_cast<std::int64_t>(row));
+    }
+    std::partial_sort(keys.begin(), keys.begin() + count, keys.end());
+    std::vector<std::int64_t> rows;
+    for (std::int64_t i = 0; i < count; ++i) rows.push_back(keys[static_cast<std::size_t>(i)].second);
+    return rows;
+}
+
+}  // namespace
+
+SequentialSampler::SequentialSampler(std::int64_t length) : length_(length) {
+    if (length < 0)
+        throw InvalidArgument(
+            fmt::format("SequentialSampler: a data set of {} rows; give its size, 0 or more", length));
+}
+
+std::vector<std::int64_t> SequentialSampler::indices(std::uint64_t) const {
+    return rows_in_order("SequentialSampler", length_);
+}
+
+RandomSampler::RandomSampler(std::int64_t length, const RandomSamplerOptions& options)
+    : length_(length),
+      samples_(options.num_samples.value_or(length)),
+      replacement_(options.replacement),
+      seed_(options.seed) {
+    require_samples("RandomSampler", samples_);
+    if (length < 1)
+        throw InvalidArgument(fmt::format("RandomSampler: a data set of {} rows; give one with rows", length));
+    if (!replacement_) TorchGenerator::require_permutable("RandomSampler", length);
+}
+
+std::vector<std::int64_t> RandomSampler::indices(std::uint64_t epoch) const {
+    TorchGenerator random(seed_ + epoch);
+    std::vector<std::int64_t> rows;
+    rows.reserve(static_cast<std::size_t>(samples_));
+    while (std::ssize(rows) < samples_) {
+        if (replacement_) {
+            rows.push_back(random.below(length_));
+        } else {
+            const std::vector<std::int64_t> next = random.permutation("RandomSampler", length_);
+            rows.insert(rows.end(), next.begin(), next.begin() + std::min(length_, samples_ - std::ssize(rows)));
+        }
+    }
+    return rows;
+}
+
+WeightedRandomSampler::WeightedRandomSampler(std::vector<double> weights, std::int64_t num_samples,
+                                             const WeightedRandomSamplerOptions& options)
+    : samples_(num_samples), options_(options) {
+    require_samples("WeightedRandomSampler", num_samples);
+    double sum = 0;
+    std::int64_t positive = 0;
+    cumulative_.reserve(weights.size());
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+        if (!(weights[i] >= 0) || !std::isfinite(weights[i]))
+            throw InvalidArgument(fmt::format(
+                "WeightedRandomSampler: weight {} of row {}; give finite ones that are not negative", weights[i], i));
+        if (weights[i] > 0) ++positive;
+        cumulative_.push_back(sum += weights[i]);
+    }
+    if (!(sum > 0) || !std::isfinite(sum))
+        throw InvalidArgument(fmt::format(
+            "WeightedRandomSampler: the {} weights sum up to {}; give some whose sum is positive and finite",
+            weights.size(), sum));
+    if (!options.replacement && num_samples > positive)
+        throw InvalidArgument(fmt::format(
+            "WeightedRandomSampler: {} samples without replacement of {} rows with a positive weight; draw fewer",
+            num_samples, positive));
+    if (!options.replacement) {
+        cumulative_.clear();
+        weights_ = std::move(weights);
+        return;
+    }
+    if (sum > 1.00001 || sum < 0.99999)  // torch.multinomial leaves what is nearly 1 as it is
+        for (double& until : cumulative_) until /= sum;
+    cumulative_.back() = 1;
+}
+
+std::vector<std::int64_t> WeightedRandomSampler::indices(std::uint64_t epoch) const {
+    TorchGenerator random(options_.seed + epoch);
+    if (!options_.replacement) return without_replacement(weights_, samples_, random);
+    std::vector<std::int64_t> rows;
+    rows.reserve(static_cast<std::size_t>(samples_));
+    for (std::int64_t i = 0; i < samples_; ++i)
+        rows.push_back(std::lower_bound(cumulative_.begin(), cumulative_.end(), random.uniform()) -
+                       cumulative_.begin());
+    return rows;
+}
+
+BatchSampler::BatchSampler(AnySampler sampler, std::int64_t batch_size, bool drop_last)
+    : sampler_(std::move(sampler)), batch_size_(batch_size), drop_last_(drop_last) {
+    if (!sampler_ || sampler_.is_batching())
+        throw InvalidArgument("BatchSampler: give it a sampler of rows; it is what makes the batches");
+    if (batch_size < 1)
+        throw InvalidArgument(fmt::format(
+            "BatchSampler: batch_size should be a positive integer value, but got batch_size={}", batch_size));
+}
+
+std::int64_t BatchSampler::size() const {
+    return drop_last_ ? sampler_.rows() / batch_size_ : (sampler_.rows() + batch_size_ - 1) / batch_size_;
+}
+
+std::int64_t BatchSampler::rows() const { return std::min(size() * batch_size_, sampler_.rows()); }
+
+std::vector<std::vector<std::int64_t>> BatchSampler::batches(std::uint64_t epoch) const {
+    const std::vector<std::int64_t> rows = sampler_.indices(epoch, batch_size_);
+    std::vector<std::vector<std::int64_t>> batches;
+    for (auto next = rows.begin(); std::ssize(batches) < size();) {
+        const auto end = next + std::min<std::ptrdiff_t>(batch_size_, rows.end() - next);
+        batches.emplace_back(next, end);
+        next = end;
+    }
+    return batches;
+}
+
+}  // namespace lockstep

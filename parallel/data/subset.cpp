@@ -1,0 +1,71 @@
+#include "lockstep/parallel/data/subset.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "lockstep/parallel/data/internal/torch_generator.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/warning.h"
+
+namespace lockstep::detail {
+
+void require_rows_of(const char* who, std::span<const std::int64_t> indices, std::int64_t size) {
+    for (std::size_t i = 0; i < indices.size(); ++i)
+        if (indices[i] < 0 || indices[i] >= size)
+            throw InvalidArgument(fmt::format("{}: index {} at position {}; there are {} rows, counted from 0", who,
+                                              indices[i], i, size));
+}
+
+std::vector<std::vector<std::int64_t>> split_rows(std::int64_t size, const std::vector<std::int64_t>& lengths,
+                                                  std::uint64_t seed) {
+    if (lengths.empty()) throw InvalidArgument("random_split: no lengths; give one for each part");
+    std::int64_t left = size;
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+        if (lengths[i] < 0)
+            throw InvalidArgument(fmt::format("random_split: length {} at index {}; give 0 or more", lengths[i], i));
+        left = lengths[i] > left ? -1 : left - lengths[i];
+        if (left < 0) break;
+    }
+    if (left != 0)
+        throw InvalidArgument(
+            fmt::format("random_split: Sum of input lengths does not equal the length of the input dataset, which has "
+                        "{} rows; give lengths that do, or fractions that sum up to 1",
+                        size));
+    const std::vector<std::int64_t> order = TorchGenerator(seed).permutation("random_split", size);
+    std::vector<std::vector<std::int64_t>> parts;
+    auto next = order.begin();
+    for (const std::int64_t length : lengths) {
+        parts.emplace_back(next, next + length);
+        next += length;
+    }
+    return parts;
+}
+
+std::vector<std::vector<std::int64_t>> split_rows(std::int64_t size, const std::vector<double>& fractions,
+                                                  std::uint64_t seed) {
+    long double exact = 0;  // Python sums floats with more digits than they have, too
+    for (std::size_t i = 0; i < fractions.size(); ++i) {
+        if (!(fractions[i] >= 0 && fractions[i] <= 1))
+            throw InvalidArgument(
+                fmt::format("random_split: Fraction at index {} is not between 0 and 1: {}", i, fractions[i]));
+        exact += static_cast<long double>(fractions[i]);
+    }
+    const auto sum = static_cast<double>(exact);
+    if (!(sum <= 1 && 1 - sum <= 1e-9))  // math.isclose
+        throw InvalidArgument(fmt::format("random_split: the fractions sum up to {}; let them sum up to 1", sum));
+    std::vector<std::int64_t> lengths;
+    std::int64_t left = size;
+    for (const double fraction : fractions) {
+        lengths.push_back(static_cast<std::int64_t>(std::floor(static_cast<double>(size) * fraction)));
+        left -= lengths.back();
+    }
+    for (std::size_t i = 0; left > 0; ++i, --left) ++lengths[i % lengths.size()];
+    for (std::size_t i = 0; i < lengths.size(); ++i)
+        if (lengths[i] == 0)
+            warn(fmt::format("random_split: Length of split at index {} is 0. This might result in an empty dataset.",
+                             i));
+    return split_rows(size, lengths, seed);
+}
+
+}  // namespace lockstep::detail

@@ -1,0 +1,101 @@
+// Parts of a data set, as data sets.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/parallel/data/dataset.h"
+
+namespace lockstep {
+
+namespace detail {
+
+/// Throws InvalidArgument, naming index and position, unless all are in 0 to size - 1.
+void require_rows_of(const char* who, std::span<const std::int64_t> indices, std::int64_t size);
+/// The rows of each part. `random_split` says what is thrown.
+std::vector<std::vector<std::int64_t>> split_rows(std::int64_t size, const std::vector<std::int64_t>& lengths,
+                                                  std::uint64_t seed);
+std::vector<std::vector<std::int64_t>> split_rows(std::int64_t size, const std::vector<double>& fractions,
+                                                  std::uint64_t seed);
+
+}  // namespace detail
+
+/// torch.utils.data.Subset: row i is row indices[i] of the data set. A row keeps its RowContext, so it is augmented as
+/// it would be without the subset. Copies, and the parts of one random_split, share the data set.
+template <class Data>
+class Subset {
+    static_assert(RowReader<Data> || Dataset<Data>,
+                  "a data set has size() and get(row) that returns a tuple of tensors");
+
+public:
+    /// Throws InvalidArgument for an index that is not a row of the data set.
+    Subset(Data data, std::vector<std::int64_t> indices)
+        : Subset(std::make_shared<const Data>(std::move(data)), std::move(indices)) {}
+    Subset(std::shared_ptr<const Data> data, std::vector<std::int64_t> indices)
+        : data_(std::move(data)), indices_(std::make_shared<const std::vector<std::int64_t>>(std::move(indices))) {
+        detail::require_rows_of("Subset", *indices_, data_->size());
+    }
+
+    std::int64_t size() const { return std::ssize(*indices_); }
+    const Data& data() const { return *data_; }
+    const std::vector<std::int64_t>& indices() const { return *indices_; }
+    std::int64_t origin(std::int64_t row) const { return origin_of(*data_, index(row)); }
+
+    auto get(std::int64_t row) const requires detail::GetsByNumber<Data> { return data_->get(index(row)); }
+    auto get(std::int64_t row, RowContext& context) const requires detail::GetsInContext<Data> {
+        return data_->get(index(row), context);
+    }
+    auto fields() const requires RowReader<Data> { return data_->fields(); }
+    void read(std::span<const std::int64_t> rows, std::span<std::byte* const> to) const
+        requires(RowReader<Data> && !detail::ReadsInContext<Data>) {
+        data_->read(indices_of(rows), to);
+    }
+    void read(std::span<const std::int64_t> rows, std::span<std::byte* const> to,
+              std::span<RowContext> contexts) const requires detail::ReadsInContext<Data> {
+        data_->read(indices_of(rows), to, contexts);
+    }
+
+private:
+    std::int64_t index(std::int64_t row) const {
+        detail::require_rows_of("Subset", {&row, 1}, size());
+        return (*indices_)[static_cast<std::size_t>(row)];
+    }
+    std::vector<std::int64_t> indices_of(std::span<const std::int64_t> rows) const {
+        std::vector<std::int64_t> numbers;
+        numbers.reserve(rows.size());
+        for (const std::int64_t row : rows) numbers.push_back(index(row));
+        return numbers;
+    }
+
+    std::shared_ptr<const Data> data_;
+    std::shared_ptr<const std::vector<std::int64_t>> indices_;
+};
+
+/// torch.utils.data.random_split with `generator=torch.Generator().manual_seed(seed)`: the same rows in the same order.
+/// `lengths` are numbers of rows when they are integers. Otherwise they are fractions, as PyTorch rounds them: each
+/// part gets the floor of its share, and the rows that are left go to the first parts, one each. Throws InvalidArgument
+/// for lengths that do not sum up to the size of the data set, fractions that do not sum up to 1, negative ones, no
+/// part at all, and from 2^32 / 20 rows on; warns of a fraction that gives no rows.
+template <class Data, class Number>
+requires(std::integral<Number> || std::floating_point<Number>) std::vector<Subset<Data>> random_split(
+    Data data, const std::vector<Number>& lengths, std::uint64_t seed) {
+    using Length = std::conditional_t<std::integral<Number>, std::int64_t, double>;
+    const auto shared = std::make_shared<const Data>(std::move(data));
+    std::vector<Subset<Data>> parts;
+    for (auto& rows : detail::split_rows(shared->size(), std::vector<Length>(lengths.begin(), lengths.end()), seed))
+        parts.emplace_back(shared, std::move(rows));
+    return parts;
+}
+template <class Data, class Number>
+std::vector<Subset<Data>> random_split(Data data, std::initializer_list<Number> lengths, std::uint64_t seed) {
+    return random_split(std::move(data), std::vector<Number>(lengths), seed);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,59 @@
+// Augmented rows on several processes: each reads those of its shards, with the numbers that one process would give.
+#include "lockstep/ops/layers.h"
+#include "lockstep/parallel/data/row_samplers.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/loader.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/augmented_data.h"
+#include "lockstep/tests/parallel/ddp_ranks.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+using namespace augmented_data;
+
+namespace {
+
+struct Net {
+    Linear fc{3, 2};
+    LOCKSTEP_MEMBERS(fc)
+    Tensor forward(const Tensor& x) { return fc(x); }
+};
+
+/// Throws where a rank holds something else than its rows of that order.
+template <class LoaderOfRank>
+void check_epoch(LoaderOfRank& loader, int shards, std::uint64_t epoch, const std::vector<std::int64_t>& order) {
+    std::size_t first = 0;
+    for (auto& [x] : loader.epoch(epoch)) {
+        const BatchCut cut = cut_batch(x.rows(), shards);
+        std::vector<std::int64_t> own;
+        for (int shard = x.held().first; shard < x.held().last; ++shard)
+            for (std::int64_t row = 0; row < cut.rows_of(shard); ++row)
+                own.push_back(order.at(first + static_cast<std::size_t>(cut.first_row(shard) + row)));
+        expect(x.gathered().template to_vector<double>() == expected_rows({loader.options().seed, epoch}, own),
+               fmt::format("the batch at row {} of epoch {} is another one", first, epoch));
+        first += static_cast<std::size_t>(x.rows());
+    }
+    expect(first == order.size(), fmt::format("{} rows, {} wanted", first, order.size()));
+}
+
+}  // namespace
+
+TEST_CASE("ranks read augmented rows of one order, with and without a sampler") {
+    for (const int size : {2, 3})
+        CHECK(on_ranks(size, [size](ProcessGroup& group) {
+                  DistributedDataParallelOptions wrapper;
+                  wrapper.shards = 6;
+                  DistributedDataParallel model(Net{}, group, wrapper);
+                  Loader shuffled(model, ByRow{41},
+                                  {.batch_size = 12, .shuffle = true, .seed = 5, .workers = 1 + group.rank()});
+                  for (const std::uint64_t epoch : {0, 3})
+                      check_epoch(shuffled, 6, epoch, shuffled_order(41, 5, epoch));
+                  const WeightedRandomSampler weighted(std::vector<double>(41, 0.5), 30, {.seed = 8});
+                  Loader drawn(model, Written{41}, {.batch_size = 12, .seed = 9, .sampler = weighted});
+                  check_epoch(drawn, 6, 1, weighted.indices(1));
+                  // That of each rank, as a program from PyTorch has it.
+                  const DistributedSampler own(41, size, group.rank());
+                  Loader ported(model, Written{41}, {.batch_size = 12, .sampler = own});
+                  check_epoch(ported, 6, 2, DistributedSampler(41, size, 0).global_indices(2, 12));
+              }) == "");
+}
