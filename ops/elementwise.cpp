@@ -6,6 +6,7 @@
 #include "lockstep/ops/internal/binary_functions.h"
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/elementwise_operations.h"
+#include "lockstep/ops/internal/inspection_operations.h"
 #include "lockstep/ops/internal/prologue.h"
 #include "lockstep/ops/internal/reduce_to.h"
 #include "lockstep/ops/internal/unary_functions.h"
@@ -179,6 +180,13 @@ Tensor gelu(const Tensor& x, GeluForm form) {
     return form == GeluForm::exact ? unary<functor::Gelu>(x) : unary<functor::GeluTanh>(x);
 }
 Tensor silu(const Tensor& x) { return unary<functor::Silu>(x); }
+Tensor logsigmoid(const Tensor& x) { return unary<functor::LogSigmoid>(x); }
 Tensor leaky_relu(const Tensor& x, double negative_slope) { return unary(x, functor::LeakyRelu{negative_slope}); }
+
+Tensor isfinite(const Tensor& given) {
+    const Prologue call("isfinite", {takes::floating("input", given)});
+    const Tensor x = call[0].detach();
+    return apply_one(IsFinite{}, {x}, TensorMeta::contiguous(DType::boolean, x.shape(), call[0].is_batch()));
+}
 
 }  // namespace lockstep

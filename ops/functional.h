@@ -72,7 +72,10 @@ Tensor tanh(const Tensor& x);
 enum class GeluForm : std::uint8_t { exact, tanh };
 Tensor gelu(const Tensor& x, GeluForm form = GeluForm::exact);
 Tensor silu(const Tensor& x);
+Tensor logsigmoid(const Tensor& x);
 Tensor leaky_relu(const Tensor& x, double negative_slope = 0.01);
+/// Whether an element is neither infinite nor NaN, as bool. Not differentiable. Of integers not.
+Tensor isfinite(const Tensor& x);
 
 // ---- reductions and pieces --------------------------------------------------------------------------------------
 
@@ -97,6 +100,16 @@ Tensor mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor argmax(const Tensor& x, std::optional<int> dim = std::nullopt, bool keepdim = false);
 /// Tensors alike in all dimensions but `dim`, one after another along it. Of integers not (gather in functions.h is).
 Tensor cat(const std::vector<Tensor>& tensors, int dim = 0);
+/// x with `value` around it: `pad` holds the number of elements before and after the last dimension, then before and
+/// after the one in front of it, and so on; negative numbers cut off. Of any dtype. torch.nn.functional.pad with mode
+/// "constant", the only one that is there.
+Tensor pad(const Tensor& x, const std::vector<std::int64_t>& pad, double value = 0);
+/// A view of x with its dimensions in the order `dims`. Of any dtype.
+Tensor permute(const Tensor& x, const std::vector<int>& dims);
+/// x (...) i64 in 0..num_classes-1 as (..., num_classes) i64: 1 where the class is, 0 elsewhere. A class out of range
+/// is found by the device alone, and told as that of a loss is (loss.h). Not there: num_classes of -1, for which all
+/// elements had to be read first.
+Tensor one_hot(const Tensor& x, std::int64_t num_classes);
 /// Dimensions start_dim..end_dim as one.
 Tensor flatten(const Tensor& x, int start_dim = 0, int end_dim = -1);
 
@@ -131,6 +144,25 @@ Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bia
 /// Where several are largest, the first one takes the gradient. Not there: dilation, ceil_mode, return_indices, an
 /// image without N.
 Tensor max_pool2d(const Tensor& x, Pair kernel_size, std::optional<Pair> stride = std::nullopt, Pair padding = 0);
+
+/// Height and width as multiples: `2` for both, or `{2, 1.5}`.
+struct ScaleFactor {
+    double h, w;
+    constexpr ScaleFactor(double both) : h(both), w(both) {}  // NOLINT(google-explicit-constructor)
+    constexpr ScaleFactor(double height, double width) : h(height), w(width) {}
+};
+
+enum class InterpolateMode : std::uint8_t { nearest, bilinear };
+
+struct InterpolateOptions {
+    std::optional<Pair> size = std::nullopt;  ///< of the result; this or scale_factor
+    std::optional<ScaleFactor> scale_factor = std::nullopt;
+    InterpolateMode mode = InterpolateMode::nearest;
+    bool align_corners = false;  ///< bilinear: corner elements keep their values, and others lie between them
+};
+/// Images x (N, C, H, W) of another size: `size`, or floor(H * scale_factor), ... torch.nn.functional.interpolate. Not
+/// there: other modes and dimensions, antialias, recompute_scale_factor.
+Tensor interpolate(const Tensor& x, const InterpolateOptions& options);
 
 // ---- normalisation and softmax ----------------------------------------------------------------------------------
 

@@ -171,6 +171,16 @@ struct MaxPool2d : PlainLayer {
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 
+/// torch.nn.Upsample.
+struct Upsample : PlainLayer {
+    explicit Upsample(const InterpolateOptions& how) : options(how) {}
+
+    InterpolateOptions options;
+
+    Tensor forward(const Tensor& x) const { return interpolate(x, options); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
 struct ReLU : PlainLayer {
     Tensor forward(const Tensor& x) const { return relu(x); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
@@ -197,6 +207,11 @@ struct GELU : PlainLayer {
 
 struct SiLU : PlainLayer {
     Tensor forward(const Tensor& x) const { return silu(x); }
+    Tensor operator()(const Tensor& x) const { return forward(x); }
+};
+
+struct LogSigmoid : PlainLayer {
+    Tensor forward(const Tensor& x) const { return logsigmoid(x); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
 };
 

@@ -5,6 +5,7 @@
 #include "lockstep/ops/adam.h"
 #include "lockstep/ops/clip_grad.h"
 #include "lockstep/ops/functional.h"
+#include "lockstep/ops/histogram.h"
 #include "lockstep/ops/layers.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/lr_schedules.h"

@@ -1,12 +1,10 @@
-// Reorder, Fill and Cat: kernels that move elements and compute nothing.
+// Reorder and Fill: kernels that move elements and compute nothing.
 #include <algorithm>
 #include <optional>
-#include <vector>
 
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/layout.h"
 #include "lockstep/ops/cpu/strided_copy.h"
-#include "lockstep/ops/internal/indexing_operations.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/record.h"
 
@@ -126,41 +124,11 @@ std::unique_ptr<Kernel> make_fill(const Fill& operation, KernelRequest& request)
     return std::make_unique<FillKernel>(operation.value, request.out[0]);
 }
 
-class CatKernel final : public Kernel {
-public:
-    CatKernel(int dim, const KernelRequest& request) : size_(size_of(request.out[0].dtype)) {
-        const TensorMeta& to = request.out[0];
-        std::int64_t at = 0;
-        for (const TensorMeta& from : request.in) {
-            copies_.emplace_back(from.dtype, from.strides, to.dtype, to.strides, from.shape);
-            offsets_.push_back(static_cast<std::size_t>(at * to.strides[dim]) * size_);
-            at += from.shape[dim];
-        }
-    }
-    void run(const KernelArgs& call) const override {
-        for (std::size_t i = 0; i < copies_.size(); ++i)
-            copies_[i].run(call.in[i], static_cast<char*>(call.out[0]) + offsets_[i], threads);
-    }
-
-private:
-    std::size_t size_;
-    std::vector<StridedCopy> copies_;
-    std::vector<std::size_t> offsets_;  // in bytes
-};
-
-std::unique_ptr<Kernel> make_cat(const Cat& operation, KernelRequest& request) {
-    for (std::size_t i = 0; i < request.in.size(); ++i)
-        if (request.in[i].opaque != nullptr) request.want_contiguous(i);
-    require_contiguous_output(operation, request, 0);
-    return std::make_unique<CatKernel>(operation.dim, request);
-}
-
 }  // namespace
 
 void add_copy_kernels(KernelTable& table) {
     table.add<Reorder, make_reorder>();
     table.add<Fill, make_fill>();
-    table.add<Cat, make_cat>();
 }
 
 }  // namespace lockstep::cpu

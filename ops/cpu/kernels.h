@@ -11,14 +11,17 @@ namespace lockstep::cpu {
 
 /// One per source file; kernels.cpp calls them all.
 void add_copy_kernels(KernelTable& table);
+void add_piece_kernels(KernelTable& table);
 void add_elementwise_kernels(KernelTable& table);
 void add_reduction_kernels(KernelTable& table);
 void add_linear_kernels(KernelTable& table);
 void add_convolution_kernels(KernelTable& table);
 void add_pooling_kernels(KernelTable& table);
+void add_interpolate_kernels(KernelTable& table);
 void add_batch_norm_kernels(KernelTable& table);
 void add_layer_norm_kernels(KernelTable& table);
 void add_loss_kernels(KernelTable& table);
+void add_inspection_kernels(KernelTable& table);
 void add_update_kernels(KernelTable& table);
 void add_gradient_kernels(KernelTable& table);
 void add_step_kernels(KernelTable& table);

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "lockstep/ops/internal/binary_functions.h"
+#include "lockstep/ops/internal/interpolate_operations.h"
 #include "lockstep/ops/internal/pooling_operations.h"
 #include "lockstep/ops/internal/type_list.h"
 #include "lockstep/ops/internal/unary_functions.h"
@@ -26,6 +27,16 @@ struct PoolPlanes {
     std::ptrdiff_t h, w, out_h, out_w;
     PoolGeometry window;
     std::ptrdiff_t pixel;
+};
+
+/// Interpolation of V channels that lie beside each other: (h, w, V) -> (out_h, out_w, V), as PoolPlanes has them.
+template <class T>
+struct InterpolatePlanes {
+    std::ptrdiff_t h, w, out_h, out_w;
+    std::ptrdiff_t pixel;
+    const element::Taps<T>* rows;     ///< (out_h)
+    const element::Taps<T>* columns;  ///< (out_w)
+    bool nearest;                     ///< the first of a tap's two is all
 };
 
 template <class T>
@@ -64,6 +75,11 @@ struct Loops {
     /// [V](geometry, dy, where, y or null, dx): one plane, written whole. Given y, windows where y <= 0 have no
     /// gradient.
     std::array<Function<const PoolPlanes&, const T*, const std::uint8_t*, const T*, T*>, 3> pool_backward;
+
+    /// [V](geometry, x, y): one plane
+    std::array<Function<const InterpolatePlanes<T>&, const T*, T*>, 3> interpolate;
+    /// [V](geometry, dy, dx): one plane, written whole
+    std::array<Function<const InterpolatePlanes<T>&, const T*, T*>, 3> interpolate_backward;
 
     /// y (rows, out) = x (rows, in) * weight (out, in)^T + bias, which may be null, for outputs [begin, end). Made for
     /// few rows: the weights are read once, and not rearranged.

@@ -3,6 +3,7 @@
 // is not always inlined: the linker might keep the copy that old processors cannot run.
 #pragma once
 
+#include "lockstep/ops/cpu/loops_interpolate.h"
 #include "lockstep/ops/cpu/loops_linear.h"
 #include "lockstep/ops/cpu/loops_pooling.h"
 #include "lockstep/ops/internal/arithmetic.h"
@@ -259,6 +260,8 @@ constexpr Loops<T> make_loops() {
     table.lane_backward_data = lane_backward_data<T>;
     table.pool = {pool<T, 1>, pool<T, 8>, pool<T, 16>};
     table.pool_backward = {pool_backward<T, 1>, pool_backward<T, 8>, pool_backward<T, 16>};
+    table.interpolate = {interpolate<T, 1>, interpolate<T, 8>, interpolate<T, 16>};
+    table.interpolate_backward = {interpolate_backward<T, 1>, interpolate_backward<T, 8>, interpolate_backward<T, 16>};
     table.linear = linear<T>;
     table.dropout_mask = dropout_mask<T>;
     table.update = update_loops<T>(list_of<UpdateRules>);

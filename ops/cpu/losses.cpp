@@ -7,6 +7,7 @@
 #include "lockstep/ops/cpu/layout.h"
 #include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/cpu/parallel.h"
+#include "lockstep/ops/cpu/report.h"
 #include "lockstep/ops/internal/loss_operations.h"
 #include "lockstep/runtime/record.h"
 
@@ -90,13 +91,6 @@ std::unique_ptr<Kernel> make_softmax_backward(const SoftmaxBackward<logarithm>& 
 
 // ---- negative log likelihood ------------------------------------------------------------------------------------
 
-/// The first report stays.
-void report(const KernelArgs& call, StatusCode code, std::int64_t row, std::int64_t value) {
-    StatusWord& status = *call.status;
-    if (status.code != 0) return;
-    status = {static_cast<std::int32_t>(code), call.shard, static_cast<std::int64_t>(call.step->step), row, value};
-}
-
 template <class Op>
 void require_targets(const Op&, const TensorMeta& target) {
     if (target.dtype != DType::i64)
@@ -104,31 +98,70 @@ void require_targets(const Op&, const TensorMeta& target) {
                               "; convert them with .to(dtype)");
 }
 
+/// Log-probabilities (n, classes, inner) of n * inner positions.
+struct Positions {
+    std::int64_t n, classes, inner = 1;
+
+    explicit Positions(const Shape& shape) : n(shape[0]), classes(shape[1]) {
+        for (int i = 2; i < shape.dims(); ++i) inner *= shape[i];
+    }
+    std::int64_t count() const { return n * inner; }
+};
+
+/// What a chunk of positions comes to.
+struct NllPart {
+    double numerator = 0, weight = 0;
+    std::int64_t bad = -1;  ///< its first position whose target is no class
+};
+
 std::unique_ptr<Kernel> make_nll_forward(const NllForward& operation, KernelRequest& request) {
     require_targets(operation, request.in[1]);
     request.want_all_contiguous();
-    const std::int64_t rows = request.in[0].shape[0], classes = request.in[0].shape[1];
+    const Positions positions(request.in[0].shape);
     const bool weighted = request.has_in(2);
+    const std::size_t scratch = static_cast<std::size_t>(chunk_count(positions.count())) * sizeof(NllPart);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([=, ignore = operation.ignore_index](const KernelArgs& call) {
-            const T *logp = call.input<T>(0), *weights = call.input<T>(2);
-            const auto* target = call.input<std::int64_t>(1);
-            double numerator = 0, weight = 0;
-            for (std::int64_t row = 0; row < rows; ++row) {
-                const std::int64_t t = target[row];
-                if (t == ignore) continue;
-                if (t < 0 || t >= classes) {
-                    report(call, StatusCode::target_out_of_range, call.first_row + row, t);
-                    continue;
+        return make_kernel(
+            [=, ignore = operation.ignore_index, threads = request.threads](const KernelArgs& call) {
+                const T *logp = call.input<T>(0), *weights = call.input<T>(2);
+                const auto* target = call.input<std::int64_t>(1);
+                const std::int64_t classes = positions.classes, inner = positions.inner;
+                const auto add = [=](std::int64_t begin, std::int64_t end) {
+                    NllPart part;
+                    for (std::int64_t at = begin; at < end; ++at) {
+                        const std::int64_t t = target[at];
+                        if (t == ignore) continue;
+                        if (t < 0 || t >= classes) {
+                            if (part.bad < 0) part.bad = at;
+                            continue;
+                        }
+                        const double w = weighted ? static_cast<double>(weights[t]) : 1.0;
+                        const std::int64_t row = inner == 1 ? at : at / inner, in_row = at - row * inner;
+                        if (logp) part.numerator -= w * static_cast<double>(logp[(row * classes + t) * inner + in_row]);
+                        part.weight += w;
+                    }
+                    return part;
+                };
+                auto* const parts = static_cast<NllPart*>(call.scratch);
+                for_parts(worthwhile_threads(threads, positions.count()), positions.count(), chunk_elements,
+                          [&](std::int64_t begin, std::int64_t end) {
+                              for (std::int64_t at = begin; at < end; at += chunk_elements)
+                                  parts[at / chunk_elements] =
+                                      add(at, std::min<std::int64_t>(end, at + chunk_elements));
+                          });
+                NllPart all;
+                for (std::int64_t i = 0; i < chunk_count(positions.count()); ++i) {
+                    all.numerator += parts[i].numerator;
+                    all.weight += parts[i].weight;
+                    if (parts[i].bad >= 0)
+                        report(call, StatusCode::target_out_of_range, call.first_row + parts[i].bad / inner,
+                               target[parts[i].bad]);
                 }
-                const double w = weighted ? static_cast<double>(weights[t]) : 1.0;
-                if (logp) numerator -= w * static_cast<double>(logp[row * classes + t]);
-                weight += w;
-            }
-            *call.output<T>(0) = static_cast<T>(numerator);
-            *call.output<T>(1) = static_cast<T>(weight);
-        });
+                *call.output<T>(0) = static_cast<T>(all.numerator);
+                *call.output<T>(1) = static_cast<T>(all.weight);
+            },
+            scratch);
     });
 }
 
@@ -136,20 +169,35 @@ std::unique_ptr<Kernel> make_nll_backward(const NllBackward& operation, KernelRe
     require_targets(operation, request.in[1]);
     request.want_all_contiguous();
     require_contiguous_output(operation, request, 0);
-    const std::int64_t rows = request.out[0].shape[0], classes = request.out[0].shape[1];
+    const Positions positions(request.out[0].shape);
     const bool weighted = request.has_in(2);
     return for_floating(operation, request.in[0].dtype, [&](auto zero) {
         using T = decltype(zero);
-        return make_kernel([=, ignore = operation.ignore_index](const KernelArgs& call) {
+        return make_kernel([=, ignore = operation.ignore_index, threads = request.threads](const KernelArgs& call) {
             const T gradient = *call.input<T>(0), *weights = call.input<T>(2);
             const auto* target = call.input<std::int64_t>(1);
             T* dlogp = call.output<T>(0);
-            std::fill_n(dlogp, rows * classes, T(0));
-            for (std::int64_t row = 0; row < rows; ++row) {
-                const std::int64_t t = target[row];
-                if (t == ignore || t < 0 || t >= classes) continue;
-                dlogp[row * classes + t] = weighted ? -gradient * weights[t] : -gradient;
+            const std::int64_t n = positions.n, classes = positions.classes, inner = positions.inner;
+            if (inner == 1) {
+                std::fill_n(dlogp, n * classes, T(0));
+                for (std::int64_t row = 0; row < n; ++row) {
+                    const std::int64_t t = target[row];
+                    if (t == ignore || t < 0 || t >= classes) continue;
+                    dlogp[row * classes + t] = weighted ? -gradient * weights[t] : -gradient;
+                }
+                return;
             }
+            // One map of one class after another, written once.
+            for_parts(worthwhile_threads(threads, positions.count() * classes), n * classes, 1,
+                      [&](std::int64_t begin, std::int64_t end) {
+                          for (std::int64_t map = begin; map < end; ++map) {
+                              const std::int64_t c = map % classes;
+                              const std::int64_t* const t = target + map / classes * inner;
+                              const T value = c == ignore ? T(0) : weighted ? -gradient * weights[c] : -gradient;
+                              T* const d = dlogp + map * inner;
+                              for (std::int64_t i = 0; i < inner; ++i) d[i] = t[i] == c ? value : T(0);
+                          }
+                      });
         });
     });
 }

@@ -1,63 +1,20 @@
 // Max pooling, on plain, blocked and channels-last activations.
-#include <algorithm>
-#include <vector>
-
+#include "lockstep/ops/cpu/channel_runs.h"
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/layout.h"
 #include "lockstep/ops/cpu/loops.h"
-#include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/ops/internal/pooling_operations.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep::cpu {
 namespace {
 
-/// How a tensor is given to the loops: planes of positions, and runs of channels that lie beside each other in them.
-struct PoolRuns {
-    struct Run {
-        std::int64_t first;  ///< channel of the plane
-        std::size_t width;   ///< index into the tables of loops
-    };
-    std::int64_t planes, pixel;
-    std::vector<Run> runs;
-
-    explicit PoolRuns(const TensorMeta& meta) {
-        if (const auto blocked = planes_of(meta)) {
-            planes = blocked->count();
-            pixel = blocked->width;
-            runs = {{0, blocked->width_index()}};
-            return;
-        }
-        planes = meta.shape[0];
-        pixel = meta.shape[1];
-        const std::int64_t width = pixel >= 16 ? 16 : pixel >= 8 ? 8 : 1;
-        // The last run may begin within the one before it: their common channels come out the same twice.
-        for (std::int64_t first = 0; first < pixel; first += width)
-            runs.push_back({std::min(first, pixel - width), width == 16 ? 2U : width == 8 ? 1U : 0U});
-    }
-
-    /// work(plane, run) for all of them, planes in parallel.
-    template <class Work>
-    void for_all(int threads, std::int64_t positions, const Work& work) const {
-        for_parts(worthwhile_threads(threads, planes * positions * pixel), planes, 1,
-                  [&](std::int64_t begin, std::int64_t end) {
-                      for (std::int64_t plane = begin; plane < end; ++plane)
-                          for (const Run& run : runs) work(plane, run);
-                  });
-    }
-};
-
-PoolRuns want_pool_runs(KernelRequest& request, std::size_t input) {
-    if (!is_channels_last(request.in[input])) want_planes(request, input);
-    return PoolRuns(request.in[input]);
-}
-
-PoolPlanes pool_planes(const Shape& x, const Shape& y, const PoolGeometry& window, const PoolRuns& runs) {
+PoolPlanes pool_planes(const Shape& x, const Shape& y, const PoolGeometry& window, const ChannelRuns& runs) {
     return {x[2], x[3], y[2], y[3], window, runs.pixel};
 }
 
 std::unique_ptr<Kernel> make_max_pool_forward(const MaxPool2dForward& operation, KernelRequest& request) {
-    const PoolRuns runs = want_pool_runs(request, 0);
+    const ChannelRuns runs = want_channel_runs(request, 0);
     arrange_like(request.out[0], request.in[0]);
     arrange_like(request.out[1], request.in[0]);
     const PoolPlanes geometry = pool_planes(request.in[0].shape, request.out[0].shape, operation.geometry, runs);
@@ -65,7 +22,7 @@ std::unique_ptr<Kernel> make_max_pool_forward(const MaxPool2dForward& operation,
         using T = decltype(zero);
         return make_kernel([runs, geometry, threads = request.threads](const KernelArgs& call) {
             const std::int64_t in = geometry.h * geometry.w, out = geometry.out_h * geometry.out_w;
-            runs.for_all(threads, in, [&](std::int64_t plane, const PoolRuns::Run& run) {
+            runs.for_all(threads, in, [&](std::int64_t plane, const ChannelRuns::Run& run) {
                 const std::int64_t to = plane * out * runs.pixel + run.first;
                 loops<T>().pool[run.width](geometry, call.input<T>(0) + plane * in * runs.pixel + run.first,
                                            call.output<T>(0) + to, call.output<std::uint8_t>(1) + to);
@@ -76,7 +33,7 @@ std::unique_ptr<Kernel> make_max_pool_forward(const MaxPool2dForward& operation,
 
 std::unique_ptr<Kernel> make_max_pool_backward(const MaxPool2dBackward& operation, KernelRequest& request) {
     const bool masked = operation.activation == Activation::relu;
-    const PoolRuns runs = want_pool_runs(request, 1);
+    const ChannelRuns runs = want_channel_runs(request, 1);
     arrange_like(request.in[0], request.in[1]);
     if (masked) arrange_like(request.in[2], request.in[1]);
     arrange_like(request.out[0], request.in[1]);
@@ -86,7 +43,7 @@ std::unique_ptr<Kernel> make_max_pool_backward(const MaxPool2dBackward& operatio
         return make_kernel([runs, geometry, masked, threads = request.threads](const KernelArgs& call) {
             const std::int64_t in = geometry.h * geometry.w, out = geometry.out_h * geometry.out_w;
             const T* const y = masked ? call.input<T>(2) : nullptr;
-            runs.for_all(threads, in, [&](std::int64_t plane, const PoolRuns::Run& run) {
+            runs.for_all(threads, in, [&](std::int64_t plane, const ChannelRuns::Run& run) {
                 const std::int64_t from = plane * out * runs.pixel + run.first;
                 loops<T>().pool_backward[run.width](geometry, call.input<T>(0) + from,
                                                     call.input<std::uint8_t>(1) + from, masked ? y + from : nullptr,

@@ -8,11 +8,14 @@ namespace lockstep {
 void register_cuda_kernels(KernelTable& table) {
     cuda::add_elementwise_kernels(table);
     cuda::add_copy_kernels(table);
+    cuda::add_piece_kernels(table);
     cuda::add_reduction_kernels(table);
     cuda::add_loss_kernels(table);
+    cuda::add_inspection_kernels(table);
     cuda::add_batch_norm_kernels(table);
     cuda::add_layer_norm_kernels(table);
     cuda::add_pooling_kernels(table);
+    cuda::add_interpolate_kernels(table);
     cuda::add_update_kernels(table);
     cuda::add_optimizer_kernels(table);
     cuda::add_gradient_kernels(table);

@@ -10,11 +10,14 @@ using KernelPtr = std::unique_ptr<Kernel>;
 /// One per source file; kernels.cpp calls them all.
 void add_elementwise_kernels(KernelTable& table);
 void add_copy_kernels(KernelTable& table);
+void add_piece_kernels(KernelTable& table);
 void add_reduction_kernels(KernelTable& table);
 void add_loss_kernels(KernelTable& table);
+void add_inspection_kernels(KernelTable& table);
 void add_batch_norm_kernels(KernelTable& table);
 void add_layer_norm_kernels(KernelTable& table);
 void add_pooling_kernels(KernelTable& table);
+void add_interpolate_kernels(KernelTable& table);
 void add_update_kernels(KernelTable& table);
 void add_optimizer_kernels(KernelTable& table);
 void add_gradient_kernels(KernelTable& table);

@@ -1,35 +1,26 @@
-// Negative log-likelihood, and what forward reports in the status word.
+// Negative log-likelihood, and whether a loss is finite.
+#include "lockstep/ops/cuda/index.h"
 #include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/reduce.h"
+#include "lockstep/ops/cuda/report.h"
 #include "lockstep/ops/internal/loss_operations.h"
 
 namespace lockstep::cuda {
 
 namespace {
 
-/// Writes the first report; called by one thread of a kernel.
-LOCKSTEP_ELEMENT void report(StatusWord* status, StatusCode code, int shard, const StepState* step, std::int64_t row,
-                             std::int64_t value) {
-    if (status == nullptr || status->code != 0) return;
-    status->shard = shard;
-    status->step = step != nullptr ? static_cast<std::int64_t>(step->step) : 0;
-    status->row = row;
-    status->value = value;
-    status->code = static_cast<std::int32_t>(code);
-}
-
 struct NllSums {
     double numerator, weight;
-    std::int64_t bad_row;  // first row whose target is no class; -1: none
+    std::int64_t bad_row;  // first position whose target is no class; -1: none
 };
 
 template <class T>
 struct NllRows {
     using Value = NllSums;
     const T* log_probabilities;  // or null: only the weight is wanted
-    std::int64_t row_stride, class_stride, classes;
+    StridedIndex<2> positions;   // log_probabilities of the first class, target
+    std::int64_t class_stride, classes, inner;
     const std::int64_t* target;
-    std::int64_t target_stride;
     const T* weights;  // or null
     std::int64_t weight_stride;
     std::int64_t ignore_index;
@@ -42,7 +33,8 @@ struct NllRows {
 
     LOCKSTEP_ELEMENT Value zero() const { return {0, 0, -1}; }
     LOCKSTEP_ELEMENT void add(Value& value, std::int64_t, std::int64_t row) const {
-        const std::int64_t t = target[row * target_stride];
+        const auto at = positions(row);
+        const std::int64_t t = target[at.of[1]];
         if (t == ignore_index) return;
         if (t < 0 || t >= classes) {
             if (value.bad_row < 0 || row < value.bad_row) value.bad_row = row;
@@ -50,7 +42,7 @@ struct NllRows {
         }
         const double w = weights != nullptr ? static_cast<double>(weights[t * weight_stride]) : 1.0;
         if (log_probabilities != nullptr)
-            value.numerator -= w * static_cast<double>(log_probabilities[row * row_stride + t * class_stride]);
+            value.numerator -= w * static_cast<double>(log_probabilities[at.of[0] + t * class_stride]);
         value.weight += w;
     }
     LOCKSTEP_ELEMENT void join(Value& value, const Value& other) const {
@@ -62,24 +54,24 @@ struct NllRows {
         *numerator = static_cast<T>(value.numerator);
         *weight = static_cast<T>(value.weight);
         if (value.bad_row >= 0)
-            report(status, StatusCode::target_out_of_range, shard, step, first_row + value.bad_row,
-                   target[value.bad_row * target_stride]);
+            report(status, StatusCode::target_out_of_range, shard, step, first_row + value.bad_row / inner,
+                   target[positions(value.bad_row).of[1]]);
     }
 };
 
 template <class T>
 struct NllBackwardElement {
-    T* d;  // (N, C) row-major
+    StridedIndex<1> targets;  // of the elements of d
+    T* d;                     // (N, C, ...) row-major
     const T* gradient;
     const std::int64_t* target;
-    std::int64_t target_stride;
     const T* weights;
     std::int64_t weight_stride;
-    std::int64_t ignore_index, classes;
+    std::int64_t ignore_index, classes, inner;
 
     LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
-        const std::int64_t t = target[i / classes * target_stride];
-        const bool counts = t == i % classes && t != ignore_index;
+        const std::int64_t t = target[targets(i).of[0]];
+        const bool counts = t == i / inner % classes && t != ignore_index;
         d[i] = !counts ? T(0) : weights != nullptr ? -*gradient * weights[t * weight_stride] : -*gradient;
     }
 };
@@ -99,16 +91,25 @@ struct CheckFiniteElement {
     }
 };
 
+std::int64_t positions_in_row(const Shape& target) {
+    std::int64_t count = 1;
+    for (int d = 1; d < target.dims(); ++d) count *= target[d];
+    return count;
+}
+
 KernelPtr make_nll_forward(const NllForward& op, KernelRequest& request) {
     const TensorMeta& x = request.in[0];
-    const ReducePlan plan = ReducePlan::make(1, x.shape[0], false);
+    const ReducePlan plan = ReducePlan::make(1, request.in[1].numel(), false);
+    Shape of_one_class = x.strides;
+    of_one_class.erase(1);
+    const Shape strides[] = {of_one_class, request.in[1].strides};
     return visit_float(op.name, x.dtype, [&](auto zero) {
         using T = decltype(zero);
         NllRows<T> rows{};
-        rows.row_stride = x.strides[0];
+        rows.positions = make_index(request.in[1].shape, strides, Order::logical);
         rows.class_stride = x.strides[1];
         rows.classes = x.shape[1];
-        rows.target_stride = request.in[1].strides[0];
+        rows.inner = positions_in_row(request.in[1].shape);
         rows.weight_stride = request.has_in(2) ? request.in[2].strides[0] : 0;
         rows.ignore_index = op.ignore_index;
         return make_cuda_kernel(
@@ -132,12 +133,17 @@ KernelPtr make_nll_forward(const NllForward& op, KernelRequest& request) {
 
 KernelPtr make_nll_backward(const NllBackward& op, KernelRequest& request) {
     const TensorMeta& d = request.out[0];
+    Shape of_targets = request.in[1].strides;
+    of_targets.insert(1, 0);
+    const Shape strides[] = {of_targets};
     return visit_float(op.name, d.dtype, [&](auto zero) {
         using T = decltype(zero);
-        const NllBackwardElement<T> element{nullptr,         nullptr,
-                                            nullptr,         request.in[1].strides[0],
-                                            nullptr,         request.has_in(2) ? request.in[2].strides[0] : 0,
-                                            op.ignore_index, d.shape[1]};
+        NllBackwardElement<T> element{};
+        element.targets = make_index(d.shape, strides, Order::logical);
+        element.weight_stride = request.has_in(2) ? request.in[2].strides[0] : 0;
+        element.ignore_index = op.ignore_index;
+        element.classes = d.shape[1];
+        element.inner = positions_in_row(request.in[1].shape);
         return make_cuda_kernel(request, [element, count = d.numel()](const Queue& queue, const KernelArgs& v) {
             NllBackwardElement<T> bound = element;
             bound.d = v.output<T>(0);

@@ -1,29 +1,17 @@
 // Copies between layouts and dtypes.
 #include "lockstep/ops/cuda/movement.h"
 
+#include "lockstep/ops/cuda/copy_element.h"
 #include "lockstep/ops/cuda/index.h"
 #include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/cuda/scalars.h"
-#include "lockstep/ops/internal/indexing_operations.h"
 #include "lockstep/ops/internal/unary_functions.h"
 #include "lockstep/runtime/internal/core_operations.h"
 
 namespace lockstep::cuda {
 
 namespace {
-
-template <class T>
-struct CopyElement {
-    StridedIndex<2> index;  // to, from
-    T* to;
-    const T* from;
-
-    LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
-        const auto at = index(i);
-        to[at.of[0]] = from[at.of[1]];
-    }
-};
 
 /// From any dtype: the switch is the same for all threads, and spares 56 kernels.
 template <class T>
@@ -77,17 +65,6 @@ struct AddBias {
     }
 };
 
-/// Calls visit with an unsigned integer of the dtype's size: a copy does not look inside.
-template <class Visit>
-auto visit_size(DType dtype, Visit visit) {
-    switch (size_of(dtype)) {
-        case 8: return visit(std::uint64_t{});
-        case 4: return visit(std::uint32_t{});
-        case 2: return visit(std::uint16_t{});
-        default: return visit(std::uint8_t{});
-    }
-}
-
 KernelPtr make_reorder(const Reorder& /*op*/, KernelRequest& request) {
     const TensorMeta& to = request.out[0];
     const Shape strides[] = {to.strides, broadcast_strides(request.in[0], to.shape)};
@@ -121,30 +98,6 @@ KernelPtr make_fill(const Fill& op, KernelRequest& request) {
     });
 }
 
-KernelPtr make_cat(const Cat& op, KernelRequest& request) {
-    const TensorMeta& to = request.out[0];
-    return visit_size(to.dtype, [&](auto zero) -> KernelPtr {
-        using T = decltype(zero);
-        struct Piece {
-            StridedIndex<2> index;
-            std::int64_t offset;  // of its first element in the output
-        };
-        std::vector<Piece> pieces;
-        std::int64_t offset = 0;
-        for (const TensorMeta& from : request.in) {
-            const Shape strides[] = {to.strides, from.strides};
-            pieces.push_back({make_index(from.shape, strides, Order::memory), offset});
-            offset += from.shape[op.dim] * to.strides[op.dim];
-        }
-        return make_cuda_kernel(request, [pieces = std::move(pieces)](const Queue& queue, const KernelArgs& v) {
-            for (std::size_t i = 0; i < pieces.size(); ++i)
-                launch(queue, "cat", pieces[i].index.count,
-                       CopyElement<T>{pieces[i].index, v.output<T>(0) + pieces[i].offset,
-                                      v.input<T>(static_cast<int>(i))});
-        });
-    });
-}
-
 }  // namespace
 
 void copy_strided(const Queue& queue, const char* name, const Shape& shape, float* to, const Shape& to_strides,
@@ -162,7 +115,6 @@ void add_bias(const Queue& queue, float* y, const float* bias, Activation activa
 void add_copy_kernels(KernelTable& table) {
     table.add<Reorder, make_reorder>();
     table.add<Fill, make_fill>();
-    table.add<Cat, make_cat>();
 }
 
 }  // namespace lockstep::cuda

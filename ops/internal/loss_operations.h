@@ -20,8 +20,8 @@ struct SoftmaxBackward {
     static constexpr const char* name = logarithm ? "log_softmax_backward" : "softmax_backward";
     int dim;
 };
-/// in: log_probabilities (N, C), target (N) i64, class weights (C) or undefined; out: numerator (scalar)
-/// = sum of -w[t] * logp[t], weight (scalar) = sum of w[t], over rows whose target is not ignore_index. A target
+/// in: log_probabilities (N, C, ...), target (N, ...) i64, class weights (C) or undefined; out: numerator (scalar)
+/// = sum of -w[t] * logp[t], weight (scalar) = sum of w[t], over positions whose target is not ignore_index. A target
 /// outside 0..C-1 that is not ignore_index is reported in the status word (StatusCode::target_out_of_range, with row
 /// and value) and counts 0.
 struct NllForward {
@@ -31,7 +31,7 @@ struct NllForward {
     static constexpr bool depends(std::size_t output, std::size_t input) { return output == 0 || input != 0; }
     std::int64_t ignore_index;
 };
-/// in: gradient of the numerator (scalar), target, class weights or undefined; out: dlogp (N, C)
+/// in: gradient of the numerator (scalar), target, class weights or undefined; out: dlogp (N, C, ...)
 struct NllBackward {
     static constexpr const char* name = "nll_backward";
     std::int64_t ignore_index;

@@ -210,6 +210,23 @@ struct Silu {
     }
 };
 
+/// The logarithm of the sigmoid.
+struct LogSigmoid {
+    static constexpr const char* name = "logsigmoid";
+    static constexpr const char* backward_name = "logsigmoid_backward";
+    static constexpr Saves saves = Saves::input;
+    template <class T>
+    LOCKSTEP_ELEMENT T value(T x) const {
+        return (x > T(0) ? T(0) : x) - std::log1p(std::exp(x < T(0) ? x : -x));
+    }
+    template <class T>
+    LOCKSTEP_ELEMENT T gradient(T dy, T x) const {
+        const T power = std::exp(x < T(0) ? x : -x);
+        const T share = power / (T(1) + power);  // the smaller one of sigmoid(x) and sigmoid(-x)
+        return dy * (x < T(0) ? T(1) - share : share);
+    }
+};
+
 struct LeakyRelu {
     static constexpr const char* name = "leaky_relu";
     static constexpr const char* backward_name = "leaky_relu_backward";
@@ -227,9 +244,9 @@ struct LeakyRelu {
 
 }  // namespace functor
 
-using UnaryFunctions =
-    std::tuple<functor::Relu, functor::Neg, functor::Exp, functor::Log, functor::Sqrt, functor::Square, functor::Sign,
-               functor::Sigmoid, functor::Tanh, functor::Gelu, functor::GeluTanh, functor::Silu, functor::LeakyRelu>;
+using UnaryFunctions = std::tuple<functor::Relu, functor::Neg, functor::Exp, functor::Log, functor::Sqrt,
+                                  functor::Square, functor::Sign, functor::Sigmoid, functor::Tanh, functor::Gelu,
+                                  functor::GeluTanh, functor::Silu, functor::LogSigmoid, functor::LeakyRelu>;
 
 /// in: x (any layout; opaque is kept); out: y
 template <class F>

@@ -30,6 +30,7 @@ Table make_table() {
     add_elementwise(table);
     add_reductions(table);
     add_layers(table);
+    add_images(table);
     add_losses(table);
     add_special_values(table);
     return table;

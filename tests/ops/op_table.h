@@ -63,6 +63,7 @@ using Table = std::vector<std::unique_ptr<Op>>;
 void add_elementwise(Table& table);
 void add_reductions(Table& table);
 void add_layers(Table& table);
+void add_images(Table& table);
 void add_losses(Table& table);
 void add_special_values(Table& table);
 /// All entries.

@@ -185,6 +185,24 @@ void add_reductions(Table& table) {
             return reference::position(s, {at[2], at[1], at[0]});
         }));
     table.push_back(std::make_unique<ViewOp>(
+        "a.permute(0, 2, 3, 1)",
+        [](const Tensor& x) {
+            return permute(x, {0, 2, 3, 1});
+        },
+        Sizes{2, 16, 3, 4}, Sizes{2, 3, 4, 16},
+        [](const Sizes& s, const Sizes& at) {
+            return reference::position(s, {at[0], at[3], at[1], at[2]});
+        }));
+    table.push_back(std::make_unique<ViewOp>(
+        "a.permute(-1, 0, 1)",
+        [](const Tensor& x) {
+            return permute(x, {-1, 0, 1});
+        },
+        Sizes{3, 4, 5}, Sizes{5, 3, 4},
+        [](const Sizes& s, const Sizes& at) {
+            return reference::position(s, {at[1], at[2], at[0]});
+        }));
+    table.push_back(std::make_unique<ViewOp>(
         "a[:, 1:6:2]", [](const Tensor& x) { return x.slice(1, 1, 6, 2); }, Sizes{3, 16, 2, 3}, Sizes{3, 3, 2, 3},
         [](const Sizes& s, const Sizes& at) {
             return reference::position(s, {at[0], 1 + 2 * at[1], at[2], at[3]});

@@ -109,6 +109,10 @@ void add_unary(Table& table) {
             return dy * (1 - y) * y;
         }));
     table.push_back(unary(
+        "F.logsigmoid(a)", logsigmoid, {nan, inf, -inf, 0.0, -0.0, 1.0, -90.0, 90.0},
+        [](double x) { return x < 0 ? x - std::log1p(std::exp(x)) : -std::log1p(std::exp(-x)); },
+        [](double x, double dy) { return dy / (1 + std::exp(x)); }));
+    table.push_back(unary(
         "torch.tanh(a)", tanh, all, [](double x) { return std::tanh(x); },
         [](double x, double dy) { return dy * (1 - std::tanh(x) * std::tanh(x)); }));
     table.push_back(unary(
