@@ -5,6 +5,7 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/internal/checks.h"
 #include "lockstep/ops/internal/loss_operations.h"
+#include "lockstep/ops/internal/meeting_device.h"
 #include "lockstep/ops/internal/prologue.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
@@ -40,35 +41,28 @@ Loss operator*(double factor, Loss loss) {
 
 namespace {
 
-/// Tensors on the host that meet others in a loss go to the device of those, as a wrapper's inputs do.
-class MeetingDevice {
-public:
-    MeetingDevice(const Tensor& a, const Tensor& b) {
-        for (const Tensor* tensor : {&a, &b})
-            if (tensor->defined() && device_.is_host()) device_ = tensor->device();
-    }
-    Tensor bring(const Tensor& tensor) const {
-        const bool comes = tensor.defined() && tensor.device().is_host() && !device_.is_host();
-        return comes ? tensor.to(device_) : tensor;
-    }
-
-private:
-    Device device_ = Device::host();
-};
+void require_classes(const char* name, const Tensor& input) {
+    if (input.dims() < 2)
+        throw InvalidArgument(fmt::format("{}: input {} must be a batch of rows, (N, C), or of maps, (N, C, H, W)",
+                                          name, input.shape().str()));
+}
 
 Loss nll(const char* name, const Tensor& given_input, const Tensor& given_target, const NllOptions& options) {
     const Prologue call(name,
                         {takes::floating("input", given_input), takes::any("target", given_target),
                          takes::optional("weight", MeetingDevice(given_input, given_target).bring(options.weight))});
     const Tensor &input = call[0], &target = call[1], &weight = call[2];
-    checks::dims(name, "input", input, 2, "a batch of rows, (N, C)");
+    require_classes(name, input);
     if (target.dtype() != DType::i64)
         throw InvalidArgument(
             fmt::format("{}: target {} is of dtype {} and must be i64, the number of a class for each row", name,
                         target.shape().str(), name_of(target.dtype())));
-    if (!(target.shape() == Shape{input.size(0)}))
-        throw InvalidArgument(fmt::format("{}: target {} and input {}: the target must be ({},), a class for each row",
-                                          name, target.shape().str(), input.shape().str(), input.size(0)));
+    Shape rows = input.shape();
+    rows.erase(1);
+    if (!(target.shape() == rows))
+        throw InvalidArgument(fmt::format("{}: target {} and input {}: the target must be {}, a class for each {}",
+                                          name, target.shape().str(), input.shape().str(), rows.str(),
+                                          rows.dims() == 1 ? "row" : "position"));
     checks::vector_of(name, "weight", weight, input.size(1), "class");
     if (weight.defined() && weight.requires_grad())
         throw InvalidArgument(fmt::format("{}: class weights are constants; pass weight.detach()", name));
@@ -99,9 +93,41 @@ Loss NllLoss::operator()(const Tensor& input, const Tensor& target) const {
 Loss CrossEntropyLoss::operator()(const Tensor& given, const Tensor& target) const {
     const Prologue call("cross_entropy", {takes::floating("input", given)});
     const Tensor& input = call[0];
-    checks::dims("cross_entropy", "input", input, 2, "a batch of rows, (N, C)");
+    require_classes("cross_entropy", input);
     const MeetingDevice device(input, target);
     return nll("cross_entropy", log_softmax(device.bring(input), 1), device.bring(target), options);
+}
+
+Loss BceWithLogitsLoss::operator()(const Tensor& first, const Tensor& second) const {
+    constexpr const char* name = "binary_cross_entropy_with_logits";
+    const PublicCall bringing(name);
+    const MeetingDevice device(first, second);
+    const Prologue call(name,
+                        {takes::floating("input", device.bring(first)), takes::floating("target", device.bring(second)),
+                         takes::optional("weight", device.bring(options.weight)),
+                         takes::optional("pos_weight", device.bring(options.pos_weight))});
+    const Tensor &x = call[0], &t = call[1];
+    if (!(x.shape() == t.shape()))
+        throw InvalidArgument(fmt::format("{}: target size {} must be the same as input size {}", name, t.shape().str(),
+                                          x.shape().str()));
+    for (const auto& [what, weight] :
+         {std::pair<const char*, const Tensor&>("weight", call[2]), {"pos_weight", call[3]}}) {
+        if (!weight.defined()) continue;
+        const bool of_rows = weight.dims() < x.dims() || (weight.dims() == x.dims() && weight.size(0) == 1);
+        if (!(broadcast_shapes(x.shape(), weight.shape(), name) == x.shape()) || !of_rows)
+            throw InvalidArgument(
+                fmt::format("{}: {} {} and input {}: it must be the same for every row; leave dimension 0 out", name,
+                            what, weight.shape().str(), x.shape().str()));
+        if (weight.requires_grad())
+            throw InvalidArgument(fmt::format("{}: {} is a constant; pass {}.detach()", name, what, what));
+    }
+    const Tensor likelihood = logsigmoid(x);
+    Tensor e = (1 - t) * x - (call[3].defined() ? (1 + (call[3] - 1) * t) * likelihood : likelihood);
+    if (call[2].defined()) e = e * call[2];
+    Loss::Term term{sum(e), {}, 1};
+    if (options.reduction == Reduction::mean)
+        term.denominator = Tensor::full({}, static_cast<double>(x.numel()), x.dtype(), x.device());
+    return Loss(std::move(term));
 }
 
 Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {

@@ -48,9 +48,10 @@ struct NllOptions {
     Reduction reduction = Reduction::mean;
 };
 
-/// Negative log likelihood (torch.nn.NLLLoss). input: (N, C) log-probabilities; target: (N) i64 in 0..C-1. A function
-/// object: `nll_loss(output, target)`, or `NllLoss{{.weight = w}}` as the loss of a step. Not there: (C) and
-/// (N, C, d1, ...), for which rows are reshaped, and reduction "none".
+/// Negative log likelihood (torch.nn.NLLLoss). input: log-probabilities (N, C), or (N, C, H, W) of maps and the like;
+/// target: (N), or (N, H, W), i64 in 0..C-1, where every position counts as a row of its own. A function object:
+/// `nll_loss(output, target)`, or `NllLoss{{.weight = w}}` as the loss of a step. Not there: (C), for which there is
+/// reshape, and reduction "none".
 struct NllLoss {
     NllOptions options;
     Loss operator()(const Tensor& input, const Tensor& target) const;
@@ -64,6 +65,21 @@ struct CrossEntropyLoss {
     Loss operator()(const Tensor& input, const Tensor& target) const;
 };
 inline const CrossEntropyLoss cross_entropy{};
+
+struct BceWithLogitsOptions {
+    Tensor weight = {};      ///< of each element, or undefined; broadcast to the input
+    Tensor pos_weight = {};  ///< of targets that are 1, or undefined; broadcast to the input
+    Reduction reduction = Reduction::mean;
+};
+
+/// Binary cross entropy of logits (torch.nn.BCEWithLogitsLoss): of -(t log(sigmoid(x)) + (1 - t) log(1 - sigmoid(x)))
+/// the mean over elements, or the sum. input and target of one shape and dtype, targets in [0, 1]. Weights are
+/// constants and the same for every row: of a size of 1 in dimension 0, or without it. Not there: reduction "none".
+struct BceWithLogitsLoss {
+    BceWithLogitsOptions options;
+    Loss operator()(const Tensor& input, const Tensor& target) const;
+};
+inline const BceWithLogitsLoss binary_cross_entropy_with_logits{};
 
 /// Squared error (torch.nn.MSELoss): mean over elements, or sum. input and target of one shape (torch broadcasts) and
 /// dtype. Not there: reduction "none", which is square(input - target).

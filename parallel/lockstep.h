@@ -4,6 +4,7 @@
 #include "lockstep/ops/adagrad.h"
 #include "lockstep/ops/adam.h"
 #include "lockstep/ops/clip_grad.h"
+#include "lockstep/ops/dice.h"
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/histogram.h"
 #include "lockstep/ops/layers.h"

@@ -219,20 +219,22 @@ inline Array log_softmax(const Array& x, std::size_t dim) {
     return y;
 }
 
-/// Negative log likelihood of log-probabilities (N, C): numerator and weight. `weights` may be empty.
+/// Negative log likelihood of log-probabilities (N, C, ...): numerator and weight. `weights` may be empty.
 struct Nll {
     double numerator = 0, weight = 0;
 };
 inline Nll nll(const Array& log_probabilities, const Array& target, const Array& weights, double ignore_index) {
     Nll result;
-    const std::ptrdiff_t classes = log_probabilities.shape[1];
-    for (std::ptrdiff_t row = 0; row < target.size(); ++row) {
-        if (target[row] == ignore_index) continue;
-        const auto c = static_cast<std::ptrdiff_t>(target[row]);
+    std::ptrdiff_t position = 0;
+    for_each_index(target.shape, [&](Sizes at) {
+        const double number = target[position++];
+        if (number == ignore_index) return;
+        const auto c = static_cast<std::ptrdiff_t>(number);
         const double w = weights.v.empty() ? 1 : weights[c];
-        result.numerator -= w * log_probabilities[row * classes + c];
+        at.insert(at.begin() + 1, c);
+        result.numerator -= w * log_probabilities[reference::position(log_probabilities.shape, at)];
         result.weight += w;
-    }
+    });
     return result;
 }
 

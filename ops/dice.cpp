@@ -1,0 +1,108 @@
+#include "lockstep/ops/dice.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/internal/checks.h"
+#include "lockstep/ops/internal/indexing_operations.h"
+#include "lockstep/ops/internal/meeting_device.h"
+#include "lockstep/ops/internal/prologue.h"
+#include "lockstep/runtime/autograd.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/record.h"
+
+namespace lockstep {
+
+namespace {
+
+/// Masks and what predicts them, both (N, C, positions ...) and floating.
+struct Masks {
+    Tensor predicted, target;
+};
+
+/// Class numbers as a mask for each class.
+Tensor masks_of_classes(const Tensor& classes, const Tensor& like_input) {
+    Shape shape = like_input.shape();
+    if (shape[1] == 1) return tagged(classes.to(like_input.dtype()).reshape(shape), classes.is_batch());
+    return apply_one(OneHot{1}, {classes}, shaped(like_input, shape, classes.is_batch()));
+}
+
+Masks take_masks(const char* name, const Tensor& given, const Tensor& target, double epsilon) {
+    if (given.dims() != 3 && given.dims() != 4)
+        throw InvalidArgument(fmt::format("{}: input has {} dimensions, {}, but must be (N, C, H, W) or (N, H, W)",
+                                          name, given.dims(), given.shape().str()));
+    if (!(epsilon >= 0)) throw InvalidArgument(fmt::format("{}: epsilon {} must not be negative", name, epsilon));
+    const bool single = given.dims() == 3;
+    const Tensor input = single ? given.unsqueeze(1) : given;
+    if (target.dtype() == DType::i64) {
+        Shape positions = input.shape();
+        positions.erase(1);
+        if (!(target.shape() == positions))
+            throw InvalidArgument(
+                fmt::format("{}: target {} and input {}: the target must be {}, a class for each "
+                            "position, or a mask for each class of the input's shape and dtype",
+                            name, target.shape().str(), given.shape().str(), positions.str()));
+        return {input, masks_of_classes(target, input)};
+    }
+    if (!(target.shape() == given.shape()) || target.dtype() != given.dtype())
+        throw InvalidArgument(fmt::format(
+            "{}: target {} of dtype {} and input {} of dtype {}: the target must be of the input's shape and dtype, or "
+            "classes of dtype i64",
+            name, target.shape().str(), name_of(target.dtype()), given.shape().str(), name_of(given.dtype())));
+    return {input, single ? target.unsqueeze(1) : target};
+}
+
+/// Dice (C), or (N, C) of every image.
+Tensor coefficients(const Masks& masks, DiceOver over, double epsilon) {
+    const Dims dims = over == DiceOver::image ? Dims{2, 3} : Dims{0, 2, 3};
+    Tensor common = sum(masks.predicted * masks.target, dims),
+           both = sum(masks.predicted, dims) + sum(masks.target, dims);
+    if (over == DiceOver::batch) {
+        const std::vector<Tensor> sums = sum_over_shards({common, both});
+        common = sums[0];
+        both = sums[1];
+    }
+    return (common * 2 + epsilon) / (both + epsilon);
+}
+
+/// Mean over the last dimension, which counts classes.
+Tensor over_classes(const Tensor& dice, bool include_background) {
+    const std::int64_t classes = dice.size(-1);
+    const bool all = include_background || classes == 1;
+    const Tensor counted = all ? dice : tagged(dice.slice(-1, 1, classes), dice.is_batch());
+    return mean(counted, -1);
+}
+
+}  // namespace
+
+Loss DiceLoss::operator()(const Tensor& first, const Tensor& second) const {
+    constexpr const char* name = "dice_loss";
+    const PublicCall bringing(name);
+    const MeetingDevice device(first, second);
+    const Prologue call(name,
+                        {takes::floating("input", device.bring(first)), takes::any("target", device.bring(second))});
+    const Masks masks = take_masks(name, call[0], call[1], options.epsilon);
+    const Tensor loss =
+        1 - over_classes(coefficients(masks, options.over, options.epsilon), options.include_background);
+    // Rows weigh the shards, and the microbatches; a dice of the whole batch is the same on all shards.
+    const auto rows = static_cast<double>(call[0].size(0));
+    const Tensor numerator = options.over == DiceOver::image ? sum(loss) : loss * rows;
+    return Loss({numerator, Tensor::full({}, rows, numerator.dtype(), numerator.device()), 1});
+}
+
+Tensor dice_score(const Tensor& logits, const Tensor& given_target, double epsilon) {
+    constexpr const char* name = "dice_score";
+    const NoGrad no_grad;
+    const PublicCall bringing(name);
+    const MeetingDevice device(logits, given_target);
+    const Prologue call(
+        name, {takes::floating("input", device.bring(logits)), takes::any("target", device.bring(given_target))});
+    Masks masks = take_masks(name, call[0], call[1], epsilon);
+    masks.predicted = masks.predicted.size(1) > 1 ? masks_of_classes(argmax(masks.predicted, 1), masks.predicted)
+                                                  : relu(sign(sigmoid(masks.predicted) - 0.5));
+    return over_classes(coefficients(masks, DiceOver::image, epsilon), false);
+}
+
+}  // namespace lockstep
