@@ -96,8 +96,6 @@ StepLoss Engine::step(Optimizer& optimizer, const ModelCall& call, const std::ve
     if (optimizer.store() != store())
         throw InvalidArgument(
             "step: the optimizer belongs to another model; make it from this wrapper: SGD(model, ...)");
-    if (job() && options.accumulation_steps != 1)
-        throw InvalidArgument("step: several processes take a batch at once; give accumulation_steps 1");
     if (impl_->run.in_join())
         throw InvalidArgument(
             "step: inside join ranks have batches of their own; use forward, backward() and the optimizer's step()");

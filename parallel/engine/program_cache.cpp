@@ -101,26 +101,27 @@ std::unique_ptr<ScheduledProgram> ProgramCache::schedule(const std::shared_ptr<c
                                               recipe_of(batch->pass));
 }
 
-std::unique_ptr<Microbatches> ProgramCache::schedule(const Batches& parts, const ReductionSpec& spec) {
+std::unique_ptr<Microbatches> ProgramCache::schedule(const Batches& parts, const ReductionSpec& spec,
+                                                     const UsedParameters* used) {
     const auto strategy_of = [&](const BatchProgram& batch, const Microbatch& part) {
         if (!has_backward(batch.pass)) return parts_.strategy->forward();  // denominators
         ReductionSpec own = spec;
         own.after = part.first ? AfterSum::keep : part.last ? AfterSum::add_and_update : AfterSum::add;
-        return parts_.strategy->training(batch, own, nullptr);
+        return parts_.strategy->training(batch, own, used);
     };
     return std::make_unique<Microbatches>(parts_.topology, parts_.memory, constants_, parts, strategy_of,
                                           stops_at_nan_);
 }
 
 ProgramCache::Entry ProgramCache::make(const ProgramRequest& request, std::span<const BatchCut> cuts,
-                                       const ReductionSpec& spec) {
+                                       const ReductionSpec& spec, const UsedParameters* used) {
     Batches parts;
     for (const BatchCut& cut : cuts) parts.push_back(batch_program(request, cut));
     Entry fresh = with_constants(parts, spec.optimizer);
     if (request.microbatch)
-        fresh.microbatches = schedule(parts, spec);
+        fresh.microbatches = schedule(parts, spec, used);
     else
-        fresh.program = schedule(parts[0], spec, nullptr);
+        fresh.program = schedule(parts[0], spec, used);
     return fresh;
 }
 
@@ -144,11 +145,12 @@ void ProgramCache::add_to_key(const ReductionSpec& spec) {
 }
 
 ProgramCache::Entry& ProgramCache::kept(const ProgramRequest& request, std::span<const BatchCut> cuts,
-                                        const ReductionSpec& spec) {
+                                        const ReductionSpec& spec, const UsedParameters* used) {
     begin_key(request, cuts[0]);
+    if (used) key_.add(used->bytes());
     add_to_key(spec);
     Entry* entry = entries_.find(key_.bytes());
-    if (!entry) return entries_.add(key_.bytes(), make(request, cuts, spec));
+    if (!entry) return entries_.add(key_.bytes(), make(request, cuts, spec, used));
     if (checks_traces() && entry->program) require_unchanged(request, entry->program->batch());
     if (checks_traces() && entry->microbatches)
         for (const auto& part : entry->microbatches->parts()) require_unchanged(request, *part);

@@ -29,12 +29,13 @@ public:
     /// The program for a batch of `cut` rows; traced, matched and scheduled when it is new. Valid until the next call,
     /// or as long as one of its instances is in use. Whatever the model throws comes through before anything is kept.
     ScheduledProgram& get(const ProgramRequest& request, const BatchCut& cut, const ReductionSpec& spec) {
-        return *kept(request, {&cut, 1}, spec).program;
+        return *kept(request, {&cut, 1}, spec, nullptr).program;
     }
     /// Likewise the programs of a step whose batch is cut in the microbatches `cuts`; `request` must be for
-    /// microbatches. Valid until the next call.
-    Microbatches& get(const ProgramRequest& request, std::span<const BatchCut> cuts, const ReductionSpec& spec) {
-        return *kept(request, cuts, spec).microbatches;
+    /// microbatches. `used`: as in `scheduled`. Valid until the next call.
+    Microbatches& get(const ProgramRequest& request, std::span<const BatchCut> cuts, const ReductionSpec& spec,
+                      const UsedParameters* used) {
+        return *kept(request, cuts, spec, used).microbatches;
     }
     /// For programs that ranks schedule together: traced and matched when it is new. Valid until the next call.
     const TracedBatch& traced(const ProgramRequest& request, const BatchCut& cut);
@@ -53,11 +54,13 @@ private:
     };
     using Batches = std::vector<std::shared_ptr<const BatchProgram>>;
 
-    Entry& kept(const ProgramRequest& request, std::span<const BatchCut> cuts, const ReductionSpec& spec);
-    Entry make(const ProgramRequest& request, std::span<const BatchCut> cuts, const ReductionSpec& spec);
+    Entry& kept(const ProgramRequest& request, std::span<const BatchCut> cuts, const ReductionSpec& spec,
+                const UsedParameters* used);
+    Entry make(const ProgramRequest& request, std::span<const BatchCut> cuts, const ReductionSpec& spec,
+               const UsedParameters* used);
     std::unique_ptr<ScheduledProgram> schedule(const std::shared_ptr<const BatchProgram>& batch,
                                                const ReductionSpec& spec, const UsedParameters* used);
-    std::unique_ptr<Microbatches> schedule(const Batches& parts, const ReductionSpec& spec);
+    std::unique_ptr<Microbatches> schedule(const Batches& parts, const ReductionSpec& spec, const UsedParameters* used);
     std::shared_ptr<const BatchProgram> batch_program(const ProgramRequest& request, const BatchCut& cut);
     /// An entry without a program, with the constants that `parts` read.
     Entry with_constants(const Batches& parts, const Optimizer* optimizer);

@@ -19,7 +19,7 @@ struct TrainingRun::PreparedStep {
     Microbatches* microbatches = nullptr;
 
     StepNumbers numbers(const ControlBlock& control, const GateRules& gate) const {
-        return {.loss = whole ? control.loss() : microbatches->loss(),
+        return {.loss = control.loss(),
                 .loss_dtype = whole ? whole->batch().of(0).loss.meta.dtype : microbatches->loss_dtype(),
                 .norm = gate.has_norm() ? control.norm() : nullptr,
                 .outcome = gate.skip_nonfinite ? control.outcome() : nullptr};
@@ -101,10 +101,16 @@ TrainingRun::PreparedStep TrainingRun::prepare(const ModelCall& call, const Batc
     if (cuts.size() == 1) {
         step.whole = &program_for(request, cuts[0], spec, [] {});
         step.instance = step.whole->acquire();
-    } else {
-        step.microbatches = &cache_.get(request, cuts, spec);
-        step.microbatches->prepare();
+        return step;
     }
+    if (Communicator* const ranks = parts_->ranks.agreement()) {
+        UsedParameters used = cache_.traced(request, cuts[0]).used;  // all microbatches use the same ones
+        used.bring_together(*ranks);
+        step.microbatches = &cache_.get(request, cuts, spec, &used);
+    } else {
+        step.microbatches = &cache_.get(request, cuts, spec, nullptr);
+    }
+    step.microbatches->prepare();
     return step;
 }
 

@@ -39,51 +39,66 @@ std::size_t aligned_in_report(std::size_t bytes) {
     return (bytes + report_alignment - 1) / report_alignment * report_alignment;
 }
 
-/// Bytes that the inputs of a record take.
-std::size_t bytes_of(const Record& record) {
+/// Bytes that operands take.
+std::size_t bytes_of(std::span<const Operand> operands) {
     std::size_t bytes = 0;
-    for (const Operand& operand : record.in) bytes += operand.buffer ? aligned_in_report(operand.buffer->bytes()) : 0;
+    for (const Operand& operand : operands) bytes += operand.buffer ? aligned_in_report(operand.buffer->bytes()) : 0;
     return bytes;
 }
 
 }  // namespace
 
-std::vector<MemoryRef> AcrossRanks::emit_inputs(ScheduleBuilder& builder, RecordPair records) {
+std::vector<MemoryRef> AcrossRanks::emit_gathering(ScheduleBuilder& builder, const OperandsOf& operands_of) {
     const Topology& topology = builder.topology();
     Emitter& emitter = builder.emitter();
     const BatchProgram& batch = builder.batch();
     std::vector<std::size_t> bytes(static_cast<std::size_t>(topology.ranks), 0);
     for (const RankIndex rank : topology.every_rank()) {
         const ShardRange held = topology.held_by(rank, batch.cut.present);
-        for (int shard = held.first; shard < held.last; ++shard)
-            at(bytes, rank) += bytes_of(builder.record_of(shard, records));
+        for (int shard = held.first; shard < held.last; ++shard) at(bytes, rank) += bytes_of(operands_of(shard));
     }
     const RankParts parts(topology, bytes, "sums over shards");
-    std::vector<MemoryRef> inputs;
+    std::vector<MemoryRef> gathered;
     for (const RankIndex rank : topology.every_rank()) {
         const ShardRange held = topology.held_by(rank, batch.cut.present);
         std::size_t offset = 0;
         for (int shard = held.first; shard < held.last; ++shard)
-            for (const Operand& operand : builder.record_of(shard, records).in) {
+            for (const Operand& operand : operands_of(shard)) {
                 if (!operand.buffer) {
-                    inputs.emplace_back();
+                    gathered.emplace_back();
                     continue;
                 }
-                MemoryRef input = parts.part_of(rank, offset, operand.buffer->bytes());
+                MemoryRef part = parts.part_of(rank, offset, operand.buffer->bytes());
                 offset += aligned_in_report(operand.buffer->bytes());
                 if (rank == topology.rank) {
                     MemoryRef own = builder.memory().ref(shard, operand);
                     own.first = 0;
-                    emitter.schedule().copy(topology.compute(shard), {own, input, input.bytes});
+                    emitter.schedule().copy(topology.compute(shard), {own, part, part.bytes});
                 }
-                input.first = offset_of_first(operand);
-                inputs.push_back(input);
+                part.first = offset_of_first(operand);
+                gathered.push_back(part);
             }
     }
     emitter.wait(topology.collective(), builder.record_lanes());
     parts.emit_gather(emitter, ranks_);
-    if (!batch.held.empty()) emitter.wait(topology.compute(batch.held.first), topology.collective());
+    return gathered;
+}
+
+std::vector<MemoryRef> AcrossRanks::emit_inputs(ScheduleBuilder& builder, RecordPair records) {
+    std::vector<MemoryRef> inputs = emit_gathering(
+        builder, [&](int shard) { return std::span<const Operand>(builder.record_of(shard, records).in); });
+    const Topology& topology = builder.topology();
+    const ShardRange held = builder.batch().held;
+    if (!held.empty()) builder.emitter().wait(topology.compute(held.first), topology.collective());
     return inputs;
+}
+
+std::vector<MemoryRef> AcrossRanks::emit_outputs(ScheduleBuilder& builder) {
+    std::vector<MemoryRef> outputs =
+        emit_gathering(builder, [&](int shard) { return std::span<const Operand>(builder.batch().of(shard).outputs); });
+    const Topology& topology = builder.topology();
+    builder.emitter().wait(topology.reduce(first_device), topology.collective());
+    return outputs;
 }
 
 std::vector<MemoryRef> AcrossRanks::emit_statuses(ScheduleBuilder& builder, int shards) {
@@ -100,51 +115,65 @@ std::vector<MemoryRef> AcrossRanks::emit_statuses(ScheduleBuilder& builder, int 
     return words;
 }
 
-void AcrossRanks::emit_report(ScheduleBuilder& builder) {
+std::map<std::size_t, MemoryRef> AcrossRanks::lay_out_news(ScheduleBuilder& builder, std::size_t& bytes) {
     const Topology& topology = builder.topology();
-    Emitter& emitter = builder.emitter();
     const ShardProgram& program = builder.batch().of(0);
-    std::vector<std::size_t> bytes, fingerprints;  // a rank's part: its shards' status, then its fingerprint
-    for (const RankIndex rank : topology.every_rank()) {
-        const int shards = topology.held_by(rank, topology.shards).size();
-        fingerprints.push_back(ControlBlock::spacing * static_cast<std::size_t>(shards));
-        bytes.push_back(fingerprints.back() + report_alignment);
+    std::map<std::size_t, MemoryRef> news;
+    const auto tell = [&](std::size_t size, const std::function<MemoryRef()>& on_rank_0) {
+        const std::size_t offset = bytes;
+        bytes += aligned_in_report(size);
+        if (topology.rank == rank_0) {
+            MemoryRef from = on_rank_0();
+            from.first = 0;
+            from.bytes = size;
+            news[offset] = from;
+        }
+        return offset;
+    };
+    if (program.loss.buffer) loss_ = tell(program.loss.meta.bytes(), [&] { return builder.loss_of_shard_0(); });
+    if (const Microbatch* part = builder.part()) {
+        if (!builder.has_commits()) return news;
+        const EngineMemory& memory = builder.emitter().memory();
+        for (const auto& buffer : memory.replica(first_device).buffers)
+            prepared_[buffer.get()] =
+                tell(buffer->bytes(), [&] { return part->carry->in_copy(memory, fixed(buffer)); });
+        return news;
     }
-    std::size_t& of_rank_0 = bytes[0];
-    loss_ = of_rank_0;
-    if (program.loss.buffer) of_rank_0 += report_alignment;
     // What commits read and no commit wrote.
-    std::vector<const Operand*> told;
     for (std::size_t i = program.commit_begin; i < program.backward_begin; ++i) {
         for (const Operand& operand : program.records[i].in) {
             if (!operand.buffer || !operand.buffer->is_symbolic()) continue;
             const int id = operand.buffer->trace_id();
-            if (between_.contains(id) || !values_.emplace(id, of_rank_0).second) continue;
-            of_rank_0 += aligned_in_report(operand.buffer->bytes());
-            told.push_back(&operand);
+            if (between_.contains(id) || values_.contains(id)) continue;
+            values_[id] = tell(operand.buffer->bytes(), [&] { return builder.memory().ref(0, operand); });
         }
         for (const Operand& operand : program.records[i].out)
             if (operand.buffer && operand.buffer->is_symbolic())
                 between_[operand.buffer->trace_id()] =
                     Buffer::allocate(topology.commit(first_device), operand.buffer->bytes(), "statistics");
     }
+    return news;
+}
+
+void AcrossRanks::emit_report(ScheduleBuilder& builder) {
+    const Topology& topology = builder.topology();
+    Emitter& emitter = builder.emitter();
+    std::vector<std::size_t> bytes, fingerprints;  // a rank's part: its shards' status, then its fingerprint
+    for (const RankIndex rank : topology.every_rank()) {
+        const int shards = topology.held_by(rank, topology.shards).size();
+        fingerprints.push_back(ControlBlock::spacing * static_cast<std::size_t>(shards));
+        bytes.push_back(fingerprints.back() + report_alignment);
+    }
+    const std::map<std::size_t, MemoryRef> news = lay_out_news(builder, at(bytes, rank_0));
     report_.emplace(topology, std::move(bytes), "report");
 
     Stream& collective = topology.collective();
     emitter.wait(collective, builder.record_lanes());
+    if (builder.part()) emitter.wait(collective, topology.reduce(first_device));  // where buffers are prepared
     const MemoryRef statuses = emitter.memory().control(first_device).statuses(topology.held);
     emitter.copy(collective, statuses, report_->part_of(topology.rank, 0, statuses.bytes));
-    if (topology.rank == rank_0) {
-        const auto tell = [&](const Operand& operand, std::size_t offset, std::size_t size) {
-            MemoryRef from = builder.memory().ref(0, operand);
-            from.first = 0;
-            from.bytes = size;
-            emitter.copy(collective, from, report_->part_of(rank_0, offset, size));
-        };
-        if (program.loss.buffer) tell(program.loss, loss_, program.loss.meta.bytes());
-        for (const Operand* operand : told)
-            tell(*operand, values_.at(operand->buffer->trace_id()), operand->buffer->bytes());
-    }
+    for (const auto& [offset, from] : news)
+        emitter.copy(collective, from, report_->part_of(rank_0, offset, from.bytes));
     emit_comparison(builder, fingerprints);
     emitter.wait(topology.commit(first_device), collective);
 }
@@ -201,6 +230,10 @@ TaskSpec AcrossRanks::commit_task(ScheduleBuilder& builder, const Record& record
         task.scratch =
             fixed(builder.emitter().memory().scratch(builder.topology().commit(first_device), bytes), 0, bytes);
     return task;
+}
+
+MemoryRef AcrossRanks::prepared(ScheduleBuilder&, const MemoryRef& buffer) {
+    return report_->part_of(rank_0, prepared_.at(buffer.memory.get()), buffer.bytes);
 }
 
 MemoryRef AcrossRanks::loss(ScheduleBuilder& builder) {

@@ -1,10 +1,13 @@
 // What a program does across the shards of several processes: they tell each other what they have computed.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "lockstep/parallel/reduce/collectives.h"
@@ -17,16 +20,24 @@ public:
     /// `fingerprint`: of what all ranks must do alike; where two ranks differ, all throw.
     AcrossRanks(Ranks& ranks, std::uint64_t fingerprint) : ranks_(ranks), fingerprint_(fingerprint) {}
 
-    /// Gathered over the ranks.
+    // Gathered over the ranks.
     std::vector<MemoryRef> emit_inputs(ScheduleBuilder& builder, RecordPair records) override;
+    std::vector<MemoryRef> emit_outputs(ScheduleBuilder& builder) override;
     /// With a report in which the ranks tell each other their shards' status, and rank 0 what only shard 0 has: the
-    /// loss, and what records that commit read.
+    /// loss, and what records that commit read, or what microbatches have made of the buffers.
     std::vector<MemoryRef> emit_statuses(ScheduleBuilder& builder, int shards) override;
     TaskSpec commit_task(ScheduleBuilder& builder, const Record& record) override;
+    MemoryRef prepared(ScheduleBuilder& builder, const MemoryRef& buffer) override;
     MemoryRef loss(ScheduleBuilder& builder) override;
 
 private:
+    using OperandsOf = std::function<std::span<const Operand>(int shard)>;
+    /// The operands of all present shards, in order of shards, on the stream of collectives.
+    std::vector<MemoryRef> emit_gathering(ScheduleBuilder& builder, const OperandsOf& operands_of);
     void emit_report(ScheduleBuilder& builder);
+    /// Room at the end of rank 0's part of a report, of which so many bytes are taken, for what rank 0 tells: by
+    /// offset, where that lies on rank 0.
+    std::map<std::size_t, MemoryRef> lay_out_news(ScheduleBuilder& builder, std::size_t& bytes);
     /// Gathers the report with the fingerprints. `offsets`: where they lie in each rank's part.
     void emit_comparison(ScheduleBuilder& builder, const std::vector<std::size_t>& offsets);
 
@@ -35,6 +46,7 @@ private:
     std::optional<RankParts> report_;
     std::size_t loss_ = 0;                            ///< byte of rank 0's part of the report
     std::map<int, std::size_t> values_;               ///< by trace id: likewise
+    std::map<const Buffer*, std::size_t> prepared_;   ///< likewise
     std::map<int, std::shared_ptr<Buffer>> between_;  ///< by trace id: what one commit leaves to the next
 };
 

@@ -64,12 +64,14 @@ protected:
     virtual void emit_accumulation(Emitter& emitter, const Bucket& bucket);
 
     bool adds() const { return spec_.after == AfterSum::add || spec_.after == AfterSum::add_and_update; }
+    /// A microbatch before the last: what it sums waits for the next one.
+    bool waits_for_more() const { return spec_.after == AfterSum::keep || spec_.after == AfterSum::add; }
     bool updates() const { return spec_.after == AfterSum::update || spec_.after == AfterSum::add_and_update; }
     /// A bucket is updated as soon as it is summed.
     bool updates_each_bucket() const { return updates() && spec_.gate.empty(); }
     /// Whether a part of the step may have been committed when the bucket is summed: by the update of an earlier
     /// bucket, or by forward.
-    bool after_commits() const { return !spec_.optimizer || (number_ > 0 && spec_.gate.empty()); }
+    bool after_commits() const { return !spec_.optimizer || (updates_each_bucket() && number_ > 0); }
 
     const Topology& topology_;
     EngineMemory& memory_;

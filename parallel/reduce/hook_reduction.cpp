@@ -46,6 +46,7 @@ void run_hook(const ReductionHook& hook, Communicator& job, void* data, const Gr
 
 void HookReduction::emit_sum_over_ranks(Emitter& emitter, const Bucket& bucket, const MemoryRef& target) {
     emit_own_sum(emitter, bucket, target);
+    if (waits_for_more()) return;
     const DType dtype = memory_.layout(bucket.arena).dtype;
     std::vector<GradientBucket::Part> parts;
     for (int i = bucket.first_segment; i < bucket.last_segment; ++i) {

@@ -36,10 +36,11 @@ void RankReduction::emit_own_sum(Emitter& emitter, const Bucket& bucket, const M
     const TensorMeta flat = reduction_.flat(bucket);
     const std::vector<TensorMeta> flats(sums.size(), flat);
     Stream& stream = topology_.collective();
+    if (sums.empty() && adds()) return;
     if (sums.empty())  // no rows: it takes part all the same
         emitter.run_flat(stream, first_device, make_operation(Fill{0}), {}, {{flat}, {target}});
     else if (sums.size() > 1 || sums.front().memory != target.memory)
-        emitter.run_flat(stream, first_device, make_operation(TreeSum{std::move(ranges), false}),
+        emitter.run_flat(stream, first_device, make_operation(TreeSum{std::move(ranges), adds(), true}),
                          {flats, std::move(sums)}, {{flat}, {target}});
 }
 
@@ -60,11 +61,12 @@ void TreeReduction::emit_sum_over_ranks(Emitter& emitter, const Bucket& bucket, 
             ranks, topology_.ranks, [&](std::size_t) { return reduction_.gradients(first_device, bucket); }, true,
             target);
     if (!spec_.optimizer) exchange.emit_average(target);
-    exchange.emit_gather(target);
+    if (!waits_for_more()) exchange.emit_gather(target);  // until then each rank keeps its part of the sums
 }
 
 void AllReduceReduction::emit_sum_over_ranks(Emitter& emitter, const Bucket& bucket, const MemoryRef& target) {
     emit_own_sum(emitter, bucket, target);
+    if (waits_for_more()) return;
     const ReduceOp op = spec_.optimizer ? ReduceOp::sum : ReduceOp::mean;
     const DType dtype = memory_.layout(bucket.arena).dtype;
     emit_collective(

@@ -25,7 +25,7 @@ protected:
     void emit_accumulation(Emitter& emitter, const Bucket& bucket) final;
     /// On the stream of collectives, which has waited for this rank's gradients.
     virtual void emit_sum_over_ranks(Emitter& emitter, const Bucket& bucket, const MemoryRef& target) = 0;
-    /// This rank's own sum, all of it, to `target`.
+    /// This rank's own sum, all of it, to `target`, or added to what earlier microbatches have left there.
     void emit_own_sum(Emitter& emitter, const Bucket& bucket, const MemoryRef& target);
 
     Ranks& ranks_;

@@ -45,12 +45,18 @@ public:
     /// The inputs of the records `records` of all present shards, in order of shards. They are readable on the stream
     /// of the first shard held, which waits for them.
     virtual std::vector<MemoryRef> emit_inputs(ScheduleBuilder& builder, RecordPair records) = 0;
+    /// The outputs of the program of all present shards, in order of shards: readable on the first device's stream of
+    /// reductions, which waits for them.
+    virtual std::vector<MemoryRef> emit_outputs(ScheduleBuilder& builder) = 0;
     /// The status words of the first `shards` shards: readable on the first device's stream of commits, which has
     /// waited for them.
     virtual std::vector<MemoryRef> emit_statuses(ScheduleBuilder& builder, int shards) = 0;
-    /// The task of a record that commits, on the first device, and where shard 0's loss lies. Between ranks only after
-    /// emit_statuses.
+    // What shard 0 alone has. Between ranks only after emit_statuses.
+
+    /// The task of a record that commits, on the first device.
     virtual TaskSpec commit_task(ScheduleBuilder& builder, const Record& record) = 0;
+    /// What the microbatches of a step have made of `buffer`, an arena of the first device.
+    virtual MemoryRef prepared(ScheduleBuilder& builder, const MemoryRef& buffer) = 0;
     virtual MemoryRef loss(ScheduleBuilder& builder) = 0;
 };
 

@@ -15,7 +15,7 @@ TensorMeta scalar(DType dtype) { return TensorMeta::contiguous(dtype, {}); }
 void ScheduleBuilder::begin_microbatch(const Microbatch& part) {
     part_ = &part;
     if (part.first) emit_state_of_microbatch();
-    for (int shard = 0; shard < batch_.cut.present; ++shard)
+    for (int shard = batch_.held.first; shard < batch_.held.last; ++shard)
         for (std::size_t i = 0; i < batch_.of(shard).denominators.size(); ++i)
             emitter_.copy(topology().compute(shard), part.carry->denominator(topology().replica_of(shard), i),
                           memory_.ref(shard, batch_.of(shard).denominators[i]));
@@ -23,7 +23,8 @@ void ScheduleBuilder::begin_microbatch(const Microbatch& part) {
 
 /// The state of the step where it begins, and of the buffers where records commit to their copy.
 void ScheduleBuilder::emit_state_of_microbatch() {
-    const std::vector<int> before = record_lanes();  // they have waited for whatever was committed last
+    std::vector<int> before;  // all lanes have waited for whatever was committed last
+    for (const ComputeLane& lane : topology().lanes) before.push_back(emitter_.record(*lane.stream));
     const auto& buffers = emitter_.memory().replica(first_device).buffers;
     for (const DeviceIndex d : topology().devices.indices()) {
         Stream& stream = topology().reduce(d);
@@ -39,7 +40,7 @@ void ScheduleBuilder::emit_state_of_microbatch() {
 
 void ScheduleBuilder::emit_denominators() {
     Stream& root = topology().reduce(first_device);
-    emitter_.wait(root, record_lanes());
+    const std::vector<MemoryRef> outputs = across_.emit_outputs(*this);
     const std::size_t count = batch_.full->outputs.size();
     for (std::size_t i = 0; i < count; ++i) {
         const TensorMeta meta = scalar(batch_.full->outputs[i].meta.dtype);
@@ -47,7 +48,7 @@ void ScheduleBuilder::emit_denominators() {
         std::vector<MemoryRef> parts;
         for (int shard = 0; shard < batch_.cut.present; ++shard) {
             ranges.emplace_back(shard, shard + 1);
-            parts.push_back(emitter_.readable_on(root, memory_.ref(shard, batch_.of(shard).outputs[i])));
+            parts.push_back(outputs[static_cast<std::size_t>(shard) * count + i]);
         }
         const std::vector<TensorMeta> metas(parts.size(), meta);
         emitter_.run_flat(root, first_device, make_operation(TreeSum{std::move(ranges), !part_->first, true}),
@@ -64,6 +65,7 @@ void ScheduleBuilder::emit_denominators() {
 }
 
 void ScheduleBuilder::emit_loss_so_far() {
+    if (!batch_.held.contains(0)) return;
     const MemoryRef sum = part_->carry->loss();
     const MemoryRef own = memory_.ref(0, batch_.of(0).loss);
     const TensorMeta meta = scalar(part_->carry->loss_dtype());
@@ -83,7 +85,7 @@ void ScheduleBuilder::emit_loss_so_far() {
 void ScheduleBuilder::emit_preparations() {
     Stream& stream = topology().reduce(first_device);
     emitter_.wait(stream, record_lanes());
-    emit_commit_records(stream);
+    if (batch_.held.contains(0)) emit_commit_records(stream);
     if (part_->last) emitter_.wait(topology().commit(first_device), stream);
 }
 
@@ -92,7 +94,7 @@ void ScheduleBuilder::emit_prepared_commits() {
         const MemoryRef arena = fixed(buffer);
         const TensorMeta bytes = bytes_meta(arena.bytes);
         emitter_.run_flat(topology().commit(first_device), first_device, make_operation(TakeOver{}),
-                          {{bytes}, {part_->carry->in_copy(emitter_.memory(), arena)}}, {{bytes}, {arena}});
+                          {{bytes}, {across_.prepared(*this, arena)}}, {{bytes}, {arena}});
     }
     emit_copies_of_buffers();
 }
@@ -102,6 +104,7 @@ void ScheduleBuilder::emit_end_of_microbatch() {
     emitter_.wait(root, record_lanes());
     for (const DeviceIndex d : emitter_.reducing())
         if (d != first_device) emitter_.wait(root, topology().reduce(d));
+    for (Stream* stream : topology().collective_streams) emitter_.wait(root, *stream);
     const int all = emitter_.record(root);
     for (const DeviceIndex d : topology().devices.indices()) {
         Stream& stream = topology().reduce(d);
@@ -115,6 +118,7 @@ void ScheduleBuilder::emit_end_of_microbatch() {
     const int end = emitter_.record(root);
     for (const ComputeLane& lane : topology().lanes) emitter_.wait(*lane.stream, end);
     for (const DeviceIndex d : topology().devices.others()) emitter_.wait(topology().reduce(d), end);
+    for (Stream* stream : topology().collective_streams) emitter_.wait(*stream, end);
 }
 
 }  // namespace lockstep

@@ -28,11 +28,6 @@ const StepState* MicrobatchCarry::step(DeviceIndex device) const {
     return static_cast<const StepState*>(at(slots_, device)->data());
 }
 
-const void* MicrobatchCarry::loss_address() const {
-    const MemoryRef ref = loss();
-    return static_cast<const char*>(ref.memory->data()) + ref.offset;
-}
-
 MemoryRef MicrobatchCarry::in_copy(const EngineMemory& memory, MemoryRef ref) const {
     const auto& arenas = memory.replica(first_device).buffers;
     for (std::size_t a = 0; a < arenas.size(); ++a)

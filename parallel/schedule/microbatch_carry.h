@@ -26,7 +26,6 @@ public:
     /// The loss so far, on the first device.
     MemoryRef loss() const { return slot(first_device, 1 + denominators_.size(), size_of(loss_)); }
     DType loss_dtype() const { return loss_; }
-    const void* loss_address() const;
     bool checks_loss() const { return checks_loss_; }
     /// Where `ref` lies in a buffer of replica 0, the same bytes of the copy that the microbatches update; else `ref`
     /// itself.

@@ -71,10 +71,12 @@ Microbatches::Microbatches(const Topology& topology, EngineMemory& memory, const
 void Microbatches::prepare() {
     if (!instances_.empty()) return;
     std::vector<std::shared_ptr<Buffer>> workspaces;
-    for (int shard = 0; shard < parts_[0]->cut.present; ++shard) {
+    workspaces.resize(static_cast<std::size_t>(parts_[0]->held.first));  // of other processes
+    for (int shard = parts_[0]->held.first; shard < parts_[0]->held.last; ++shard) {
         std::size_t bytes = 0;
         for (const auto& program : programs_)
-            if (shard < program->batch().cut.present) bytes = std::max(bytes, program->memory().workspace_bytes(shard));
+            if (program->batch().held.contains(shard))
+                bytes = std::max(bytes, program->memory().workspace_bytes(shard));
         workspaces.push_back(Buffer::allocate(topology_.compute(shard), bytes, "activations"));
     }
     for (const auto& program : programs_) instances_.push_back(program->instance_in(workspaces));

@@ -28,7 +28,6 @@ public:
     /// Takes the memory that `enqueue` needs; throws OutOfMemory before anything is enqueued.
     void prepare();
     void enqueue(const Scatter& scatter, Phase phase, StepRecorder* recorder);
-    const void* loss() const { return carry_->loss_address(); }
     DType loss_dtype() const { return carry_->loss_dtype(); }
 
 private:

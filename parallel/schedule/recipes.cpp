@@ -40,7 +40,10 @@ std::size_t emit_microbatch(ScheduleBuilder& builder, const Microbatch& part) {
     builder.emit_forward();
     builder.emit_loss_so_far();
     if (builder.has_commits()) builder.emit_preparations();
-    if (part.last) builder.emit_agreement(part.present);
+    if (part.last) {
+        builder.emit_agreement(part.present);
+        builder.emit_loss();
+    }
     const std::size_t forward_end = builder.emitter().schedule().size();
     builder.emit_backward();
     if (!part.last) {

@@ -154,7 +154,7 @@ void ScheduleBuilder::emit_commits() {
 void ScheduleBuilder::emit_commit_records(Stream& stream) {
     const ShardProgram& program = batch_.of(0);
     for (std::size_t i = program.commit_begin; i < program.backward_begin; ++i) {
-        TaskSpec task = across_.commit_task(*this, program.records[i]);
+        TaskSpec task = part_ ? task_of(0, program.records[i], false) : across_.commit_task(*this, program.records[i]);
         if (part_) {
             task.prepares = true;
             for (auto* side : {&task.in, &task.out})

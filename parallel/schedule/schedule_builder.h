@@ -25,6 +25,8 @@ public:
     const BatchProgram& batch() const { return batch_; }
     const ShardMemory& memory() const { return memory_; }
     const Topology& topology() const { return emitter_.topology(); }
+    /// The microbatch that is emitted; null for a program that is no part of a step in microbatches.
+    const Microbatch* part() const { return part_; }
 
     // The records of shards.
 
@@ -51,6 +53,8 @@ public:
     void emit_agreement() { emit_agreement(batch_.cut.present); }
     /// Records that commit, and the copies of what they changed.
     void emit_commits();
+    /// The loss of the step, or of its microbatches so far, where shard 0 is computed.
+    MemoryRef loss_of_shard_0() const { return part_ ? part_->carry->loss() : memory_.ref(0, batch_.of(0).loss); }
     /// Moves the loss to where it stays until the host has read it.
     void emit_loss();
     /// Whatever comes next on any device waits for all of this program.
@@ -59,16 +63,16 @@ public:
     /// what comes next on a device waits for what is committed there, and on the first one for all that is committed.
     void emit_end_of_step();
 
-    // Microbatches, which only a process that trains alone has.
+    // Microbatches.
 
     /// Brings in what earlier microbatches left: counters for random numbers, buffers, denominators. Records emitted
     /// from now on read those.
     void begin_microbatch(const Microbatch& part);
     /// Adds this microbatch's part of the loss.
     void emit_loss_so_far();
-    /// Emits the records that commit, on the microbatches' copy of the buffers.
+    /// Emits the records that commit, on the microbatches' copy of the buffers, where shard 0 is computed.
     void emit_preparations();
-    /// Copies the microbatches' copy of the buffers back.
+    /// Every process takes over what the microbatches have made of the buffers.
     void emit_prepared_commits();
     /// Sums the outputs, which are denominators, over shards and microbatches.
     void emit_denominators();

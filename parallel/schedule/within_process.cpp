@@ -19,6 +19,16 @@ std::vector<MemoryRef> WithinProcess::emit_inputs(ScheduleBuilder& builder, Reco
     return inputs;
 }
 
+std::vector<MemoryRef> WithinProcess::emit_outputs(ScheduleBuilder& builder) {
+    Stream& root = builder.topology().reduce(first_device);
+    builder.emitter().wait(root, builder.record_lanes());
+    std::vector<MemoryRef> outputs;
+    for (int shard = 0; shard < builder.batch().cut.present; ++shard)
+        for (const Operand& output : builder.batch().of(shard).outputs)
+            outputs.push_back(builder.emitter().readable_on(root, builder.memory().ref(shard, output)));
+    return outputs;
+}
+
 std::vector<MemoryRef> WithinProcess::emit_statuses(ScheduleBuilder& builder, int shards) {
     Stream& root = builder.topology().commit(first_device);
     builder.emitter().wait(root, builder.record_lanes());
@@ -34,6 +44,10 @@ TaskSpec WithinProcess::commit_task(ScheduleBuilder& builder, const Record& reco
     return builder.task_of(0, record, false);
 }
 
-MemoryRef WithinProcess::loss(ScheduleBuilder& builder) { return builder.memory().ref(0, builder.batch().of(0).loss); }
+MemoryRef WithinProcess::prepared(ScheduleBuilder& builder, const MemoryRef& buffer) {
+    return builder.part()->carry->in_copy(builder.emitter().memory(), buffer);
+}
+
+MemoryRef WithinProcess::loss(ScheduleBuilder& builder) { return builder.loss_of_shard_0(); }
 
 }  // namespace lockstep

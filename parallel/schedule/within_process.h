@@ -8,8 +8,10 @@ namespace lockstep {
 class WithinProcess final : public AcrossShards {
 public:
     std::vector<MemoryRef> emit_inputs(ScheduleBuilder& builder, RecordPair records) override;
+    std::vector<MemoryRef> emit_outputs(ScheduleBuilder& builder) override;
     std::vector<MemoryRef> emit_statuses(ScheduleBuilder& builder, int shards) override;
     TaskSpec commit_task(ScheduleBuilder& builder, const Record& record) override;
+    MemoryRef prepared(ScheduleBuilder& builder, const MemoryRef& buffer) override;
     MemoryRef loss(ScheduleBuilder& builder) override;
 };
 

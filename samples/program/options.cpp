@@ -65,7 +65,7 @@ void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
         ->check(silent(CLI::Range(std::int64_t{1}, most_rows)))
         ->excludes(whole);
     app.add_option("--accumulation-steps", options.accumulation_steps,
-                   "parts in which a step takes its batch, one after another, with the memory of one (none, dp)")
+                   "parts in which a step takes its batch, one after another, with the memory of one")
         ->type_name("N")
         ->check(silent(CLI::Range(1, 65536)))
         ->capture_default_str();
@@ -138,8 +138,6 @@ void check(const Options& options, const std::string& program) {
                                    options.timeout_seconds || options.reduction != "tree"))
         throw UsageError(
             "--backend, --rank, --world-size, --init-method, --timeout and --reduction are for --parallel ddp");
-    if (options.distributed() && options.accumulation_steps > 1)
-        throw UsageError("--accumulation-steps is for none and dp: several processes take a batch at once");
     for (const auto* path : {&options.save, &options.json})
         if (!path->empty() && !path->has_filename()) throw UsageError(path->string() + " is a directory; name a file");
     require_files_apart(options, program);

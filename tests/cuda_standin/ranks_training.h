@@ -25,7 +25,7 @@ struct Rank {
         : model((manual_seed(1), Net{}), group, device, Trained<Net>::with_seed(options)),
           sgd(model, {.lr = 0.01, .momentum = 0.5}) {}
     StepLoss step(const Images& images, std::int64_t first, std::int64_t last) {
-        return model.step(sgd, images.batch(first, last), images.targets(first, last), nll_loss);
+        return model.step(sgd, images.batch(first, last), images.targets(first, last), nll_loss, how);
     }
     /// As Trained::run.
     void run(int steps) {
@@ -35,16 +35,19 @@ struct Rank {
     }
     DistributedDataParallel<Net> model;
     SGD sgd;
+    StepOptions how;
 };
 
 template <class Net>
 Lines same_bits(ProcessGroup& group, const EngineOptions& options, int steps = 3,
-                const CommunicationHook& hook = nullptr) {
+                const CommunicationHook& hook = nullptr, const StepOptions& how = {}) {
     Rank<Net> rank(group, options);
+    rank.how = how;
     if (hook) rank.model.register_comm_hook(group, hook);
     rank.run(steps);
     rank.model.engine().verify_replicas();
     Trained<Net> alone(gpus(1), {.shards = options.shards});
+    alone.how = how;
     alone.run(steps, rows);
     return test::values_of(rank.model.module()) == alone.values() ? Lines() : Lines{"other weights than DataParallel"};
 }

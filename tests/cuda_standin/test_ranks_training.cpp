@@ -30,6 +30,18 @@ TEST_CASE("ranks with a GPU each train to the bits of one process") {
             }
 }
 
+TEST_CASE("ranks with a GPU each take a step in microbatches, with the bits of one process") {
+    const StepOptions how{.accumulation_steps = 2};
+    for (const int ranks : {2, 3})
+        for (const std::string& backend : backends_here(ranks))
+            CHECK(on_gpus(backend, ranks, [&](ProcessGroup& group) {
+                      Lines lines = same_bits<test::Small>(group, {.shards = 8, .bucket_bytes = 4096}, 3, nullptr, how);
+                      const Lines more = same_bits<test::Normed>(group, {.shards = 8}, 3, nullptr, how);
+                      lines.insert(lines.end(), more.begin(), more.end());
+                      return lines;
+                  }) == "");
+}
+
 TEST_CASE("other shards give other bits: the comparison can fail") {
     const std::string found = on_gpus("shm", 2, [](ProcessGroup& group) {
         Rank<test::Small> rank(group, {.shards = 7});

@@ -83,7 +83,6 @@ TEST_CASE("wrong usage is one line and status 2") {
                                     "--benchmark",
                                     "--backend shm",
                                     "--reduction fast",
-                                    "--parallel ddp --accumulation-steps 2",
                                     "--parallel ddp --rank 0",
                                     "--parallel ddp --backend mpi",
                                     "--parallel ddp --backend pigeon",
