@@ -38,6 +38,8 @@
 #include "lockstep/parallel/functions.h"
 #include "lockstep/parallel/loader.h"
 #include "lockstep/parallel/power_sgd.h"
+#include "lockstep/parallel/run_hooks.h"
+#include "lockstep/parallel/runner.h"
 #include "lockstep/parallel/sharded_model.h"
 #include "lockstep/parallel/training_loop.h"
 #include "lockstep/runtime/autograd.h"

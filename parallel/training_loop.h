@@ -13,18 +13,11 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/loader.h"
+#include "lockstep/parallel/step_report.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/stop_signals.h"
 
 namespace lockstep {
-
-/// A step that is done.
-struct StepReport {
-    std::uint64_t epoch = 0;
-    std::int64_t step = 0;  ///< counted from 0 over the whole run
-    std::int64_t rows = 0;
-    double loss = 0;
-};
 
 /// What hears of every step: any callable. One that returns a bool ends the training with `false`.
 class StepCallback {
@@ -102,6 +95,8 @@ public:
     void set_steps(std::int64_t steps) { steps_ = steps; }
     std::int64_t steps() const { return steps_; }
 
+    /// Called with the number of every step before it is enqueued.
+    void before_step(std::function<void(std::int64_t step)> call) { before_step_ = std::move(call); }
     /// Training ends when one of the signals comes to any of the processes. Keeps the reference.
     void stop_on(const StopSignals& signals) { signals_ = &signals; }
     /// Why the last run() ended, where the callback or a signal wanted that: the signal, or 0. Where several processes
@@ -122,6 +117,7 @@ public:
         for (auto& [input, target] : batches) {
             if (last_step && steps_ >= *last_step) break;
             if ((stopped_ = model_.engine().stop_before_step(wish()))) break;
+            if (before_step_) before_step_(steps_);
             behind_.push_back({{epoch, steps_, input.rows(), 0}, model_.step(optimizer_, input, target, loss_, how_)});
             ++steps_;
             ++batch;
@@ -160,6 +156,7 @@ private:
     LossFunction loss_;
     StepCallback on_step_;
     StepOptions how_;
+    std::function<void(std::int64_t)> before_step_;
     const StopSignals* signals_ = nullptr;
     bool enough_ = false;  // the callback has said so
     std::optional<int> stopped_;

@@ -128,7 +128,6 @@ void join(Options& options) {
     options.group = join_ranks(options, options.devices);
     if (options.leads()) return;
     options.quiet = true;
-    options.save.clear();
     options.json.clear();
     options.log_dir.clear();
 }

@@ -3,23 +3,26 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <functional>
-#include <numeric>
 #include <optional>
-#include <span>
 #include <string>
 
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/checkpoint.h"
+#include "lockstep/parallel/run_hooks.h"
+#include "lockstep/parallel/runner.h"
 #include "lockstep/runtime/stop_signals.h"
 #include "lockstep/samples/program/options.h"
-#include "lockstep/samples/program/progress.h"
 #include "lockstep/samples/program/report.h"
+#include "lockstep/samples/program/run_report.h"
 #include "lockstep/samples/program/same_on_ranks.h"
 
 namespace program {
+
+inline std::string rates_of(const lockstep::SGD& sgd) {
+    return fmt::format("lr {}, momentum {}", sgd.options().lr, sgd.options().momentum);
+}
 
 /// Loads what --load names into model and optimizer. The state of the run that goes on, or of one that begins.
 template <class Model>
@@ -46,7 +49,7 @@ lockstep::RunState begin_run(const Options& options, Model& model, lockstep::SGD
         require_same_on_ranks(*options.group,
                               {fmt::format("a run of {} steps in --load", state.steps),
                                fmt::format("one in epoch {} before batch {}", state.epoch + 1, state.batch + 1),
-                               fmt::format("the rates lr {}, momentum {}", sgd.options().lr, sgd.options().momentum)});
+                               "the rates " + rates_of(sgd)});
         model.engine().verify_replicas();
     }
     return state;
@@ -60,101 +63,44 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
                           const LossFunction& loss, const std::function<double()>& evaluate,
                           std::chrono::steady_clock::time_point began) {
     std::optional<lockstep::CheckpointLock> lock;
-    if (!options.save.empty()) lock.emplace(options.save);
+    if (!options.save.empty() && options.leads()) lock.emplace(options.save);
     require_writable(options.json);
     lockstep::SGD sgd(model, {.lr = options.lr.value_or(Options::default_lr),
                               .momentum = options.momentum.value_or(Options::default_momentum)});
-    lockstep::RunState state = begin_run(options, model, sgd, loader.options().batch_size);
-    RunLog log(options, name, model.devices(), state.steps);
-
-    const auto epochs = static_cast<std::uint64_t>(options.epochs);
-    const std::int64_t per_epoch = loader.batches();
-    const std::int64_t all =
-        state.epoch >= epochs ? 0 : static_cast<std::int64_t>(epochs - state.epoch) * per_epoch - state.batch;
-    const auto before = static_cast<std::int64_t>(state.steps);
-    const std::int64_t total =
-        options.steps ? std::clamp<std::int64_t>(*options.steps - before, 0, std::max<std::int64_t>(all, 0)) : all;
-    Progress progress(options.quiet, epochs, total);
-    progress.line(fmt::format("{}: {}, {} rows a step in {} {}, {} an epoch", name, describe(options, model.devices()),
-                              loader.options().batch_size, model.shards(), model.shards() == 1 ? "shard" : "shards",
-                              loader.rows()));
-    if (before > 0)
-        progress.line(fmt::format("continues {}: {} steps done, lr {}, momentum {}", options.load.string(), before,
-                                  sgd.options().lr, sgd.options().momentum));
-    Figures figures;
-    lockstep::Trainer trainer(model, sgd, loader, loss,
-                              [&](const lockstep::StepReport& step) {
-                                  figures.losses.push_back(step.loss);
-                                  log.step(step);
-                                  progress.step(step.epoch, step.rows, step.loss);
-                              },
-                              {.accumulation_steps = options.accumulation_steps});
-    trainer.set_steps(before);
+    const lockstep::RunState state = begin_run(options, model, sgd, loader.options().batch_size);
+    lockstep::Runner runner(model, sgd, loader, loss,
+                            {.epochs = static_cast<std::uint64_t>(options.epochs),
+                             .steps = options.steps,
+                             .step = {.accumulation_steps = options.accumulation_steps}});
+    runner.go_on_from(state);
     const lockstep::StopSignals signals;
-    trainer.stop_on(signals);
-    std::size_t reported = 0;  // losses that a line has told of
-    bool evaluated = false;
-    const auto tell = [&](std::string line) {
-        const std::span news = std::span(figures.losses).subspan(reported);
-        reported = figures.losses.size();
-        if (!news.empty())
-            line += fmt::format("loss {:.4f}, ",
-                                std::accumulate(news.begin(), news.end(), 0.0) / static_cast<double>(news.size()));
-        if (trainer.rows_per_second() > 0) line += fmt::format("{:.0f} samples/s, ", trainer.rows_per_second());
-        if (evaluate) {
-            progress.pause();
-            figures.test_accuracy = evaluate();
-            log.epoch(state.epoch, *figures.test_accuracy);
-            line += fmt::format("test accuracy {:.2f} %, ", 100 * *figures.test_accuracy);
-        }
-        line.resize(line.size() - 2);
-        progress.line(line);
-        evaluated = true;
-    };
-    const auto save = [&] {
-        log.flush();
-        if (options.save.empty()) return;
-        state.batch_size = loader.options().batch_size;
-        state.steps = static_cast<std::uint64_t>(trainer.steps());
-        lockstep::save_checkpoint(model, sgd, state, options.save);
-        progress.line(fmt::format("saved {}", options.save.string()));
-    };
+    runner.stop_on(signals);
 
-    const SaveEvery& every = options.save_every;
-    while (state.epoch < epochs && !(options.steps && trainer.steps() >= *options.steps)) {
-        std::optional<std::int64_t> last_step = options.steps;
-        if (every.steps > 0) {
-            const std::int64_t next = (trainer.steps() / every.steps + 1) * every.steps;
-            last_step = std::min(next, last_step.value_or(next));
-        }
-        state.batch = trainer.run(state.epoch, state.batch, last_step);
-        evaluated = false;
-        const bool epoch_ends = state.batch == per_epoch;
-        if (epoch_ends) {
-            ++state.epoch;
-            state.batch = 0;
-        }
-        if (trainer.stopped()) break;
-        const bool due = every.steps > 0    ? trainer.steps() % every.steps == 0
-                         : every.epochs > 0 ? epoch_ends && state.epoch % static_cast<std::uint64_t>(every.epochs) == 0
-                                            : false;
-        if (due && trainer.steps() < before + total) save();
-        if (epoch_ends) tell(fmt::format("epoch {}: ", state.epoch));
-    }
-    const std::optional<int> signal = trainer.stopped();
-    if (!evaluated && signal)
-        figures.test_accuracy.reset();
-    else if (!evaluated && state.batch > 0)
-        tell(fmt::format("epoch {}, step {} of {}: ", state.epoch + 1, state.batch, per_epoch));
-    else if (!evaluated)
-        tell(fmt::format("after {} epochs: ", state.epoch));
+    const auto what = fmt::format("{} rows a step in {} {}, {} an epoch", loader.options().batch_size, model.shards(),
+                                  model.shards() == 1 ? "shard" : "shards", loader.rows());
+    RunReport* report = nullptr;
+    if (evaluate)
+        runner.add(lockstep::Evaluation(test_accuracy, [&] {
+            report->pause();
+            return evaluate();
+        }));
+    report = &runner.add(RunReport(name, options, model.devices(), what, rates_of(sgd), state.steps));
+    if (!options.save.empty())
+        runner
+            .add(lockstep::SaveCheckpoints({.file = options.save,
+                                            .every_steps = options.save_every.steps,
+                                            .every_epochs = options.save_every.epochs}))
+            .on_save = [&](const auto& file) { report->line(fmt::format("saved {}", file.string())); };
+    runner.run();
 
-    save();
-    figures.samples_per_second = trainer.rows_per_second();
+    Figures& figures = report->figures();
+    figures.samples_per_second = runner.rows_per_second();
     figures.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-    report(options, figures, model.devices());
-    if (!signal) return std::nullopt;
-    return Stop{*signal, options.leads() ? how_to_go_on(options, *signal, trainer.steps()) : ""};
+    program::report(options, figures, model.devices());
+    const int signal = runner.stopped().value_or(0);
+    if (signal == 0) return std::nullopt;
+    return Stop{signal,
+                options.leads() ? how_to_go_on(options, signal, static_cast<std::int64_t>(runner.state().steps)) : ""};
 }
 
 }  // namespace program

@@ -1,0 +1,97 @@
+// A training run as its hooks see it. Runner (runner.h) goes through the epochs and calls the hooks; run_hooks.h has
+// ready ones. One of your own overrides what it wants to hear of:
+//
+//     struct PrintLoss : ls::RunHook {
+//         void after_step(ls::Run&, const ls::StepReport& step) override { fmt::print("{}\n", step.loss); }
+//     };
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "lockstep/ops/optimizer.h"
+#include "lockstep/parallel/run_state.h"
+#include "lockstep/parallel/step_report.h"
+
+namespace lockstep {
+
+/// The result of an evaluation.
+struct Score {
+    double value = 0;
+    std::uint64_t steps = 0;  ///< how many the run had made
+};
+
+/// Where several processes train, all of them have the same hooks, and what a hook decides it decides alike on all.
+class Run {
+public:
+    Run() = default;
+    virtual ~Run() = default;
+    Run(const Run&) = delete;
+    Run& operator=(const Run&) = delete;
+
+    /// How far the run has come. Steps count when they have been enqueued.
+    const RunState& state() const { return state_; }
+    /// What a checkpoint keeps for its program.
+    std::map<std::string, std::string>& fields() { return state_.fields; }
+    virtual std::int64_t batches_per_epoch() const = 0;
+    /// Steps of the whole run when it ends as planned.
+    virtual std::int64_t planned_steps() const = 0;
+    bool is_complete() const { return static_cast<std::int64_t>(state_.steps) >= planned_steps(); }
+    /// Rows a second of training alone.
+    virtual double rows_per_second() const = 0;
+    virtual Optimizer& optimizer() = 0;
+    /// Whether this process is the one that prints and writes: rank 0.
+    virtual bool leads() const = 0;
+
+    /// The last result of an evaluation, by its name.
+    const std::map<std::string, Score>& scores() const { return scores_; }
+    void set_score(const std::string& name, double value) { scores_[name] = {value, state_.steps}; }
+
+    /// Ends the run as soon as can be: at once between steps, some steps later from `after_step`.
+    void end() { ended_ = true; }
+    /// Why the run ended before its plan: the signal that was caught, or 0 after `end`.
+    std::optional<int> stopped() const { return stopped_; }
+
+    /// save_checkpoint of model, optimizer and state. Between steps.
+    virtual void save(const std::filesystem::path& checkpoint) = 0;
+
+protected:
+    RunState state_;
+    std::map<std::string, Score> scores_;
+    bool ended_ = false;
+    std::optional<int> stopped_;
+};
+
+/// What is called in the course of a run, in the order in which hooks were added. "Between steps" no step is under way,
+/// and the model may be used. What a hook throws ends the run.
+class RunHook {
+public:
+    virtual ~RunHook() = default;
+    /// Between steps, before the first.
+    virtual void before_run(Run& run) { static_cast<void>(run); }
+    /// Between steps, before the first of an epoch; of an epoch that a run goes on with, before the first that remains.
+    virtual void before_epoch(Run& run) { static_cast<void>(run); }
+    /// Before a step is enqueued, while earlier ones may be under way.
+    virtual void before_step(Run& run) { static_cast<void>(run); }
+    /// The loss of a step is known, about two steps later.
+    virtual void after_step(Run& run, const StepReport& step) {
+        static_cast<void>(run);
+        static_cast<void>(step);
+    }
+    /// The number of steps after which the run shall pause next, greater than what state() has; none: never.
+    virtual std::optional<std::int64_t> next_pause(const Run& run) const {
+        static_cast<void>(run);
+        return std::nullopt;
+    }
+    /// Between steps, when the run has paused for this hook or another.
+    virtual void at_pause(Run& run) { static_cast<void>(run); }
+    /// Between steps, after the last of an epoch; state() says the next one.
+    virtual void after_epoch(Run& run) { static_cast<void>(run); }
+    /// Between steps, after the last; also of a run that was stopped, not of one that ends by an exception.
+    virtual void after_run(Run& run) { static_cast<void>(run); }
+};
+
+}  // namespace lockstep

@@ -1,0 +1,132 @@
+// The loop of a training run: epochs of a loader, or so many steps of them, with hooks.
+//
+//     ls::Runner runner(model, adam, train, ls::cross_entropy, {.epochs = 10});
+//     runner.add(ls::Evaluation("accuracy", [&] { return ls::accuracy(model, test); }));
+//     runner.add(ls::SaveCheckpoints({.file = "net.safetensors", .every_epochs = 1}));
+//     runner.run();
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "lockstep/parallel/checkpoint.h"
+#include "lockstep/parallel/run.h"
+#include "lockstep/parallel/training_loop.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+struct RunnerOptions {
+    std::uint64_t epochs = std::numeric_limits<std::uint64_t>::max();  ///< of the whole run
+    std::optional<std::int64_t> steps = std::nullopt;  ///< of the whole run: it ends by what comes first
+    StepOptions step = {};                             ///< of every step
+};
+
+/// Trains on a loader whose rows are (input, target).
+template <class Model, class Data, class LossFunction>
+class Runner final : public Run {
+public:
+    /// Keeps references to model, optimizer and loader. Throws InvalidArgument where neither epochs nor steps are
+    /// given.
+    Runner(Model& model, Optimizer& optimizer, Loader<Data>& loader, LossFunction loss, const RunnerOptions& options)
+        : model_(model),
+          optimizer_(optimizer),
+          loader_(loader),
+          options_(options),
+          trainer_(
+              model, optimizer, loader, std::move(loss), [this](const StepReport& step) { return tell(step); },
+              options.step) {
+        if (options.epochs == std::numeric_limits<std::uint64_t>::max() && !options.steps)
+            throw InvalidArgument("Runner: give a number of epochs or of steps");
+        trainer_.before_step([this](std::int64_t step) {
+            state_.steps = static_cast<std::uint64_t>(step);
+            for (const auto& hook : hooks_) hook->before_step(*this);
+        });
+    }
+
+    /// Called after the hooks added before it. Returns the one that is kept.
+    template <class Hook>
+    Hook& add(Hook hook) {
+        auto kept = std::make_unique<Hook>(std::move(hook));
+        Hook& result = *kept;
+        hooks_.push_back(std::move(kept));
+        return result;
+    }
+    /// The run goes on from there, as load_checkpoint returned it.
+    void go_on_from(const RunState& state) {
+        state_ = state;
+        trainer_.set_steps(static_cast<std::int64_t>(state.steps));
+    }
+    /// Ends the run when one of the signals comes to any of the processes. Keeps the reference.
+    void stop_on(const StopSignals& signals) { trainer_.stop_on(signals); }
+
+    /// Where several processes train, it is collective. Throws what steps, loader and hooks throw.
+    void run() {
+        state_.batch_size = loader_.options().batch_size;
+        each(&RunHook::before_run);
+        while (!ended_ && !stopped_ && state_.epoch < options_.epochs && !is_complete()) train_epoch();
+        if (ended_ && !stopped_) stopped_ = 0;
+        each(&RunHook::after_run);
+    }
+
+    std::int64_t batches_per_epoch() const override { return loader_.batches(); }
+    std::int64_t planned_steps() const override {
+        const auto left = static_cast<double>(options_.epochs - std::min(options_.epochs, state_.epoch));
+        std::int64_t planned = std::numeric_limits<std::int64_t>::max();
+        if (left * static_cast<double>(loader_.batches()) < 9e18)
+            planned = static_cast<std::int64_t>(state_.steps) +
+                      std::max<std::int64_t>(0, static_cast<std::int64_t>(left) * loader_.batches() - state_.batch);
+        return options_.steps ? std::min(*options_.steps, planned) : planned;
+    }
+    double rows_per_second() const override { return trainer_.rows_per_second(); }
+    Optimizer& optimizer() override { return optimizer_; }
+    bool leads() const override { return detail::writes_files(model_); }
+    void save(const std::filesystem::path& checkpoint) override {
+        save_checkpoint(model_, optimizer_, state_, checkpoint);
+    }
+
+private:
+    using Call = void (RunHook::*)(Run&);
+    void each(Call call) {
+        for (const auto& hook : hooks_) (hook.get()->*call)(*this);
+    }
+    bool tell(const StepReport& step) {
+        for (const auto& hook : hooks_) hook->after_step(*this, step);
+        return !ended_;
+    }
+    std::optional<std::int64_t> next_pause() const {
+        std::optional<std::int64_t> first = options_.steps;
+        for (const auto& hook : hooks_)
+            if (const auto pause = hook->next_pause(*this)) first = std::min(*pause, first.value_or(*pause));
+        return first;
+    }
+    void train_epoch() {
+        each(&RunHook::before_epoch);
+        while (!ended_ && !stopped_ && state_.batch < loader_.batches() && !is_complete()) {
+            const auto pause = next_pause();
+            state_.batch = trainer_.run(state_.epoch, state_.batch, pause);
+            state_.steps = static_cast<std::uint64_t>(trainer_.steps());
+            stopped_ = trainer_.stopped();
+            if (!stopped_ && pause && trainer_.steps() >= *pause) each(&RunHook::at_pause);
+        }
+        if (state_.batch < loader_.batches()) return;
+        ++state_.epoch;
+        state_.batch = 0;
+        if (!stopped_) each(&RunHook::after_epoch);
+    }
+
+    Model& model_;
+    Optimizer& optimizer_;
+    Loader<Data>& loader_;
+    RunnerOptions options_;
+    Trainer<Model, Data, LossFunction> trainer_;
+    std::vector<std::unique_ptr<RunHook>> hooks_;
+};
+
+}  // namespace lockstep

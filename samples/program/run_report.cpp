@@ -1,0 +1,73 @@
+#include "lockstep/samples/program/run_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <span>
+
+namespace program {
+
+RunReport::RunReport(const std::string& name, const Options& options, const lockstep::Devices& devices,
+                     std::string what, std::string rates, std::uint64_t steps)
+    : name_(name),
+      what_(std::move(what)),
+      rates_(std::move(rates)),
+      options_(options),
+      devices_(devices),
+      log_(std::make_unique<RunLog>(options, name, devices, steps)) {}
+
+void RunReport::before_run(lockstep::Run& run) {
+    const auto before = static_cast<std::int64_t>(run.state().steps);
+    progress_ = std::make_unique<Progress>(options_.quiet, static_cast<std::uint64_t>(options_.epochs),
+                                           std::max<std::int64_t>(run.planned_steps() - before, 0));
+    line(fmt::format("{}: {}, {}", name_, describe(options_, devices_), what_));
+    if (before > 0) line(fmt::format("continues {}: {} steps done, {}", options_.load.string(), before, rates_));
+}
+
+void RunReport::after_step(lockstep::Run&, const lockstep::StepReport& step) {
+    figures_.losses.push_back(step.loss);
+    log_->step(step);
+    progress_->step(step.epoch, step.rows, step.loss);
+}
+
+void RunReport::pause() { progress_->pause(); }
+
+void RunReport::at_pause(lockstep::Run&) { log_->flush(); }
+
+void RunReport::after_epoch(lockstep::Run& run) {
+    tell(run, fmt::format("epoch {}: ", run.state().epoch));
+    log_->flush();
+}
+
+void RunReport::after_run(lockstep::Run& run) {
+    const lockstep::RunState& state = run.state();
+    if (told_ != state.steps) {
+        if (run.stopped().value_or(0) != 0)
+            figures_.test_accuracy.reset();
+        else if (state.batch > 0)
+            tell(run, fmt::format("epoch {}, step {} of {}: ", state.epoch + 1, state.batch, run.batches_per_epoch()));
+        else
+            tell(run, fmt::format("after {} epochs: ", state.epoch));
+    }
+    log_->flush();
+}
+
+void RunReport::tell(const lockstep::Run& run, std::string line) {
+    const std::span news = std::span(figures_.losses).subspan(reported_);
+    reported_ = figures_.losses.size();
+    told_ = run.state().steps;
+    if (!news.empty())
+        line += fmt::format("loss {:.4f}, ",
+                            std::accumulate(news.begin(), news.end(), 0.0) / static_cast<double>(news.size()));
+    if (run.rows_per_second() > 0) line += fmt::format("{:.0f} samples/s, ", run.rows_per_second());
+    if (const auto score = run.scores().find(test_accuracy); score != run.scores().end()) {
+        figures_.test_accuracy = score->second.value;
+        log_->epoch(run.state().epoch, score->second.value);
+        line += fmt::format("test accuracy {:.2f} %, ", 100 * score->second.value);
+    }
+    line.resize(line.size() - 2);
+    progress_->line(line);
+}
+
+}  // namespace program

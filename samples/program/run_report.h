@@ -1,0 +1,51 @@
+// What a sample says of its run: progress on the terminal, the log, and the figures for --json.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lockstep/parallel/run.h"
+#include "lockstep/samples/program/options.h"
+#include "lockstep/samples/program/progress.h"
+#include "lockstep/samples/program/report.h"
+
+namespace program {
+
+/// The name of the Evaluation that it reports.
+inline constexpr const char* test_accuracy = "test accuracy";
+
+class RunReport final : public lockstep::RunHook {
+public:
+    /// Keeps the reference to `options`. `what`: how it is trained, for the first line; `rates`: for that of a run that
+    /// goes on. `steps`: how many the run has done.
+    RunReport(const std::string& name, const Options& options, const lockstep::Devices& devices, std::string what,
+              std::string rates, std::uint64_t steps);
+
+    void before_run(lockstep::Run& run) override;
+    void after_step(lockstep::Run& run, const lockstep::StepReport& step) override;
+    void at_pause(lockstep::Run& run) override;
+    void after_epoch(lockstep::Run& run) override;
+    void after_run(lockstep::Run& run) override;
+
+    /// What comes until the next step is no training.
+    void pause();
+    void line(const std::string& text) { progress_->line(text); }
+    Figures& figures() { return figures_; }
+
+private:
+    /// `line` with the mean loss since the last one, rate and score.
+    void tell(const lockstep::Run& run, std::string line);
+    std::string name_, what_, rates_;
+    const Options& options_;
+    lockstep::Devices devices_;
+    std::unique_ptr<RunLog> log_;
+    std::unique_ptr<Progress> progress_;
+    Figures figures_;
+    std::size_t reported_ = 0;           // losses that a line has told of
+    std::optional<std::uint64_t> told_;  // the number of steps at the last line
+};
+
+}  // namespace program
