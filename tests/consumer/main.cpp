@@ -86,6 +86,28 @@ std::vector<float> trained_on(int devices) {
     return parameters(*model);
 }
 
+/// Counts the steps whose losses it has heard of, and ends the run at the tenth.
+struct TenSteps : ls::RunHook {
+    explicit TenSteps(int& heard) : heard_(heard) {}
+    void after_step(ls::Run& run, const ls::StepReport& step) override {
+        require(step.step == heard_, "losses come out of order");
+        if (++heard_ == 10) run.end();
+    }
+    int& heard_;
+};
+
+void run_with_a_hook_of_its_own() {
+    ls::DataParallel model(Net{}, ls::Devices::visible());
+    ls::SGD sgd(model, {.lr = 0.01});
+    ls::Loader loader(model, ls::TensorDataset(ls::Tensor::zeros({24, 2}), ls::Tensor::zeros({24, 1})),
+                      {.batch_size = 8});
+    ls::Runner runner(model, sgd, loader, ls::mse_loss, {.epochs = 100});
+    int heard = 0;
+    runner.add(TenSteps(heard));
+    runner.run();
+    require(heard >= 10 && heard < 20, "the hook did not end the run");
+}
+
 /// One of several processes.
 int train_as_rank() {
     ls::ProcessGroup group({.backend = "shm"});
@@ -111,6 +133,7 @@ int main(int count, char** words) {
     setenv("LOCKSTEP_CPU_DEVICES", "8", 1);
     train_with_an_optimizer_of_its_own(words[0]);
     train_save_and_load();
+    run_with_a_hook_of_its_own();
     try {
         Net net;
         ls::load(net, "nothing.safetensors");
