@@ -7,6 +7,9 @@ find_package(ZLIB REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(oneDNN REQUIRED)
 find_package(Sodium REQUIRED)
+find_package(JPEG REQUIRED)
+find_package(PNG REQUIRED)
+find_package(GIF REQUIRED)
 find_path(LOCKSTEP_XXHASH_INCLUDE xxhash.h REQUIRED)  # used as a header: nothing to link
 mark_as_advanced(LOCKSTEP_XXHASH_INCLUDE)
 

@@ -21,7 +21,7 @@ target_include_directories(lockstep SYSTEM PRIVATE ${LOCKSTEP_XXHASH_INCLUDE})
 target_compile_features(lockstep PUBLIC cxx_std_20)
 set_target_properties(lockstep PROPERTIES POSITION_INDEPENDENT_CODE ON)
 target_link_libraries(lockstep PUBLIC Threads::Threads
-  PRIVATE OpenMP::OpenMP_CXX fmt::fmt ZLIB::ZLIB oneDNN::dnnl Sodium::sodium 
+  PRIVATE OpenMP::OpenMP_CXX fmt::fmt ZLIB::ZLIB oneDNN::dnnl Sodium::sodium JPEG::JPEG PNG::PNG GIF::GIF
     $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
 if(LOCKSTEP_HAS_CUDA)
   target_link_libraries(lockstep PRIVATE CUDA::cudart CUDA::cublasLt cuDNN::cudnn)

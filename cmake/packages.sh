@@ -1,7 +1,7 @@
 # Sourced by quickstart, check and .ci/run: the packages that building needs, and some tests besides, listed once, and
 # their installation.
 build_packages=(g++ cmake ninja-build libdnnl-dev libfmt-dev zlib1g-dev libsodium-dev libxxhash-dev nlohmann-json3-dev libcli11-dev
-  catch2 libgloo-dev libopenmpi-dev openmpi-bin)
+  libjpeg-dev libpng-dev libgif-dev catch2 libgloo-dev libopenmpi-dev openmpi-bin)
 test_packages=(iproute2)
 
 # install_packages NAME...: installs those that are missing; asks for nothing when none is.

@@ -15,7 +15,8 @@ add_library(lockstep_standin STATIC
 target_include_directories(lockstep_standin PUBLIC ${LOCKSTEP_INCLUDE_VIEW})
 target_link_libraries(lockstep_standin
   PUBLIC cuda_standin Threads::Threads
-  PRIVATE OpenMP::OpenMP_CXX fmt::fmt ZLIB::ZLIB oneDNN::dnnl Sodium::sodium nlohmann_json::nlohmann_json
+  PRIVATE OpenMP::OpenMP_CXX fmt::fmt ZLIB::ZLIB oneDNN::dnnl Sodium::sodium JPEG::JPEG PNG::PNG GIF::GIF
+    nlohmann_json::nlohmann_json
   $<$<BOOL:${LOCKSTEP_HAS_GLOO}>:Gloo::gloo> $<$<BOOL:${LOCKSTEP_HAS_MPI}>:MPILibrary::mpi>)
 lockstep_warnings(lockstep_standin)
 lockstep_sanitize(lockstep_standin)

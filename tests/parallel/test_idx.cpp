@@ -1,8 +1,6 @@
 // The IDX reader and writer against bytes put together here by hand, and against damaged ones.
 #include "lockstep/parallel/data/idx.h"
 
-#include <sys/resource.h>
-#include <sys/wait.h>
 #include <zlib.h>
 
 #include <array>
@@ -14,6 +12,7 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/parallel/process_memory.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -68,24 +67,6 @@ std::string refusal(const std::string& bytes) {
 
 std::string text_of(const IdxArray& array) {
     return {reinterpret_cast<const char*>(array.data.data()), array.data.size()};
-}
-
-/// Megabytes of memory that a process takes for `body`; -1 where it does not end well.
-long megabytes_for(const std::function<void()>& body) {
-    const pid_t child = ::fork();
-    REQUIRE(child >= 0);
-    if (child == 0) {
-        try {
-            body();
-        } catch (const std::exception&) {
-            ::_exit(1);
-        }
-        ::_exit(0);
-    }
-    int status = 0;
-    rusage used{};
-    REQUIRE(::wait4(child, &status, 0, &used) == child);
-    return status == 0 ? used.ru_maxrss / 1024 : -1;
 }
 
 }  // namespace

@@ -1,0 +1,37 @@
+#include "lockstep/parallel/data/images/codecs.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/runtime/error.h"
+
+namespace lockstep::internal {
+
+void refuse_image(const std::string& name, std::uint64_t offset, const std::string& what) {
+    throw DataError(fmt::format("{}: offset {}: {}; get or make the image again", name, offset, what));
+}
+
+void fail_to_write(const std::string& name, const char* format, const std::string& why) {
+    throw DataError(fmt::format("{}: the {} cannot be made: {}; write the image in another format", name, format, why));
+}
+
+void require_honest_size(const ImageBytes& file, std::uint64_t offset, std::int64_t width, std::int64_t height,
+                         std::uint64_t pixels_per_byte) {
+    if (width < 1 || height < 1)
+        refuse_image(file.name, offset, fmt::format("its size is {} x {} (width x height)", width, height));
+    if (width > largest_image_pixels / height)
+        refuse_image(file.name, offset,
+                     fmt::format("it claims {} x {} pixels (width x height), more than the {} that are read", width,
+                                 height, largest_image_pixels));
+    if (static_cast<std::uint64_t>(width * height) / pixels_per_byte > file.file_size)
+        refuse_image(file.name, offset,
+                     fmt::format("it claims {} x {} pixels (width x height), more than a file of {} bytes can hold",
+                                 width, height, file.file_size));
+}
+
+HostImage image_of(const ImageHeader& header) {
+    HostImage image{header.height, header.width, header.mode, {}, {}};
+    image.pixels.resize(static_cast<std::size_t>(header.height * header.width * image.channels()));
+    return image;
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,200 @@
+// JPEG by libjpeg-turbo, with its defaults, as Pillow uses it.
+#include <cstdio>  // jpeglib.h wants it before
+
+#include <jerror.h>
+#include <jpeglib.h>
+
+#include <array>
+#include <new>
+
+#include "lockstep/parallel/data/images/codecs.h"
+#include "lockstep/parallel/data/images/library_calls.h"
+
+namespace lockstep::internal {
+namespace {
+
+/// A block of 8 x 8 pixels takes at least one bit.
+constexpr std::uint64_t jpeg_pixels_per_byte = 512;
+/// Each scan of a progressive file goes over the whole image; encoders make about ten.
+constexpr int most_jpeg_scans = 500;
+
+[[noreturn]] void jpeg_failed(j_common_ptr info) {
+    std::array<char, JMSG_LENGTH_MAX> message{};
+    info->err->format_message(info, message.data());
+    static_cast<LibraryCalls*>(info->client_data)->fail(message.data());
+}
+
+/// Warnings are let pass, as Pillow does, but not that the file ends too early: the library would make up the rest.
+void jpeg_warned(j_common_ptr info, int level) {
+    if (level < 0 && info->err->msg_code == JWRN_JPEG_EOF)
+        static_cast<LibraryCalls*>(info->client_data)->fail("the file ends too early");
+}
+
+void jpeg_says_nothing(j_common_ptr) {}
+
+void count_jpeg_scans(j_common_ptr info) {
+    if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number > most_jpeg_scans)
+        static_cast<LibraryCalls*>(info->client_data)->fail("it has more than 500 scans");
+}
+
+void set_jpeg_errors(jpeg_error_mgr& errors) {
+    jpeg_std_error(&errors);
+    errors.error_exit = jpeg_failed;
+    errors.emit_message = jpeg_warned;
+    errors.output_message = jpeg_says_nothing;
+}
+
+class JpegReader {
+public:
+    /// Reads the header.
+    explicit JpegReader(const ImageBytes& file) : file_(file) {
+        set_jpeg_errors(errors_);
+        info_.err = &errors_;
+        info_.client_data = &calls_;
+        progress_.progress_monitor = count_jpeg_scans;
+        const bool begun = calls_.succeeds([this] {
+            jpeg_create_decompress(&info_);
+            info_.progress = &progress_;
+            jpeg_mem_src(&info_, reinterpret_cast<const unsigned char*>(file_.bytes.data()),
+                         static_cast<unsigned long>(file_.bytes.size()));
+            jpeg_read_header(&info_, TRUE);
+        });
+        if (!begun) {
+            const std::string message = refusal();
+            const std::uint64_t at = offset();
+            jpeg_destroy_decompress(&info_);
+            refuse_image(file_.name, at, message);
+        }
+    }
+    ~JpegReader() { jpeg_destroy_decompress(&info_); }
+    JpegReader(const JpegReader&) = delete;
+    JpegReader& operator=(const JpegReader&) = delete;
+
+    ImageHeader header() const {
+        const bool colour = info_.jpeg_color_space == JCS_YCbCr || info_.jpeg_color_space == JCS_RGB;
+        if (!colour && info_.jpeg_color_space != JCS_GRAYSCALE)
+            refuse_image(file_.name, offset(),
+                         info_.num_components == 4 ? "its colours are CMYK, for print; convert it to RGB first"
+                                                   : "its colours are neither grey nor RGB nor YCbCr");
+        require_honest_size(file_, offset(), info_.image_width, info_.image_height, jpeg_pixels_per_byte);
+        return {info_.image_height, info_.image_width, colour ? ImageMode::rgb : ImageMode::grey, 8};
+    }
+
+    void read_pixels(HostImage& image) {
+        const auto row_bytes = static_cast<std::size_t>(image.width) * static_cast<std::size_t>(image.channels());
+        const bool complete = calls_.succeeds([&] {
+            info_.out_color_space = image.mode == ImageMode::grey ? JCS_GRAYSCALE : JCS_RGB;
+            jpeg_start_decompress(&info_);
+            while (info_.output_scanline < info_.output_height) {
+                JSAMPROW row = image.pixels.data() + info_.output_scanline * row_bytes;
+                jpeg_read_scanlines(&info_, &row, 1);
+            }
+        });
+        if (!complete) refuse_image(file_.name, offset(), refusal());
+    }
+
+private:
+    std::string refusal() const { return std::string("the JPEG cannot be read: ") + calls_.message(); }
+    /// How far the library had come.
+    std::uint64_t offset() const {
+        const bool inside = info_.src != nullptr && info_.src->bytes_in_buffer <= file_.bytes.size();
+        return inside ? file_.bytes.size() - info_.src->bytes_in_buffer : 0;
+    }
+
+    const ImageBytes& file_;
+    LibraryCalls calls_;
+    jpeg_error_mgr errors_{};
+    jpeg_progress_mgr progress_{};
+    jpeg_decompress_struct info_{};
+};
+
+class JpegWriter {
+public:
+    JpegWriter() {
+        set_jpeg_errors(errors_);
+        info_.err = &errors_;
+        info_.client_data = &calls_;
+        to_.writer = this;
+        to_.manager.init_destination = [](j_compress_ptr info) { writer_of(info).offer_room(); };
+        to_.manager.empty_output_buffer = [](j_compress_ptr info) -> boolean {
+            writer_of(info).take(writer_of(info).room_.size());
+            writer_of(info).offer_room();
+            return TRUE;
+        };
+        to_.manager.term_destination = [](j_compress_ptr info) {
+            writer_of(info).take(writer_of(info).room_.size() - info->dest->free_in_buffer);
+        };
+    }
+    ~JpegWriter() { jpeg_destroy_compress(&info_); }
+    JpegWriter(const JpegWriter&) = delete;
+    JpegWriter& operator=(const JpegWriter&) = delete;
+
+    bool write(const HostImage& image, int quality) {
+        return calls_.succeeds([&] {
+            jpeg_create_compress(&info_);
+            info_.dest = &to_.manager;
+            info_.image_width = static_cast<JDIMENSION>(image.width);
+            info_.image_height = static_cast<JDIMENSION>(image.height);
+            info_.input_components = image.channels();
+            info_.in_color_space = image.mode == ImageMode::grey ? JCS_GRAYSCALE : JCS_RGB;
+            jpeg_set_defaults(&info_);
+            jpeg_set_quality(&info_, quality, TRUE);
+            jpeg_start_compress(&info_, TRUE);
+            const auto row_bytes = static_cast<std::size_t>(image.width) * static_cast<std::size_t>(image.channels());
+            while (info_.next_scanline < info_.image_height) {
+                JSAMPROW row = const_cast<JSAMPROW>(image.pixels.data() + info_.next_scanline * row_bytes);
+                jpeg_write_scanlines(&info_, &row, 1);
+            }
+            jpeg_finish_compress(&info_);
+        });
+    }
+    const char* message() const { return calls_.message(); }
+    std::vector<std::byte> take_bytes() { return std::move(bytes_); }
+
+private:
+    struct Destination {
+        jpeg_destination_mgr manager{};  // first: the library knows this part alone
+        JpegWriter* writer = nullptr;
+    };
+    static JpegWriter& writer_of(j_compress_ptr info) { return *reinterpret_cast<Destination*>(info->dest)->writer; }
+    void offer_room() {
+        to_.manager.next_output_byte = room_.data();
+        to_.manager.free_in_buffer = room_.size();
+    }
+    void take(std::size_t count) {
+        bool taken = true;
+        try {
+            const auto* first = reinterpret_cast<const std::byte*>(room_.data());
+            bytes_.insert(bytes_.end(), first, first + count);
+        } catch (const std::bad_alloc&) {
+            taken = false;
+        }
+        if (!taken) calls_.fail("out of memory");
+    }
+
+    LibraryCalls calls_;
+    jpeg_error_mgr errors_{};
+    jpeg_compress_struct info_{};
+    Destination to_;
+    std::array<unsigned char, 1 << 14> room_;
+    std::vector<std::byte> bytes_;
+};
+
+}  // namespace
+
+ImageHeader read_jpeg_header(const ImageBytes& file) { return JpegReader(file).header(); }
+
+HostImage read_jpeg(const ImageBytes& file) {
+    JpegReader reader(file);
+    HostImage image = image_of(reader.header());
+    reader.read_pixels(image);
+    return image;
+}
+
+std::vector<std::byte> jpeg_bytes(const std::string& name, const HostImage& image, int quality) {
+    JpegWriter writer;
+    if (!writer.write(image, quality)) fail_to_write(name, "JPEG", writer.message());
+    return writer.take_bytes();
+}
+
+}  // namespace lockstep::internal

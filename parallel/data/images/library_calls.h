@@ -1,0 +1,31 @@
+// Calls to C libraries that report errors by a jump.
+#pragma once
+
+#include <csetjmp>
+#include <cstdio>
+
+namespace lockstep::internal {
+
+/// libjpeg and libpng want an error callback that does not return. It calls fail(), which jumps back to succeeds():
+/// across frames of the library and of `body`, in which therefore nothing may live that has a destructor.
+class LibraryCalls {
+public:
+    /// Whether `body` came to its end; else message() says why not.
+    template <class Body>
+    bool succeeds(Body body) {
+        if (setjmp(back_) != 0) return false;  // NOLINT(cert-err52-cpp): the libraries know no other way
+        body();
+        return true;
+    }
+    [[noreturn]] void fail(const char* message) {
+        std::snprintf(message_, sizeof message_, "%s", message);
+        std::longjmp(back_, 1);  // NOLINT(cert-err52-cpp)
+    }
+    const char* message() const { return message_; }
+
+private:
+    std::jmp_buf back_{};
+    char message_[256] = "";
+};
+
+}  // namespace lockstep::internal

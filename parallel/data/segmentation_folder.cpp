@@ -1,0 +1,258 @@
+#include "lockstep/parallel/data/segmentation_folder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "lockstep/parallel/data/image_file.h"
+#include "lockstep/parallel/data/image_tensor.h"
+#include "lockstep/parallel/data/internal/for_each_row.h"
+#include "lockstep/parallel/data/internal/image_pairs.h"
+#include "lockstep/parallel/data/internal/mask_classes.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+using internal::ImagePair;
+using internal::MaskClasses;
+using internal::PackedValue;
+
+namespace {
+
+/// A class for every value: more than that is a picture, or a mask that was smoothed.
+constexpr std::size_t most_values = 256;
+
+std::string size_text(const auto& image) { return fmt::format("{} x {}", image.width, image.height); }
+
+/// "1 channel", "3 channels"
+std::string counted(int count, const char* what) { return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s"); }
+
+/// Of an image as the network gets it.
+int channels_for_network(ImageMode mode) { return channels_of(mode == ImageMode::palette ? ImageMode::rgb : mode); }
+
+/// Throws DataError unless it is like the first image of the set.
+void require_alike(const std::string& name, const ImageHeader& image, const std::string& first_name,
+                   const ImageHeader& first) {
+    if (image.height != first.height || image.width != first.width)
+        throw DataError(
+            fmt::format("{}: the image is {} (width x height), but {} is {}; a batch holds images of one "
+                        "size, so scale them to one or make a set of each size",
+                        name, size_text(image), first_name, size_text(first)));
+    if (channels_for_network(image.mode) != channels_for_network(first.mode))
+        throw DataError(fmt::format("{}: the image is {} with {}, but {} is {} with {}; convert them to the same", name,
+                                    name_of(image.mode), counted(channels_for_network(image.mode), "channel"),
+                                    first_name, name_of(first.mode),
+                                    counted(channels_for_network(first.mode), "channel")));
+}
+
+HostImage read_mask(const std::filesystem::path& path, const std::filesystem::path& image_path,
+                    const ImageHeader& image) {
+    HostImage mask = read_image(path);
+    if (mask.height != image.height || mask.width != image.width)
+        throw DataError(
+            fmt::format("{}: the mask is {} (width x height), but its image {} is {}; make both the same "
+                        "size",
+                        path.string(), size_text(mask), image_path.string(), size_text(image)));
+    return mask;
+}
+
+/// What reading all files shows.
+struct FolderScan {
+    ImageHeader image;      ///< of all images
+    int mask_channels = 0;  ///< of all masks
+    std::set<PackedValue> values;
+};
+
+/// For a mask with other values than there may be; `known` are those.
+[[noreturn]] void refuse_value(const std::filesystem::path& path, PackedValue value, const MaskClasses& known) {
+    std::string list;
+    for (const PackedValue v : known.values())
+        list += (list.empty() ? "" : ", ") + internal::value_text(v, known.channels());
+    throw DataError(
+        fmt::format("{}: the mask has a pixel of {}, which is the value of no class (they are {}); mend the "
+                    "mask or name all values",
+                    path.string(), internal::value_text(value, known.channels()), list));
+}
+
+void require_mask_channels(const std::filesystem::path& path, const HostImage& mask, int channels,
+                           const std::string& those_of) {
+    if (mask.channels() != channels)
+        throw DataError(fmt::format("{}: the mask is {} with {} per pixel, but {} {}; convert them to the same",
+                                    path.string(), name_of(mask.mode), counted(mask.channels(), "number"), those_of,
+                                    channels));
+}
+
+/// `given`: the classes where the options name them.
+FolderScan scan_folder(const std::vector<ImagePair>& pairs, const SegmentationFolderOptions& options,
+                       const MaskClasses* given) {
+    FolderScan scan;
+    const std::string first_name = pairs[0].image.string();
+    scan.image = read_image_header(pairs[0].image);
+    if (const int found = channels_for_network(scan.image.mode); options.channels != 0 && found != options.channels)
+        throw DataError(
+            fmt::format("{}: the image is {} with {}, and {} were asked for; convert the images or ask for {}",
+                        first_name, name_of(scan.image.mode), counted(found, "channel"), options.channels, found));
+    scan.mask_channels = given != nullptr ? given->channels() : channels_of(read_image_header(pairs[0].mask).mode);
+    const std::string those_of = given != nullptr ? "the values of the classes have" : pairs[0].mask.string() + " has";
+
+    std::mutex mutex;
+    internal::for_each_row(std::ssize(pairs), options.threads, [&](std::int64_t row) {
+        const auto& [image_path, mask_path] = pairs[static_cast<std::size_t>(row)];
+        const ImageHeader image = read_image_header(image_path);
+        require_alike(image_path.string(), image, first_name, scan.image);
+        if (read_image_header(mask_path).bits > 8)
+            throw DataError(fmt::format("{}: the mask has 16 bits per channel, of which 8 are read; save it with 8",
+                                        mask_path.string()));
+        const HostImage mask = read_mask(mask_path, image_path, image);
+        require_mask_channels(mask_path, mask, scan.mask_channels, those_of);
+        const std::set<PackedValue> values = internal::values_of(mask, most_values);
+        if (values.size() > most_values)
+            throw DataError(
+                fmt::format("{}: the mask has more than {} different values, one per class is expected; "
+                            "save masks without smoothing, as PNG or GIF",
+                            mask_path.string(), most_values));
+        for (const PackedValue value : values)
+            if (given != nullptr && !given->contains(value)) refuse_value(mask_path, value, *given);
+        const std::scoped_lock lock(mutex);
+        scan.values.insert(values.begin(), values.end());
+    });
+    return scan;
+}
+
+/// The mask, first by name, that has more values than `classes`, together with those before it.
+void require_few_values(const std::vector<ImagePair>& pairs, const FolderScan& scan, std::size_t most) {
+    if (scan.values.size() <= most) return;
+    std::set<PackedValue> so_far;
+    for (const ImagePair& pair : pairs) {
+        so_far.merge(internal::values_of(read_image(pair.mask), most_values));
+        if (so_far.size() > most)
+            throw DataError(
+                fmt::format("{}: the masks up to this one have {} different values, for {} classes; give "
+                            "more classes or mend the mask",
+                            pair.mask.string(), so_far.size(), most));
+    }
+}
+
+MaskClasses classes_of(const std::vector<MaskValue>& values) {
+    const auto refuse = [](const std::string& what) {
+        throw InvalidArgument("SegmentationFolder: mask_values: " + what +
+                              "; give each class its own value, all of 1 to "
+                              "4 numbers");
+    };
+    std::vector<PackedValue> packed;
+    for (const MaskValue& value : values) {
+        if (value.empty() || value.size() > 4 || value.size() != values[0].size())
+            refuse(fmt::format("that of class {} has {} numbers, that of class 0 {}", packed.size(), value.size(),
+                               values[0].size()));
+        packed.push_back(internal::packed_value(value));
+    }
+    if (std::set(packed.begin(), packed.end()).size() != packed.size()) refuse("two classes have the same");
+    return {std::move(packed), static_cast<int>(values[0].size())};
+}
+
+}  // namespace
+
+struct SegmentationFolder::Content {
+    std::vector<ImagePair> pairs;
+    double scale = 1;
+    ImageHeader image;  ///< of all images, as files hold them
+    MaskClasses classes;
+    std::vector<MaskValue> mask_values;
+    int class_count = 0;
+    std::array<RowField, 2> fields;
+
+    const ImagePair& pair(std::int64_t row) const {
+        if (row < 0 || row >= std::ssize(pairs))
+            throw InvalidArgument(
+                fmt::format("SegmentationFolder: there is no row {}, only {}; count from 0", row, pairs.size()));
+        return pairs[static_cast<std::size_t>(row)];
+    }
+    void read(std::int64_t row, float* image_to, std::int64_t* mask_to) const;
+};
+
+void SegmentationFolder::Content::read(std::int64_t row, float* image_to, std::int64_t* mask_to) const {
+    const auto& [image_path, mask_path] = pair(row);
+    HostImage picture = read_image(image_path);
+    require_alike(image_path.string(), {picture.height, picture.width, picture.mode, 8}, pairs[0].image.string(),
+                  image);
+    if (picture.mode == ImageMode::palette) picture = as_rgb(picture);
+    write_channels(scale_image(picture, scale, Resampling::bicubic),
+                   {image_to, static_cast<std::size_t>(fields[0].shape.numel())});
+
+    const HostImage mask = read_mask(mask_path, image_path, image);
+    require_mask_channels(mask_path, mask, classes.channels(), "those read before have");
+    const auto unknown = classes.write(scale_image(mask, scale, Resampling::nearest),
+                                       {mask_to, static_cast<std::size_t>(fields[1].shape.numel())});
+    if (unknown) refuse_value(mask_path, *unknown, classes);
+}
+
+SegmentationFolder::SegmentationFolder(const std::filesystem::path& images, const std::filesystem::path& masks,
+                                       const SegmentationFolderOptions& options) {
+    if (options.classes < 0 || options.channels < 0 || options.threads < 0)
+        throw InvalidArgument(
+            fmt::format("SegmentationFolder: {} classes, {} channels and {} threads; none may be "
+                        "negative",
+                        options.classes, options.channels, options.threads));
+    auto content = std::make_shared<Content>();
+    content->scale = options.scale;
+    if (!options.mask_values.empty()) content->classes = classes_of(options.mask_values);
+    content->pairs = internal::find_image_pairs(images, masks, options.mask_suffix);
+    // Before all files are read: a scale that is refused, is.
+    const ImageHeader first = read_image_header(content->pairs[0].image);
+    const auto [height, width] = scaled_size(first.height, first.width, options.scale);
+
+    const FolderScan scan =
+        scan_folder(content->pairs, options, options.mask_values.empty() ? nullptr : &content->classes);
+    if (options.mask_values.empty()) {
+        const std::size_t most = options.classes > 0 ? static_cast<std::size_t>(options.classes) : most_values;
+        require_few_values(content->pairs, scan, most);
+        content->classes = MaskClasses({scan.values.begin(), scan.values.end()}, scan.mask_channels);
+    }
+    for (const PackedValue value : content->classes.values())
+        content->mask_values.push_back(internal::unpacked_value(value, content->classes.channels()));
+    const int values = static_cast<int>(content->mask_values.size());
+    if (options.classes != 0 && values > options.classes)
+        throw InvalidArgument(fmt::format("SegmentationFolder: {} mask_values for {} classes; give as many classes",
+                                          values, options.classes));
+    content->class_count = std::max(options.classes, values);
+    content->image = scan.image;
+    content->fields = {RowField{DType::f32, {channels_for_network(scan.image.mode), height, width}},
+                       RowField{DType::i64, {height, width}}};
+    content_ = std::move(content);
+}
+
+std::int64_t SegmentationFolder::size() const { return std::ssize(content_->pairs); }
+
+std::array<RowField, 2> SegmentationFolder::fields() const { return content_->fields; }
+
+void SegmentationFolder::read(std::span<const std::int64_t> rows, std::span<std::byte* const> to) const {
+    auto* image = reinterpret_cast<float*>(to[0]);
+    auto* mask = reinterpret_cast<std::int64_t*>(to[1]);
+    for (const std::int64_t row : rows) {
+        content_->read(row, image, mask);
+        image += content_->fields[0].shape.numel();
+        mask += content_->fields[1].shape.numel();
+    }
+}
+
+std::tuple<Tensor, Tensor> SegmentationFolder::get(std::int64_t row) const {
+    const auto& [image_field, mask_field] = content_->fields;
+    std::vector<float> image(static_cast<std::size_t>(image_field.shape.numel()));
+    std::vector<std::int64_t> mask(static_cast<std::size_t>(mask_field.shape.numel()));
+    content_->read(row, image.data(), mask.data());
+    return {Tensor::from(image, image_field.shape), Tensor::from(mask, mask_field.shape)};
+}
+
+int SegmentationFolder::channels() const { return static_cast<int>(content_->fields[0].shape[0]); }
+int SegmentationFolder::classes() const { return content_->class_count; }
+const std::vector<MaskValue>& SegmentationFolder::mask_values() const { return content_->mask_values; }
+const std::filesystem::path& SegmentationFolder::image_file(std::int64_t row) const {
+    return content_->pair(row).image;
+}
+const std::filesystem::path& SegmentationFolder::mask_file(std::int64_t row) const { return content_->pair(row).mask; }
+
+}  // namespace lockstep

@@ -1,0 +1,163 @@
+// Files that are no images, lie about their size, end too early or were damaged: refused, with the file's name, and
+// never worse than that.
+#include <stdexcept>
+
+#include "lockstep/parallel/data/image_file.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/image_fixture.h"
+#include "lockstep/tests/parallel/process_memory.h"
+
+using namespace lockstep;
+using namespace lockstep::test;
+
+namespace {
+
+std::string two_bytes(int number) { return {static_cast<char>(number >> 8), static_cast<char>(number & 255)}; }
+
+/// With other sizes in its header: PNG (whose checksums are then wrong only there), JPEG and GIF.
+std::string png_claiming(std::string png, int width, int height) {
+    png.replace(16, 8, std::string(2, '\0') + two_bytes(width) + std::string(2, '\0') + two_bytes(height));
+    std::uint32_t sum = 0xffffffff;  // of "IHDR" and its 13 bytes: CRC-32 of the PNG specification, annex D
+    for (std::size_t i = 12; i < 29; ++i) {
+        sum ^= static_cast<std::uint8_t>(png[i]);
+        for (int bit = 0; bit < 8; ++bit) sum = (sum & 1) != 0 ? 0xedb88320U ^ (sum >> 1) : sum >> 1;
+    }
+    sum = ~sum;
+    for (std::size_t i = 0; i < 4; ++i) png[29 + i] = static_cast<char>(sum >> (24 - 8 * i));
+    return png;
+}
+
+std::string jpeg_claiming(std::string jpeg, int width, int height) {
+    std::size_t frame = jpeg.find("\xff\xc0");
+    if (frame == std::string::npos) frame = jpeg.find("\xff\xc2");
+    REQUIRE(frame != std::string::npos);
+    return jpeg.replace(frame + 5, 4, two_bytes(height) + two_bytes(width));
+}
+
+std::string gif_claiming(std::string gif, int width, int height) {
+    const auto reversed = [](int number) { return std::string{two_bytes(number)[1], two_bytes(number)[0]}; };
+    const std::string size = reversed(13) + reversed(9), claim = reversed(width) + reversed(height);
+    for (std::size_t at = gif.find(size); at != std::string::npos; at = gif.find(size)) gif.replace(at, 4, claim);
+    return gif;
+}
+
+std::string refusal_of_file(const std::string& bytes) {
+    const TemporaryDirectory directory;
+    put_bytes(directory / "file", bytes);
+    const std::string message = refusal_of<DataError>([&] { read_image(directory / "file"); });
+    CHECK_THAT(message, contains("/file: offset "));
+    return message;
+}
+
+constexpr const char* some_files[] = {"rgb.jpg",     "grey.jpg",  "progressive.jpg", "RGB.png",   "few.png",
+                                      "index4i.png", "wide3.png", "two.gif",         "levels.gif"};
+
+}  // namespace
+
+TEST_CASE("damaged images: what is no image is refused with the file's name") {
+    const TemporaryDirectory directory;
+    CHECK_THAT(refusal_of_file(""), contains("offset 0: this is no JPEG, PNG or GIF file"));
+    CHECK_THAT(refusal_of_file("text"), contains("this is no JPEG, PNG or GIF file"));
+    CHECK_THAT(refusal_of_file("BM not this one either"), contains("this is no JPEG, PNG or GIF file"));
+    CHECK_THAT(refusal_of<DataError>([&] { read_image(directory / "missing.png"); }),
+               contains("missing.png: cannot be"));
+    CHECK_THAT(refusal_of<DataError>([&] { read_image(directory.path()); }), contains("is not a regular file"));
+    CHECK_THAT(refusal_of<DataError>([&] { read_image_header(directory / "missing.png"); }), contains("cannot be"));
+
+    // four components and no more than a header
+    const std::string cmyk = bytes_of_hex(
+        "ffd8ffc0001408000800080401110002110003110004110"
+        "0ffda000e0401000200030004000"
+        "03f00");
+    CHECK_THAT(refusal_of_file(cmyk), contains("its colours are CMYK, for print; convert it to RGB first"));
+    std::string empty_gif = recorded_file("two.gif").substr(0, 13) + ";";
+    empty_gif[10] = 0;  // no palette
+    CHECK_THAT(refusal_of_file(empty_gif), contains("it has no frame"));
+}
+
+TEST_CASE("damaged images: what a header claims takes no memory") {
+    const TemporaryDirectory directory;
+    const std::string liars[] = {png_claiming(recorded_file("RGB.png"), 65535, 65535),
+                                 jpeg_claiming(recorded_file("rgb.jpg"), 65500, 65500),
+                                 jpeg_claiming(recorded_file("progressive.jpg"), 65500, 65500),
+                                 gif_claiming(recorded_file("two.gif"), 65535, 65535)};
+    for (const std::string& liar : liars)
+        CHECK_THAT(refusal_of_file(liar), contains("pixels (width x height), more than the 178956970 that are read"));
+    // libjpeg's own limit
+    CHECK_THAT(refusal_of_file(jpeg_claiming(recorded_file("rgb.jpg"), 65535, 65535)), contains("dimension is 65500"));
+    const std::string small_liars[] = {png_claiming(recorded_file("RGB.png"), 10000, 17000),
+                                       jpeg_claiming(recorded_file("rgb.jpg"), 10000, 17000),
+                                       jpeg_claiming(recorded_file("progressive.jpg"), 10000, 17000),
+                                       gif_claiming(recorded_file("two.gif"), 10000, 17000)};
+    const long nothing = megabytes_for([] {});
+    for (const std::string& liar : small_liars) {
+        CHECK_THAT(refusal_of_file(liar),
+                   contains("it claims 10000 x 17000 pixels (width x height), more than a file of"));
+        put_bytes(directory / "file", liar);
+        CHECK(megabytes_for([&] {
+                  try {
+                      read_image(directory / "file");
+                  } catch (const DataError&) {
+                      return;
+                  }
+                  throw std::runtime_error("was accepted");
+              }) < nothing + 100);
+    }
+    CHECK_THAT(refusal_of_file(gif_claiming(recorded_file("two.gif"), 0, 5)), contains("no pixels"));
+}
+
+TEST_CASE("damaged images: a file that ends too early is refused, wherever it ends") {
+    for (const char* name : some_files) {
+        const std::string whole = recorded_file(name);
+        // What follows the last pixel may be missing: two bytes of JPEG, one of GIF.
+        const std::size_t end = whole.size() - (whole.starts_with("\x89PNG") ? 0 : 2);
+        const TemporaryDirectory directory;
+        for (std::size_t length = 0; length < end; ++length) {
+            INFO(name << ", " << length << " of " << whole.size());
+            std::filesystem::remove(directory / "file");
+            put_bytes(directory / "file", whole.substr(0, length));
+            CHECK_THROWS_AS(read_image(directory / "file"), DataError);
+        }
+    }
+    for (const char* name : {"rgb.jpg", "RGB.png", "levels.gif"}) {
+        const std::string whole = recorded_file(name);
+        CHECK_THAT(refusal_of_file(whole.substr(0, whole.size() - 20)), contains("the file ends too early"));
+    }
+}
+
+TEST_CASE("damaged images: a file of thousands of scans is refused") {
+    std::string jpeg = recorded_file("progressive.jpg");
+    const std::size_t last_scan = jpeg.rfind("\xff\xda");
+    const std::string scan = jpeg.substr(last_scan, jpeg.size() - 2 - last_scan);
+    for (int i = 0; i < 600; ++i) jpeg.insert(last_scan, scan);
+    CHECK_THAT(refusal_of_file(jpeg), contains("it has more than 500 scans"));
+}
+
+TEST_CASE("damaged images: a wrong checksum is found") {
+    std::string png = recorded_file("RGB.png");
+    png[png.find("IDAT") + 20] ^= 1;
+    CHECK_THAT(refusal_of_file(png), contains("the PNG cannot be read: "));
+}
+
+TEST_CASE("damaged images: whatever was changed, a file is read or refused") {
+    const TemporaryDirectory directory;
+    const int trials = number_from("LOCKSTEP_IMAGE_TRIALS", 700);
+    for (const char* name : some_files) {
+        const std::string whole = recorded_file(name);
+        int refused = 0, accepted = 0;
+        for (int trial = 0; trial < trials; ++trial) {
+            std::filesystem::remove(directory / "file");  // some file systems sync what is cut to be written anew
+            put_bytes(directory / "file", Vandal(static_cast<std::uint32_t>(trial)).damage(whole));
+            try {
+                const HostImage image = read_image(directory / "file");
+                REQUIRE(image.pixels.size() == static_cast<std::size_t>(image.height * image.width * image.channels()));
+                ++accepted;
+            } catch (const DataError&) {
+                ++refused;
+            }
+        }
+        INFO(name << ": " << refused << " refused, " << accepted << " read");
+        CHECK(refused > trials / 4);
+    }
+}

@@ -1,0 +1,226 @@
+// Image files and scaling against what Pillow has read and scaled (recorded_images.h), and against what was written.
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <vector>
+
+#include "lockstep/parallel/data/image_file.h"
+#include "lockstep/parallel/data/image_tensor.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/image_fixture.h"
+
+using namespace lockstep;
+using namespace lockstep::test;
+
+namespace {
+
+constexpr std::array all_modes = {ImageMode::grey, ImageMode::grey_alpha, ImageMode::rgb, ImageMode::rgba,
+                                  ImageMode::palette};
+
+bool same(const HostImage& a, const HostImage& b) {
+    return a.height == b.height && a.width == b.width && a.mode == b.mode && a.pixels == b.pixels &&
+           a.palette == b.palette;
+}
+
+Resampling resampling_of(const std::string& name) {
+    return name == "nearest" ? Resampling::nearest : name == "bilinear" ? Resampling::bilinear : Resampling::bicubic;
+}
+
+int largest_difference(const std::vector<std::uint8_t>& a, const std::string& b) {
+    REQUIRE(a.size() == b.size());
+    int largest = 0;
+    for (std::size_t i = 0; i < a.size(); ++i)
+        largest = std::max(largest, std::abs(int{a[i]} - int{static_cast<std::uint8_t>(b[i])}));
+    return largest;
+}
+
+std::string as_text(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+}  // namespace
+
+TEST_CASE("images: Pillow's files are read as it reads them, and scaled as it scales them") {
+    const TemporaryDirectory directory;
+    HostImage image;
+    for (const RecordedImage& recorded : recorded_images) {
+        INFO(recorded.name << " " << recorded.filter);
+        const std::string levels = bytes_of_hex(recorded.levels);
+        if (recorded.file != nullptr) {
+            put_bytes(directory / "file", bytes_of_hex(recorded.file));
+            image = read_image(directory / "file");
+            CHECK(image.height == recorded.height);
+            CHECK(image.width == recorded.width);
+            CHECK(largest_difference(image.pixels, levels) <= (std::string(recorded.name).ends_with(".jpg") ? 1 : 0));
+        } else {
+            const HostImage scaled =
+                resize_image(image, recorded.height, recorded.width, resampling_of(recorded.filter));
+            CHECK(scaled.mode == image.mode);
+            CHECK(largest_difference(scaled.pixels, levels) <= (std::string(recorded.filter) == "nearest" ? 0 : 1));
+        }
+    }
+}
+
+TEST_CASE("images: headers say what the files hold") {
+    const TemporaryDirectory directory;
+    struct Expected {
+        const char* name;
+        ImageMode mode;
+        int bits;
+    };
+    for (const auto& [name, mode, bits] : {Expected{"rgb.jpg", ImageMode::rgb, 8},
+                                           {"grey.jpg", ImageMode::grey, 8},
+                                           {"LA.png", ImageMode::grey_alpha, 8},
+                                           {"RGBA.png", ImageMode::rgba, 8},
+                                           {"few.png", ImageMode::palette, 4},
+                                           {"grey2.png", ImageMode::grey, 2},
+                                           {"wide3.png", ImageMode::rgb, 16},
+                                           {"two.gif", ImageMode::palette, 8},
+                                           {"levels.gif", ImageMode::palette, 8}}) {
+        INFO(name);
+        put_bytes(directory / "file", recorded_file(name));  // its name does not say what it is
+        const ImageHeader header = read_image_header(directory / "file");
+        CHECK(header.height == 9);
+        CHECK(header.width == 13);
+        CHECK(header.mode == mode);
+        CHECK(header.bits == bits);
+        CHECK(read_image(directory / "file").mode == mode);
+    }
+    // a header behind many comments
+    std::string jpeg = recorded_file("rgb.jpg");
+    const std::string comment = std::string("\xff\xfe\xff\xff", 4) + std::string(65533, 'c');
+    jpeg.insert(2, comment + comment);
+    put_bytes(directory / "long", jpeg);
+    CHECK(read_image_header(directory / "long").width == 13);
+}
+
+TEST_CASE("images: what is written is read again") {
+    const TemporaryDirectory directory;
+    for (const ImageMode mode : all_modes) {
+        for (const auto& [height, width] : {std::pair{1, 1}, {31, 17}, {64, 200}}) {
+            const HostImage image = computed_image(mode, height, width);
+            INFO(name_of(mode) << " " << height << " x " << width);
+            write_png(directory / "image.png", image);
+            CHECK(same(read_image(directory / "image.png"), image));
+            if (mode == ImageMode::grey) {
+                write_gif(directory / "image.gif", image);
+                CHECK(same(read_image(directory / "image.gif"), image));
+            }
+            if (mode == ImageMode::palette) {
+                write_gif(directory / "image.gif", image);
+                const HostImage back = read_image(directory / "image.gif");
+                CHECK(back.pixels == image.pixels);
+                CHECK(back.palette.size() == 256);  // GIF's palettes have powers of two
+                CHECK(std::equal(image.palette.begin(), image.palette.end(), back.palette.begin()));
+            }
+            if (mode == ImageMode::grey || mode == ImageMode::rgb) {
+                write_jpeg(directory / "image.jpg", image, 95);
+                const HostImage back = read_image(directory / "image.jpg");
+                CHECK(back.mode == mode);
+                CHECK(largest_difference(back.pixels, as_text(image.pixels)) <= 40);
+            }
+        }
+    }
+    CHECK(directory.file_count() == 3);
+}
+
+TEST_CASE("images: the mask of two classes is a GIF of two colours") {
+    const TemporaryDirectory directory;
+    const HostImage mask{2, 3, ImageMode::palette, {0, 1, 1, 0, 0, 1}, {{0, 0, 0}, {255, 255, 255}}};
+    write_gif(directory / "mask.gif", mask);
+    CHECK(same(read_image(directory / "mask.gif"), mask));
+    CHECK(get_bytes(directory / "mask.gif").starts_with("GIF87a"));
+}
+
+TEST_CASE("images: what cannot be written is refused, and the old file stays") {
+    const TemporaryDirectory directory;
+    const HostImage rgb = computed_image(ImageMode::rgb, 40, 50), palette = computed_image(ImageMode::palette, 4, 5);
+    const auto refused = [](const auto& call) { return refusal_of<InvalidArgument>(call); };
+    CHECK_THAT(refused([&] { write_gif(directory / "x", rgb); }), contains("write_gif: the format has no mode RGB"));
+    CHECK_THAT(refused([&] { write_jpeg(directory / "x", palette); }),
+               contains("write_jpeg: the format has no mode palette; give an image that is grey or RGB"));
+    CHECK_THAT(refused([&] { write_jpeg(directory / "x", rgb, 0); }), contains("quality 0; give one from 1 to 100"));
+    CHECK_THAT(refused([&] { write_png(directory / "x", {}); }), contains("0 x 0 (width x height); give one that has"));
+    HostImage broken = rgb;
+    broken.pixels.pop_back();
+    CHECK_THAT(refused([&] { write_png(directory / "x", broken); }), contains("has 5999 bytes of pixels, but 50 x 40"));
+    broken = palette;
+    broken.palette.resize(3);
+    CHECK_THAT(refused([&] { write_png(directory / "x", broken); }), contains("the palette has 3 colours"));
+    CHECK_THAT(refused([&] { write_gif(directory / "x", broken); }), contains("the palette has 3 colours"));
+    CHECK_THAT(refused([&] { write_gif(directory / "x", computed_image(ImageMode::grey, 1, 65536)); }),
+               contains("65536 x 1 (width x height) is too large"));
+    CHECK_THAT(refused([&] { write_png(directory / "no" / "x", rgb); }), contains("cannot write"));
+    CHECK(directory.file_count() == 0);
+
+    put_bytes(directory / "old", "old");
+    {
+        const FileSizeLimit full(100);
+        CHECK_THAT(refusal_of<DataError>([&] { write_png(directory / "old", rgb); }), contains("writing failed"));
+    }
+    CHECK(get_bytes(directory / "old") == "old");
+    CHECK(directory.file_count() == 1);
+}
+
+TEST_CASE("images: scaling leaves what is flat, and nearest picks the pixel under the centre") {
+    for (const ImageMode mode : all_modes) {
+        HostImage flat = computed_image(mode, 30, 41);
+        std::fill(flat.pixels.begin(), flat.pixels.end(), std::uint8_t{199});
+        for (const Resampling resampling : {Resampling::nearest, Resampling::bilinear, Resampling::bicubic})
+            for (const auto& [height, width] : {std::pair{1, 1}, {7, 13}, {30, 80}, {90, 20}}) {
+                const HostImage scaled = resize_image(flat, height, width, resampling);
+                CHECK(scaled.pixels.size() == static_cast<std::size_t>(height * width * flat.channels()));
+                // the levels 199 under an alpha of 199 are rounded twice
+                for (const std::uint8_t level : scaled.pixels) CHECK(std::abs(int{level} - 199) <= 1);
+            }
+    }
+    HostImage places{1, 97, ImageMode::grey, {}, {}};
+    for (int i = 0; i < 97; ++i) places.pixels.push_back(static_cast<std::uint8_t>(i));
+    for (int width = 1; width < 300; ++width) {
+        const HostImage scaled = resize_image(places, 1, width, Resampling::nearest);
+        for (int x = 0; x < width; ++x) {
+            const double centre = (x + 0.5) * 97 / width;
+            if (std::abs(centre - std::round(centre)) > 1e-9)  // on an edge rounding decides
+                CHECK(int{scaled.pixels[static_cast<std::size_t>(x)]} == static_cast<int>(centre));
+        }
+    }
+    CHECK_THROWS_WITH(resize_image(places, 0, 5, Resampling::bicubic), contains("5 x 0 (width x height) has no pixel"));
+    CHECK_THROWS_AS(resize_image({}, 5, 5, Resampling::bicubic), InvalidArgument);
+}
+
+TEST_CASE("images: a clear pixel gives no colour to its neighbours") {
+    // opaque red beside clear white
+    const HostImage image{
+        1, 4, ImageMode::rgba, {255, 0, 0, 255, 255, 0, 0, 255, 255, 255, 255, 0, 255, 255, 255, 0}, {}};
+    const HostImage scaled = resize_image(image, 1, 2, Resampling::bilinear);
+    CHECK(int{scaled.pixels[0]} == 255);
+    CHECK(int{scaled.pixels[1]} == 0);
+    CHECK(int{scaled.pixels[2]} == 0);
+}
+
+TEST_CASE("images: every mode has its colours") {
+    const HostImage palette{1, 3, ImageMode::palette, {1, 0, 9}, {{1, 2, 3}, {4, 5, 6}}};
+    CHECK(as_rgb(palette).pixels == std::vector<std::uint8_t>{4, 5, 6, 1, 2, 3, 0, 0, 0});
+    CHECK(as_rgb({1, 2, ImageMode::grey_alpha, {8, 100, 9, 200}, {}}).pixels ==
+          std::vector<std::uint8_t>{8, 8, 8, 9, 9, 9});
+    CHECK(as_rgb({1, 1, ImageMode::rgba, {7, 8, 9, 0}, {}}).pixels == std::vector<std::uint8_t>{7, 8, 9});
+    CHECK(as_rgb(palette).mode == ImageMode::rgb);
+}
+
+TEST_CASE("images: a network gets channels first, in [0, 1]") {
+    const HostImage image{1, 2, ImageMode::rgb, {0, 51, 255, 102, 1, 0}, {}};
+    const Tensor tensor = image_tensor(image);
+    CHECK(tensor.shape() == Shape{3, 1, 2});
+    CHECK(tensor.to_vector<float>() == std::vector<float>{0, 0.4f, 0.2f, 1.0f / 255, 1, 0});
+    // as the program for PyTorch does: levels of 0 and 1 alone are not divided
+    CHECK(image_tensor({1, 3, ImageMode::grey, {0, 1, 1}, {}}).to_vector<float>() == std::vector<float>{0, 1, 1});
+    CHECK(image_tensor(computed_image(ImageMode::palette, 4, 5)).shape() == Shape{3, 4, 5});
+    std::vector<float> room(5);
+    CHECK_THROWS_WITH(write_channels(image, room), contains("there is room for 5 levels and the image has 6"));
+
+    const HostImage scaled = scale_image(computed_image(ImageMode::grey, 33, 47), 0.5, Resampling::bicubic);
+    CHECK(scaled.height == 16);  // rounded down
+    CHECK(scaled.width == 23);
+    for (const double scale : {0.0, -0.5, 1.01, std::nan("")})
+        CHECK_THROWS_WITH(scaled_size(10, 10, scale), contains("give one above 0 and not above 1"));
+    CHECK_THROWS_WITH(scaled_size(30, 10, 0.05), contains("Scale is too small, resized images would have no pixel"));
+}

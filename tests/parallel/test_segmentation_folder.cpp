@@ -1,0 +1,316 @@
+// Folders of images and masks: what becomes of them, and what is refused. Beside the program for PyTorch:
+// tests/pytorch/check_images.py.
+#include "lockstep/parallel/data/segmentation_folder.h"
+
+#include <numeric>
+
+#include "lockstep/ops/layers.h"
+#include "lockstep/parallel/data/image_file.h"
+#include "lockstep/parallel/data/image_tensor.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/loader.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/image_fixture.h"
+
+using namespace lockstep;
+using namespace lockstep::test;
+
+namespace {
+
+/// DIR/imgs and DIR/masks, with what a test puts there.
+struct Folder {
+    TemporaryDirectory directory;
+    std::filesystem::path imgs = directory / "imgs", masks = directory / "masks";
+
+    Folder() {
+        std::filesystem::create_directory(imgs);
+        std::filesystem::create_directory(masks);
+    }
+    SegmentationFolder read(const SegmentationFolderOptions& options = {}) const { return {imgs, masks, options}; }
+    std::string refused(const SegmentationFolderOptions& options = {}) const {
+        return refusal_of<DataError>([&] { read(options); });
+    }
+};
+
+/// A grey image of `values`, repeated.
+HostImage grey_of(std::int64_t height, std::int64_t width, const std::vector<std::uint8_t>& values) {
+    HostImage image{height, width, ImageMode::grey, {}, {}};
+    for (std::int64_t i = 0; i < height * width; ++i)
+        image.pixels.push_back(values[static_cast<std::size_t>(i) % values.size()]);
+    return image;
+}
+
+/// Three cars of 8 x 6 pixels with masks of 0 and 255.
+struct Cars : Folder {
+    Cars() {
+        for (int i = 0; i < 3; ++i) {
+            const std::string name = "car_" + std::to_string(i);
+            write_png(imgs / (name + ".png"), computed_image(ImageMode::rgb, 6, 8, i));
+            write_gif(masks / (name + "_mask.gif"), grey_of(6, 8, {0, 255, 255, 0, 0}));
+        }
+    }
+};
+
+std::vector<std::int64_t> classes_in(const SegmentationFolder& data, std::int64_t row) {
+    return std::get<1>(data.get(row)).to_vector<std::int64_t>();
+}
+
+struct Net {
+    Conv2d conv{3, 2, 1};
+    LOCKSTEP_MEMBERS(conv)
+    Tensor forward(const Tensor& x) { return conv(x); }
+};
+
+}  // namespace
+
+TEST_CASE("segmentation folder: rows are images by name with the classes of their masks") {
+    const Cars cars;
+    put_bytes(cars.imgs / ".hidden", "no image");
+    std::filesystem::create_directory(cars.imgs / "folder");
+    write_gif(cars.masks / "other_mask.gif", grey_of(1, 1, {77}));  // of no image
+    const SegmentationFolder data = cars.read();
+    REQUIRE(data.size() == 3);
+    CHECK(data.channels() == 3);
+    CHECK(data.classes() == 2);
+    CHECK(data.mask_values() == std::vector<MaskValue>{{0}, {255}});
+    for (std::int64_t row = 0; row < 3; ++row) {
+        const auto [image, mask] = data.get(row);
+        CHECK(data.image_file(row).filename() == "car_" + std::to_string(row) + ".png");
+        CHECK(data.mask_file(row).filename() == "car_" + std::to_string(row) + "_mask.gif");
+        CHECK(image.shape() == Shape{3, 6, 8});
+        CHECK(image.to_vector<float>() ==
+              image_tensor(computed_image(ImageMode::rgb, 6, 8, static_cast<int>(row))).to_vector<float>());
+        CHECK(mask.shape() == Shape{6, 8});
+        const auto classes = mask.to_vector<std::int64_t>();
+        for (std::size_t i = 0; i < classes.size(); ++i) CHECK(classes[i] == (i % 5 == 1 || i % 5 == 2));
+    }
+    CHECK_THROWS_WITH(data.get(3), contains("there is no row 3, only 3"));
+    CHECK_THROWS_AS(data.get(-1), InvalidArgument);
+    CHECK_THROWS_AS(data.image_file(3), InvalidArgument);
+}
+
+TEST_CASE("segmentation folder: images are scaled by bicubic interpolation, masks by picking pixels") {
+    const Cars cars;
+    const SegmentationFolder data = cars.read({.scale = 0.5});
+    CHECK(data.fields()[0].shape == Shape{3, 3, 4});
+    CHECK(data.fields()[1].shape == Shape{3, 4});
+    const auto [image, mask] = data.get(1);
+    const HostImage scaled = resize_image(computed_image(ImageMode::rgb, 6, 8, 1), 3, 4, Resampling::bicubic);
+    CHECK(image.to_vector<float>() == image_tensor(scaled).to_vector<float>());
+    const auto classes = mask.to_vector<std::int64_t>();
+    for (std::int64_t y = 0; y < 3; ++y)
+        for (std::int64_t x = 0; x < 4; ++x) {
+            const std::int64_t under = (2 * y + 1) * 8 + 2 * x + 1;  // the pixel whose corner is the centre
+            CHECK(classes[static_cast<std::size_t>(y * 4 + x)] == (under % 5 == 1 || under % 5 == 2));
+        }
+    CHECK(refusal_of<InvalidArgument>([&] {
+              cars.read({.scale = 0.1});
+          }).starts_with("Scale is too small, resized images would have no pixel"));
+    CHECK_THROWS_WITH(cars.read({.scale = 0}), contains("give one above 0 and not above 1"));
+    CHECK_THROWS_WITH(cars.read({.scale = 1.5}), contains("give one above 0 and not above 1"));
+}
+
+TEST_CASE("segmentation folder: masks of every kind become classes, in the order of their values") {
+    const auto data_of = [](Folder& folder, const HostImage& mask, const SegmentationFolderOptions& options = {}) {
+        write_jpeg(folder.imgs / "a.jpg", computed_image(ImageMode::grey, 1, 4));
+        write_png(folder.masks / "a.png", mask);
+        return folder.read(options);
+    };
+    {
+        Folder folder;
+        const SegmentationFolder data = data_of(folder, {1, 4, ImageMode::grey, {200, 7, 90, 7}, {}});
+        CHECK(data.channels() == 1);
+        CHECK(data.mask_values() == std::vector<MaskValue>{{7}, {90}, {200}});
+        CHECK(classes_in(data, 0) == std::vector<std::int64_t>{2, 0, 1, 0});
+    }
+    {
+        Folder folder;  // sorted by red, then green, then blue
+        const SegmentationFolder data =
+            data_of(folder, {1, 4, ImageMode::rgb, {9, 0, 0, 0, 255, 1, 0, 255, 0, 9, 0, 0}, {}});
+        CHECK(data.mask_values() == std::vector<MaskValue>{{0, 255, 0}, {0, 255, 1}, {9, 0, 0}});
+        CHECK(classes_in(data, 0) == std::vector<std::int64_t>{2, 1, 0, 2});
+    }
+    {
+        Folder folder;  // colours that differ in alpha alone
+        const SegmentationFolder data =
+            data_of(folder, {1, 4, ImageMode::rgba, {5, 5, 5, 255, 5, 5, 5, 0, 5, 5, 5, 255, 0, 0, 0, 1}, {}});
+        CHECK(classes_in(data, 0) == std::vector<std::int64_t>{2, 1, 2, 0});
+    }
+    {
+        Folder folder;  // indices, whatever their colours
+        const HostImage palette{1, 4, ImageMode::palette, {3, 1, 1, 0}, {{9, 9, 9}, {9, 9, 9}, {0, 0, 0}, {1, 1, 1}}};
+        const SegmentationFolder data = data_of(folder, palette);
+        CHECK(data.mask_values() == std::vector<MaskValue>{{0}, {1}, {3}});
+        CHECK(classes_in(data, 0) == std::vector<std::int64_t>{2, 1, 1, 0});
+    }
+    {
+        Folder folder;  // values that somebody else has chosen, with one that no mask has
+        const SegmentationFolder data =
+            data_of(folder, {1, 4, ImageMode::grey, {200, 7, 90, 7}, {}}, {.mask_values = {{200}, {90}, {50}, {7}}});
+        CHECK(data.classes() == 4);
+        CHECK(classes_in(data, 0) == std::vector<std::int64_t>{0, 3, 1, 3});
+    }
+    Folder folder;
+    CHECK(data_of(folder, {1, 4, ImageMode::grey, {1, 1, 1, 2}, {}}, {.classes = 5}).classes() == 5);
+}
+
+TEST_CASE("segmentation folder: images of every kind have their channels") {
+    for (const ImageMode mode :
+         {ImageMode::grey, ImageMode::grey_alpha, ImageMode::rgb, ImageMode::rgba, ImageMode::palette}) {
+        const Folder folder;
+        write_png(folder.imgs / "a.png", computed_image(mode, 6, 8));
+        write_png(folder.masks / "a.png", grey_of(6, 8, {0, 1}));
+        const int channels = mode == ImageMode::palette ? 3 : channels_of(mode);
+        const SegmentationFolder data = folder.read({.scale = 0.5, .channels = channels});
+        CHECK(data.channels() == channels);
+        CHECK(std::get<0>(data.get(0)).shape() == Shape{channels, 3, 4});
+        CHECK_THAT(folder.refused({.channels = channels + 1}),
+                   contains(", and " + std::to_string(channels + 1) + " were asked for"));
+    }
+}
+
+TEST_CASE("segmentation folder: a loader's threads read it") {
+    const Cars cars;
+    const SegmentationFolder data = cars.read({.scale = 0.5});
+    DataParallel<Net> model(Net{}, Devices({Device::cpu(0)}));
+    Loader loader(model, data, {.batch_size = 2, .workers = 2});
+    std::int64_t row = 0;
+    for (auto& [images, masks] : loader.epoch(0)) {
+        const auto image = images.gathered().to_vector<float>();
+        const auto mask = masks.gathered().to_vector<std::int64_t>();
+        const std::size_t rows = mask.size() / 12;
+        for (std::size_t i = 0; i < rows; ++i, ++row) {
+            const auto [one_image, one_mask] = data.get(row);
+            const auto pixels = one_image.to_vector<float>();
+            const auto classes = one_mask.to_vector<std::int64_t>();
+            CHECK(std::equal(pixels.begin(), pixels.end(), image.begin() + static_cast<std::ptrdiff_t>(i * 36)));
+            CHECK(std::equal(classes.begin(), classes.end(), mask.begin() + static_cast<std::ptrdiff_t>(i * 12)));
+        }
+    }
+    CHECK(row == 3);
+}
+
+TEST_CASE("segmentation folder: masks are named with the suffix, or without where there is none") {
+    const Folder folder;
+    write_png(folder.imgs / "a.png", grey_of(2, 2, {9}));
+    write_png(folder.imgs / "b.c.png", grey_of(2, 2, {9}));
+    write_png(folder.masks / "a.png", grey_of(2, 2, {1}));
+    write_png(folder.masks / "b.c.gif", grey_of(2, 2, {2}));
+    CHECK(folder.read().mask_file(1).filename() == "b.c.gif");
+    write_png(folder.masks / "a_mask.png", grey_of(2, 2, {1}));
+    CHECK_THAT(folder.refused(), contains("b.c.png: there is no mask b.c_mask.* in"));
+    write_png(folder.masks / "b.c_mask.png", grey_of(2, 2, {2}));
+    CHECK(folder.read().mask_file(0).filename() == "a_mask.png");
+    CHECK(folder.read({.mask_suffix = ""}).mask_file(0).filename() == "a.png");
+}
+
+TEST_CASE("segmentation folder: what is wrong with the files is told with their names") {
+    {
+        const Folder folder;
+        CHECK_THAT(folder.refused(), contains("imgs: the folder is empty; put the images there"));
+        write_png(folder.imgs / "a.png", grey_of(2, 2, {1}));
+        CHECK_THAT(folder.refused(), contains("masks: the folder is empty; put the masks there"));
+        std::filesystem::remove_all(folder.masks);
+        CHECK_THAT(folder.refused(), contains("masks: no such folder; give the one that holds the masks"));
+        std::filesystem::remove_all(folder.imgs);
+        CHECK_THAT(folder.refused(), contains("imgs: no such folder; give the one that holds the images"));
+    }
+    const auto with_change = [](const auto& change, const SegmentationFolderOptions& options = {}) {
+        const Cars cars;
+        change(cars);
+        return cars.refused(options);
+    };
+    const auto path = [](const Folder& folder, const char* name) {
+        return (std::string(name).find("mask") != std::string::npos ? folder.masks : folder.imgs) / name;
+    };
+    CHECK_THAT(with_change([&](const Folder& f) { std::filesystem::remove(path(f, "car_1_mask.gif")); }),
+               contains("car_1.png: there is no mask car_1_mask.* in"));
+    CHECK_THAT(
+        with_change([&](const Folder& f) { write_png(path(f, "car_1_mask.png"), grey_of(6, 8, {1})); }),
+        contains("car_1.png: there are several masks for it in") && contains("car_1_mask.gif and car_1_mask.png"));
+    CHECK_THAT(with_change([&](const Folder& f) { write_jpeg(path(f, "car_1.jpg"), grey_of(6, 8, {1})); }),
+               contains("car_1.png: car_1.jpg has the same name before its extension"));
+    CHECK_THAT(with_change([&](const Folder& f) { write_gif(path(f, "car_1_mask.gif"), grey_of(8, 6, {1})); }),
+               contains("car_1_mask.gif: the mask is 6 x 8 (width x height), but its image ") &&
+                   contains("car_1.png is 8 x 6"));
+    CHECK_THAT(with_change([&](const Folder& f) { write_png(path(f, "car_2.png"), grey_of(7, 8, {1})); }),
+               contains("car_2.png: the image is 8 x 7 (width x height), but ") && contains("car_0.png is 8 x 6"));
+    CHECK_THAT(with_change([&](const Folder& f) { write_png(path(f, "car_2.png"), grey_of(6, 8, {1})); }),
+               contains("car_2.png: the image is grey with 1 channel, but ") && contains("is RGB with 3 channels"));
+    CHECK_THAT(with_change([&](const Folder& f) { put_bytes(path(f, "car_0.png"), "text"); }),
+               contains("car_0.png: offset 0: this is no JPEG, PNG or GIF file"));
+    CHECK_THAT(with_change([&](const Folder& f) { put_bytes(path(f, "car_2.txt"), "text"); }),
+               contains("car_2.txt: car_2.png has the same name"));
+    CHECK_THAT(with_change([&](const Folder& f) {
+                   const auto mask = path(f, "car_1_mask.gif");
+                   put_bytes(mask, get_bytes(mask).substr(0, 790));
+               }),
+               contains("car_1_mask.gif: offset 790: the GIF cannot be read: the file ends too early"));
+    CHECK_THAT(
+        with_change(
+            [&](const Folder& f) { write_png(path(f, "car_1_mask.gif"), computed_image(ImageMode::rgb, 6, 8)); }),
+        contains("car_1_mask.gif: the mask is RGB with 3 numbers per pixel, but ") && contains("car_0_mask.gif has 1"));
+    CHECK_THAT(with_change(
+                   [&](const Folder& f) {
+                       write_gif(path(f, "car_1_mask.gif"), grey_of(6, 8, {0, 9}));
+                   },
+                   {.mask_values = {{0}, {255}}}),
+               contains("car_1_mask.gif: the mask has a pixel of 9, which is the value of no class (they are 0, 255)"));
+    CHECK_THAT(with_change(
+                   [&](const Folder& f) {
+                       write_gif(path(f, "car_1_mask.gif"), grey_of(6, 8, {0, 9}));
+                   },
+                   {.classes = 2}),
+               contains("car_1_mask.gif: the masks up to this one have 3 different values, for 2 classes"));
+    CHECK_THAT(
+        with_change([](const Folder&) {}, {.mask_values = {{0, 0, 0}, {255, 0, 0}}}),
+        contains("car_0_mask.gif: the mask is grey with 1 number per pixel, but the values of the classes have 3"));
+    {
+        const Folder folder;
+        write_png(folder.imgs / "a.png", grey_of(9, 13, {5}));
+        put_bytes(folder.masks / "a.png", recorded_file("wide3.png"));
+        CHECK_THAT(folder.refused(), contains("a.png: the mask has 16 bits per channel, of which 8 are read"));
+        HostImage many = computed_image(ImageMode::rgb, 9, 13);
+        write_png(folder.masks / "a.png", many);
+        CHECK(folder.read().classes() > 50);
+        write_png(folder.imgs / "a.png", grey_of(30, 40, {5}));
+        write_png(folder.masks / "a.png", computed_image(ImageMode::rgb, 30, 40));
+        CHECK_THAT(folder.refused(), contains("a.png: the mask has more than 256 different values"));
+    }
+}
+
+TEST_CASE("segmentation folder: of several bad files the first by name is told, in every run") {
+    const Cars cars;
+    for (int i = 3; i < 40; ++i) {
+        const std::string name = "car_" + std::to_string(i + 100);
+        std::filesystem::copy(cars.imgs / "car_0.png", cars.imgs / (name + ".png"));
+        write_gif(cars.masks / (name + "_mask.gif"), grey_of(i > 20 ? 5 : 6, 8, {0}));
+    }
+    for (int trial = 0; trial < 20; ++trial) CHECK_THAT(cars.refused({.threads = 8}), contains("car_121_mask.gif: "));
+}
+
+TEST_CASE("segmentation folder: an image that is damaged behind its header, or changed, is found when it is read") {
+    const Cars cars;
+    const std::string whole = get_bytes(cars.imgs / "car_1.png");
+    put_bytes(cars.imgs / "car_1.png", whole.substr(0, whole.size() - 30));
+    const SegmentationFolder data = cars.read();
+    CHECK_NOTHROW(data.get(0));
+    CHECK_THAT(refusal_of<DataError>([&] { data.get(1); }),
+               contains("car_1.png: offset ") && contains("ends too early"));
+    write_png(cars.imgs / "car_1.png", computed_image(ImageMode::rgb, 7, 8));
+    CHECK_THAT(refusal_of<DataError>([&] { data.get(1); }), contains("car_1.png: the image is 8 x 7"));
+    write_gif(cars.masks / "car_0_mask.gif", grey_of(6, 8, {33}));
+    CHECK_THAT(refusal_of<DataError>([&] { data.get(0); }), contains("car_0_mask.gif: the mask has a pixel of 33"));
+}
+
+TEST_CASE("segmentation folder: options that make no sense are refused") {
+    const Cars cars;
+    CHECK_THROWS_AS(cars.read({.classes = -1}), InvalidArgument);
+    CHECK_THROWS_AS(cars.read({.channels = -1}), InvalidArgument);
+    CHECK_THROWS_AS(cars.read({.threads = -1}), InvalidArgument);
+    CHECK_THROWS_WITH(cars.read({.mask_values = {{1}, {1}}}), contains("two classes have the same"));
+    CHECK_THROWS_WITH(cars.read({.mask_values = {{1}, {1, 2}}}), contains("that of class 1 has 2 numbers"));
+    CHECK_THROWS_AS(cars.read({.mask_values = {{}}}), InvalidArgument);
+    CHECK_THROWS_WITH(cars.read({.mask_values = {{0}, {255}}, .classes = 1}), contains("2 mask_values for 1 classes"));
+}
