@@ -33,6 +33,7 @@
 #include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/parallel/data/sampler.h"
 #include "lockstep/parallel/data/segmentation_folder.h"
+#include "lockstep/parallel/data/shapes.h"
 #include "lockstep/parallel/data/sharded_tensor.h"
 #include "lockstep/parallel/data/subset.h"
 #include "lockstep/parallel/data/transforms.h"

@@ -15,17 +15,33 @@ namespace {
 
 std::string two_bytes(int number) { return {static_cast<char>(number >> 8), static_cast<char>(number & 255)}; }
 
-/// With other sizes in its header: PNG (whose checksums are then wrong only there), JPEG and GIF.
-std::string png_claiming(std::string png, int width, int height) {
-    png.replace(16, 8, std::string(2, '\0') + two_bytes(width) + std::string(2, '\0') + two_bytes(height));
-    std::uint32_t sum = 0xffffffff;  // of "IHDR" and its 13 bytes: CRC-32 of the PNG specification, annex D
-    for (std::size_t i = 12; i < 29; ++i) {
-        sum ^= static_cast<std::uint8_t>(png[i]);
+/// CRC-32 of the PNG specification, annex D.
+std::uint32_t png_checksum(std::string_view bytes) {
+    std::uint32_t sum = 0xffffffff;
+    for (const char byte : bytes) {
+        sum ^= static_cast<std::uint8_t>(byte);
         for (int bit = 0; bit < 8; ++bit) sum = (sum & 1) != 0 ? 0xedb88320U ^ (sum >> 1) : sum >> 1;
     }
-    sum = ~sum;
-    for (std::size_t i = 0; i < 4; ++i) png[29 + i] = static_cast<char>(sum >> (24 - 8 * i));
+    return ~sum;
+}
+
+/// All chunks with the checksums of what is in them now, as far as they hang together.
+std::string with_right_checksums(std::string png) {
+    for (std::size_t at = 8; at + 12 <= png.size();) {
+        std::size_t length = 0;
+        for (std::size_t i = 0; i < 4; ++i) length = length << 8 | static_cast<std::uint8_t>(png[at + i]);
+        if (length > png.size() - at - 12) break;
+        const std::uint32_t sum = png_checksum(std::string_view(png).substr(at + 4, length + 4));
+        for (std::size_t i = 0; i < 4; ++i) png[at + 8 + length + i] = static_cast<char>(sum >> (24 - 8 * i));
+        at += length + 12;
+    }
     return png;
+}
+
+/// With other sizes in its header: PNG, JPEG and GIF.
+std::string png_claiming(std::string png, int width, int height) {
+    return with_right_checksums(
+        png.replace(16, 8, std::string(2, '\0') + two_bytes(width) + std::string(2, '\0') + two_bytes(height)));
 }
 
 std::string jpeg_claiming(std::string jpeg, int width, int height) {
@@ -148,7 +164,9 @@ TEST_CASE("damaged images: whatever was changed, a file is read or refused") {
         int refused = 0, accepted = 0;
         for (int trial = 0; trial < trials; ++trial) {
             std::filesystem::remove(directory / "file");  // some file systems sync what is cut to be written anew
-            put_bytes(directory / "file", Vandal(static_cast<std::uint32_t>(trial)).damage(whole));
+            std::string damaged = Vandal(static_cast<std::uint32_t>(trial)).damage(whole);
+            if (damaged.starts_with("\x89PNG") && trial % 2 == 0) damaged = with_right_checksums(std::move(damaged));
+            put_bytes(directory / "file", damaged);
             try {
                 const HostImage image = read_image(directory / "file");
                 REQUIRE(image.pixels.size() == static_cast<std::size_t>(image.height * image.width * image.channels()));

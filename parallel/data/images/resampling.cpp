@@ -44,8 +44,8 @@ struct FilterWindows {
         std::vector<double> exact(stride);
         for (std::size_t i = 0; i < to; ++i) {
             const double centre = (static_cast<double>(i) + 0.5) * scale;
-            const auto first = static_cast<std::size_t>(std::max(centre - support + 0.5, 0.0));
-            const std::size_t end = std::min(static_cast<std::size_t>(centre + support + 0.5), from);
+            const auto first = static_cast<std::size_t>(std::max(std::floor(centre - support + 0.5), 0.0));
+            const std::size_t end = std::min(static_cast<std::size_t>(std::floor(centre + support + 0.5)), from);
             windows[i] = {first, end - first};
             double sum = 0;
             for (std::size_t k = 0; k < end - first; ++k) {

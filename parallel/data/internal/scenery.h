@@ -1,0 +1,21 @@
+// What is behind a vehicle, and what it leaves on the floor: wall, floor, things, shadow, reflection.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/parallel/data/internal/canvas.h"
+#include "lockstep/parallel/data/internal/dice.h"
+#include "lockstep/parallel/data/internal/vehicle.h"
+
+namespace lockstep::internal {
+
+/// Wall, floor and things behind, `width` x `height` pixels, row-major.
+std::vector<CanvasColour> draw_scenery(int width, int height, const VehiclePlace& vehicle, Dice& dice);
+/// Darkens the floor around the wheels.
+void cast_shadow(std::vector<CanvasColour>& picture, int width, int height, const VehiclePlace& vehicle, Dice& dice);
+/// Mirrors the vehicle of `canvas` in the floor.
+void mirror_in_floor(std::vector<CanvasColour>& picture, int width, int height, const Canvas& canvas,
+                     const VehiclePlace& vehicle, Dice& dice);
+
+}  // namespace lockstep::internal
