@@ -181,7 +181,7 @@ void save_tensors(const std::vector<NamedTensor>& tensors, const Path& path) {
 }
 
 LoadResult load_tensors(const std::vector<NamedTensor>& tensors, const Path& path, const LoadOptions& options) {
-    const internal::StagedWeights weights(tensors, SafetensorsFile(path), path, options);
+    const internal::StagedWeights weights(tensors, path, options);
     weights.store();
     return weights.result();
 }
@@ -225,7 +225,7 @@ std::optional<RunState> load_both(Engine& engine, const std::vector<NamedTensor>
                                   const Path& checkpoint) {
     require_own(engine, optimizer, "load_checkpoint");
     return read_steadily(checkpoint, [&]() -> std::optional<RunState> {
-        const internal::StagedWeights weights(tensors, SafetensorsFile(checkpoint), checkpoint, {});
+        const internal::StagedWeights weights(tensors, checkpoint, {});
         const auto state = find_state(weights.digest(), checkpoint);
         if (!state) {
             weights.store();

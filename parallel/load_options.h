@@ -16,6 +16,8 @@ struct LoadOptions {
     std::function<std::string(const std::string& name)> rename = {};
     /// Whether the tensor that the model calls so takes part; those that don't are neither loaded nor missed.
     std::function<bool(const std::string& name)> filter = {};
+    /// Of a file of torch.save that holds several dictionaries of tensors, the name of the one to read: "ema".
+    std::string entry = {};
 };
 
 /// What load_state_dict returns: names of the model that the file lacks, and of the file that the model has not.

@@ -28,6 +28,7 @@
 #include "lockstep/parallel/data/image.h"
 #include "lockstep/parallel/data/image_file.h"
 #include "lockstep/parallel/data/image_tensor.h"
+#include "lockstep/parallel/data/pth.h"
 #include "lockstep/parallel/data/row_context.h"
 #include "lockstep/parallel/data/row_samplers.h"
 #include "lockstep/parallel/data/safetensors.h"

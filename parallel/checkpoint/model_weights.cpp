@@ -8,8 +8,13 @@
 #include <set>
 #include <span>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 
 #include "lockstep/parallel/data/files/digest.h"
+#include "lockstep/parallel/data/files/file.h"
+#include "lockstep/parallel/data/files/torch_file.h"
+#include "lockstep/parallel/data/pth.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/operand.h"
@@ -128,21 +133,38 @@ HostWeights::HostWeights(const std::vector<NamedTensor>& tensors) {
     }
 }
 
-StagedWeights::StagedWeights(const std::vector<NamedTensor>& tensors, const SafetensorsFile& file,
-                             const std::filesystem::path& path, const LoadOptions& options)
+StagedWeights::StagedWeights(const std::vector<NamedTensor>& tensors, const std::filesystem::path& path,
+                             const LoadOptions& options)
     : tensors_(tensors) {
+    InputFile file(path);
+    if (torch_file(file) == TorchFile::archive) {
+        stage(PthFile(std::move(file), options.entry), path, options);
+    } else {
+        const SafetensorsFile opened(std::move(file));
+        if (!options.entry.empty())
+            throw InvalidArgument(
+                fmt::format("{}: a safetensors file has no dictionary under '{}', its tensors are all it "
+                            "has; leave LoadOptions::entry out",
+                            path.string(), options.entry));
+        stage(opened, path, options);
+    }
+}
+
+template <class File>
+void StagedWeights::stage(const File& file, const std::filesystem::path& path, const LoadOptions& options) {
+    using Entry = std::remove_cvref_t<decltype(file.entries().front())>;
     std::set<std::string> known;
-    for (const NamedTensor& named : tensors) known.insert(named.name);
+    for (const NamedTensor& named : tensors_) known.insert(named.name);
     NameMap names(std::move(known), options);
-    std::map<std::string, const SafetensorsEntry*> found;
+    std::map<std::string, const Entry*> found;
     std::map<std::string, std::string> of_unknown_type;
     std::vector<std::string> extra;  // of types that Lockstep has not: they can be nobody's
-    for (const SafetensorsEntry& entry : file.entries())
+    for (const Entry& entry : file.entries())
         if (const auto name = names.model_name(entry.name, result_.unexpected)) found.emplace(*name, &entry);
     for (const auto& [name, type] : file.unsupported())
         if (const auto model_name = names.model_name(name, extra)) of_unknown_type.emplace(*model_name, type);
 
-    for (const NamedTensor& named : tensors) {
+    for (const NamedTensor& named : tensors_) {
         if (const auto entry = found.find(named.name); entry != found.end()) read(named, file, *entry->second);
         if (const auto type = of_unknown_type.find(named.name); type != of_unknown_type.end()) {
             mismatched_.push_back(fmt::format("{} ({} in the model; the file has {}, which Lockstep has not)",
@@ -150,7 +172,7 @@ StagedWeights::StagedWeights(const std::vector<NamedTensor>& tensors, const Safe
             values_.insert({named.member->identity(), {&named, Tensor()}});  // not missing
         }
     }
-    for (const NamedTensor& named : tensors)
+    for (const NamedTensor& named : tensors_)
         if (!values_.contains(named.member->identity()) && names.wants(named.name))
             result_.missing.push_back(named.name);
 
@@ -163,7 +185,8 @@ StagedWeights::StagedWeights(const std::vector<NamedTensor>& tensors, const Safe
     result_.unexpected.insert(result_.unexpected.end(), extra.begin(), extra.end());
 }
 
-void StagedWeights::read(const NamedTensor& named, const SafetensorsFile& file, const SafetensorsEntry& entry) {
+template <class File, class Entry>
+void StagedWeights::read(const NamedTensor& named, const File& file, const Entry& entry) {
     const Tensor& present = named.member->tensor();
     if (!std::equal(entry.shape.begin(), entry.shape.end(), present.shape().begin(), present.shape().end()) ||
         !convertible(entry.dtype, present.dtype())) {

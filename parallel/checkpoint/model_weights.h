@@ -31,9 +31,9 @@ private:
 /// What a file has for a model, read and checked, before the model has any of it.
 class StagedWeights {
 public:
-    /// `path` is for messages. Throws DataError as `load` says.
-    StagedWeights(const std::vector<NamedTensor>& tensors, const SafetensorsFile& file,
-                  const std::filesystem::path& path, const LoadOptions& options);
+    /// Reads a safetensors file or one of torch.save. Throws as `load` says.
+    StagedWeights(const std::vector<NamedTensor>& tensors, const std::filesystem::path& path,
+                  const LoadOptions& options);
     const LoadResult& result() const { return result_; }
     /// `digest_of` the model's tensors as they are in the file; of what the file lacks nothing is known.
     std::string digest() const;
@@ -45,7 +45,11 @@ private:
         const NamedTensor* target;
         Tensor tensor;  ///< undefined where the file has another shape
     };
-    void read(const NamedTensor& named, const SafetensorsFile& file, const SafetensorsEntry& entry);
+    /// `File` is SafetensorsFile or PthFile.
+    template <class File>
+    void stage(const File& file, const std::filesystem::path& path, const LoadOptions& options);
+    template <class File, class Entry>
+    void read(const NamedTensor& named, const File& file, const Entry& entry);
 
     std::vector<NamedTensor> tensors_;
     std::map<const void*, Value> values_;  ///< by identity

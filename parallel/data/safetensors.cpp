@@ -1,11 +1,12 @@
 #include "lockstep/parallel/data/safetensors.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/files/file.h"
+#include "lockstep/parallel/data/files/in_quotes.h"
 #include "lockstep/parallel/data/files/safetensors_header.h"
+#include "lockstep/parallel/data/files/stored_bools.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
@@ -52,15 +53,7 @@ void SafetensorsFile::read(std::string_view name, std::span<std::byte> to) const
                               " bytes, but " + std::to_string(to.size()) + " were given; give as many as it takes");
     }
     content_->file.read_at(entry->offset, to);
-    if (entry->dtype == DType::boolean) {
-        // any other byte would be undefined behaviour once it is read as a bool
-        const auto bad = std::find_if(to.begin(), to.end(), [](std::byte b) { return b > std::byte{1}; });
-        if (bad != to.end()) {
-            throw DataError(file + ": offset " +
-                            std::to_string(entry->offset + static_cast<std::uint64_t>(bad - to.begin())) + ": tensor " +
-                            in_quotes(name) + " holds a bool that is neither 0 nor 1; get or save the file again");
-        }
-    }
+    if (entry->dtype == DType::boolean) internal::require_bools(to, file, entry->offset, name);
 }
 
 void write_safetensors(const std::filesystem::path& path, const std::vector<SafetensorsTensor>& tensors,

@@ -25,7 +25,7 @@ class SafetensorsFile {
 public:
     /// Throws DataError, naming file and offset, when the file is missing or truncated, its header is longer than
     /// 100 MB or not the JSON it should be, a name is there twice, or sizes and offsets do not cover the data exactly
-    /// once; and for a file of torch.save, saying how to convert it.
+    /// once; and for a file of torch.save, which PthFile reads.
     explicit SafetensorsFile(const std::filesystem::path& path);
     /// One that is open already, for the library's own formats.
     explicit SafetensorsFile(internal::InputFile&& file);

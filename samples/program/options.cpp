@@ -111,7 +111,9 @@ void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
            "saves after every N steps as well, or N epochs (Ne)")
         ->type_name("N|Ne")
         ->needs(save);
-    app.add_option("--load", options.load, "begins with these weights; continues the run of FILE.resume if it is there")
+    app.add_option("--load", options.load,
+                   "begins with these weights (safetensors, or PyTorch's .pth); continues the run of FILE.resume if it "
+                   "is there")
         ->type_name("FILE");
     app.add_option("--log-dir", options.log_dir,
                    "writes every step to DIR/" + app.get_name() + ".jsonl, with --load after the lines that are there")

@@ -125,13 +125,16 @@ class Checker:
         for prefix in ("", "module."):  # PyTorch's DataParallel adds it
             checkpoint, back = self.directory / "theirs.safetensors", self.directory / "back.safetensors"
             state = {key: value.contiguous() for key, value in model.state_dict().items()}
-            save_file({prefix + key: value for key, value in state.items()}, checkpoint)
-            reported = self.mnist("--epochs", "0", "--load", checkpoint, "--save", back)
-            returned = load_file(back)
-            assert returned.keys() == state.keys()
-            for key, value in state.items():
-                assert torch.equal(returned[key], value), (self.net, prefix, key)
-            print(f"check_checkpoint: {self.net}, trained by PyTorch: {self.compare(checkpoint, model, reported)}")
+            named, pickled = {prefix + key: value for key, value in state.items()}, self.directory / "theirs.pth"
+            save_file(named, checkpoint)
+            torch.save(named, pickled)
+            for saved in (checkpoint, pickled):
+                reported = self.mnist("--epochs", "0", "--load", saved, "--save", back)
+                returned = load_file(back)
+                assert returned.keys() == state.keys()
+                for key, value in state.items():
+                    assert torch.equal(returned[key], value), (self.net, saved, prefix, key)
+                print(f"check_checkpoint: {self.net}, trained by PyTorch: {self.compare(saved, model, reported)}")
 
 
 def main():

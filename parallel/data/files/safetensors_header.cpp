@@ -10,8 +10,10 @@
 #include <tuple>
 #include <utility>
 
+#include "lockstep/parallel/data/files/in_quotes.h"
 #include "lockstep/parallel/data/files/safetensors_format.h"
 #include "lockstep/parallel/data/files/shape_bytes.h"
+#include "lockstep/parallel/data/files/torch_file.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep::internal {
@@ -234,17 +236,14 @@ private:
     unsigned fields_ = 0;
 };
 
-/// What torch.save writes: a zip archive, or before PyTorch 1.6 a pickle.
-bool is_of_torch_save(std::string_view start) {
-    return start.starts_with("PK\x03\x04") ||
-           (start.size() > 1 && start[0] == '\x80' && start[1] >= '\x02' && start[1] <= '\x05');
-}
-
-[[noreturn]] void refuse_torch_save(const InputFile& file) {
-    throw DataError(file.name() +
-                    ": offset 0: this was written by torch.save and is no safetensors file; convert it in Python: "
-                    "safetensors.torch.save_file(torch.load('" +
-                    file.name() + "', map_location='cpu', weights_only=True), 'new.safetensors')");
+/// Files of torch.save, which begin with what would be a much too long header.
+void refuse_torch_save(const InputFile& file) {
+    const TorchFile kind = torch_file(file);
+    if (kind == TorchFile::legacy) refuse_legacy(file);
+    if (kind == TorchFile::archive)
+        throw DataError(file.name() +
+                        ": offset 0: this was written by torch.save and is no safetensors file; read it by PthFile, or "
+                        "by load, which takes both");
 }
 
 /// Brings entries in the order of their data.
@@ -289,13 +288,6 @@ void note_names(const InputFile& file, SafetensorsHeader& header) {
 
 }  // namespace
 
-std::string in_quotes(std::string_view text) {
-    constexpr std::size_t longest = 200;
-    std::string result = "'";
-    for (const char c : text.substr(0, longest)) result += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
-    return result + (text.size() > longest ? "...'" : "'");
-}
-
 SafetensorsHeader read_safetensors_header(const InputFile& file) {
     if (file.size() < prefix_bytes)
         refuse(file, file.size(), "the file ends within the 8 bytes of the header's length");
@@ -304,7 +296,7 @@ SafetensorsHeader read_safetensors_header(const InputFile& file) {
     const auto length = std::bit_cast<std::uint64_t>(prefix);
     const bool too_long = length > longest_header;
     if (too_long || length > file.size() - prefix_bytes) {
-        if (is_of_torch_save({prefix.data(), prefix.size()})) refuse_torch_save(file);
+        refuse_torch_save(file);
         const std::string is = "the header's length is " + std::to_string(length) + ", ";
         if (too_long) refuse(file, 0, is + "more than " + std::to_string(longest_header) + " bytes");
         refuse(file, 0, is + "but only " + std::to_string(file.size() - prefix_bytes) + " bytes follow");

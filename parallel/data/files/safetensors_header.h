@@ -41,7 +41,4 @@ SafetensorsLayout lay_out_safetensors(const std::filesystem::path& path, const s
 /// All of it in its order, in pieces.
 void put_out(const SafetensorsLayout& layout, const std::function<void(std::span<const std::byte>)>& put);
 
-/// A name as it may stand in a message of one line, whatever the file put into it.
-std::string in_quotes(std::string_view text);
-
 }  // namespace lockstep::internal

@@ -7,6 +7,7 @@
 #include <optional>
 #include <unordered_set>
 
+#include "lockstep/parallel/data/files/in_quotes.h"
 #include "lockstep/parallel/data/files/safetensors_format.h"
 #include "lockstep/parallel/data/files/safetensors_header.h"
 #include "lockstep/parallel/data/files/shape_bytes.h"

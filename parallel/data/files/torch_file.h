@@ -1,0 +1,23 @@
+// What tells files of torch.save from others.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "lockstep/parallel/data/files/file.h"
+
+namespace lockstep::internal {
+
+enum class TorchFile : std::uint8_t {
+    none,
+    archive,  ///< of PyTorch 1.6 and later
+    legacy    ///< a bare pickle, of PyTorch before that
+};
+
+/// By its first bytes: a safetensors file has the '{' of its header at offset 8, and these have not.
+TorchFile torch_file(const InputFile& file);
+
+/// Throws DataError: the file is one of PyTorch before 1.6, and what to do.
+[[noreturn]] void refuse_legacy(const InputFile& file);
+
+}  // namespace lockstep::internal

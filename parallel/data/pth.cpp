@@ -1,0 +1,155 @@
+#include "lockstep/parallel/data/pth.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstring>
+#include <unordered_map>
+#include <utility>
+
+#include "lockstep/parallel/data/files/file.h"
+#include "lockstep/parallel/data/files/in_quotes.h"
+#include "lockstep/parallel/data/files/stored_bools.h"
+#include "lockstep/parallel/data/files/torch_file.h"
+#include "lockstep/parallel/data/pth/refuse.h"
+#include "lockstep/parallel/data/pth/state_dict.h"
+#include "lockstep/parallel/data/pth/stored_zip.h"
+#include "lockstep/parallel/data/pth/unpickle.h"
+#include "lockstep/runtime/error.h"
+
+namespace lockstep {
+
+using internal::in_quotes;
+using internal::InputFile;
+using internal::PthLayout;
+using internal::StateDict;
+using internal::StoredZip;
+using internal::ZipRecord;
+
+namespace {
+
+StateDict read_state_dict(const InputFile& file, const StoredZip& zip, const std::string& entry) {
+    const std::string_view first = zip.records().empty() ? std::string_view() : zip.records().front().name;
+    const std::string directory(first.substr(0, first.find('/') + 1));
+    const ZipRecord* const order = zip.find(directory + "byteorder");
+    constexpr std::size_t longest_order = 16;
+    if (order && (order->bytes > longest_order || internal::read_record(file, *order) != "little"))
+        throw DataError(
+            fmt::format("{}: offset {}: it was written on a big-endian machine; save it again on another one",
+                        file.name(), order->offset));
+    const ZipRecord* const pickle = zip.find(directory + "data.pkl");
+    if (!pickle)
+        internal::refuse_pth(file.name(), 0, fmt::format("the archive has no record {}data.pkl", in_quotes(directory)));
+    return internal::find_state_dict(
+        internal::unpickle(internal::read_record(file, *pickle), file.name(), pickle->offset), entry, zip, directory,
+        file.name(), pickle->offset);
+}
+
+const InputFile& require_archive(const InputFile& file) {
+    const internal::TorchFile kind = internal::torch_file(file);
+    if (kind == internal::TorchFile::legacy) internal::refuse_legacy(file);
+    if (kind == internal::TorchFile::none)
+        internal::refuse_pth(file.name(), 0, "the file does not begin as an archive does");
+    return file;
+}
+
+/// Copies what lies `strides` elements apart, from the outermost dimension on.
+void gather(const std::byte* from, std::span<const std::int64_t> shape, std::span<const std::int64_t> strides,
+            std::size_t element, std::byte*& to) {
+    if (shape.empty()) {
+        std::memcpy(to, from, element);
+        to += element;
+        return;
+    }
+    for (std::int64_t i = 0; i < shape.front(); ++i)
+        gather(from + static_cast<std::size_t>(i * strides.front()) * element, shape.subspan(1), strides.subspan(1),
+               element, to);
+}
+
+/// How many elements lie between a tensor's first and last one, these included; there are some.
+std::uint64_t reach(std::span<const std::int64_t> shape, std::span<const std::int64_t> strides) {
+    std::uint64_t last = 0;
+    for (std::size_t d = 0; d < shape.size(); ++d) last += static_cast<std::uint64_t>((shape[d] - 1) * strides[d]);
+    return last + 1;
+}
+
+bool is_dense(std::span<const std::int64_t> shape, std::span<const std::int64_t> strides) {
+    std::int64_t expected = 1;
+    for (std::size_t d = shape.size(); d-- > 0;) {
+        if (shape[d] != 1 && strides[d] != expected) return false;
+        expected *= shape[d];
+    }
+    return true;
+}
+
+}  // namespace
+
+struct PthFile::Content {
+    InputFile file;
+    StoredZip zip;
+    StateDict state;
+    std::unordered_map<std::string_view, std::size_t> by_name;
+    std::unordered_map<const ZipRecord*, std::atomic<bool>> intact;  ///< records whose checksum was found right
+
+    Content(InputFile opened, const std::string& entry)
+        : file(std::move(opened)), zip(require_archive(file)), state(read_state_dict(file, zip, entry)) {
+        for (std::size_t i = 0; i < state.entries.size(); ++i) {
+            by_name.emplace(state.entries[i].name, i);
+            intact.try_emplace(state.layouts[i].record, false);
+        }
+    }
+
+    /// Fills `to` from byte `begin` of a record on, which is read whole for its checksum once.
+    void read_checked(const ZipRecord& record, std::uint64_t begin, std::span<std::byte> to) {
+        std::atomic<bool>& known = intact.at(&record);
+        if (begin == 0 && to.size() == record.bytes) {
+            file.read_at(record.offset, to);
+            internal::require_crc(file, record, internal::crc_of(0, to));
+        } else {
+            if (!known.load()) internal::require_crc(file, record);
+            file.read_at(record.offset + begin, to);
+        }
+        known.store(true);
+    }
+};
+
+PthFile::PthFile(const std::filesystem::path& path, const std::string& entry) : PthFile(InputFile(path), entry) {}
+PthFile::PthFile(InputFile&& file, const std::string& entry)
+    : content_(std::make_unique<Content>(std::move(file), entry)) {}
+PthFile::~PthFile() = default;
+PthFile::PthFile(PthFile&&) noexcept = default;
+PthFile& PthFile::operator=(PthFile&&) noexcept = default;
+
+const std::vector<PthEntry>& PthFile::entries() const { return content_->state.entries; }
+const std::map<std::string, std::string>& PthFile::unsupported() const { return content_->state.unsupported; }
+
+const PthEntry* PthFile::find(std::string_view name) const {
+    const auto found = content_->by_name.find(name);
+    return found == content_->by_name.end() ? nullptr : &content_->state.entries[found->second];
+}
+
+void PthFile::read(std::string_view name, std::span<std::byte> to) const {
+    const std::string& file = content_->file.name();
+    const PthEntry* const entry = find(name);
+    if (entry == nullptr)
+        throw InvalidArgument(fmt::format("{}: there is no tensor {} among the {} of this file; see entries()", file,
+                                          in_quotes(name), entries().size()));
+    if (to.size() != entry->bytes)
+        throw InvalidArgument(fmt::format("{}: tensor {} takes {} bytes, but {} were given; give as many as it takes",
+                                          file, in_quotes(name), entry->bytes, to.size()));
+    if (to.empty()) return;
+    const PthLayout& layout = content_->state.layouts[content_->by_name.at(name)];
+    const std::size_t element = size_of(entry->dtype);
+    const std::uint64_t begin = layout.offset * element;
+    if (is_dense(entry->shape, layout.strides)) {
+        content_->read_checked(*layout.record, begin, to);
+    } else {
+        std::vector<std::byte> around(reach(entry->shape, layout.strides) * element);
+        content_->read_checked(*layout.record, begin, around);
+        std::byte* next = to.data();
+        gather(around.data(), entry->shape, layout.strides, element, next);
+    }
+    if (entry->dtype == DType::boolean) internal::require_bools(to, file, layout.record->offset + begin, name);
+}
+
+}  // namespace lockstep

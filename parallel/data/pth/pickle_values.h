@@ -1,0 +1,125 @@
+// What a pickle of torch.save builds. Values refer to each other by number, so that neither cycles nor depth matter to
+// those who go through them or take them down, and what is shared lies here once.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::internal {
+
+using PickleIndex = std::uint32_t;
+
+enum class PickleKind : std::uint8_t {
+    none,
+    boolean,
+    integer,
+    number,  ///< a floating one, or an integer of more than 64 bits: nobody asks which
+    text,
+    tuple,
+    list,
+    dictionary,
+    global,   ///< one of the functions and types that a pickle may name
+    storage,  ///< a record with elements
+    tensor
+};
+
+struct PickleValue {
+    PickleKind kind = PickleKind::none;
+    std::uint32_t length = 0;  ///< of a text or a tuple; which type a global means
+    std::int64_t value = 0;    ///< the integer, or where in PickleValues the rest lies
+};
+
+/// Elements in a record of the archive.
+struct PickleStorage {
+    PickleIndex key = 0;  ///< the text of the record's name, after "data/"
+    bool typed = false;   ///< otherwise it is a number of bytes
+    std::uint32_t type = 0;
+    std::uint64_t elements = 0;
+};
+
+/// A tensor of this type within a storage. Its elements lie within it.
+struct PickleTensor {
+    std::uint32_t storage = 0, type = 0;
+    std::uint64_t offset = 0;  ///< in elements
+    PickleIndex sizes = 0, strides = 0;
+};
+
+class PickleValues {
+public:
+    /// `text` holds all strings.
+    explicit PickleValues(std::string text) : text_(std::move(text)) {}
+
+    const std::string& bytes() const { return text_; }
+    const PickleValue& operator[](PickleIndex index) const { return values_[index]; }
+    std::size_t size() const { return values_.size(); }
+    std::string_view text(const PickleValue& value) const {
+        return std::string_view(text_).substr(static_cast<std::size_t>(value.value), value.length);
+    }
+    /// Those of a tuple or a list; of a dictionary each key and what belongs to it.
+    std::span<const PickleIndex> items(const PickleValue& value) const {
+        if (value.kind == PickleKind::tuple)
+            return std::span(tuples_).subspan(static_cast<std::size_t>(value.value), value.length);
+        if (value.value == unfilled) return {};
+        return containers_[static_cast<std::size_t>(value.value)].items;
+    }
+    /// Whether one of a dictionary's values is a tensor.
+    bool has_tensors(const PickleValue& value) const {
+        return value.kind == PickleKind::dictionary && value.value != unfilled &&
+               containers_[static_cast<std::size_t>(value.value)].tensors;
+    }
+    const PickleStorage& storage(std::uint32_t index) const { return storages_[index]; }
+    const PickleTensor& tensor(const PickleValue& value) const {
+        return tensors_[static_cast<std::size_t>(value.value)];
+    }
+
+    PickleIndex add(const PickleValue& value) {
+        values_.push_back(value);
+        return static_cast<PickleIndex>(values_.size() - 1);
+    }
+    PickleIndex add_integer(std::int64_t value) { return add({PickleKind::integer, 0, value}); }
+    PickleIndex add_tuple(std::span<const PickleIndex> items) {
+        const auto begin = static_cast<std::int64_t>(tuples_.size());
+        tuples_.insert(tuples_.end(), items.begin(), items.end());
+        return add({PickleKind::tuple, static_cast<std::uint32_t>(items.size()), begin});
+    }
+    /// An empty list or dictionary. What it holds takes memory from the first item on.
+    PickleIndex add_container(PickleKind kind) { return add({kind, 0, unfilled}); }
+    PickleIndex add_storage(const PickleStorage& storage) {
+        storages_.push_back(storage);
+        return add({PickleKind::storage, 0, std::ssize(storages_) - 1});
+    }
+    PickleIndex add_tensor(const PickleTensor& tensor) {
+        tensors_.push_back(tensor);
+        return add({PickleKind::tensor, 0, std::ssize(tensors_) - 1});
+    }
+    /// Appends to a list or, keys and values in turn, to a dictionary.
+    void append(PickleIndex container, std::span<const PickleIndex> items) {
+        if (items.empty()) return;
+        PickleValue& value = values_[container];
+        if (value.value == unfilled) {
+            value.value = std::ssize(containers_);
+            containers_.emplace_back();
+        }
+        Container& of = containers_[static_cast<std::size_t>(value.value)];
+        for (const PickleIndex item : items) of.tensors = of.tensors || values_[item].kind == PickleKind::tensor;
+        of.items.insert(of.items.end(), items.begin(), items.end());
+    }
+
+private:
+    static constexpr std::int64_t unfilled = -1;
+    struct Container {
+        std::vector<PickleIndex> items;
+        bool tensors = false;
+    };
+    std::string text_;
+    std::vector<PickleValue> values_;
+    std::vector<PickleIndex> tuples_;
+    std::vector<Container> containers_;
+    std::vector<PickleStorage> storages_;
+    std::vector<PickleTensor> tensors_;
+};
+
+}  // namespace lockstep::internal

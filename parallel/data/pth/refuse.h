@@ -1,0 +1,16 @@
+// What is said of a file of torch.save that cannot be read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "lockstep/runtime/error.h"
+
+namespace lockstep::internal {
+
+[[noreturn]] inline void refuse_pth(const std::string& file, std::uint64_t offset, const std::string& what) {
+    throw DataError(file + ": offset " + std::to_string(offset) + ": " + what +
+                    "; this is no intact file of torch.save, get or save it again");
+}
+
+}  // namespace lockstep::internal

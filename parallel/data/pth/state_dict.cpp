@@ -1,0 +1,160 @@
+#include "lockstep/parallel/data/pth/state_dict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+
+#include "lockstep/parallel/data/files/in_quotes.h"
+#include "lockstep/parallel/data/files/shape_bytes.h"
+#include "lockstep/parallel/data/pth/refuse.h"
+#include "lockstep/parallel/data/pth/torch_types.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/shape.h"
+
+namespace lockstep::internal {
+namespace {
+
+/// What people call the weights beside an optimizer's state or averaged weights.
+constexpr std::array<std::string_view, 3> usual_names = {"model_state_dict", "state_dict", "model"};
+
+class StateDictFinder {
+public:
+    StateDictFinder(const Unpickled& pickle, const StoredZip& zip, const std::string& directory,
+                    const std::string& file, std::uint64_t offset)
+        : values_(pickle.values),
+          root_(values_[pickle.root]),
+          zip_(zip),
+          directory_(directory),
+          file_(file),
+          offset_(offset) {}
+
+    StateDict find(const std::string& wanted) const {
+        StateDict found;
+        const std::span<const PickleIndex> items = values_.items(chosen(wanted));
+        std::unordered_set<std::string_view> names;
+        for (std::size_t i = 0; i < items.size(); i += 2) {
+            const PickleValue& key = values_[items[i]];
+            const PickleValue& value = values_[items[i + 1]];
+            if (value.kind != PickleKind::tensor) continue;
+            if (key.kind != PickleKind::text) refuse("the name of a tensor is no text");
+            const std::string_view name = values_.text(key);
+            if (!names.insert(name).second) refuse("the name " + in_quotes(name) + " is there twice");
+            add(found, std::string(name), values_.tensor(value));
+        }
+        return found;
+    }
+
+private:
+    [[noreturn]] void refuse(const std::string& what) const { refuse_pth(file_, offset_, what); }
+
+    struct Named {
+        std::string_view name;
+        const PickleValue* value;
+    };
+    /// The dictionaries at the top that have tensors.
+    std::vector<Named> candidates() const {
+        std::vector<Named> found;
+        const std::span<const PickleIndex> items = values_.items(root_);
+        for (std::size_t i = 0; i < items.size(); i += 2)
+            if (values_[items[i]].kind == PickleKind::text && values_.has_tensors(values_[items[i + 1]]))
+                found.push_back({values_.text(values_[items[i]]), &values_[items[i + 1]]});
+        return found;
+    }
+
+    std::string top_names() const {
+        constexpr std::size_t most = 8;
+        std::string text;
+        const std::span<const PickleIndex> items = values_.items(root_);
+        for (std::size_t i = 0; i < std::min(items.size(), 2 * most); i += 2)
+            text += (i > 0 ? ", " : "") + (values_[items[i]].kind == PickleKind::text
+                                               ? in_quotes(values_.text(values_[items[i]]))
+                                               : std::string("a number"));
+        return items.size() > 2 * most ? fmt::format("{} and {} more", text, items.size() / 2 - most) : text;
+    }
+
+    const PickleValue& chosen(const std::string& wanted) const {
+        if (root_.kind != PickleKind::dictionary)
+            throw DataError(
+                fmt::format("{}: offset {}: it holds no dictionary of tensors; save one in Python: "
+                            "torch.save(model.state_dict(), 'weights.pth')",
+                            file_, offset_));
+        const std::vector<Named> all = candidates();
+        if (!wanted.empty()) {
+            const auto named =
+                std::find_if(all.begin(), all.end(), [&](const Named& candidate) { return candidate.name == wanted; });
+            if (named != all.end()) return *named->value;
+            throw InvalidArgument(fmt::format("{}: it has no dictionary of tensors under {}; it has {}", file_,
+                                              in_quotes(wanted), top_names()));
+        }
+        if (all.size() == 1) return *all.front().value;
+        if (all.empty() && (values_.has_tensors(root_) || values_.items(root_).empty())) return root_;
+        std::vector<Named> usual;
+        std::copy_if(all.begin(), all.end(), std::back_inserter(usual), [](const Named& candidate) {
+            return std::find(usual_names.begin(), usual_names.end(), candidate.name) != usual_names.end();
+        });
+        if (usual.size() == 1) return *usual.front().value;
+        throw DataError(
+            all.empty()
+                ? fmt::format(
+                      "{}: offset {}: none of its dictionaries at the top holds tensors by name, it has {}; save one "
+                      "that does in Python: torch.save(model.state_dict(), 'weights.pth')",
+                      file_, offset_, top_names())
+                : fmt::format(
+                      "{}: offset {}: several of its dictionaries hold tensors, it has {}; name the one to read "
+                      "(LoadOptions::entry), or save it alone in Python",
+                      file_, offset_, top_names()));
+    }
+
+    std::vector<std::int64_t> counts(PickleIndex tuple) const {
+        std::vector<std::int64_t> numbers;
+        for (const PickleIndex item : values_.items(values_[tuple])) numbers.push_back(values_[item].value);
+        return numbers;
+    }
+
+    /// The record that holds a storage, of just its length.
+    const ZipRecord& record_of(const PickleStorage& storage, const std::string& name) const {
+        const std::string path = fmt::format("{}data/{}", directory_, values_.text(values_[storage.key]));
+        const ZipRecord* record = zip_.find(path);
+        if (!record) refuse(fmt::format("tensor {}: there is no record {}", in_quotes(name), in_quotes(path)));
+        const std::uint64_t element = storage.typed ? torch_types[storage.type].bytes : 1;
+        if (record->bytes % element != 0 || record->bytes / element != storage.elements)
+            refuse(fmt::format("tensor {}: its storage has {} elements of {} bytes, but the record {} has {} bytes",
+                               in_quotes(name), storage.elements, element, in_quotes(path), record->bytes));
+        return *record;
+    }
+
+    void add(StateDict& to, std::string name, const PickleTensor& tensor) const {
+        const ZipRecord& record = record_of(values_.storage(tensor.storage), name);
+        const TorchType& type = torch_types[tensor.type];
+        const std::size_t dimensions = values_[tensor.sizes].length;
+        if (!type.ours || dimensions > Shape::max_dims) {
+            to.unsupported.emplace(std::move(name), type.ours ? fmt::format("{} dimensions", dimensions) : type.dtype);
+            return;
+        }
+        PthEntry entry{std::move(name), *type.ours, counts(tensor.sizes)};
+        entry.bytes = shape_bytes(entry.shape, type.bytes).value_or(0);
+        to.entries.push_back(std::move(entry));
+        to.layouts.push_back({&record, tensor.offset, counts(tensor.strides)});
+    }
+
+    const PickleValues& values_;
+    const PickleValue& root_;
+    const StoredZip& zip_;
+    const std::string& directory_;
+    const std::string& file_;
+    const std::uint64_t offset_;
+};
+
+}  // namespace
+
+StateDict find_state_dict(const Unpickled& pickle, const std::string& wanted, const StoredZip& zip,
+                          const std::string& directory, const std::string& file, std::uint64_t offset) {
+    return StateDictFinder(pickle, zip, directory, file, offset).find(wanted);
+}
+
+}  // namespace lockstep::internal

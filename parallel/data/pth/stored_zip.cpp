@@ -1,0 +1,207 @@
+// Format: APPNOTE.TXT 6.3.10, sections 4.3.7 (local header), 4.3.12 (directory), 4.3.14 to 4.3.16 (its end).
+#include "lockstep/parallel/data/pth/stored_zip.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <type_traits>
+
+#include "lockstep/parallel/data/files/in_quotes.h"
+#include "lockstep/parallel/data/pth/refuse.h"
+
+namespace lockstep::internal {
+namespace {
+
+constexpr std::uint32_t local_mark = 0x04034b50, directory_mark = 0x02014b50, end_mark = 0x06054b50,
+                        end64_mark = 0x06064b50, locator64_mark = 0x07064b50;
+constexpr std::size_t local_bytes = 30, directory_entry_bytes = 46, end_bytes = 22, end64_bytes = 56,
+                      locator64_bytes = 20;
+constexpr std::uint32_t in_64_bits_32 = 0xffffffff;
+
+/// The number at `at`; the caller has seen to it that there are as many bytes.
+template <class T>
+T number_at(std::span<const char> bytes, std::size_t at) {
+    static_assert(std::is_unsigned_v<T>);
+    T value = 0;
+    std::memcpy(&value, bytes.data() + at, sizeof(T));
+    return value;
+}
+
+template <std::size_t length>
+std::array<char, length> read_bytes(const InputFile& file, std::uint64_t offset) {
+    std::array<char, length> bytes{};
+    file.read_at(offset, std::as_writable_bytes(std::span(bytes)));
+    return bytes;
+}
+
+struct DirectoryPlace {
+    std::uint64_t offset = 0, bytes = 0, records = 0, end = 0;
+};
+
+/// By the archive's last bytes. An archive of torch.save has no comment, so nothing need be searched for.
+DirectoryPlace find_directory(const InputFile& file) {
+    const std::uint64_t size = file.size();
+    if (size < end_bytes)
+        refuse_pth(file.name(), size,
+                   "the file ends within the " + std::to_string(end_bytes) + " bytes at the end of an archive");
+    const std::uint64_t end_at = size - end_bytes;
+    const auto end = read_bytes<end_bytes>(file, end_at);
+    if (number_at<std::uint32_t>(end, 0) != end_mark || number_at<std::uint16_t>(end, 20) != 0)
+        refuse_pth(file.name(), end_at, "the file does not end as an archive does, it may have been cut short");
+    DirectoryPlace place{number_at<std::uint32_t>(end, 16), number_at<std::uint32_t>(end, 12),
+                         number_at<std::uint16_t>(end, 10), end_at};
+    if (end_at >= locator64_bytes + end64_bytes) {
+        const auto locator = read_bytes<locator64_bytes>(file, end_at - locator64_bytes);
+        if (number_at<std::uint32_t>(locator, 0) == locator64_mark) {
+            place.end = number_at<std::uint64_t>(locator, 8);
+            if (place.end != end_at - locator64_bytes - end64_bytes)
+                refuse_pth(file.name(), end_at - locator64_bytes,
+                           "what describes the directory is not where it should be");
+            const auto end64 = read_bytes<end64_bytes>(file, place.end);
+            if (number_at<std::uint32_t>(end64, 0) != end64_mark)
+                refuse_pth(file.name(), place.end, "what describes the directory is not where it should be");
+            place.records = number_at<std::uint64_t>(end64, 32);
+            place.bytes = number_at<std::uint64_t>(end64, 40);
+            place.offset = number_at<std::uint64_t>(end64, 48);
+        }
+    }
+    if (place.offset > place.end || place.bytes != place.end - place.offset)
+        refuse_pth(file.name(), place.end,
+                   "the directory should have " + std::to_string(place.bytes) + " bytes from offset " +
+                       std::to_string(place.offset) + " on, which do not end here");
+    if (place.records > place.bytes / directory_entry_bytes)
+        refuse_pth(file.name(), place.end,
+                   "a directory of " + std::to_string(place.bytes) + " bytes cannot hold " +
+                       std::to_string(place.records) + " records");
+    return place;
+}
+
+/// Sizes and place that don't fit in 32 bits lie among the extra fields, in this order.
+void take_64_bits(std::span<const char> extra, std::array<std::uint64_t*, 3> wanted) {
+    constexpr std::size_t field_header = 4;
+    constexpr std::uint16_t zip64 = 1;
+    while (extra.size() >= field_header) {
+        const std::size_t length = number_at<std::uint16_t>(extra, 2);
+        if (length > extra.size() - field_header) return;
+        if (number_at<std::uint16_t>(extra, 0) == zip64) {
+            std::size_t at = field_header;
+            for (std::uint64_t* value : wanted) {
+                if (*value != in_64_bits_32) continue;
+                if (at + sizeof(std::uint64_t) > field_header + length) return;
+                *value = number_at<std::uint64_t>(extra, at);
+                at += sizeof(std::uint64_t);
+            }
+            return;
+        }
+        extra = extra.subspan(field_header + length);
+    }
+}
+
+/// Where a record's bytes begin; what precedes them must call it by the same name.
+std::uint64_t data_offset(const InputFile& file, const ZipRecord& record, std::uint64_t directory) {
+    const auto refuse = [&] {
+        refuse_pth(file.name(), record.header, "the record " + in_quotes(record.name) + " does not begin here");
+    };
+    if (record.header > directory || directory - record.header < local_bytes + record.name.size()) refuse();
+    std::string local(local_bytes + record.name.size(), '\0');
+    file.read_at(record.header, std::as_writable_bytes(std::span(local)));
+    if (number_at<std::uint32_t>(local, 0) != local_mark || number_at<std::uint16_t>(local, 8) != 0 ||
+        number_at<std::uint16_t>(local, 26) != record.name.size() ||
+        std::string_view(local).substr(local_bytes) != record.name)
+        refuse();
+    return record.header + local.size() + number_at<std::uint16_t>(local, 28);
+}
+
+}  // namespace
+
+StoredZip::StoredZip(const InputFile& file) {
+    const DirectoryPlace place = find_directory(file);
+    directory_.resize(place.bytes);
+    file.read_at(place.offset, std::as_writable_bytes(std::span(directory_)));
+    records_.reserve(place.records);
+    std::span<const char> rest(directory_);
+    const auto here = [&] { return place.end - rest.size(); };
+    while (!rest.empty()) {
+        if (rest.size() < directory_entry_bytes || number_at<std::uint32_t>(rest, 0) != directory_mark)
+            refuse_pth(file.name(), here(), "the directory has no record here");
+        const std::size_t name = number_at<std::uint16_t>(rest, 28), extra = number_at<std::uint16_t>(rest, 30),
+                          comment = number_at<std::uint16_t>(rest, 32);
+        if (name + extra + comment > rest.size() - directory_entry_bytes)
+            refuse_pth(file.name(), here(), "a record reaches out of the directory");
+        ZipRecord record;
+        record.name = {rest.data() + directory_entry_bytes, name};
+        record.crc = number_at<std::uint32_t>(rest, 16);
+        record.bytes = number_at<std::uint32_t>(rest, 20);
+        record.header = number_at<std::uint32_t>(rest, 42);
+        std::uint64_t unpacked = number_at<std::uint32_t>(rest, 24);
+        take_64_bits(rest.subspan(directory_entry_bytes + name, extra), {&unpacked, &record.bytes, &record.header});
+        constexpr std::uint16_t encrypted = 1;
+        if (number_at<std::uint16_t>(rest, 10) != 0 || (number_at<std::uint16_t>(rest, 8) & encrypted) != 0 ||
+            unpacked != record.bytes)
+            refuse_pth(
+                file.name(), here(),
+                "the record " + in_quotes(record.name) + " is compressed or encrypted, which torch.save never does");
+        record.offset = data_offset(file, record, place.offset);
+        if (record.offset > place.offset || record.bytes > place.offset - record.offset)
+            refuse_pth(file.name(), here(),
+                       "the record " + in_quotes(record.name) + " of " + std::to_string(record.bytes) +
+                           " bytes reaches into the directory");
+        records_.push_back(record);
+        rest = rest.subspan(directory_entry_bytes + name + extra + comment);
+    }
+    if (records_.size() != place.records)
+        refuse_pth(file.name(), place.end,
+                   "the directory holds " + std::to_string(records_.size()) + " records and not the " +
+                       std::to_string(place.records) + " it should");
+    std::sort(records_.begin(), records_.end(),
+              [](const ZipRecord& a, const ZipRecord& b) { return a.header < b.header; });
+    by_name_.reserve(records_.size());
+    std::uint64_t free = 0;
+    for (const ZipRecord& record : records_) {
+        if (record.header < free)
+            refuse_pth(file.name(), record.header, "the record " + in_quotes(record.name) + " overlaps another one");
+        free = record.offset + record.bytes;
+        if (!by_name_.emplace(record.name, &record).second)
+            refuse_pth(file.name(), record.header, "the record " + in_quotes(record.name) + " is there twice");
+    }
+}
+
+const ZipRecord* StoredZip::find(std::string_view name) const {
+    const auto found = by_name_.find(name);
+    return found == by_name_.end() ? nullptr : found->second;
+}
+
+std::uint32_t crc_of(std::uint32_t before, std::span<const std::byte> bytes) {
+    return static_cast<std::uint32_t>(
+        ::crc32_z(before, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()));
+}
+
+void require_crc(const InputFile& file, const ZipRecord& record, std::uint32_t found) {
+    if (found == record.crc) return;
+    refuse_pth(file.name(), record.offset,
+               "the " + std::to_string(record.bytes) + " bytes of the record " + in_quotes(record.name) +
+                   " do not have the checksum they should have");
+}
+
+void require_crc(const InputFile& file, const ZipRecord& record) {
+    constexpr std::uint64_t piece = std::uint64_t{1} << 20;
+    std::vector<std::byte> bytes(std::min(piece, record.bytes));
+    std::uint32_t found = 0;
+    for (std::uint64_t done = 0; done < record.bytes; done += piece) {
+        const auto some = std::span(bytes).first(std::min(piece, record.bytes - done));
+        file.read_at(record.offset + done, some);
+        found = crc_of(found, some);
+    }
+    require_crc(file, record, found);
+}
+
+std::string read_record(const InputFile& file, const ZipRecord& record) {
+    std::string bytes(record.bytes, '\0');
+    file.read_at(record.offset, std::as_writable_bytes(std::span(bytes)));
+    require_crc(file, record, crc_of(0, std::as_bytes(std::span(bytes))));
+    return bytes;
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,295 @@
+// The opcodes are those of Python's Lib/pickletools.py, which says what each of them does.
+#include "lockstep/parallel/data/pth/unpickle.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lockstep/parallel/data/files/in_quotes.h"
+#include "lockstep/parallel/data/pth/globals.h"
+#include "lockstep/parallel/data/pth/refuse.h"
+#include "lockstep/parallel/data/pth/torch_objects.h"
+
+namespace lockstep::internal {
+namespace {
+
+constexpr std::size_t longest_pickle = 100'000'000, most_values = 10'000'000, most_marks = 100;
+
+enum class Opcode : unsigned char {
+    mark = '(',
+    stop = '.',
+    pop = '0',
+    pop_mark = '1',
+    binint = 'J',
+    binint1 = 'K',
+    binint2 = 'M',
+    none = 'N',
+    binpersid = 'Q',
+    reduce = 'R',
+    binunicode = 'X',
+    append = 'a',
+    build = 'b',
+    global = 'c',
+    empty_dict = '}',
+    appends = 'e',
+    binget = 'h',
+    long_binget = 'j',
+    empty_list = ']',
+    binput = 'q',
+    long_binput = 'r',
+    setitem = 's',
+    tuple = 't',
+    empty_tuple = ')',
+    setitems = 'u',
+    binfloat = 'G',
+    proto = 0x80,
+    tuple1 = 0x85,
+    tuple2 = 0x86,
+    tuple3 = 0x87,
+    newtrue = 0x88,
+    newfalse = 0x89,
+    long1 = 0x8a,
+    short_binunicode = 0x8c,
+    binunicode8 = 0x8d,
+    stack_global = 0x93,
+    memoize = 0x94,
+    frame = 0x95
+};
+
+/// The machine that a pickle is a program for: a stack, marks on it, and values that are kept by number.
+class PickleMachine {
+public:
+    explicit PickleMachine(std::string pickle) : values_(std::move(pickle)) {}
+
+    /// Throws as unpickle does.
+    Unpickled run(const std::string& file, std::uint64_t offset) {
+        try {
+            if (bytes().size() > longest_pickle)
+                throw PickleFault(fmt::format("the pickle has {} bytes, more than {}", bytes().size(), longest_pickle));
+            while (step())
+                if (values_.size() > most_values)
+                    throw PickleFault(fmt::format("the pickle makes more than {} values", most_values));
+            if (stack_.size() != 1 || !marks_.empty() || at_ != bytes().size())
+                throw PickleFault("the pickle ends here, with something left");
+        } catch (const ForbiddenGlobal& global) {
+            throw DataError(fmt::format(
+                "{}: offset {}: it holds {}, and of a file of torch.save only tensors, dictionaries, lists and numbers "
+                "are read, nothing is executed; save these alone in Python: torch.save(model.state_dict(), "
+                "'weights.pth')",
+                file, offset + opcode_at_, in_quotes(global.name)));
+        } catch (const PickleFault& fault) {
+            refuse_pth(file, offset + opcode_at_, fault.what());
+        }
+        return {std::move(values_), stack_.front()};
+    }
+
+private:
+    struct ForbiddenGlobal {
+        std::string name;
+    };
+
+    const std::string& bytes() const { return values_.bytes(); }
+
+    /// The `count` bytes that come next.
+    std::string_view take(std::uint64_t count) {
+        if (count > bytes().size() - at_) throw PickleFault("the pickle ends within what begins here");
+        const std::string_view taken = std::string_view(bytes()).substr(at_, static_cast<std::size_t>(count));
+        at_ += taken.size();
+        return taken;
+    }
+    template <class T>
+    T take_number() {
+        T value = 0;
+        std::memcpy(&value, take(sizeof(T)).data(), sizeof(T));
+        return value;
+    }
+    std::string_view take_line() {
+        const std::size_t end = bytes().find('\n', at_);
+        if (end == std::string::npos) throw PickleFault("the pickle ends within a name");
+        const std::string_view line = take(end - at_);
+        ++at_;
+        return line;
+    }
+
+    void push(PickleIndex value) { stack_.push_back(value); }
+    /// The last `count` values, which must lie above the last mark.
+    std::span<const PickleIndex> last(std::size_t count) const {
+        if (stack_.size() - (marks_.empty() ? 0 : marks_.back()) < count)
+            throw PickleFault("there are too few values for what begins here");
+        return std::span(stack_).last(count);
+    }
+    void drop(std::size_t count) { stack_.resize(stack_.size() - count); }
+    PickleIndex pop() {
+        const PickleIndex value = last(1).front();
+        stack_.pop_back();
+        return value;
+    }
+    /// How many values lie above the last mark, which goes.
+    std::size_t take_mark() {
+        if (marks_.empty()) throw PickleFault("there is no mark for what begins here");
+        const std::size_t count = stack_.size() - marks_.back();
+        marks_.pop_back();
+        return count;
+    }
+
+    void make_tuple(std::size_t count) {
+        const PickleIndex tuple = values_.add_tuple(last(count));
+        drop(count);
+        push(tuple);
+    }
+    /// The last `count` values go into the container before them.
+    void fill(PickleKind kind, std::size_t count) {
+        const PickleIndex container = last(count + 1).front();
+        if (values_[container].kind != kind || (kind == PickleKind::dictionary && count % 2 != 0))
+            throw PickleFault("something is put into what is no list or dictionary");
+        values_.append(container, last(count));
+        drop(count);
+    }
+    void push_text(std::uint64_t length) {
+        const auto begin = static_cast<std::int64_t>(at_);
+        push(values_.add({PickleKind::text, static_cast<std::uint32_t>(take(length).size()), begin}));
+    }
+    void push_long(std::size_t length) {
+        const std::string_view digits = take(length);
+        if (length > sizeof(std::int64_t)) {
+            push(values_.add({PickleKind::number}));
+            return;
+        }
+        // little-endian two's complement of that length
+        std::uint64_t value = !digits.empty() && (digits.back() & 0x80) != 0 ? ~std::uint64_t{0} : 0;
+        std::memcpy(&value, digits.data(), digits.size());
+        push(values_.add_integer(static_cast<std::int64_t>(value)));
+    }
+    void push_global(std::string_view module, std::string_view name) {
+        const auto found = find_global(module, name);
+        if (!found) throw ForbiddenGlobal{fmt::format("{}.{}", module, name)};
+        push(values_.add({PickleKind::global, found->type, static_cast<std::int64_t>(found->what)}));
+    }
+    void push_known(std::size_t number) {
+        if (number >= memo_.size()) throw PickleFault("a value is asked for by a number that none has");
+        push(memo_[number]);
+    }
+    /// Python numbers them in their order.
+    void keep(std::size_t number) {
+        if (number > memo_.size()) throw PickleFault("values are not numbered in their order");
+        if (number == memo_.size())
+            memo_.push_back(last(1).front());
+        else
+            memo_[number] = last(1).front();
+    }
+    void call() {
+        const std::span<const PickleIndex> both = last(2);
+        const PickleIndex result = call_global(values_, values_[both[0]], values_[both[1]]);
+        drop(2);
+        push(result);
+    }
+    /// Attributes of an OrderedDict, as the state_dict of a module has them, are no part of it.
+    void drop_attributes() {
+        const std::span<const PickleIndex> both = last(2);
+        for (const PickleIndex part : both)
+            if (values_[part].kind != PickleKind::dictionary)
+                throw PickleFault("attributes are given to something else than an OrderedDict");
+        drop(1);
+    }
+
+    /// One instruction. False for that which ends the pickle.
+    bool step();
+    void step_on_stack(Opcode opcode);
+
+    PickleValues values_;
+    std::vector<PickleIndex> stack_, memo_;
+    std::vector<std::size_t> marks_;
+    std::size_t at_ = 0, opcode_at_ = 0;
+};
+
+bool PickleMachine::step() {
+    opcode_at_ = at_;
+    const auto opcode = static_cast<Opcode>(take_number<unsigned char>());
+    switch (opcode) {
+        case Opcode::stop: return false;
+        case Opcode::proto:
+            if (const auto protocol = take_number<std::uint8_t>(); protocol < 2 || protocol > 5)
+                throw PickleFault(fmt::format("the pickle is of protocol {}, and only 2 to 5 are read", protocol));
+            break;
+        case Opcode::frame:
+            if (take_number<std::uint64_t>() > bytes().size() - at_)
+                throw PickleFault("the pickle ends within what begins here");
+            break;
+        case Opcode::none: push(values_.add({PickleKind::none})); break;
+        case Opcode::newtrue:
+        case Opcode::newfalse: push(values_.add({PickleKind::boolean})); break;
+        case Opcode::binint: push(values_.add_integer(take_number<std::int32_t>())); break;
+        case Opcode::binint1: push(values_.add_integer(take_number<std::uint8_t>())); break;
+        case Opcode::binint2: push(values_.add_integer(take_number<std::uint16_t>())); break;
+        case Opcode::long1: push_long(take_number<std::uint8_t>()); break;
+        case Opcode::binfloat:
+            take(sizeof(double));
+            push(values_.add({PickleKind::number}));
+            break;
+        case Opcode::binunicode: push_text(take_number<std::uint32_t>()); break;
+        case Opcode::short_binunicode: push_text(take_number<std::uint8_t>()); break;
+        case Opcode::binunicode8: push_text(take_number<std::uint64_t>()); break;
+        case Opcode::empty_tuple: push(values_.add_tuple({})); break;
+        case Opcode::empty_list: push(values_.add_container(PickleKind::list)); break;
+        case Opcode::empty_dict: push(values_.add_container(PickleKind::dictionary)); break;
+        case Opcode::global: {
+            const std::string_view module = take_line();
+            push_global(module, take_line());
+            break;
+        }
+        case Opcode::binget: push_known(take_number<std::uint8_t>()); break;
+        case Opcode::long_binget: push_known(take_number<std::uint32_t>()); break;
+        case Opcode::binput: keep(take_number<std::uint8_t>()); break;
+        case Opcode::long_binput: keep(take_number<std::uint32_t>()); break;
+        default: step_on_stack(opcode);
+    }
+    return true;
+}
+
+/// Instructions that are a byte.
+void PickleMachine::step_on_stack(Opcode opcode) {
+    switch (opcode) {
+        case Opcode::mark:
+            if (marks_.size() == most_marks)
+                throw PickleFault(fmt::format("the pickle is nested more than {} deep", most_marks));
+            marks_.push_back(stack_.size());
+            break;
+        case Opcode::pop: pop(); break;
+        case Opcode::pop_mark: drop(take_mark()); break;
+        case Opcode::memoize: keep(memo_.size()); break;
+        case Opcode::tuple1: make_tuple(1); break;
+        case Opcode::tuple2: make_tuple(2); break;
+        case Opcode::tuple3: make_tuple(3); break;
+        case Opcode::tuple: make_tuple(take_mark()); break;
+        case Opcode::append: fill(PickleKind::list, 1); break;
+        case Opcode::appends: fill(PickleKind::list, take_mark()); break;
+        case Opcode::setitem: fill(PickleKind::dictionary, 2); break;
+        case Opcode::setitems: fill(PickleKind::dictionary, take_mark()); break;
+        case Opcode::stack_global: {
+            const std::span<const PickleIndex> names = last(2);
+            for (const PickleIndex name : names)
+                if (values_[name].kind != PickleKind::text) throw PickleFault("what is named has no text for a name");
+            const std::string_view module = values_.text(values_[names[0]]), name = values_.text(values_[names[1]]);
+            drop(2);
+            push_global(module, name);
+            break;
+        }
+        case Opcode::reduce: call(); break;
+        case Opcode::build: drop_attributes(); break;
+        case Opcode::binpersid: push(storage_of_id(values_, values_[pop()])); break;
+        default:
+            throw PickleFault(fmt::format("the pickle has the opcode {:#04x}, which no state_dict needs",
+                                          static_cast<unsigned char>(opcode)));
+    }
+}
+
+}  // namespace
+
+Unpickled unpickle(std::string pickle, const std::string& file, std::uint64_t offset) {
+    return PickleMachine(std::move(pickle)).run(file, offset);
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,207 @@
+// Files that PyTorch's torch.save has written (tests/pytorch/make_pth.py): every value counts up from 0.
+#include "lockstep/parallel/data/pth.h"
+
+#include <cstring>
+#include <map>
+#include <numeric>
+
+#include "lockstep/ops/adam.h"
+#include "lockstep/ops/layers.h"
+#include "lockstep/parallel/checkpoint.h"
+#include "lockstep/parallel/data/safetensors.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/file_fixture.h"
+
+using namespace lockstep;
+using namespace lockstep::test;
+
+namespace {
+
+using Names = std::vector<std::string>;
+const std::filesystem::path files = PTH_FILES;
+
+struct Net {
+    Linear body{3, 4}, head{4, 2};
+    LOCKSTEP_MEMBERS(body, head)
+    Tensor forward(Tensor x) { return head(body(x)); }
+};
+
+struct Other {
+    Linear body{3, 5}, tail{2, 2};
+    LOCKSTEP_MEMBERS(body, tail)
+};
+struct OfShorts {
+    Linear int16{3, 2, false};
+    LOCKSTEP_MEMBERS(int16)
+};
+
+template <class T>
+std::vector<T> values_of(const PthFile& file, const std::string& name) {
+    const PthEntry* const entry = file.find(name);
+    REQUIRE(entry != nullptr);
+    REQUIRE(entry->bytes % sizeof(T) == 0);
+    std::vector<T> values(entry->bytes / sizeof(T));
+    file.read(name, std::as_writable_bytes(std::span(values)));
+    return values;
+}
+
+std::vector<float> counted(std::size_t count, float first = 0) {
+    std::vector<float> values(count);
+    std::iota(values.begin(), values.end(), first);
+    return values;
+}
+
+/// The parameters of the model that make_pth.py saved, with `more` added to each.
+void check_net(Net& net, float more = 0) {
+    CHECK(net.body.weight->to_vector<float>() == counted(12, more));
+    CHECK((*net.body.bias)->to_vector<float>() == counted(4, more));
+    CHECK(net.head.weight->to_vector<float>() == counted(8, more));
+    CHECK((*net.head.bias)->to_vector<float>() == counted(2, more));
+}
+
+}  // namespace
+
+TEST_CASE("pth: all dtypes, those of others are told apart, and what is no tensor is left out") {
+    const PthFile file(files / "dtypes.pth");
+    const std::map<std::string, DType> dtypes = {
+        {"float32", DType::f32}, {"float64", DType::f64}, {"float16", DType::f16}, {"bfloat16", DType::bf16},
+        {"int32", DType::i32},   {"int64", DType::i64},   {"uint8", DType::u8},    {"bool", DType::boolean},
+        {"scalar", DType::f32},  {"empty", DType::f32}};
+    CHECK(file.entries().size() == dtypes.size());
+    for (const auto& [name, dtype] : dtypes) {
+        CAPTURE(name);
+        const PthEntry* const entry = file.find(name);
+        REQUIRE(entry != nullptr);
+        CHECK(entry->dtype == dtype);
+        if (name == "bool" || name == "scalar" || name == "empty") continue;
+        CHECK(entry->shape == std::vector<std::int64_t>{2, 3});
+        CHECK(entry->bytes == 6 * size_of(dtype));
+        visit_dtype(dtype, [&](auto element) {
+            using T = decltype(element);
+            const std::vector<std::uint8_t> bytes = values_of<std::uint8_t>(file, name);
+            for (int i = 0; i < 6; ++i) {
+                T value{};
+                std::memcpy(&value, bytes.data() + static_cast<std::size_t>(i) * sizeof(T), sizeof(T));
+                CHECK(static_cast<float>(value) == static_cast<float>(i));
+            }
+        });
+    }
+    CHECK(values_of<std::uint8_t>(file, "bool") == std::vector<std::uint8_t>{1, 0, 1});
+    CHECK(file.find("scalar")->shape.empty());
+    CHECK(values_of<float>(file, "scalar") == std::vector<float>{1.5f});
+    CHECK(file.find("empty")->shape == std::vector<std::int64_t>{0, 4});
+    CHECK(values_of<float>(file, "empty").empty());
+    CHECK(file.unsupported() == std::map<std::string, std::string>{{"int16", "int16"},
+                                                                   {"int8", "int8"},
+                                                                   {"uint16", "uint16"},
+                                                                   {"complex64", "complex64"},
+                                                                   {"float8_e4m3fn", "float8_e4m3fn"},
+                                                                   {"long", "9 dimensions"}});
+    CHECK(file.find("mask_values") == nullptr);
+
+    std::array<std::byte, 4> four{};
+    CHECK_THROWS_AS(file.read("nobody", four), InvalidArgument);
+    CHECK_THROWS_WITH(file.read("float32", four), contains("takes 24 bytes, but 4 were given"));
+}
+
+TEST_CASE("pth: strides, offsets and storages that tensors share") {
+    const PthFile file(files / "strides.pth");
+    CHECK(file.entries().size() == 10);
+    const auto shape = [&](const std::string& name) { return file.find(name)->shape; };
+    CHECK(shape("transposed") == std::vector<std::int64_t>{3, 2});
+    CHECK(values_of<float>(file, "transposed") == std::vector<float>{0, 3, 1, 4, 2, 5});
+    CHECK(values_of<float>(file, "every third") == std::vector<float>{2, 5, 8});
+    CHECK(shape("expanded") == std::vector<std::int64_t>{3, 4});
+    CHECK(values_of<float>(file, "expanded") == std::vector<float>{0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2});
+    CHECK(shape("channels last") == std::vector<std::int64_t>{1, 2, 3, 4});
+    CHECK(values_of<float>(file, "channels last") == counted(24));
+    CHECK(values_of<float>(file, "second half") == counted(4, 4));
+    CHECK(values_of<float>(file, "first half") == counted(4));
+    CHECK(values_of<float>(file, "tied") == counted(4));
+    CHECK(values_of<float>(file, "tied too") == counted(4));
+    CHECK(values_of<std::uint8_t>(file, "bools") == std::vector<std::uint8_t>{1, 0, 0, 0});
+    CHECK(values_of<std::int64_t>(file, "longs") == std::vector<std::int64_t>{1, 4, 7});
+}
+
+TEST_CASE("pth: a model takes its weights by name, whatever wrappers, protocols and dictionaries are around them") {
+    for (const std::string name : {"net", "protocol4", "module", "parameters", "checkpoint", "averaged"}) {
+        CAPTURE(name);
+        Net net;
+        const LoadResult result = load(net, files / (name + ".pth"));
+        CHECK((result.missing.empty() && result.unexpected.empty()));
+        check_net(net);
+    }
+    Net net;
+    load(net, files / "averaged.pth", {.entry = "ema"});
+    check_net(net, 0.5f);
+    load(net, files / "several.pth", {.entry = "generator"});
+    check_net(net);
+    load(net, files / "several.pth", {.entry = "critic"});
+    check_net(net, 0.5f);
+}
+
+TEST_CASE("pth: which dictionary is meant is asked where several could be") {
+    Net net;
+    const auto before = net.body.weight->to_vector<float>();
+    CHECK_THROWS_AS(load(net, files / "several.pth"), DataError);
+    CHECK_THROWS_WITH(load(net, files / "several.pth"), contains("several of its dictionaries hold tensors") &&
+                                                            contains("'generator', 'critic'") &&
+                                                            contains("LoadOptions::entry"));
+    CHECK_THROWS_AS(load(net, files / "averaged.pth", {.entry = "best"}), InvalidArgument);
+    CHECK_THROWS_WITH(load(net, files / "checkpoint.pth", {.entry = "modle"}),
+                      contains("no dictionary of tensors under 'modle'; it has 'epoch', 'model_state_dict', "));
+    CHECK(net.body.weight->to_vector<float>() == before);
+
+    const TemporaryDirectory directory;
+    save(net, directory / "net");
+    CHECK_THROWS_AS(load(net, directory / "net", {.entry = "model"}), InvalidArgument);
+    CHECK_THROWS_WITH(load(net, directory / "net", {.entry = "model"}), contains("leave LoadOptions::entry out"));
+}
+
+TEST_CASE("pth: what is missing, unexpected or of another shape is told as of a safetensors file") {
+    Other other;
+    CHECK_THROWS_WITH(
+        load(other, files / "net.pth"),
+        contains("net.pth does not fit the model: missing tail.weight, tail.bias; unexpected head.weight, "
+                 "head.bias; different body.weight (f32 (5, 3) in the model, f32 (4, 3) in the file)"));
+    OfShorts shorts;
+    const auto rename = [](const std::string& name) { return name == "int16" ? name + ".weight" : name; };
+    CHECK_THROWS_WITH(load(shorts, files / "dtypes.pth", {.strict = false, .rename = rename}),
+                      contains("int16.weight (f32 in the model; the file has int16, which Lockstep has not)"));
+}
+
+TEST_CASE("pth: weights of a run that begins, and what is saved of them is a safetensors file") {
+    const TemporaryDirectory directory;
+    std::filesystem::copy_file(files / "checkpoint.pth", directory / "run.pth");
+    DataParallel model(Net{}, {Device::cpu(0)});
+    Adam adam(model);
+    CHECK_FALSE(load_checkpoint(model, adam, directory / "run.pth").has_value());
+    check_net(model.module());
+    save_checkpoint(model, adam, RunState{.epoch = 1}, directory / "run.pth");
+    CHECK(SafetensorsFile(directory / "run.pth").entries().size() == 4);
+    const auto run = load_checkpoint(model, adam, directory / "run.pth");
+    REQUIRE(run.has_value());
+    CHECK(run->epoch == 1);
+    check_net(model.module());
+}
+
+TEST_CASE("pth: what is no archive of tensors is refused with what to do about it") {
+    Net net;
+    CHECK_THROWS_AS(load(net, files / "namespace.pth"), DataError);
+    CHECK_THROWS_WITH(load(net, files / "namespace.pth"),
+                      contains("it holds 'argparse.Namespace'") && contains("torch.save(model.state_dict()"));
+    for (const auto& open : {std::function<void()>([&] { load(net, files / "legacy.pth"); }),
+                             std::function<void()>([&] { const PthFile file(files / "legacy.pth"); })}) {
+        CHECK_THROWS_AS(open(), DataError);
+        CHECK_THROWS_WITH(open(),
+                          contains("legacy.pth: offset 0: this was written by torch.save of PyTorch before 1.6"));
+    }
+    CHECK_THROWS_AS(SafetensorsFile(files / "net.pth"), DataError);
+    CHECK_THROWS_WITH(SafetensorsFile(files / "net.pth"), contains("written by torch.save and is no safetensors file"));
+    const TemporaryDirectory directory;
+    save(net, directory / "net");
+    CHECK_THROWS_WITH(PthFile(directory / "net"), contains("offset 0: the file does not begin as an archive does"));
+    CHECK_THROWS_AS(PthFile(directory / "nobody"), DataError);
+}

@@ -1,0 +1,327 @@
+// Files that look as if torch.save had written them, and were made to do harm, or were damaged.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+#include "lockstep/parallel/data/pth.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/parallel/pth_archive.h"
+
+using namespace lockstep;
+using namespace lockstep::test;
+
+namespace {
+
+struct Opened {
+    std::vector<std::string> names;
+    std::vector<std::vector<std::byte>> values;
+    bool operator==(const Opened&) const = default;
+};
+
+/// A file that is replaced tens of thousands of times: on no disk.
+class MemoryFile {
+public:
+    MemoryFile() { REQUIRE(descriptor_ >= 0); }
+    ~MemoryFile() { ::close(descriptor_); }
+    MemoryFile(const MemoryFile&) = delete;
+    MemoryFile& operator=(const MemoryFile&) = delete;
+
+    std::filesystem::path path() const { return "/proc/self/fd/" + std::to_string(descriptor_); }
+    void put(const std::string& bytes) {
+        REQUIRE(::ftruncate(descriptor_, 0) == 0);
+        REQUIRE(::pwrite(descriptor_, bytes.data(), bytes.size(), 0) == std::ssize(bytes));
+    }
+
+private:
+    int descriptor_ = ::memfd_create("pth", MFD_CLOEXEC);
+};
+
+constexpr std::uint64_t most_read = 1 << 20;
+
+/// All tensors of the file that are no longer than `most_read`.
+Opened opened(const std::filesystem::path& path) {
+    const PthFile file(path);
+    Opened all;
+    for (const PthEntry& entry : file.entries()) {
+        all.names.push_back(entry.name);
+        std::vector<std::byte>& value = all.values.emplace_back(std::min(entry.bytes, most_read));
+        if (entry.bytes <= most_read) file.read(entry.name, value);
+    }
+    return all;
+}
+
+/// What opening and reading a file of these bytes throws.
+std::string refusal(const std::string& bytes) {
+    const TemporaryDirectory directory;
+    put_bytes(directory / "file", bytes);
+    try {
+        opened(directory / "file");
+    } catch (const DataError& error) {
+        const std::string message = error.what();
+        CHECK(message.find("file: offset ") != std::string::npos);
+        CHECK(message.find('\n') == std::string::npos);
+        return message;
+    }
+    FAIL("a bad file was accepted");
+    return {};
+}
+
+const std::string floats(16, '\0');
+const std::string four = storage("FloatStorage", "0", 4);
+
+/// What is said of a dictionary whose only tensor is that.
+std::string refusal_of_tensor(const std::string& value) {
+    return refusal(pth_of(pickle(dictionary(text("a") + value)), {floats}));
+}
+std::string refusal_of_pickle(const std::string& bytes) { return refusal(pth_of(bytes, {floats})); }
+
+const std::string good_pickle = pickle(dictionary(text("a") + tensor(four, 0, {2, 2}, {2, 1}) + text("b") +
+                                                  tensor(four, 1, {3}, {1}) + text("epoch") + integer(3)));
+
+}  // namespace
+
+TEST_CASE("pth: archives put together by hand are read, with offsets and sizes in 32 and in 64 bits") {
+    const TemporaryDirectory directory;
+    const bool zip64 = GENERATE(false, true);
+    const std::string numbers("\0\0\x80\x3f\0\0\0\x40\0\0\x40\x40\0\0\x80\x40", 16);  // 1, 2, 3, 4
+    put_bytes(directory / "file",
+              archive_of({{"x/data.pkl", good_pickle}, {"x/data/0", numbers}, {"x/.data/id", "7"}}, {.zip64 = zip64}));
+    const PthFile file(directory / "file");
+    REQUIRE(file.entries().size() == 2);
+    CHECK(file.entries()[0].shape == std::vector<std::int64_t>{2, 2});
+    std::array<float, 3> b{};
+    file.read("b", std::as_writable_bytes(std::span(b)));
+    CHECK(b == std::array<float, 3>{2, 3, 4});
+}
+
+TEST_CASE("pth: nothing that a file names is run, and what is no state_dict is refused by name") {
+    const auto called = [](const std::string& module, const std::string& name, const std::string& arguments) {
+        return pickle(global(module, name) + arguments + "R");
+    };
+    for (const auto& [module, name] : std::vector<std::pair<std::string, std::string>>{{"os", "system"},
+                                                                                       {"posix", "system"},
+                                                                                       {"builtins", "eval"},
+                                                                                       {"__builtin__", "getattr"},
+                                                                                       {"torch", "load"},
+                                                                                       {"torch", ""},
+                                                                                       {"torch._utils", "_rebuild"},
+                                                                                       {"collections", "Counter"},
+                                                                                       {"os", "OrderedDict"},
+                                                                                       {"__torch__", "Net"}}) {
+        const std::string message = refusal_of_pickle(called(module, name, tuple(text("touch /tmp/harm"))));
+        CHECK_THAT(message, contains("it holds '" + module + "." + name + "'") && contains("nothing is executed"));
+    }
+    CHECK_THAT(refusal_of_pickle(proto2 + text("os") + text("system") + "\x93."), contains("it holds 'os.system'"));
+    CHECK_THAT(refusal_of_pickle(pickle(global("o\x1bs", "sy\rstem"))), contains("'o?s.sy?stem'"));
+    CHECK_THAT(refusal_of_pickle(called("torch", "FloatStorage", ")")), contains("a type is called"));
+    CHECK_THAT(refusal_of_pickle(called("torch", "float32", ")")), contains("a type is called"));
+    CHECK_THAT(refusal_of_pickle(pickle(text("system") + ")R")), contains("what is called is no function"));
+    CHECK_THAT(refusal_of_pickle(called("collections", "OrderedDict", text("ab"))), contains("arguments are no tuple"));
+    CHECK_THAT(refusal_of_pickle(called("collections", "OrderedDict", tuple(none))), contains("has arguments"));
+    CHECK_THAT(refusal_of_pickle(called("torch", "Size", tuple(none))), contains("argument of a torch.Size"));
+    CHECK_THAT(refusal_of_pickle(called("torch._utils", "_rebuild_parameter", tuple(none))), contains("a Parameter"));
+    CHECK_THAT(refusal_of_pickle(pickle(four + "}b")), contains("something else than an OrderedDict"));
+    CHECK_THAT(refusal_of_pickle(pickle("}" + none + "b")), contains("something else than an OrderedDict"));
+    // INST, OBJ, NEWOBJ, NEWOBJ_EX, EXT1, PERSID, STRING and what no protocol has.
+    for (const std::string opcode : {"i", "o", "\x81", "\x92", "\x82", "P", "S", "\xff"})
+        CHECK_THAT(refusal_of_pickle(pickle(mark + global("torch", "Size") + ")" + opcode)),
+                   contains("which no state_dict needs"));
+    CHECK_THAT(refusal_of_pickle(pickle(none + "Q")), contains("a persistent id is not that of a storage"));
+    CHECK_THAT(refusal_of_pickle(pickle(text("a"))), contains("no dictionary of tensors"));
+    CHECK_THAT(refusal_of_pickle(pickle(dictionary(text("a") + none + integer(1) + none))),
+               contains("it has 'a', a number;"));
+}
+
+TEST_CASE("pth: pickles that want much depth, memory or values are refused") {
+    CHECK_THAT(refusal_of_pickle(pickle(std::string(100'000, '('))), contains("nested more than 100 deep"));
+    CHECK_THAT(refusal_of_pickle(proto2 + std::string(11'000'000, '}') + stop), contains("more than 10000000 values"));
+    CHECK_THAT(refusal_of_pickle(proto2 + "}r\xff\xff\xff\xff."), contains("not numbered in their order"));
+    CHECK_THAT(refusal_of_pickle(proto2 + "}q\x01."), contains("not numbered in their order"));
+    CHECK_THAT(refusal_of_pickle(proto2 + "h\x01."), contains("by a number that none has"));
+    CHECK_THAT(refusal_of_pickle(proto2 + "X\xff\xff\xff\xff" + "a."), contains("the pickle ends within"));
+    CHECK_THAT(refusal_of_pickle(proto2 + "\x8d" + little(~std::uint64_t{0}, 8) + "a."),
+               contains("the pickle ends within"));
+    CHECK_THAT(refusal_of_pickle(proto2 + "\x95" + little(1ULL << 40, 8) + "}."), contains("the pickle ends within"));
+    CHECK_THAT(refusal_of_pickle("\x80\x06}."), contains("of protocol 6"));
+    CHECK_THAT(refusal_of_pickle(""), contains("the pickle ends within"));
+    CHECK_THAT(refusal_of_pickle(proto2 + "}"), contains("the pickle ends within"));
+    CHECK_THAT(refusal_of_pickle(proto2 + "cos"), contains("the pickle ends within a name"));
+    CHECK_THAT(refusal_of_pickle(proto2 + "}.}"), contains("with something left"));
+    CHECK_THAT(refusal_of_pickle(proto2 + "}}."), contains("with something left"));
+    CHECK_THAT(refusal_of_pickle(proto2 + "(}."), contains("with something left"));
+    CHECK_THAT(refusal_of_pickle(proto2 + "."), contains("with something left"));
+    for (const std::string opcode : {"t", "u", "e", "1"})
+        CHECK_THAT(refusal_of_pickle(proto2 + "}" + opcode + "."), contains("there is no mark"));
+    for (const std::string opcode : {"R", "b", "s", "\x87", "\x93"})
+        CHECK_THAT(refusal_of_pickle(proto2 + "}" + opcode + "."), contains("too few values"));
+    CHECK_THAT(refusal_of_pickle(proto2 + "}(0."), contains("too few values"));
+    CHECK_THAT(refusal_of_pickle(proto2 + "}(Nu."), contains("is no list or dictionary"));
+    CHECK_THAT(refusal_of_pickle(proto2 + "}Na."), contains("is no list or dictionary"));
+    CHECK_THAT(refusal_of_pickle(proto2 + "]NNs."), contains("is no list or dictionary"));
+
+    // A list in a list, a hundred thousand deep, and dictionaries that hold themselves.
+    const TemporaryDirectory directory;
+    put_bytes(directory / "file",
+              pth_of(pickle("}" + text("deep") + std::string(100'000, ']') + std::string(99'999, 'a') + "s" +
+                            text("a") + tensor(four, 0, {4}, {1}) + "s"),
+                     {floats}));
+    CHECK(opened(directory / "file").names == std::vector<std::string>{"a"});
+    put_bytes(directory / "file", pth_of(proto2 + "}q" + std::string(1, '\0') + text("self") + "h" +
+                                             std::string(1, '\0') + "s" + text("a") + tensor(four, 0, {4}, {1}) + "s.",
+                                         {floats}));
+    CHECK(opened(directory / "file").names == std::vector<std::string>{"a"});
+}
+
+TEST_CASE("pth: tensors that are not what their storage holds are refused") {
+    const std::string out = "reaches out of its storage";
+    constexpr std::int64_t huge = INT64_MAX;
+    CHECK_THAT(refusal_of_tensor(tensor(four, 0, {5}, {1})), contains(out));
+    CHECK_THAT(refusal_of_tensor(tensor(four, 4, {1}, {1})), contains(out));
+    CHECK_THAT(refusal_of_tensor(tensor(four, huge, {1}, {1})), contains(out));
+    CHECK_THAT(refusal_of_tensor(tensor(four, 1, {2, 2}, {2, 1})), contains(out));
+    CHECK_THAT(refusal_of_tensor(tensor(four, 0, {2, 2}, {huge, huge})), contains(out));
+    CHECK_THAT(refusal_of_tensor(tensor(four, 0, {3, 3}, {huge / 2, 1})), contains(out));
+    CHECK_THAT(refusal_of_tensor(tensor(four, -1, {1}, {1})), contains("begins before its storage"));
+    CHECK_THAT(refusal_of_tensor(tensor(four, 0, {-1}, {1})), contains("size or stride"));
+    CHECK_THAT(refusal_of_tensor(tensor(four, 0, {2}, {-1})), contains("size or stride"));
+    CHECK_THAT(refusal_of_tensor(tensor(four, 0, {2}, {})), contains("not as many strides as sizes"));
+    CHECK_THAT(refusal_of_tensor(tensor(four, 0, {huge, huge}, {0, 0})), contains("more elements than can be counted"));
+    const std::vector<std::int64_t> ones(65, 1);
+    CHECK_THAT(refusal_of_tensor(tensor(four, 0, ones, ones)), contains("more than 64 dimensions"));
+    CHECK_THAT(refusal_of_tensor(tensor(none, 0, {1}, {1})), contains("is not described by"));
+    CHECK_THAT(refusal_of_tensor(tensor(storage("FloatStorage", "0", 5), 0, {1}, {1})),
+               contains("has 5 elements of 4 bytes, but the record 'net/data/0' has 16 bytes"));
+    CHECK_THAT(refusal_of_tensor(tensor(storage("FloatStorage", "0", huge), 0, {huge / 8}, {1})),
+               contains("has 16 bytes"));
+    CHECK_THAT(refusal_of_tensor(tensor(storage("FloatStorage", "0", -4), 0, {1}, {1})), contains("persistent id"));
+    CHECK_THAT(refusal_of_tensor(tensor(storage("Size", "0", 4), 0, {1}, {1})), contains("no type of storages"));
+    CHECK_THAT(refusal_of_tensor(tensor(storage("FloatStorage", "1", 4), 0, {1}, {1})),
+               contains("there is no record 'net/data/1'"));
+    CHECK_THAT(refusal_of_tensor(tensor(storage("UntypedStorage", "0", 16), 0, {1}, {1})), contains("without dtype"));
+    CHECK_THAT(refusal(pth_of(pickle(dictionary(text("a") + tensor(storage("BoolStorage", "0", 2), 0, {2}, {1}))),
+                              {std::string("\1\2")})),
+               contains("holds a bool that is neither 0 nor 1"));
+    const std::string a = tensor(four, 0, {1}, {1});
+    CHECK_THAT(refusal_of_pickle(pickle(dictionary(text("a") + a + text("a") + a))), contains("'a' is there twice"));
+    CHECK_THAT(refusal_of_pickle(pickle(dictionary(text("a") + a + integer(3) + a))), contains("is no text"));
+
+    // A small file can describe a large tensor, which takes memory only where somebody gives it some.
+    const TemporaryDirectory directory;
+    put_bytes(directory / "file", pth_of(pickle(dictionary(text("a") + tensor(four, 0, {1LL << 40}, {0}))), {floats}));
+    CHECK(PthFile(directory / "file").find("a")->bytes == 1ULL << 42);
+}
+
+TEST_CASE("pth: archives that are not torch.save's are refused") {
+    const ArchiveRecord pkl{"x/data.pkl", good_pickle}, data{"x/data/0", floats};
+    CHECK_THAT(refusal(""), contains("does not begin as an archive"));
+    CHECK_THAT(refusal("PK\x03\x04" + std::string(100, 'x')), contains("it may have been cut short"));
+    CHECK_THAT(refusal(archive_of({pkl, data}) + "x"), contains("it may have been cut short"));
+    CHECK_THAT(refusal(archive_of({data})), contains("has no record 'x/'data.pkl"));
+    CHECK_THAT(refusal(archive_of({pkl, data, data})), contains("'x/data/0' is there twice"));
+    ArchiveRecord other = data;
+    other.method = 8;
+    CHECK_THAT(refusal(archive_of({pkl, other})), contains("'x/data/0' is compressed or encrypted"));
+    other.method = 0;
+    other.flags = 1;
+    CHECK_THAT(refusal(archive_of({pkl, other})), contains("'x/data/0' is compressed or encrypted"));
+    other.flags = 0;
+    other.claimed = 10'000;
+    CHECK_THAT(refusal(archive_of({pkl, other})), contains("of 10000 bytes reaches into the directory"));
+    CHECK_THAT(refusal(archive_of({pkl, {"x/data/0", floats, 0, 0, 1ULL << 62}}, {.zip64 = true})),
+               contains("reaches into the directory"));
+    other.claimed = 100;
+    CHECK_THAT(refusal(archive_of({other, pkl})), contains("'x/data.pkl' overlaps another one"));
+    const auto changed = [&](std::function<void(std::size_t, std::uint64_t&, std::string&)> change, bool zip64) {
+        return refusal(archive_of({pkl, data}, {.zip64 = zip64, .change = std::move(change)}));
+    };
+    CHECK_THAT(changed([](std::size_t, std::uint64_t& header, std::string&) { header = 0; }, false),
+               contains("does not begin here"));
+    CHECK_THAT(changed([](std::size_t, std::uint64_t& header, std::string&) { header = ~std::uint64_t{0}; }, true),
+               contains("does not begin here"));
+    CHECK_THAT(changed([](std::size_t, std::uint64_t&, std::string& name) { name[0] = 'y'; }, false),
+               contains("does not begin here"));
+    CHECK_THAT(changed([](std::size_t, std::uint64_t&, std::string& name) { name = std::string(60'000, 'y'); }, false),
+               contains("does not begin here"));
+    std::string broken = archive_of({pkl, data});
+    broken[broken.find(floats)] = 'x';
+    CHECK_THAT(refusal(broken), contains("do not have the checksum"));
+    broken = archive_of({pkl, data});
+    broken[broken.find("epoch")] = 'E';
+    CHECK_THAT(refusal(broken), contains("'x/data.pkl' do not have the checksum"));
+    CHECK_THAT(refusal(pth_of(good_pickle, {floats}, "big")), contains("big-endian machine"));
+    CHECK_THAT(refusal(pth_of(good_pickle, {floats}, std::string(1000, 'x'))), contains("big-endian machine"));
+
+    const std::string good = archive_of({pkl, data});
+    const auto with = [&](std::size_t from_end, std::uint64_t value, int bytes) {
+        std::string file = good;
+        file.replace(file.size() - from_end, static_cast<std::size_t>(bytes), little(value, bytes));
+        return file;
+    };
+    CHECK_THAT(refusal(with(12, 1, 2)), contains("holds 2 records and not the 1 it should"));
+    CHECK_THAT(refusal(with(12, 65'535, 2)), contains("cannot hold 65535 records"));
+    CHECK_THAT(refusal(with(10, 4'000'000'000, 4)), contains("which do not end here"));
+    CHECK_THAT(refusal(with(6, 4'000'000'000, 4)), contains("which do not end here"));
+    CHECK_THAT(refusal(with(6, 0, 4)), contains("which do not end here"));
+}
+
+TEST_CASE("pth: files cut short are refused at every length, damaged ones are refused or give what was saved") {
+    MemoryFile memory;
+    for (const std::string name : {"checkpoint.pth", "strides.pth"}) {
+        const std::string whole = get_bytes(std::filesystem::path(PTH_FILES) / name);
+        const Opened right = opened(std::filesystem::path(PTH_FILES) / name);
+        int refused = 0, accepted = 0;
+        const auto attempt = [&](const std::string& bytes) {
+            memory.put(bytes);
+            try {
+                if (!(opened(memory.path()) == right)) FAIL("a damaged file gave other tensors");
+                ++accepted;
+            } catch (const DataError&) {
+                ++refused;
+            }
+        };
+        for (std::size_t length = 0; length < whole.size(); ++length) attempt(whole.substr(0, length));
+        CHECK(accepted == 0);
+        for (std::uint32_t seed = 0; seed < 5000; ++seed) attempt(Vandal(seed).damage(whole));
+        Vandal vandal(1);
+        for (int flip = 0; flip < 5000; ++flip) {
+            std::string bytes = whole;
+            bytes[vandal.below(bytes.size())] ^= static_cast<char>(1 << vandal.below(8));
+            attempt(bytes);
+        }
+        CHECK(refused > 5000);
+        CHECK(accepted > 100);  // what lies between the records belongs to none
+    }
+}
+
+// Checksums keep damage from the reader of the pickle. Whoever means harm writes the right ones.
+TEST_CASE("pth: damaged pickles with a right checksum are refused or read, never worse") {
+    MemoryFile memory;
+    const std::string file = get_bytes(std::filesystem::path(PTH_FILES) / "checkpoint.pth");
+    const std::size_t begin = file.find(proto2 + "}"), end = file.find("u.PK");
+    REQUIRE((begin != std::string::npos && end != std::string::npos));
+    const std::string theirs = file.substr(begin, end + 2 - begin);
+    std::vector<std::string> storages;
+    for (const std::size_t bytes : {48, 16, 32, 8}) storages.emplace_back(bytes, '\1');
+    int refused = 0, accepted = 0;
+    for (const std::string& whole : {theirs, good_pickle}) {
+        if (whole == good_pickle) storages = {floats};
+        memory.put(pth_of(whole, storages));
+        CHECK(opened(memory.path()).names.size() >= 2);
+        for (std::uint32_t seed = 0; seed < 10'000; ++seed) {
+            memory.put(pth_of(Vandal(seed).damage(whole), storages));
+            try {
+                opened(memory.path());
+                ++accepted;
+            } catch (const DataError&) {
+                ++refused;
+            }
+        }
+    }
+    CHECK(refused > 10'000);
+    CHECK(accepted > 200);  // another name or number makes another good pickle
+    CHECK(accepted + refused == 20'000);
+}
