@@ -14,6 +14,7 @@
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/ops/rmsprop.h"
 #include "lockstep/ops/sgd.h"
+#include "lockstep/ops/summary.h"
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/comm/launcher.h"
 #include "lockstep/parallel/comm/process_group.h"
