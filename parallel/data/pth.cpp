@@ -54,16 +54,16 @@ const InputFile& require_archive(const InputFile& file) {
 }
 
 /// Copies what lies `strides` elements apart, from the outermost dimension on.
-void gather(const std::byte* from, std::span<const std::int64_t> shape, std::span<const std::int64_t> strides,
-            std::size_t element, std::byte*& to) {
+void copy_strided(const std::byte* from, std::span<const std::int64_t> shape, std::span<const std::int64_t> strides,
+                  std::size_t element, std::byte*& to) {
     if (shape.empty()) {
         std::memcpy(to, from, element);
         to += element;
         return;
     }
     for (std::int64_t i = 0; i < shape.front(); ++i)
-        gather(from + static_cast<std::size_t>(i * strides.front()) * element, shape.subspan(1), strides.subspan(1),
-               element, to);
+        copy_strided(from + static_cast<std::size_t>(i * strides.front()) * element, shape.subspan(1),
+                     strides.subspan(1), element, to);
 }
 
 /// How many elements lie between a tensor's first and last one, these included; there are some.
@@ -147,7 +147,7 @@ void PthFile::read(std::string_view name, std::span<std::byte> to) const {
         std::vector<std::byte> around(reach(entry->shape, layout.strides) * element);
         content_->read_checked(*layout.record, begin, around);
         std::byte* next = to.data();
-        gather(around.data(), entry->shape, layout.strides, element, next);
+        copy_strided(around.data(), entry->shape, layout.strides, element, next);
     }
     if (entry->dtype == DType::boolean) internal::require_bools(to, file, layout.record->offset + begin, name);
 }

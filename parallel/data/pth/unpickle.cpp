@@ -16,7 +16,7 @@
 namespace lockstep::internal {
 namespace {
 
-constexpr std::size_t longest_pickle = 100'000'000, most_values = 10'000'000, most_marks = 100;
+constexpr std::size_t longest_pickle = 100'000'000, most_values = 10'000'000, most_open_marks = 100;
 
 enum class Opcode : unsigned char {
     mark = '(',
@@ -253,8 +253,8 @@ bool PickleMachine::step() {
 void PickleMachine::step_on_stack(Opcode opcode) {
     switch (opcode) {
         case Opcode::mark:
-            if (marks_.size() == most_marks)
-                throw PickleFault(fmt::format("the pickle is nested more than {} deep", most_marks));
+            if (marks_.size() == most_open_marks)
+                throw PickleFault(fmt::format("the pickle is nested more than {} deep", most_open_marks));
             marks_.push_back(stack_.size());
             break;
         case Opcode::pop: pop(); break;
