@@ -42,6 +42,7 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/engine.h"
+#include "lockstep/parallel/event_log.h"
 #include "lockstep/parallel/functions.h"
 #include "lockstep/parallel/loader.h"
 #include "lockstep/parallel/power_sgd.h"

@@ -1,0 +1,61 @@
+// The thread of a log that encodes and writes, so that no step waits for a disk.
+#pragma once
+
+#include <sys/types.h>
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "lockstep/parallel/events/log_file.h"
+
+namespace lockstep::internal {
+
+/// What is to be appended to the files.
+struct LogText {
+    std::string events, lines;
+};
+
+class LogWriter {
+public:
+    /// The event file begins with `first_events`. Throws as EventLog does.
+    LogWriter(const std::filesystem::path& directory, const std::string& name, std::optional<std::int64_t> resume_step,
+              const std::string& first_events);
+    ~LogWriter();
+    LogWriter(const LogWriter&) = delete;
+    LogWriter& operator=(const LogWriter&) = delete;
+
+    /// Calls `encode` on the thread, soon. It holds `bytes` of memory until then.
+    void put(std::size_t bytes, std::function<void(LogText& text)> encode);
+    void flush();
+
+private:
+    struct Pending {
+        std::size_t bytes;
+        std::function<void(LogText&)> encode;
+    };
+    /// This process is a child of fork(), which has no such thread: the log is the parent's business.
+    bool is_of_parent() const;
+    void run();
+    void write(std::deque<Pending> all);
+    void append(LogFile& file, const std::string& text);
+    void warn_once(const std::string& text);
+
+    LogFile lines_, events_;
+    std::mutex mutex_;
+    std::condition_variable wake_, written_;
+    std::deque<Pending> pending_;
+    std::size_t pending_bytes_ = 0;
+    bool writing_ = false, hurry_ = false, ending_ = false, warned_ = false;
+    pid_t process_;
+    std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace lockstep::internal
