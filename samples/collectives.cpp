@@ -101,6 +101,7 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     program::add_flags_of_ranks(app, ranks);
     return program::run(app, argc, argv, [&] {
+        program::require_launcher(ranks);
         if (program::nobody_launched(ranks)) {
             require_ranks(name, processes);
             return program::launch_ranks(ranks, processes, ls::own_command(argc, argv));

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <iostream>
+#include <memory>
 #include <new>
 #include <string>
 #include <system_error>
@@ -31,6 +32,27 @@ void let_hangups_end() {
     struct sigaction now {};
     if (::sigaction(SIGHUP, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) std::signal(SIGHUP, SIG_DFL);
 }
+
+/// What is wrong with a file of flags, in the words of this program's users.
+std::string about_file(const std::string& file, std::string text) {
+    const std::string unknown = "INI was not able to parse ", section = ".++";
+    if (text.starts_with(unknown)) {
+        text.erase(0, unknown.size());
+        text = text.ends_with(section) ? "there are no sections, such as [" + text.substr(0, text.rfind(section)) + "]"
+                                       : "there is no flag --" + text;
+    }
+    return file + ": " + text;
+}
+
+/// CLI11 takes any number for a flag that is on or off.
+class FlagsFile : public CLI::ConfigTOML {
+public:
+    std::string to_flag(const CLI::ConfigItem& item) const override {
+        if (item.inputs.size() != 1 || (item.inputs[0] != "true" && item.inputs[0] != "false"))
+            throw CLI::ConfigError(item.fullname() + " is either true or false");
+        return item.inputs[0];
+    }
+};
 
 void end_by(int signal) {
     std::cout.flush();
@@ -65,11 +87,19 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body)
     let_hangups_end();
     // In one piece: other ranks write to the same stream.
     const auto complain = [&](const std::string& text) { std::cerr << app.get_name() + ": " + one_line(text) + '\n'; };
+    const CLI::Option* config =
+        app.set_config("--config", "", "reads flags from it, such as: epochs = 5; those on the command line win")
+            ->type_name("FILE");
+    app.config_formatter(std::make_shared<FlagsFile>());
+    app.allow_config_extras(CLI::config_extras_mode::error);
     bool help = false;
     try {
         app.parse(argc, argv);
     } catch (const CLI::CallForHelp&) {
         help = true;
+    } catch (const CLI::ConfigError& error) {
+        complain(about_file(config->as<std::string>(), error.what()));
+        return 2;
     } catch (const CLI::ParseError& error) {
         complain(std::string(error.what()) + " (--help shows all flags)");
         return 2;

@@ -56,7 +56,8 @@ CLI::Validator is_natural();
 /// What was ended may have left a bar on the terminal: the next line begins a new one there.
 void end_line_on_terminal();
 
-/// Parses, runs `body`, and turns what is thrown into one line on stderr. Returns the exit status.
+/// Adds --config, a TOML file with flags, parses, runs `body`, and turns what is thrown into one line on stderr.
+/// Returns the exit status.
 int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body);
 
 }  // namespace program

@@ -41,6 +41,15 @@ void require_files_apart(const Options& options, const std::string& program) {
         const std::filesystem::path log = options.log_dir / (program + ".jsonl");
         reports.push_back({"the log " + log.string(), log});
     }
+    if (!options.work_dir.empty()) {
+        const std::filesystem::path flags = options.work_dir / "config.toml";
+        reports.push_back({"the configuration " + flags.string(), flags});
+    }
+    if (!options.config.empty()) {
+        const Named read{"--config " + options.config.string(), options.config};
+        require_apart(read, saved);
+        if (!options.json.empty()) require_apart(read, {reports.front()});
+    }
     for (std::size_t i = 0; i < reports.size(); ++i) {
         require_apart(reports[i], saved);
         require_apart(reports[i], loaded);

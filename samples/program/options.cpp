@@ -7,8 +7,11 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <span>
+#include <system_error>
 
 #include "lockstep/parallel/comm/launcher.h"
+#include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/warning.h"
 #include "lockstep/samples/program/files_apart.h"
@@ -97,10 +100,15 @@ void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
         app.add_option("--data", options.data, "directory with IDX files under MNIST's names")
             ->type_name("DIR")
             ->capture_default_str();
-    auto* save = app.add_option("--save", options.save,
-                                "writes the weights (safetensors), and beside them FILE.resume, at the end: of the "
-                                "last epoch, or of the step in which SIGINT or SIGTERM came")
-                     ->type_name("FILE");
+    app.add_option("--work-dir", options.work_dir,
+                   "leaves there all flags (config.toml, for --config), the log and " + app.get_name() +
+                       ".safetensors, unless --log-dir and --save say otherwise")
+        ->type_name("DIR");
+    app.add_option(
+           "--save", options.save,
+           "writes the weights (safetensors), and beside them FILE.resume, at the end: of the last epoch, or of "
+           "the step in which SIGINT or SIGTERM came")
+        ->type_name("FILE");
     app.add_option_function<std::string>(
            "--save-every",
            [&options](const std::string& text) {
@@ -109,16 +117,20 @@ void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
                options.save_every = *every;
            },
            "saves after every N steps as well, or N epochs (Ne)")
-        ->type_name("N|Ne")
-        ->needs(save);
+        ->type_name("N|Ne");
     app.add_option("--load", options.load,
                    "begins with these weights (safetensors, or PyTorch's .pth); continues the run of FILE.resume if it "
                    "is there")
         ->type_name("FILE");
     app.add_option("--log-dir", options.log_dir,
-                   "writes every step to DIR/" + app.get_name() + ".jsonl, with --load after the lines that are there")
+                   "writes every step to DIR/" + app.get_name() +
+                       ".jsonl, and for TensorBoard; with --load after what is there")
         ->type_name("DIR");
     app.add_option("--json", options.json, "writes the final figures")->type_name("FILE");
+    app.add_option("--log-interval", options.log_interval,
+                   "prints a line for every Nth batch, as PyTorch's examples do")
+        ->type_name("N")
+        ->check(silent(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31)));
     app.add_flag("--quiet", options.quiet, "prints warnings and errors only");
     app.footer(
         "SIGINT (Ctrl-C) and SIGTERM stop a run after a step, of all processes together: it is saved where --save is "
@@ -132,13 +144,50 @@ void join(Options& options) {
     options.quiet = true;
     options.json.clear();
     options.log_dir.clear();
+    options.work_dir.clear();
+}
+
+/// What is not said lies in --work-dir.
+void use_work_dir(Options& options, const std::string& program) {
+    if (options.work_dir.empty()) return;
+    if (options.save.empty()) options.save = options.work_dir / (program + ".safetensors");
+    if (options.log_dir.empty()) options.log_dir = options.work_dir;
+}
+
+/// Read by --config it makes the same run. What only this process has is left out, and so is what a run that goes on
+/// takes from its checkpoint.
+std::string resolved_flags(CLI::App& app, const Options& options) {
+    const auto leave_out = [&](const char* flag) { app.get_option(flag)->configurable(false); };
+    for (CLI::Option* option : app.get_options([](const CLI::Option* flag) {
+             return flag->count() == 0 && flag->get_expected_min() > 0 && flag->get_default_str().empty();
+         }))
+        option->configurable(false);  // without a value
+    for (const char* flag : {"--rank", "--world-size"}) leave_out(flag);
+    if (options.batch_size_per_device) leave_out("--batch-size");  // one excludes the other
+    if (!options.timeout_seconds) leave_out("--timeout");          // for several processes alone
+    if (!options.load.empty() && !options.lr) leave_out("--lr");
+    if (!options.load.empty() && !options.momentum) leave_out("--momentum");
+    return app.config_to_str(true, false);
+}
+
+void leave_configuration(const Options& options) {
+    if (options.work_dir.empty()) return;
+    std::error_code failed;  // told by the file
+    std::filesystem::create_directories(options.work_dir, failed);
+    lockstep::AtomicFile file(options.work_dir / "config.toml");
+    file.write(std::as_bytes(std::span(options.configuration)));
+    file.commit();
 }
 
 void check(const Options& options, const std::string& program) {
-    if (!options.distributed() && (!options.backend.empty() || options.rank || options.init_method != "env://" ||
-                                   options.timeout_seconds || options.reduction != "tree"))
+    if (!options.distributed() &&
+        (!options.backend.empty() || options.rank || options.init_method != "env://" || options.timeout_seconds ||
+         (!options.launcher.empty() && options.launcher != "none") || options.reduction != "tree"))
         throw UsageError(
-            "--backend, --rank, --world-size, --init-method, --timeout and --reduction are for --parallel ddp");
+            "--launcher, --backend, --rank, --world-size, --init-method, --timeout and --reduction are for --parallel "
+            "ddp");
+    if ((options.save_every.steps > 0 || options.save_every.epochs > 0) && options.save.empty())
+        throw UsageError("--save-every requires --save or --work-dir");
     for (const auto* path : {&options.save, &options.json})
         if (!path->empty() && !path->has_filename()) throw UsageError(path->string() + " is a directory; name a file");
     require_files_apart(options, program);
@@ -242,6 +291,9 @@ int run(const Program& program, Options& options, int argc, char** argv,
         ->check(silent(CLI::IsMember({"tree", "fast"})))
         ->capture_default_str();
     return run(app, argc, argv, [&] {
+        options.config = app.get_config_ptr()->as<std::string>();
+        use_work_dir(options, program.name);
+        require_launcher(options);
         check(options, program.name);
         options.distributed() ? require_a_device_each(options) : warn_where_each_trains_alone();
         if (options.distributed() && nobody_launched(options)) {
@@ -253,9 +305,11 @@ int run(const Program& program, Options& options, int argc, char** argv,
             return launch_ranks(options, devices.size(), lockstep::own_command(argc, argv));
         }
         if (options.distributed()) join(options);
+        options.configuration = resolved_flags(app, options);
         std::optional<Stop> stop;
         try {
             if (options.distributed()) require_same_flags(*options.group, app);
+            leave_configuration(options);
             stop = body();
         } catch (const UsageError&) {  // which all of them find
             throw;

@@ -36,9 +36,14 @@ struct Options : RankFlags {
     int workers = 1;
     std::filesystem::path data;
     std::filesystem::path save, load, log_dir, json;
+    std::filesystem::path work_dir;  ///< for what `save` and `log_dir` leave open, and the configuration
     SaveEvery save_every;
+    std::int64_t log_interval = 0;  ///< batches between lines such as those of PyTorch's examples; 0: none
     bool quiet = false;
     std::string reduction = "tree";  ///< or "fast"
+
+    std::string configuration;     ///< all flags with their values, as --config reads them
+    std::filesystem::path config;  ///< the file that they were read from, if any
 
     /// The processes of a run with `ddp`; null otherwise.
     std::shared_ptr<lockstep::ProcessGroup> group;

@@ -46,6 +46,13 @@ void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& when
     const auto range = [](auto low, auto high) { return CLI::Validator(CLI::Range(low, high)).description(""); };
     std::vector<std::string> backends;
     for (const auto& backend : lockstep::process_group_backends()) backends.push_back(backend.name);
+    app.add_option("--launcher", flags.launcher,
+                   "who must have started this process, or nobody, instead of finding that out; pytorch: RANK and "
+                   "WORLD_SIZE are set" +
+                       when)
+        ->type_name("none|pytorch|mpi|slurm")
+        ->check(CLI::IsMember({"none", "pytorch", "mpi", "slurm"}).description(""))
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     app.add_option("--backend", flags.backend,
                    "how processes talk" + when + "; shm unless given, nccl on GPUs of their own")
         ->type_name("shm|gloo|nccl|mpi")
@@ -68,6 +75,29 @@ void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& when
         ->default_str(std::to_string(usual_timeout.count()));
 }
 
+void require_launcher(const RankFlags& flags) {
+    using lockstep::Launcher;
+    if (flags.launcher.empty()) return;
+    struct Sign {
+        const char* name;
+        const char* told_by;
+    };
+    const auto sign_of = [](Launcher launcher) -> Sign {
+        switch (launcher) {
+            case Launcher::none: return {"none", "there is neither RANK nor what mpirun and srun set"};
+            case Launcher::environment:
+            case Launcher::torchrun: return {"pytorch", "RANK and WORLD_SIZE are set, which come first; unset them"};
+            case Launcher::open_mpi: return {"mpi", "mpirun has started it"};
+            case Launcher::slurm: return {"slurm", "srun has started it"};
+        }
+        return {"", ""};
+    };
+    const Sign found = sign_of(lockstep::rank_info().launcher);
+    if (flags.launcher != found.name)
+        throw UsageError("--launcher " + flags.launcher + ": this process says --launcher " + found.name + "; " +
+                         found.told_by);
+}
+
 bool nobody_launched(const RankFlags& flags) {
     return !flags.rank && lockstep::rank_info().launcher == lockstep::Launcher::none &&
            flags.init_method.find("rank=") == std::string::npos;
@@ -78,6 +108,7 @@ void launch_ranks(const RankFlags& flags, int processes, std::vector<std::string
     if (!flags.backend.empty()) lockstep::require_usable(flags.backend);  // said once, not by every rank
     lockstep::LaunchOptions launch;
     launch.command = std::move(command);
+    if (!flags.launcher.empty()) launch.command.emplace_back("--launcher=pytorch");  // what this program is to them
     launch.processes = processes;
     launch.same_lines_once = true;
     launch.stop_grace = std::chrono::hours(24);  // they save; who doesn't want to wait sends the signal again

@@ -17,12 +17,17 @@ namespace program {
 
 struct RankFlags {
     std::string backend, init_method = "env://";
+    std::string launcher;  ///< where it was given: "none", "pytorch", "mpi" or "slurm"
     std::optional<int> rank, world_size;
     std::optional<std::int64_t> timeout_seconds;  ///< where it was given; else 300
 };
 
-/// --backend, --init-method, --rank, --world-size and --timeout. `when`: after each of their texts, " (ddp)".
+/// --launcher, --backend, --init-method, --rank, --world-size and --timeout. `when`: after each of their texts, "
+/// (ddp)".
 void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& when = "");
+
+/// Throws UsageError when --launcher names another launcher than the one that has started this process.
+void require_launcher(const RankFlags& flags);
 
 /// Nobody has made this process one of several.
 bool nobody_launched(const RankFlags& flags);

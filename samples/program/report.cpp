@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -80,63 +81,30 @@ void require_writable(const std::filesystem::path& path) {
 }
 
 RunLog::RunLog(const Options& options, const std::string& program, const lockstep::Devices& devices,
-               std::uint64_t steps)
-    : path_(options.log_dir / (program + ".jsonl")) {
+               std::uint64_t steps) {
     ordered_json head = {{"program", program}, {"devices", names_of(options, devices)}};
     if (options.log_dir.empty()) return;
-    std::error_code failed;
-    std::filesystem::create_directories(options.log_dir, failed);
-    open(!options.load.empty());
+    lockstep::EventLogOptions how{.name = program};
     if (!options.load.empty()) {
+        how.resume_step = static_cast<std::int64_t>(steps);
         head["continues"] = options.load.string();
         head["step"] = steps;
     }
     for (const auto& [name, version] : lockstep::library_versions()) head["versions"][name] = version;
-    put(head);
-}
-
-void RunLog::open(bool goes_on) {
-    std::error_code failed;
-    const auto status = std::filesystem::status(path_, failed);
-    if (std::filesystem::is_fifo(status))
-        throw lockstep::InvalidArgument(path_.string() +
-                                        " is a pipe, and a log is a file; give --log-dir another directory");
-    if (goes_on && std::filesystem::is_regular_file(status)) {
-        // A run that was killed may have left half a line.
-        std::ifstream old(path_, std::ios::binary);
-        std::uintmax_t whole = 0, all = 0;
-        for (std::string line; std::getline(old, line);) {
-            all += line.size() + (old.eof() ? 0 : 1);
-            if (!old.eof()) whole = all;
-        }
-        if (whole < all) std::filesystem::resize_file(path_, whole, failed);
-    }
-    file_.open(path_, goes_on ? std::ios::app : std::ios::trunc);
-    if (!file_)
-        throw lockstep::InvalidArgument(path_.string() + " cannot be written; give --log-dir another directory");
-}
-
-void RunLog::put(const nlohmann::ordered_json& line) {
-    file_ << line.dump() << '\n';
-    require_written();
-}
-
-void RunLog::require_written() const {
-    if (!file_) throw lockstep::DataError(path_.string() + " cannot be written any further; is the disk full?");
+    log_ = lockstep::EventLog(options.log_dir, how);
+    log_.json_line(head.dump());
+    log_.text("configuration", "```toml\n" + options.configuration + "```", static_cast<std::int64_t>(steps));
+    log_.text("run", "```\n" + head.dump(1) + "\n```", static_cast<std::int64_t>(steps));
 }
 
 void RunLog::step(const lockstep::StepReport& step) {
-    if (file_.is_open()) put({{"epoch", step.epoch}, {"step", step.step}, {"rows", step.rows}, {"loss", step.loss}});
+    log_.scalars(step.step, {{"epoch", step.epoch}, {"rows", step.rows}, {"loss", step.loss}});
 }
 
-void RunLog::epoch(std::uint64_t epoch, double test_accuracy) {
-    if (file_.is_open()) put({{"epoch", epoch}, {"test_accuracy", test_accuracy}});
-    flush();
-}
-
-void RunLog::flush() {
-    file_.flush();
-    require_written();
+void RunLog::epoch(std::uint64_t epoch, std::int64_t steps, double test_accuracy) {
+    const std::int64_t last = std::max<std::int64_t>(steps - 1, 0);
+    log_.scalars(last, {{"epoch", epoch}, {"test_accuracy", test_accuracy}});
+    log_.flush();
 }
 
 }  // namespace program

@@ -3,12 +3,11 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "lockstep/parallel/event_log.h"
 #include "lockstep/parallel/training_loop.h"
 #include "lockstep/samples/program/options.h"
 
@@ -34,25 +33,22 @@ std::string how_to_go_on(const Options& options, int signal, std::int64_t steps)
 /// Throws InvalidArgument now when a file could not be written to `path` later.
 void require_writable(const std::filesystem::path& path);
 
-/// One JSON object per line: first the run, then every step and every evaluation. Without a directory nothing is
-/// written. A run with --load goes on after the lines that are there, with a line that says from which step on; what
-/// stood there of that and later steps was of training that was lost.
+/// The log of a run in --log-dir, for TensorBoard and as one JSON object per line: first the run, then every step and
+/// every evaluation. Without a directory nothing is written. A run with --load goes on after what is there of the steps
+/// that it has done, with a line that says from which step on.
 class RunLog {
 public:
-    /// Makes the directory. `steps`: how many the run has done. Throws InvalidArgument when the file cannot be
-    /// opened or is a pipe, and DataError, as all that follows, when a line cannot be written. Called by every process.
+    /// Makes the directory. `steps`: how many the run has done. Throws InvalidArgument when the files cannot be made.
+    /// Called by every process.
     RunLog(const Options& options, const std::string& program, const lockstep::Devices& devices, std::uint64_t steps);
     void step(const lockstep::StepReport& step);
-    void epoch(std::uint64_t epoch, double test_accuracy);
-    /// What was told so far stands in the file.
-    void flush();
+    /// After `steps` steps in all.
+    void epoch(std::uint64_t epoch, std::int64_t steps, double test_accuracy);
+    /// What was told so far stands in the files.
+    void flush() { log_.flush(); }
 
 private:
-    void open(bool goes_on);
-    void put(const nlohmann::ordered_json& line);
-    void require_written() const;
-    std::filesystem::path path_;
-    std::ofstream file_;
+    lockstep::EventLog log_;
 };
 
 }  // namespace program

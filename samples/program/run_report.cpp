@@ -9,10 +9,9 @@
 namespace program {
 
 RunReport::RunReport(const std::string& name, const Options& options, const lockstep::Devices& devices,
-                     std::string what, std::string rates, std::uint64_t steps)
+                     Training training, std::uint64_t steps)
     : name_(name),
-      what_(std::move(what)),
-      rates_(std::move(rates)),
+      training_(std::move(training)),
       options_(options),
       devices_(devices),
       log_(std::make_unique<RunLog>(options, name, devices, steps)) {}
@@ -21,14 +20,28 @@ void RunReport::before_run(lockstep::Run& run) {
     const auto before = static_cast<std::int64_t>(run.state().steps);
     progress_ = std::make_unique<Progress>(options_.quiet, static_cast<std::uint64_t>(options_.epochs),
                                            std::max<std::int64_t>(run.planned_steps() - before, 0));
-    line(fmt::format("{}: {}, {}", name_, describe(options_, devices_), what_));
-    if (before > 0) line(fmt::format("continues {}: {} steps done, {}", options_.load.string(), before, rates_));
+    line(fmt::format("{}: {}, {}", name_, describe(options_, devices_), training_.how));
+    if (before > 0)
+        line(fmt::format("continues {}: {} steps done, {}", options_.load.string(), before, training_.rates));
 }
 
-void RunReport::after_step(lockstep::Run&, const lockstep::StepReport& step) {
+void RunReport::before_epoch(lockstep::Run& run) {
+    first_batch_ = static_cast<std::int64_t>(run.state().steps) - run.state().batch;
+}
+
+void RunReport::after_step(lockstep::Run& run, const lockstep::StepReport& step) {
     figures_.losses.push_back(step.loss);
     log_->step(step);
     progress_->step(step.epoch, step.rows, step.loss);
+    show(run, step);
+}
+
+void RunReport::show(const lockstep::Run& run, const lockstep::StepReport& step) {
+    const std::int64_t batch = step.step - first_batch_;
+    if (options_.log_interval == 0 || batch % options_.log_interval != 0) return;
+    const double done = 100.0 * static_cast<double>(batch) / static_cast<double>(run.batches_per_epoch());
+    line(fmt::format("Train Epoch: {} [{}/{} ({:.0f}%)]\tLoss: {:.6f}", step.epoch + 1, batch * step.rows,
+                     training_.rows, done, step.loss));
 }
 
 void RunReport::pause() { progress_->pause(); }
@@ -63,7 +76,7 @@ void RunReport::tell(const lockstep::Run& run, std::string line) {
     if (run.rows_per_second() > 0) line += fmt::format("{:.0f} samples/s, ", run.rows_per_second());
     if (const auto score = run.scores().find(test_accuracy); score != run.scores().end()) {
         figures_.test_accuracy = score->second.value;
-        log_->epoch(run.state().epoch, score->second.value);
+        log_->epoch(run.state().epoch, static_cast<std::int64_t>(run.state().steps), score->second.value);
         line += fmt::format("test accuracy {:.2f} %, ", 100 * score->second.value);
     }
     line.resize(line.size() - 2);

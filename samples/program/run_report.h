@@ -19,12 +19,17 @@ inline constexpr const char* test_accuracy = "test accuracy";
 
 class RunReport final : public lockstep::RunHook {
 public:
-    /// Keeps the reference to `options`. `what`: how it is trained, for the first line; `rates`: for that of a run that
-    /// goes on. `steps`: how many the run has done.
-    RunReport(const std::string& name, const Options& options, const lockstep::Devices& devices, std::string what,
-              std::string rates, std::uint64_t steps);
+    struct Training {
+        std::string how;    ///< for the first line: "64 rows a step in 2 shards"
+        std::string rates;  ///< for that of a run that goes on: "lr 0.1"
+        std::int64_t rows;  ///< of an epoch
+    };
+    /// Keeps the reference to `options`. `steps`: how many the run has done.
+    RunReport(const std::string& name, const Options& options, const lockstep::Devices& devices, Training training,
+              std::uint64_t steps);
 
     void before_run(lockstep::Run& run) override;
+    void before_epoch(lockstep::Run& run) override;
     void after_step(lockstep::Run& run, const lockstep::StepReport& step) override;
     void at_pause(lockstep::Run& run) override;
     void after_epoch(lockstep::Run& run) override;
@@ -38,12 +43,16 @@ public:
 private:
     /// `line` with the mean loss since the last one, rate and score.
     void tell(const lockstep::Run& run, std::string line);
-    std::string name_, what_, rates_;
+    /// The line that PyTorch's examples print for every so many batches.
+    void show(const lockstep::Run& run, const lockstep::StepReport& step);
+    std::string name_;
+    Training training_;
     const Options& options_;
     lockstep::Devices devices_;
     std::unique_ptr<RunLog> log_;
     std::unique_ptr<Progress> progress_;
     Figures figures_;
+    std::int64_t first_batch_ = 0;       // the step that would have been the first of the epoch
     std::size_t reported_ = 0;           // losses that a line has told of
     std::optional<std::uint64_t> told_;  // the number of steps at the last line
 };

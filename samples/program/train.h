@@ -84,7 +84,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
             report->pause();
             return evaluate();
         }));
-    report = &runner.add(RunReport(name, options, model.devices(), what, rates_of(sgd), state.steps));
+    report = &runner.add(RunReport(name, options, model.devices(), {what, rates_of(sgd), loader.rows()}, state.steps));
     if (!options.save.empty())
         runner
             .add(lockstep::SaveCheckpoints({.file = options.save,

@@ -1,0 +1,164 @@
+// Files of flags: what --config reads, what --work-dir leaves, and who --launcher wants to have started a program.
+#include <algorithm>
+#include <string>
+
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/samples/run_program.h"
+
+using namespace lockstep::test;
+
+namespace {
+
+Run linear(const TemporaryDirectory& place, const std::string& flags, const std::string& before = "") {
+    return run_program(place, "linear " + flags, before);
+}
+
+}  // namespace
+
+TEST_CASE("a file of flags and the same flags make the same run, byte for byte") {
+    const TemporaryDirectory place;
+    put_bytes(place / "run.toml",
+              "# a run\n"
+              "parallel = \"dp\"\n"
+              "devices = \"cpu:0,cpu:1\"\n"
+              "shards = 4\n"
+              "steps = 12\n"
+              "lr = 0.02\n"
+              "seed = 7\n"
+              "deterministic = true\n"
+              "quiet = true\n"
+              "save = \"by-file\"\n");
+    REQUIRE(linear(place, "--config run.toml").status == 0);
+    REQUIRE(linear(place,
+                   "--parallel dp --devices cpu:0,cpu:1 --shards 4 --steps 12 --lr 0.02 --seed 7 --deterministic "
+                   "--quiet --save by-flags")
+                .status == 0);
+    for (const char* suffix : {"", ".resume"}) {
+        const std::string bytes = get_bytes(place / ("by-file" + std::string(suffix)));
+        CHECK(!bytes.empty());
+        CHECK(bytes == get_bytes(place / ("by-flags" + std::string(suffix))));
+    }
+    // The command line wins.
+    REQUIRE(linear(place, "--config run.toml --seed 8 --save other").status == 0);
+    REQUIRE(linear(place, "--config run.toml --seed 7 --save same").status == 0);
+    CHECK(get_bytes(place / "other") != get_bytes(place / "by-flags"));
+    CHECK(get_bytes(place / "same") == get_bytes(place / "by-flags"));
+}
+
+TEST_CASE("what a file of flags has wrong is one line, before anything begins") {
+    const TemporaryDirectory place;
+    const auto says = [&](const std::string& text, const std::string& part) {
+        put_bytes(place / "run.toml", text);
+        const Run run = linear(place, "--config run.toml --steps 1");
+        CAPTURE(text);
+        CAPTURE(run.err);
+        CHECK(run.status == 2);
+        CHECK(run.out.empty());
+        CHECK(run.lines_of_err() == 1);
+        CHECK_THAT(run.err, contains(part));
+    };
+    says("epoch = 5\n", "run.toml: there is no flag --epoch");
+    says("[train]\nepochs = 5\n", "run.toml: there are no sections, such as [train]");
+    says("epochs = \"many\"\n", "--epochs");
+    says("epochs = 1.5\n", "--epochs");
+    says("epochs = [1, 2]\n", "--epochs");
+    says("lr = true\n", "--lr");
+    says("parallel = \"both\"\n", "--parallel");
+    says("deterministic = \"perhaps\"\n", "deterministic");
+    says("quiet = 1.5\n", "run.toml: quiet is either true or false");
+    says("config = \"other.toml\"\n", "config");
+    const Run missing = linear(place, "--config nowhere.toml");
+    CHECK(missing.status == 2);
+    CHECK(missing.lines_of_err() == 1);
+    CHECK_THAT(missing.err, contains("nowhere.toml"));
+    CHECK(run_program(place, "make-digits --config run.toml").status == 2);
+}
+
+TEST_CASE("a work directory has configuration, log and checkpoint, and the configuration makes the run again") {
+    const TemporaryDirectory place;
+    REQUIRE(
+        linear(place, "--devices cpu:0 --batch-size-per-device 32 --steps 5 --seed 3 --quiet --work-dir one").status ==
+        0);
+    for (const char* name : {"config.toml", "linear.jsonl", "linear.safetensors", "linear.safetensors.resume"})
+        CHECK(std::filesystem::is_regular_file(place / "one" / name));
+    const std::string configuration = get_bytes(place / "one/config.toml");
+    CAPTURE(configuration);
+    CHECK_THAT(configuration, contains("seed=3\n") && contains("momentum=0.5\n") && contains("steps=5\n"));
+    CHECK_THAT(configuration, !contains("batch-size=") && contains("batch-size-per-device=32"));
+
+    const Run again = linear(place, "--config one/config.toml --work-dir two");
+    CHECK(again.err.empty());
+    REQUIRE(again.status == 0);
+    CHECK(get_bytes(place / "two/linear.safetensors") == get_bytes(place / "one/linear.safetensors"));
+
+    // Goes on in place; what is said wins over the directory.
+    REQUIRE(linear(place, "--config one/config.toml --steps 8 --load one/linear.safetensors").status == 0);
+    const std::string log = get_bytes(place / "one/linear.jsonl");
+    CHECK(std::count(log.begin(), log.end(), '\n') == 10);
+    REQUIRE(linear(place, "--devices cpu:0 --quiet --steps 1 --work-dir three --save net --log-dir log").status == 0);
+    CHECK(std::filesystem::exists(place / "net"));
+    CHECK(std::filesystem::exists(place / "log/linear.jsonl"));
+    CHECK_FALSE(std::filesystem::exists(place / "three/linear.safetensors"));
+    CHECK(std::filesystem::exists(place / "three/config.toml"));
+    CHECK(linear(place, "--steps 1 --save-every 1").status == 2);
+    CHECK(linear(place, "--devices cpu:0 --quiet --steps 2 --save-every 1 --work-dir three").status == 0);
+    const Run over = linear(place, "--config one/config.toml --json one/config.toml");
+    CHECK(over.status == 2);
+    CHECK_THAT(over.err, contains("give each a file of its own"));
+    put_bytes(place / "file", "");
+    const Run bad = linear(place, "--steps 1 --work-dir file");
+    CHECK(bad.status == 1);
+    CHECK(bad.lines_of_err() == 1);
+}
+
+TEST_CASE("several processes leave one work directory") {
+    const TemporaryDirectory place;
+    REQUIRE(
+        linear(place, "--parallel ddp --devices cpu:0,cpu:1 --launcher none --steps 3 --quiet --work-dir run").status ==
+        0);
+    long events = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(place / "run"))
+        events += entry.path().filename().string().starts_with("events.out.tfevents.") ? 1 : 0;
+    CHECK(events == 1);
+    CHECK_THAT(get_bytes(place / "run/config.toml"), contains("parallel=\"ddp\"") && !contains("rank="));
+    REQUIRE(linear(place, "--config run/config.toml --launcher none --work-dir again").status == 0);
+    CHECK(get_bytes(place / "again/linear.safetensors") == get_bytes(place / "run/linear.safetensors"));
+}
+
+TEST_CASE("a launcher that is insisted on must have been there") {
+    const TemporaryDirectory place;
+    const std::string flags = "--parallel ddp --devices cpu:0 --steps 1 --quiet --launcher ";
+    for (const char* launcher : {"pytorch", "mpi", "slurm"}) {
+        const Run run = linear(place, flags + launcher);
+        CHECK(run.status == 2);
+        CHECK(run.lines_of_err() == 1);
+        CHECK_THAT(run.err, contains("--launcher " + std::string(launcher) + ": this process says --launcher none"));
+    }
+    const std::string ranks = "RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29417";
+    const Run none = linear(place, flags + "none", ranks);
+    CHECK(none.status == 2);
+    CHECK_THAT(none.err, contains("RANK and WORLD_SIZE are set"));
+    CHECK(linear(place, flags + "pytorch", ranks).status == 0);
+    CHECK(linear(place, "--launcher pytorch --steps 1").status == 2);
+    CHECK(linear(place, flags + "none").status == 0);
+    CHECK(run_program(place, "lockstep-run --nproc-per-node 1 '" PROGRAMS "/linear' " + flags + "pytorch").status == 0);
+}
+
+TEST_CASE("lines of PyTorch's examples come for every Nth batch, of a run that goes on too") {
+    const TemporaryDirectory place;
+    const auto lines = [&](const std::string& flags) {
+        std::string found;
+        const std::string out = linear(place, "--devices cpu:0 --batch-size 512 --log-interval 2 " + flags).out;
+        for (std::size_t at = 0; (at = out.find("Train Epoch: ", at)) != std::string::npos; ++at)
+            found += out.substr(at, out.find("\tLoss: ", at) - at) + "\n";
+        return found;
+    };
+    // 2048 rows, 4 batches an epoch.
+    CHECK(lines("--epochs 2") ==
+          "Train Epoch: 1 [0/2048 (0%)]\nTrain Epoch: 1 [1024/2048 (50%)]\n"
+          "Train Epoch: 2 [0/2048 (0%)]\nTrain Epoch: 2 [1024/2048 (50%)]\n");
+    REQUIRE(linear(place, "--devices cpu:0 --batch-size 512 --steps 5 --quiet --save net").status == 0);
+    CHECK(lines("--epochs 2 --load net") == "Train Epoch: 2 [1024/2048 (50%)]\n");
+    CHECK(lines("--epochs 1 --quiet").empty());
+}
