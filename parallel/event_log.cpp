@@ -15,7 +15,7 @@
 namespace lockstep {
 
 using internal::LogText;
-using internal::Message;
+using internal::WireMessage;
 using nlohmann::ordered_json;
 
 namespace {
@@ -53,25 +53,25 @@ double seconds_now() {
 struct Moment {
     std::int64_t step = 0;
     double seconds = seconds_now();
-    Message event() const {
-        Message message;
+    WireMessage event() const {
+        WireMessage message;
         message.real(event_fields::wall_time, seconds).number(event_fields::step, step);
         return message;
     }
     /// A record with one summary.
-    std::string record(const Message& summary) const {
+    std::string record(const WireMessage& summary) const {
         return internal::framed(event().message(event_fields::summary, summary).text());
     }
 };
 
-Message with_tag(const std::string& tag) {
-    Message message;
+WireMessage with_tag(const std::string& tag) {
+    WireMessage message;
     message.bytes(value_fields::tag, tag);
     return message;
 }
 
-Message summary_of(const Message& one) {
-    Message summary;
+WireMessage summary_of(const WireMessage& one) {
+    WireMessage summary;
     summary.message(value_fields::number, one);
     return summary;
 }
@@ -79,9 +79,9 @@ Message summary_of(const Message& one) {
 /// What every event file begins with; the second record makes readers forget what earlier files of the directory tell
 /// of this step and later ones.
 std::string first_records(std::int64_t step) {
-    Message version;
+    WireMessage version;
     version.real(event_fields::wall_time, seconds_now()).bytes(event_fields::file_version, "brain.Event:2");
-    Message started;
+    WireMessage started;
     started.number(session_fields::status, session_fields::start);
     return internal::framed(version.text()) +
            internal::framed(Moment{step}.event().message(event_fields::session_log, started).text());
@@ -104,8 +104,8 @@ internal::Picture picture_from(const std::string& tag, const Tensor& pixels) {
             pixels.to_vector<std::uint8_t>()};
 }
 
-Message image_message(const std::string& tag, const internal::Picture& picture) {
-    Message image;
+WireMessage image_message(const std::string& tag, const internal::Picture& picture) {
+    WireMessage image;
     image.number(image_fields::height, picture.height)
         .number(image_fields::width, picture.width)
         .number(image_fields::colorspace, picture.channels)
@@ -113,8 +113,8 @@ Message image_message(const std::string& tag, const internal::Picture& picture) 
     return with_tag(tag).message(value_fields::image, image);
 }
 
-Message histogram_message(const std::string& tag, const internal::Histogram& histogram) {
-    Message message;
+WireMessage histogram_message(const std::string& tag, const internal::Histogram& histogram) {
+    WireMessage message;
     message.real(histogram_fields::min, histogram.min)
         .real(histogram_fields::max, histogram.max)
         .real(histogram_fields::count, static_cast<double>(histogram.count))
@@ -167,7 +167,7 @@ void EventLog::scalars(std::int64_t step, const std::vector<LoggedNumber>& scala
     }
     if (!writer_) return;
     writer_->put(0, [scalars, moment = Moment{step}](LogText& text) {
-        Message summary;
+        WireMessage summary;
         ordered_json line = {{"step", moment.step}};
         for (const LoggedNumber& scalar : scalars) {
             const double number = std::visit([](auto value) { return static_cast<double>(value); }, scalar.value);
@@ -229,7 +229,7 @@ void EventLog::text(const std::string& tag, const std::string& markdown, std::in
     require_tag("text", tag);
     if (!writer_) return;
     writer_->put(markdown.size(), [tag, markdown, moment = Moment{step}](LogText& text) {
-        Message plugin, metadata, dimension, shape, tensor;
+        WireMessage plugin, metadata, dimension, shape, tensor;
         plugin.bytes(metadata_fields::plugin_name, "text");
         metadata.message(metadata_fields::plugin, plugin);
         dimension.number(tensor_fields::dimension_size, 1);

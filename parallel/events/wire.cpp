@@ -30,37 +30,37 @@ void append(std::string& text, T value) {
 
 }  // namespace
 
-void Message::varint(std::uint64_t value) {
+void WireMessage::varint(std::uint64_t value) {
     for (; value >= 128; value >>= 7) text_ += static_cast<char>(value % 128 + 128);
     text_ += static_cast<char>(value);
 }
 
-Message& Message::number(unsigned field, std::int64_t value) {
+WireMessage& WireMessage::number(unsigned field, std::int64_t value) {
     key(field, 0);
     varint(static_cast<std::uint64_t>(value));
     return *this;
 }
 
-Message& Message::real(unsigned field, double value) {
+WireMessage& WireMessage::real(unsigned field, double value) {
     key(field, 1);
     append(text_, value);
     return *this;
 }
 
-Message& Message::real32(unsigned field, float value) {
+WireMessage& WireMessage::real32(unsigned field, float value) {
     key(field, 5);
     append(text_, value);
     return *this;
 }
 
-Message& Message::bytes(unsigned field, std::string_view value) {
+WireMessage& WireMessage::bytes(unsigned field, std::string_view value) {
     key(field, 2);
     varint(value.size());
     text_ += value;
     return *this;
 }
 
-Message& Message::reals(unsigned field, const std::vector<double>& values) {
+WireMessage& WireMessage::reals(unsigned field, const std::vector<double>& values) {
     key(field, 2);
     varint(values.size() * sizeof(double));
     for (const double value : values) append(text_, value);

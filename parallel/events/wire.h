@@ -13,16 +13,16 @@
 namespace lockstep::internal {
 
 /// Builds a protobuf message field by field.
-class Message {
+class WireMessage {
 public:
     /// int32, int64 and enums.
-    Message& number(unsigned field, std::int64_t value);
-    Message& real(unsigned field, double value);
-    Message& real32(unsigned field, float value);
-    Message& bytes(unsigned field, std::string_view value);
-    Message& message(unsigned field, const Message& value) { return bytes(field, value.text_); }
+    WireMessage& number(unsigned field, std::int64_t value);
+    WireMessage& real(unsigned field, double value);
+    WireMessage& real32(unsigned field, float value);
+    WireMessage& bytes(unsigned field, std::string_view value);
+    WireMessage& message(unsigned field, const WireMessage& value) { return bytes(field, value.text_); }
     /// repeated double, packed.
-    Message& reals(unsigned field, const std::vector<double>& values);
+    WireMessage& reals(unsigned field, const std::vector<double>& values);
 
     const std::string& text() const { return text_; }
 
