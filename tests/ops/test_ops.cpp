@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/runtime/autograd.h"
@@ -102,7 +105,7 @@ struct Expectation {
     std::vector<Array> gradients;
 };
 
-Expectation expect(const Op& op) {
+Expectation make_expectation(const Op& op) {
     Expectation e;
     e.inputs = op.inputs();
     for (std::size_t i = 0; i < e.inputs.size(); ++i)
@@ -111,6 +114,19 @@ Expectation expect(const Op& op) {
     e.dy = make_values({e.y.shape}, 77);
     if (op.has_gradient()) e.gradients = op.reference_gradients(e.in, e.dy);
     return e;
+}
+
+/// Made once: where an entry has no loops of its own for its gradient, finite differences are what takes time.
+const std::vector<std::pair<std::unique_ptr<Op>, Expectation>>& expectations() {
+    static const auto made = [] {
+        std::vector<std::pair<std::unique_ptr<Op>, Expectation>> all;
+        for (auto& op : make_table()) {
+            Expectation expectation = make_expectation(*op);
+            all.emplace_back(std::move(op), std::move(expectation));
+        }
+        return all;
+    }();
+    return made;
 }
 
 /// Runs `op` with the inputs in the set `which` lying as said, the gradient too where that is opaque.
@@ -166,9 +182,7 @@ std::vector<Device> devices() {
 }  // namespace
 
 TEST_CASE("every entry of the op table agrees with its loops") {
-    const Table table = make_table();
-    for (const auto& op : table) {
-        const Expectation e = expect(*op);
+    for (const auto& [op, e] : expectations()) {
         for (const Device device : devices()) {
             check(*op, e, device, DType::f32, Lie::plain, 0, e.in.size());
             if (device.kind() == DeviceKind::cpu) check(*op, e, device, DType::f64, Lie::plain, 0, e.in.size());
@@ -177,9 +191,7 @@ TEST_CASE("every entry of the op table agrees with its loops") {
 }
 
 TEST_CASE("inputs may lie in any way") {
-    const Table table = make_table();
-    for (const auto& op : table) {
-        const Expectation e = expect(*op);
+    for (const auto& [op, e] : expectations()) {
         for (const Device device : devices()) {
             if (device.is_host()) continue;
             for (const Lie lie : all_lies) {
@@ -199,9 +211,8 @@ TEST_CASE("inputs may lie in any way") {
 }
 
 TEST_CASE("the loops' own gradients agree with finite differences") {
-    for (const auto& op : make_table()) {
+    for (const auto& [op, e] : expectations()) {
         if (!op->has_gradient() || op->is_special()) continue;
-        const Expectation e = expect(*op);
         std::ptrdiff_t work = e.y.size();
         for (const Array& in : e.in) work = std::max(work, in.size());
         if (work > 700) continue;  // finite differences cost the square
@@ -239,9 +250,8 @@ TEST_CASE("gradients are computed for those who want them only") {
 }
 
 TEST_CASE("a batch is tagged as one while its rows stay what dimension 0 counts, and so is its gradient") {
-    for (const auto& op : make_table()) {
+    for (const auto& [op, e] : expectations()) {
         if (op->is_special()) continue;  // the same functions
-        const Expectation e = expect(*op);
         for (std::size_t tagged = 0; tagged < e.in.size(); ++tagged) {
             if (e.inputs[tagged].shape.empty()) continue;
             INFO(op->name() << ", input " << tagged);
