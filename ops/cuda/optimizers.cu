@@ -137,10 +137,10 @@ struct StoreRowByte {
 };
 
 /// Numbers travel as kernel arguments, of which there are 4 KiB.
-constexpr int most = 256;
+constexpr int parameters_per_launch = 256;
 
 struct CountUpdate {
-    int parameters[most];
+    int parameters[parameters_per_launch];
     const StatusWord* agreed;
     char* rows;
     std::size_t row_bytes;
@@ -182,9 +182,9 @@ KernelPtr make_store_rows(const StoreRows& op, KernelRequest& request) {
 
 KernelPtr make_count_updates(const CountUpdates& op, KernelRequest& request) {
     return make_cuda_kernel(request, [op](const Queue& queue, const KernelArgs& v) {
-        for (std::size_t first = 0; first < op.parameters.size(); first += most) {
+        for (std::size_t first = 0; first < op.parameters.size(); first += parameters_per_launch) {
             CountUpdate count{};
-            const std::size_t number = std::min<std::size_t>(most, op.parameters.size() - first);
+            const std::size_t number = std::min<std::size_t>(parameters_per_launch, op.parameters.size() - first);
             for (std::size_t i = 0; i < number; ++i) count.parameters[i] = op.parameters[first + i];
             count.agreed = v.agreed;
             count.rows = v.output<char>(0);

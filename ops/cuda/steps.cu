@@ -12,14 +12,14 @@ namespace lockstep::cuda {
 namespace {
 
 /// Pointers and numbers travel as kernel arguments, of which there are 4 KiB.
-constexpr int most = 256;
+constexpr int max_per_launch = 256;
 
 // ---- partial sums -----------------------------------------------------------------------------------------------
 
 /// The tree as a stack machine: part i is pushed, then the top two are added joins[i] times.
 struct Joins {
     int parts = 0;
-    std::uint8_t of[most] = {};
+    std::uint8_t of[max_per_launch] = {};
 };
 
 /// Appends the node [lo, hi), whose parts begin with number `part`; returns the part after them.
@@ -34,7 +34,7 @@ std::size_t plan_node(const std::vector<std::pair<int, int>>& ranges, std::size_
 
 template <class T>
 struct TreeSumElement {
-    const T* parts[most];
+    const T* parts[max_per_launch];
     Joins joins;
     bool accumulate;
     const StatusWord* agreed;
@@ -56,7 +56,7 @@ struct TreeSumElement {
 // ---- status and counters ----------------------------------------------------------------------------------------
 
 struct Agree {
-    const StatusWord* shards[most];
+    const StatusWord* shards[max_per_launch];
     int count;
     StatusWord* agreed;
 
@@ -96,7 +96,7 @@ struct TakeOverByte {
 
 KernelPtr make_tree_sum(const TreeSum& op, KernelRequest& request) {
     request.want_all_contiguous();
-    require_at_most(op.name, "partial sums", op.ranges.size(), std::size_t{most});
+    require_at_most(op.name, "partial sums", op.ranges.size(), std::size_t{max_per_launch});
     Joins joins;
     joins.parts = static_cast<int>(op.ranges.size());
     plan_node(op.ranges, 0, op.ranges.front().first, op.ranges.back().second, joins);
@@ -118,9 +118,9 @@ KernelPtr make_tree_sum(const TreeSum& op, KernelRequest& request) {
 KernelPtr make_agree_status(const AgreeStatus& /*op*/, KernelRequest& request) {
     return make_cuda_kernel(request,
                             [shards = static_cast<int>(request.in.size())](const Queue& queue, const KernelArgs& v) {
-                                for (int first = 0; first == 0 || first < shards; first += most) {
+                                for (int first = 0; first == 0 || first < shards; first += max_per_launch) {
                                     Agree agree{};
-                                    agree.count = std::min(most, shards - first);
+                                    agree.count = std::min(max_per_launch, shards - first);
                                     for (int s = 0; s < agree.count; ++s)
                                         agree.shards[s] = v.input<StatusWord>(first + s);
                                     agree.agreed = v.output<StatusWord>(0);

@@ -13,7 +13,7 @@ using namespace lockstep;
 
 namespace {
 
-struct Run {
+struct TrainingRun {
     std::string net = "small", backend = "shm";
     int ranks = 2;
     std::int64_t rows = 404;  // batches of 64; the last one has 20 rows: shards of 3,3,3,3,3,3,2
@@ -36,7 +36,7 @@ bool built_in(const std::string& name) {
     return false;
 }
 
-std::string checkpoint_of(const Run& run) {
+std::string checkpoint_of(const TrainingRun& run) {
     const std::string file = directory() / "checkpoint.safetensors";
     std::filesystem::remove(file);
     std::vector<std::string> command{TRAIN_CHECKPOINT,
@@ -75,7 +75,7 @@ std::string checkpoint_of(const Run& run) {
 }
 
 /// Of one process on one device.
-const std::string& expected(const Run& run) {
+const std::string& expected(const TrainingRun& run) {
     static std::map<std::string, std::string> known;
     std::string& bytes = known[run.net + std::to_string(run.rows) + "/" + std::to_string(run.shards) + run.optimizer];
     if (!bytes.empty()) return bytes;
@@ -97,7 +97,7 @@ const std::string& expected(const Run& run) {
     return bytes = test::get_bytes(file);
 }
 
-void check(const Run& run) {
+void check(const TrainingRun& run) {
     INFO(run.net << ", " << run.backend << ", " << run.ranks << " ranks, " << run.rows << " rows, " << run.optimizer);
     CHECK((checkpoint_of(run) == expected(run)));  // in parentheses: files are not printed
 }

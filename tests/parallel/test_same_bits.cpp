@@ -16,7 +16,7 @@ using namespace lockstep;
 
 namespace {
 
-struct Run {
+struct TrainingRun {
     std::string net = "small";
     int devices = 1;
     std::string reduction = "root";
@@ -39,7 +39,7 @@ const test::TemporaryDirectory& directory() {
     return instance;
 }
 
-Result train(const Run& run) {
+Result train(const TrainingRun& run) {
     const std::string file = directory() / "checkpoint.safetensors", output = directory() / "output";
     std::filesystem::remove(file);
     test::ChildProcess child;
@@ -69,7 +69,7 @@ Result train(const Run& run) {
 }
 
 /// Every shard of every batch costs the same number of operations, on the device that holds it.
-void check_spread(const Run& run, const std::vector<std::uint64_t>& operations) {
+void check_spread(const TrainingRun& run, const std::vector<std::uint64_t>& operations) {
     std::vector<std::uint64_t> shards(operations.size(), 0);
     std::uint64_t all_shards = 0, all_operations = 0;
     for (std::int64_t first = 0; first < run.rows; first += 64) {
@@ -88,7 +88,7 @@ void check_spread(const Run& run, const std::vector<std::uint64_t>& operations) 
     }
 }
 
-void check_equal(const Result& expected, const Run& run) {
+void check_equal(const Result& expected, const TrainingRun& run) {
     const Result found = train(run);
     INFO(run.net << " on " << run.devices << " devices, " << run.reduction << ", " << run.rows << " rows, delays "
                  << run.delay_us << ", cores " << run.cores);
@@ -97,13 +97,13 @@ void check_equal(const Result& expected, const Run& run) {
     check_spread(run, found.operations);
 }
 
-void check_all(Run run, const std::vector<int>& devices) {
+void check_all(TrainingRun run, const std::vector<int>& devices) {
     const Result expected = train(run);  // on one device
     check_spread(run, expected.operations);
     check_equal(expected, run);  // two runs are equal
     for (run.devices = 1; run.devices <= devices.back(); ++run.devices) {
         if (std::find(devices.begin(), devices.end(), run.devices) == devices.end()) continue;
-        Run other = run;
+        TrainingRun other = run;
         if (run.devices > 1) check_equal(expected, other);
         other.reduction = "slices";
         check_equal(expected, other);
@@ -135,7 +135,7 @@ double distance(const reference::Values& found, const reference::Values& expecte
 }
 
 /// Trains the reference as train_checkpoint trains the model.
-void train_reference(reference::Network& network, const Run& run, std::uint64_t seed) {
+void train_reference(reference::Network& network, const TrainingRun& run, std::uint64_t seed) {
     const test::Images images(run.rows);
     StepState state;
     state.seed = seed;
@@ -170,7 +170,7 @@ reference::Network small_reference(const std::map<std::string, reference::Values
 
 TEST_CASE("small: one checkpoint for all devices and reductions") {
     for (const std::int64_t rows : {404, 389}) {  // 389: the last batch has 5 rows, fewer than there are shards
-        Run run;
+        TrainingRun run;
         run.rows = rows;
         check_all(run, {1, 2, 3, 4, 5, 8});
     }
@@ -178,7 +178,7 @@ TEST_CASE("small: one checkpoint for all devices and reductions") {
 
 TEST_CASE("batch normalisation and two dropouts: one checkpoint for all devices and reductions") {
     for (const std::int64_t rows : {404, 389}) {
-        Run run;
+        TrainingRun run;
         run.net = "normed";
         run.rows = rows;
         check_all(run, {1, 2, 3, 4, 5, 8});
@@ -187,7 +187,7 @@ TEST_CASE("batch normalisation and two dropouts: one checkpoint for all devices 
 
 TEST_CASE("cnn: one checkpoint for all devices and reductions") {
     for (const std::int64_t rows : {84, 69}) {  // last batches of 20 and 5 rows
-        Run run;
+        TrainingRun run;
         run.net = "cnn";
         run.rows = rows;
         check_all(run, {1, 3, 8});
@@ -196,12 +196,12 @@ TEST_CASE("cnn: one checkpoint for all devices and reductions") {
 
 TEST_CASE("buckets, cores and random delays do not change the checkpoint") {
     for (const char* net : {"small", "normed"}) {
-        Run run;
+        TrainingRun run;
         run.net = net;
         const Result expected = train(run);
         for (const int devices : {1, 3, 8})
             for (const char* reduction : {"root", "slices"}) {
-                Run other = run;
+                TrainingRun other = run;
                 other.devices = devices;
                 other.reduction = reduction;
                 other.bucket_bytes = 4096;
@@ -211,19 +211,19 @@ TEST_CASE("buckets, cores and random delays do not change the checkpoint") {
             }
         for (const int devices : {1, 2})
             for (const int cores : {1, 2}) {
-                Run other = run;
+                TrainingRun other = run;
                 other.devices = devices;
                 other.cores = cores;
                 check_equal(expected, other);
             }
     }
-    Run run;
+    TrainingRun run;
     run.net = "cnn";
     run.rows = 84;
     run.epochs = 1;
     const Result expected = train(run);
     for (const int cores : {1, 2}) {
-        Run other = run;
+        TrainingRun other = run;
         other.cores = cores;
         check_equal(expected, other);
     }
@@ -234,7 +234,7 @@ TEST_CASE("buckets, cores and random delays do not change the checkpoint") {
 
 TEST_CASE("every optimizer: one checkpoint for all devices and reductions") {
     for (const char* optimizer : {"adam", "adamw", "rmsprop", "adagrad", "lion"}) {
-        Run run;
+        TrainingRun run;
         run.epochs = 1;
         run.optimizer = optimizer;
         run.bucket_bytes = 20000;  // slices and buckets that begin within parameters
@@ -243,14 +243,14 @@ TEST_CASE("every optimizer: one checkpoint for all devices and reductions") {
 }
 
 TEST_CASE("another number of shards gives other bits: the comparison can fail") {
-    Run run;
+    TrainingRun run;
     const Result eight = train(run);
     run.shards = 7;
     CHECK_FALSE((train(run).checkpoint == eight.checkpoint));
 }
 
 TEST_CASE("small: parameters agree with the reference in double that uses the same masks") {
-    Run run;
+    TrainingRun run;
     run.devices = 3;
     const auto found = load(train(run).checkpoint);
     run.epochs = 0;
@@ -270,7 +270,7 @@ TEST_CASE("small: parameters agree with the reference in double that uses the sa
 }
 
 TEST_CASE("batch normalisation: parameters and running statistics agree with the reference in double") {
-    Run run;
+    TrainingRun run;
     run.net = "normed";
     run.devices = 3;
     const auto found = load(train(run).checkpoint);

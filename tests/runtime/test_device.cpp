@@ -33,16 +33,16 @@ std::string refusal(F call) {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-struct Run {
+struct ProgramRun {
     int status = -1;
     std::string output;
 };
 
 /// Runs lockstep-info in an environment of its own: a process reads its environment once.
-Run info(const std::string& environment, const std::string& arguments) {
+ProgramRun info(const std::string& environment, const std::string& arguments) {
     const std::string command = "env -u CUDA_VISIBLE_DEVICES -u LOCKSTEP_CPU_DEVICES -u LOCKSTEP_CPU_ISA " +
                                 environment + " '" LOCKSTEP_INFO "' " + arguments + " 2>&1";
-    Run run;
+    ProgramRun run;
     FILE* pipe = popen(command.c_str(), "r");
     REQUIRE(pipe != nullptr);
     std::array<char, 4096> part{};
@@ -54,7 +54,7 @@ Run info(const std::string& environment, const std::string& arguments) {
 }
 
 nlohmann::json report(const std::string& environment) {
-    const Run run = info(environment, "--json");
+    const ProgramRun run = info(environment, "--json");
     INFO(run.output);
     REQUIRE(run.status == 0);
     return nlohmann::json::parse(run.output);
@@ -167,29 +167,29 @@ TEST_CASE("lockstep-info: the environment decides about devices") {
     const bool driver = device_count(DeviceKind::cuda) > 0 || dlopen("libcuda.so.1", RTLD_LAZY) != nullptr;
     CHECK(cpu_devices(report("CUDA_VISIBLE_DEVICES=2,0 LOCKSTEP_CPU_DEVICES=3")) == (driver ? 3 : 2));
     if (driver) return;
-    const Run none = info("CUDA_VISIBLE_DEVICES=3 LOCKSTEP_CPU_DEVICES=3", "");
+    const ProgramRun none = info("CUDA_VISIBLE_DEVICES=3 LOCKSTEP_CPU_DEVICES=3", "");
     CHECK(none.status == 0);
     CHECK_FALSE(contains(none.output, "cpu:"));
 }
 
 TEST_CASE("lockstep-info: malformed environment and flags end with status 2") {
     for (const char* value : {"0", "65", "two", "1.5", "-1"}) {
-        const Run run = info("LOCKSTEP_CPU_DEVICES=" + std::string(value), "");
+        const ProgramRun run = info("LOCKSTEP_CPU_DEVICES=" + std::string(value), "");
         INFO(run.output);
         CHECK(run.status == 2);
         CHECK(contains(run.output, "LOCKSTEP_CPU_DEVICES=" + std::string(value) + ": wants an integer from 1 to 64"));
     }
-    const Run isa = info("LOCKSTEP_CPU_ISA=avx9", "");
+    const ProgramRun isa = info("LOCKSTEP_CPU_ISA=avx9", "");
     CHECK(isa.status == 2);
     CHECK(contains(isa.output, "LOCKSTEP_CPU_ISA is 'avx9'"));
-    const Run flag = info("", "--jsno");
+    const ProgramRun flag = info("", "--jsno");
     CHECK(flag.status == 2);
     CHECK(contains(flag.output, "--jsno"));
     CHECK(info("", "--help").status == 0);
 }
 
 TEST_CASE("lockstep-info: text and JSON say the same") {
-    const Run text = info("LOCKSTEP_CPU_ISA=generic", "");
+    const ProgramRun text = info("LOCKSTEP_CPU_ISA=generic", "");
     const auto json = report("LOCKSTEP_CPU_ISA=generic");
     REQUIRE(text.status == 0);
     for (const auto& device : json["devices"]) {

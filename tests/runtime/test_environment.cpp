@@ -22,20 +22,20 @@ using lockstep::testing::message_of;
 
 namespace {
 
-struct Run {
+struct ProgramRun {
     int status = -1;
     std::string output;
 };
 
 /// Runs the hidden case below in a process of its own: a process reads its environment once.
-Run child(const std::string& setting) {
+ProgramRun child(const std::string& setting) {
     std::array<char, 4096> part{};
     const ssize_t length = readlink("/proc/self/exe", part.data(), part.size() - 1);
     REQUIRE(length > 0);
     const std::string self(part.data(), static_cast<std::size_t>(length));
     FILE* pipe = popen(("env '" + setting + "' '" + self + "' '[.child]' 2>&1").c_str(), "r");
     REQUIRE(pipe != nullptr);
-    Run run;
+    ProgramRun run;
     while (const std::size_t bytes = std::fread(part.data(), 1, part.size(), pipe))
         run.output.append(part.data(), bytes);
     const int status = pclose(pipe);
@@ -95,7 +95,7 @@ TEST_CASE("well-formed variables work") {
     for (const char* setting :
          {"LOCKSTEP_CHECK_ORDER=1", "LOCKSTEP_CHECK_ORDER=", "LOCKSTEP_CPU_SERIAL=1", "LOCKSTEP_CPU_DEVICES=1",
           "LOCKSTEP_INJECT_DELAYS=100", "LOCKSTEP_CPU_ISA=generic", "LOCKSTEP_CONV=direct", "LOCKSTEP_CONV=auto"}) {
-        const Run run = child(setting);
+        const ProgramRun run = child(setting);
         INFO(setting << ": " << run.output);
         CHECK(run.status == 0);
         CHECK(contains(run.output, "value 16\nvalue 16"));
@@ -106,7 +106,7 @@ TEST_CASE("malformed variables are refused, every time, and nothing dies of them
     for (const char* setting : {"LOCKSTEP_CHECK_ORDER=yes", "LOCKSTEP_CPU_SERIAL=on", "LOCKSTEP_CPU_DEVICES=0",
                                 "LOCKSTEP_CPU_DEVICES=two", "LOCKSTEP_CPU_DEVICES=65", "LOCKSTEP_INJECT_DELAYS=fast",
                                 "LOCKSTEP_INJECT_DELAYS=-1", "LOCKSTEP_CPU_ISA=sse9", "LOCKSTEP_CONV=fast"}) {
-        const Run run = child(setting);
+        const ProgramRun run = child(setting);
         INFO(setting << ": " << run.output);
         CHECK(run.status == 0);
         const auto first = run.output.find("refused: ");
