@@ -11,14 +11,15 @@
 
 namespace lockstep::test {
 
-struct Run {
+struct ProgramRun {
     int status = -1;
     std::string out, err;
     long lines_of_err() const { return std::count(err.begin(), err.end(), '\n'); }
 };
 
 /// In `directory`. `line` begins with a program's name; `before` goes in front of it.
-inline Run run_program(const TemporaryDirectory& directory, const std::string& line, const std::string& before = "") {
+inline ProgramRun run_program(const TemporaryDirectory& directory, const std::string& line,
+                              const std::string& before = "") {
     const std::string command =
         "cd '" + directory.path().string() + "' && " + before + " '" PROGRAMS "'/" + line + " >out 2>err";
     const int raw = std::system(command.c_str());

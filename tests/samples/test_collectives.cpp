@@ -56,29 +56,29 @@ TEST_CASE("the programs of the tutorial print what its reader expects") {
     };
     std::size_t lines = programs.size();  // of all: a heading each
     for (const Program& program : programs) {
-        const Run run = run_program(place, std::string("collectives --processes 3 --program ") + program.name);
+        const ProgramRun run = run_program(place, std::string("collectives --processes 3 --program ") + program.name);
         INFO(program.name);
         CHECK(run.status == 0);
         CHECK(run.err.empty());
         CHECK(sorted_lines(run.out) == program.lines);
         lines += program.lines.size();
     }
-    const Run all = run_program(place, "collectives --processes 3");
+    const ProgramRun all = run_program(place, "collectives --processes 3");
     CHECK(all.status == 0);
     CHECK(sorted_lines(all.out).size() == lines);
     CHECK(run_program(place, "collectives --processes 1").status == 0);
-    const Run launched =
+    const ProgramRun launched =
         run_program(place, "lockstep-run --nproc-per-node 2 '" PROGRAMS "/collectives' --program ring");
     CHECK(sorted_lines(launched.out) ==
           Lines{"Rank 0 has data [3.0, 3.0, 3.0, 3.0]", "Rank 1 has data [3.0, 3.0, 3.0, 3.0]"});
 
     for (const char* flags : {"--program waltz", "--processes 0", "--epochs -1", "--backend mpi", "stray"}) {
-        const Run run = run_program(place, std::string("collectives ") + flags);
+        const ProgramRun run = run_program(place, std::string("collectives ") + flags);
         CAPTURE(flags);
         CHECK(run.status == 2);
         CHECK(run.lines_of_err() == 1);
     }
-    const Run few = run_program(place, "collectives --processes 1 --program blocking");
+    const ProgramRun few = run_program(place, "collectives --processes 1 --program blocking");
     CHECK(few.status == 2);
     CHECK(few.err == "collectives: --program blocking needs two ranks\n");
     CHECK(run_program(place, "collectives --rank 2 --world-size 2").status == 2);
@@ -87,7 +87,7 @@ TEST_CASE("the programs of the tutorial print what its reader expects") {
 TEST_CASE("gradients averaged by hand: the ranks' losses fall") {
     const TemporaryDirectory place;
     REQUIRE(run_program(place, "make-digits --data digits --train 1280 --test 10").status == 0);
-    const Run run = run_program(place, "collectives --program train --data digits --processes 2 --epochs 8");
+    const ProgramRun run = run_program(place, "collectives --program train --data digits --processes 2 --epochs 8");
     CHECK(run.err.empty());
     REQUIRE(run.status == 0);
     const Lines lines = sorted_lines(run.out);
@@ -100,7 +100,7 @@ TEST_CASE("gradients averaged by hand: the ranks' losses fall") {
         CHECK(loss > 0);
         if (i % 8 == 7) CHECK(loss < first);
     }
-    const Run nowhere = run_program(place, "collectives --program train --data nowhere --processes 2");
+    const ProgramRun nowhere = run_program(place, "collectives --program train --data nowhere --processes 2");
     CHECK(nowhere.status == 1);
     CHECK_THAT(nowhere.err, contains("nowhere"));
 }
@@ -108,12 +108,12 @@ TEST_CASE("gradients averaged by hand: the ranks' losses fall") {
 TEST_CASE("lockstep-info shows what each backend can do") {
     ::setenv("LSAN_OPTIONS", "detect_leaks=0", 1);  // Open MPI's
     const TemporaryDirectory place;
-    const Run text = run_program(place, "lockstep-info --collectives");
+    const ProgramRun text = run_program(place, "lockstep-info --collectives");
     CHECK(text.status == 0);
     CHECK_THAT(text.err, !contains("lockstep-info:"));  // MPI may have something to say about the network
     for (const char* part : {"shm", "host", "cpu", "cuda", "all_reduce", "monitored_barrier"})
         CHECK_THAT(text.out, contains(part));
-    const Run run = run_program(place, "lockstep-info --collectives --json");
+    const ProgramRun run = run_program(place, "lockstep-info --collectives --json");
     REQUIRE(run.status == 0);
     const json shm = json::parse(run.out)["collectives"]["shm"];
     const json info = json::parse(run_program(place, "lockstep-info --json").out);

@@ -10,7 +10,7 @@ using namespace lockstep::test;
 
 namespace {
 
-Run linear(const TemporaryDirectory& place, const std::string& flags, const std::string& before = "") {
+ProgramRun linear(const TemporaryDirectory& place, const std::string& flags, const std::string& before = "") {
     return run_program(place, "linear " + flags, before);
 }
 
@@ -50,7 +50,7 @@ TEST_CASE("what a file of flags has wrong is one line, before anything begins") 
     const TemporaryDirectory place;
     const auto says = [&](const std::string& text, const std::string& part) {
         put_bytes(place / "run.toml", text);
-        const Run run = linear(place, "--config run.toml --steps 1");
+        const ProgramRun run = linear(place, "--config run.toml --steps 1");
         CAPTURE(text);
         CAPTURE(run.err);
         CHECK(run.status == 2);
@@ -68,7 +68,7 @@ TEST_CASE("what a file of flags has wrong is one line, before anything begins") 
     says("deterministic = \"perhaps\"\n", "deterministic");
     says("quiet = 1.5\n", "run.toml: quiet is either true or false");
     says("config = \"other.toml\"\n", "config");
-    const Run missing = linear(place, "--config nowhere.toml");
+    const ProgramRun missing = linear(place, "--config nowhere.toml");
     CHECK(missing.status == 2);
     CHECK(missing.lines_of_err() == 1);
     CHECK_THAT(missing.err, contains("nowhere.toml"));
@@ -87,7 +87,7 @@ TEST_CASE("a work directory has configuration, log and checkpoint, and the confi
     CHECK_THAT(configuration, contains("seed=3\n") && contains("momentum=0.5\n") && contains("steps=5\n"));
     CHECK_THAT(configuration, !contains("batch-size=") && contains("batch-size-per-device=32"));
 
-    const Run again = linear(place, "--config one/config.toml --work-dir two");
+    const ProgramRun again = linear(place, "--config one/config.toml --work-dir two");
     CHECK(again.err.empty());
     REQUIRE(again.status == 0);
     CHECK(get_bytes(place / "two/linear.safetensors") == get_bytes(place / "one/linear.safetensors"));
@@ -103,11 +103,11 @@ TEST_CASE("a work directory has configuration, log and checkpoint, and the confi
     CHECK(std::filesystem::exists(place / "three/config.toml"));
     CHECK(linear(place, "--steps 1 --save-every 1").status == 2);
     CHECK(linear(place, "--devices cpu:0 --quiet --steps 2 --save-every 1 --work-dir three").status == 0);
-    const Run over = linear(place, "--config one/config.toml --json one/config.toml");
+    const ProgramRun over = linear(place, "--config one/config.toml --json one/config.toml");
     CHECK(over.status == 2);
     CHECK_THAT(over.err, contains("give each a file of its own"));
     put_bytes(place / "file", "");
-    const Run bad = linear(place, "--steps 1 --work-dir file");
+    const ProgramRun bad = linear(place, "--steps 1 --work-dir file");
     CHECK(bad.status == 1);
     CHECK(bad.lines_of_err() == 1);
 }
@@ -130,13 +130,13 @@ TEST_CASE("a launcher that is insisted on must have been there") {
     const TemporaryDirectory place;
     const std::string flags = "--parallel ddp --devices cpu:0 --steps 1 --quiet --launcher ";
     for (const char* launcher : {"pytorch", "mpi", "slurm"}) {
-        const Run run = linear(place, flags + launcher);
+        const ProgramRun run = linear(place, flags + launcher);
         CHECK(run.status == 2);
         CHECK(run.lines_of_err() == 1);
         CHECK_THAT(run.err, contains("--launcher " + std::string(launcher) + ": this process says --launcher none"));
     }
     const std::string ranks = "RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29417";
-    const Run none = linear(place, flags + "none", ranks);
+    const ProgramRun none = linear(place, flags + "none", ranks);
     CHECK(none.status == 2);
     CHECK_THAT(none.err, contains("RANK and WORLD_SIZE are set"));
     CHECK(linear(place, flags + "pytorch", ranks).status == 0);

@@ -18,7 +18,7 @@ using nlohmann::json;
 
 namespace {
 
-Run linear(const TemporaryDirectory& place, const std::string& flags, const std::string& before = "") {
+ProgramRun linear(const TemporaryDirectory& place, const std::string& flags, const std::string& before = "") {
     return run_program(place, "linear --devices cpu:0 --quiet " + flags, before);
 }
 
@@ -51,7 +51,7 @@ TEST_CASE("two flags for one file are wrong usage, however they spell it, and ha
                               "--save linear.jsonl --log-dir .", "--load linear.jsonl --log-dir .",
                               "--json linear.jsonl --log-dir .", "--json log/linear.jsonl --log-dir ./sub/../log"}) {
         CAPTURE(flags);
-        const Run run = linear(place, std::string("--steps 2 ") + flags);
+        const ProgramRun run = linear(place, std::string("--steps 2 ") + flags);
         CAPTURE(run.err);
         CHECK(run.status == 2);
         CHECK(run.out.empty());
@@ -78,7 +78,7 @@ TEST_CASE("what could not be written is known before training") {
     for (const char* flags : {"--save one", "--save two", "--save three", "--save four", "--log-dir log",
                               "--log-dir folder", "--json three", "--save no/where", "--json no/where"}) {
         CAPTURE(flags);
-        const Run run = linear(place, std::string("--epochs 100000000 ") + flags, "timeout 60");
+        const ProgramRun run = linear(place, std::string("--epochs 100000000 ") + flags, "timeout 60");
         CAPTURE(run.err);
         CHECK(run.status == 1);
         CHECK(run.lines_of_err() == 1);
@@ -95,7 +95,7 @@ TEST_CASE("a second program that would save to the same file is told so before i
     REQUIRE(comes_true([&] { return get_bytes(net + ".lock").find('\n') != std::string::npos; }));
     std::filesystem::create_symlink("net", place / "link");
     for (const char* name : {"net", "link"}) {
-        const Run second = linear(place, std::string("--epochs 100000000 --save ") + name, "timeout 60");
+        const ProgramRun second = linear(place, std::string("--epochs 100000000 --save ") + name, "timeout 60");
         CHECK(second.status == 1);
         CHECK(second.lines_of_err() == 1);
         CHECK_THAT(second.err, contains("process " + std::to_string(first.process())) && contains("is saving there"));
@@ -159,7 +159,7 @@ TEST_CASE("rows of no batch in a state are damage, and nothing that one could be
     REQUIRE(at != std::string::npos);
     state.replace(at, 17, R"(\"batch_size\": 0)");
     put_bytes(place / "net.resume", state);
-    const Run run = linear(place, "--steps 9 --load net");
+    const ProgramRun run = linear(place, "--steps 9 --load net");
     CHECK(run.status == 1);
     CHECK(run.lines_of_err() == 1);
     CHECK(run.err.find("--batch-size 0") == std::string::npos);

@@ -12,7 +12,7 @@ using namespace lockstep::test;
 TEST_CASE("make-shapes draws the same set for the same seed, number and size") {
     const TemporaryDirectory place;
     const std::string flags = " --count 6 --width 120 --height 80 --seed 9";
-    const Run one = run_program(place, "make-shapes --data one" + flags);
+    const ProgramRun one = run_program(place, "make-shapes --data one" + flags);
     CHECK(one.status == 0);
     CHECK(one.err.empty());
     CHECK(one.out == "make-shapes: 6 images of 120 x 80 in one/imgs, their masks in one/masks\n");
@@ -40,7 +40,7 @@ TEST_CASE("make-shapes says in one line what it cannot do") {
     for (const std::string flags : {"--nonsense", "--count 0", "--count -1", "--count 100001", "--width 31",
                                     "--height 4097", "--width x", "--seed -1", "stray"}) {
         CAPTURE(flags);
-        const Run run = run_program(place, "make-shapes " + flags);
+        const ProgramRun run = run_program(place, "make-shapes " + flags);
         CHECK(run.status == 2);
         CHECK(run.out.empty());
         CHECK(run.lines_of_err() == 1);
@@ -50,7 +50,7 @@ TEST_CASE("make-shapes says in one line what it cannot do") {
     for (const std::string flags :
          {"--data file --count 1", "--data /proc/none --count 1", "--data set --count 1 --width 32 --height 32"}) {
         CAPTURE(flags);
-        const Run run = run_program(place, "make-shapes " + flags);
+        const ProgramRun run = run_program(place, "make-shapes " + flags);
         CHECK(run.status == 1);
         CHECK(run.lines_of_err() == 1);
         CHECK(run.err.starts_with("make-shapes: "));

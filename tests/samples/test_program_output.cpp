@@ -78,8 +78,9 @@ long lines_of(const std::string& text) { return std::count(text.begin(), text.en
 TEST_CASE("the rank that could not write is named, not those that missed it") {
     const TemporaryDirectory place;
     for (int i = 0; i < 3; ++i) {
-        const Run run = run_program(place, "lockstep-run --nproc-per-node 4 '" + programs +
-                                               "/linear' --parallel ddp --epochs 1 --quiet --save /nowhere/file");
+        const ProgramRun run =
+            run_program(place, "lockstep-run --nproc-per-node 4 '" + programs +
+                                   "/linear' --parallel ddp --epochs 1 --quiet --save /nowhere/file");
         CAPTURE(run.err);
         CHECK(run.status == 1);
         CHECK_THAT(run.err, contains("lockstep-run: rank 0 failed first: exit status 1"));
@@ -91,13 +92,13 @@ TEST_CASE("ranks of a program that started itself say once what is wrong, and it
     const TemporaryDirectory place;
     const std::string linear = "linear --parallel ddp --devices cpu:0,cpu:1 --quiet ";
     REQUIRE(run_program(place, linear + "--steps 1 --save part").status == 0);
-    const Run usage = run_program(place, linear + "--load part --seed 3");
+    const ProgramRun usage = run_program(place, linear + "--load part --seed 3");
     CHECK(usage.status == 2);
     CHECK(usage.err == "linear: --seed 3: the run of part has seed 1; give that\n");
-    const Run failed = run_program(place, linear + "--load nowhere");
+    const ProgramRun failed = run_program(place, linear + "--load nowhere");
     CHECK(failed.status == 1);
     CHECK(lines_of(failed.err) == 1);
-    const Run warned = run_program(place, linear + "--steps 1 --batch-size 1");
+    const ProgramRun warned = run_program(place, linear + "--steps 1 --batch-size 1");
     CHECK(warned.status == 0);
     CHECK_THAT(warned.err, contains("1 rows for 2 shards"));
     CHECK(lines_of(warned.err) == 1);
@@ -106,7 +107,7 @@ TEST_CASE("ranks of a program that started itself say once what is wrong, and it
 TEST_CASE("processes that train each on its own are warned of, once") {
     const TemporaryDirectory place;
     const std::string two = "lockstep-run --nproc-per-node 2 '" + programs + "/linear' --quiet --epochs 1 ";
-    const Run alone = run_program(place, two);
+    const ProgramRun alone = run_program(place, two);
     CHECK(alone.status == 0);
     CHECK(lines_of(alone.err) == 1);
     CHECK_THAT(alone.err, contains("2 processes train each on its own; give --parallel ddp"));

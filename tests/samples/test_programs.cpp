@@ -22,14 +22,14 @@ namespace {
 struct Place {
     TemporaryDirectory directory;
     Place() {
-        const Run drawn = run("make-digits --data digits --train 404 --test 60 --seed 3");
+        const ProgramRun drawn = run("make-digits --data digits --train 404 --test 60 --seed 3");
         REQUIRE(drawn.status == 0);
     }
     /// `line` begins with a program's name; `before` goes in front of it.
-    Run run(const std::string& line, const std::string& before = "") const {
+    ProgramRun run(const std::string& line, const std::string& before = "") const {
         return run_program(directory, line, before);
     }
-    Run mnist(const std::string& flags, const std::string& before = "") const {
+    ProgramRun mnist(const std::string& flags, const std::string& before = "") const {
         return run("mnist --data digits --net small " + flags, before);
     }
     json figures(const std::string& name) const { return json::parse(get_bytes(directory / name)); }
@@ -40,7 +40,7 @@ struct Place {
 TEST_CASE("help names all flags and succeeds") {
     const Place place;
     for (const std::string name : {"mnist", "linear"}) {
-        const Run help = place.run(name + " --help");
+        const ProgramRun help = place.run(name + " --help");
         CHECK(help.status == 0);
         CHECK(help.err.empty());
         for (const char* flag : {"--parallel",
@@ -124,21 +124,21 @@ TEST_CASE("wrong usage is one line and status 2") {
                                     "--quiet=maybe",
                                     "stray"}) {
         CAPTURE(flags);
-        const Run run = place.mnist(flags);
+        const ProgramRun run = place.mnist(flags);
         CHECK(run.status == 2);
         CHECK(run.out.empty());
         CHECK(run.lines_of_err() == 1);
         CHECK(run.err.rfind("mnist: ", 0) == 0);
         CHECK(run.err.size() < 300);
     }
-    const Run environment = place.mnist("--steps 1", "LOCKSTEP_CPU_DEVICES=many");
+    const ProgramRun environment = place.mnist("--steps 1", "LOCKSTEP_CPU_DEVICES=many");
     CHECK(environment.status == 2);
     CHECK_THAT(environment.err, contains("LOCKSTEP_CPU_DEVICES"));
     CHECK(place.run("linear --data digits").status == 2);
     for (const std::string line : {"make-digits --nonsense", "make-digits --train -1", "make-digits --test 0",
                                    "make-digits --seed -1", "lockstep-info --nonsense"}) {
         CAPTURE(line);
-        const Run run = place.run(line);
+        const ProgramRun run = place.run(line);
         CHECK(run.status == 2);
         CHECK(run.out.empty());
         CHECK(run.lines_of_err() == 1);
@@ -148,7 +148,8 @@ TEST_CASE("wrong usage is one line and status 2") {
 
 TEST_CASE("a backend that this machine cannot use is said once, before any process is started") {
     const Place place;
-    const Run run = place.run("linear --parallel ddp --devices cpu:0,cpu:1 --backend nccl", "CUDA_VISIBLE_DEVICES=");
+    const ProgramRun run =
+        place.run("linear --parallel ddp --devices cpu:0,cpu:1 --backend nccl", "CUDA_VISIBLE_DEVICES=");
     CHECK(run.status == 1);
     CHECK(run.lines_of_err() == 1);
     CHECK_THAT(run.err, contains("backend nccl: "));
@@ -173,8 +174,8 @@ TEST_CASE("a failed run is one line and status 1") {
          {"--data nowhere", "--save nowhere/file", "--json nowhere/file", "--log-dir /proc/nothing", "--load nowhere",
           "--load broken", "--save pipe", "--json pipe", "--lr 1e38 --momentum 0"}) {
         CAPTURE(flags);
-        const Run run = place.run("mnist --net small --steps 4 --quiet " + flags +
-                                  (flags.find("--data") == 0 ? "" : " --data digits"));
+        const ProgramRun run = place.run("mnist --net small --steps 4 --quiet " + flags +
+                                         (flags.find("--data") == 0 ? "" : " --data digits"));
         CHECK(run.status == 1);
         CHECK(run.lines_of_err() == 1);
         CHECK(run.err.rfind("mnist: ", 0) == 0);
@@ -185,7 +186,7 @@ TEST_CASE("more ranks than devices are refused") {
     const TemporaryDirectory place;
     const std::string three = "lockstep-run --nproc-per-node 3 '" PROGRAMS "/linear' --parallel ddp --devices ";
     for (const char* before : {"", "LOCKSTEP_CPU_DEVICES=3"}) {
-        const Run run = run_program(place, three + "cpu:0,cpu:1", before);
+        const ProgramRun run = run_program(place, three + "cpu:0,cpu:1", before);
         CHECK(run.status != 0);
         CHECK_THAT(run.err, contains("--devices: 2 devices for 3 ranks on this host"));
         CHECK_THAT(run.err, contains("exit status 2"));
@@ -198,7 +199,7 @@ TEST_CASE("a program starts itself on the devices that CUDA_VISIBLE_DEVICES leav
     const Place place;
     for (const auto& [visible, devices] : {std::pair("1,0", 2), std::pair("1", 1)}) {
         const std::string before = "CUDA_VISIBLE_DEVICES=" + std::string(visible);
-        const Run run = place.mnist("--parallel ddp --quiet --steps 1 --json figures.json", before);
+        const ProgramRun run = place.mnist("--parallel ddp --quiet --steps 1 --json figures.json", before);
         CAPTURE(run.err);
         CHECK(run.status == 0);
         CHECK(place.figures("figures.json")["world_size"] == devices);
@@ -210,7 +211,7 @@ TEST_CASE("a log that does not fit the disk is a warning, and the run goes on") 
     const Place place;
     std::filesystem::create_directory(place.directory / "log");
     std::filesystem::create_symlink("/dev/full", place.directory / "log/mnist.jsonl");
-    const Run run = place.mnist("--steps 2 --quiet --log-dir log");
+    const ProgramRun run = place.mnist("--steps 2 --quiet --log-dir log");
     CHECK(run.status == 0);
     CHECK(run.lines_of_err() == 1);
     CHECK_THAT(run.err, contains("log/mnist.jsonl cannot be written any further: No space left on device"));
@@ -229,7 +230,7 @@ TEST_CASE("figures and log say which rank has which device") {
 
 TEST_CASE("ten steps write figures, a log and nothing else") {
     const Place place;
-    const Run run = place.mnist("--devices cpu:0,cpu:1 --steps 10 --quiet --json figures.json --log-dir log");
+    const ProgramRun run = place.mnist("--devices cpu:0,cpu:1 --steps 10 --quiet --json figures.json --log-dir log");
     CHECK(run.status == 0);
     CHECK(run.out.empty());
     CHECK(run.err.empty());
@@ -247,15 +248,15 @@ TEST_CASE("ten steps write figures, a log and nothing else") {
     const std::string log = get_bytes(place.directory / "log/mnist.jsonl");
     CHECK(std::count(log.begin(), log.end(), '\n') == 13);  // the run, 10 steps, 2 evaluations
 
-    const Run one =
+    const ProgramRun one =
         place.mnist("--parallel none --devices cpu:1,cpu:0 --steps 3 --batch-size-per-device 16 --json one.json");
     CHECK(one.status == 0);
     CHECK_THAT(one.out, contains("one device on cpu:1, 16 rows"));
     CHECK(place.figures("one.json")["devices"] == json({"cpu:1"}));
-    const Run many =
+    const ProgramRun many =
         place.mnist("--devices cpu:0,cpu:1,cpu:2 --steps 3 --batch-size-per-device 16", "LOCKSTEP_CPU_DEVICES=3");
     CHECK_THAT(many.out, contains("data-parallel on cpu:0,cpu:1,cpu:2, 48 rows a step in 3 shards"));
-    const Run few = place.mnist("--devices cpu:0,cpu:1 --batch-size 1 --steps 1");
+    const ProgramRun few = place.mnist("--devices cpu:0,cpu:1 --batch-size 1 --steps 1");
     CHECK(few.status == 0);
     CHECK_THAT(few.err, contains("1 rows for 2 shards"));
 }
@@ -293,10 +294,10 @@ TEST_CASE("a run that is continued keeps its rates unless others are given") {
 
 TEST_CASE("within an epoch a run goes on with the batches that it began with") {
     const Place place;
-    const Run begun = place.mnist("--steps 9 --save part");
+    const ProgramRun begun = place.mnist("--steps 9 --save part");
     CHECK_THAT(begun.out, contains("epoch 1: loss "));
     CHECK_THAT(begun.out, contains("epoch 2, step 2 of 7: loss "));
-    const Run other = place.mnist("--epochs 3 --batch-size 32 --load part");
+    const ProgramRun other = place.mnist("--epochs 3 --batch-size 32 --load part");
     CHECK(other.status == 2);
     CHECK_THAT(other.err, contains("--batch-size 64"));
     CHECK(place.mnist("--epochs 2 --load part --save whole --quiet").status == 0);
@@ -308,14 +309,14 @@ TEST_CASE("when the disk is full, or files may not be as long, the old checkpoin
     REQUIRE(place.mnist("--steps 1 --quiet --save net").status == 0);
     const std::string before = get_bytes(place.directory / "net");
     for (const char* limited : {"trap '' XFSZ; ulimit -f 8;", "ulimit -f 8;"}) {
-        const Run full = place.mnist("--steps 2 --quiet --save net", limited);
+        const ProgramRun full = place.mnist("--steps 2 --quiet --save net", limited);
         CHECK(full.status == 1);
         CHECK(full.lines_of_err() == 1);
         CHECK_THAT(full.err, contains("File too large"));
         CHECK(get_bytes(place.directory / "net") == before);
     }
     // A log, and what is printed, are held to it as well.
-    const Run log = place.mnist("--steps 100 --epochs 100 --quiet --log-dir log", "ulimit -f 4;");
+    const ProgramRun log = place.mnist("--steps 100 --epochs 100 --quiet --log-dir log", "ulimit -f 4;");
     CHECK(log.status == 0);
     CHECK(log.lines_of_err() == 1);
     CHECK_THAT(log.err, contains("cannot be written any further: File too large"));
@@ -323,7 +324,7 @@ TEST_CASE("when the disk is full, or files may not be as long, the old checkpoin
 
 TEST_CASE("limits of the system are named as what they are") {
     const Place place;
-    const Run threads = place.mnist("--steps 1 --quiet", "OMP_THREAD_LIMIT=abc");
+    const ProgramRun threads = place.mnist("--steps 1 --quiet", "OMP_THREAD_LIMIT=abc");
     CHECK(threads.status == 1);
     CHECK_THAT(threads.err, contains("OMP_THREAD_LIMIT=abc: wants an integer from 1 to 2147483647"));
 }
@@ -336,8 +337,8 @@ TEST_CASE("whoever runs out of descriptors is told of ulimit") {
     const Place place;
     bool failed = false;
     for (int most = 14; most <= 26; most += 2) {  // the shell needs some, too
-        const Run few = place.mnist("--steps 1 --quiet --parallel ddp --devices cpu:0,cpu:1 --timeout 5",
-                                    "ulimit -n " + std::to_string(most) + ";");
+        const ProgramRun few = place.mnist("--steps 1 --quiet --parallel ddp --devices cpu:0,cpu:1 --timeout 5",
+                                           "ulimit -n " + std::to_string(most) + ";");
         INFO(most << " descriptors");
         CHECK_THAT(few.err, !contains("one user") && !contains("mount"));
         if (few.status != 0) CHECK_THAT(few.err, contains("ulimit -n"));
@@ -358,7 +359,7 @@ TEST_CASE("a seed is read in decimal digits, all of them") {
 
 TEST_CASE("linear finds its line") {
     const Place place;
-    const Run run = place.run("linear --devices cpu:0,cpu:1 --json figures.json");
+    const ProgramRun run = place.run("linear --devices cpu:0,cpu:1 --json figures.json");
     CHECK(run.status == 0);
     CHECK_THAT(run.out, contains("within 0.00"));
     const json figures = place.figures("figures.json");

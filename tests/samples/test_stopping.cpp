@@ -240,15 +240,15 @@ TEST_CASE("a run is saved as often as it is told to be, and is none the worse fo
         for (auto at = out.find("saved "); at != std::string::npos; at = out.find("saved ", at + 1)) ++times;
         return times;
     };
-    const Run once = mnist("--save once");  // 7 steps an epoch
+    const ProgramRun once = mnist("--save once");  // 7 steps an epoch
     CHECK(saved(once.out) == 1);
-    const Run steps = mnist("--save steps --save-every 4");
+    const ProgramRun steps = mnist("--save steps --save-every 4");
     CHECK(saved(steps.out) == 6);  // 4, 8, 12, 16, 20, 21
-    const Run epochs = mnist("--save epochs --save-every 1e");
+    const ProgramRun epochs = mnist("--save epochs --save-every 1e");
     CHECK(saved(epochs.out) == 3);
-    const Run every_other = mnist("--save other --save-every 2e");
+    const ProgramRun every_other = mnist("--save other --save-every 2e");
     CHECK(saved(every_other.out) == 2);
-    const Run ddp_too = mnist("--parallel ddp --devices cpu:0,cpu:1 --save ddp --save-every 4");
+    const ProgramRun ddp_too = mnist("--parallel ddp --devices cpu:0,cpu:1 --save ddp --save-every 4");
     CHECK(ddp_too.status == 0);
     for (const char* name : {"steps", "epochs", "other", "ddp"}) {
         CAPTURE(name);
