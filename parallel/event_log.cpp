@@ -155,8 +155,8 @@ EventLog& EventLog::operator=(EventLog&& other) noexcept = default;
 
 EventLog::EventLog(const std::filesystem::path& directory, const EventLogOptions& options) {
     if (options.rank != 0) return;
-    writer_ = std::make_unique<internal::LogWriter>(directory, options.name, options.resume_step,
-                                                    first_records(options.resume_step.value_or(0)));
+    writer_ = internal::LogWriter::start(directory, options.name, options.resume_step,
+                                         first_records(options.resume_step.value_or(0)));
 }
 
 void EventLog::scalars(std::int64_t step, const std::vector<LoggedNumber>& scalars) {

@@ -85,7 +85,7 @@ public:
     void close();
 
 private:
-    std::unique_ptr<internal::LogWriter> writer_;  // null: nothing is written
+    std::shared_ptr<internal::LogWriter> writer_;  // null: nothing is written
 };
 
 }  // namespace lockstep

@@ -1,7 +1,6 @@
 #include "lockstep/parallel/events/log_writer.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -9,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/forked.h"
 #include "lockstep/runtime/warning.h"
 
 namespace lockstep::internal {
@@ -37,19 +37,26 @@ std::filesystem::path prepared_lines(const std::filesystem::path& directory, con
 
 }  // namespace
 
+std::shared_ptr<LogWriter> LogWriter::start(const std::filesystem::path& directory, const std::string& name,
+                                            std::optional<std::int64_t> resume_step, const std::string& first_events) {
+    const auto end = [](LogWriter* writer) {
+        if (writer->is_of_parent())
+            forked::keep(std::shared_ptr<const void>(writer, [](const void*) {}));
+        else
+            delete writer;
+    };
+    return {new LogWriter(directory, name, resume_step, first_events), end};
+}
+
 LogWriter::LogWriter(const std::filesystem::path& directory, const std::string& name,
                      std::optional<std::int64_t> resume_step, const std::string& first_events)
     : lines_(prepared_lines(directory, name, resume_step)),
       events_(next_event_file(directory)),
       pending_{{0, [first_events](LogText& text) { text.events += first_events; }}},
-      process_(::getpid()),
+      generation_(forked::generation()),
       thread_([this] { run(); }) {}
 
 LogWriter::~LogWriter() {
-    if (is_of_parent()) {
-        thread_.detach();
-        return;
-    }
     {
         const std::scoped_lock lock(mutex_);
         ending_ = true;
@@ -58,7 +65,7 @@ LogWriter::~LogWriter() {
     thread_.join();
 }
 
-bool LogWriter::is_of_parent() const { return process_ != ::getpid(); }
+bool LogWriter::is_of_parent() const { return generation_ != forked::generation(); }
 
 void LogWriter::put(std::size_t bytes, std::function<void(LogText&)> encode) {
     if (is_of_parent()) return;

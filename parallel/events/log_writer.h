@@ -1,14 +1,13 @@
 // The thread of a log that encodes and writes, so that no step waits for a disk.
 #pragma once
 
-#include <sys/types.h>
-
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -25,7 +24,11 @@ struct LogText {
 
 class LogWriter {
 public:
-    /// The event file begins with `first_events`. Throws as EventLog does.
+    /// The event file begins with `first_events`. Throws as EventLog does. Its last owner waits until all is written.
+    /// In a child of fork() it is never destroyed: destructors would wait for a thread that only the parent has.
+    static std::shared_ptr<LogWriter> start(const std::filesystem::path& directory, const std::string& name,
+                                            std::optional<std::int64_t> resume_step, const std::string& first_events);
+
     LogWriter(const std::filesystem::path& directory, const std::string& name, std::optional<std::int64_t> resume_step,
               const std::string& first_events);
     ~LogWriter();
@@ -41,7 +44,7 @@ private:
         std::size_t bytes;
         std::function<void(LogText&)> encode;
     };
-    /// This process is a child of fork(), which has no such thread: the log is the parent's business.
+    /// This process is a child of fork(): the log is the parent's business.
     bool is_of_parent() const;
     void run();
     void write(std::deque<Pending> all);
@@ -54,7 +57,7 @@ private:
     std::deque<Pending> pending_;
     std::size_t pending_bytes_ = 0;
     bool writing_ = false, hurry_ = false, ending_ = false, warned_ = false;
-    pid_t process_;
+    int generation_;
     std::thread thread_;  // last: it uses all of the above
 };
 

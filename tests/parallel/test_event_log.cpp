@@ -348,8 +348,11 @@ TEST_CASE("mistakes are told at the call, and a place that cannot be written at 
 TEST_CASE("a child of fork ends beside the log of its parent") {
     const TemporaryDirectory place;
     auto log = std::make_unique<EventLog>(place.path());
+    log->flush();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // then the log's thread waits for more
     const pid_t child = ::fork();
     if (child == 0) {
+        ::alarm(20);
         log->flush();
         log.reset();
         ::_exit(0);
