@@ -62,6 +62,7 @@ public:
             means();
             uneven();
             asynchronous();
+            asynchronous_of_each_kind();
             group_.monitored_barrier(std::chrono::seconds(60));
             group_.barrier();
         } catch (const Error& error) {
@@ -274,6 +275,45 @@ private:
         }
         const ProcessGroup::Work barrier = group_.barrier_async();
         while (!barrier.wait_for(std::chrono::milliseconds(100))) {
+        }
+    }
+
+    /// All under way before the first is waited for.
+    void asynchronous_of_each_kind() {
+        const int root = size_ - 1;
+        const double mine = rank_ + 1, total = size_ * (size_ + 1) / 2.0;
+        const auto value = [&](double x) { return Tensor::full({700}, x); };
+        const auto one_per_rank = [&](double x) {
+            std::vector<Tensor> list;
+            for (int r = 0; r < size_; ++r) list.push_back(value(x));
+            return list;
+        };
+        const Tensor reduced_sum = value(mine), sent = value(mine), scattered = value(-1), part = value(-1);
+        const std::vector<Tensor> gathered = one_per_rank(-1), everywhere = one_per_rank(-1),
+                                  exchanged = one_per_rank(-1);
+        std::vector<Tensor> scattered_from;
+        for (int r = 0; r < size_; ++r) scattered_from.push_back(value(10 * r));
+        std::vector<ProcessGroup::Work> works;
+        works.push_back(group_.reduce_async(reduced_sum, root));
+        works.push_back(group_.broadcast_async(sent, root));
+        works.push_back(group_.gather_async(value(mine), rank_ == root ? gathered : std::vector<Tensor>{}, root));
+        works.push_back(group_.scatter_async(scattered, rank_ == root ? scattered_from : std::vector<Tensor>{}, root));
+        works.push_back(group_.all_gather_async(everywhere, value(mine)));
+        works.push_back(group_.reduce_scatter_async(part, one_per_rank(mine)));
+        works.push_back(group_.all_to_all_async(exchanged, one_per_rank(mine)));
+        for (const ProcessGroup::Work& work : works) work.wait();
+        const auto is = [&](const std::string& what, const Tensor& tensor, double expected) {
+            failures_.require(tensor.to_vector<float>() == std::vector<float>(700, static_cast<float>(expected)), what);
+        };
+        is("asynchronous reduce", reduced_sum, rank_ == root ? total : mine);
+        is("asynchronous broadcast", sent, size_);
+        is("asynchronous scatter", scattered, 10 * rank_);
+        is("asynchronous reduce_scatter", part, total);
+        for (int r = 0; r < size_; ++r) {
+            const auto at = static_cast<std::size_t>(r);
+            is("asynchronous all_gather", everywhere[at], r + 1);
+            is("asynchronous all_to_all", exchanged[at], r + 1);
+            is("asynchronous gather", gathered[at], rank_ == root ? r + 1 : -1);
         }
     }
 
