@@ -291,7 +291,8 @@ int run(const Program& program, Options& options, int argc, char** argv,
         ->check(silent(CLI::IsMember({"tree", "fast"})))
         ->capture_default_str();
     return run(app, argc, argv, [&] {
-        options.config = app.get_config_ptr()->as<std::string>();
+        const CLI::Option& config = *app.get_config_ptr();
+        if (config.count() > 0) options.config = config.as<std::string>();  // CLI11 2.4.1 reads what is not there
         use_work_dir(options, program.name);
         require_launcher(options);
         check(options, program.name);
