@@ -98,7 +98,7 @@ void measure(const program::Options& options, const Lengths& lengths, const std:
         if (loader.batches() < lengths.all())
             throw ls::InvalidArgument(fmt::format("{}: {} steps of {} rows need {} images; make that many",
                                                   options.data.string(), lengths.all(), batch, lengths.all() * batch));
-        ls::SGD sgd(model, {.lr = program::Options::default_lr, .momentum = program::Options::default_momentum});
+        ls::SGD sgd(model, {.lr = options.default_lr, .momentum = options.default_momentum});
         auto batches = loader.epoch(0);
         auto next = batches.begin();
         const auto run = [&](int steps) {
@@ -175,7 +175,8 @@ int main(int argc, char** argv) {
             ->check(count)
             ->capture_default_str();
     };
-    return program::run({"dp-vs-ddp-worker", "Trains in one way and writes what was measured.", true, add_flags},
+    return program::run({"dp-vs-ddp-worker", "Trains in one way and writes what was measured.",
+                         "directory with IDX files under MNIST's names", add_flags},
                         options, argc, argv, [&] {
                             if (net == "cnn") measure<mnist::Cnn>(options, lengths, out);
                             if (net == "small") measure<mnist::Small>(options, lengths, out);

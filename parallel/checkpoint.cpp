@@ -73,8 +73,10 @@ void finish_interrupted_save(const Path& checkpoint) {
     sync_directory_of(resume);
 }
 
-void write_weights(AtomicFile& file, const Path& path, const internal::HostWeights& weights) {
-    internal::put_out(internal::lay_out_safetensors(path, weights.tensors(), {{"format", "pt"}}),
+void write_weights(AtomicFile& file, const Path& path, const internal::HostWeights& weights,
+                   SafetensorsMetadata metadata = {}) {
+    metadata["format"] = "pt";
+    internal::put_out(internal::lay_out_safetensors(path, weights.tensors(), metadata),
                       [&](std::span<const std::byte> bytes) { file.write(bytes); });
 }
 
@@ -201,7 +203,7 @@ void save_both(Engine& engine, const std::vector<NamedTensor>& tensors, Optimize
     {
         const internal::HostWeights weights(tensors);
         digest = internal::digest_of(weights.tensors());
-        write_weights(file, checkpoint, weights);
+        write_weights(file, checkpoint, weights, run.metadata);
     }
     AtomicFile state(next, is_there(resume) ? resume : internal::followed(checkpoint));
     const internal::HostOptimizerState of_optimizer(engine, optimizer);

@@ -16,6 +16,9 @@ struct RunState {
     std::uint64_t seed = 0;       ///< of order and masks
     /// What the program wants to find again (UTF-8): the best accuracy so far, the name of its data.
     std::map<std::string, std::string> fields = {};
+    /// What goes into the file of the weights, for those who use the model alone (UTF-8): the metadata of safetensors,
+    /// beside "format". It is written, and a run that goes on sets it again.
+    std::map<std::string, std::string> metadata = {};
 };
 
 }  // namespace lockstep

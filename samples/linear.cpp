@@ -36,7 +36,8 @@ std::optional<program::Stop> train(const program::Options& options, std::chrono:
                             .shuffle = true,
                             .seed = options.seed,
                             .workers = options.workers});
-        const auto stop = program::train("linear", options, model, batches, ls::mse_loss, {}, began);
+        ls::SGD sgd(model, program::sgd_options(options));
+        const auto stop = program::train("linear", options, model, batches, ls::mse_loss, {.optimizer = sgd}, began);
 
         if (stop || options.quiet) return stop;
         const std::vector<float> found = model->linear.weight->template to_vector<float>();
@@ -53,6 +54,6 @@ std::optional<program::Stop> train(const program::Options& options, std::chrono:
 int main(int argc, char** argv) {
     const auto began = std::chrono::steady_clock::now();
     program::Options options;
-    return program::run({"linear", "Fit a line in ten dimensions on generated data.", false}, options, argc, argv,
+    return program::run({"linear", "Fit a line in ten dimensions on generated data."}, options, argc, argv,
                         [&] { return train(options, began); });
 }

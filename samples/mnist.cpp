@@ -30,8 +30,9 @@ std::optional<program::Stop> train(const program::Options& options, std::chrono:
                            {.batch_size = batch, .shuffle = true, .seed = options.seed, .workers = options.workers});
         ls::Loader test_batches(model, test,
                                 {.batch_size = std::max<std::int64_t>(batch, 250), .workers = options.workers});
-        return program::train(
-            "mnist", options, model, batches, ls::nll_loss, [&] { return ls::accuracy(model, test_batches); }, began);
+        ls::SGD sgd(model, program::sgd_options(options));
+        return program::train("mnist", options, model, batches, ls::nll_loss,
+                              {.optimizer = sgd, .evaluate = [&] { return ls::accuracy(model, test_batches); }}, began);
     });
 }
 
@@ -49,7 +50,8 @@ int main(int argc, char** argv) {
             ->capture_default_str();
     };
     return program::run(
-        {"mnist", "Train PyTorch's MNIST network on IDX files (make-digits draws some).", true, add_flags}, options,
-        argc, argv,
+        {"mnist", "Train PyTorch's MNIST network on IDX files (make-digits draws some).",
+         "directory with IDX files under MNIST's names", add_flags},
+        options, argc, argv,
         [&] { return net == "cnn" ? train<mnist::Cnn>(options, began) : train<mnist::Small>(options, began); });
 }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <csignal>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <new>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "lockstep/parallel/comm/launcher.h"
 
@@ -44,9 +46,15 @@ std::string about_file(const std::string& file, std::string text) {
     return file + ": " + text;
 }
 
-/// CLI11 takes any number for a flag that is on or off.
+/// Flags as on the command line. CLI11 takes any number for one that is on or off.
 class FlagsFile : public CLI::ConfigTOML {
 public:
+    /// batch_size is batch-size here, too.
+    std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+        std::vector<CLI::ConfigItem> found = CLI::ConfigTOML::from_config(input);
+        for (CLI::ConfigItem& item : found) std::replace(item.name.begin(), item.name.end(), '_', '-');
+        return found;
+    }
     std::string to_flag(const CLI::ConfigItem& item) const override {
         if (item.inputs.size() != 1 || (item.inputs[0] != "true" && item.inputs[0] != "false"))
             throw CLI::ConfigError(item.fullname() + " is either true or false");

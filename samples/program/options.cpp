@@ -33,10 +33,11 @@ CLI::Validator is_rate() {
     return {complaint, ""};
 }
 
-/// "250", "1e"; nothing for anything else.
-std::optional<SaveEvery> save_every_of(const std::string& text) {
-    const bool epochs = text.ends_with('e');
-    const char* const last = text.data() + text.size() - (epochs ? 1 : 0);
+/// "250", "250s", "1e"; nothing for anything else.
+std::optional<SaveEvery> save_every_of(const std::string& text, bool plain_is_epochs) {
+    const bool unit = text.ends_with('e') || text.ends_with('s');
+    const bool epochs = unit ? text.ends_with('e') : plain_is_epochs;
+    const char* const last = text.data() + text.size() - (unit ? 1 : 0);
     std::int64_t count = 0;
     const auto [end, error] = std::from_chars(text.data(), last, count);
     if (error != std::errc() || end != last || count < 1) return std::nullopt;
@@ -45,8 +46,23 @@ std::optional<SaveEvery> save_every_of(const std::string& text) {
 
 std::string text_of(double value) { return fmt::format("{}", value); }
 
-void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
-    constexpr std::int64_t most_rows = std::int64_t{1} << 31;
+std::filesystem::path name_in_work_dir(const Program& program) {
+    if (program.checkpoint.empty()) return program.name + ".safetensors";
+    return program.checkpoint.filename();
+}
+
+/// The command line with --batch_size as --batch-size, which people's scripts have.
+std::vector<std::string> with_hyphens(int argc, const char* const* argv) {
+    std::vector<std::string> words(argv, argv + argc);
+    for (std::string& word : words)
+        if (word.starts_with("--")) std::replace(word.begin(), std::find(word.begin(), word.end(), '='), '_', '-');
+    return words;
+}
+
+constexpr std::int64_t most_rows = std::int64_t{1} << 31;
+
+/// Where a program computes, and on what.
+void add_flags_of_devices(CLI::App& app, Options& options, const Program& program) {
     app.add_option("--parallel", options.parallel,
                    "none: the first device alone; dp: all devices from one thread; ddp: a process for each device")
         ->type_name("none|dp|ddp")
@@ -59,79 +75,87 @@ void add_common_flags(CLI::App& app, Options& options, bool reads_data) {
                    "pieces of a batch; fixes all bits, whatever the devices (one per device)")
         ->type_name("N")
         ->check(silent(CLI::Range(1, 65536)));
-    auto* whole = app.add_option("--batch-size", options.batch_size, "rows of a step over all devices")
+    auto* whole = app.add_option("--batch-size,-b", options.batch_size,
+                                 std::string("rows of a step over all devices") +
+                                     (options.default_batch_size > 0 ? "" : " (one per device)"))
                       ->type_name("ROWS")
-                      ->check(silent(CLI::Range(std::int64_t{1}, most_rows)))
-                      ->capture_default_str();
+                      ->check(silent(CLI::Range(std::int64_t{1}, most_rows)));
+    if (options.default_batch_size > 0) whole->default_str(std::to_string(options.default_batch_size));
     app.add_option("--batch-size-per-device", options.batch_size_per_device, "rows of a step on each device")
         ->type_name("ROWS")
         ->check(silent(CLI::Range(std::int64_t{1}, most_rows)))
         ->excludes(whole);
+    app.add_flag("--deterministic", options.deterministic, "same bits in every run without fixing the shards");
+    app.add_option("--workers", options.workers, "threads that read data")
+        ->type_name("N")
+        ->check(silent(CLI::Range(0, 1024)))
+        ->capture_default_str();
+    if (!program.data.empty())
+        app.add_option("--data", options.data, program.data)->type_name("DIR")->capture_default_str();
+    app.add_option("--json", options.json, "writes the final figures")->type_name("FILE");
+    app.add_flag("--quiet", options.quiet, "prints warnings and errors only");
+}
+
+void add_flags_of_training(CLI::App& app, Options& options, const Program& program) {
     app.add_option("--accumulation-steps", options.accumulation_steps,
                    "parts in which a step takes its batch, one after another, with the memory of one")
         ->type_name("N")
         ->check(silent(CLI::Range(1, 65536)))
         ->capture_default_str();
-    app.add_option("--epochs", options.epochs, "passes over the data; those of a run that is continued count")
+    app.add_option("--epochs,-e", options.epochs, "passes over the data; those of a run that is continued count")
         ->type_name("N")
         ->check(silent(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31)))
         ->capture_default_str();
     app.add_option("--steps", options.steps, "ends the run after so many steps; those of a run that is continued count")
         ->type_name("N")
         ->check(silent(CLI::Range(std::int64_t{0}, std::int64_t{1} << 62)));
-    app.add_option("--lr", options.lr, "learning rate; a run that is continued keeps its own unless this is given")
+    app.add_option("--lr,-l,--learning-rate", options.lr,
+                   "learning rate; a run that is continued keeps its own unless this is given")
         ->type_name("RATE")
         ->check(is_rate())
-        ->default_str(text_of(Options::default_lr));
-    app.add_option("--momentum", options.momentum, "momentum of SGD; kept likewise")
+        ->default_str(text_of(options.default_lr));
+    app.add_option("--momentum", options.momentum, "momentum of SGD and RMSprop; kept likewise")
         ->type_name("RATE")
         ->check(is_rate())
-        ->default_str(text_of(Options::default_momentum));
+        ->default_str(text_of(options.default_momentum));
     app.add_option("--seed", options.seed, "of weights, masks and the order of the data")
         ->type_name("N")
         ->transform(is_natural())
         ->capture_default_str();
-    app.add_flag("--deterministic", options.deterministic, "same bits in every run without fixing the shards");
-    app.add_option("--workers", options.workers, "threads that read data")
-        ->type_name("N")
-        ->check(silent(CLI::Range(0, 1024)))
-        ->capture_default_str();
-    if (reads_data)
-        app.add_option("--data", options.data, "directory with IDX files under MNIST's names")
-            ->type_name("DIR")
-            ->capture_default_str();
     app.add_option("--work-dir", options.work_dir,
-                   "leaves there all flags (config.toml, for --config), the log and " + app.get_name() +
-                       ".safetensors, unless --log-dir and --save say otherwise")
+                   "leaves there all flags (config.toml, for --config), the log and " +
+                       name_in_work_dir(program).string() + ", unless --log-dir and --save say otherwise")
         ->type_name("DIR");
     app.add_option(
            "--save", options.save,
            "writes the weights (safetensors), and beside them FILE.resume, at the end: of the last epoch, or of "
-           "the step in which SIGINT or SIGTERM came")
+           "the step in which SIGINT or SIGTERM came; {epoch} and {step} in it stand for how many are done" +
+               (program.checkpoint.empty() ? "" : " (" + program.checkpoint.string() + ")"))
         ->type_name("FILE");
     app.add_option_function<std::string>(
            "--save-every",
-           [&options](const std::string& text) {
-               const auto every = save_every_of(text);
-               if (!every) throw CLI::ValidationError("--save-every", text + " is neither steps (250) nor epochs (1e)");
+           [&options, by_epochs = program.saves_by_epochs](const std::string& text) {
+               const auto every = save_every_of(text, by_epochs);
+               if (!every)
+                   throw CLI::ValidationError("--save-every", text + " is neither steps (250s) nor epochs (1e)");
                options.save_every = *every;
            },
-           "saves after every N steps as well, or N epochs (Ne)")
-        ->type_name("N|Ne");
-    app.add_option("--load", options.load,
+           program.saves_by_epochs
+               ? fmt::format("saves after every N epochs as well, or N steps (Ns) ({})", options.save_every.epochs)
+               : "saves after every N steps as well, or N epochs (Ne)")
+        ->type_name(program.saves_by_epochs ? "N|Ns" : "N|Ne");
+    app.add_option("--load,-f,--start-from", options.load,
                    "begins with these weights (safetensors, or PyTorch's .pth); continues the run of FILE.resume if it "
                    "is there")
         ->type_name("FILE");
-    app.add_option("--log-dir", options.log_dir,
-                   "writes every step to DIR/" + app.get_name() +
-                       ".jsonl, and for TensorBoard; with --load after what is there")
+    app.add_option(
+           "--log-dir", options.log_dir,
+           "writes every step to DIR/" + program.name + ".jsonl, and for TensorBoard; with --load after what is there")
         ->type_name("DIR");
-    app.add_option("--json", options.json, "writes the final figures")->type_name("FILE");
     app.add_option("--log-interval", options.log_interval,
                    "prints a line for every Nth batch, as PyTorch's examples do")
         ->type_name("N")
         ->check(silent(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31)));
-    app.add_flag("--quiet", options.quiet, "prints warnings and errors only");
     app.footer(
         "SIGINT (Ctrl-C) and SIGTERM stop a run after a step, of all processes together: it is saved where --save is "
         "given, and\nthe program ends by that signal (status 130, 143). A second signal ends it at once. Otherwise the "
@@ -148,16 +172,19 @@ void join(Options& options) {
 }
 
 /// What is not said lies in --work-dir.
-void use_work_dir(Options& options, const std::string& program) {
-    if (options.work_dir.empty()) return;
-    if (options.save.empty()) options.save = options.work_dir / (program + ".safetensors");
+void use_work_dir(Options& options, const Program& program) {
+    if (!program.trains) return;
+    const bool given = !options.work_dir.empty();
+    if (options.save.empty()) options.save = given ? options.work_dir / name_in_work_dir(program) : program.checkpoint;
     if (options.log_dir.empty()) options.log_dir = options.work_dir;
 }
 
 /// Read by --config it makes the same run. What only this process has is left out, and so is what a run that goes on
 /// takes from its checkpoint.
 std::string resolved_flags(CLI::App& app, const Options& options) {
-    const auto leave_out = [&](const char* flag) { app.get_option(flag)->configurable(false); };
+    const auto leave_out = [&](const char* flag) {
+        if (CLI::Option* option = app.get_option_no_throw(flag)) option->configurable(false);
+    };
     for (CLI::Option* option : app.get_options([](const CLI::Option* flag) {
              return flag->count() == 0 && flag->get_expected_min() > 0 && flag->get_default_str().empty();
          }))
@@ -276,24 +303,32 @@ lockstep::EngineOptions Options::engine_options() const {
 }
 
 std::int64_t Options::global_batch_size(const lockstep::Devices& chosen) const {
-    return batch_size_per_device ? *batch_size_per_device * chosen.size() * world() : batch_size;
+    const std::int64_t of_all = std::int64_t{chosen.size()} * world();
+    if (batch_size_per_device) return *batch_size_per_device * of_all;
+    return batch_size.value_or(default_batch_size > 0 ? default_batch_size : of_all);
 }
 
 int run(const Program& program, Options& options, int argc, char** argv,
         const std::function<std::optional<Stop>()>& body) {
-    CLI::App app(program.purpose, program.name);
+    CLI::App app(program.purpose, program.name + (program.command.empty() ? "" : " " + program.command));
     if (program.add_flags) program.add_flags(app);
-    add_common_flags(app, options, program.reads_data);
+    add_flags_of_devices(app, options, program);
+    if (program.trains) add_flags_of_training(app, options, program);
     add_flags_of_ranks(app, options, " (ddp)");
-    app.add_option("--reduction", options.reduction,
-                   "tree: the same bits everywhere; fast: the backend's own all-reduce, which gives that up (ddp)")
-        ->type_name("tree|fast")
-        ->check(silent(CLI::IsMember({"tree", "fast"})))
-        ->capture_default_str();
-    return run(app, argc, argv, [&] {
+    if (program.trains)
+        app.add_option("--reduction", options.reduction,
+                       "tree: the same bits everywhere; fast: the backend's own all-reduce, which gives that up (ddp)")
+            ->type_name("tree|fast")
+            ->check(silent(CLI::IsMember({"tree", "fast"})))
+            ->capture_default_str();
+    std::vector<std::string> words = with_hyphens(argc, argv);
+    if (!program.command.empty()) words.erase(words.begin() + 1);
+    std::vector<char*> flags;
+    for (std::string& word : words) flags.push_back(word.data());
+    return run(app, static_cast<int>(flags.size()), flags.data(), [&] {
         const CLI::Option& config = *app.get_config_ptr();
         if (config.count() > 0) options.config = config.as<std::string>();  // CLI11 2.4.1 reads what is not there
-        use_work_dir(options, program.name);
+        use_work_dir(options, program);
         require_launcher(options);
         check(options, program.name);
         options.distributed() ? require_a_device_each(options) : warn_where_each_trains_alone();

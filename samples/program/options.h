@@ -24,12 +24,12 @@ struct Options : RankFlags {
     std::string parallel = "dp";
     std::string devices = "all";
     std::optional<int> shards;
-    std::int64_t batch_size = 64;
-    std::optional<std::int64_t> batch_size_per_device;
+    std::optional<std::int64_t> batch_size, batch_size_per_device;  ///< where they were given
+    std::int64_t default_batch_size = 64;                           ///< 0: a row on each device
     int accumulation_steps = 1;
     std::int64_t epochs = 10;
     std::optional<std::int64_t> steps;
-    static constexpr double default_lr = 0.01, default_momentum = 0.5;
+    double default_lr = 0.01, default_momentum = 0.5;
     std::optional<double> lr, momentum;  ///< where they were given
     std::uint64_t seed = 1;
     bool deterministic = false;
@@ -62,8 +62,14 @@ struct Options : RankFlags {
 struct Program {
     std::string name;
     std::string purpose;
-    bool reads_data = false;                        ///< has --data
+    std::string data = {};                          ///< what lies in --data; empty: there is no such flag
     std::function<void(CLI::App&)> add_flags = {};  ///< its own
+    std::string command = {};                       ///< the word behind the program's name that has chosen this
+    bool trains = true;                             ///< has the flags of training
+    /// Where it saves unless told otherwise; in --work-dir by the last name alone. Empty: PROGRAM.safetensors there,
+    /// and otherwise nowhere.
+    std::filesystem::path checkpoint = {};
+    bool saves_by_epochs = false;  ///< a plain number is one of epochs in --save-every, not of steps
 };
 
 /// As `run` in command_line.h, for a program with the common flags, whose `body` tells how it was stopped. With `ddp`,

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 namespace program {
 
@@ -32,12 +33,21 @@ bool is_terminal() {
 
 }  // namespace
 
-Progress::Progress(bool quiet, std::uint64_t epochs, std::int64_t total)
-    : quiet_(quiet), terminal_(is_terminal()), epochs_(epochs), total_(total) {}
+std::string rate_text(double per_second, const std::string& unit) {
+    return fmt::format("{:.{}f} {}/s", per_second, per_second < 10 ? 1 : 0, unit);
+}
+
+Progress::Progress(bool quiet, std::uint64_t epochs, std::int64_t total, std::int64_t rows, std::string unit)
+    : quiet_(quiet),
+      terminal_(is_terminal()),
+      epochs_(epochs),
+      total_(total),
+      epoch_rows_(rows),
+      unit_(std::move(unit)) {}
 
 Progress::~Progress() { clear(); }
 
-void Progress::step(std::uint64_t epoch, std::int64_t rows, double loss) {
+void Progress::step(std::uint64_t epoch, std::int64_t rows_done, std::int64_t rows, double loss) {
     const auto now = Clock::now();
     if (last_step_) {
         timed_rows_ += rows;
@@ -46,6 +56,7 @@ void Progress::step(std::uint64_t epoch, std::int64_t rows, double loss) {
     last_step_ = now;
     ++done_;
     epoch_ = epoch;
+    rows_done_ = rows_done;
     // Single batches jump; the eye wants the trend.
     loss_ = done_ == 1 ? loss : 0.95 * loss_ + 0.05 * loss;
     if (quiet_ || !terminal_) return;
@@ -60,14 +71,16 @@ void Progress::draw() {
     const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
     const double part = total_ > 0 ? std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_)) : 1.0;
     const std::string epoch = fmt::format("epoch {}/{}", epoch_ + 1, epochs_),
-                      loss = fmt::format("  loss {:.4f}", loss_);
+                      loss = fmt::format("  loss {:.4f}", loss_),
+                      rows = fmt::format("  {}/{} {}", rows_done_, epoch_rows_, unit_);
     const std::string left = fmt::format("  {} left", clock_text(part > 0 ? seconds * (1 - part) / part : 0));
     const std::string rate =
-        timed_seconds_ > 0 ? fmt::format("  {:.0f} samples/s", static_cast<double>(timed_rows_) / timed_seconds_) : "";
+        timed_seconds_ > 0 ? "  " + rate_text(static_cast<double>(timed_rows_) / timed_seconds_, unit_) : "";
 
     // The last column stays free: a line that fills it wraps on some terminals. The bar takes what the figures leave.
     const std::size_t room = columns() - 1;
-    std::string text = epoch + loss + rate + left;
+    std::string text = epoch + rows + loss + rate + left;
+    if (text.size() > room) text = epoch + loss + rate + left;
     if (text.size() > room) text = epoch + loss + left;
     if (text.size() > room) text = epoch + left;
     constexpr std::size_t widest = 40, narrowest = 4, frame = 3;

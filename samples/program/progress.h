@@ -9,16 +9,19 @@
 
 namespace program {
 
+/// "512 samples/s", "1.4 images/s".
+std::string rate_text(double per_second, const std::string& unit);
+
 class Progress {
 public:
-    /// `epochs`: how many the run has in all; `total`: steps from now to the end.
-    Progress(bool quiet, std::uint64_t epochs, std::int64_t total);
+    /// `epochs`: how many the run has in all; `total`: steps from now to the end; `rows`: of an epoch, each one `unit`.
+    Progress(bool quiet, std::uint64_t epochs, std::int64_t total, std::int64_t rows, std::string unit);
     ~Progress();
     Progress(const Progress&) = delete;
     Progress& operator=(const Progress&) = delete;
 
-    /// A step of `epoch` (from 0) is done.
-    void step(std::uint64_t epoch, std::int64_t rows, double loss);
+    /// A step of `epoch` (from 0) is done, and with it `rows_done` rows of the epoch.
+    void step(std::uint64_t epoch, std::int64_t rows_done, std::int64_t rows, double loss);
     /// What comes until the next step is no training: the rate doesn't count it, the time left does.
     void pause();
     /// A line that stays.
@@ -34,6 +37,8 @@ private:
     bool quiet_, terminal_;
     std::uint64_t epochs_;
     std::int64_t total_, done_ = 0;
+    std::int64_t epoch_rows_, rows_done_ = 0;
+    std::string unit_;
     std::uint64_t epoch_ = 0;
     double loss_ = 0;
     Clock::time_point began_ = Clock::now(), drawn_{};

@@ -37,6 +37,16 @@ ordered_json names_of(const Options& options, const lockstep::Devices& devices) 
 
 }  // namespace
 
+std::string ScoreName::key() const {
+    std::string text = name;
+    std::replace(text.begin(), text.end(), ' ', '_');
+    return text;
+}
+
+std::string ScoreName::str(double value) const {
+    return is_share ? fmt::format("{} {:.2f} %", name, 100 * value) : fmt::format("{} {:.4f}", name, value);
+}
+
 void report(const Options& options, const Figures& figures, const lockstep::Devices& devices) {
     ordered_json peaks = ordered_json::array();
     for (const lockstep::Device device : devices) peaks.push_back(lockstep::memory_stats(device).peak);
@@ -45,7 +55,7 @@ void report(const Options& options, const Figures& figures, const lockstep::Devi
     if (options.json.empty()) return;
     ordered_json text;
     text["losses"] = figures.losses;
-    if (figures.test_accuracy) text["test_accuracy"] = *figures.test_accuracy;
+    if (figures.score) text[figures.score_name.key()] = *figures.score;
     text["samples_per_second"] = figures.samples_per_second;
     text["seconds"] = figures.seconds;
     text["peak_bytes"] = peaks;
@@ -66,13 +76,13 @@ std::string describe(const Options& options, const lockstep::Devices& devices) {
     return fmt::format("{} on {}", options.parallel == "none" ? "one device" : "data-parallel", devices.str());
 }
 
-std::string how_to_go_on(const Options& options, int signal, std::int64_t steps) {
+std::string how_to_go_on(const std::filesystem::path& saved, int signal, std::int64_t steps) {
     const char* name = ::sigabbrev_np(signal);
     const std::string stopped =
         fmt::format("stopped by {} after {} {}; ", name ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal),
                     steps, steps == 1 ? "step" : "steps");
-    if (options.save.empty()) return stopped + "nothing was saved, as there was no --save FILE";
-    return stopped + fmt::format("saved, go on with the same flags and --load {}", options.save.string());
+    if (saved.empty()) return stopped + "nothing was saved, as there was no --save FILE";
+    return stopped + fmt::format("saved, go on with the same flags and --load {}", saved.string());
 }
 
 void require_writable(const std::filesystem::path& path) {
@@ -101,10 +111,9 @@ void RunLog::step(const lockstep::StepReport& step) {
     log_.scalars(step.step, {{"epoch", step.epoch}, {"rows", step.rows}, {"loss", step.loss}});
 }
 
-void RunLog::epoch(std::uint64_t epoch, std::int64_t steps, double test_accuracy) {
+void RunLog::score(const ScoreName& name, double value, std::uint64_t epoch, std::int64_t steps, double lr) {
     const std::int64_t last = std::max<std::int64_t>(steps - 1, 0);
-    log_.scalars(last, {{"epoch", epoch}, {"test_accuracy", test_accuracy}});
-    log_.flush();
+    log_.scalars(last, {{"epoch", epoch}, {name.key(), value}, {"lr", lr}});
 }
 
 }  // namespace program

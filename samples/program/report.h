@@ -13,11 +13,21 @@
 
 namespace program {
 
+/// What evaluations measure.
+struct ScoreName {
+    std::string name = "test accuracy";
+    bool is_share = true;  ///< told in percent
+    /// In files: "test_accuracy".
+    std::string key() const;
+    std::string str(double value) const;
+};
+
 struct Figures {
-    std::vector<double> losses;           ///< one per step
-    std::optional<double> test_accuracy;  ///< 0 to 1
-    double samples_per_second = 0;        ///< training steps only, without start-up and the first two steps
-    double seconds = 0;                   ///< of the whole program
+    std::vector<double> losses;   ///< one per step
+    std::optional<double> score;  ///< of the last evaluation
+    ScoreName score_name = {};
+    double samples_per_second = 0;  ///< training steps only, without start-up and the first two steps
+    double seconds = 0;             ///< of the whole program
 };
 
 /// Writes the figures with devices, peak memory (of all processes) and versions to --json, at once or not at all.
@@ -28,7 +38,8 @@ void report(const Options& options, const Figures& figures, const lockstep::Devi
 std::string describe(const Options& options, const lockstep::Devices& devices);
 
 /// For a run that a signal has stopped: "stopped by SIGINT after 40 steps; go on with --load net".
-std::string how_to_go_on(const Options& options, int signal, std::int64_t steps);
+/// `saved`: the checkpoint; empty: there is none.
+std::string how_to_go_on(const std::filesystem::path& saved, int signal, std::int64_t steps);
 
 /// Throws InvalidArgument now when a file could not be written to `path` later.
 void require_writable(const std::filesystem::path& path);
@@ -42,8 +53,10 @@ public:
     /// Called by every process.
     RunLog(const Options& options, const std::string& program, const lockstep::Devices& devices, std::uint64_t steps);
     void step(const lockstep::StepReport& step);
-    /// After `steps` steps in all.
-    void epoch(std::uint64_t epoch, std::int64_t steps, double test_accuracy);
+    /// An evaluation after `steps` steps in all, of which `epoch` epochs are complete.
+    void score(const ScoreName& name, double value, std::uint64_t epoch, std::int64_t steps, double lr);
+    /// For what a program logs besides; writes nothing without a directory.
+    lockstep::EventLog& events() { return log_; }
     /// What was told so far stands in the files.
     void flush() { log_.flush(); }
 

@@ -14,12 +14,15 @@ RunReport::RunReport(const std::string& name, const Options& options, const lock
       training_(std::move(training)),
       options_(options),
       devices_(devices),
-      log_(std::make_unique<RunLog>(options, name, devices, steps)) {}
+      log_(std::make_unique<RunLog>(options, name, devices, steps)) {
+    figures_.score_name = training_.score;
+}
 
 void RunReport::before_run(lockstep::Run& run) {
     const auto before = static_cast<std::int64_t>(run.state().steps);
     progress_ = std::make_unique<Progress>(options_.quiet, static_cast<std::uint64_t>(options_.epochs),
-                                           std::max<std::int64_t>(run.planned_steps() - before, 0));
+                                           std::max<std::int64_t>(run.planned_steps() - before, 0), training_.rows,
+                                           training_.unit);
     line(fmt::format("{}: {}, {}", name_, describe(options_, devices_), training_.how));
     if (before > 0)
         line(fmt::format("continues {}: {} steps done, {}", options_.load.string(), before, training_.rates));
@@ -32,7 +35,8 @@ void RunReport::before_epoch(lockstep::Run& run) {
 void RunReport::after_step(lockstep::Run& run, const lockstep::StepReport& step) {
     figures_.losses.push_back(step.loss);
     log_->step(step);
-    progress_->step(step.epoch, step.rows, step.loss);
+    const std::int64_t batches = step.step - first_batch_ + 1;
+    progress_->step(step.epoch, std::min(batches * run.state().batch_size, training_.rows), step.rows, step.loss);
     show(run, step);
 }
 
@@ -46,7 +50,11 @@ void RunReport::show(const lockstep::Run& run, const lockstep::StepReport& step)
 
 void RunReport::pause() { progress_->pause(); }
 
-void RunReport::at_pause(lockstep::Run&) { log_->flush(); }
+void RunReport::at_pause(lockstep::Run& run) {
+    const auto score = run.scores().find(training_.score.name);
+    if (score != run.scores().end() && score->second.steps == run.state().steps) tell_of_part(run);
+    log_->flush();
+}
 
 void RunReport::after_epoch(lockstep::Run& run) {
     tell(run, fmt::format("epoch {}: ", run.state().epoch));
@@ -57,27 +65,33 @@ void RunReport::after_run(lockstep::Run& run) {
     const lockstep::RunState& state = run.state();
     if (told_ != state.steps) {
         if (run.stopped().value_or(0) != 0)
-            figures_.test_accuracy.reset();
+            figures_.score.reset();
         else if (state.batch > 0)
-            tell(run, fmt::format("epoch {}, step {} of {}: ", state.epoch + 1, state.batch, run.batches_per_epoch()));
+            tell_of_part(run);
         else
             tell(run, fmt::format("after {} epochs: ", state.epoch));
     }
     log_->flush();
 }
 
-void RunReport::tell(const lockstep::Run& run, std::string line) {
+void RunReport::tell_of_part(lockstep::Run& run) {
+    const lockstep::RunState& state = run.state();
+    tell(run, fmt::format("epoch {}, step {} of {}: ", state.epoch + 1, state.batch, run.batches_per_epoch()));
+}
+
+void RunReport::tell(lockstep::Run& run, std::string line) {
     const std::span news = std::span(figures_.losses).subspan(reported_);
     reported_ = figures_.losses.size();
     told_ = run.state().steps;
     if (!news.empty())
         line += fmt::format("loss {:.4f}, ",
                             std::accumulate(news.begin(), news.end(), 0.0) / static_cast<double>(news.size()));
-    if (run.rows_per_second() > 0) line += fmt::format("{:.0f} samples/s, ", run.rows_per_second());
-    if (const auto score = run.scores().find(test_accuracy); score != run.scores().end()) {
-        figures_.test_accuracy = score->second.value;
-        log_->epoch(run.state().epoch, static_cast<std::int64_t>(run.state().steps), score->second.value);
-        line += fmt::format("test accuracy {:.2f} %, ", 100 * score->second.value);
+    if (const double rate = run.rows_per_second(); rate > 0) line += rate_text(rate, training_.unit) + ", ";
+    if (const auto score = run.scores().find(training_.score.name); score != run.scores().end()) {
+        figures_.score = score->second.value;
+        log_->score(training_.score, score->second.value, run.state().epoch,
+                    static_cast<std::int64_t>(run.state().steps), run.optimizer().lr());
+        line += training_.score.str(score->second.value) + ", ";
     }
     line.resize(line.size() - 2);
     progress_->line(line);

@@ -14,15 +14,14 @@
 
 namespace program {
 
-/// The name of the Evaluation that it reports.
-inline constexpr const char* test_accuracy = "test accuracy";
-
 class RunReport final : public lockstep::RunHook {
 public:
     struct Training {
         std::string how;    ///< for the first line: "64 rows a step in 2 shards"
         std::string rates;  ///< for that of a run that goes on: "lr 0.1"
         std::int64_t rows;  ///< of an epoch
+        std::string unit;   ///< what they are: "samples"
+        ScoreName score;    ///< of the Evaluation that it reports
     };
     /// Keeps the reference to `options`. `steps`: how many the run has done.
     RunReport(const std::string& name, const Options& options, const lockstep::Devices& devices, Training training,
@@ -39,10 +38,12 @@ public:
     void pause();
     void line(const std::string& text) { progress_->line(text); }
     Figures& figures() { return figures_; }
+    RunLog& log() { return *log_; }
 
 private:
     /// `line` with the mean loss since the last one, rate and score.
-    void tell(const lockstep::Run& run, std::string line);
+    void tell(lockstep::Run& run, std::string line);
+    void tell_of_part(lockstep::Run& run);
     /// The line that PyTorch's examples print for every so many batches.
     void show(const lockstep::Run& run, const lockstep::StepReport& step);
     std::string name_;

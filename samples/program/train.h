@@ -4,12 +4,17 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
+#include "lockstep/ops/lr_schedules.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/checkpoint.h"
+#include "lockstep/parallel/event_log.h"
 #include "lockstep/parallel/run_hooks.h"
 #include "lockstep/parallel/runner.h"
 #include "lockstep/runtime/stop_signals.h"
@@ -20,55 +25,86 @@
 
 namespace program {
 
-inline std::string rates_of(const lockstep::SGD& sgd) {
-    return fmt::format("lr {}, momentum {}", sgd.options().lr, sgd.options().momentum);
+/// What a program trains with, beside model and data.
+struct Training {
+    lockstep::Optimizer& optimizer;
+    std::string unit = "samples";  ///< what rows are
+    ScoreName score = {};
+    /// Called on all ranks after so many equal parts of every epoch, and at the end; empty: no evaluation.
+    std::function<double()> evaluate = {};
+    int evaluations = 1;
+    lockstep::LRSchedule* schedule = nullptr;          ///< takes a step per epoch; null: the rate stays
+    std::map<std::string, std::string> metadata = {};  ///< of the weights' file, for those who use the model
+    /// Called after each evaluation, on the process that logs, while the others wait.
+    std::function<void(lockstep::EventLog& log, std::int64_t step)> log_evaluation = {};
+};
+
+inline lockstep::SgdOptions sgd_options(const Options& options) {
+    return {.lr = options.lr.value_or(options.default_lr),
+            .momentum = options.momentum.value_or(options.default_momentum)};
 }
+
+/// "lr 0.1, momentum 0.5".
+std::string rates_of(const lockstep::Optimizer& optimizer);
+
+/// Sets the rate that --lr asks for where a run goes on. Where a schedule goes on too, it says the rate: throws
+/// UsageError when it did not begin with that of --lr.
+void set_rate(const Options& options, const lockstep::RunState& state, lockstep::Optimizer& optimizer);
+
+/// Throws UsageError where the run that `state` comes from has another seed, or other batches within an epoch.
+void require_same_run(const Options& options, const lockstep::RunState& state, std::int64_t batch_size);
 
 /// Loads what --load names into model and optimizer. The state of the run that goes on, or of one that begins.
 template <class Model>
-lockstep::RunState begin_run(const Options& options, Model& model, lockstep::SGD& sgd, std::int64_t batch_size) {
+lockstep::RunState begin_run(const Options& options, Model& model, lockstep::Optimizer& optimizer,
+                             std::int64_t batch_size) {
     lockstep::RunState state;
     state.seed = options.seed;
     if (options.load.empty()) return state;
-    if (const auto saved = lockstep::load_checkpoint(model, sgd, options.load)) {
+    if (const auto saved = lockstep::load_checkpoint(model, optimizer, options.load)) {
         state = *saved;
-        if (state.seed != options.seed)
-            throw UsageError(fmt::format("--seed {}: the run of {} has seed {}; give that", options.seed,
-                                         options.load.string(), state.seed));
-        if (state.batch > 0 && state.batch_size != batch_size)
-            throw UsageError(
-                fmt::format("{} rows a step: the run of {} stopped within an epoch of {} rows a step; "
-                            "go on with --batch-size {}",
-                            batch_size, options.load.string(), state.batch_size, state.batch_size));
-        lockstep::SgdOptions settings = sgd.options();  // the run's; what is asked for now wins
-        settings.lr = options.lr.value_or(settings.lr);
-        settings.momentum = options.momentum.value_or(settings.momentum);
-        sgd.set_options(settings);
+        require_same_run(options, state, batch_size);
+        // The settings are the run's; what is asked for now wins.
+        set_rate(options, state, optimizer);
+        if (options.momentum) optimizer.set_setting("momentum", *options.momentum);
     }
     if (options.group) {
         require_same_on_ranks(*options.group,
                               {fmt::format("a run of {} steps in --load", state.steps),
                                fmt::format("one in epoch {} before batch {}", state.epoch + 1, state.batch + 1),
-                               "the rates " + rates_of(sgd)});
+                               "the rates " + rates_of(optimizer)});
         model.engine().verify_replicas();
     }
     return state;
 }
 
+/// Logs what a program wants to after evaluations.
+class LogEvaluations final : public lockstep::RunHook {
+public:
+    LogEvaluations(const Training& training, RunReport& report) : training_(&training), report_(&report) {}
+    void at_pause(lockstep::Run& run) override { log(run); }
+    void after_epoch(lockstep::Run& run) override { log(run); }
+    void after_run(lockstep::Run& run) override { log(run); }
+
+private:
+    void log(const lockstep::Run& run);
+    const Training* training_;
+    RunReport* report_;
+    std::uint64_t logged_ = 0;  // steps of the evaluation that was logged last
+};
+
 /// Trains on the rows of `loader` as the options say, until a signal stops it at the latest: then that is returned.
-/// `evaluate`, called after every epoch and at the end, returns the test accuracy; it may be empty. `began`: when the
-/// program did.
+/// `began`: when the program did.
 template <class Model, class Data, class LossFunction>
 std::optional<Stop> train(const std::string& name, const Options& options, Model& model, lockstep::Loader<Data>& loader,
-                          const LossFunction& loss, const std::function<double()>& evaluate,
+                          const LossFunction& loss, const Training& training,
                           std::chrono::steady_clock::time_point began) {
     std::optional<lockstep::CheckpointLock> lock;
     if (!options.save.empty() && options.leads()) lock.emplace(options.save);
     require_writable(options.json);
-    lockstep::SGD sgd(model, {.lr = options.lr.value_or(Options::default_lr),
-                              .momentum = options.momentum.value_or(Options::default_momentum)});
-    const lockstep::RunState state = begin_run(options, model, sgd, loader.options().batch_size);
-    lockstep::Runner runner(model, sgd, loader, loss,
+    lockstep::RunState state = begin_run(options, model, training.optimizer, loader.options().batch_size);
+    state.metadata = training.metadata;
+    lockstep::Runner runner(model, training.optimizer, loader, loss,
                             {.epochs = static_cast<std::uint64_t>(options.epochs),
                              .steps = options.steps,
                              .step = {.accumulation_steps = options.accumulation_steps}});
@@ -79,18 +115,30 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
     const auto what = fmt::format("{} rows a step in {} {}, {} an epoch", loader.options().batch_size, model.shards(),
                                   model.shards() == 1 ? "shard" : "shards", loader.rows());
     RunReport* report = nullptr;
-    if (evaluate)
-        runner.add(lockstep::Evaluation(test_accuracy, [&] {
-            report->pause();
-            return evaluate();
-        }));
-    report = &runner.add(RunReport(name, options, model.devices(), {what, rates_of(sgd), loader.rows()}, state.steps));
+    if (training.evaluate)
+        runner.add(lockstep::Evaluation(
+            training.score.name,
+            [&] {
+                report->pause();
+                return training.evaluate();
+            },
+            training.evaluations));
+    report = &runner.add(RunReport(name, options, model.devices(),
+                                   {what, rates_of(training.optimizer), loader.rows(), training.unit, training.score},
+                                   state.steps));
+    if (training.log_evaluation && !options.log_dir.empty()) runner.add(LogEvaluations(training, *report));
+    // After the evaluation, which tells the rate of the steps before it.
+    if (training.schedule) runner.add(lockstep::FollowSchedule(*training.schedule));
+    std::filesystem::path saved = options.save;
     if (!options.save.empty())
         runner
             .add(lockstep::SaveCheckpoints({.file = options.save,
                                             .every_steps = options.save_every.steps,
                                             .every_epochs = options.save_every.epochs}))
-            .on_save = [&](const auto& file) { report->line(fmt::format("saved {}", file.string())); };
+            .on_save = [&](const auto& file) {
+            saved = file;
+            report->line(fmt::format("saved {}", file.string()));
+        };
     runner.run();
 
     Figures& figures = report->figures();
@@ -100,7 +148,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
     const int signal = runner.stopped().value_or(0);
     if (signal == 0) return std::nullopt;
     return Stop{signal,
-                options.leads() ? how_to_go_on(options, signal, static_cast<std::int64_t>(runner.state().steps)) : ""};
+                options.leads() ? how_to_go_on(saved, signal, static_cast<std::int64_t>(runner.state().steps)) : ""};
 }
 
 }  // namespace program

@@ -15,6 +15,7 @@
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/lr_schedules.h"
 #include "lockstep/ops/sgd.h"
+#include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/run_hooks.h"
 #include "lockstep/runtime/stop_signals.h"
@@ -268,6 +269,18 @@ TEST_CASE("checkpoints every so many steps; none where the run ends and saves an
     saving.on_save = [&](const auto&) { saved.push_back(runner.state().steps); };
     runner.run();
     CHECK(saved == std::vector<std::uint64_t>{5, 10});
+}
+
+TEST_CASE("what those who use the model alone should know stands in the file of the weights") {
+    const test::TemporaryDirectory place;
+    Alone training;
+    auto runner = training.runner({.epochs = 1});
+    runner.go_on_from({.metadata = {{"who", "a test"}}});
+    runner.add(SaveCheckpoints({.file = place / "net"}));
+    runner.run();
+    CHECK(SafetensorsFile(place / "net").metadata() == SafetensorsMetadata{{"format", "pt"}, {"who", "a test"}});
+    Alone fresh;
+    CHECK(load_checkpoint(fresh.model, fresh.sgd, place / "net").value().steps == 5);
 }
 
 TEST_CASE("a score that gets no better ends the run, whichever way is better, and after a resume too") {

@@ -1,0 +1,48 @@
+// The images and masks of a run, and which of them it is validated on.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "lockstep/parallel/data/segmentation_folder.h"
+#include "lockstep/parallel/data/subset.h"
+#include "lockstep/parallel/data/transforms.h"
+
+namespace unet {
+
+/// Flips image and mask together, half of them, where that is wanted.
+struct Augmentation {
+    bool flip = false;
+    template <class Row>
+    Row operator()(Row row, lockstep::RowContext& context) const {
+        return flip ? lockstep::RandomHorizontalFlip(0.5)(std::move(row), context) : row;
+    }
+};
+
+using Images = lockstep::Subset<lockstep::SegmentationFolder>;
+using TrainingImages = lockstep::Transformed<Images, Augmentation>;
+
+struct DataOptions {
+    std::filesystem::path directory;  ///< with imgs and masks
+    double scale = 0.5;
+    int classes = 2;                                    ///< of the network; 1: there or not there
+    std::optional<int> channels;                        ///< of the network's images; none: any
+    std::vector<lockstep::MaskValue> mask_values = {};  ///< of classes; empty: all that there are
+};
+
+/// Throws as SegmentationFolder does, and UsageError for images that the network does not take.
+lockstep::SegmentationFolder open_images(const DataOptions& options);
+
+/// The rows to train on and those to validate on, of which there are floor(size * percent / 100): the split that the
+/// PyTorch program makes with its seed 0. Throws UsageError for a share that leaves nothing for one of them, unless
+/// percent is 0.
+struct Split {
+    Images training;
+    std::optional<Images> validation;
+};
+Split split(const lockstep::SegmentationFolder& images, double percent);
+
+}  // namespace unet

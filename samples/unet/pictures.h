@@ -1,0 +1,37 @@
+// Masks as pictures.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/parallel/data/image.h"
+#include "lockstep/parallel/data/segmentation_folder.h"
+#include "lockstep/runtime/tensor.h"
+
+namespace unet {
+
+/// The class of every pixel, row-major.
+struct ClassMap {
+    std::int64_t height = 0, width = 0;
+    std::vector<std::uint8_t> classes;
+};
+
+/// logits (1, C, H, W): the class with the largest one at each position; of a single class, whether its probability
+/// exceeds `threshold`.
+ClassMap classes_of(const lockstep::Tensor& logits, double threshold = 0.5);
+
+/// Of class 0, 1, ...: black and white where there are two, else those of PASCAL VOC.
+std::array<std::uint8_t, 3> colour_of(std::size_t class_number, std::size_t classes);
+
+/// A mask file of the kind that the network has learned from: pixels hold `mask_values`, those of one channel as
+/// indices of a palette in which each class has its colour.
+lockstep::HostImage mask_image(const ClassMap& map, const std::vector<lockstep::MaskValue>& mask_values);
+
+/// `image` as RGB, with the colour of every class but the first laid over it by half.
+lockstep::HostImage overlay(const lockstep::HostImage& image, const ClassMap& map);
+
+/// Pictures of one size beside and above each other, `columns` in a row, with a white line between them.
+lockstep::HostImage sheet(const std::vector<lockstep::HostImage>& pictures, std::size_t columns);
+
+}  // namespace unet

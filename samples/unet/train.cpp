@@ -1,0 +1,210 @@
+// unet train: the flags of the PyTorch program and those of all programs here, and what they make.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lockstep/parallel/lockstep.h"
+#include "lockstep/samples/program/same_on_ranks.h"
+#include "lockstep/samples/program/strategy.h"
+#include "lockstep/samples/program/train.h"
+#include "lockstep/samples/unet/commands.h"
+#include "lockstep/samples/unet/data.h"
+#include "lockstep/samples/unet/evaluation_log.h"
+#include "lockstep/samples/unet/loss.h"
+#include "lockstep/samples/unet/model_file.h"
+#include "lockstep/samples/unet/net.h"
+#include "lockstep/samples/unet/score.h"
+
+namespace unet {
+
+namespace {
+
+struct TrainFlags {
+    double scale = 0.5, validation = 10;  ///< percent
+    Options net;
+    std::string optimizer = "adamw", schedule = "cosine", batch_norm = "all";
+    bool flip = false;
+};
+
+constexpr double weight_decay = 1e-8, lowest_lr = 1e-7;
+constexpr int evaluations_per_epoch = 5;
+constexpr std::int64_t validation_rows = 4;  ///< at least so many at once
+
+void add_flags(CLI::App& app, TrainFlags& flags, program::Options& options) {
+    const auto one_of = [](const std::vector<std::string>& names) { return CLI::IsMember(names).description(""); };
+    app.add_option("--scale,-s", flags.scale, "of the images' sides")
+        ->type_name("NUMBER")
+        ->check(CLI::PositiveNumber.description("") & CLI::Range(0.0, 1.0).description(""))
+        ->capture_default_str();
+    app.add_option("--validation,-v", flags.validation, "percent of the images that are kept for validation")
+        ->type_name("PERCENT")
+        ->check(CLI::Range(0.0, 100.0).description(""))
+        ->capture_default_str();
+    app.add_option("--classes,-c", flags.net.classes, "that a pixel can have; 1: it belongs to the mask or not")
+        ->type_name("N")
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{256}).description(""))
+        ->capture_default_str();
+    app.add_flag("--bilinear", flags.net.bilinear, "upsamples by interpolation instead of transposed convolutions");
+    app.add_option("--width", flags.net.width, "channels of the first level; each further one has twice as many")
+        ->type_name("N")
+        ->check(CLI::Range(std::int64_t{2}, std::int64_t{512}).description(""))
+        ->capture_default_str();
+    app.add_option("--optimizer", flags.optimizer, "with weight decay 1e-8")
+        ->type_name("adamw|adam|rmsprop|sgd")
+        ->check(one_of({"adamw", "adam", "rmsprop", "sgd"}))
+        ->capture_default_str();
+    app.add_option("--schedule", flags.schedule, "of the learning rate, once an epoch; cosine: down to 1e-7")
+        ->type_name("cosine|constant")
+        ->check(one_of({"cosine", "constant"}))
+        ->capture_default_str();
+    app.add_option("--batch-norm", flags.batch_norm,
+                   "running statistics of all shards, or of the first as in DataParallel; sync: the whole batch "
+                   "normalises, too (SyncBatchNorm)")
+        ->type_name("all|first|sync")
+        ->check(one_of({"all", "first", "sync"}))
+        ->capture_default_str();
+    app.add_flag("--flip", flags.flip, "flips half of the images and their masks, left and right");
+    app.add_option_function<std::string>(
+           "--exp-name",
+           [&options](const std::string& name) {
+               if (name.empty() || name.find('/') != std::string::npos || name == "." || name == "..")
+                   throw CLI::ValidationError("--exp-name", "'" + name + "' is no name of a directory");
+               options.work_dir = std::filesystem::path("checkpoints") / name;
+           },
+           "short for --work-dir checkpoints/NAME")
+        ->type_name("NAME");
+    const auto use_ddp = [&app, &options] {
+        CLI::Option* parallel = app.get_option("--parallel");
+        if (parallel->count() > 0 && parallel->results().back() != "ddp")
+            throw CLI::ValidationError("--ddp-mode", "--parallel " + parallel->results().back() + " says otherwise");
+        options.parallel = "ddp";
+        parallel->default_str("ddp");
+        app.get_option("--ddp-mode")->configurable(false);
+    };
+    app.add_flag_callback("--ddp-mode", use_ddp, "short for --parallel ddp");
+}
+
+ls::BatchNormStatistics statistics_of(const std::string& name) {
+    if (name == "first") return ls::BatchNormStatistics::shard0;
+    return name == "sync" ? ls::BatchNormStatistics::synchronized : ls::BatchNormStatistics::all_shards;
+}
+
+template <class Model>
+std::unique_ptr<ls::Optimizer> make_optimizer(const std::string& name, Model& model, const program::Options& options) {
+    const ls::SgdOptions sgd = program::sgd_options(options);
+    if (name == "adam")
+        return std::make_unique<ls::Adam>(model, ls::AdamOptions{.lr = sgd.lr, .weight_decay = weight_decay});
+    if (name == "rmsprop")
+        return std::make_unique<ls::RMSprop>(
+            model, ls::RmspropOptions{.lr = sgd.lr, .weight_decay = weight_decay, .momentum = sgd.momentum});
+    if (name == "sgd")
+        return std::make_unique<ls::SGD>(
+            model, ls::SgdOptions{.lr = sgd.lr, .momentum = sgd.momentum, .weight_decay = weight_decay});
+    return std::make_unique<ls::AdamW>(model, ls::AdamWOptions{.lr = sgd.lr, .weight_decay = weight_decay});
+}
+
+/// What --load says of the network; the flags must make the same one.
+std::optional<ModelFile> loaded_file(const TrainFlags& flags, const program::Options& options) {
+    if (options.load.empty()) return std::nullopt;
+    ModelFile file = describe(options.load);
+    if (flags_of(file.net) != flags_of(flags.net))
+        throw program::UsageError(
+            fmt::format("--load {}: its network is that of {}, and the flags say {}; give the same",
+                        options.load.string(), flags_of(file.net), flags_of(flags.net)));
+    return file;
+}
+
+void make_directory_for(const std::filesystem::path& checkpoint) {
+    if (checkpoint.parent_path().empty()) return;
+    std::error_code failed;  // told by whoever writes there
+    std::filesystem::create_directories(checkpoint.parent_path(), failed);
+}
+
+std::optional<program::Stop> train(TrainFlags flags, program::Options options,
+                                   std::chrono::steady_clock::time_point began) {
+    if (flags.optimizer.starts_with("adam")) {
+        if (options.momentum.value_or(options.default_momentum) != options.default_momentum)
+            throw program::UsageError("--momentum is for --optimizer sgd and rmsprop");
+        options.momentum.reset();
+    }
+    const std::optional<ModelFile> file = loaded_file(flags, options);
+    const ls::SegmentationFolder images = open_images(
+        {.directory = options.data,
+         .scale = flags.scale,
+         .classes = static_cast<int>(flags.net.classes),
+         .channels = file ? std::optional(static_cast<int>(file->net.channels)) : std::nullopt,
+         .mask_values = file && file->knows_mask_values ? file->mask_values : std::vector<ls::MaskValue>()});
+    const Split parts = split(images, flags.validation);
+    const std::int64_t batch = options.global_batch_size(options.chosen_devices());
+    if (batch > parts.training.size())
+        throw program::UsageError(
+            fmt::format("a step takes {} images, and there are {} to train on; give a smaller "
+                        "--batch-size",
+                        batch, parts.training.size()));
+    const auto metadata = metadata_of(images.mask_values(), flags.scale);
+    if (options.group)
+        program::require_same_on_ranks(
+            *options.group, {fmt::format("{} images to train on", parts.training.size()),
+                             fmt::format("{} images to validate on", parts.validation ? parts.validation->size() : 0),
+                             "the mask values " + metadata.at("mask_values")});
+    if (options.leads()) make_directory_for(options.save);
+
+    ls::manual_seed(options.seed);
+    flags.net.channels = images.channels();
+    UNet net(flags.net);
+    net.set_statistics(statistics_of(flags.batch_norm));
+    return program::with_model(options, std::move(net), [&](auto& model) {
+        ls::Loader batches(model, TrainingImages(parts.training, Augmentation{flags.flip}),
+                           {.batch_size = batch, .shuffle = true, .seed = options.seed, .workers = options.workers});
+        const auto optimizer = make_optimizer(flags.optimizer, model, options);
+        std::optional<ls::CosineAnnealingLR> schedule;
+        if (flags.schedule == "cosine" && options.epochs > 0) schedule.emplace(*optimizer, options.epochs, lowest_lr);
+        program::Training training{.optimizer = *optimizer,
+                                   .unit = "images",
+                                   .score = {"dice", false},
+                                   .evaluations = evaluations_per_epoch,
+                                   .schedule = schedule ? &*schedule : nullptr,
+                                   .metadata = metadata};
+        std::optional<ls::Loader<Images>> validation;
+        if (parts.validation) {
+            validation.emplace(
+                model, *parts.validation,
+                ls::LoaderOptions{.batch_size = std::max(batch, validation_rows), .workers = options.workers});
+            training.evaluate = [&] { return mean_dice(model, *validation); };
+            training.log_evaluation = [&](ls::EventLog& log, std::int64_t step) {
+                log_evaluation(log, *model, parts.validation->get(0), step);
+            };
+        }
+        return program::train("unet", options, model, batches, SegmentationLoss(), training, began);
+    });
+}
+
+}  // namespace
+
+int train(int argc, char** argv) {
+    const auto began = std::chrono::steady_clock::now();
+    program::Options options;
+    options.data = "data";
+    options.default_batch_size = 0;
+    options.epochs = 5;
+    options.default_lr = 1e-5;
+    options.default_momentum = 0.9;
+    options.seed = 0;
+    options.save_every.epochs = 5;
+    TrainFlags flags;
+    return program::run({.name = "unet",
+                         .purpose = "Train U-Net on DIR/imgs and DIR/masks (make-shapes draws some).",
+                         .data = "directory with imgs and masks",
+                         .add_flags = [&](CLI::App& app) { add_flags(app, flags, options); },
+                         .command = "train",
+                         .checkpoint = "checkpoints/checkpoint_epoch{epoch}.safetensors",
+                         .saves_by_epochs = true},
+                        options, argc, argv, [&] { return train(flags, options, began); });
+}
+
+}  // namespace unet

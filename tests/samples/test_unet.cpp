@@ -1,0 +1,280 @@
+// unet train as a user runs it: its flags, what it learns, its bits on any devices, how it goes on, its log.
+#include "lockstep/samples/unet/net.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/parallel/data/safetensors.h"
+#include "lockstep/parallel/lockstep.h"
+#include "lockstep/samples/unet/score.h"
+#include "lockstep/tests/parallel/event_reader.h"
+#include "lockstep/tests/parallel/launch/started_process.h"
+#include "lockstep/tests/samples/unet_fixture.h"
+
+using namespace lockstep;
+using namespace lockstep::test;
+
+namespace {
+
+/// Weights and state of the run.
+std::string checkpoint(const TemporaryDirectory& place, const std::string& name) {
+    std::string bytes = get_bytes(place / (name + ".safetensors"));
+    REQUIRE(!bytes.empty());
+    return bytes + get_bytes(place / (name + ".safetensors.resume"));
+}
+
+std::vector<nlohmann::json> lines_of(const std::filesystem::path& file) {
+    std::vector<nlohmann::json> lines;
+    std::istringstream text(get_bytes(file));
+    for (std::string line; std::getline(text, line);) lines.push_back(nlohmann::json::parse(line));
+    return lines;
+}
+
+std::set<std::string> tags_in(const std::filesystem::path& directory) {
+    std::set<std::string> tags;
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+        if (!entry.path().filename().string().starts_with("events.")) continue;
+        for (const std::string& record : read_records(get_bytes(entry.path()))) {
+            const Fields event(record);
+            if (!event.bytes.contains(5)) continue;  // Event.summary
+            const Fields summary = event.message(5);
+            if (!summary.bytes.contains(1)) continue;
+            for (const std::string& value : summary.bytes.at(1)) tags.insert(Fields(value).bytes.at(1).at(0));
+        }
+    }
+    return tags;
+}
+
+}  // namespace
+
+TEST_CASE("U-Net has the parameters of the PyTorch program's") {
+    // Of a double convolution: two weights, and a weight and a bias of each BatchNorm.
+    const auto block = [](std::int64_t in, std::int64_t out) { return 9 * in * out + 9 * out * out + 4 * out; };
+    const auto parameters = [&](std::int64_t w, std::int64_t classes) {
+        std::int64_t count = block(3, w) + classes * (w + 1);
+        for (std::int64_t level = 1; level <= 8; level *= 2) {
+            const std::int64_t above = level * w, below = 2 * above;
+            count += block(above, below) + block(below, above) + 4 * below * above + above;
+        }
+        return count;
+    };
+    CHECK(parameters(64, 2) == 31'037'698);
+    for (const std::int64_t width : {4, 6}) {
+        unet::UNet net({.classes = 5, .width = width});
+        std::int64_t count = 0;
+        std::set<std::string> names;
+        for (const NamedTensor& named : named_tensors(net)) {
+            if (named.is_parameter) count += named.member->tensor().numel();
+            names.insert(named.name);
+        }
+        CHECK(count == parameters(width, 5));
+        CHECK(names.size() == 118);
+        for (const char* name :
+             {"inc.double_conv.0.weight", "inc.double_conv.4.running_var", "down4.maxpool_conv.1.double_conv.3.weight",
+              "up1.up.bias", "up4.conv.double_conv.1.num_batches_tracked", "outc.conv.bias"})
+            CHECK(names.contains(name));
+        CHECK_FALSE(names.contains("inc.double_conv.0.bias"));
+    }
+}
+
+TEST_CASE("a U-Net makes a map of every size, bilinear or not") {
+    const NoGrad no_grad;
+    for (const bool bilinear : {false, true}) {
+        unet::UNet net({.channels = 2, .classes = 3, .bilinear = bilinear, .width = 4});
+        set_training(net, false);
+        for (const Shape& shape : {Shape{1, 2, 16, 16}, Shape{2, 2, 33, 47}})
+            CHECK(net.forward(Tensor::zeros(shape)).shape() == Shape{shape[0], 3, shape[2], shape[3]});
+    }
+}
+
+TEST_CASE("the dice of a set counts every image once and leaves the model's mode alone") {
+    manual_seed(4);
+    unet::UNet net({.width = 4});
+    {
+        const NoGrad no_grad;
+        net.outc.conv.bias->tensor().zero_();  // so that no class is preferred
+    }
+    DataParallel model(net, Devices({Device::cpu(0), Device::cpu(1)}), {.shards = 3});
+    const Tensor images = Tensor::rand({7, 3, 16, 16});
+    std::vector<std::int64_t> classes;
+    for (std::int64_t i = 0; i < 7 * 256; ++i) classes.push_back(i % 5 == 0 ? 1 : 0);
+    const Tensor masks = Tensor::from(classes, {7, 16, 16});
+    Loader loader(model, TensorDataset(images, masks), {.batch_size = 4});
+    model.train();
+    const auto dice = unet::dice_of_images(model, loader);
+    CHECK(std::get<1>(model->inc.double_conv.layers).training);
+
+    model.eval();
+    const NoGrad no_grad;
+    const std::vector<float> logits = model.forward(images).to_vector<float>();
+    double mean = 0;
+    REQUIRE(dice.size() == 7);
+    for (std::size_t n = 0; n < 7; ++n) {
+        double common = 0, found = 0, wanted = 0;
+        for (std::size_t i = 0; i < 256; ++i) {
+            const double one = logits[(n * 2 + 1) * 256 + i] > logits[n * 2 * 256 + i] ? 1 : 0;
+            const double there = classes[n * 256 + i] == 1 ? 1 : 0;
+            common += one * there;
+            found += one;
+            wanted += there;
+        }
+        const double expected = (2 * common + 1e-6) / (found + wanted + 1e-6);
+        CHECK(dice.at(static_cast<std::int64_t>(n)) == Approx(expected).epsilon(1e-5));
+        mean += expected / 7;
+    }
+    CHECK(unet::mean_dice(model, loader) == Approx(mean).epsilon(1e-5));
+    CHECK_FALSE(std::get<1>(model->inc.double_conv.layers).training);
+}
+
+TEST_CASE("the flags of the PyTorch program are understood, with underscores and hyphens") {
+    const UnetPlace place(8, 64);
+    train_unet(place, "-e 1 -b 2 -l 1e-3 -s 0.5 -v 20 -c 3 --bilinear --seed 0 --save one.safetensors");
+    train_unet(place,
+               "--epochs 1 --batch_size 2 --learning_rate 1e-3 --scale 0.5 --validation 20 --classes 3 --bilinear "
+               "--save two.safetensors");
+    put_bytes(place / "run.toml",
+              "epochs = 1\nbatch_size = 2\nlr = 1e-3\nscale = 0.5\nvalidation = 20\nclasses = 3\nbilinear = true\n"
+              "width = 4\nquiet = true\nsave = \"three.safetensors\"\n");
+    REQUIRE(run_unet(place, "train --config run.toml").status == 0);
+    CHECK((checkpoint(place, "one") == checkpoint(place, "two")));
+    CHECK((checkpoint(place, "one") == checkpoint(place, "three")));
+}
+
+TEST_CASE("checkpoints have the PyTorch program's names: every so many epochs and the last one") {
+    const UnetPlace place;
+    const auto saved = [&](const std::string& directory) {
+        std::set<std::string> names;
+        for (const auto& entry : std::filesystem::directory_iterator(place / directory))
+            if (entry.path().extension() == ".safetensors") names.insert(entry.path().stem());
+        return names;
+    };
+    train_unet(place, "-e 3 -b 5 --save_every 2");
+    CHECK(saved("checkpoints") == std::set<std::string>{"checkpoint_epoch2", "checkpoint_epoch3"});
+    train_unet(place, "-e 3 -b 5 -v 0 --exp_name mine --ddp_mode --devices cpu:0 --shards 1");
+    CHECK(saved("checkpoints/mine") == std::set<std::string>{"checkpoint_epoch3"});
+    for (const char* name : {"config.toml", "unet.jsonl"})
+        CHECK(std::filesystem::exists(place / "checkpoints/mine" / name));
+    CHECK_THAT(get_bytes(place / "checkpoints/mine/config.toml"), contains("parallel=\"ddp\""));
+    CHECK((checkpoint(place, "checkpoints/mine/checkpoint_epoch3").size() > 1000));
+    // What was left makes the run again, in the same place.
+    const std::string before = checkpoint(place, "checkpoints/mine/checkpoint_epoch3");
+    const ProgramRun again = run_unet(place, "train --config checkpoints/mine/config.toml");
+    CHECK(again.err.empty());
+    REQUIRE(again.status == 0);
+    CHECK((checkpoint(place, "checkpoints/mine/checkpoint_epoch3") == before));
+    const SafetensorsFile file(place / "checkpoints/mine/checkpoint_epoch3.safetensors");
+    CHECK(file.metadata().at("mask_values") == "[[0],[1]]");
+    CHECK(file.metadata().at("scale") == "1");
+}
+
+TEST_CASE("unet learns shapes") {
+    const UnetPlace place(40, 48);
+    const ProgramRun run =
+        run_unet(place, "train --width 6 --scale 1 -e 10 -b 4 -l 1e-2 --shards 2 --json figures.json --flip --seed 1");
+    CAPTURE(run.err);
+    REQUIRE(run.status == 0);
+    CHECK_THAT(run.out, contains("unet: data-parallel on") && contains("4 rows a step in 2 shards, 36 an epoch") &&
+                            contains("epoch 1, step 2 of 9: ") && contains("epoch 10: ") && contains("dice 0.") &&
+                            contains("saved checkpoints/checkpoint_epoch5.safetensors"));
+    const auto figures = nlohmann::json::parse(get_bytes(place / "figures.json"));
+    REQUIRE(figures["losses"].size() == 90);
+    CHECK(figures["losses"].front().get<double>() > 0.7);
+    CHECK(figures["losses"].back().get<double>() < 0.5 * figures["losses"].front().get<double>());
+    CHECK(figures["dice"].get<double>() > 0.6);
+}
+
+TEST_CASE("training has the same bits on any devices, with augmentation and any number of workers") {
+    const UnetPlace place;
+    const std::string same = "-e 2 -b 8 -l 1e-3 --shards 8 --seed 5 --optimizer rmsprop ", flip = "--flip ";
+    train_unet(place,
+               same + flip + "--parallel none --devices cpu:0 --workers 2 --save none.safetensors --json none.json");
+    const auto dice = [&](const std::string& name) {
+        return nlohmann::json::parse(get_bytes(place / (name + ".json")))["dice"];
+    };
+    for (const auto& [name, how] : std::vector<std::pair<std::string, std::string>>{
+             {"dp2", "--devices cpu:0,cpu:1 --workers 1"},
+             {"dp8", "--devices cpu:0,cpu:1,cpu:2,cpu:3,cpu:4,cpu:5,cpu:6,cpu:7 --workers 4"},
+             {"ddp3", "--parallel ddp --devices cpu:0,cpu:1,cpu:2 --workers 3"}}) {
+        CAPTURE(name);
+        train_unet(place, same + flip + how + " --save " + name + ".safetensors --json " + name + ".json");
+        CHECK((checkpoint(place, name) == checkpoint(place, "none")));
+        CHECK(dice(name) == dice("none"));
+    }
+    train_unet(place, same + "--save plain.safetensors");
+    CHECK((checkpoint(place, "plain") != checkpoint(place, "none")));
+}
+
+TEST_CASE("a run that is stopped within an epoch goes on elsewhere with the same bits") {
+    const UnetPlace place;
+    const std::string same = "-e 3 -b 3 -l 1e-3 --shards 3 --flip -v 30 ";
+    train_unet(place, same + "--devices cpu:0 --save whole.safetensors");
+    train_unet(place, same + "--devices cpu:0,cpu:1 --steps 4 --save part.safetensors");
+    train_unet(place, same +
+                          "--parallel ddp --devices cpu:0,cpu:1,cpu:2 --start_from part.safetensors --save "
+                          "end.safetensors");
+    CHECK((checkpoint(place, "end") == checkpoint(place, "whole")));
+    CHECK_THAT(refusal(place, "train --quiet --width 4 --scale 1 -e 3 -b 3 -l 0.01 --load part.safetensors", 2),
+               contains("--lr 0.01: the run of part.safetensors began with 0.001, and its schedule goes on"));
+}
+
+TEST_CASE("a signal stops a run, which says how to go on") {
+    const UnetPlace place;
+    StartedProcess run({"/bin/sh", "-c",
+                        "cd '" + place.path().string() +
+                            "' && exec '" PROGRAMS "/unet' train --quiet --width 4 --scale 1 -e 1000000 -b 3 --shards "
+                            "2 --save_every 1 --devices cpu:0"});
+    REQUIRE(comes_true([&] { return std::filesystem::exists(place / "checkpoints/checkpoint_epoch1.safetensors"); }));
+    run.send(SIGINT);
+    CHECK(run.status() == 128 + SIGINT);
+    CHECK_THAT(run.err(), contains("unet train: stopped by SIGINT after ") && contains("go on with the same flags and "
+                                                                                       "--load checkpoints/"));
+    const std::string err = run.err();
+    const auto steps = std::stol(err.substr(err.find(" after ") + 7));
+    const auto at = err.find("--load ") + 7;
+    const std::string saved = err.substr(at, err.find('\n', at) - at);
+    const std::string same = "-e 1000000 -b 3 --shards 2 --steps " + std::to_string(steps + 3) + " ";
+    train_unet(place, same + "--parallel ddp --devices cpu:0,cpu:1 --load " + saved + " --save rest.safetensors");
+    train_unet(place, same + "--devices cpu:0 --save whole.safetensors");
+    CHECK((checkpoint(place, "rest") == checkpoint(place, "whole")));
+}
+
+TEST_CASE("the log has every step, five evaluations an epoch, pictures and histograms") {
+    const UnetPlace place;
+    train_unet(place, "-e 2 -b 2 --log_dir log");
+    long steps = 0, evaluations = 0;
+    for (const auto& line : lines_of(place / "log/unet.jsonl")) {
+        if (line.contains("loss") && line.contains("epoch")) ++steps;
+        if (!line.contains("dice")) continue;
+        ++evaluations;
+        CHECK(line["lr"].get<double>() == Approx(line["step"] < 6 ? 1e-5 : 1e-7 + (1e-5 - 1e-7) / 2));
+    }
+    CHECK(steps == 12);  // 11 images to train on
+    CHECK(evaluations == 10);
+    const std::set<std::string> tags = tags_in(place / "log");
+    for (const char* tag : {"loss", "epoch", "dice", "lr", "image", "mask/true", "mask/predicted",
+                            "weights/outc.conv.weight", "gradients/inc.double_conv.0.weight"}) {
+        CAPTURE(tag);
+        CHECK(tags.contains(tag));
+    }
+}
+
+TEST_CASE("logging and evaluation change no bit of the weights") {
+    const UnetPlace place;
+    const std::string same = "-e 2 -b 3 -l 1e-3 --shards 2 -v 30 ";
+    train_unet(place, same + "--save plain.safetensors");
+    train_unet(place, same + "--log_dir log --save logged.safetensors");
+    CHECK((checkpoint(place, "plain") == checkpoint(place, "logged")));
+}
+
+TEST_CASE("a single class is trained, too, and every way to gather BatchNorm's statistics") {
+    const UnetPlace place;
+    train_unet(place, "-e 1 -b 4 -c 1 --batch-norm sync --shards 2 --optimizer sgd --schedule constant --save a");
+    train_unet(place, "-e 1 -b 4 -c 1 --batch-norm first --shards 2 --optimizer sgd --schedule constant --save b");
+    train_unet(place, "-e 1 -b 4 -c 1 --batch-norm all --shards 2 --optimizer adam --schedule constant --save c");
+    CHECK((get_bytes(place / "a") != get_bytes(place / "b")));
+    CHECK((get_bytes(place / "b") != get_bytes(place / "c")));
+}

@@ -1,0 +1,151 @@
+// What unet refuses, in one line each.
+#include <string>
+#include <vector>
+
+#include "lockstep/ops/layers.h"
+#include "lockstep/parallel/checkpoint.h"
+#include "lockstep/parallel/data/image_file.h"
+#include "lockstep/parallel/data/safetensors.h"
+#include "lockstep/samples/unet/net.h"
+#include "lockstep/tests/samples/unet_fixture.h"
+
+using namespace lockstep;
+using namespace lockstep::test;
+
+TEST_CASE("unet says in one line what is wrong with its flags") {
+    const UnetPlace place;
+    const std::string train = "train --quiet --width 4 ";
+    for (const char* line : {"",
+                             "nonsense",
+                             "train --nonsense",
+                             "train --classes 0",
+                             "train --validation 101",
+                             "train --scale 0",
+                             "train --scale 1.5",
+                             "train --width 1",
+                             "train --optimizer lion",
+                             "train --schedule never",
+                             "train --batch-norm none",
+                             "train --exp-name a/b",
+                             "train --ddp-mode --parallel dp",
+                             "train --save-every 0",
+                             "train --optimizer adamw "
+                             "--momentum 0.5",
+                             "predict",
+                             "predict -m net",
+                             "evaluate",
+                             "evaluate -m net --epochs 1",
+                             "evaluate -m net -v 0"})
+        refusal(place, line, 2);
+    CHECK_THAT(refusal(place, train + "-v 1", 2),
+               contains("--validation 1: of 12 images that leaves none to validate on"));
+    CHECK_THAT(refusal(place, train + "-v 100", 2), contains("of 12 images that leaves none to train on"));
+    CHECK_THAT(refusal(place, train + "-b 12", 2), contains("a step takes 12 images, and there are 11 to train on"));
+    CHECK_THAT(refusal(place, train + "-s 0.01", 1), contains("no pixel"));
+    put_bytes(place / "run.toml", "epocs = 1\n");
+    CHECK_THAT(refusal(place, train + "--config run.toml", 2), contains("there is no flag --epocs"));
+    put_bytes(place / "run.toml", "epochs = \"many\"\n");
+    refusal(place, train + "--config run.toml", 2);
+    for (const char* help : {"--help", "train --help", "predict --help", "evaluate --help"})
+        CHECK(run_unet(place, help).status == 0);
+    CHECK_FALSE(std::filesystem::exists(place / "checkpoints"));
+}
+
+TEST_CASE("unet says in one line what is wrong with a folder, and names it") {
+    const UnetPlace place;
+    const std::string train = "train --quiet --width 4 ";
+    CHECK_THAT(refusal(place, train + "--data nowhere", 1), contains("nowhere/imgs"));
+    std::filesystem::create_directories(place / "empty/imgs");
+    std::filesystem::create_directories(place / "empty/masks");
+    CHECK_THAT(refusal(place, train + "--data empty", 1), contains("empty/imgs"));
+    std::filesystem::rename(place / "data/masks/shape_00004_mask.gif", place / "kept");
+    CHECK_THAT(refusal(place, train, 1), contains("shape_00004"));
+    put_bytes(place / "data/masks/shape_00004_mask.gif", "GIF89a");
+    CHECK_THAT(refusal(place, train, 1), contains("shape_00004_mask.gif"));
+    std::filesystem::rename(place / "kept", place / "data/masks/shape_00004_mask.gif");
+    const std::string jpeg = get_bytes(place / "data/imgs/shape_00007.jpg");
+    put_bytes(place / "data/imgs/shape_00007.jpg", jpeg.substr(0, jpeg.size() / 2));
+    CHECK_THAT(refusal(place, train, 1), contains("shape_00007.jpg"));
+    put_bytes(place / "data/imgs/shape_00007.jpg", "no image");
+    CHECK_THAT(refusal(place, train, 1), contains("shape_00007.jpg"));
+    put_bytes(place / "data/imgs/shape_00007.jpg", jpeg);
+    HostImage mask{32, 32, ImageMode::grey, std::vector<std::uint8_t>(32 * 32, 2), {}};
+    mask.pixels[0] = 0;
+    std::filesystem::remove(place / "data/masks/shape_00007_mask.gif");
+    write_png(place / "data/masks/shape_00007_mask.png", mask);
+    CHECK_THAT(refusal(place, train, 1), contains("classes"));
+}
+
+TEST_CASE("unet says in one line what is wrong with a file of weights") {
+    const UnetPlace place;
+    const auto network = [&](const char* name, const unet::Options& options) {
+        unet::UNet net(options);
+        save(net, place / name);
+    };
+    network("good", {.width = 4});
+    network("three", {.classes = 3, .width = 4});
+    network("grey", {.channels = 1, .width = 4});
+    network("wide", {.width = 6});
+    network("bilinear", {.bilinear = true, .width = 4});
+    Linear other(3, 4);
+    save(other, place / "other");
+    put_bytes(place / "cut", get_bytes(place / "good").substr(0, 5000));
+    put_bytes(place / "cut.pth", std::string("PK\x03\x04", 4) + std::string(100, 'x'));
+    put_bytes(place / "nothing", "");
+
+    const std::string train = "train --quiet --width 4 --load ";
+    CHECK_THAT(refusal(place, train + "three", 2),
+               contains("its network is that of --classes 3 --width 4, and the flags say --classes 2 --width 4"));
+    CHECK_THAT(refusal(place, train + "wide", 2), contains("--width 6"));
+    CHECK_THAT(refusal(place, train + "bilinear", 2), contains("--width 4 --bilinear, and"));
+    CHECK_THAT(refusal(place, train + "grey", 2),
+               contains("data/imgs: the images have 3 channels, and the network was made for 1"));
+    CHECK_THAT(refusal(place, "evaluate -m grey", 2), contains("the images have 3 channels"));
+    CHECK_THAT(refusal(place, "predict -m grey -i data/imgs -o masks", 1),
+               contains("shape_00000.jpg: the image has 3"));
+    for (const char* command :
+         {"train --quiet --width 4 --load ", "evaluate --model ", "predict -i data/imgs -o masks -m "}) {
+        for (const char* file : {"other", "cut", "cut.pth", "nothing", "nowhere"}) {
+            const std::string line = std::string(command) + file;
+            CHECK_THAT(refusal(place, line, 1), contains(std::string(": ") + file));
+        }
+    }
+    CHECK_THAT(refusal(place, train + "other", 1), contains("inc.double_conv.0.weight is missing"));
+    // A first layer that promises more than there is takes no memory.
+    const std::vector<float> many(1 << 20);
+    write_safetensors(place / "promise",
+                      {{"inc.double_conv.0.weight", DType::f32, {1 << 18, 1, 2, 2}, many.data()},
+                       {"outc.conv.weight", DType::f32, {2, 1 << 18, 1, 1}, many.data()},
+                       {"down4.maxpool_conv.1.double_conv.0.weight", DType::f32, {4, 4, 3, 3}, many.data()}});
+    CHECK_THAT(refusal(place, "predict -i data/imgs -o masks -m promise", 1),
+               contains("is not that of a U-Net of width"));
+    write_safetensors(place / "values",
+                      {{"outc.conv.weight", DType::f32, {2, 4, 1, 1}, many.data()},
+                       {"inc.double_conv.0.weight", DType::f32, {4, 3, 3, 3}, many.data()},
+                       {"up1.up.weight", DType::f32, {1}, many.data()},
+                       {"down4.maxpool_conv.1.double_conv.0.weight", DType::f32, {64, 32, 3, 3}, many.data()}},
+                      {{"mask_values", "[[0],[999]]"}});
+    CHECK_THAT(refusal(place, "predict -i data/imgs -o masks -m values", 1), contains("mask_values"));
+}
+
+TEST_CASE("unet predict says in one line what is wrong with images and their masks' names") {
+    const UnetPlace place(2);
+    unet::UNet net({.width = 4});
+    save(net, place / "net");
+    const std::string predict = "predict -m net ";
+    CHECK_THAT(refusal(place, predict + "-i data/imgs", 2), contains("--output"));
+    std::filesystem::create_directory(place / "empty");
+    CHECK_THAT(refusal(place, predict + "-i empty -o masks", 1), contains("empty: there are no images in it"));
+    CHECK_THAT(refusal(place, predict + "-i nowhere.jpg", 1), contains("nowhere.jpg"));
+    put_bytes(place / "huge.png", "\x89PNG\r\n\x1a\n");
+    CHECK_THAT(refusal(place, predict + "-i huge.png", 1), contains("huge.png"));
+    std::filesystem::create_directory(place / "twice");
+    std::filesystem::copy_file(place / "data/imgs/shape_00000.jpg", place / "twice/a.jpg");
+    std::filesystem::copy_file(place / "data/imgs/shape_00001.jpg", place / "twice/a.jpeg");
+    CHECK_THAT(refusal(place, predict + "-i twice -o masks", 2), contains("one name for their masks"));
+    CHECK_THAT(refusal(place, predict + "-i data/imgs/shape_00000.jpg -s 0.001", 1), contains("no pixel"));
+    CHECK_THAT(refusal(place, predict + "-i data/imgs -o /proc/none", 1), contains("/proc/none"));
+    CHECK_THAT(refusal(place, "train --quiet --width 4 --devices cpu:0 -v 50 --save /proc/none/net", 1),
+               contains("/proc/none"));
+    CHECK_THAT(refusal(place, predict + "-i data/imgs -o masks --device cpu:9", 1), contains("cpu:9"));
+}
