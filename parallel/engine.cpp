@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "lockstep/parallel/comm/note_failure.h"
+#include "lockstep/parallel/engine/copy_out.h"
 #include "lockstep/parallel/engine/step_arrivals.h"
 #include "lockstep/parallel/engine/training_run.h"
 #include "lockstep/parallel/internal/make_engine.h"
@@ -184,6 +185,11 @@ std::vector<LoggedStep> Engine::step_log() {
     std::vector<LoggedStep> steps = impl_->parts().recorder->read();
     if (Communicator* others = job()) add_arrivals(steps, *others);
     return steps;
+}
+
+void Engine::copy_out(StateCopies& copies) {
+    const OneThreadAtATime::Use use(one_thread(), "copy_out");
+    lockstep::copy_out(impl_->parts(), copies);
 }
 
 std::uint64_t Engine::steps_done() {

@@ -17,6 +17,8 @@
 #include "lockstep/parallel/comm/join_options.h"
 #include "lockstep/parallel/data/sharded_tensor.h"
 #include "lockstep/parallel/engine_options.h"
+#include "lockstep/runtime/status.h"
+#include "lockstep/runtime/stream.h"
 
 namespace lockstep {
 
@@ -54,6 +56,34 @@ using ForwardOfTensors = std::function<ModelCall(std::size_t tensors)>;
 struct ForwardResult {
     std::vector<Tensor> outputs;
     std::shared_ptr<const void> prototype;
+};
+
+/// Bytes of a device on their way to the host.
+struct StateCopy {
+    void* to = nullptr;  ///< pinned memory (Buffer::allocate_pinned)
+    const void* from = nullptr;
+    Device device;
+    std::size_t bytes = 0;
+};
+
+/// What steps change, at one point between two of them.
+struct StateCopies {
+    explicit StateCopies(Device first) : done(first) {}
+    StateCopies(const StateCopies&) = delete;
+    StateCopies& operator=(const StateCopies&) = delete;
+
+    std::vector<StateCopy> members;  ///< parameters and buffers, of the first device
+    std::vector<StateCopy> others;   ///< the state of optimizers
+    Event done;                      ///< when all is there
+    /// Whether all steps so far have counted, once `done`: otherwise the copies are not what they should be.
+    bool good() const;
+
+    struct Outcome {
+        StatusWord status{.code = static_cast<std::int32_t>(StatusCode::operation_failed)};
+        bool kernels_failed = true;
+    };
+    /// Pinned memory with an Outcome.
+    std::shared_ptr<Buffer> outcome = Buffer::allocate_pinned(sizeof(Outcome));
 };
 
 /// What an engine warns of when it is made: that a device has less than 75% of the memory or cores of another, in
@@ -130,6 +160,9 @@ public:
     /// Throws DeviceError naming device (or rank) and parameter when a replica differs from replica 0. Waits for all
     /// steps. Collective where there are several processes.
     void verify_replicas();
+    /// Enqueues the copies after all steps so far: later ones change nothing before they are made. The host does not
+    /// wait, and `copies` says when they are there.
+    void copy_out(StateCopies& copies);
     /// Committed steps so far. Waits for all steps.
     std::uint64_t steps_done();
     /// Continues a run: sets the number of committed steps.
