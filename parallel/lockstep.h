@@ -16,6 +16,7 @@
 #include "lockstep/ops/sgd.h"
 #include "lockstep/ops/summary.h"
 #include "lockstep/parallel/checkpoint.h"
+#include "lockstep/parallel/checkpoint_writer.h"
 #include "lockstep/parallel/comm/launcher.h"
 #include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/parallel/comm/rendezvous.h"

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "lockstep/parallel/checkpoint.h"
+#include "lockstep/parallel/checkpoint_writer.h"
 #include "lockstep/parallel/run.h"
 #include "lockstep/parallel/training_loop.h"
 #include "lockstep/runtime/error.h"
@@ -46,6 +47,7 @@ public:
             throw InvalidArgument("Runner: give a number of epochs or of steps");
         trainer_.before_step([this](std::int64_t step) {
             state_.steps = static_cast<std::uint64_t>(step);
+            state_.batch = step - first_step_;
             for (const auto& hook : hooks_) hook->before_step(*this);
         });
     }
@@ -88,7 +90,12 @@ public:
     Optimizer& optimizer() override { return optimizer_; }
     bool leads() const override { return detail::writes_files(model_); }
     void save(const std::filesystem::path& checkpoint) override {
+        each(&RunHook::before_save);
         save_checkpoint(model_, optimizer_, state_, checkpoint);
+    }
+    void save(CheckpointWriter& writer, const std::vector<std::filesystem::path>& checkpoints) override {
+        each(&RunHook::before_save);
+        writer.save(model_, optimizer_, state_, checkpoints);
     }
 
 private:
@@ -108,6 +115,7 @@ private:
     }
     void train_epoch() {
         each(&RunHook::before_epoch);
+        first_step_ = static_cast<std::int64_t>(state_.steps) - state_.batch;
         while (!ended_ && !stopped_ && state_.batch < loader_.batches() && !is_complete()) {
             const auto pause = next_pause();
             state_.batch = trainer_.run(state_.epoch, state_.batch, pause);
@@ -127,6 +135,7 @@ private:
     RunnerOptions options_;
     Trainer<Model, Data, LossFunction> trainer_;
     std::vector<std::unique_ptr<RunHook>> hooks_;
+    std::int64_t first_step_ = 0;  // the one of the epoch's first batch
 };
 
 }  // namespace lockstep

@@ -26,6 +26,11 @@ void RunReport::before_run(lockstep::Run& run) {
     line(fmt::format("{}: {}, {}", name_, describe(options_, devices_), training_.how));
     if (before > 0)
         line(fmt::format("continues {}: {} steps done, {}", options_.load.string(), before, training_.rates));
+    if (training_.has_weights_alone)
+        line(
+            fmt::format("begins with the weights of {}; there is no state of a run beside them: optimizer, learning "
+                        "rate, epochs and the order of the data begin anew",
+                        options_.load.string()));
 }
 
 void RunReport::before_epoch(lockstep::Run& run) {

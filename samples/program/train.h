@@ -54,14 +54,22 @@ void set_rate(const Options& options, const lockstep::RunState& state, lockstep:
 /// Throws UsageError where the run that `state` comes from has another seed, or other batches within an epoch.
 void require_same_run(const Options& options, const lockstep::RunState& state, std::int64_t batch_size);
 
-/// Loads what --load names into model and optimizer. The state of the run that goes on, or of one that begins.
-template <class Model>
-lockstep::RunState begin_run(const Options& options, Model& model, lockstep::Optimizer& optimizer,
-                             std::int64_t batch_size) {
+/// Where a run begins.
+struct Beginning {
     lockstep::RunState state;
+    bool has_weights_alone = false;  ///< --load has weights, and no run that could go on
+};
+
+/// Loads what --load names into model and optimizer.
+template <class Model>
+Beginning begin_run(const Options& options, Model& model, lockstep::Optimizer& optimizer, std::int64_t batch_size) {
+    Beginning begin;
+    lockstep::RunState& state = begin.state;
     state.seed = options.seed;
-    if (options.load.empty()) return state;
-    if (const auto saved = lockstep::load_checkpoint(model, optimizer, options.load)) {
+    if (options.load.empty()) return begin;
+    const auto saved = lockstep::load_checkpoint(model, optimizer, options.load);
+    begin.has_weights_alone = !saved;
+    if (saved) {
         state = *saved;
         require_same_run(options, state, batch_size);
         // The settings are the run's; what is asked for now wins.
@@ -75,8 +83,11 @@ lockstep::RunState begin_run(const Options& options, Model& model, lockstep::Opt
                                "the rates " + rates_of(optimizer)});
         model.engine().verify_replicas();
     }
-    return state;
+    return begin;
 }
+
+/// Where a run is saved that a signal stops: beside FILE, where that stands for several; empty: there.
+std::filesystem::path interrupted_file(const std::filesystem::path& save);
 
 /// Logs what a program wants to after evaluations.
 class LogEvaluations final : public lockstep::RunHook {
@@ -102,7 +113,8 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
     std::optional<lockstep::CheckpointLock> lock;
     if (!options.save.empty() && options.leads()) lock.emplace(options.save);
     require_writable(options.json);
-    lockstep::RunState state = begin_run(options, model, training.optimizer, loader.options().batch_size);
+    Beginning begin = begin_run(options, model, training.optimizer, loader.options().batch_size);
+    lockstep::RunState& state = begin.state;
     state.metadata = training.metadata;
     lockstep::Runner runner(model, training.optimizer, loader, loss,
                             {.epochs = static_cast<std::uint64_t>(options.epochs),
@@ -123,9 +135,10 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
                 return training.evaluate();
             },
             training.evaluations));
-    report = &runner.add(RunReport(name, options, model.devices(),
-                                   {what, rates_of(training.optimizer), loader.rows(), training.unit, training.score},
-                                   state.steps));
+    report = &runner.add(RunReport(
+        name, options, model.devices(),
+        {what, rates_of(training.optimizer), loader.rows(), training.unit, training.score, begin.has_weights_alone},
+        state.steps));
     if (training.log_evaluation && !options.log_dir.empty()) runner.add(LogEvaluations(training, *report));
     // After the evaluation, which tells the rate of the steps before it.
     if (training.schedule) runner.add(lockstep::FollowSchedule(*training.schedule));
@@ -134,7 +147,8 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
         runner
             .add(lockstep::SaveCheckpoints({.file = options.save,
                                             .every_steps = options.save_every.steps,
-                                            .every_epochs = options.save_every.epochs}))
+                                            .every_epochs = options.save_every.epochs,
+                                            .interrupted = interrupted_file(options.save)}))
             .on_save = [&](const auto& file) {
             saved = file;
             report->line(fmt::format("saved {}", file.string()));
