@@ -242,6 +242,27 @@ void FollowSchedule::before_save(Run& run) {
     for (const auto& [name, value] : schedule_->state()) run.fields()[name_ + " " + name] = exact(value);
 }
 
+void LogRun::after_step(Run& run, const StepReport& step) {
+    if (run.leads()) log_->scalars(step.step, {{"epoch", step.epoch}, {"rows", step.rows}, {"loss", step.loss}});
+}
+
+void LogRun::log_scores(Run& run, bool always) {
+    const std::uint64_t steps = run.state().steps;
+    std::vector<LoggedNumber> numbers{{"epoch", run.state().epoch}};
+    for (const auto& [name, score] : run.scores()) {
+        if (score.steps != steps) continue;
+        std::string tag = name;
+        std::replace(tag.begin(), tag.end(), ' ', '_');
+        numbers.emplace_back(tag, score.value);
+    }
+    if (run.leads() && steps > 0 && logged_ != steps && (always || numbers.size() > 1)) {
+        numbers.emplace_back("lr", run.optimizer().lr());
+        log_->scalars(static_cast<std::int64_t>(steps) - 1, numbers);
+        logged_ = steps;
+    }
+    log_->flush();
+}
+
 StopEarly::StopEarly(std::string score, int patience, double min_delta, bool higher_is_better)
     : score_(std::move(score)), patience_(patience), min_delta_(min_delta), higher_is_better_(higher_is_better) {
     if (patience < 1)

@@ -12,6 +12,7 @@
 
 #include "lockstep/ops/lr_schedules.h"
 #include "lockstep/parallel/checkpoint_writer.h"
+#include "lockstep/parallel/event_log.h"
 #include "lockstep/parallel/run.h"
 
 namespace lockstep {
@@ -113,6 +114,37 @@ private:
     LRSchedule* schedule_;
     ScheduleBy by_;
     std::string name_;
+};
+
+/// Writes a run to a log: of every step its loss, epoch and rows; of every evaluation all scores of that point (their
+/// names with underscores for spaces), and of it and of every epoch's end the learning rate, at the last step before
+/// it. Added after the evaluations, and before a schedule that takes its step at the end of an epoch.
+class LogRun : public RunHook {
+public:
+    /// Keeps the reference. Of several processes rank 0 writes.
+    explicit LogRun(EventLog& log) : log_(&log) {}
+    void after_step(Run& run, const StepReport& step) override;
+    void at_pause(Run& run) override { log_scores(run, false); }
+    void after_epoch(Run& run) override { log_scores(run, true); }
+    void after_run(Run& run) override { log_scores(run, false); }
+
+private:
+    void log_scores(Run& run, bool always);
+    EventLog* log_;
+    std::uint64_t logged_ = 0;  // steps of the last ones
+};
+
+/// Tells a sampler which epoch begins, by its `set_epoch`: one that the program reads rows from by itself. (That of a
+/// Loader is asked for the rows of each epoch by its number, and a Loader shuffles by its seed and the epoch.)
+template <class Sampler>
+class SetSamplerEpoch : public RunHook {
+public:
+    /// Keeps the reference.
+    explicit SetSamplerEpoch(Sampler& sampler) : sampler_(&sampler) {}
+    void before_epoch(Run& run) override { sampler_->set_epoch(static_cast<std::int64_t>(run.state().epoch)); }
+
+private:
+    Sampler* sampler_;
 };
 
 /// Ends the run when a score has not become better for so many evaluations.

@@ -107,13 +107,4 @@ RunLog::RunLog(const Options& options, const std::string& program, const lockste
     log_.text("run", "```\n" + head.dump(1) + "\n```", static_cast<std::int64_t>(steps));
 }
 
-void RunLog::step(const lockstep::StepReport& step) {
-    log_.scalars(step.step, {{"epoch", step.epoch}, {"rows", step.rows}, {"loss", step.loss}});
-}
-
-void RunLog::score(const ScoreName& name, double value, std::uint64_t epoch, std::int64_t steps, double lr) {
-    const std::int64_t last = std::max<std::int64_t>(steps - 1, 0);
-    log_.scalars(last, {{"epoch", epoch}, {name.key(), value}, {"lr", lr}});
-}
-
 }  // namespace program

@@ -139,6 +139,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
         name, options, model.devices(),
         {what, rates_of(training.optimizer), loader.rows(), training.unit, training.score, begin.has_weights_alone},
         state.steps));
+    runner.add(lockstep::LogRun(report->log().events()));
     if (training.log_evaluation && !options.log_dir.empty()) runner.add(LogEvaluations(training, *report));
     // After the evaluation, which tells the rate of the steps before it.
     if (training.schedule) runner.add(lockstep::FollowSchedule(*training.schedule));

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <csignal>
 #include <functional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -222,4 +223,58 @@ TEST_CASE("ranks run alike: one run of two processes has the weights of one proc
               expect(train(ranks, false) == train(alone, false), "other weights");
               expect(train(ended, true).second == 7, "the run did not end after 7 steps");
           }) == "");
+}
+
+TEST_CASE("the log has every step, and scores and rates where they were computed, by a hook alone") {
+    const test::TemporaryDirectory place;
+    {
+        Alone training;
+        EventLog log(place.path(), {.name = "run"});
+        ExponentialLR schedule(training.sgd, 0.5);
+        auto runner = training.runner({.epochs = 2});
+        runner.add(Evaluation(
+            "test score", [&] { return static_cast<double>(runner.state().steps); }, 2));
+        runner.add(LogRun(log));
+        runner.add(FollowSchedule(schedule));
+        runner.run();
+    }
+    std::vector<std::string> scores;
+    int steps = 0;
+    std::istringstream lines(test::get_bytes(place / "run.jsonl"));
+    for (std::string line; std::getline(lines, line);) {
+        if (line.find("\"loss\"") == std::string::npos) {
+            scores.push_back(line);
+            continue;
+        }
+        CHECK_THAT(line,
+                   test::contains(fmt::format("{{\"step\":{},\"epoch\":{},\"rows\":4,\"loss\":", steps, steps / 5)));
+        ++steps;
+    }
+    CHECK(steps == 10);
+    CHECK(scores == std::vector<std::string>{R"({"step":2,"epoch":0,"test_score":3.0,"lr":0.05})",
+                                             R"({"step":4,"epoch":1,"test_score":5.0,"lr":0.05})",
+                                             R"({"step":7,"epoch":1,"test_score":8.0,"lr":0.025})",
+                                             R"({"step":9,"epoch":2,"test_score":10.0,"lr":0.025})"});
+}
+
+TEST_CASE("without evaluations the log has the rate of every epoch; a sampler hears which epoch begins") {
+    const test::TemporaryDirectory place;
+    struct Heard {
+        std::vector<std::int64_t> epochs;
+        void set_epoch(std::int64_t epoch) { epochs.push_back(epoch); }
+    } sampler;
+    {
+        Alone training;
+        EventLog log(place.path(), {.name = "run"});
+        auto runner = training.runner({.epochs = 4});
+        runner.go_on_from({.epoch = 1, .batch = 3, .batch_size = 4, .steps = 8});
+        runner.add(SetSamplerEpoch(sampler));
+        runner.add(LogRun(log));
+        runner.run();
+    }
+    CHECK(sampler.epochs == std::vector<std::int64_t>{1, 2, 3});
+    const std::string text = test::get_bytes(place / "run.jsonl");
+    for (const char* line : {R"({"step":9,"epoch":2,"lr":0.05})", R"({"step":14,"epoch":3,"lr":0.05})",
+                             R"({"step":19,"epoch":4,"lr":0.05})"})
+        CHECK_THAT(text, test::contains(line));
 }
