@@ -17,6 +17,7 @@
 #include "lockstep/parallel/comm/join_options.h"
 #include "lockstep/parallel/data/sharded_tensor.h"
 #include "lockstep/parallel/engine_options.h"
+#include "lockstep/runtime/memory.h"
 #include "lockstep/runtime/status.h"
 #include "lockstep/runtime/stream.h"
 

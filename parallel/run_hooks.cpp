@@ -120,19 +120,28 @@ void SaveCheckpoints::before_step(Run& run) {
 void SaveCheckpoints::after_run(Run& run) {
     const bool interrupted = run.stopped().value_or(0) != 0 && !options_.interrupted.empty();
     if (!interrupted) save_what_is_due(run);
-    if (options_.at_end && (interrupted || saved_ != run.state().steps)) {
-        saved_ = run.state().steps;
-        if (!interrupted) begun_.push_back({run.state().epoch, run.state().steps});
-        save(run, {interrupted ? options_.interrupted : file_of({run.state().epoch, run.state().steps})});
-    }
-    std::exception_ptr failure;
+    const bool saves = options_.at_end && (interrupted || saved_ != run.state().steps);
     try {
         writer_.wait();
-    } catch (...) {
-        failure = std::current_exception();
+    } catch (const std::exception&) {
+        hear_of_saves(run);
+        if (!saves) throw;  // otherwise there will be a newer one, and of this one has been warned
     }
     hear_of_saves(run);
-    if (failure) std::rethrow_exception(failure);
+    if (saves) save_last(run, interrupted);
+}
+
+void SaveCheckpoints::save_last(Run& run, bool interrupted) {
+    saved_ = run.state().steps;
+    std::filesystem::path file = options_.interrupted;
+    if (!interrupted) {
+        begun_.push_back({run.state().epoch, run.state().steps});
+        file = file_of(begun_.back());
+    }
+    note_scores(run);
+    note_files(run);
+    run.save(file);
+    hear_of(run, {file});
 }
 
 std::filesystem::path SaveCheckpoints::file_of(const Numbers& numbers) const {
@@ -193,15 +202,20 @@ void SaveCheckpoints::note_files(Run& run) const {
 }
 
 void SaveCheckpoints::hear_of_saves(const Run& run) {
-    for (const FinishedSave& save : writer_.finished()) {
-        const bool numbered = !begun_.empty() && save.checkpoint == file_of(begun_.front());
-        if (save.error.empty()) {
-            if (on_save) on_save(save.checkpoint);
-            if (numbered && options_.keep > 0) files_.push_back(begun_.front());
-        }
-        if (numbered) begun_.pop_front();
-        if (save.error.empty() && numbered && options_.keep > 0) remove_old_files(run);
+    for (const FinishedSave& save : writer_.finished()) hear_of(run, save);
+}
+
+void SaveCheckpoints::hear_of(const Run& run, const FinishedSave& save) {
+    std::optional<Numbers> numbers;
+    if (!begun_.empty() && save.checkpoint == file_of(begun_.front())) {
+        numbers = begun_.front();
+        begun_.pop_front();
     }
+    if (!save.error.empty()) return;
+    if (on_save) on_save(save.checkpoint);
+    if (!numbers || options_.keep == 0) return;
+    files_.push_back(*numbers);
+    remove_old_files(run);
 }
 
 void SaveCheckpoints::remove_old_files(const Run& run) {

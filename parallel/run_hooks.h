@@ -54,8 +54,8 @@ struct SaveCheckpointsOptions {
 };
 
 /// Saves checkpoints in the background (CheckpointWriter): while files are written, training goes on. What cannot be
-/// saved is a warning; where that was the last one, the run throws at its end. Scores of that point of the run are
-/// fields of the state, named "score NAME", and the best one so far is "best NAME".
+/// saved is a warning; where that was the last one, the run throws at its end. There it waits for what it saves. Scores
+/// of that point of the run are fields of the state, named "score NAME", and the best one so far is "best NAME".
 class SaveCheckpoints : public RunHook {
 public:
     /// Throws InvalidArgument for options that do not fit together.
@@ -82,7 +82,9 @@ private:
     /// Fields of the state: scores of this point of the run, and which files are kept.
     void note_scores(Run& run) const;
     void note_files(Run& run) const;
+    void save_last(Run& run, bool interrupted);
     void hear_of_saves(const Run& run);
+    void hear_of(const Run& run, const FinishedSave& save);
     void remove_old_files(const Run& run);
 
     SaveCheckpointsOptions options_;
