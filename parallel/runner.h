@@ -72,7 +72,8 @@ public:
     void run() {
         state_.batch_size = loader_.options().batch_size;
         each(&RunHook::before_run);
-        while (!ended_ && !stopped_ && state_.epoch < options_.epochs && !is_complete()) train_epoch();
+        while (!ended_ && !stopped_ && state_.epoch < options_.epochs && (!is_complete() || epoch_is_over()))
+            train_epoch();
         if (ended_ && !stopped_) stopped_ = 0;
         each(&RunHook::after_run);
     }
@@ -113,20 +114,22 @@ private:
             if (const auto pause = hook->next_pause(*this)) first = std::min(*pause, first.value_or(*pause));
         return first;
     }
+    bool epoch_is_over() const { return state_.batch > 0 && state_.batch >= loader_.batches(); }
     void train_epoch() {
-        each(&RunHook::before_epoch);
+        if (!epoch_is_over()) each(&RunHook::before_epoch);
         first_step_ = static_cast<std::int64_t>(state_.steps) - state_.batch;
-        while (!ended_ && !stopped_ && state_.batch < loader_.batches() && !is_complete()) {
+        while (!ended_ && !stopped_ && !epoch_is_over() && !is_complete()) {
             const auto pause = next_pause();
             state_.batch = trainer_.run(state_.epoch, state_.batch, pause);
             state_.steps = static_cast<std::uint64_t>(trainer_.steps());
             stopped_ = trainer_.stopped();
             if (!stopped_ && pause && trainer_.steps() >= *pause) each(&RunHook::at_pause);
         }
-        if (state_.batch < loader_.batches()) return;
+        // Who is stopped after the last batch leaves what comes after an epoch to the run that goes on.
+        if (!epoch_is_over() || stopped_) return;
         ++state_.epoch;
         state_.batch = 0;
-        if (!stopped_) each(&RunHook::after_epoch);
+        each(&RunHook::after_epoch);
     }
 
     Model& model_;
