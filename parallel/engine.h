@@ -17,9 +17,7 @@
 #include "lockstep/parallel/comm/join_options.h"
 #include "lockstep/parallel/data/sharded_tensor.h"
 #include "lockstep/parallel/engine_options.h"
-#include "lockstep/runtime/memory.h"
-#include "lockstep/runtime/status.h"
-#include "lockstep/runtime/stream.h"
+#include "lockstep/runtime/state_copies.h"
 
 namespace lockstep {
 
@@ -57,34 +55,6 @@ using ForwardOfTensors = std::function<ModelCall(std::size_t tensors)>;
 struct ForwardResult {
     std::vector<Tensor> outputs;
     std::shared_ptr<const void> prototype;
-};
-
-/// Bytes of a device on their way to the host.
-struct StateCopy {
-    void* to = nullptr;  ///< pinned memory (Buffer::allocate_pinned)
-    const void* from = nullptr;
-    Device device;
-    std::size_t bytes = 0;
-};
-
-/// What steps change, at one point between two of them.
-struct StateCopies {
-    explicit StateCopies(Device first) : done(first) {}
-    StateCopies(const StateCopies&) = delete;
-    StateCopies& operator=(const StateCopies&) = delete;
-
-    std::vector<StateCopy> members;  ///< parameters and buffers, of the first device
-    std::vector<StateCopy> others;   ///< the state of optimizers
-    Event done;                      ///< when all is there
-    /// Whether all steps so far have counted, once `done`: otherwise the copies are not what they should be.
-    bool good() const;
-
-    struct Outcome {
-        StatusWord status{.code = static_cast<std::int32_t>(StatusCode::operation_failed)};
-        bool kernels_failed = true;
-    };
-    /// Pinned memory with an Outcome.
-    std::shared_ptr<Buffer> outcome = Buffer::allocate_pinned(sizeof(Outcome));
 };
 
 /// What an engine warns of when it is made: that a device has less than 75% of the memory or cores of another, in

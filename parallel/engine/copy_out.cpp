@@ -36,10 +36,4 @@ void copy_out(EngineParts& parts, StateCopies& copies) {
     root.record(copies.done);
 }
 
-bool StateCopies::good() const {
-    const auto& found = *static_cast<const Outcome*>(outcome->data());
-    return !found.kernels_failed &&
-           (found.status.code == 0 || found.status.code == static_cast<std::int32_t>(StatusCode::skipped));
-}
-
 }  // namespace lockstep

@@ -1,8 +1,8 @@
 // What outlives the steps, copied to the host in their order, while later ones are enqueued.
 #pragma once
 
-#include "lockstep/parallel/engine.h"
 #include "lockstep/parallel/engine/engine_parts.h"
+#include "lockstep/runtime/state_copies.h"
 
 namespace lockstep {
 
