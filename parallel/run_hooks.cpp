@@ -238,6 +238,7 @@ void FollowSchedule::before_run(Run& run) {
     for (const auto& [name, value] : schedule_->state())
         if (const auto kept = number_in(run, name_ + " " + name)) state[name] = *kept;
     if (!state.empty()) schedule_->load_state(state);
+    if (by_ == ScheduleBy::epoch) follow(static_cast<std::int64_t>(run.state().epoch));
 }
 
 void FollowSchedule::before_step(Run& run) {

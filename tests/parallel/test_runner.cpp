@@ -132,6 +132,20 @@ TEST_CASE("a schedule that the checkpoint does not know is brought to where the 
     runner.add(FollowSchedule(schedule, ScheduleBy::step));
     runner.run();
     CHECK(training.sgd.options().lr == Approx(0.05 * std::pow(0.5, 9 / 2)));
+    struct Rates : RunHook {
+        explicit Rates(std::vector<double>& rates) : rates_(rates) {}
+        void before_epoch(Run& run) override { rates_.push_back(run.optimizer().lr()); }
+        std::vector<double>& rates_;
+    };
+    Alone late;
+    ExponentialLR once_an_epoch(late.sgd, 0.5);
+    auto going_on = late.runner({.epochs = 4});
+    going_on.go_on_from({.epoch = 2, .steps = 10});
+    going_on.add(FollowSchedule(once_an_epoch));
+    std::vector<double> rates;
+    going_on.add(Rates(rates));
+    going_on.run();
+    CHECK(rates == std::vector<double>{0.05 / 4, 0.05 / 8});
     Alone other;
     StepLR by_epoch(other.sgd, 2, 0.5);
     auto damaged = other.runner({.epochs = 2});
