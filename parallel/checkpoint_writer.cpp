@@ -29,6 +29,8 @@ struct CheckpointWriter::Impl {
     const int made_in = forked::generation();
     std::thread thread;  // comes with the first save
 
+    /// This process is a child of fork(): what is being written is its parent's business.
+    bool is_of_parent() const { return made_in != forked::generation(); }
     ~Impl() {
         {
             const std::scoped_lock lock(mutex);
@@ -87,7 +89,7 @@ struct CheckpointWriter::Impl {
 
 CheckpointWriter::CheckpointWriter()
     : impl_(new Impl, [](Impl* impl) {
-          if (impl->made_in != forked::generation())  // its thread is the parent's
+          if (impl->is_of_parent())
               forked::keep(std::shared_ptr<const void>(impl, [](const void*) {}));
           else
               delete impl;
@@ -98,7 +100,7 @@ CheckpointWriter& CheckpointWriter::operator=(CheckpointWriter&&) noexcept = def
 
 void CheckpointWriter::begin(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer,
                              const RunState& run, const std::vector<std::filesystem::path>& checkpoints) {
-    if (impl_->made_in != forked::generation()) forked::refuse("save", "this CheckpointWriter");
+    if (impl_->is_of_parent()) forked::refuse("save", "this CheckpointWriter");
     std::unique_lock lock(impl_->mutex);
     impl_->rest(lock);
     auto snapshot = std::make_unique<internal::Snapshot>("save", engine, tensors, optimizer, run, impl_->memory);
@@ -114,11 +116,13 @@ void CheckpointWriter::skip(const std::vector<std::filesystem::path>& checkpoint
 }
 
 std::vector<FinishedSave> CheckpointWriter::finished() {
+    if (impl_->is_of_parent()) return {};
     const std::scoped_lock lock(impl_->mutex);
     return std::exchange(impl_->finished, {});
 }
 
 void CheckpointWriter::wait() {
+    if (impl_->is_of_parent()) return;
     std::unique_lock lock(impl_->mutex);
     impl_->rest(lock);
     if (const auto failed = std::exchange(impl_->failure, nullptr)) std::rethrow_exception(failed);

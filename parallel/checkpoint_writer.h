@@ -56,7 +56,7 @@ public:
 
     /// Those that have ended since the last call, in order.
     std::vector<FinishedSave> finished();
-    /// Waits for what is being written. Throws what the last save threw, once.
+    /// Waits for what is being written. Throws what the last save threw, once. Nothing in a child that was forked.
     void wait();
 
 private:

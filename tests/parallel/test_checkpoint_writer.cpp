@@ -1,10 +1,12 @@
 // Checkpoints that are written while training goes on: what is in them, what waits for them, and what their failure
 // means.
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <limits>
 #include <mutex>
+#include <optional>
 
 #include "lockstep/ops/adam.h"
 #include "lockstep/parallel/checkpoint_writer.h"
@@ -245,6 +247,30 @@ TEST_CASE("what cannot be saved at all is refused at once; one snapshot goes to 
     writer.wait();
     CHECK((bytes_of(directory / "net") == bytes_of(directory / "best")));
     CHECK(steps_loaded(directory) == 1);
+}
+
+TEST_CASE("a child of fork leaves the writer to its parent") {
+    const TemporaryDirectory directory;
+    std::optional<CheckpointWriter> writer(std::in_place);
+    Training training(3);
+    training.to(2);
+    Held disk(directory / "net");
+    save(*writer, training, directory / "net");
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        const std::string refused = message_of<InvalidArgument>([&] { save(*writer, training, directory / "net"); });
+        writer->wait();
+        const bool nothing = writer->finished().empty();
+        writer.reset();
+        ::_exit(nothing && refused.find("before this process was forked") != std::string::npos ? 0 : 1);
+    }
+    int status = -1;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+    disk.let_go();
+    writer->wait();
+    CHECK(steps_loaded(directory) == 2);
 }
 
 TEST_CASE("a writer that goes away has written what it was given") {

@@ -138,6 +138,7 @@ TEST_CASE("ranks train one model, and what this process does later is its own") 
               "launch: virtual CPU devices are in use in this process, and the ranks that are to call a function would "
               "lack them; launch before models and tensors are made, or launch a program");
     }
+    if (device_count(DeviceKind::cuda) > 0) return;  // a driver that has been asked stays in use
     launch(2, [&](ProcessGroup& group) { told[group.rank()] = group.size(); });  // the model is gone
     CHECK((told[0] == 2 && told[1] == 2));
 }
