@@ -144,11 +144,13 @@ public:
         : engine_(engine),
           optimizer_(optimizer),
           run_(file.run()),
+          algorithms_(file.algorithms()),
           state_(file, *engine.store(), internal::states_with(optimizer, file)) {}
     RunState store() {
         optimizer_.set_all(state_.settings());
         state_.store(engine_, optimizer_);
         engine_.set_steps_done(run_.steps);
+        engine_.set_algorithms(algorithms_);
         return run_;
     }
 
@@ -156,6 +158,7 @@ private:
     Engine& engine_;
     Optimizer& optimizer_;
     RunState run_;
+    internal::SavedAlgorithms algorithms_;
     internal::StagedOptimizerState state_;
 };
 
@@ -207,7 +210,7 @@ void save_both(Engine& engine, const std::vector<NamedTensor>& tensors, Optimize
     }
     AtomicFile state(next, is_there(resume) ? resume : internal::followed(checkpoint));
     const internal::HostOptimizerState of_optimizer(engine, optimizer);
-    internal::write_resume(state, next, digest, run, of_optimizer.saved(), of_optimizer.tensors());
+    internal::write_resume(state, next, digest, run, of_optimizer.saved(), engine.algorithms(), of_optimizer.tensors());
     state.commit();
     std::error_code error;
     try {
@@ -252,7 +255,7 @@ void save_run(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer
     AtomicFile file(resume, internal::followed(checkpoint));
     const internal::HostOptimizerState state(engine, optimizer);
     internal::write_resume(file, resume, internal::digest_of(internal::HostWeights(tensors).tensors()), run,
-                           state.saved(), state.tensors());
+                           state.saved(), engine.algorithms(), state.tensors());
     file.commit();
 }
 

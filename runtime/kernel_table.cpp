@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/algorithm_choices.h"
 #include "lockstep/runtime/internal/backend.h"
 #include "lockstep/runtime/internal/kernel_registration.h"
 #include "lockstep/runtime/internal/public_call.h"
@@ -96,6 +97,7 @@ std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, Kern
     operation.describe(key);
     const std::uint64_t hardware = backend_of(request.device).hardware(request.device.index());
     key.add(hardware).add(request.threads).add(request.deterministic).add(request.shards).add(request.convolution);
+    if (request.convolution == ConvAlgorithm::benchmark) key.add(AlgorithmChoices::current().version());
     key.add(request.in.size());
     for (const TensorMeta& meta : request.in) key.add(meta);
     for (const TensorMeta& meta : request.out) key.add(meta);
