@@ -46,9 +46,11 @@ void put_chosen_first(std::vector<Way>& ways, const KernelRequest& request, cons
         names.push_back(fmt::format("{}, algorithm {}", way.convolution->channels_last() ? "channels last" : "plain",
                                     static_cast<int>(way.algorithm)));
     }
-    const std::string question =
-        fmt::format("conv2d {} f32 {} with {}, stride ({}, {}), padding ({}, {}), on {}", pass, sizes.x.str(),
-                    sizes.w.str(), g.stride_h, g.stride_w, g.pad_h, g.pad_w, device_info(request.device).name);
+    const DeviceInfo device = device_info(request.device);
+    const std::string question = fmt::format(
+        "conv2d {} f32 {} with {}, stride ({}, {}), padding ({}, {}), on cuda {}.{} with {} multiprocessors", pass,
+        sizes.x.str(), sizes.w.str(), g.stride_h, g.stride_w, g.pad_h, g.pad_w, device.compute_capability / 10,
+        device.compute_capability % 10, device.units);
     const std::size_t chosen = tried_way(
         request.device, question, names, end + workspace, [&](cudnnHandle_t handle, std::size_t i, char* memory) {
             check(perform(handle, ways[i], memory, memory + w_at, memory + y_at, memory + end), pass);
