@@ -84,6 +84,8 @@ std::unique_ptr<Kernel> made_by(KernelTable::Factory factory, const Operation& o
         throw InvalidArgument(named(error));
     } catch (const OutOfMemory& error) {
         throw OutOfMemory(named(error));
+    } catch (const CommunicationError&) {
+        throw;  // of ranks that choose algorithms together; says more than who asked
     } catch (const std::exception& error) {
         throw DeviceError(named(error));
     }

@@ -179,6 +179,31 @@ TEST_CASE("a choice that is not there any more is tried again, and a warning say
     for (const auto& [question, name] : training.model.engine().algorithms()) CHECK(name != "abacus");
 }
 
+TEST_CASE("eager calls choose, too, and ranks that cannot agree say so in the words of their connection") {
+    ls::manual_seed(1);
+    const ls::Tensor x = ls::Tensor::randn({2, 32, 9, 9}), w = ls::Tensor::randn({32, 32, 3, 3});
+    const std::vector<float> direct = [&] {
+        const ls::ComputeScope compute(1, true, ls::ConvAlgorithm::direct);
+        return ls::conv2d(x, w).to_vector<float>();
+    }();
+    const ls::ComputeScope compute(1, true, ls::ConvAlgorithm::benchmark);
+    ls::AlgorithmChoices lost([](const std::string& question, const auto&) -> std::string {
+        throw ls::CommunicationError("rank 0 has gone: " + question);
+    });
+    ls::AlgorithmChoices told([](const std::string&, const auto&) { return std::string("direct"); });
+    {
+        const ls::AlgorithmScope scope(&lost);
+        CHECK(message_of<ls::CommunicationError>([&] {
+                  ls::conv2d(x, w);
+              }).starts_with("rank 0 has gone: conv2d f32 (2, 32, 9, 9) with (32, 32, 3, 3), stride (1, 1)"));
+        CHECK(lost.table().empty());
+    }
+    const ls::AlgorithmScope scope(&told);
+    CHECK((ls::conv2d(x, w).to_vector<float>() == direct));
+    CHECK(told.table().size() == 1);
+    CHECK(told.trials() == 0);
+}
+
 TEST_CASE("choices in a checkpoint that are no names are refused") {
     const ls::test::TemporaryDirectory directory;
     Training training(1);
