@@ -92,7 +92,7 @@ AlgorithmScope::~AlgorithmScope() { scope_choices = outer_; }
 
 std::string fastest_way(const std::vector<std::string>& ways,
                         const std::function<double(const std::string&)>& seconds) {
-    constexpr double hopeless = 3, better = 0.95;
+    constexpr double hopeless = 3, better = 0.9;
     std::string best;
     double shortest = std::numeric_limits<double>::infinity();
     std::exception_ptr last;
@@ -100,10 +100,10 @@ std::string fastest_way(const std::vector<std::string>& ways,
         try {
             if (seconds(way) > hopeless * shortest) continue;
             std::array<double, 3> times{};
-            for (double& time : times) time = seconds(way);
-            std::sort(times.begin(), times.end());
-            if (!best.empty() && times[1] > better * shortest) continue;
-            shortest = times[1];
+            for (double& each : times) each = seconds(way);
+            const double time = *std::min_element(times.begin(), times.end());
+            if (!best.empty() && time > better * shortest) continue;
+            shortest = time;
             best = way;
         } catch (const std::exception&) {
             last = std::current_exception();

@@ -57,10 +57,10 @@ private:
     AlgorithmChoices* outer_;
 };
 
-/// The name of the way with the shortest time, where `seconds(way)` runs it once: the median of three, after one that
-/// does not count and ends the trial of a way that is hopelessly slow. A way that comes later must be 5% faster than
-/// those before it, so that equals don't change places by chance. A way that throws std::exception is none; throws what
-/// the last one threw where all do.
+/// The name of the way with the shortest time, where `seconds(way)` runs it once: the shortest of three, because others
+/// work on the machine, after one that does not count and ends the trial of a way that is hopelessly slow. A way that
+/// comes later must be 10% faster than those before it, so that equals don't change places by chance. A way that throws
+/// std::exception is none; throws what the last one threw where all do.
 std::string fastest_way(const std::vector<std::string>& ways, const std::function<double(const std::string&)>& seconds);
 
 }  // namespace lockstep
