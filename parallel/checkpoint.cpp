@@ -146,11 +146,13 @@ public:
         : engine_(engine),
           optimizer_(optimizer),
           run_(file.run()),
+          algorithms_(file.algorithms()),
           state_(file, *engine.store(), internal::states_with(optimizer, file)) {}
     RunState store() {
         optimizer_.set_all(state_.settings());
         state_.store(engine_, optimizer_);
         engine_.set_steps_done(run_.steps);
+        engine_.set_algorithms(algorithms_);
         return run_;
     }
 
@@ -158,6 +160,7 @@ private:
     Engine& engine_;
     Optimizer& optimizer_;
     RunState run_;
+    internal::SavedAlgorithms algorithms_;
     internal::StagedOptimizerState state_;
 };
 
@@ -185,7 +188,7 @@ void internal::write_checkpoint(const Snapshot& snapshot, const Path& checkpoint
     write_weights(file, checkpoint, snapshot.weights(), snapshot.run().metadata);
     AtomicFile state(next, is_there(resume) ? resume : followed(checkpoint));
     write_resume(state, next, digest_of(snapshot.weights()), snapshot.run(), snapshot.optimizer().saved(),
-                 snapshot.optimizer().tensors());
+                 snapshot.algorithms(), snapshot.optimizer().tensors());
     state.commit();
     std::error_code error;
     try {
@@ -254,7 +257,7 @@ void save_run(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer
     const Path resume = internal::followed(resume_path(checkpoint));
     AtomicFile file(resume, internal::followed(checkpoint));
     internal::write_resume(file, resume, internal::digest_of(snapshot.weights()), run, snapshot.optimizer().saved(),
-                           snapshot.optimizer().tensors());
+                           snapshot.algorithms(), snapshot.optimizer().tensors());
     file.commit();
 }
 

@@ -72,6 +72,31 @@ std::uint64_t Engine::traces() const {
     return impl_->run.traces();
 }
 
+std::map<std::string, std::string> Engine::algorithms() const {
+    const OneThreadAtATime::Use use(one_thread(), "algorithms");
+    const auto& choices = impl_->run.parts().algorithms;
+    return choices ? choices->table() : AlgorithmTable();
+}
+
+void Engine::set_algorithms(std::map<std::string, std::string> choices) {
+    const OneThreadAtATime::Use use(one_thread(), "set_algorithms");
+    if (!impl_->parts().algorithms) {
+        if (!choices.empty() && rank() == 0)
+            warn(
+                "the run chose its algorithms by trials, and goes on by rule: bits differ from here on; to keep its "
+                "choices, go on in benchmark mode (--benchmark, ConvAlgorithm::benchmark)");
+        return;
+    }
+    synchronize();
+    impl_->parts().algorithms->replace(std::move(choices));
+}
+
+std::uint64_t Engine::algorithm_trials() const {
+    const OneThreadAtATime::Use use(one_thread(), "algorithm_trials");
+    const auto& choices = impl_->run.parts().algorithms;
+    return choices ? choices->trials() : 0;
+}
+
 std::vector<std::uint64_t> Engine::operations_per_device() const {
     const OneThreadAtATime::Use use(one_thread(), "operations_per_device");
     return impl_->run.replicas().operations();

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/algorithm_choices.h"
 #include "lockstep/runtime/internal/backend.h"
 #include "lockstep/runtime/internal/kernel_registration.h"
 #include "lockstep/runtime/internal/public_call.h"
@@ -83,6 +84,8 @@ std::unique_ptr<Kernel> made_by(KernelTable::Factory factory, const Operation& o
         throw InvalidArgument(named(error));
     } catch (const OutOfMemory& error) {
         throw OutOfMemory(named(error));
+    } catch (const CommunicationError&) {
+        throw;  // of ranks that choose algorithms together; says more than who asked
     } catch (const std::exception& error) {
         throw DeviceError(named(error));
     }
@@ -96,6 +99,7 @@ std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, Kern
     operation.describe(key);
     const std::uint64_t hardware = backend_of(request.device).hardware(request.device.index());
     key.add(hardware).add(request.threads).add(request.deterministic).add(request.shards).add(request.convolution);
+    if (request.convolution == ConvAlgorithm::benchmark) key.add(AlgorithmChoices::current().version());
     key.add(request.in.size());
     for (const TensorMeta& meta : request.in) key.add(meta);
     for (const TensorMeta& meta : request.out) key.add(meta);

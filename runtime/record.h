@@ -67,13 +67,17 @@ public:
     std::uint64_t hardware = 0;
 };
 
-/// How convolutions may be computed, where a backend has more than one way (f32 on CPU devices).
+/// How convolutions may be computed, where a backend has more than one way (f32).
 enum class ConvAlgorithm : std::uint8_t {
     automatic,  ///< the fastest, by a rule of shape and instruction set: Winograd's for most of 3x3 and stride 1
-    direct      ///< sums of products alone: smaller errors, and NaN reaches only those outputs whose windows it lies in
+    direct,     ///< sums of products alone: smaller errors, and NaN reaches only those outputs whose windows it lies in
+    /// The fastest of those ways whose bits are the same at every run, by trials: they are made the first time that a
+    /// shape is met, while the host waits. What was found is kept and repeated (torch.backends.cudnn.benchmark, but
+    /// for a whole run and all that goes on from its checkpoints).
+    benchmark
 };
-/// What LOCKSTEP_CONV=auto|direct says, read once; automatic where it is not set. Throws InvalidArgument for another
-/// value.
+/// What LOCKSTEP_CONV=auto|direct|benchmark says, read once; automatic where it is not set. Throws InvalidArgument for
+/// another value.
 ConvAlgorithm default_conv_algorithm();
 
 /// What a kernel is made for. A factory may ask for other input layouts by changing `in[i]` (make it contiguous, or

@@ -1,12 +1,13 @@
 // Convolutions by cuDNN. Images lie channels last where cuDNN supports that; weights are row-major in their arena and
-// are brought to cuDNN's order in scratch. Algorithms follow from the operation alone, never from a measurement, and
-// are deterministic ones: not BWD_DATA_ALGO_0, BWD_FILTER_ALGO_0 or _3, which add with atomics. Where cuDNN refuses to
-// run what it said it had, the next one is taken, in the end in the other layout.
+// are brought to cuDNN's order in scratch. Algorithms follow from the operation alone, or where trials decide from
+// those of its run, and are deterministic ones: not BWD_DATA_ALGO_0, BWD_FILTER_ALGO_0 or _3, which add with atomics.
+// Where cuDNN refuses to run what it said it had, the next one is taken, in the end in the other layout.
 #include <fmt/format.h>
 
 #include <optional>
 #include <vector>
 
+#include "lockstep/ops/cuda/conv_trials.h"
 #include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/cuda/libraries.h"
@@ -123,7 +124,7 @@ struct Way {
 /// one. `ask(handle, convolution, algorithm, &bytes)` is cuDNN's question for the workspace.
 template <class Algorithm, class Ask>
 std::vector<Way<Algorithm>> find_ways(Device device, const Sizes& sizes, const ConvGeometry& geometry,
-                                      std::initializer_list<Algorithm> algorithms, const char* question, Ask ask) {
+                                      const std::vector<Algorithm>& algorithms, const char* question, Ask ask) {
     AskingDevice asking(device);
     std::vector<Way<Algorithm>> ways;
     for (const bool channels_last : {true, false}) {
@@ -242,6 +243,26 @@ void run_first(const std::vector<Way<Algorithm>>& ways, const Queue& queue, cons
 constexpr float one = 1;
 constexpr float zero = 0;
 
+// cuDNN's calls, with operands in the order of `Sizes`.
+constexpr auto compute_y = [](cudnnHandle_t handle, const auto& way, const void* x, const void* w, void* y,
+                              void* workspace) {
+    const Convolution& c = *way.convolution;
+    return cudnnConvolutionForward(handle, &one, c.x(), x, c.w(), w, c.get(), way.algorithm, workspace, way.workspace,
+                                   &zero, c.y(), y);
+};
+constexpr auto compute_x = [](cudnnHandle_t handle, const auto& way, void* x, const void* w, const void* y,
+                              void* workspace) {
+    const Convolution& c = *way.convolution;
+    return cudnnConvolutionBackwardData(handle, &one, c.w(), w, c.y(), y, c.get(), way.algorithm, workspace,
+                                        way.workspace, &zero, c.x(), x);
+};
+constexpr auto compute_w = [](cudnnHandle_t handle, const auto& way, const void* x, void* w, const void* y,
+                              void* workspace) {
+    const Convolution& c = *way.convolution;
+    return cudnnConvolutionBackwardFilter(handle, &one, c.x(), x, c.y(), y, c.get(), way.algorithm, workspace,
+                                          way.workspace, &zero, c.w(), w);
+};
+
 template <class Op>
 void require_f32(const Op& op, const KernelRequest& request) {
     if (request.out[0].dtype != DType::f32) refuse_dtype(operation_name(op), request.out[0].dtype);
@@ -264,13 +285,12 @@ KernelPtr make_conv2d_forward(const Conv2dForward& op, KernelRequest& request) {
     require_f32(op, request);
     const Sizes sizes{request.in[0].shape, request.in[1].shape, request.out[0].shape};
     if (is_empty(sizes)) return make_empty(request);
-    auto ways = find_ways(request.device, sizes, op.geometry,
-                          {CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM},
-                          "cudnnGetConvolutionForwardWorkspaceSize",
-                          [](cudnnHandle_t handle, const Convolution& c, auto algorithm, auto* bytes) {
-                              return cudnnGetConvolutionForwardWorkspaceSize(handle, c.x(), c.w(), c.get(), c.y(),
-                                                                             algorithm, bytes);
-                          });
+    auto ways = find_ways(
+        request.device, sizes, op.geometry, forward_algorithms(request), "cudnnGetConvolutionForwardWorkspaceSize",
+        [](cudnnHandle_t handle, const Convolution& c, auto algorithm, auto* bytes) {
+            return cudnnGetConvolutionForwardWorkspaceSize(handle, c.x(), c.w(), c.get(), c.y(), algorithm, bytes);
+        });
+    put_chosen_first(ways, request, sizes, op.geometry, "forward", compute_y);
     const Convolution& first = *ways.front().convolution;
     first.want(request, 0);
     request.want_contiguous(1);
@@ -287,9 +307,7 @@ KernelPtr make_conv2d_forward(const Conv2dForward& op, KernelRequest& request) {
                 const float* w = c.weights(run.queue(), v.input<float>(1), run.scratch());
                 const void* x = run.in(c.sizes().x, v.in[0]);
                 void* y = run.out(c.sizes().y, v.out[0]);
-                const cudnnStatus_t status =
-                    cudnnConvolutionForward(session.handle(), &one, c.x(), x, c.w(), w, c.get(), way.algorithm,
-                                            run.workspace(), way.workspace, &zero, c.y(), y);
+                const cudnnStatus_t status = compute_y(session.handle(), way, x, w, y, run.workspace());
                 if (status == CUDNN_STATUS_SUCCESS) run.store(c.sizes().y, v.out[0], y);
                 return status;
             });
@@ -309,12 +327,13 @@ KernelPtr make_conv2d_backward_data(const Conv2dBackwardData& op, KernelRequest&
     require_f32(op, request);
     const Sizes sizes{request.out[0].shape, request.in[1].shape, request.in[0].shape};
     if (is_empty(sizes)) return make_empty(request);
-    auto ways = find_ways(request.device, sizes, op.geometry, {CUDNN_CONVOLUTION_BWD_DATA_ALGO_1},
+    auto ways = find_ways(request.device, sizes, op.geometry, backward_data_algorithms(request),
                           "cudnnGetConvolutionBackwardDataWorkspaceSize",
                           [](cudnnHandle_t handle, const Convolution& c, auto algorithm, auto* bytes) {
                               return cudnnGetConvolutionBackwardDataWorkspaceSize(handle, c.w(), c.y(), c.get(), c.x(),
                                                                                   algorithm, bytes);
                           });
+    put_chosen_first(ways, request, sizes, op.geometry, "backward data", compute_x);
     const Convolution& first = *ways.front().convolution;
     first.want(request, 0);
     request.want_contiguous(1);
@@ -329,9 +348,7 @@ KernelPtr make_conv2d_backward_data(const Conv2dBackwardData& op, KernelRequest&
                 const float* w = c.weights(run.queue(), v.input<float>(1), run.scratch());
                 const void* dy = run.in(c.sizes().y, v.in[0]);
                 void* dx = run.out(c.sizes().x, v.out[0]);
-                const cudnnStatus_t status =
-                    cudnnConvolutionBackwardData(session.handle(), &one, c.w(), w, c.y(), dy, c.get(), way.algorithm,
-                                                 run.workspace(), way.workspace, &zero, c.x(), dx);
+                const cudnnStatus_t status = compute_x(session.handle(), way, dx, w, dy, run.workspace());
                 if (status == CUDNN_STATUS_SUCCESS) run.store(c.sizes().x, v.out[0], dx);
                 return status;
             });
@@ -343,12 +360,13 @@ KernelPtr make_conv2d_backward_weights(const Conv2dBackwardWeights& op, KernelRe
     require_f32(op, request);
     const Sizes sizes{request.in[0].shape, request.out[0].shape, request.in[1].shape};
     if (is_empty(sizes)) return make_empty(request);
-    auto ways = find_ways(request.device, sizes, op.geometry, {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1},
+    auto ways = find_ways(request.device, sizes, op.geometry, backward_weights_algorithms(request),
                           "cudnnGetConvolutionBackwardFilterWorkspaceSize",
                           [](cudnnHandle_t handle, const Convolution& c, auto algorithm, auto* bytes) {
                               return cudnnGetConvolutionBackwardFilterWorkspaceSize(handle, c.x(), c.y(), c.get(),
                                                                                     c.w(), algorithm, bytes);
                           });
+    put_chosen_first(ways, request, sizes, op.geometry, "backward weights", compute_w);
     const Convolution& first = *ways.front().convolution;
     first.want(request, 0);
     first.want(request, 1);
@@ -368,9 +386,7 @@ KernelPtr make_conv2d_backward_weights(const Conv2dBackwardWeights& op, KernelRe
                 const void* x = run.in(c.sizes().x, v.in[0]);
                 const void* dy = run.in(c.sizes().y, v.in[1]);
                 float* dw = c.converts_weights() ? static_cast<float*>(run.scratch()) : v.output<float>(0);
-                const cudnnStatus_t status =
-                    cudnnConvolutionBackwardFilter(session.handle(), &one, c.x(), x, c.y(), dy, c.get(), way.algorithm,
-                                                   run.workspace(), way.workspace, &zero, c.w(), dw);
+                const cudnnStatus_t status = compute_w(session.handle(), way, x, dw, dy, run.workspace());
                 if (status == CUDNN_STATUS_SUCCESS && c.converts_weights())
                     c.store_weights(run.queue(), v.output<float>(0), dw);
                 return status;

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "lockstep/parallel/checkpoint/resume_file.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep::internal {
@@ -14,7 +13,7 @@ void require_own(const Engine& engine, const Optimizer& optimizer, const char* f
 
 Snapshot::Snapshot(const char* function, Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer,
                    const RunState& run, HostMemory& memory)
-    : run_(run), copies_(engine.devices()[0]) {
+    : run_(run), algorithms_(engine.algorithms()), copies_(engine.devices()[0]) {
     require_own(engine, optimizer, function);
     require_sensible(run);
     memory.rewind();

@@ -7,6 +7,7 @@
 #include "lockstep/parallel/checkpoint/host_memory.h"
 #include "lockstep/parallel/checkpoint/host_optimizer_state.h"
 #include "lockstep/parallel/checkpoint/model_weights.h"
+#include "lockstep/parallel/checkpoint/resume_file.h"
 #include "lockstep/parallel/run_state.h"
 
 namespace lockstep::internal {
@@ -29,9 +30,11 @@ public:
     const std::vector<SafetensorsTensor>& weights() const { return weights_.tensors(); }
     const HostOptimizerState& optimizer() const { return optimizer_; }
     const RunState& run() const { return run_; }
+    const SavedAlgorithms& algorithms() const { return algorithms_; }
 
 private:
     RunState run_;
+    SavedAlgorithms algorithms_;
     StateCopies copies_;
     HostWeights weights_;
     HostOptimizerState optimizer_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/parallel/program/trace_check.h"
+#include "lockstep/runtime/internal/algorithm_choices.h"
 #include "lockstep/runtime/internal/environment.h"
 
 namespace lockstep {
@@ -40,7 +41,8 @@ void ProgramCache::describe(const ProgramRequest& request, Signature& key) const
         .add(request.call.training)
         .add(request.pass)
         .add(request.microbatch)
-        .add(std::string_view(parts_.memory.store()->trainable_flags()));
+        .add(std::string_view(parts_.memory.store()->trainable_flags()))
+        .add(parts_.algorithms ? parts_.algorithms->version() : 0);
     for (std::size_t i = 0; i < request.inputs.size(); ++i)
         key.add(with_rows(request.inputs[i], 1)).add(static_cast<bool>(request.wants_gradient[i]));
 }
@@ -146,6 +148,7 @@ void ProgramCache::add_to_key(const ReductionSpec& spec) {
 
 ProgramCache::Entry& ProgramCache::kept(const ProgramRequest& request, std::span<const BatchCut> cuts,
                                         const ReductionSpec& spec, const UsedParameters* used) {
+    const AlgorithmScope scope(parts_.algorithms.get());
     begin_key(request, cuts[0]);
     if (used) key_.add(used->bytes());
     add_to_key(spec);
@@ -159,6 +162,7 @@ ProgramCache::Entry& ProgramCache::kept(const ProgramRequest& request, std::span
 }
 
 const TracedBatch& ProgramCache::traced(const ProgramRequest& request, const BatchCut& cut) {
+    const AlgorithmScope scope(parts_.algorithms.get());
     begin_key(request, cut);
     if (const TracedBatch* found = traced_.find(key_.bytes())) {
         if (checks_traces()) require_unchanged(request, *found->batch);
@@ -172,6 +176,7 @@ const TracedBatch& ProgramCache::traced(const ProgramRequest& request, const Bat
 
 ScheduledProgram& ProgramCache::scheduled(const std::shared_ptr<const BatchProgram>& batch, const ReductionSpec& spec,
                                           const UsedParameters* used) {
+    const AlgorithmScope scope(parts_.algorithms.get());
     key_.clear();
     key_.add(reinterpret_cast<std::uintptr_t>(batch.get()));  // which the program keeps
     if (used) key_.add(used->bytes());

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "lockstep/parallel/comm/group/shared_choices.h"
 #include "lockstep/parallel/engine/rank_agreement.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
@@ -45,21 +46,25 @@ int threads_of(const Devices& devices, const EngineOptions& options) {
     return threads;
 }
 
+const char* convolutions(ConvAlgorithm algorithm) {
+    if (algorithm == ConvAlgorithm::automatic) return "";
+    return algorithm == ConvAlgorithm::direct ? ", direct convolutions" : ", convolutions by trials";
+}
+
 /// What all ranks must have alike.
 std::string described(const EngineOptions& options, const Topology& topology) {
     const TraceSettings& arithmetic = topology.arithmetic;
     const bool threads_given = options.threads_per_shard > 0 || arithmetic.deterministic;
-    return fmt::format("{} shards, {} and {} bytes per bucket, {}{}{}{}{}{}{}{}{}", topology.shards,
-                       options.first_bucket_bytes, options.bucket_bytes,
-                       options.reduction == ReductionMode::fast ? "the fast reduction, " : "",
-                       arithmetic.deterministic ? "deterministic" : "not deterministic",
-                       arithmetic.convolution == ConvAlgorithm::direct ? ", direct convolutions" : "",
-                       options.nan_policy == NanPolicy::stop ? "" : ", steps that are not finite go on",
-                       options.broadcast_buffers ? ", buffers are broadcast" : "",
-                       options.find_unused_parameters ? ", unused parameters are found" : "",
-                       options.static_graph ? ", the graph is static" : "",
-                       options.init_sync ? "" : ", values are not taken from rank 0",
-                       threads_given ? fmt::format(", {} threads per shard", arithmetic.threads) : "");
+    return fmt::format(
+        "{} shards, {} and {} bytes per bucket, {}{}{}{}{}{}{}{}{}", topology.shards, options.first_bucket_bytes,
+        options.bucket_bytes, options.reduction == ReductionMode::fast ? "the fast reduction, " : "",
+        arithmetic.deterministic ? "deterministic" : "not deterministic", convolutions(arithmetic.convolution),
+        options.nan_policy == NanPolicy::stop ? "" : ", steps that are not finite go on",
+        options.broadcast_buffers ? ", buffers are broadcast" : "",
+        options.find_unused_parameters ? ", unused parameters are found" : "",
+        options.static_graph ? ", the graph is static" : "",
+        options.init_sync ? "" : ", values are not taken from rank 0",
+        threads_given ? fmt::format(", {} threads per shard", arithmetic.threads) : "");
 }
 
 Topology make_topology(Devices devices, const EngineOptions& options, Communicator* job) {
@@ -111,6 +116,10 @@ std::unique_ptr<EngineParts> make_engine(const std::vector<NamedTensor>& tensors
     auto parts = std::make_unique<EngineParts>(std::move(topology), tensors, std::move(ranks),
                                                static_cast<std::size_t>(options.kept_programs), cut,
                                                options.reduction == ReductionMode::fast);
+    if (parts->topology.arithmetic.convolution == ConvAlgorithm::benchmark)
+        parts->algorithms = std::make_unique<AlgorithmChoices>(
+            job && job->info().store ? decided_together(*job->info().store, job->info().name)
+                                     : AlgorithmChoices::Decide());
     StepState state;
     state.seed = options.seed.value_or(current_seed());
     if (job) begin_alike(*parts, state, options.init_sync);

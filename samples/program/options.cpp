@@ -85,6 +85,9 @@ void add_flags_of_devices(CLI::App& app, Options& options, const Program& progra
         ->type_name("ROWS")
         ->check(silent(CLI::Range(std::int64_t{1}, most_rows)))
         ->excludes(whole);
+    app.add_flag("--benchmark", options.benchmark,
+                 "tries the ways to compute a convolution once and takes the fastest from then on; a run that goes on "
+                 "takes those of its checkpoint, for the same bits");
     app.add_flag("--deterministic", options.deterministic, "same bits in every run without fixing the shards");
     app.add_option("--workers", options.workers, "threads that read data")
         ->type_name("N")
@@ -297,6 +300,7 @@ lockstep::EngineOptions Options::engine_options() const {
     lockstep::EngineOptions engine;
     engine.shards = shards.value_or(0);
     engine.deterministic = deterministic;
+    if (benchmark) engine.convolution = lockstep::ConvAlgorithm::benchmark;
     if (reduction == "fast") engine.reduction = lockstep::ReductionMode::fast;
     engine.seed = seed;
     return engine;

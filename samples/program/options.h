@@ -33,6 +33,7 @@ struct Options : RankFlags {
     std::optional<double> lr, momentum;  ///< where they were given
     std::uint64_t seed = 1;
     bool deterministic = false;
+    bool benchmark = false;  ///< algorithms are chosen by trials
     int workers = 1;
     std::filesystem::path data;
     std::filesystem::path save, load, log_dir, json;

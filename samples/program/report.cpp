@@ -58,6 +58,7 @@ void report(const Options& options, const Figures& figures, const lockstep::Devi
     if (figures.score) text[figures.score_name.key()] = *figures.score;
     text["samples_per_second"] = figures.samples_per_second;
     text["seconds"] = figures.seconds;
+    if (!figures.algorithms.empty()) text["algorithms"] = figures.algorithms;
     text["peak_bytes"] = peaks;
     text["devices"] = names;
     text["world_size"] = options.world();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,7 @@ struct Figures {
     ScoreName score_name = {};
     double samples_per_second = 0;  ///< training steps only, without start-up and the first two steps
     double seconds = 0;             ///< of the whole program
+    std::map<std::string, std::string> algorithms = {};  ///< Engine::algorithms
 };
 
 /// Writes the figures with devices, peak memory (of all processes) and versions to --json, at once or not at all.

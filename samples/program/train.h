@@ -159,6 +159,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
     Figures& figures = report->figures();
     figures.samples_per_second = runner.rows_per_second();
     figures.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    figures.algorithms = model.engine().algorithms();
     program::report(options, figures, model.devices());
     const int signal = runner.stopped().value_or(0);
     if (signal == 0) return std::nullopt;

@@ -1,6 +1,7 @@
 // unet train as a user runs it: its flags, what it learns, its bits on any devices, how it goes on, its log.
 #include "lockstep/samples/unet/net.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -89,6 +90,33 @@ TEST_CASE("a U-Net makes a map of every size, bilinear or not") {
         for (const Shape& shape : {Shape{1, 2, 16, 16}, Shape{2, 2, 33, 47}})
             CHECK(net.forward(Tensor::zeros(shape)).shape() == Shape{shape[0], 3, shape[2], shape[3]});
     }
+}
+
+TEST_CASE("--benchmark: what was tried is kept, and repeated with the same bits under another strategy") {
+    const UnetPlace place(8);
+    const auto algorithms = [&](const std::string& file) {
+        const auto figures = nlohmann::json::parse(get_bytes(place / file));
+        return figures.value("algorithms", std::map<std::string, std::string>());
+    };
+    const std::string flags = "--shards 4 -b 4 -v 25 --benchmark ";
+    train_unet(place, flags + "--parallel none --steps 1 --save first --json first.json");
+    REQUIRE(!algorithms("first.json").empty());
+    std::string bytes;
+    for (const std::string strategy :
+         {"--parallel none", "--devices cpu:0,cpu:1", "--parallel ddp --devices cpu:0,cpu:1"}) {
+        CAPTURE(strategy);
+        train_unet(place, flags + strategy + " --steps 3 --load first --save second.safetensors --json second.json");
+        const auto repeated = algorithms("second.json");
+        for (const auto& [question, name] : algorithms("first.json")) CHECK(repeated.at(question) == name);
+        const std::string weights = get_bytes(place / "second.safetensors");
+        if (bytes.empty()) bytes = weights;
+        CHECK(weights == bytes);
+    }
+    const ProgramRun by_rule =
+        run_unet(place, "train --quiet --width 4 --scale 1 --shards 4 -b 4 -v 25 --steps 2 --load first --save third");
+    CHECK(by_rule.status == 0);
+    CHECK_THAT(by_rule.err, contains("the run chose its algorithms by trials, and goes on by rule"));
+    CHECK(by_rule.lines_of_err() == 1);
 }
 
 TEST_CASE("the dice of a set counts every image once and leaves the model's mode alone") {
