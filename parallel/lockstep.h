@@ -50,6 +50,7 @@
 #include "lockstep/parallel/power_sgd.h"
 #include "lockstep/parallel/run_hooks.h"
 #include "lockstep/parallel/runner.h"
+#include "lockstep/parallel/scaler_state.h"
 #include "lockstep/parallel/sharded_model.h"
 #include "lockstep/parallel/training_loop.h"
 #include "lockstep/runtime/autograd.h"

@@ -17,6 +17,7 @@
 
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/run.h"
+#include "lockstep/parallel/scaler_state.h"
 #include "lockstep/parallel/training_loop.h"
 #include "lockstep/runtime/error.h"
 
@@ -25,7 +26,7 @@ namespace lockstep {
 struct RunnerOptions {
     std::uint64_t epochs = std::numeric_limits<std::uint64_t>::max();  ///< of the whole run
     std::optional<std::int64_t> steps = std::nullopt;  ///< of the whole run: it ends by what comes first
-    StepOptions step = {};                             ///< of every step
+    StepOptions step = {};  ///< of every step; the state of its scaler is kept in checkpoints
 };
 
 /// Trains on a loader whose rows are (input, target).
@@ -58,8 +59,9 @@ public:
         hooks_.push_back(std::move(kept));
         return result;
     }
-    /// The run goes on from there, as load_checkpoint returned it.
+    /// The run goes on from there, as load_checkpoint returned it. Throws as restore_scaler.
     void go_on_from(const RunState& state) {
+        if (options_.step.scaler) restore_scaler(*options_.step.scaler, state);
         state_ = state;
         trainer_.set_steps(static_cast<std::int64_t>(state.steps));
     }
@@ -88,6 +90,7 @@ public:
     Optimizer& optimizer() override { return optimizer_; }
     bool leads() const override { return detail::writes_files(model_); }
     void save(const std::filesystem::path& checkpoint) override {
+        if (options_.step.scaler) keep_scaler(*options_.step.scaler, state_);
         save_checkpoint(model_, optimizer_, state_, checkpoint);
     }
 
