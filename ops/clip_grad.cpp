@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "lockstep/ops/internal/gradient_operations.h"
+#include "lockstep/ops/internal/flat_gradients.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/public_call.h"
@@ -24,59 +24,21 @@ void ClipGradValue::check() const {
         throw InvalidArgument(fmt::format("clip_grad_value_: clip_value {} must not be negative", clip_value));
 }
 
-namespace {
-
-/// A gradient with its elements one after another, which is what it becomes where it was not.
-struct FlatGradient {
-    Tensor elements;
-    GradientRange range;
-};
-
-std::vector<FlatGradient> flat_gradients(const std::vector<Tensor>& parameters) {
-    std::vector<FlatGradient> gradients;
-    for (const Tensor& parameter : parameters) {
-        Tensor gradient = parameter.grad();
-        if (!gradient.defined() || gradient.numel() == 0) continue;
-        if (!gradient.is_contiguous()) {
-            gradient = gradient.contiguous();
-            parameter.set_grad(gradient);
-        }
-        const Tensor flat = gradient.reshape({gradient.numel()});
-        gradients.push_back({flat, {.range = {.end = flat.numel(), .last = 1}}});
-    }
-    return gradients;
-}
-
-}  // namespace
-
 Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, const ClipGradNorm& clip) {
     const PublicCall call("clip_grad_norm_");
     clip.check();
     const NoGrad no_grad;
     const std::vector<FlatGradient> gradients = flat_gradients(parameters);
-    if (gradients.empty()) return Tensor::zeros({}, DType::f64);
-    const Device device = gradients.front().elements.device();
-    std::int64_t grains = 0;
-    for (const FlatGradient& gradient : gradients) grains += MeasureGradients::grains(gradient.elements.numel());
-    const Tensor measures = Tensor::zeros({grains}, DType::f64, device);
-    std::int64_t first = 0;
-    for (const FlatGradient& gradient : gradients) {
-        const std::int64_t next = first + MeasureGradients::grains(gradient.elements.numel());
-        apply_one(MeasureGradients{gradient.range, clip.norm_type}, {gradient.elements, Tensor()},
-                  measures.slice(0, first, next));
-        first = next;
-    }
-    const TensorMeta scalar = TensorMeta::contiguous(DType::f64, {});
-    const Tensor norm = apply_one(CombineMeasures{clip.norm_type}, {measures}, scalar);
+    const Tensor norm = norm_of_gradients(gradients, clip.norm_type);
+    if (gradients.empty()) return norm;
     if (clip.error_if_nonfinite && !std::isfinite(norm.item()))
         throw InvalidArgument(
             fmt::format("The total norm of order {} for gradients from `parameters` is non-finite, so it cannot be "
                         "clipped. To disable this error and scale the gradients by the non-finite norm anyway, set "
                         "`error_if_nonfinite=False`",
                         clip.norm_type));
-    const Tensor coefficient = apply_one(ClipCoefficient{clip.max_norm}, {norm}, scalar);
-    for (const FlatGradient& gradient : gradients)
-        apply_one(ScaleGradients{gradient.range}, {coefficient, Tensor()}, gradient.elements);
+    scale_gradients(gradients,
+                    apply_one(ClipCoefficient{clip.max_norm}, {norm}, TensorMeta::contiguous(DType::f64, {})));
     return norm;
 }
 

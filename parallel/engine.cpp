@@ -125,8 +125,17 @@ StepLoss Engine::step(Optimizer& optimizer, const ModelCall& call, const std::ve
     if (impl_->run.in_join())
         throw InvalidArgument(
             "step: inside join ranks have batches of their own; use forward, backward() and the optimizer's step()");
-    const StepPlan plan{options.accumulation_steps, {options.clip, options.skip_nonfinite}};
+    GradScaler* const scaler = options.scaler && options.scaler->is_enabled() ? options.scaler : nullptr;
+    const StepPlan plan{options.accumulation_steps, {options.clip, options.skip_nonfinite, scaler}};
     plan.gate.check(optimizer);
+    if (scaler) {
+        if (impl_->parts().ranks.hook())
+            throw InvalidArgument(
+                "step: a GradScaler does not go with a communication hook, which would keep what is not finite "
+                "(PowerSGD) "
+                "or lose what is scaled; leave one of them out");
+        scaler->bring_to(store());
+    }
     auto outcome = std::make_shared<StepOutcome>();
     impl_->run.step(optimizer, call, inputs, plan, outcome);
     return {*this, std::move(outcome)};

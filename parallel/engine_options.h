@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/ops/clip_grad.h"
+#include "lockstep/ops/grad_scaler.h"
 #include "lockstep/runtime/device.h"
 #include "lockstep/runtime/record.h"
 
@@ -76,6 +77,10 @@ struct StepOptions {
     /// A step whose gradients are not all finite changes nothing, on any device or rank, and the next one goes on
     /// (StepLoss::skipped). Takes the same place as `clip`, and comes first.
     bool skip_nonfinite = false;
+    /// Backward begins with a multiple of the loss, and gradients are divided by it before they are clipped; a step
+    /// whose gradients are not all finite is skipped as above, and the scale is updated on the devices. Whether the
+    /// loss is finite is not asked (NanPolicy): where it is not, the gradients tell. Not with a communication hook.
+    GradScaler* scaler = nullptr;
 };
 
 }  // namespace lockstep

@@ -18,6 +18,7 @@
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/checkpoint_writer.h"
 #include "lockstep/parallel/run.h"
+#include "lockstep/parallel/scaler_state.h"
 #include "lockstep/parallel/training_loop.h"
 #include "lockstep/runtime/error.h"
 
@@ -26,7 +27,7 @@ namespace lockstep {
 struct RunnerOptions {
     std::uint64_t epochs = std::numeric_limits<std::uint64_t>::max();  ///< of the whole run
     std::optional<std::int64_t> steps = std::nullopt;  ///< of the whole run: it ends by what comes first
-    StepOptions step = {};                             ///< of every step
+    StepOptions step = {};  ///< of every step; the state of its scaler is kept in checkpoints
 };
 
 /// Trains on a loader whose rows are (input, target).
@@ -60,8 +61,9 @@ public:
         hooks_.push_back(std::move(kept));
         return result;
     }
-    /// The run goes on from there, as load_checkpoint returned it.
+    /// The run goes on from there, as load_checkpoint returned it. Throws as restore_scaler.
     void go_on_from(const RunState& state) {
+        if (options_.step.scaler) restore_scaler(*options_.step.scaler, state);
         state_ = state;
         trainer_.set_steps(static_cast<std::int64_t>(state.steps));
     }
@@ -91,11 +93,11 @@ public:
     Optimizer& optimizer() override { return optimizer_; }
     bool leads() const override { return detail::writes_files(model_); }
     void save(const std::filesystem::path& checkpoint) override {
-        each(&RunHook::before_save);
+        prepare_to_save();
         save_checkpoint(model_, optimizer_, state_, checkpoint);
     }
     void save(CheckpointWriter& writer, const std::vector<std::filesystem::path>& checkpoints) override {
-        each(&RunHook::before_save);
+        prepare_to_save();
         writer.save(model_, optimizer_, state_, checkpoints);
     }
 
@@ -103,6 +105,11 @@ private:
     using Call = void (RunHook::*)(Run&);
     void each(Call call) {
         for (const auto& hook : hooks_) (hook.get()->*call)(*this);
+    }
+    /// What is about to be saved holds all that hooks and the scaler want to find again.
+    void prepare_to_save() {
+        each(&RunHook::before_save);
+        if (options_.step.scaler) keep_scaler(*options_.step.scaler, state_);
     }
     bool tell(const StepReport& step) {
         for (const auto& hook : hooks_) hook->after_step(*this, step);

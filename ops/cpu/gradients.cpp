@@ -61,6 +61,18 @@ std::unique_ptr<Kernel> make_judge_norm(const JudgeNorm& operation, KernelReques
     });
 }
 
+std::unique_ptr<Kernel> make_unscale_factor(const UnscaleFactor&, KernelRequest&) {
+    return make_kernel(
+        [](const KernelArgs& call) { *call.output<double>(0) = element::unscale_factor(*call.input<LossScale>(0)); });
+}
+
+std::unique_ptr<Kernel> make_update_loss_scale(const UpdateLossScale& operation, KernelRequest&) {
+    return make_kernel([operation](const KernelArgs& call) {
+        element::update_loss_scale(*call.output<LossScale>(0), *call.agreed, operation.growth_factor,
+                                   operation.backoff_factor, operation.growth_interval);
+    });
+}
+
 /// change(gradients, count) for what is meant. `rows`: which input they are.
 template <class Op, class Change>
 std::unique_ptr<Kernel> make_change(const Op& operation, const GradientRange& meant, KernelRequest& request, int rows,
@@ -97,6 +109,8 @@ void add_gradient_kernels(KernelTable& table) {
     table.add<CombineMeasures, make_combine_measures>();
     table.add<ClipCoefficient, make_clip_coefficient>();
     table.add<JudgeNorm, make_judge_norm>();
+    table.add<UnscaleFactor, make_unscale_factor>();
+    table.add<UpdateLossScale, make_update_loss_scale>();
     table.add<ScaleGradients, make_scale_gradients>();
     table.add<ClampGradients, make_clamp_gradients>();
 }

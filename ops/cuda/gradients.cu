@@ -79,6 +79,21 @@ struct Judge {
     LOCKSTEP_ELEMENT void operator()(std::int64_t) const { element::judge(*norm, refuses, *step, *agreed); }
 };
 
+struct MakeUnscaleFactor {
+    const LossScale* state;
+    double* factor;
+    LOCKSTEP_ELEMENT void operator()(std::int64_t) const { *factor = element::unscale_factor(*state); }
+};
+
+struct UpdateScale {
+    UpdateLossScale rule;
+    const StatusWord* agreed;
+    LossScale* state;
+    LOCKSTEP_ELEMENT void operator()(std::int64_t) const {
+        element::update_loss_scale(*state, *agreed, rule.growth_factor, rule.backoff_factor, rule.growth_interval);
+    }
+};
+
 template <class T>
 struct ScaleElement {
     Meant meant;
@@ -133,6 +148,18 @@ KernelPtr make_judge_norm(const JudgeNorm& op, KernelRequest& request) {
     });
 }
 
+KernelPtr make_unscale_factor(const UnscaleFactor& /*op*/, KernelRequest& request) {
+    return make_cuda_kernel(request, [](const Queue& queue, const KernelArgs& v) {
+        launch(queue, "unscale_factor", 1, MakeUnscaleFactor{v.input<LossScale>(0), v.output<double>(0)});
+    });
+}
+
+KernelPtr make_update_loss_scale(const UpdateLossScale& op, KernelRequest& request) {
+    return make_cuda_kernel(request, [op](const Queue& queue, const KernelArgs& v) {
+        launch(queue, "update_loss_scale", 1, UpdateScale{op, v.agreed, v.output<LossScale>(0)});
+    });
+}
+
 KernelPtr make_scale_gradients(const ScaleGradients& op, KernelRequest& request) {
     return visit_float(op.name, request.out[0].dtype, [&](auto zero) {
         using T = decltype(zero);
@@ -160,6 +187,8 @@ void add_gradient_kernels(KernelTable& table) {
     table.add<CombineMeasures, make_combine_measures>();
     table.add<ClipCoefficient, make_clip_coefficient>();
     table.add<JudgeNorm, make_judge_norm>();
+    table.add<UnscaleFactor, make_unscale_factor>();
+    table.add<UpdateLossScale, make_update_loss_scale>();
     table.add<ScaleGradients, make_scale_gradients>();
     table.add<ClampGradients, make_clamp_gradients>();
 }

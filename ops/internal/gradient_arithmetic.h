@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "lockstep/ops/loss_scale.h"
 #include "lockstep/runtime/element.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/status.h"
@@ -65,6 +66,31 @@ LOCKSTEP_ELEMENT void judge(double norm, bool refuses, const StepState& step, St
     if (agreed.code != 0 || std::isfinite(norm)) return;
     agreed.code = static_cast<std::int32_t>(refuses ? StatusCode::gradients_not_finite : StatusCode::skipped);
     agreed.step = static_cast<std::int64_t>(step.step);
+}
+
+LOCKSTEP_ELEMENT double unscale_factor(const LossScale& state) {
+    return static_cast<double>(static_cast<float>(1 / state.scale));
+}
+
+/// torch._amp_update_scale_: products in double, rounded to f32; a scale does not grow beyond f32.
+LOCKSTEP_ELEMENT void update_loss_scale(LossScale& state, bool skipped, double growth_factor, double backoff_factor,
+                                        std::int64_t growth_interval) {
+    if (skipped) {
+        state.scale = static_cast<double>(static_cast<float>(state.scale * backoff_factor));
+        state.good_steps = 0;
+        return;
+    }
+    if (++state.good_steps < growth_interval) return;
+    constexpr double beyond_f32 = 3.4028235677973366e38;  // what rounds to infinity
+    if (const double grown = state.scale * growth_factor; grown < beyond_f32)
+        state.scale = static_cast<double>(static_cast<float>(grown));
+    state.good_steps = 0;
+}
+
+LOCKSTEP_ELEMENT void update_loss_scale(LossScale& state, const StatusWord& agreed, double growth_factor,
+                                        double backoff_factor, std::int64_t growth_interval) {
+    const bool skipped = agreed.code == static_cast<std::int32_t>(StatusCode::skipped);
+    if (skipped || agreed.code == 0) update_loss_scale(state, skipped, growth_factor, backoff_factor, growth_interval);
 }
 
 LOCKSTEP_ELEMENT void forget_skip(StatusWord& agreed) {

@@ -49,6 +49,21 @@ struct JudgeNorm {
     bool refuses;
 };
 
+/// in: LossScale (u8 bytes); out: f64 scalar, what gradients of a scaled loss are multiplied by: 1 / scale, in f32
+struct UnscaleFactor {
+    static constexpr const char* name = "unscale_factor";
+};
+
+/// torch.amp.GradScaler's rule, where the step is good or skipped: a scale that has done for `growth_interval` good
+/// steps grows, that of a skipped step backs off. A step that is refused changes nothing.
+/// out: LossScale (u8 bytes), in place
+struct UpdateLossScale {
+    static constexpr const char* name = "update_loss_scale";
+    double growth_factor, backoff_factor;
+    std::int64_t growth_interval;
+    bool commits() const { return true; }
+};
+
 /// in: factor (f64 scalar), rows or undefined; out: gradients (elements), in place
 struct ScaleGradients {
     static constexpr const char* name = "scale_gradients";

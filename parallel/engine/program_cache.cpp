@@ -41,6 +41,7 @@ void ProgramCache::describe(const ProgramRequest& request, Signature& key) const
         .add(request.call.training)
         .add(request.pass)
         .add(request.microbatch)
+        .add(request.scaled)
         .add(std::string_view(parts_.memory.store()->trainable_flags()))
         .add(parts_.algorithms ? parts_.algorithms->version() : 0);
     for (std::size_t i = 0; i < request.inputs.size(); ++i)
@@ -112,7 +113,7 @@ std::unique_ptr<Microbatches> ProgramCache::schedule(const Batches& parts, const
         return parts_.strategy->training(batch, own, used);
     };
     return std::make_unique<Microbatches>(parts_.topology, parts_.memory, constants_, parts, strategy_of,
-                                          stops_at_nan_);
+                                          stops_at_nan_ && !spec.gate.scaler);
 }
 
 ProgramCache::Entry ProgramCache::make(const ProgramRequest& request, std::span<const BatchCut> cuts,
@@ -144,6 +145,7 @@ void ProgramCache::add_to_key(const ReductionSpec& spec) {
     key_.add(spec.sync).add(spec.optimizer ? spec.optimizer->id() : 0);
     if (spec.optimizer) key_.add(std::string_view(spec.optimizer->program_key()));
     spec.gate.describe(key_);
+    key_.add(spec.gate.scaler ? spec.gate.scaler->id() : 0);
 }
 
 ProgramCache::Entry& ProgramCache::kept(const ProgramRequest& request, std::span<const BatchCut> cuts,

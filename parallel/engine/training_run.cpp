@@ -22,7 +22,7 @@ struct TrainingRun::PreparedStep {
         return {.loss = control.loss(),
                 .loss_dtype = whole ? whole->batch().of(0).loss.meta.dtype : microbatches->loss_dtype(),
                 .norm = gate.has_norm() ? control.norm() : nullptr,
-                .outcome = gate.skip_nonfinite ? control.outcome() : nullptr};
+                .outcome = gate.may_skip() ? control.outcome() : nullptr};
     }
     void enqueue(const BatchInputs& batch, Phase phase, StepRecorder* recorder) const {
         const auto scatter = [&batch](const ScheduledProgram& program, const Instance& of) {
@@ -96,7 +96,7 @@ TrainingRun::PreparedStep TrainingRun::prepare(const ModelCall& call, const Batc
     const std::vector<bool> wants(batch.metas().size(), false);
     std::vector<BatchCut> cuts{batch.cut()};
     if (plan.accumulation_steps != 1) cuts = cut_microbatches(batch.cut(), plan.accumulation_steps);
-    const ProgramRequest request{call, Pass::step, batch.metas(), wants, cuts.size() > 1};
+    const ProgramRequest request{call, Pass::step, batch.metas(), wants, cuts.size() > 1, plan.gate.scaler != nullptr};
     PreparedStep step;
     if (cuts.size() == 1) {
         step.whole = &program_for(request, cuts[0], spec, [] {});

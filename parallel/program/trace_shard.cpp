@@ -118,9 +118,9 @@ std::vector<Tensor> take_in_denominators(ShardProgram& program, const std::vecto
 }
 
 /// Sums the terms of the loss over all shards; returns its value and the gradients that backward starts from. `pooled`:
-/// denominators that are sums already, or null.
-Tensor pool_loss(const std::vector<Loss::Term>& terms, const std::vector<Tensor>* pooled, bool stops_at_nan,
-                 std::vector<Tensor>& numerators, std::vector<Tensor>& gradients) {
+/// denominators that are sums already, or null. `scale`: what those gradients are multiplied by, or undefined.
+Tensor pool_loss(const std::vector<Loss::Term>& terms, const std::vector<Tensor>* pooled, const Tensor& scale,
+                 bool stops_at_nan, std::vector<Tensor>& numerators, std::vector<Tensor>& gradients) {
     const NoGrad no_grad;
     std::vector<Tensor> local;
     for (const Loss::Term& term : terms) {
@@ -144,6 +144,7 @@ Tensor pool_loss(const std::vector<Loss::Term>& terms, const std::vector<Tensor>
         value = value.defined() ? add(value, part) : part;
         if (term.numerator.requires_grad()) {
             numerators.push_back(term.numerator);
+            if (scale.defined()) gradient = mul(gradient, scale.to(gradient.dtype()));
             gradients.push_back(gradient.to(term.numerator.dtype()).reshape(term.numerator.shape()));
         }
     }
@@ -205,8 +206,13 @@ ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const
     if (request.pass == Pass::step) {
         std::vector<Tensor> pooled;
         if (request.microbatch) pooled = take_in_denominators(program, result.loss);
-        program.loss =
-            operand_of(pool_loss(result.loss, request.microbatch ? &pooled : nullptr, stops_at_nan, roots, gradients));
+        Tensor scale;
+        if (request.scaled) {
+            scale = trace.input(TensorMeta::contiguous(DType::f64, {}));
+            program.loss_scale = operand_of(scale);
+        }
+        program.loss = operand_of(pool_loss(result.loss, request.microbatch ? &pooled : nullptr, scale,
+                                            stops_at_nan && !request.scaled, roots, gradients));
     }
     for (Tensor& output : result.outputs) {
         const Tensor plain = output.contiguous();

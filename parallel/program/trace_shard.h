@@ -18,6 +18,8 @@ struct ProgramRequest {
     /// For microbatches: the denominators of the loss come from outside, and the sum of the losses is checked instead
     /// of each.
     bool microbatch = false;
+    /// Backward begins with a multiple of the loss that comes from outside; the loss is not checked.
+    bool scaled = false;
 };
 
 /// `input` with another number of rows.

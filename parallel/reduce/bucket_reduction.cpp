@@ -1,6 +1,7 @@
 #include "lockstep/parallel/reduce/bucket_reduction.h"
 
 #include <algorithm>
+#include <cstddef>
 
 #include "lockstep/ops/internal/step_operations.h"
 #include "lockstep/parallel/schedule/schedule_builder.h"
@@ -55,6 +56,11 @@ GradientPlan BucketReduction::plan(int shard, const ShardProgram& program) const
         wanted.kept.push_back(batch_.uneven() ? static_cast<long>(program.records.size()) : last);
     }
     return wanted;
+}
+
+MemoryRef BucketReduction::loss_scale(DeviceIndex device) const {
+    return fixed(spec_.gate.scaler->state_on(topology_.devices[device]), offsetof(LossScale, scale),
+                 sizeof(LossScale::scale));
 }
 
 void BucketReduction::emit_fold(ScheduleBuilder& builder, const GradientNode& node, ParameterId parameter,

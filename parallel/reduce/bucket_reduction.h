@@ -48,7 +48,8 @@ public:
     GradientPlan plan(int shard, const ShardProgram& program) const final;
     void emit_ready(ScheduleBuilder& builder, RecordPair done) final;
     void emit_end(ScheduleBuilder& builder) final;
-    bool may_skip() const final { return spec_.gate.skip_nonfinite; }
+    bool may_skip() const final { return spec_.gate.may_skip(); }
+    MemoryRef loss_scale(DeviceIndex device) const final;
 
 protected:
     /// Whether every device sums a slice of each bucket.

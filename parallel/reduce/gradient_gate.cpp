@@ -28,7 +28,11 @@ bool GateRules::has_norm() const {
 }
 
 void GateRules::describe(Signature& signature) const {
-    signature.add(skip_nonfinite).add(clip.size());
+    signature.add(skip_nonfinite).add(clip.size()).add(scaler != nullptr);
+    if (scaler) {
+        const GradScalerOptions& rule = scaler->options();
+        signature.add(rule.init_scale).add(rule.growth_factor).add(rule.backoff_factor).add(rule.growth_interval);
+    }
     for (const GradientClip& some : clip) {
         signature.add(some.index()).add(group_of(some));
         if (const auto* norm = std::get_if<ClipGradNorm>(&some))
@@ -65,9 +69,11 @@ GateEmitter::GateEmitter(Emitter& emitter, const ReductionMemory& reduction, Opt
 }
 
 void GateEmitter::emit(const GateRules& rules) {
-    if (rules.skip_nonfinite)
+    if (rules.may_skip())
         emit_judgement(emit_norm(std::numeric_limits<double>::infinity(), GradientRange::all_groups), false);
+    if (rules.scaler) emit_unscaling(*rules.scaler);
     for (const GradientClip& clip : rules.clip) std::visit([this](const auto& some) { emit_clip(some); }, clip);
+    if (rules.scaler) emit_new_scale(*rules.scaler);
 }
 
 MemoryRef GateEmitter::rows(DeviceIndex device, const Bucket& part) const {
@@ -129,18 +135,45 @@ void GateEmitter::emit_judgement(const MemoryRef& norm, bool refuses) {
     emit_telling(agreed, targets);
 }
 
+std::vector<MemoryRef> GateEmitter::factors() const {
+    std::vector<MemoryRef> refs;
+    for (const auto& memory : factors_) refs.push_back(fixed(memory));
+    return refs;
+}
+
+MemoryRef GateEmitter::scale_on(const GradScaler& scaler, DeviceIndex device) const {
+    return fixed(scaler.state_on(emitter_.topology().devices[device]));
+}
+
+void GateEmitter::emit_unscaling(const GradScaler& scaler) {
+    const std::vector<MemoryRef> each = factors();
+    for (const DeviceIndex d : devices())
+        emitter_.run_flat(emitter_.topology().commit(d), d, make_operation(UnscaleFactor{}),
+                          {{bytes_meta(sizeof(LossScale))}, {scale_on(scaler, d)}}, {{f64_scalar}, {at(each, d)}});
+    emit_change(GradientRange::all_groups, &each,
+                [](const GradientRange& range) { return make_operation(ScaleGradients{range}); });
+}
+
+void GateEmitter::emit_new_scale(const GradScaler& scaler) {
+    const GradScalerOptions& rule = scaler.options();
+    for (const DeviceIndex d : emitter_.topology().devices.indices())
+        emitter_.run_flat(
+            emitter_.topology().commit(d), d,
+            make_operation(UpdateLossScale{rule.growth_factor, rule.backoff_factor, rule.growth_interval}), {},
+            {{bytes_meta(sizeof(LossScale))}, {scale_on(scaler, d)}});
+}
+
 void GateEmitter::emit_clip(const ClipGradNorm& clip) {
     Stream& root = emitter_.topology().commit(first_device);
     const MemoryRef measured = emit_norm(clip.norm_type, clip.group);
     if (!reported_) emitter_.copy(root, measured, emitter_.memory().control(first_device).norm_ref());
     reported_ = true;
     if (clip.error_if_nonfinite) emit_judgement(measured, true);
-    std::vector<MemoryRef> factors;
-    for (const auto& memory : factors_) factors.push_back(fixed(memory));
+    const std::vector<MemoryRef> each = factors();
     emitter_.run_flat(root, first_device, make_operation(ClipCoefficient{clip.max_norm}), {{f64_scalar}, {measured}},
-                      {{f64_scalar}, {factors[0]}});
-    emit_telling(factors[0], factors);
-    emit_change(clip.group, &factors, [](const GradientRange& range) { return make_operation(ScaleGradients{range}); });
+                      {{f64_scalar}, {each[0]}});
+    emit_telling(each[0], each);
+    emit_change(clip.group, &each, [](const GradientRange& range) { return make_operation(ScaleGradients{range}); });
 }
 
 void GateEmitter::emit_clip(const ClipGradValue& clip) {

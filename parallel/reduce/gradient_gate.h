@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/ops/clip_grad.h"
+#include "lockstep/ops/grad_scaler.h"
 #include "lockstep/ops/internal/gradient_operations.h"
 #include "lockstep/parallel/reduce/reduction_memory.h"
 #include "lockstep/parallel/schedule/emitter.h"
@@ -17,11 +18,13 @@ namespace lockstep {
 struct GateRules {
     std::vector<GradientClip> clip = {};
     bool skip_nonfinite = false;
+    GradScaler* scaler = nullptr;  ///< one that is enabled, and was brought to the model
 
-    bool empty() const { return clip.empty() && !skip_nonfinite; }
+    bool empty() const { return clip.empty() && !may_skip(); }
+    bool may_skip() const { return skip_nonfinite || scaler; }
     /// Whether the norm is reported with the step.
     bool has_norm() const;
-    /// For keys of programs.
+    /// For keys of programs, and for other ranks: all but which scaler it is.
     void describe(Signature& signature) const;
     /// Throws InvalidArgument for numbers that cannot be, and groups that the optimizer does not have.
     void check(const Optimizer& optimizer) const;
@@ -39,6 +42,11 @@ public:
 private:
     /// The norm of the gradients of a group, on the first device.
     MemoryRef emit_norm(double order, int group);
+    /// Divides all gradients by the scale.
+    void emit_unscaling(const GradScaler& scaler);
+    /// Updates the scale on every device.
+    void emit_new_scale(const GradScaler& scaler);
+    MemoryRef scale_on(const GradScaler& scaler, DeviceIndex device) const;
     void emit_clip(const ClipGradNorm& clip);
     void emit_clip(const ClipGradValue& clip);
     /// Decides on the first device what a norm that is not finite means, and tells the others.
@@ -47,6 +55,7 @@ private:
     void emit_telling(const MemoryRef& from, const std::vector<MemoryRef>& targets);
     template <class Make>
     void emit_change(int group, const std::vector<MemoryRef>* factors, const Make& make);
+    std::vector<MemoryRef> factors() const;
     /// The elements of `part` that belong to a group.
     GradientRange meant(const Bucket& part, int group) const;
     MemoryRef rows(DeviceIndex device, const Bucket& part) const;

@@ -36,6 +36,8 @@ public:
     virtual void emit_end(ScheduleBuilder& builder) = 0;
     /// Whether a step may be skipped at the gate.
     virtual bool may_skip() const = 0;
+    /// Where a program with a scaled loss finds the scale (f64) on a device.
+    virtual MemoryRef loss_scale(DeviceIndex device) const = 0;
 };
 
 /// What a program does across all shards, in this process and in others.

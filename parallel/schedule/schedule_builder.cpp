@@ -113,7 +113,15 @@ void ScheduleBuilder::emit_records(RecordPair records) {
     }
 }
 
+void ScheduleBuilder::emit_loss_scale() {
+    for (int shard = batch_.held.first; shard < batch_.held.last; ++shard)
+        if (const Operand& scale = batch_.of(shard).loss_scale; scale.buffer)
+            emitter_.copy(topology().compute(shard), reduction_->loss_scale(topology().replica_of(shard)),
+                          memory_.ref(shard, scale));
+}
+
 void ScheduleBuilder::emit_forward() {
+    emit_loss_scale();
     for (const RecordPair& records : pairs(0, batch_.full->commit_begin, 0, batch_.last->commit_begin))
         emit_records(records);
 }

@@ -82,6 +82,8 @@ public:
 private:
     std::vector<RecordPair> pairs(std::size_t full_first, std::size_t full_last, std::size_t last_first,
                                   std::size_t last_last) const;
+    /// Brings in what the loss is multiplied by.
+    void emit_loss_scale();
     void emit_records(RecordPair records);
     void emit_across_shards(RecordPair records);
     /// Records that commit, on `stream`, of the first device.

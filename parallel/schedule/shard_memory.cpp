@@ -59,6 +59,7 @@ ShardMemory::Plan ShardMemory::plan(const ShardProgram& program, Device device, 
     }
     for (const auto* given : {&program.inputs, &program.denominators})
         for (const Operand& operand : *given) lifetimes.use(operand, -1, -1);
+    lifetimes.use(program.loss_scale, -1, -1);
     for (const auto* results : {&program.outputs, &program.input_gradients})
         for (const Operand& operand : *results) lifetimes.use(operand, end, end);
     lifetimes.use(program.loss, end, end);

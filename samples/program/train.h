@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/ops/grad_scaler.h"
 #include "lockstep/ops/lr_schedules.h"
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/checkpoint.h"
@@ -34,6 +35,7 @@ struct Training {
     std::function<double()> evaluate = {};
     int evaluations = 1;
     lockstep::LRSchedule* schedule = nullptr;          ///< takes a step per epoch; null: the rate stays
+    lockstep::GradScaler* scaler = nullptr;            ///< for losses in f16; null: they are not scaled
     std::map<std::string, std::string> metadata = {};  ///< of the weights' file, for those who use the model
     /// Called after each evaluation, on the process that logs, while the others wait.
     std::function<void(lockstep::EventLog& log, std::int64_t step)> log_evaluation = {};
@@ -119,7 +121,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
     lockstep::Runner runner(model, training.optimizer, loader, loss,
                             {.epochs = static_cast<std::uint64_t>(options.epochs),
                              .steps = options.steps,
-                             .step = {.accumulation_steps = options.accumulation_steps}});
+                             .step = {.accumulation_steps = options.accumulation_steps, .scaler = training.scaler}});
     runner.go_on_from(state);
     const lockstep::StopSignals signals;
     runner.stop_on(signals);

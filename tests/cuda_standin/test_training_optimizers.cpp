@@ -8,6 +8,7 @@
 #include "lockstep/ops/adagrad.h"
 #include "lockstep/ops/adam.h"
 #include "lockstep/ops/clip_grad.h"
+#include "lockstep/ops/grad_scaler.h"
 #include "lockstep/ops/rmsprop.h"
 #include "lockstep/tests/consumer/lion.h"
 #include "lockstep/tests/cuda_standin/training.h"
@@ -25,6 +26,7 @@ struct Case {
     const char* name;
     std::function<std::unique_ptr<Optimizer>(Model&)> make;
     StepOptions how;
+    bool scales = false;  ///< with a GradScaler
 };
 
 const std::vector<Case>& cases() {
@@ -40,6 +42,10 @@ const std::vector<Case>& cases() {
         {"Adagrad, in microbatches",
          [](Model& model) { return std::make_unique<Adagrad>(model); },
          {.accumulation_steps = 2, .clip = {ClipGradNorm{.max_norm = 0.5, .norm_type = INFINITY}}}},
+        {"AdamW on a scaled loss",
+         [](Model& model) { return std::make_unique<AdamW>(model); },
+         {.clip = {ClipGradNorm{.max_norm = 0.5}}},
+         true},
         {"Lion", [](Model& model) { return std::make_unique<Lion>(model, LionOptions{.weight_decay = 0.1}); }, {}},
     };
     return all;
@@ -50,9 +56,12 @@ Values train(const Case& some, const Devices& devices, ReductionMode reduction) 
     Model model(test::Small{}, devices, {.shards = 8, .reduction = reduction, .seed = 5, .bucket_bytes = 4096});
     const auto optimizer = some.make(model);
     const Images images(22 * 4);
+    GradScaler scaler({.growth_interval = 2});
+    StepOptions how = some.how;
+    if (some.scales) how.scaler = &scaler;
     for (int i = 0; i < 4; ++i)
-        model.step(*optimizer, images.batch(22 * i, 22 * i + 22), images.targets(22 * i, 22 * i + 22), nll_loss,
-                   some.how);
+        model.step(*optimizer, images.batch(22 * i, 22 * i + 22), images.targets(22 * i, 22 * i + 22), nll_loss, how);
+    if (some.scales) CHECK(scaler.get_scale() == 4 * 65536);
     model.engine().verify_replicas();
     return test::values_of(model.module());
 }

@@ -13,6 +13,7 @@
 #include "lockstep/ops/sgd.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/ops/cuda_kernel_call.h"
+#include "lockstep/tests/parallel/recorded_scales.h"
 #include "lockstep/tests/reference/optimizers.h"
 
 using namespace lockstep;
@@ -242,6 +243,37 @@ TEST_CASE("norms and clipping of what is meant, by groups, over gaps and cut gra
         forget.out = {agreed.data()};
         forget.run(ForgetSkip{});
         CHECK((agreed.fetch()[0].code == 0) == !refuses);
+    }
+}
+
+TEST_CASE("the scale of a loss goes PyTorch's way, and a step that is refused changes nothing") {
+    const NoMistakes end;
+    const OnDevice<double> factor({0});
+    for (const RecordedScales& recorded : recorded_scales()) {
+        const GradScalerOptions& rule = recorded.options;
+        const OnDevice<LossScale> state({{static_cast<double>(static_cast<float>(rule.init_scale)), 0}});
+        const UpdateLossScale update{rule.growth_factor, rule.backoff_factor, rule.growth_interval};
+        const OnDevice<StatusWord> good({StatusWord{}}), refused({bad}),
+            skipped({StatusWord{.code = static_cast<std::int32_t>(StatusCode::skipped)}});
+        Call call;
+        call.out_metas = {bytes(sizeof(LossScale))};
+        call.out = {state.data()};
+        for (int i = 0; i < static_cast<int>(recorded.after.size()); ++i) {
+            call.agreed = refused.data();
+            call.run(update);
+            call.agreed = recorded.bad.contains(i) ? skipped.data() : good.data();
+            call.run(update);
+            const LossScale found = state.fetch()[0];
+            CHECK(found.scale == recorded.after[static_cast<std::size_t>(i)].first);
+            CHECK(found.good_steps == recorded.after[static_cast<std::size_t>(i)].second);
+            Call unscale;
+            unscale.in_metas = {bytes(sizeof(LossScale))};
+            unscale.out_metas = {TensorMeta::contiguous(DType::f64, {})};
+            unscale.in = {state.data()};
+            unscale.out = {factor.data()};
+            unscale.run(UnscaleFactor{});
+            CHECK(factor.fetch()[0] == static_cast<double>(static_cast<float>(1 / found.scale)));
+        }
     }
 }
 

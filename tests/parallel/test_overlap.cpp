@@ -146,9 +146,14 @@ TEST_CASE("a step without clipping has none of its operations") {
     };
     auto plain = names({}), by_norm = names({.clip = {ls::ClipGradNorm{.max_norm = 1, .error_if_nonfinite = true}}}),
          by_value = names({.clip = {ls::ClipGradValue{.clip_value = 1}}}), skipping = names({.skip_nonfinite = true});
-    for (const char* name :
-         {"measure_gradients", "gradient_norm", "judge_norm", "clip_coefficient", "scale_gradients", "clamp_gradients"})
+    ls::GradScaler scaler;
+    auto scaling = names({.scaler = &scaler});
+    for (const char* name : {"measure_gradients", "gradient_norm", "judge_norm", "clip_coefficient", "scale_gradients",
+                             "clamp_gradients", "unscale_factor", "update_loss_scale"})
         CHECK(plain[name] == 0);
+    for (const char* name :
+         {"measure_gradients", "gradient_norm", "judge_norm", "scale_gradients", "unscale_factor", "update_loss_scale"})
+        CHECK(scaling[name] > 0);
     for (const char* name : {"measure_gradients", "gradient_norm", "judge_norm", "clip_coefficient", "scale_gradients"})
         CHECK(by_norm[name] > 0);
     CHECK(by_value["clamp_gradients"] > 0);

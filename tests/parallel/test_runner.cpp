@@ -124,6 +124,41 @@ TEST_CASE("a run that was ended and goes on from its checkpoint ends as one that
     }
 }
 
+TEST_CASE("a run goes on with the scale of its loss where it was, on other devices too") {
+    const test::TemporaryDirectory place;
+    const auto train = [&](std::optional<std::int64_t> end_at, bool goes_on) {
+        Alone training;
+        GradScaler scaler({.init_scale = 1024, .growth_interval = 3});
+        auto runner = training.runner({.epochs = 4, .step = {.scaler = &scaler}});
+        if (goes_on) runner.go_on_from(load_checkpoint(training.model, training.sgd, place / "net").value());
+        if (end_at) runner.add(EndAt(*end_at));
+        runner.add(SaveCheckpoints({.file = place / "net"}));
+        runner.run();
+        return std::pair(training.weights(), scaler.state());
+    };
+    const auto whole = train({}, false);
+    CHECK(whole.second.at("scale") == 65536);  // 20 steps: six times twice as much
+    CHECK(whole.second.at("_growth_tracker") == 2);
+    for (const std::int64_t end_at : {1, 4, 9}) {
+        CHECK(train(end_at, false).second != whole.second);
+        CHECK(train({}, true) == whole);
+    }
+    GradScaler scaler;
+    RunState run;
+    CHECK_FALSE(restore_scaler(scaler, run));
+    keep_scaler(scaler, run);
+    CHECK(restore_scaler(scaler, run));
+    run.fields["grad_scaler scale"] = "much";
+    CHECK_THAT(message_of<DataError>([&] { restore_scaler(scaler, run); }),
+               test::contains("'grad_scaler scale' is 'much'"));
+    run.fields.erase("grad_scaler scale");
+    CHECK_THAT(message_of<InvalidArgument>([&] { restore_scaler(scaler, run); }),
+               test::contains("the state has no number \"scale\""));
+    GradScaler without({.enabled = false});
+    keep_scaler(without, run);
+    CHECK(run.fields.empty());
+}
+
 TEST_CASE("a schedule that the checkpoint does not know is brought to where the run is") {
     Alone training;
     StepLR schedule(training.sgd, 2, 0.5);

@@ -1,0 +1,206 @@
+#include "lockstep/ops/grad_scaler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/internal/flat_gradients.h"
+#include "lockstep/ops/internal/gradient_arithmetic.h"
+#include "lockstep/runtime/autograd.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/stream.h"
+
+namespace lockstep {
+
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+std::uint64_t next_id() {
+    static std::atomic<std::uint64_t> last{0};
+    return ++last;
+}
+
+/// As PyTorch keeps it.
+double as_f32(double scale) { return static_cast<double>(static_cast<float>(scale)); }
+
+/// A multiple of the loss that f32 has.
+bool is_scale(double value) { return value > 0 && value <= static_cast<double>(std::numeric_limits<float>::max()); }
+
+}  // namespace
+
+void GradScalerOptions::check() const {
+    if (!is_scale(init_scale))
+        throw InvalidArgument(fmt::format("GradScaler: init_scale {} must be above 0 and finite in f32", init_scale));
+    if (!(growth_factor > 1) || std::isinf(growth_factor))
+        throw InvalidArgument(fmt::format("GradScaler: The growth factor must be > 1.0, and is {}", growth_factor));
+    if (!(backoff_factor > 0 && backoff_factor < 1))
+        throw InvalidArgument(
+            fmt::format("GradScaler: The backoff factor must be < 1.0 and above 0, and is {}", backoff_factor));
+    if (growth_interval < 1)
+        throw InvalidArgument(fmt::format("GradScaler: growth_interval {} must be 1 or more", growth_interval));
+}
+
+GradScaler::GradScaler(const GradScalerOptions& options) : options_(options), id_(next_id()) {
+    options.check();
+    state_.scale = as_f32(options.init_scale);
+}
+
+void GradScaler::settle() {
+    if (!devices_are_ahead_) return;
+    const std::shared_ptr<ParameterStore> store = store_.lock();
+    std::optional<OneThreadAtATime::Use> use;
+    if (store) use.emplace(store->one_thread(), "GradScaler");
+    const auto& [device, memory] = on_devices_.front();
+    Stream& stream = Stream::of(device, StreamRole::commit);
+    stream.copy(&state_, Device::host(), memory->data(), device, sizeof state_);
+    stream.synchronize();
+    devices_are_ahead_ = false;
+}
+
+double GradScaler::get_scale() {
+    if (!options_.enabled) return 1;
+    settle();
+    return state_.scale;
+}
+
+std::map<std::string, double> GradScaler::state() {
+    if (!options_.enabled) return {};
+    settle();
+    return {{"scale", state_.scale},
+            {"growth_factor", options_.growth_factor},
+            {"backoff_factor", options_.backoff_factor},
+            {"growth_interval", static_cast<double>(options_.growth_interval)},
+            {"_growth_tracker", static_cast<double>(state_.good_steps)}};
+}
+
+void GradScaler::load_state(const std::map<std::string, double>& state) {
+    if (!options_.enabled) return;
+    const auto number = [&](const char* name) {
+        const auto found = state.find(name);
+        if (found == state.end())
+            throw InvalidArgument(
+                fmt::format("GradScaler: the state has no number \"{}\"; it is another scaler's, or one that was not "
+                            "enabled",
+                            name));
+        return found->second;
+    };
+    const auto count = [&](const char* name) {
+        const double value = number(name);
+        if (!(value >= 0 && value < 9e15 && value == std::floor(value)))
+            throw InvalidArgument(fmt::format("GradScaler: {} {} in the state is no count of steps", name, value));
+        return static_cast<std::int64_t>(value);
+    };
+    GradScalerOptions options = options_;
+    options.growth_factor = number("growth_factor");
+    options.backoff_factor = number("backoff_factor");
+    options.growth_interval = count("growth_interval");
+    options.check();
+    const double scale = number("scale");
+    // A scale may have been halved down to 0, as PyTorch's may.
+    if (scale != 0 && !is_scale(scale))
+        throw InvalidArgument(fmt::format("GradScaler: scale {} in the state is none that f32 has", scale));
+    const std::int64_t good_steps = count("_growth_tracker");
+    settle();
+    options_ = options;
+    state_ = {as_f32(scale), good_steps};
+    devices_have_it_ = false;
+}
+
+Tensor GradScaler::scale(const Tensor& loss) {
+    const PublicCall call("GradScaler::scale");
+    if (!options_.enabled) return loss;
+    return loss * get_scale();
+}
+
+void GradScaler::unscale_(Optimizer& optimizer) {
+    const PublicCall call("GradScaler::unscale_");
+    if (!options_.enabled) return;
+    Progress& progress = progress_[optimizer.id()];
+    if (progress.stepped) throw InvalidArgument("GradScaler: unscale_() is being called after step().");
+    if (progress.largest.defined())
+        throw InvalidArgument(
+            "GradScaler: unscale_() has already been called on this optimizer since the last update().");
+    const NoGrad no_grad;
+    const std::vector<FlatGradient> gradients = flat_gradients(optimizer.parameters());
+    if (gradients.empty())
+        throw InvalidArgument(
+            "GradScaler: No inf checks were recorded for this optimizer: no parameter has a gradient; call backward() "
+            "on a scaled loss first");
+    const double factor = element::unscale_factor({get_scale(), 0});
+    progress.largest = norm_of_gradients(gradients, infinity);
+    scale_gradients(gradients, Tensor::full({}, factor, DType::f64, gradients.front().elements.device()));
+}
+
+bool GradScaler::step(Optimizer& optimizer) {
+    const PublicCall call("GradScaler::step");
+    if (!options_.enabled) {
+        optimizer.step();
+        return true;
+    }
+    if (progress_[optimizer.id()].stepped)
+        throw InvalidArgument("GradScaler: step() has already been called since the last update().");
+    if (!progress_[optimizer.id()].largest.defined()) unscale_(optimizer);
+    Progress& progress = progress_[optimizer.id()];
+    const bool finite = std::isfinite(progress.largest.item());
+    if (finite) optimizer.step();
+    progress.stepped = true;
+    return finite;
+}
+
+void GradScaler::update(std::optional<double> new_scale) {
+    const PublicCall call("GradScaler::update");
+    if (!options_.enabled) return;
+    if (new_scale && !is_scale(*new_scale))
+        throw InvalidArgument(fmt::format("GradScaler: new_scale {} must be above 0 and finite in f32", *new_scale));
+    const auto unscaled = [](const auto& entry) { return entry.second.largest.defined(); };
+    if (!new_scale && std::none_of(progress_.begin(), progress_.end(), unscaled))
+        throw InvalidArgument(
+            "GradScaler: No inf checks were recorded prior to update; call unscale_ or step of an optimizer first. In "
+            "the step of a wrapper the scale is updated there");
+    settle();
+    if (new_scale) {
+        state_.scale = as_f32(*new_scale);
+    } else {
+        const bool skipped = std::any_of(progress_.begin(), progress_.end(), [&](const auto& entry) {
+            return unscaled(entry) && !std::isfinite(entry.second.largest.item());
+        });
+        element::update_loss_scale(state_, skipped, options_.growth_factor, options_.backoff_factor,
+                                   options_.growth_interval);
+    }
+    devices_have_it_ = false;
+    progress_.clear();
+}
+
+void GradScaler::bring_to(const std::shared_ptr<ParameterStore>& store) {
+    const std::shared_ptr<ParameterStore> known = store_.lock();
+    if (known && known != store)
+        throw InvalidArgument("step: the scaler scales the loss of another model; make a GradScaler for each");
+    if (!known) {
+        settle();
+        on_devices_.clear();
+        for (const Replica& replica : store->replicas())
+            on_devices_.emplace_back(replica.device, Buffer::zeroed(replica.device, sizeof state_, "loss scale"));
+        store_ = store;
+        devices_have_it_ = false;
+    }
+    if (!devices_have_it_)
+        for (const auto& [device, memory] : on_devices_) {
+            Stream& stream = Stream::of(device, StreamRole::commit);
+            stream.copy(memory->data(), device, &state_, Device::host(), sizeof state_);
+            stream.synchronize();
+        }
+    devices_have_it_ = devices_are_ahead_ = true;
+}
+
+const std::shared_ptr<Buffer>& GradScaler::state_on(Device device) const {
+    return std::find_if(on_devices_.begin(), on_devices_.end(), [&](const auto& on) { return on.first == device; })
+        ->second;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,26 @@
+// Gradients of parameters as flat tensors, for what goes over all of them outside of a step.
+#pragma once
+
+#include <vector>
+
+#include "lockstep/ops/internal/gradient_operations.h"
+#include "lockstep/runtime/tensor.h"
+
+namespace lockstep {
+
+/// A gradient with its elements one after another, which is what it becomes where it was not.
+struct FlatGradient {
+    Tensor elements;
+    GradientRange range;
+};
+
+/// Of those parameters that have one.
+std::vector<FlatGradient> flat_gradients(const std::vector<Tensor>& parameters);
+
+/// The norm of all elements together, a scalar of f64 on their device; 0 on the host where there are none.
+Tensor norm_of_gradients(const std::vector<FlatGradient>& gradients, double order);
+
+/// Multiplies all elements by `factor`, a scalar of f64 on their device.
+void scale_gradients(const std::vector<FlatGradient>& gradients, const Tensor& factor);
+
+}  // namespace lockstep

@@ -1,0 +1,282 @@
+// GradScaler in steps and in PyTorch's longer form, beside what PyTorch did (recorded_scales.h). In several processes:
+// test_grad_scaler_ranks.
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/ops/clip_grad.h"
+#include "lockstep/ops/grad_scaler.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/all_optimizers.h"
+#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/parallel/scaled_training.h"
+#include "lockstep/tests/parallel/small_net.h"
+
+using namespace lockstep;
+using test::Kinked;
+using Model = DataParallel<Kinked>;
+
+namespace {
+
+struct Trained {
+    Model model;
+    std::unique_ptr<Optimizer> optimizer;
+    StepOptions how;
+
+    Trained(const test::NamedOptimizer<Model>& named, const StepOptions& options, int devices = 3,
+            ReductionMode reduction = ReductionMode::slice_wise)
+        : model(test::seeded_kinked(), small_net::devices(devices),
+                {.shards = 4, .reduction = reduction, .seed = 5, .bucket_bytes = 256}),
+          optimizer(named.make(model)),
+          how(options) {}
+
+    StepLoss step(int number, bool spoiled = false) {
+        const Tensor x = test::kinked_rows(number, spoiled);
+        return model.step(*optimizer, x, x, test::mean_of_outputs, how);
+    }
+    std::vector<std::string> state() { return test::whole_state(model, *optimizer); }
+};
+
+const test::NamedOptimizer<Model>& sgd() { return test::all_optimizers<Model>()[0]; }
+
+}  // namespace
+
+TEST_CASE("a bad gradient skips exactly its step on every replica, and the scale goes PyTorch's way") {
+    const auto check = [](const test::RecordedScales& recorded, int devices, ReductionMode reduction, int parts) {
+        INFO("scale " << recorded.options.init_scale << " at first, " << devices << " devices, " << parts
+                      << " microbatches" << (reduction == ReductionMode::root ? ", root" : ", slices"));
+        Trained trained(sgd(), {}, devices, reduction);
+        CHECK(test::train_as_recorded(trained.model, *trained.optimizer, recorded, {.accumulation_steps = parts}) ==
+              "");
+        trained.model.engine().verify_replicas();
+    };
+    const auto all = test::ordinary_scales();
+    for (const int devices : {1, 2, 3, 4})
+        for (const int parts : {1, 2}) {
+            check(all[0], devices, ReductionMode::root, parts);
+            check(all[0], devices, ReductionMode::slice_wise, parts);
+        }
+    for (const auto& recorded : all) check(recorded, 3, ReductionMode::slice_wise, 1);
+}
+
+TEST_CASE("a scale that is a power of two changes no bit of what is trained, nobody waiting in between") {
+    const std::vector<std::vector<GradientClip>> clips{
+        {}, {ClipGradNorm{.max_norm = 0.1}, ClipGradValue{.clip_value = 0.01}}};
+    for (const auto& named : test::all_optimizers<Model>())
+        for (const auto& clip : clips)
+            for (const int parts : {1, 2}) {
+                INFO(named.name << ", " << clip.size() << " clips, " << parts << " microbatches");
+                const StepOptions how{.accumulation_steps = parts, .clip = clip, .skip_nonfinite = true};
+                GradScaler scaler({.growth_interval = 2});
+                StepOptions scaled = how;
+                scaled.scaler = &scaler;
+                Trained with(named, scaled), without(named, how);
+                for (int i = 0; i < 6; ++i)
+                    for (Trained* each : {&with, &without}) each->step(i, i == 3);
+                CHECK((with.state() == without.state()));
+                CHECK(scaler.get_scale() == 131072);  // 65536, twice as much after two, half after one, and again
+            }
+}
+
+TEST_CASE("a loss that is not finite skips the step where the loss is scaled") {
+    GradScaler scaler;
+    Trained trained(sgd(), {.scaler = &scaler});
+    trained.step(0);
+    const auto before = trained.state();
+    Tensor x = test::kinked_rows(1);
+    x.select(0, 2).copy_(Tensor::full({6}, std::numeric_limits<float>::infinity()));
+    const StepLoss bad = trained.model.step(*trained.optimizer, x, x, test::mean_of_outputs, trained.how);
+    CHECK_FALSE(std::isfinite(bad.item()));
+    CHECK(bad.skipped());
+    CHECK((trained.state() == before));
+    CHECK(scaler.get_scale() == 32768);
+}
+
+namespace {
+
+/// Classes 0 to 4.
+Tensor classes(std::int64_t first) { return Tensor::from(std::vector<std::int64_t>{first, 1, 2, 3}, {4}); }
+
+}  // namespace
+
+TEST_CASE("a step that is refused leaves the scale as it was") {
+    GradScaler scaler({.growth_interval = 1});
+    DataParallel<small_net::Net> model(small_net::Net{}, small_net::devices(2), {.shards = 4});
+    SGD optimizer(model);
+    const Tensor images = Tensor::randn({4, 2, 7, 7});
+    const auto step = [&](std::int64_t first) {
+        return model.step(optimizer, images, classes(first), nll_loss, {.scaler = &scaler});
+    };
+    static_cast<void>(step(0).item());
+    CHECK(scaler.get_scale() == 131072);
+    CHECK_THROWS_AS(step(77).item(), StepError);
+    CHECK(scaler.get_scale() == 131072);
+    static_cast<void>(step(0).item());
+    CHECK(scaler.get_scale() == 262144);
+}
+
+namespace {
+
+/// One weight whose gradient is what its input says.
+struct One {
+    Parameter weight{Tensor::full({1}, 1)};
+    LOCKSTEP_MEMBERS(weight)
+    Tensor forward(const Tensor& x) const { return x * weight; }
+};
+
+}  // namespace
+
+TEST_CASE("the longer form goes PyTorch's way, to the ends of f32 too") {
+    for (const auto& recorded : test::recorded_scales())
+        for (const bool wrapped : {false, true}) {
+            INFO("scale " << recorded.options.init_scale << " at first" << (wrapped ? ", wrapped" : ""));
+            One plain;
+            std::unique_ptr<DataParallel<One>> model;
+            if (wrapped) model = std::make_unique<DataParallel<One>>(One{}, small_net::devices(2));
+            const auto optimizer = wrapped ? std::make_unique<SGD>(*model, SgdOptions{.lr = 0})
+                                           : std::make_unique<SGD>(plain, SgdOptions{.lr = 0});
+            GradScaler scaler(recorded.options);
+            for (int i = 0; i < static_cast<int>(recorded.after.size()); ++i) {
+                const bool bad = recorded.bad.contains(i);
+                const Tensor x =
+                    Tensor::full({2, 1}, bad ? std::numeric_limits<double>::infinity() : recorded.gradient);
+                optimizer->zero_grad();
+                scaler.scale(sum(wrapped ? model->forward(x) : plain.forward(x))).backward();
+                CHECK(scaler.step(*optimizer) == !bad);
+                scaler.update();
+                CHECK(scaler.get_scale() == recorded.after[static_cast<std::size_t>(i)].first);
+                CHECK(scaler.state().at("_growth_tracker") ==
+                      static_cast<double>(recorded.after[static_cast<std::size_t>(i)].second));
+            }
+        }
+}
+
+TEST_CASE("the longer form trains as without a scaler, clipped after unscale_, with two optimizers") {
+    const auto train = [](bool scales) {
+        Model model(test::seeded_kinked(), small_net::devices(3), {.shards = 4, .seed = 5});
+        Kinked aside = test::seeded_kinked();
+        SGD first(model, {.lr = 0.05, .momentum = 0.9}), second(aside, {.lr = 0.1});
+        GradScaler scaler({.growth_interval = 2, .enabled = scales});
+        std::vector<double> norms;
+        for (int i = 0; i < 5; ++i) {
+            first.zero_grad();
+            second.zero_grad();
+            const Tensor x = test::kinked_rows(i);
+            scaler.scale(mean(model.forward(x))).backward();
+            scaler.scale(mean(aside.forward(x))).backward();
+            scaler.unscale_(first);
+            norms.push_back(clip_grad_norm_(first, {.max_norm = 0.1}).item());
+            CHECK(scaler.step(first));
+            CHECK(scaler.step(second));
+            scaler.update();
+        }
+        CHECK(scaler.get_scale() == (scales ? 4 * 65536 : 1));
+        return std::pair(std::pair(norms, test::whole_state(model, first)), aside.kink.weight->to_vector<float>());
+    };
+    CHECK((train(true) == train(false)));
+}
+
+TEST_CASE("both forms in turns have one scale") {
+    GradScaler scaler({.growth_interval = 2});
+    Trained trained(sgd(), {.scaler = &scaler});
+    trained.step(0);
+    const auto by_hand = [&](int number, bool bad) {
+        trained.optimizer->zero_grad();
+        scaler.scale(mean(trained.model.forward(test::kinked_rows(number, bad)))).backward();
+        scaler.step(*trained.optimizer);
+        scaler.update();
+    };
+    by_hand(1, false);
+    CHECK(scaler.get_scale() == 131072);
+    trained.step(2, true);
+    CHECK(scaler.get_scale() == 65536);
+    by_hand(3, true);
+    CHECK_FALSE(trained.step(4).skipped());
+    CHECK_FALSE(trained.step(5).skipped());
+    CHECK(scaler.get_scale() == 65536);
+    scaler.update(3.0);
+    CHECK_FALSE(trained.step(6).skipped());
+    CHECK(scaler.get_scale() == 3);
+}
+
+TEST_CASE("a scaler that is not enabled is none") {
+    GradScaler scaler({.enabled = false});
+    Trained with(sgd(), {.scaler = &scaler}), without(sgd(), {});
+    for (const int number : {0, 1})
+        for (Trained* each : {&with, &without}) CHECK_FALSE(each->step(number, number == 1).skipped());
+    CHECK((with.state() == without.state()));
+    CHECK(scaler.get_scale() == 1);
+    CHECK(scaler.state().empty());
+    const Tensor loss = Tensor::full({}, 2);
+    CHECK(scaler.scale(loss).item() == 2);
+}
+
+namespace {
+
+std::string refusal(const std::function<void()>& call) {
+    try {
+        call();
+    } catch (const InvalidArgument& error) {
+        return error.what();
+    }
+    return "";
+}
+
+}  // namespace
+
+TEST_CASE("options that cannot be are refused") {
+    const auto made = [](const GradScalerOptions& options) { return refusal([&] { GradScaler scaler(options); }); };
+    CHECK(made({.init_scale = 0}) == "GradScaler: init_scale 0 must be above 0 and finite in f32");
+    CHECK_THAT(made({.init_scale = 1e39}), test::contains("finite in f32"));
+    CHECK(made({.growth_factor = 1}) == "GradScaler: The growth factor must be > 1.0, and is 1");
+    CHECK(made({.backoff_factor = 1}) == "GradScaler: The backoff factor must be < 1.0 and above 0, and is 1");
+    CHECK_THAT(made({.backoff_factor = 0}), test::contains("above 0"));
+    CHECK(made({.growth_interval = 0}) == "GradScaler: growth_interval 0 must be 1 or more");
+    CHECK(made({}) == "");
+}
+
+TEST_CASE("calls out of their order are refused as PyTorch refuses them") {
+    One one;
+    SGD optimizer(one, {.lr = 0.1});
+    GradScaler scaler;
+    const auto backward = [&] { scaler.scale(sum(one.forward(Tensor::full({2, 1}, 1)))).backward(); };
+    CHECK_THAT(refusal([&] { scaler.step(optimizer); }),
+               test::contains("No inf checks were recorded for this optimizer"));
+    CHECK_THAT(refusal([&] { scaler.update(); }), test::contains("No inf checks were recorded prior to update"));
+    backward();
+    scaler.unscale_(optimizer);
+    CHECK_THAT(refusal([&] { scaler.unscale_(optimizer); }), test::contains("unscale_() has already been called"));
+    scaler.step(optimizer);
+    CHECK_THAT(refusal([&] { scaler.unscale_(optimizer); }), test::contains("unscale_() is being called after step()"));
+    CHECK_THAT(refusal([&] { scaler.step(optimizer); }), test::contains("step() has already been called"));
+    scaler.update();
+    CHECK_THAT(refusal([&] { scaler.update(0.0); }), test::contains("new_scale 0 must be above 0"));
+}
+
+TEST_CASE("a scaler of another model, and a state that cannot be, are refused") {
+    GradScaler scaler;
+    Trained first(sgd(), {.scaler = &scaler}), second(sgd(), {.scaler = &scaler});
+    first.step(0);
+    CHECK_THAT(refusal([&] { second.step(0); }), test::contains("the scaler scales the loss of another model"));
+    auto state = scaler.state();
+    const auto with = [&](const char* name, double value) {
+        auto changed = state;
+        changed[name] = value;
+        return refusal([&] { scaler.load_state(changed); });
+    };
+    CHECK_THAT(with("_growth_tracker", 0.5), test::contains("_growth_tracker 0.5 in the state is no count of steps"));
+    CHECK_THAT(with("_growth_tracker", -1), test::contains("no count"));
+    CHECK_THAT(with("scale", -2), test::contains("scale -2 in the state is none that f32 has"));
+    CHECK_THAT(with("growth_interval", 0), test::contains("growth_interval 0"));
+    state.erase("scale");
+    CHECK_THAT(refusal([&] { scaler.load_state(state); }), test::contains("the state has no number \"scale\""));
+    CHECK(scaler.get_scale() == 65536);
+    CHECK(with("scale", 8) == "");
+    CHECK(first.step(1).skipped() == false);
+    CHECK(scaler.get_scale() == 8);
+}

@@ -1,0 +1,89 @@
+// GradScaler over several processes: every rank skips the same steps and has the same scale, with the bits of one.
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "lockstep/ops/grad_scaler.h"
+#include "lockstep/ops/sgd.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/power_sgd.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/ddp_ranks.h"
+#include "lockstep/tests/parallel/scaled_training.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+using test::Kinked;
+
+namespace {
+
+template <class Model>
+std::vector<std::vector<float>> values_of(Model& model) {
+    model.synchronize();
+    std::vector<std::vector<float>> values;
+    for (const NamedTensor& named : named_tensors(*model))
+        values.push_back(named.member->tensor().to(DType::f32).template to_vector<float>());
+    return values;
+}
+
+}  // namespace
+
+TEST_CASE("a bad gradient skips exactly its step on every rank, and the scale goes PyTorch's way") {
+    for (const int ranks : {2, 4})
+        CHECK(on_ranks(ranks, [](ProcessGroup& group) {
+                  for (const auto& recorded : test::ordinary_scales())
+                      for (const int parts : {1, 2}) {
+                          const StepOptions how{.accumulation_steps = parts, .clip = {ClipGradNorm{.max_norm = 0.1}}};
+                          DistributedDataParallel<Kinked> model(test::seeded_kinked(), group,
+                                                                {.shards = 4, .seed = 5, .bucket_bytes = 300});
+                          SGD sgd(model, {.lr = 0.05, .momentum = 0.9});
+                          const std::string wrong = test::train_as_recorded(model, sgd, recorded, how);
+                          expect(wrong.empty(), wrong);
+                          model.engine().verify_replicas();
+                          DataParallel<Kinked> alone(test::seeded_kinked(), Devices({Device::cpu(0)}),
+                                                     {.shards = 4, .seed = 5});
+                          SGD its(alone, {.lr = 0.05, .momentum = 0.9});
+                          test::train_as_recorded(alone, its, recorded, how);
+                          expect(values_of(model) == values_of(alone), "the ranks have other bits than one process");
+                      }
+              }) == "");
+}
+
+TEST_CASE("the longer form: what one rank's gradients are decides for all") {
+    CHECK(on_ranks(2, [](ProcessGroup& group) {
+              DistributedDataParallel<Kinked> model(test::seeded_kinked(), group);
+              SGD sgd(model, {.lr = 0.05});
+              GradScaler scaler({.growth_interval = 2});
+              for (int i = 0; i < 4; ++i) {
+                  const bool bad = i == 1;
+                  sgd.zero_grad();
+                  const Tensor x = test::kinked_rows(10 * i + group.rank(), bad && group.rank() == 1);
+                  scaler.scale(mean(model.forward(x))).backward();
+                  expect(scaler.step(sgd) != bad, fmt::format("step {}", i));
+                  scaler.update();
+              }
+              expect(scaler.get_scale() == 65536, "the scale after a bad step and two good ones");
+              model.engine().verify_replicas();
+          }) == "");
+}
+
+TEST_CASE("what does not go with a scaler is refused on every rank") {
+    CHECK(on_ranks(2, [](ProcessGroup& group) {
+              const Tensor x = test::kinked_rows(0);
+              GradScaler scaler;
+              DistributedDataParallel<Kinked> hooked(test::seeded_kinked(), group);
+              hooked.register_comm_hook(group, power_sgd_hook());
+              SGD its(hooked);
+              expect_throws<InvalidArgument>("a GradScaler does not go with a communication hook", [&] {
+                  hooked.step(its, x, x, test::mean_of_outputs, {.scaler = &scaler});
+              });
+              DistributedDataParallel<Kinked> model(test::seeded_kinked(), group);
+              SGD sgd(model);
+              GradScaler own({.init_scale = group.rank() == 0 ? 2.0 : 4.0});
+              expect_throws<Error>("does not give gradients to the same parameters", [&] {
+                  model.step(sgd, x, x, test::mean_of_outputs, {.scaler = &own});
+                  model.synchronize();
+              });
+          }) == "");
+}
