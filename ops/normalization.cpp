@@ -70,14 +70,15 @@ Tensor batch_norm(const Tensor& given_x, const Tensor& given_mean, const Tensor&
     // Statistics and sums of gradients of f16 and bf16 are f32; parameters may be, as PyTorch's are.
     const DType wide = is_short_float(x.dtype()) ? DType::f32 : x.dtype();
     for (const Tensor* running : {&running_mean, &running_var})
-        if (running->defined() && running->dtype() != wide)
+        if (options.training && running->defined() && running->dtype() != wide)
             throw InvalidArgument(
-                fmt::format("batch_norm: running statistics of {} beside an input of {} must be {}; convert them with "
+                fmt::format("batch_norm: running statistics of {} beside an input of {} must be {} to be trained; "
+                            "convert them with "
                             ".to(dtype)",
                             name_of(running->dtype()), name_of(x.dtype()), name_of(wide)));
     const TensorMeta stats_meta = TensorMeta::contiguous(wide, {2 * channels + 1});
-    Tensor stats =
-        own_stats ? apply_one(BatchNormStats{}, {x.detach()}, stats_meta) : stats_of(running_mean, running_var);
+    Tensor stats = own_stats ? apply_one(BatchNormStats{}, {x.detach()}, stats_meta)
+                             : stats_of(running_mean.to(wide), running_var.to(wide));
     const bool across_shards = own_stats && synchronized(options);
     if (across_shards) stats = pooled(stats, options);
     const Tensor y = apply_one(BatchNormNormalize{options.eps}, {x, stats, weight, bias}, like(x));

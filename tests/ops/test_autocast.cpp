@@ -178,9 +178,12 @@ TEST_CASE("a layer normalises 16-bit images with f32 parameters and statistics")
     sum(y.to(DType::f32)).backward();
     CHECK(norm.weight->tensor().grad().dtype() == DType::f32);
     CHECK(norm.running_mean->tensor().dtype() == DType::f32);
-    CHECK(message_of<InvalidArgument>(
-              [&] { (void)batch_norm(x, Tensor::zeros({3}, DType::bf16), Tensor::zeros({3}, DType::bf16)); }) ==
-          "batch_norm: running statistics of bf16 beside an input of bf16 must be f32; convert them with .to(dtype)");
+    const Tensor narrow_statistics = Tensor::zeros({3}, DType::bf16);
+    CHECK(message_of<InvalidArgument>([&] {
+              (void)batch_norm(x, narrow_statistics, narrow_statistics, Tensor(), Tensor(), {.training = true});
+          }) ==
+          "batch_norm: running statistics of bf16 beside an input of bf16 must be f32 to be trained; convert them with "
+          ".to(dtype)");
 }
 
 TEST_CASE("dtypes still do not mix outside of a scope") {
