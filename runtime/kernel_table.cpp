@@ -79,7 +79,9 @@ struct KernelTable::Impl {
                    : nullptr;
     }
 
-    std::unique_ptr<Kernel> made_for(const Operation& operation, Factory factory, KernelRequest& request) const {
+    /// `widened`: set where the kernel is one for f32 between conversions.
+    std::unique_ptr<Kernel> made_for(const Operation& operation, Factory factory, KernelRequest& request,
+                                     bool& widened) const {
         if (!request.has_short_floats()) return made_by(factory, operation, request);
         const Factory own = entries.find(typeid(operation))->second.short_floats;
         std::unique_ptr<Kernel> kernel = own != nullptr ? made_by(own, operation, request) : nullptr;
@@ -93,6 +95,7 @@ struct KernelTable::Impl {
             made_conversion->threads = request.threads;
             return made_conversion;
         };
+        widened = true;
         return widened_kernel(
             operation, request, [&](KernelRequest& wide) { return made_by(factory, operation, wide); }, convert);
     }
@@ -139,7 +142,7 @@ std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, Kern
     for (const TensorMeta& meta : request.in) key.add(meta);
     for (const TensorMeta& meta : request.out) key.add(meta);
 
-    const std::scoped_lock lock(impl_->mutex);
+    std::unique_lock lock(impl_->mutex);
     if (const auto found = impl_->made.find(key.bytes()); found != impl_->made.end()) {
         for (std::size_t i = 0; i < request.in.size(); ++i) {
             const std::int64_t offset = request.in[i].offset;
@@ -163,11 +166,14 @@ std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, Kern
         throw DeviceError(fmt::format("{}: there is no kernel for {} devices; add one to their kernel table",
                                       call_and_operation(PublicCall::name(), operation.name()),
                                       impl_->kind == DeviceKind::cuda ? "cuda" : "cpu"));
-    std::unique_ptr<Kernel> kernel = impl_->made_for(operation, factory, request);
+    bool widened = false;
+    std::unique_ptr<Kernel> kernel = impl_->made_for(operation, factory, request, widened);
     kernel->threads = request.threads;
     kernel->hardware = hardware;
     std::shared_ptr<const Kernel> shared = std::move(kernel);
     impl_->made[key.bytes()] = {shared, request.in, request.out};
+    lock.unlock();
+    if (widened && impl_->kind == DeviceKind::cpu) tell_of_emulation(request);
     return shared;
 }
 

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 #include <vector>
 
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/warning.h"
 
 namespace lockstep {
 
@@ -155,6 +157,23 @@ std::unique_ptr<Kernel> widened_kernel(const Operation& operation, KernelRequest
     }
     result->set_kernel(std::move(kernel), request.threads);
     return result;
+}
+
+void tell_of_emulation(const KernelRequest& request) {
+    const auto asks = [&](DType dtype) {
+        const auto has = [dtype](const TensorMeta& meta) { return meta.dtype == dtype; };
+        return std::any_of(request.in.begin(), request.in.end(), has) ||
+               std::any_of(request.out.begin(), request.out.end(), has);
+    };
+    static std::atomic<bool> told_f16{false}, told_bf16{false};
+    if (!told_f16.load(std::memory_order_relaxed) && asks(DType::f16) && !told_f16.exchange(true))
+        warn("f16 is emulated on CPU devices: it is computed in f32 and rounded, and no faster than f32; bf16 may be");
+    if (told_bf16.load(std::memory_order_relaxed) || !asks(DType::bf16)) return;
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx512bf16") && !told_bf16.exchange(true))
+        warn(
+            "bf16 is emulated on this processor, which has no AVX512_BF16: it is computed in f32 and rounded, and no "
+            "faster than f32");
 }
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/parallel/program/trace_check.h"
+#include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/internal/environment.h"
 
 namespace lockstep {
@@ -40,6 +41,7 @@ void ProgramCache::describe(const ProgramRequest& request, Signature& key) const
         .add(request.call.training)
         .add(request.pass)
         .add(request.microbatch)
+        .add(Autocast::dtype_or(parts_.topology.arithmetic.autocast).value_or(DType::f32))
         .add(std::string_view(parts_.memory.store()->trainable_flags()));
     for (std::size_t i = 0; i < request.inputs.size(); ++i)
         key.add(with_rows(request.inputs[i], 1)).add(static_cast<bool>(request.wants_gradient[i]));

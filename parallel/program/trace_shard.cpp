@@ -11,6 +11,7 @@
 #include "lockstep/ops/internal/loss_operations.h"
 #include "lockstep/parallel/program/fusion.h"
 #include "lockstep/parallel/program/loss_denominators.h"
+#include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
@@ -185,6 +186,7 @@ ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const
     program.trace = std::make_shared<Trace>(settings);
     Trace& trace = *program.trace;
     const TraceScope scope(trace);
+    const Autocast precision(Autocast::dtype_or(settings.autocast));
     const bool wants_gradients = has_backward(request.pass);
 
     std::vector<Tensor> inputs;

@@ -20,4 +20,7 @@ using MakeConversion = std::function<std::unique_ptr<Kernel>(const TensorMeta& f
 std::unique_ptr<Kernel> widened_kernel(const Operation& operation, KernelRequest& request, const MakeWide& make_wide,
                                        const MakeConversion& make_conversion);
 
+/// Says in a warning, once for f16 and once for bf16, that this processor does not compute in what is asked for.
+void tell_of_emulation(const KernelRequest& request);
+
 }  // namespace lockstep
