@@ -27,6 +27,9 @@ struct Sizes {
     std::int64_t batch = 4, width = 64, height = 160, image_width = 240;
 };
 
+/// Ends the name of a way to train in mixed precision.
+const std::string mixed = "_bf16";
+
 /// One way to train, kept warm.
 class Contestant {
 public:
@@ -59,19 +62,23 @@ class Contestants {
 public:
     explicit Contestants(const Sizes& sizes) : sizes_(sizes) {}
 
+    /// "one" or "dp", with "_bf16" in mixed precision.
     Contestant& of(const std::string& way) {
         std::unique_ptr<Contestant>& contestant = made_[way];
         if (contestant) return *contestant;
         const ls::Device first = ls::Device::cpu(0), second = ls::Device::cpu(1);
         const int cores = ls::device_info(first).units + ls::device_info(second).units;
         ls::manual_seed(1);
-        if (way == "one")
-            contestant =
-                std::make_unique<Contestant>(ls::Devices{first}, ls::EngineOptions{.threads_per_shard = cores}, sizes_);
-        else if (way == "dp")
-            contestant = std::make_unique<Contestant>(ls::Devices{first, second}, ls::EngineOptions{}, sizes_);
-        else
-            throw ls::InvalidArgument("a way to train is one or dp, not " + way);
+        ls::EngineOptions options;
+        if (way.ends_with(mixed)) options.autocast = ls::DType::bf16;
+        if (way == "one" || way == "one" + mixed) {
+            options.threads_per_shard = cores;
+            contestant = std::make_unique<Contestant>(ls::Devices{first}, options, sizes_);
+        } else if (way == "dp" || way == "dp" + mixed) {
+            contestant = std::make_unique<Contestant>(ls::Devices{first, second}, options, sizes_);
+        } else {
+            throw ls::InvalidArgument("a way to train is one, dp, one_bf16 or dp_bf16, not " + way);
+        }
         return *contestant;
     }
 
@@ -85,18 +92,22 @@ nlohmann::json interleave(Contestants& contestants, const std::vector<std::strin
     for (const std::string& way : ways) contestants.of(way).run(1);
     for (int repetition = 0; repetition < repetitions; ++repetition)
         for (const std::string& way : ways) seconds[way].push_back(contestants.of(way).run(steps));
-    std::printf("seconds per step            median       min       max\n");
+    std::printf("seconds per step               median       min       max\n");
     const auto line = [](const std::string& name, std::vector<double> values) {
         std::sort(values.begin(), values.end());
-        std::printf("%-24s %9.3f %9.3f %9.3f\n", name.c_str(), values[values.size() / 2], values.front(),
+        std::printf("%-27s %9.3f %9.3f %9.3f\n", name.c_str(), values[values.size() / 2], values.front(),
                     values.back());
     };
     for (const auto& [way, values] : seconds) line(way, values);
-    if (seconds.contains("one") && seconds.contains("dp")) {
+    const auto compare = [&](const std::string& slow, const std::string& fast) {
+        if (!seconds.contains(slow) || !seconds.contains(fast)) return;
         std::vector<double> ratios;
-        for (std::size_t i = 0; i < seconds["dp"].size(); ++i) ratios.push_back(seconds["one"][i] / seconds["dp"][i]);
-        line("speed of dp / one", ratios);
-    }
+        for (std::size_t i = 0; i < seconds[fast].size(); ++i) ratios.push_back(seconds[slow][i] / seconds[fast][i]);
+        line("speed of " + fast + " / " + slow, ratios);
+    };
+    compare("one", "dp");
+    compare("one", "one" + mixed);
+    compare("one" + mixed, "dp" + mixed);
     return {{"instruction_set", ls::instruction_set()}, {"seconds_per_step", seconds}};
 }
 
@@ -115,7 +126,7 @@ int main(int argc, char** argv) {
     std::string isa, json;
     int steps = 1;
     int repetitions = 3;
-    bool serves = false;
+    bool serves = false, bf16 = false;
     app.add_option("--batch-size", sizes.batch, "global batch size")->check(CLI::PositiveNumber)->capture_default_str();
     app.add_option("--width", sizes.width, "channels of the first level")
         ->check(CLI::PositiveNumber)
@@ -127,6 +138,7 @@ int main(int argc, char** argv) {
     app.add_option("--ways", ways, "one: a device with all cores; dp: two devices")
         ->check(CLI::IsMember({"one", "dp"}))
         ->capture_default_str();
+    app.add_flag("--bf16", bf16, "each way in mixed precision as well");
     app.add_option("--isa", isa, "instructions to use at most; default: what the machine has")
         ->check(CLI::IsMember({"generic", "avx2", "avx512"}));
     app.add_option("--steps", steps, "steps of a repetition")->check(CLI::PositiveNumber)->capture_default_str();
@@ -137,6 +149,10 @@ int main(int argc, char** argv) {
     try {
         setenv("LOCKSTEP_CPU_DEVICES", "2", 1);
         if (!isa.empty()) setenv("LOCKSTEP_CPU_ISA", isa.c_str(), 1);
+        if (bf16) {
+            const std::vector<std::string> in_f32 = ways;
+            for (const std::string& way : in_f32) ways.push_back(way + mixed);
+        }
         Contestants contestants(sizes);
         if (serves) {
             serve(contestants, steps);

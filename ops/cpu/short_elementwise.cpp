@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "lockstep/ops/cpu/channel_add.h"
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/layout.h"
 #include "lockstep/ops/cpu/loops.h"
@@ -106,6 +107,14 @@ std::unique_ptr<Kernel> make_affine(const Affine& operation, KernelRequest& requ
 template <class F>
 std::unique_ptr<Kernel> make_binary(const Binary<F>&, KernelRequest& request) {
     const TensorMeta &a = request.in[0], &b = request.in[1];
+    if (std::is_same_v<F, functor::Add> && all_alike(request) && a.opaque != nullptr && planes_of(a) &&
+        is_channel_bias(b, a.shape)) {
+        request.want_contiguous(1);
+        arrange_like(request.out[0], a);
+        return for_short(a.dtype, [&](auto stored) {
+            return make_channel_add<decltype(stored)>(planes_of(a).value(), request.threads);
+        });
+    }
     // 0 / 0 would spoil the padding of a blocked tensor.
     const bool dense = is_dense(a, !std::is_same_v<F, functor::Div>);
     const bool fresh = request.out[0].opaque != nullptr || request.out[0].is_contiguous();

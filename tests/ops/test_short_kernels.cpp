@@ -178,6 +178,7 @@ TEST_CASE("elementwise functions of 16-bit images have the values of f32, rounde
         require_as_f32(UnaryBackward<functor::Relu>{}, {dy, x}, {shape});
         require_as_f32(Binary<functor::Add>{}, {x, dy}, {shape});
         require_as_f32(Binary<functor::Div>{}, {x, dy}, {shape});
+        require_as_f32(Binary<functor::Add>{}, {x, numbers({32, 1, 1}, dtype)}, {shape});
         require_as_f32(Affine{0.25, 1}, {x}, {shape});
         require_as_f32(Accumulate{}, {x, dy}, {shape});
     }
@@ -186,6 +187,17 @@ TEST_CASE("elementwise functions of 16-bit images have the values of f32, rounde
     const Tensor small = Tensor::full({1, 16, 1, 1}, 1.0 / 256, DType::bf16, device);
     const Tensor sum = apply_one(Binary<functor::Add>{}, {one, small}, meta(DType::bf16, {1, 16, 1, 1}));
     CHECK(floats(sum) == Floats(16, 1.0F));
+}
+
+TEST_CASE("a bias per channel is added to images where they lie") {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+        const Tensor x = image(dtype, 24, 9, 7), bias = numbers({24, 1, 1}, dtype);
+        const Tensor y = apply_one(Binary<functor::Add>{}, {x, bias}, meta(dtype, x.shape()));
+        const Floats fx = floats(x), fbias = floats(bias), fy = floats(y);
+        Floats sums(fx.size());
+        for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = fx[i] + fbias[i / 63 % 24];
+        CHECK(fy == floats(Tensor::from(sums, x.shape(), device).to(dtype)));
+    }
 }
 
 TEST_CASE("max pooling of 16-bit images takes the largest and sends gradients there") {
