@@ -16,6 +16,7 @@ void add_elementwise_kernels(KernelTable& table);
 void add_short_elementwise_kernels(KernelTable& table);
 void add_reduction_kernels(KernelTable& table);
 void add_linear_kernels(KernelTable& table);
+void add_short_linear_kernels(KernelTable& table);
 void add_convolution_kernels(KernelTable& table);
 void add_short_convolution_kernels(KernelTable& table);
 void add_pooling_kernels(KernelTable& table);

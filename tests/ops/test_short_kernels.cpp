@@ -9,6 +9,7 @@
 #include "lockstep/ops/internal/binary_functions.h"
 #include "lockstep/ops/internal/convolution_operations.h"
 #include "lockstep/ops/internal/elementwise_operations.h"
+#include "lockstep/ops/internal/linear_operations.h"
 #include "lockstep/ops/internal/normalization_operations.h"
 #include "lockstep/ops/internal/pooling_operations.h"
 #include "lockstep/ops/internal/unary_functions.h"
@@ -223,6 +224,47 @@ TEST_CASE("max pooling of 16-bit images takes the largest and sends gradients th
             CHECK(fy == largest);
             CHECK(fdx == gradient);
         }
+}
+
+TEST_CASE("linear layers and products of bf16 agree with loops in double") {
+    for (const std::int64_t rows : {5, 130}) {
+        INFO(rows << " rows");
+        const std::int64_t in = 70, out = 37;
+        const Tensor x = numbers({rows, in}, DType::bf16), w = numbers({out, in}, DType::bf16, 0.1);
+        const Tensor bias = numbers({out}, DType::bf16), dy = numbers({rows, out}, DType::bf16, 0.5, 6);
+        const TensorMeta like_y = meta(DType::bf16, {rows, out});
+        const Tensor y = apply_one(LinearForward{}, {x, w, bias}, like_y);
+        const Tensor above = apply_one(LinearForward{Activation::relu}, {x, w, bias}, like_y);
+        const Tensor plain = apply_one(LinearForward{}, {x, w, Tensor()}, like_y);
+        const Tensor dx = apply_one(LinearBackwardData{}, {dy, w}, meta(DType::bf16, x.shape()));
+        const auto gradients = apply(make_operation(LinearBackwardWeights{}), {x, dy},
+                                     {meta(DType::bf16, w.shape()), meta(DType::bf16, bias.shape())});
+        const Tensor product = apply_one(MatMul{}, {x, w.transpose(0, 1)}, like_y);
+
+        const Floats fx = floats(x), fw = floats(w), fb = floats(bias), fdy = floats(dy);
+        const auto size = [](std::int64_t elements) { return static_cast<std::size_t>(elements); };
+        std::vector<double> wanted_y(size(rows * out)), wanted_dx(size(rows * in)), wanted_dw(size(out * in)),
+            wanted_db(size(out));
+        for (std::size_t r = 0; r < size(rows); ++r)
+            for (std::size_t o = 0; o < size(out); ++o) {
+                wanted_db[o] += static_cast<double>(fdy[r * size(out) + o]);
+                for (std::size_t i = 0; i < size(in); ++i) {
+                    const double a = fx[r * size(in) + i], b = fw[o * size(in) + i], d = fdy[r * size(out) + o];
+                    wanted_y[r * size(out) + o] += a * b;
+                    wanted_dx[r * size(in) + i] += d * b;
+                    wanted_dw[o * size(in) + i] += d * a;
+                }
+            }
+        CHECK(relative_error(floats(plain), wanted_y) < 1.0 / 256);
+        CHECK(relative_error(floats(product), wanted_y) < 1.0 / 256);
+        CHECK(relative_error(floats(dx), wanted_dx) < 1.0 / 256);
+        CHECK(relative_error(floats(gradients[0]), wanted_dw) < 1.0 / 256);
+        CHECK(relative_error(floats(gradients[1]), wanted_db) < 1.0 / 256);
+        for (std::size_t i = 0; i < wanted_y.size(); ++i) wanted_y[i] += static_cast<double>(fb[i % size(out)]);
+        CHECK(relative_error(floats(y), wanted_y) < 1.0 / 256);
+        for (double& value : wanted_y) value = std::max(value, 0.0);
+        CHECK(relative_error(floats(above), wanted_y) < 1.0 / 256);
+    }
 }
 
 TEST_CASE("kernels of 16-bit images work without copies of them in f32") {
