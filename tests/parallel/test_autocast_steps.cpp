@@ -189,6 +189,28 @@ TEST_CASE("parameters are converted by one kernel for all shards of a device") {
     CHECK(casts_in(longer) == 9);
 }
 
+TEST_CASE("a model of 16-bit parameters computes, and is not trained") {
+    Net net = make_net();
+    set_training(net, false);
+    const test::Images images(4);
+    const Tensor labels = Tensor::from(images.labels, {4});
+    const Tensor narrow = images.pixels.to(DType::bf16);
+    to(net, DType::bf16);
+    CHECK(net.forward(narrow).dtype() == DType::bf16);
+    const char* const refusal = "changes lasting state, which is f32 and not f16 or bf16; convert the tensor with .to(";
+    {
+        SGD sgd(net, {.lr = 0.1});
+        cross_entropy(net.forward(narrow), labels).value().backward();
+        CHECK(message_of<InvalidArgument>([&] { sgd.step(); }).find(refusal) != std::string::npos);
+    }
+    DataParallel<Net> model(net, test::cpu_devices(2));
+    SGD sgd(model, {.lr = 0.1});
+    const std::string refused = message_of<InvalidArgument>([&] { model.step(sgd, narrow, labels, cross_entropy); });
+    CHECK(refused.find(refusal) != std::string::npos);
+    const NoGrad no_grad;
+    CHECK(model.forward(narrow).dtype() == DType::bf16);
+}
+
 TEST_CASE("autocast is to f16 or bf16") {
     CHECK(message_of<InvalidArgument>([] {
               const DataParallel<Net> model(make_net(), test::cpu_devices(1), {.autocast = DType::f64});
