@@ -61,9 +61,8 @@ std::vector<std::string> with_hyphens(int argc, const char* const* argv) {
 
 /// --amp may stand alone. To CLI11 it is an option with one value, as in a file of --config.
 void give_amp_a_value(std::vector<std::string>& words) {
-    const auto is_value = [](const std::string& word) { return word == "off" || word == "fp16" || word == "bf16"; };
     for (std::size_t i = 1; i < words.size(); ++i)
-        if (words[i] == "--amp" && (i + 1 == words.size() || !is_value(words[i + 1]))) words[i] += "=true";
+        if (words[i] == "--amp" && (i + 1 == words.size() || words[i + 1].starts_with("-"))) words[i] += "=true";
 }
 
 constexpr std::int64_t most_rows = std::int64_t{1} << 31;

@@ -191,15 +191,16 @@ TEST_CASE("every entry of the op table agrees with its loops") {
 }
 
 TEST_CASE("every entry has values and gradients in f16 and bf16, those of f32 but for a few roundings") {
+    const Device device = devices().back();
     for (const auto& [op, e] : expectations()) {
         if (op->is_special()) continue;
         for (const DType dtype : {DType::bf16, DType::f16}) {
-            INFO(op->name() << ", " << lockstep::name_of(dtype));
+            INFO(op->name() << " on " << device.str() << ", " << lockstep::name_of(dtype));
             // What 16 bits hold of the inputs, and what f32 makes of that.
             const auto run = [&, &entry = *op, &expected = e](DType as, bool with_gradient) {
                 std::vector<Tensor> in;
                 for (std::size_t i = 0; i < expected.in.size(); ++i) {
-                    Tensor x = to_tensor(expected.in[i], expected.inputs[i], DType::f32, Device::cpu(0));
+                    Tensor x = to_tensor(expected.in[i], expected.inputs[i], DType::f32, device);
                     if (is_floating(x.dtype())) x = x.to(dtype).to(as);
                     if (expected.inputs[i].gradient) x.requires_grad_();
                     in.push_back(x);
@@ -208,7 +209,7 @@ TEST_CASE("every entry has values and gradients in f16 and bf16, those of f32 bu
                 const Tensor y = entry.run(in);
                 std::vector<Array> results{to_array(y)};
                 if (!with_gradient) return results;
-                y.backward(to_tensor(expected.dy, {expected.y.shape}, DType::f32, Device::cpu(0)).to(y.dtype()));
+                y.backward(to_tensor(expected.dy, {expected.y.shape}, DType::f32, device).to(y.dtype()));
                 for (const Tensor& x : in)
                     if (x.grad().defined()) {
                         CHECK(x.grad().dtype() == as);
