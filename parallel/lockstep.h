@@ -54,6 +54,7 @@
 #include "lockstep/parallel/scaler_state.h"
 #include "lockstep/parallel/sharded_model.h"
 #include "lockstep/parallel/training_loop.h"
+#include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/device.h"
 #include "lockstep/runtime/error.h"

@@ -31,6 +31,11 @@ public:
     virtual std::size_t bytes() const = 0;
     virtual bool equals(const OpaqueLayout& other) const = 0;
     virtual std::string str() const = 0;
+    /// The same arrangement with elements of `dtype`, all at the same places; null where there is none.
+    virtual std::shared_ptr<const OpaqueLayout> with_dtype(DType dtype) const {
+        static_cast<void>(dtype);
+        return nullptr;
+    }
 };
 
 /// How a tensor lies in its buffer.

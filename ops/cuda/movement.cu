@@ -115,6 +115,8 @@ void add_bias(const Queue& queue, float* y, const float* bias, Activation activa
 void add_copy_kernels(KernelTable& table) {
     table.add<Reorder, make_reorder>();
     table.add<Fill, make_fill>();
+    table.add_short_floats<Reorder, make_reorder>();
+    table.add_short_floats<Fill, make_fill>();
 }
 
 }  // namespace lockstep::cuda

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/parallel/program/trace_check.h"
+#include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/internal/algorithm_choices.h"
 #include "lockstep/runtime/internal/environment.h"
 
@@ -41,6 +42,7 @@ void ProgramCache::describe(const ProgramRequest& request, Signature& key) const
         .add(request.call.training)
         .add(request.pass)
         .add(request.microbatch)
+        .add(Autocast::dtype_or(parts_.topology.arithmetic.autocast).value_or(DType::f32))
         .add(request.scaled)
         .add(std::string_view(parts_.memory.store()->trainable_flags()))
         .add(parts_.algorithms ? parts_.algorithms->version() : 0);

@@ -22,6 +22,9 @@ void check(const EngineOptions& options, const std::vector<NamedTensor>& tensors
             fmt::format("{} threads per shard: give a positive number, or 0 to choose", options.threads_per_shard));
     if (options.kept_programs < 1)
         throw InvalidArgument(fmt::format("{} programs to keep: give at least 1", options.kept_programs));
+    if (options.autocast && !is_short_float(*options.autocast))
+        throw InvalidArgument(
+            fmt::format("autocast to {}: give f16 or bf16, or leave it out for f32", name_of(*options.autocast)));
     if (options.output_device && !options.output_device->is_host()) require_visible(*options.output_device);
     if (alone && options.reduction == ReductionMode::fast)
         throw InvalidArgument("the fast reduction is for several processes; leave it as it is in one");
@@ -56,9 +59,10 @@ std::string described(const EngineOptions& options, const Topology& topology) {
     const TraceSettings& arithmetic = topology.arithmetic;
     const bool threads_given = options.threads_per_shard > 0 || arithmetic.deterministic;
     return fmt::format(
-        "{} shards, {} and {} bytes per bucket, {}{}{}{}{}{}{}{}{}", topology.shards, options.first_bucket_bytes,
+        "{} shards, {} and {} bytes per bucket, {}{}{}{}{}{}{}{}{}{}", topology.shards, options.first_bucket_bytes,
         options.bucket_bytes, options.reduction == ReductionMode::fast ? "the fast reduction, " : "",
         arithmetic.deterministic ? "deterministic" : "not deterministic", convolutions(arithmetic.convolution),
+        options.autocast ? fmt::format(", autocast to {}", name_of(*options.autocast)) : "",
         options.nan_policy == NanPolicy::stop ? "" : ", steps that are not finite go on",
         options.broadcast_buffers ? ", buffers are broadcast" : "",
         options.find_unused_parameters ? ", unused parameters are found" : "",
@@ -81,7 +85,8 @@ Topology make_topology(Devices devices, const EngineOptions& options, Communicat
                            .threads = threads_of(topology.devices, options),
                            .deterministic = options.deterministic || fixed_shards,
                            .shards = topology.shards,
-                           .convolution = options.convolution.value_or(default_conv_algorithm())};
+                           .convolution = options.convolution.value_or(default_conv_algorithm()),
+                           .autocast = options.autocast};
     if (job) {
         agree_on_options(*job, described(options, topology));
         // The smallest number of threads, where that was left open.

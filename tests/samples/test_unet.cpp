@@ -236,6 +236,36 @@ TEST_CASE("training has the same bits on any devices, with augmentation and any 
     CHECK((checkpoint(place, "plain") != checkpoint(place, "none")));
 }
 
+TEST_CASE("mixed precision has the same bits on any devices, and losses near those of f32") {
+    const UnetPlace place;
+    const std::string same = "-e 7 --steps 20 -b 4 -l 1e-4 --shards 4 --seed 5 --optimizer rmsprop -v 30 ";
+    const auto train = [&](const std::string& name, const std::string& how) {
+        const ProgramRun run = run_unet(place, "train --quiet --width 4 --scale 1 " + same + how + " --save " + name +
+                                                   ".safetensors --json " + name + ".json");
+        CAPTURE(how);
+        CAPTURE(run.err);
+        REQUIRE(run.status == 0);
+        return nlohmann::json::parse(get_bytes(place / (name + ".json")))["losses"].get<std::vector<double>>();
+    };
+    const std::vector<double> f32 = train("f32", "--parallel none --devices cpu:0");
+    for (const std::string amp : {"bf16", "fp16"}) {
+        CAPTURE(amp);
+        const std::vector<double> losses = train("none", "--parallel none --devices cpu:0 --amp " + amp);
+        REQUIRE(losses.size() == 20);
+        CHECK(losses != f32);
+        for (std::size_t i = 0; i < losses.size(); ++i) CHECK(losses[i] == Approx(f32[i]).epsilon(0.02));
+        // Weights and the optimizer's state are f32.
+        for (const SafetensorsEntry& entry : SafetensorsFile(place / "none.safetensors").entries())
+            CHECK((entry.dtype == DType::f32 || entry.dtype == DType::i64));
+        train("dp3", "--devices cpu:0,cpu:1,cpu:2 --amp " + amp);
+        CHECK((checkpoint(place, "dp3") == checkpoint(place, "none")));
+    }
+    const std::vector<double> alone = train("alone", "--devices cpu:0,cpu:1 --amp");
+    train("ddp2", "--parallel ddp --devices cpu:0,cpu:1 --amp=bf16");
+    CHECK((checkpoint(place, "ddp2") == checkpoint(place, "alone")));
+    CHECK(alone == train("none", "--parallel none --devices cpu:0 --amp bf16"));
+}
+
 TEST_CASE("a run that is stopped within an epoch goes on elsewhere with the same bits") {
     const UnetPlace place;
     const std::string same = "-e 3 -b 3 -l 1e-3 --shards 3 --flip -v 30 ";
