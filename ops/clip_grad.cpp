@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <map>
 
 #include "lockstep/ops/internal/gradient_operations.h"
 #include "lockstep/runtime/autograd.h"
@@ -47,6 +48,44 @@ std::vector<FlatGradient> flat_gradients(const std::vector<Tensor>& parameters) 
     return gradients;
 }
 
+/// The measures of all gradients in their order, on the device of the first. Each device measures what lies there, and
+/// sends it in one piece.
+Tensor measured(const std::vector<FlatGradient>& gradients, double norm_type) {
+    std::map<Device, std::int64_t> grains;
+    std::int64_t all_grains = 0;
+    const auto grains_of = [](const FlatGradient& gradient) {
+        return MeasureGradients::grains(gradient.elements.numel());
+    };
+    for (const FlatGradient& gradient : gradients) {
+        grains[gradient.elements.device()] += grains_of(gradient);
+        all_grains += grains_of(gradient);
+    }
+    std::map<Device, Tensor> measures;
+    for (const auto& [device, count] : grains) measures[device] = Tensor::zeros({count}, DType::f64, device);
+    std::map<Device, std::int64_t> next;
+    for (const FlatGradient& gradient : gradients) {
+        const Device device = gradient.elements.device();
+        const std::int64_t first = next[device];
+        next[device] += grains_of(gradient);
+        apply_one(MeasureGradients{gradient.range, norm_type}, {gradient.elements, Tensor()},
+                  measures[device].slice(0, first, next[device]));
+    }
+    const Device home = gradients.front().elements.device();
+    if (measures.size() == 1) return measures[home];
+    for (auto& [device, values] : measures) values = values.to(home);
+    const Tensor all = Tensor::zeros({all_grains}, DType::f64, home);
+    next.clear();
+    std::int64_t first = 0;
+    for (const FlatGradient& gradient : gradients) {
+        const Device device = gradient.elements.device();
+        const std::int64_t count = grains_of(gradient);
+        all.slice(0, first, first + count).copy_(measures[device].slice(0, next[device], next[device] + count));
+        first += count;
+        next[device] += count;
+    }
+    return all;
+}
+
 }  // namespace
 
 Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, const ClipGradNorm& clip) {
@@ -56,27 +95,20 @@ Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, const ClipGradNorm
     const std::vector<FlatGradient> gradients = flat_gradients(parameters);
     if (gradients.empty()) return Tensor::zeros({}, DType::f64);
     const Device device = gradients.front().elements.device();
-    std::int64_t grains = 0;
-    for (const FlatGradient& gradient : gradients) grains += MeasureGradients::grains(gradient.elements.numel());
-    const Tensor measures = Tensor::zeros({grains}, DType::f64, device);
-    std::int64_t first = 0;
-    for (const FlatGradient& gradient : gradients) {
-        const std::int64_t next = first + MeasureGradients::grains(gradient.elements.numel());
-        apply_one(MeasureGradients{gradient.range, clip.norm_type}, {gradient.elements, Tensor()},
-                  measures.slice(0, first, next));
-        first = next;
-    }
     const TensorMeta scalar = TensorMeta::contiguous(DType::f64, {});
-    const Tensor norm = apply_one(CombineMeasures{clip.norm_type}, {measures}, scalar);
+    const Tensor norm = apply_one(CombineMeasures{clip.norm_type}, {measured(gradients, clip.norm_type)}, scalar);
     if (clip.error_if_nonfinite && !std::isfinite(norm.item()))
         throw InvalidArgument(
             fmt::format("The total norm of order {} for gradients from `parameters` is non-finite, so it cannot be "
                         "clipped. To disable this error and scale the gradients by the non-finite norm anyway, set "
                         "`error_if_nonfinite=False`",
                         clip.norm_type));
-    const Tensor coefficient = apply_one(ClipCoefficient{clip.max_norm}, {norm}, scalar);
-    for (const FlatGradient& gradient : gradients)
+    std::map<Device, Tensor> coefficients{{device, apply_one(ClipCoefficient{clip.max_norm}, {norm}, scalar)}};
+    for (const FlatGradient& gradient : gradients) {
+        Tensor& coefficient = coefficients[gradient.elements.device()];
+        if (!coefficient.defined()) coefficient = coefficients.at(device).to(gradient.elements.device());
         apply_one(ScaleGradients{gradient.range}, {coefficient, Tensor()}, gradient.elements);
+    }
     return norm;
 }
 
