@@ -25,7 +25,7 @@ namespace {
 
 struct Flags {
     std::string devices = "all";
-    std::int64_t batch_size = 8, micro_batches = 4, width = 16, image_size = 96;
+    std::int64_t batch_size = 8, micro_batches = 4, width = 16, image_size = 192;
     int steps = 7;
     std::uint64_t seed = 1;
     std::filesystem::path json;
@@ -135,8 +135,8 @@ void print_table(const std::vector<forms::Measured>& all) {
         for (const std::size_t bytes : form.peak_bytes)
             peaks.push_back(fmt::format("{:.1f}", static_cast<double>(bytes) / (1 << 20)));
         fmt::print("{:<10} {:>10.1f} {:>19} {:>6.2f}x   {:<17} {:>8.5f}\n", form.name, form.median(),
-                   fmt::format("({:.1f} to {:.1f})", *least, *most), base / form.median(), fmt::join(peaks, ", "),
-                   form.loss);
+                   fmt::format("({:.1f} to {:.1f})", *least, *most), base / form.median(),
+                   fmt::format("{}", fmt::join(peaks, ", ")), form.loss);
     }
 }
 
