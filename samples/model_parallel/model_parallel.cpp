@@ -141,16 +141,16 @@ void print_table(const std::vector<forms::Measured>& all) {
 }
 
 constexpr const char* in_words = R"(
-none       one device, in a wrapper: the steps are those of a program. What the others are compared with.
-plain      one device, no wrapper: every operation is enqueued as it is called. What the halves are compared with.
+none       one device, in a wrapper, which traces the step: what dp and ddp are compared with.
+plain      one device without: every operation is enqueued as it is called, as in the two halves.
 dp         speeds up: each device takes half of the batch. Saves only activations: each holds the whole model. Both
            wait for the statistics of BatchNorm in every layer, and for each other's gradients before the update.
 ddp        the same with a process for each device, which waits for the other through shared memory.
 serial     saves memory: each device holds half of the model, of its gradients and of the optimizer's state. Speeds
            nothing up: the second half waits for the first to go forward, the first for the second to come back.
-pipelined  saves memory, of activations too, and speeds up: while one half works on a micro-batch the other works on
-           the next. Each waits for the other at the beginning and the end of a step, and where its half is smaller.
-           BatchNorm sees one micro-batch at a time, so the loss is another.
+pipelined  saves memory, of activations too, and speeds up where a micro-batch keeps a device busy: one half works on
+           the next while the other works on this one. Each waits for the other at the beginning and the end of a
+           step, and the smaller half in between. BatchNorm sees one micro-batch at a time, so the loss is another.
 )";
 
 void run_all(const Flags& flags, const std::string& program) {

@@ -1,7 +1,9 @@
 // model_parallel: the gradients of two halves on two devices, what is copied between them, files, and the program.
+#include <chrono>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/checkpoint.h"
@@ -178,6 +180,34 @@ TEST_CASE("the host does not wait for devices that a micro-batch goes through") 
     CHECK_FALSE(Stream::of(second).idle());
     gate.open();
     CHECK(outcome(net, loss) == serial(first, 4));
+}
+
+TEST_CASE("the decoder goes on with a micro-batch while the encoder stands still before the next one") {
+    if (lockstep::testing::serial()) return;
+    halves::UNet net = made(second);
+    const auto batch = parts(second, 4);
+    halves::UNet before = net;
+    (void)halves::backward_pipelined(before, batch, unet::SegmentationLoss());
+    synchronize_all();
+    lockstep::testing::Gate gate;
+    int ways_back = 0, losses = 0;
+    // The last gradient of a way back: what the encoder's device is given now lies before the third way forward.
+    std::get<0>(net.encoder.inc.double_conv.layers).weight->register_hook([&](const Tensor&) {
+        if (++ways_back == 1) Stream::of(first).run("held", {}, [&gate](const Launch&) { gate.pass(); });
+    });
+    Event second_loss(second);
+    const auto loss = [&](const Tensor& logits, const Tensor& masks) {
+        Loss own = unet::SegmentationLoss()(logits, masks);
+        if (++losses == 2) Stream::of(second).record(second_loss);
+        return own;
+    };
+    const Tensor sum = halves::backward_pipelined(net, batch, loss);
+    CHECK(losses == 4);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!second_loss.done() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    CHECK(second_loss.done());
+    gate.open();
+    CHECK(outcome(net, sum) == serial(first, 4));
 }
 
 TEST_CASE("weights of halves on two devices go to a file, and from it to other devices") {
