@@ -150,7 +150,7 @@ serial     saves memory: each device holds half of the model, of its gradients a
            nothing up: the second half waits for the first to go forward, the first for the second to come back.
 pipelined  saves memory, of activations too, and speeds up where a micro-batch keeps a device busy: one half works on
            the next while the other works on this one. Each waits for the other at the beginning and the end of a
-           step, and the smaller half in between. BatchNorm sees one micro-batch at a time, so the loss is another.
+           step, and the smaller half in between. BatchNorm and dice see one micro-batch at a time: another loss.
 )";
 
 void run_all(const Flags& flags, const std::string& program) {
