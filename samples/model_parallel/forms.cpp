@@ -76,8 +76,8 @@ using Backward = ls::Tensor (*)(halves::UNet& net, const std::vector<halves::Par
 Step in_halves(const Settings& settings, ls::Device encoder, ls::Device decoder, std::int64_t parts,
                Backward backward) {
     const auto net = std::make_shared<halves::UNet>(made_net(settings));
-    ls::to(net->encoder, encoder);
-    ls::to(net->decoder, decoder);
+    net->encoder.to(encoder);
+    net->decoder.to(decoder);
     const halves::Part batch = made_batch(settings);
     std::vector<halves::Part> cut;
     const std::int64_t rows = settings.batch_size / parts;

@@ -63,7 +63,7 @@ struct Decoder {
     ls::Device device() const { return outc.conv.weight->device(); }
 };
 
-/// Both. Where each lies is said by `ls::to(net.decoder, device)`; forward takes x where the encoder lies.
+/// Both. Where each lies is said by `net.decoder.to(device)`; forward takes x where the encoder lies.
 struct UNet {
     explicit UNet(const unet::Options& options) : encoder(options), decoder(options) {}
 

@@ -141,6 +141,14 @@ TEST_CASE("other norms over two devices, and one that is not finite", "[devices]
     CHECK(a.grad().to_vector<float>() == std::vector<float>{3, -4});
 }
 
+TEST_CASE("a module's own `to` is that of the library", "[devices]") {
+    Net net = made(first);
+    CHECK(&net.decoder.to(second) == &net.decoder);
+    CHECK(net.decoder.weight->device() == second);
+    CHECK(net.encoder.weight->device() == first);
+    CHECK(net.to(DType::f64).encoder.weight->dtype() == DType::f64);
+}
+
 TEST_CASE("a model that an optimizer holds on two devices is not moved any more", "[devices]") {
     Net net = made(second);
     const SGD sgd(net, {.lr = 0.1});

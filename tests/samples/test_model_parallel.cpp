@@ -32,8 +32,8 @@ constexpr std::int64_t rows = 8, side = 36;
 halves::UNet made(Device decoder) {
     manual_seed(7);
     halves::UNet net(small);
-    to(net.encoder, first);
-    to(net.decoder, decoder);
+    net.encoder.to(first);
+    net.decoder.to(decoder);
     return net;
 }
 
