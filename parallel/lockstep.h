@@ -64,5 +64,6 @@
 #include "lockstep/runtime/stop_signals.h"
 #include "lockstep/runtime/stream.h"
 #include "lockstep/runtime/tensor.h"
+#include "lockstep/runtime/transfer.h"
 #include "lockstep/runtime/versions.h"
 #include "lockstep/runtime/warning.h"

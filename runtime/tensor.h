@@ -146,7 +146,8 @@ public:
     /// The same tensor, tagged (or not) as having the batch in dimension 0.
     Tensor tag_batch(bool batch = true) const;
 
-    /// A tensor on `device`; this one when it is there already. Differentiable.
+    /// A tensor on `device`; this one when it is there already. Differentiable. Transfer lets the device wait for it
+    /// later.
     Tensor to(Device device) const;
     /// A tensor of `dtype`; this one when it has it already. Differentiable between floating types.
     Tensor to(DType dtype) const;
