@@ -35,7 +35,6 @@ struct Training {
     std::function<double()> evaluate = {};
     int evaluations = 1;
     lockstep::LRSchedule* schedule = nullptr;          ///< takes a step per epoch; null: the rate stays
-    lockstep::GradScaler* scaler = nullptr;            ///< for losses in f16; null: they are not scaled
     std::map<std::string, std::string> metadata = {};  ///< of the weights' file, for those who use the model
     /// Called after each evaluation, on the process that logs, while the others wait.
     std::function<void(lockstep::EventLog& log, std::int64_t step)> log_evaluation = {};
@@ -118,10 +117,12 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
     Beginning begin = begin_run(options, model, training.optimizer, loader.options().batch_size);
     lockstep::RunState& state = begin.state;
     state.metadata = training.metadata;
+    // The range of f16 is what scaling is for; bf16 has that of f32.
+    lockstep::GradScaler scaler({.enabled = options.autocast() == lockstep::DType::f16});
     lockstep::Runner runner(model, training.optimizer, loader, loss,
                             {.epochs = static_cast<std::uint64_t>(options.epochs),
                              .steps = options.steps,
-                             .step = {.accumulation_steps = options.accumulation_steps, .scaler = training.scaler}});
+                             .step = {.accumulation_steps = options.accumulation_steps, .scaler = &scaler}});
     runner.go_on_from(state);
     const lockstep::StopSignals signals;
     runner.stop_on(signals);
