@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -46,6 +48,13 @@ struct Conversion {
     std::unique_ptr<Kernel> kernel;
     std::size_t place;  ///< of the f32 tensor in scratch
 };
+
+/// Whether the processor has instructions for it that may be used.
+bool computes_bf16() {
+    const char* limit = std::getenv("LOCKSTEP_CPU_ISA");
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512bf16") && (limit == nullptr || std::string_view(limit) == "avx512");
+}
 
 class WidenedKernel final : public Kernel {
 public:
@@ -168,12 +177,11 @@ void tell_of_emulation(const KernelRequest& request) {
     static std::atomic<bool> told_f16{false}, told_bf16{false};
     if (!told_f16.load(std::memory_order_relaxed) && asks(DType::f16) && !told_f16.exchange(true))
         warn("f16 is emulated on CPU devices: it is computed in f32 and rounded, and no faster than f32; bf16 may be");
-    if (told_bf16.load(std::memory_order_relaxed) || !asks(DType::bf16)) return;
-    __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx512bf16") && !told_bf16.exchange(true))
+    if (!told_bf16.load(std::memory_order_relaxed) && asks(DType::bf16) && !computes_bf16() &&
+        !told_bf16.exchange(true))
         warn(
-            "bf16 is emulated on this processor, which has no AVX512_BF16: it is computed in f32 and rounded, and no "
-            "faster than f32");
+            "bf16 is emulated here: without AVX512_BF16, or where LOCKSTEP_CPU_ISA keeps it out, it is computed in f32 "
+            "and rounded, and no faster than f32");
 }
 
 }  // namespace lockstep

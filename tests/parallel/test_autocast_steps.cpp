@@ -124,7 +124,14 @@ TEST_CASE("a program is kept for each dtype") {
     const Tensor x = test::Images(8).pixels;
     set_training(*model, false);
     const NoGrad no_grad;
-    CHECK(model.forward(x).dtype() == DType::bf16);
+    const Tensor gathered = model.forward(x);
+    CHECK(gathered.dtype() == DType::bf16);
+    {
+        const Autocast scope(DType::bf16);
+        const ComputeScope one_thread(1, true);
+        CHECK(gathered.to(DType::f32).to_vector<float>() ==
+              (*model).forward(x.to(gathered.device())).to(DType::f32).to_vector<float>());
+    }
     {
         const Autocast scope(DType::f16);
         CHECK(model.forward(x).dtype() == DType::f16);

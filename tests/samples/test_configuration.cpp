@@ -137,6 +137,10 @@ TEST_CASE("--amp stands alone, has a value, and is kept in the configuration") {
     CHECK_THAT(get_bytes(place / "one/config.toml"), contains("amp=true\n"));
     REQUIRE(linear(place, "--config one/config.toml --work-dir two").status == 0);
     CHECK(get_bytes(place / "two/linear.safetensors") == bf16);
+    const ProgramRun emulated = linear(place, same + "--amp bf16", "LOCKSTEP_CPU_ISA=avx2 ");
+    CHECK(emulated.status == 0);
+    CHECK(emulated.lines_of_err() == 1);
+    CHECK_THAT(emulated.err, contains("bf16 is emulated here"));
     const ProgramRun wrong = linear(place, same + "--amp int8");
     CHECK(wrong.status == 2);
     CHECK_THAT(wrong.err, contains("--amp"));

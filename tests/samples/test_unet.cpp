@@ -263,6 +263,8 @@ TEST_CASE("mixed precision has the same bits on any devices, and losses near tho
     const std::vector<double> alone = train("alone", "--devices cpu:0,cpu:1 --amp");
     train("ddp2", "--parallel ddp --devices cpu:0,cpu:1 --amp=bf16");
     CHECK((checkpoint(place, "ddp2") == checkpoint(place, "alone")));
+    train("ddp4", "--parallel ddp --backend gloo --devices cpu:0,cpu:1,cpu:2,cpu:3 --amp bf16");
+    CHECK((checkpoint(place, "ddp4") == checkpoint(place, "alone")));
     CHECK(alone == train("none", "--parallel none --devices cpu:0 --amp bf16"));
 }
 
