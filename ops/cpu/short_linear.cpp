@@ -36,20 +36,22 @@ bool all_bf16(const KernelRequest& request) {
            std::all_of(request.out.begin(), request.out.end(), fits);
 }
 
-onednn::Desc desc(const Dims& sizes, const Dims& strides) { return {sizes, dnnl::memory::data_type::bf16, strides}; }
+onednn::Desc bf16_desc(const Dims& sizes, const Dims& strides) {
+    return {sizes, dnnl::memory::data_type::bf16, strides};
+}
 
 /// c = a * b, plus a bias (1, n) where there is one.
-class Product {
+class ShortProduct {
 public:
     /// None where oneDNN has only its reference.
-    static std::optional<Product> of(const onednn::Desc& a, const onednn::Desc& b, const onednn::Desc& bias,
-                                     const onednn::Desc& c, int threads) {
+    static std::optional<ShortProduct> of(const onednn::Desc& a, const onednn::Desc& b, const onednn::Desc& bias,
+                                          const onednn::Desc& c, int threads) {
         const onednn::ThreadScope scope(threads);
         try {
             const bool biased = bias.get_size() != 0;
             const auto chosen = biased ? onednn::matmul(a, b, bias, c) : onednn::matmul(a, b, c);
             if (onednn::is_reference(chosen.impl_info_str())) return std::nullopt;
-            return Product(chosen, a, b, bias, c);
+            return ShortProduct(chosen, a, b, bias, c);
         } catch (const dnnl::error&) {
             return std::nullopt;
         }
@@ -68,8 +70,8 @@ public:
     }
 
 private:
-    Product(const dnnl::matmul::primitive_desc& chosen, onednn::Desc a, onednn::Desc b, onednn::Desc bias,
-            onednn::Desc c)
+    ShortProduct(const dnnl::matmul::primitive_desc& chosen, onednn::Desc a, onednn::Desc b, onednn::Desc bias,
+                 onednn::Desc c)
         : primitive_(chosen),
           a_(std::move(a)),
           b_(std::move(b)),
@@ -82,13 +84,13 @@ private:
 };
 
 /// A matrix, or a stack of them, with its strides.
-onednn::Desc desc_of_stack(const TensorMeta& meta) {
-    return desc(Dims(meta.shape.begin(), meta.shape.end()), Dims(meta.strides.begin(), meta.strides.end()));
+onednn::Desc bf16_desc_of(const TensorMeta& meta) {
+    return bf16_desc(Dims(meta.shape.begin(), meta.shape.end()), Dims(meta.strides.begin(), meta.strides.end()));
 }
 
 bool is_row_major(const TensorMeta& meta) { return meta.opaque == nullptr && meta.is_contiguous(); }
 
-std::unique_ptr<Kernel> make_matmul(const MatMul&, KernelRequest& request) {
+std::unique_ptr<Kernel> make_short_matmul(const MatMul&, KernelRequest& request) {
     if (!multiplies_bf16() || !all_bf16(request) || !is_row_major(request.out[0])) return nullptr;
     for (const TensorMeta& meta : request.in) {
         const int dims = meta.shape.dims();
@@ -96,8 +98,8 @@ std::unique_ptr<Kernel> make_matmul(const MatMul&, KernelRequest& request) {
                                                        meta.strides[dims - 2], meta.strides[dims - 1]))
             return nullptr;
     }
-    const auto product = Product::of(desc_of_stack(request.in[0]), desc_of_stack(request.in[1]), {},
-                                     desc_of_stack(request.out[0]), request.threads);
+    const auto product = ShortProduct::of(bf16_desc_of(request.in[0]), bf16_desc_of(request.in[1]), {},
+                                          bf16_desc_of(request.out[0]), request.threads);
     if (!product) return nullptr;
     return make_kernel(
         [product = *product](const KernelArgs& call) {
@@ -106,13 +108,13 @@ std::unique_ptr<Kernel> make_matmul(const MatMul&, KernelRequest& request) {
         product->scratch_bytes());
 }
 
-std::unique_ptr<Kernel> make_linear_forward(const LinearForward& operation, KernelRequest& request) {
+std::unique_ptr<Kernel> make_short_linear_forward(const LinearForward& operation, KernelRequest& request) {
     if (!multiplies_bf16() || !all_bf16(request) || !is_row_major(request.out[0])) return nullptr;
     const std::int64_t rows = request.in[0].shape[0], in = request.in[0].shape[1], out = request.in[1].shape[0];
     const bool relu = operation.activation == Activation::relu;
-    const onednn::Desc bias = request.has_in(2) ? desc({1, out}, {out, 1}) : onednn::Desc();
-    const auto product = Product::of(desc({rows, in}, {in, 1}), desc({in, out}, {1, in}), bias,
-                                     desc({rows, out}, {out, 1}), request.threads);
+    const onednn::Desc bias = request.has_in(2) ? bf16_desc({1, out}, {out, 1}) : onednn::Desc();
+    const auto product = ShortProduct::of(bf16_desc({rows, in}, {in, 1}), bf16_desc({in, out}, {1, in}), bias,
+                                          bf16_desc({rows, out}, {out, 1}), request.threads);
     if (!product) return nullptr;
     request.want_all_contiguous();
     return make_kernel(
@@ -132,11 +134,11 @@ std::unique_ptr<Kernel> make_linear_forward(const LinearForward& operation, Kern
         product->scratch_bytes());
 }
 
-std::unique_ptr<Kernel> make_linear_backward_data(const LinearBackwardData&, KernelRequest& request) {
+std::unique_ptr<Kernel> make_short_linear_backward_data(const LinearBackwardData&, KernelRequest& request) {
     if (!multiplies_bf16() || !all_bf16(request) || !is_row_major(request.out[0])) return nullptr;
     const std::int64_t rows = request.in[0].shape[0], out = request.in[1].shape[0], in = request.in[1].shape[1];
-    const auto product = Product::of(desc({rows, out}, {out, 1}), desc({out, in}, {in, 1}), {},
-                                     desc({rows, in}, {in, 1}), request.threads);
+    const auto product = ShortProduct::of(bf16_desc({rows, out}, {out, 1}), bf16_desc({out, in}, {in, 1}), {},
+                                          bf16_desc({rows, in}, {in, 1}), request.threads);
     if (!product) return nullptr;
     request.want_all_contiguous();
     return make_kernel(
@@ -146,14 +148,14 @@ std::unique_ptr<Kernel> make_linear_backward_data(const LinearBackwardData&, Ker
         product->scratch_bytes());
 }
 
-std::unique_ptr<Kernel> make_linear_backward_weights(const LinearBackwardWeights&, KernelRequest& request) {
+std::unique_ptr<Kernel> make_short_linear_backward_weights(const LinearBackwardWeights&, KernelRequest& request) {
     const bool in_place = std::any_of(request.out.begin(), request.out.end(), [](const TensorMeta& meta) {
         return !meta.shape.empty() && !is_row_major(meta);
     });
     if (!multiplies_bf16() || !all_bf16(request) || in_place) return nullptr;
     const std::int64_t rows = request.in[0].shape[0], in = request.in[0].shape[1], out = request.in[1].shape[1];
-    const auto product = Product::of(desc({out, rows}, {1, out}), desc({rows, in}, {in, 1}), {},
-                                     desc({out, in}, {in, 1}), request.threads);
+    const auto product = ShortProduct::of(bf16_desc({out, rows}, {1, out}), bf16_desc({rows, in}, {in, 1}), {},
+                                          bf16_desc({out, in}, {in, 1}), request.threads);
     if (!product) return nullptr;
     request.want_all_contiguous();
     const std::size_t sums = request.has_out(1) ? static_cast<std::size_t>(2 * out) * sizeof(float) : 0;
@@ -177,10 +179,10 @@ std::unique_ptr<Kernel> make_linear_backward_weights(const LinearBackwardWeights
 }  // namespace
 
 void add_short_linear_kernels(KernelTable& table) {
-    table.add_short_floats<MatMul, make_matmul>();
-    table.add_short_floats<LinearForward, make_linear_forward>();
-    table.add_short_floats<LinearBackwardData, make_linear_backward_data>();
-    table.add_short_floats<LinearBackwardWeights, make_linear_backward_weights>();
+    table.add_short_floats<MatMul, make_short_matmul>();
+    table.add_short_floats<LinearForward, make_short_linear_forward>();
+    table.add_short_floats<LinearBackwardData, make_short_linear_backward_data>();
+    table.add_short_floats<LinearBackwardWeights, make_short_linear_backward_weights>();
 }
 
 }  // namespace lockstep::cpu

@@ -43,7 +43,7 @@ struct Bands {
 };
 
 template <class Stored>
-std::unique_ptr<Kernel> make_forward_of(const Bands& bands, int threads) {
+std::unique_ptr<Kernel> make_short_forward_of(const Bands& bands, int threads) {
     return make_kernel([bands, threads](const KernelArgs& call) {
         bands.for_planes(threads, [&](std::int64_t in, std::int64_t out, float* room) {
             float* const row = room + bands.in_band();
@@ -60,7 +60,7 @@ std::unique_ptr<Kernel> make_forward_of(const Bands& bands, int threads) {
 }
 
 template <class Stored>
-std::unique_ptr<Kernel> make_backward_of(const Bands& bands, bool masked, int threads) {
+std::unique_ptr<Kernel> make_short_backward_of(const Bands& bands, bool masked, int threads) {
     return make_kernel([bands, masked, threads](const KernelArgs& call) {
         bands.for_planes(threads, [&](std::int64_t in, std::int64_t out, float* room) {
             float *const dy = room + bands.in_band(), *const y = dy + bands.out_row();
@@ -81,17 +81,17 @@ std::unique_ptr<Kernel> make_backward_of(const Bands& bands, bool masked, int th
     });
 }
 
-std::unique_ptr<Kernel> make_forward(const MaxPool2dForward& operation, KernelRequest& request) {
+std::unique_ptr<Kernel> make_short_forward(const MaxPool2dForward& operation, KernelRequest& request) {
     if (!in_bands(operation.geometry) || request.out[0].dtype != request.in[0].dtype) return nullptr;
     const ChannelRuns runs = want_channel_runs(request, 0);
     arrange_like(request.out[0], request.in[0]);
     arrange_like(request.out[1], request.in[0]);
     const Bands bands(runs, request.in[0].shape, request.out[0].shape, operation.geometry);
-    return request.in[0].dtype == DType::bf16 ? make_forward_of<BFloat16>(bands, request.threads)
-                                              : make_forward_of<Half>(bands, request.threads);
+    return request.in[0].dtype == DType::bf16 ? make_short_forward_of<BFloat16>(bands, request.threads)
+                                              : make_short_forward_of<Half>(bands, request.threads);
 }
 
-std::unique_ptr<Kernel> make_backward(const MaxPool2dBackward& operation, KernelRequest& request) {
+std::unique_ptr<Kernel> make_short_backward(const MaxPool2dBackward& operation, KernelRequest& request) {
     const bool masked = operation.activation == Activation::relu;
     const DType dtype = request.in[0].dtype;
     if (!in_bands(operation.geometry) || request.out[0].dtype != dtype || (masked && request.in[2].dtype != dtype))
@@ -101,15 +101,15 @@ std::unique_ptr<Kernel> make_backward(const MaxPool2dBackward& operation, Kernel
     if (masked) arrange_like(request.in[2], request.in[1]);
     arrange_like(request.out[0], request.in[1]);
     const Bands bands(runs, request.out[0].shape, request.in[1].shape, operation.geometry);
-    return dtype == DType::bf16 ? make_backward_of<BFloat16>(bands, masked, request.threads)
-                                : make_backward_of<Half>(bands, masked, request.threads);
+    return dtype == DType::bf16 ? make_short_backward_of<BFloat16>(bands, masked, request.threads)
+                                : make_short_backward_of<Half>(bands, masked, request.threads);
 }
 
 }  // namespace
 
 void add_short_pooling_kernels(KernelTable& table) {
-    table.add_short_floats<MaxPool2dForward, make_forward>();
-    table.add_short_floats<MaxPool2dBackward, make_backward>();
+    table.add_short_floats<MaxPool2dForward, make_short_forward>();
+    table.add_short_floats<MaxPool2dBackward, make_short_backward>();
 }
 
 }  // namespace lockstep::cpu

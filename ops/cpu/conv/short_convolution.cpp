@@ -16,9 +16,9 @@ namespace lockstep::cpu {
 namespace {
 
 /// Weights, bias or their gradient, which the kernels have in f32: a copy in scratch where the tensor is of bf16.
-class Parameter {
+class FilterOperand {
 public:
-    explicit Parameter(const TensorMeta& meta)
+    explicit FilterOperand(const TensorMeta& meta)
         : elements_(meta.shape.empty() ? 0 : meta.numel()), short_(is_short_float(meta.dtype)) {}
 
     std::size_t scratch_bytes() const {
@@ -82,14 +82,14 @@ private:
     dnnl::memory::format_tag tag_;
 };
 
-std::unique_ptr<Kernel> make_forward(const Conv2dForward& operation, KernelRequest& request) {
+std::unique_ptr<Kernel> make_short_forward(const Conv2dForward& operation, KernelRequest& request) {
     const auto found = ShortWinograd::of(request.in[0].shape, request.in[1].shape, operation.geometry, request);
     if (!found || request.out[0].dtype != DType::bf16) return nullptr;
     found->arrange_x(request.in[0]);
     found->arrange_y(request.out[0]);
     request.want_contiguous(1);
     request.want_contiguous(2);
-    const Parameter weights(request.in[1]), bias(request.in[2]);
+    const FilterOperand weights(request.in[1]), bias(request.in[2]);
     const bool relu = operation.activation == Activation::relu;
     const std::size_t parameters = weights.scratch_bytes() + bias.scratch_bytes();
     return make_kernel(
@@ -102,7 +102,7 @@ std::unique_ptr<Kernel> make_forward(const Conv2dForward& operation, KernelReque
         parameters + found->kernels().scratch_bytes(request.threads));
 }
 
-std::unique_ptr<Kernel> make_backward_data(const Conv2dBackwardData& operation, KernelRequest& request) {
+std::unique_ptr<Kernel> make_short_backward_data(const Conv2dBackwardData& operation, KernelRequest& request) {
     const auto found = ShortWinograd::of(request.out[0].shape, request.in[1].shape, operation.geometry, request);
     const bool masked = operation.made_x == Activation::relu;
     if (!found || request.out[0].dtype != DType::bf16 || (masked && request.in[2].dtype != DType::bf16)) return nullptr;
@@ -110,7 +110,7 @@ std::unique_ptr<Kernel> make_backward_data(const Conv2dBackwardData& operation, 
     found->arrange_x(request.out[0]);
     if (masked) found->arrange_x(request.in[2]);
     request.want_contiguous(1);
-    const Parameter weights(request.in[1]);
+    const FilterOperand weights(request.in[1]);
     return make_kernel(
         [conv = found->kernels(), weights, masked, threads = request.threads](const KernelArgs& call) {
             auto* const scratch = static_cast<char*>(call.scratch);
@@ -121,13 +121,13 @@ std::unique_ptr<Kernel> make_backward_data(const Conv2dBackwardData& operation, 
         weights.scratch_bytes() + found->kernels().scratch_bytes(request.threads));
 }
 
-std::unique_ptr<Kernel> make_backward_weights(const Conv2dBackwardWeights& operation, KernelRequest& request) {
+std::unique_ptr<Kernel> make_short_backward_weights(const Conv2dBackwardWeights& operation, KernelRequest& request) {
     const auto found = ShortWinograd::of(request.in[0].shape, request.out[0].shape, operation.geometry, request);
     if (!found || request.in[1].dtype != DType::bf16) return nullptr;
     for (std::size_t i = 0; i < request.out.size(); ++i) require_contiguous_output(operation, request, i);
     found->arrange_x(request.in[0]);
     found->arrange_y(request.in[1]);
-    const Parameter weights(request.out[0]), bias(request.out[1]);
+    const FilterOperand weights(request.out[0]), bias(request.out[1]);
     const std::size_t parameters = weights.scratch_bytes() + bias.scratch_bytes();
     return make_kernel(
         [conv = found->kernels(), weights, bias, parameters, threads = request.threads](const KernelArgs& call) {
@@ -144,9 +144,9 @@ std::unique_ptr<Kernel> make_backward_weights(const Conv2dBackwardWeights& opera
 }  // namespace
 
 void add_short_convolution_kernels(KernelTable& table) {
-    table.add_short_floats<Conv2dForward, make_forward>();
-    table.add_short_floats<Conv2dBackwardData, make_backward_data>();
-    table.add_short_floats<Conv2dBackwardWeights, make_backward_weights>();
+    table.add_short_floats<Conv2dForward, make_short_forward>();
+    table.add_short_floats<Conv2dBackwardData, make_short_backward_data>();
+    table.add_short_floats<Conv2dBackwardWeights, make_short_backward_weights>();
 }
 
 }  // namespace lockstep::cpu
