@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/ops/cuda/libraries.h"
-#include "lockstep/ops/internal/convolution_operations.h"
+#include "lockstep/ops/cuda/convolution_descriptors.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep::cuda {
@@ -28,16 +27,14 @@ std::size_t tried_way(Device device, const std::string& question, const std::vec
 /// Where trials decide, the way in which `pass` is computed comes first; the others keep their order.
 /// `perform(handle, way, x, w, y, workspace)` calls cuDNN. What it takes to bring images and weights to the layout of a
 /// way is not counted.
-template <class Way, class Sizes, class Perform>
+template <class Way, class Perform>
 void put_chosen_first(std::vector<Way>& ways, const KernelRequest& request, const Sizes& sizes, const ConvGeometry& g,
                       const char* pass, Perform perform) {
     if (request.convolution != ConvAlgorithm::benchmark || ways.size() == 1) return;
     ways.erase(std::remove_if(ways.begin() + 1, ways.end(),
                               [](const Way& way) { return way.workspace > most_tried_workspace; }),
                ways.end());
-    const auto bytes_of = [](const Shape& shape) {
-        return (static_cast<std::size_t>(shape.numel()) * sizeof(float) + 255) / 256 * 256;
-    };
+    const auto bytes_of = [&](const Shape& shape) { return aligned_bytes(shape, sizes.dtype); };
     const std::size_t w_at = bytes_of(sizes.x), y_at = w_at + bytes_of(sizes.w), end = y_at + bytes_of(sizes.y);
     std::size_t workspace = 0;
     std::vector<std::string> names;
@@ -47,10 +44,10 @@ void put_chosen_first(std::vector<Way>& ways, const KernelRequest& request, cons
                                     static_cast<int>(way.algorithm)));
     }
     const DeviceInfo device = device_info(request.device);
-    const std::string question = fmt::format(
-        "conv2d {} f32 {} with {}, stride ({}, {}), padding ({}, {}), on cuda {}.{} with {} multiprocessors", pass,
-        sizes.x.str(), sizes.w.str(), g.stride_h, g.stride_w, g.pad_h, g.pad_w, device.compute_capability / 10,
-        device.compute_capability % 10, device.units);
+    const std::string question =
+        fmt::format("conv2d {} {} {} with {}, stride ({}, {}), padding ({}, {}), on cuda {}.{} with {} multiprocessors",
+                    pass, name_of(sizes.dtype), sizes.x.str(), sizes.w.str(), g.stride_h, g.stride_w, g.pad_h, g.pad_w,
+                    device.compute_capability / 10, device.compute_capability % 10, device.units);
     const std::size_t chosen = tried_way(
         request.device, question, names, end + workspace, [&](cudnnHandle_t handle, std::size_t i, char* memory) {
             check(perform(handle, ways[i], memory, memory + w_at, memory + y_at, memory + end), pass);
