@@ -139,11 +139,11 @@ private:
         if (needs_f32(to)) convert(convert_in_place_of(last, to), 0);
     }
     /// `bytes`: of what is made in scratch.
-    void convert(StridedCopy copy, std::size_t bytes) { add({std::nullopt, std::move(copy), 0}, bytes); }
+    void convert(StridedCopy copy, std::size_t bytes) { add({std::nullopt, copy, 0}, bytes); }
     void lay_out(const TensorMeta& from, const TensorMeta& to, int kernel_threads, std::size_t bytes) {
         LayoutCopy copy(from, to, kernel_threads);
         work_bytes_ = std::max(work_bytes_, copy.scratch_bytes());
-        add({std::move(copy), std::nullopt, 0}, bytes);
+        add({copy, std::nullopt, 0}, bytes);
     }
     void add(Step step, std::size_t bytes) {
         step.place = tensors_bytes_;
