@@ -70,14 +70,9 @@ public:
     }
 
 private:
-    ShortProduct(const dnnl::matmul::primitive_desc& chosen, onednn::Desc a, onednn::Desc b, onednn::Desc bias,
-                 onednn::Desc c)
-        : primitive_(chosen),
-          a_(std::move(a)),
-          b_(std::move(b)),
-          bias_(std::move(bias)),
-          c_(std::move(c)),
-          scratchpad_(chosen.scratchpad_desc()) {}
+    ShortProduct(const dnnl::matmul::primitive_desc& chosen, const onednn::Desc& a, const onednn::Desc& b,
+                 const onednn::Desc& bias, const onednn::Desc& c)
+        : primitive_(chosen), a_(a), b_(b), bias_(bias), c_(c), scratchpad_(chosen.scratchpad_desc()) {}
 
     dnnl::matmul primitive_;
     onednn::Desc a_, b_, bias_, c_, scratchpad_;
