@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <string_view>
 
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
@@ -25,8 +27,11 @@ Registry& registry() {
     return *instance;
 }
 
-Device device_of(const std::vector<NamedTensor>& tensors) {
-    if (tensors.empty()) return Device::host();
+/// Where the model's tensors in an arena lie; before they are moved into it.
+Device device_of(const ArenaLayout& layout) { return layout.segments.front().members.front()->tensor().device(); }
+
+void require_one_device(const std::vector<NamedTensor>& tensors) {
+    if (tensors.empty()) return;
     const Device first = tensors.front().member->tensor().device();
     for (const NamedTensor& named : tensors)
         if (named.member->tensor().device() != first)
@@ -34,7 +39,18 @@ Device device_of(const std::vector<NamedTensor>& tensors) {
                 fmt::format("module must have its parameters and buffers on one device, but {} is on {} and {} on {}; "
                             "bring the model to one",
                             tensors.front().name, first.str(), named.name, named.member->tensor().device().str()));
-    return first;
+}
+
+/// Zeroed memory of a replica for every arena: all of it on `device`, or where the tensors lie.
+std::vector<std::shared_ptr<Buffer>> arenas_on(std::optional<Device> device, const std::vector<ArenaLayout>& layouts,
+                                               std::string_view tag) {
+    std::vector<std::shared_ptr<Buffer>> arenas;
+    for (const ArenaLayout& layout : layouts) {
+        Stream& stream = Stream::of(device.value_or(device_of(layout)));
+        arenas.push_back(Buffer::allocate(stream, layout.bytes(), tag));
+        stream.fill(arenas.back()->data(), 0, arenas.back()->bytes());
+    }
+    return arenas;
 }
 
 }  // namespace
@@ -57,8 +73,10 @@ std::vector<ArenaLayout> lay_out(const std::vector<NamedTensor>& tensors, bool p
     std::vector<ArenaLayout> arenas;
     for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment) {
         const DType dtype = segment->members.front()->tensor().dtype();
-        auto arena = std::find_if(arenas.begin(), arenas.end(),
-                                  [&](const ArenaLayout& layout) { return layout.dtype == dtype; });
+        const Device device = segment->members.front()->tensor().device();
+        auto arena = std::find_if(arenas.begin(), arenas.end(), [&](const ArenaLayout& layout) {
+            return layout.dtype == dtype && device_of(layout) == device;
+        });
         if (arena == arenas.end()) {
             arenas.emplace_back().dtype = dtype;
             arena = arenas.end() - 1;
@@ -73,23 +91,21 @@ std::vector<ArenaLayout> lay_out(const std::vector<NamedTensor>& tensors, bool p
 
 ParameterStore::ParameterStore(const std::vector<NamedTensor>& tensors, const std::vector<Device>& devices)
     : parameters_(lay_out(tensors, true)), buffers_(lay_out(tensors, false)) {
-    device_of(tensors);
+    if (!devices.empty()) require_one_device(tensors);
     if (find(tensors))
         throw InvalidArgument(fmt::format(
             "the parameter {} belongs to another wrapper or optimizer already; copy the model to wrap it again",
             tensors.front().name));
-    for (const Device device : devices) {
+    const auto add_replica = [&](Device device, std::optional<Device> all_on) {
         Replica replica;
         replica.device = device;
-        for (const ArenaLayout& layout : parameters_)
-            replica.parameters.push_back(Buffer::allocate(Stream::of(device), layout.bytes(), "parameters"));
-        for (const ArenaLayout& layout : buffers_)
-            replica.buffers.push_back(Buffer::allocate(Stream::of(device), layout.bytes(), "buffers"));
-        for (const auto* arenas : {&replica.parameters, &replica.buffers})
-            for (const auto& arena : *arenas) Stream::of(device).fill(arena->data(), 0, arena->bytes());
+        replica.parameters = arenas_on(all_on, parameters_, "parameters");
+        replica.buffers = arenas_on(all_on, buffers_, "buffers");
         replica.gradients.resize(parameters_.size());
         replicas_.push_back(std::move(replica));
-    }
+    };
+    for (const Device device : devices) add_replica(device, device);
+    if (devices.empty()) add_replica(tensors.front().member->tensor().device(), std::nullopt);
     move_in(parameters_, replicas_.front().parameters, parameter_group_);
     move_in(buffers_, replicas_.front().buffers, buffer_group_);
 }
@@ -138,8 +154,7 @@ std::shared_ptr<ParameterStore> ParameterStore::find(const std::vector<NamedTens
 std::shared_ptr<ParameterStore> ParameterStore::of(const std::vector<NamedTensor>& tensors) {
     if (tensors.empty()) throw InvalidArgument("the model has no parameters: list its members with LOCKSTEP_MEMBERS");
     if (auto store = find(tensors)) return store;
-    const Device home = device_of(tensors);
-    auto store = std::make_shared<ParameterStore>(tensors, std::vector<Device>{home});
+    auto store = std::make_shared<ParameterStore>(tensors, std::vector<Device>{});
     store->enlist(store);
     return store;
 }
@@ -154,7 +169,7 @@ void ParameterStore::need_gradients(DeviceIndex device) {
     Replica& replica = at(replicas_, device);
     for (std::size_t a = 0; a < parameters_.size(); ++a)
         if (!replica.gradients[a]) {
-            Stream& stream = Stream::of(replica.device);
+            Stream& stream = Stream::of(replica.parameters[a]->device());
             replica.gradients[a] = Buffer::allocate(stream, parameters_[a].bytes(), "gradients");
             stream.fill(replica.gradients[a]->data(), 0, parameters_[a].bytes());
         }

@@ -44,12 +44,12 @@ struct ArenaLayout {
     std::size_t bytes() const { return static_cast<std::size_t>(elements) * size_of(dtype); }
 };
 
-/// Arenas of one kind (parameters, or buffers) for a list of tensors: one layout per dtype.
+/// Arenas of one kind (parameters, or buffers) for a list of tensors: one layout per dtype and device.
 std::vector<ArenaLayout> lay_out(const std::vector<NamedTensor>& tensors, bool parameters);
 
 /// Memory of one replica.
 struct Replica {
-    Device device;
+    Device device;  ///< of all; of a plain model on several devices that of its first tensor
     std::vector<std::shared_ptr<Buffer>> parameters;  ///< one per arena
     std::vector<std::shared_ptr<Buffer>> buffers;
     std::vector<std::shared_ptr<Buffer>> gradients;
@@ -59,8 +59,9 @@ struct Replica {
 /// model's members are views of it.
 class ParameterStore {
 public:
-    /// Moves the tensors (they must lie on one device) into arenas on `devices`. Throws InvalidArgument when they lie
-    /// on several devices, or already belong to a store.
+    /// Moves the tensors (they must lie on one device) into arenas on `devices`; where none is named, each into one
+    /// where it lies, be that several devices. Throws InvalidArgument when they lie on several devices though some are
+    /// named, or already belong to a store.
     ParameterStore(const std::vector<NamedTensor>& tensors, const std::vector<Device>& devices);
     ~ParameterStore();
     ParameterStore(const ParameterStore&) = delete;
@@ -68,7 +69,7 @@ public:
 
     /// The store that holds some of `tensors`, or null.
     static std::shared_ptr<ParameterStore> find(const std::vector<NamedTensor>& tensors);
-    /// The store that holds the parameters of `tensors`, or a new one on the device where they lie.
+    /// The store that holds the parameters of `tensors`, or a new one on the devices where they lie.
     static std::shared_ptr<ParameterStore> of(const std::vector<NamedTensor>& tensors);
 
     /// Lets `of` find this store.

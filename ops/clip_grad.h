@@ -34,9 +34,10 @@ struct ClipGradValue {
 
 using GradientClip = std::variant<ClipGradNorm, ClipGradValue>;
 
-/// Clips the gradients of `parameters`, in place, those that have one. Returns their norm before, a scalar of f64 on
-/// their device, without waiting for it; 0 on the host where there is none. Throws InvalidArgument for a norm that is
-/// not finite where that is an error (which waits for it), with the gradients as they were.
+/// Clips the gradients of `parameters`, in place, those that have one, on one device or on several. Returns their norm
+/// before, a scalar of f64 on the device of the first, without waiting for it; 0 on the host where there is none.
+/// Throws InvalidArgument for a norm that is not finite where that is an error (which waits for it), with the gradients
+/// as they were.
 Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, const ClipGradNorm& clip);
 void clip_grad_value_(const std::vector<Tensor>& parameters, const ClipGradValue& clip);
 

@@ -29,7 +29,11 @@ Tensor masks_of_classes(const Tensor& classes, const Tensor& like_input) {
     return apply_one(OneHot{1}, {classes}, shaped(like_input, shape, classes.is_batch()));
 }
 
-Masks take_masks(const char* name, const Tensor& given, const Tensor& target, double epsilon) {
+/// f16 and bf16 do not hold the number of positions.
+Tensor counted_in_f32(const Tensor& x) { return is_short_float(x.dtype()) ? x.to(DType::f32) : x; }
+
+Masks take_masks(const char* name, const Tensor& narrow, const Tensor& narrow_target, double epsilon) {
+    const Tensor given = counted_in_f32(narrow), target = counted_in_f32(narrow_target);
     if (given.dims() != 3 && given.dims() != 4)
         throw InvalidArgument(fmt::format("{}: input has {} dimensions, {}, but must be (N, C, H, W) or (N, H, W)",
                                           name, given.dims(), given.shape().str()));

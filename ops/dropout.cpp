@@ -15,9 +15,11 @@ Tensor masked(const char* name, const Tensor& given, const Shape& mask_shape, do
     const Prologue call(name, {takes::floating("input", given)});
     const Tensor& x = call[0];
     // The mask is made where x lies; it has no input that would say so.
-    const Tensor mask = Tensor::empty(mask_shape, x.dtype(), x.device());
+    // It is f32 beside f16 and bf16, which do not hold 1 / (1 - p).
+    const bool narrow = is_short_float(x.dtype());
+    const Tensor mask = Tensor::empty(mask_shape, narrow ? DType::f32 : x.dtype(), x.device());
     apply_one(DropoutMask{p, x.is_batch()}, {}, mask);
-    return mul(x, mask);
+    return narrow ? mul(x.to(DType::f32), mask).to(x.dtype()) : mul(x, mask);
 }
 
 /// False where x is passed through.

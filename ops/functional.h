@@ -1,6 +1,7 @@
 // The functions of a model, with gradients. Names, arguments and defaults are those of torch and
 // torch.nn.functional, as far as they stand here: what these take beyond that is not there, and the larger gaps are
-// named. Inputs are f32 or f64, all of one dtype (torch promotes) and on one device; results are fresh tensors there.
+// named. Inputs are f32, f64, f16 or bf16, all of one dtype (torch promotes, and so does Autocast, runtime/autocast.h)
+// and on one device; results are fresh tensors there. f16 and bf16 are computed in f32 and rounded, or no less exactly.
 // f32 is computed in f32 on every kind of device: never in TF32, which PyTorch's convolutions use on GPUs by default.
 // Each enqueues its work and returns at once. Wrong shapes, dtypes and attributes throw InvalidArgument, in the name of
 // the function that was called.

@@ -21,7 +21,7 @@ struct HistogramCounts {
     Summary read_summary() const;
 };
 
-/// How many elements of x (any shape, f32 or f64) lie in each bin: [edge, next edge), the last bin with its upper edge.
+/// How many elements of x (any shape, floating) lie in each bin: [edge, next edge), the last bin with its upper edge.
 /// edges: (bins + 1) f64, ascending, at least two; infinite ones are allowed. NaN and what lies outside is in no bin.
 /// torch.histogram with its `bins` as a tensor. Not differentiable; the same in every run.
 HistogramCounts histogram(const Tensor& x, const Tensor& edges);

@@ -168,6 +168,7 @@ void visit_module(const Name& name, M& member, Visitor& visitor) {
 
 /// Lists the members of a module: parameters, buffers, modules and containers of them (vector, array, optional, map).
 /// Likewise those of a struct that `forward` takes or returns (parallel/structure.h): tensors, values and containers.
+/// A module has `to`, too: `model.encoder.to(Device::cuda(1))` is `ls::to(model.encoder, Device::cuda(1))`.
 #define LOCKSTEP_MEMBERS(...)                                                              \
     template <class LockstepVisit>                                                         \
     auto lockstep_members(LockstepVisit&& lockstep_visit) {                                \
@@ -176,6 +177,10 @@ void visit_module(const Name& name, M& member, Visitor& visitor) {
     template <class LockstepVisit>                                                         \
     auto lockstep_members(LockstepVisit&& lockstep_visit) const {                          \
         return ::lockstep::detail::visit_named(#__VA_ARGS__, lockstep_visit, __VA_ARGS__); \
+    }                                                                                      \
+    template <class LockstepPlace>                                                         \
+    auto& to(LockstepPlace lockstep_place) {                                               \
+        return ::lockstep::to(*this, lockstep_place);                                      \
     }
 
 /// All tensors of `model` in member order, tied ones under each of their names.

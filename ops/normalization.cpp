@@ -60,16 +60,25 @@ void check(const Tensor& x, const Tensor& mean, const Tensor& variance, const Te
 
 Tensor batch_norm(const Tensor& given_x, const Tensor& given_mean, const Tensor& given_var, const Tensor& given_weight,
                   const Tensor& given_bias, const BatchNormOptions& options) {
-    const Prologue call(op_name, {takes::floating("input", given_x), takes::optional("running_mean", given_mean),
-                                  takes::optional("running_var", given_var), takes::optional("weight", given_weight),
-                                  takes::optional("bias", given_bias)});
+    const Prologue call(op_name, {takes::floating("input", given_x), takes::parameter("running_mean", given_mean),
+                                  takes::parameter("running_var", given_var), takes::parameter("weight", given_weight),
+                                  takes::parameter("bias", given_bias)});
     const Tensor &x = call[0], &running_mean = call[1], &running_var = call[2], &weight = call[3], &bias = call[4];
     check(x, running_mean, running_var, weight, bias, options);
     const std::int64_t channels = x.size(1);
     const bool own_stats = options.training || !running_mean.defined();
-    const TensorMeta stats_meta = shaped(x, {2 * channels + 1});
-    Tensor stats =
-        own_stats ? apply_one(BatchNormStats{}, {x.detach()}, stats_meta) : stats_of(running_mean, running_var);
+    // Statistics and sums of gradients of f16 and bf16 are f32; parameters may be, as PyTorch's are.
+    const DType wide = is_short_float(x.dtype()) ? DType::f32 : x.dtype();
+    for (const Tensor* running : {&running_mean, &running_var})
+        if (options.training && running->defined() && running->dtype() != wide)
+            throw InvalidArgument(
+                fmt::format("batch_norm: running statistics of {} beside an input of {} must be {} to be trained; "
+                            "convert them with "
+                            ".to(dtype)",
+                            name_of(running->dtype()), name_of(x.dtype()), name_of(wide)));
+    const TensorMeta stats_meta = TensorMeta::contiguous(wide, {2 * channels + 1});
+    Tensor stats = own_stats ? apply_one(BatchNormStats{}, {x.detach()}, stats_meta)
+                             : stats_of(running_mean.to(wide), running_var.to(wide));
     const bool across_shards = own_stats && synchronized(options);
     if (across_shards) stats = pooled(stats, options);
     const Tensor y = apply_one(BatchNormNormalize{options.eps}, {x, stats, weight, bias}, like(x));
@@ -79,6 +88,7 @@ Tensor batch_norm(const Tensor& given_x, const Tensor& given_mean, const Tensor&
     const bool x_wanted = x.requires_grad();
     const bool weight_wanted = weight.defined() && weight.requires_grad();
     const bool bias_wanted = bias.defined() && bias.requires_grad();
+    const DType weight_dtype = weight_wanted ? weight.dtype() : wide, bias_dtype = bias_wanted ? bias.dtype() : wide;
     add_autograd_node(op_name, {x, weight, bias}, {y},
                       [=, input = SavedTensor(x, op_name), scale = SavedTensor(weight, op_name),
                        saved_stats = SavedTensor(stats, op_name), eps = options.eps,
@@ -88,9 +98,9 @@ Tensor batch_norm(const Tensor& given_x, const Tensor& given_mean, const Tensor&
                           Tensor sums;
                           if (own_stats || weight_wanted || bias_wanted)
                               sums = apply_one(BatchNormBackwardSums{eps}, {input.get(), dy, saved_stats.get()},
-                                               TensorMeta::contiguous(dx.dtype, {2 * channels}));
-                          if (bias_wanted) result[2] = sums.slice(0, 0, channels);
-                          if (weight_wanted) result[1] = sums.slice(0, channels, 2 * channels);
+                                               TensorMeta::contiguous(wide, {2 * channels}));
+                          if (bias_wanted) result[2] = sums.slice(0, 0, channels).to(bias_dtype);
+                          if (weight_wanted) result[1] = sums.slice(0, channels, 2 * channels).to(weight_dtype);
                           if (x_wanted) {
                               // Running statistics do not depend on x: nothing flows through mean and variance.
                               Tensor through = own_stats ? sums : Tensor();

@@ -213,19 +213,24 @@ std::vector<std::byte> Optimizer::rows(int arena) const {
 
 OptimizerState& Optimizer::state_on(Device device, const std::vector<std::int64_t>& elements) {
     const std::vector<ArenaLayout>& arenas = store_->parameters();
+    // With its arena: those of a plain model may lie on several devices.
+    const std::vector<Replica>& replicas = store_->replicas();
+    const auto replica =
+        std::find_if(replicas.begin(), replicas.end(), [&](const Replica& one) { return one.device == device; });
+    const auto place = [&](std::size_t arena) { return replica->parameters[arena]->device(); };
     OptimizerState* state = nullptr;
     for (auto& [known, found] : states_)
         if (known == device) state = &found;
     if (!state) {
         state = &states_.emplace_back(device, OptimizerState{}).second;
-        for (const ArenaLayout& arena : arenas)
-            state->rows.push_back(zero_state(device, arena.segments.size() * row_bytes()));
+        for (std::size_t a = 0; a < arenas.size(); ++a)
+            state->rows.push_back(zero_state(place(a), arenas[a].segments.size() * row_bytes()));
     }
     if (state->made_for == version_) return *state;
     for (const std::string& wanted : states()) {
         auto& memory = state->elements[wanted];
         for (std::size_t a = memory.size(); a < arenas.size(); ++a)
-            memory.push_back(zero_state(device, static_cast<std::size_t>(elements[a]) * size_of(arenas[a].dtype)));
+            memory.push_back(zero_state(place(a), static_cast<std::size_t>(elements[a]) * size_of(arenas[a].dtype)));
     }
     state->made_for = version_;
     return *state;
@@ -248,12 +253,11 @@ void Optimizer::zero_grad() {
 
 void Optimizer::step_plain() {
     const NoGrad no_grad;
-    const Device device = store_->home();
     Replica& replica = store_->replicas().front();
     store_->need_gradients(first_device);
     std::vector<std::int64_t> elements;
     for (const ArenaLayout& arena : store_->parameters()) elements.push_back(arena.elements);
-    OptimizerState& state = state_on(device, elements);
+    OptimizerState& state = state_on(store_->home(), elements);
     const bool settings_changed =
         state.settings_version != version_ || state.trainable_version != store_->trainable_version();
     for (std::size_t a = 0; a < store_->parameters().size(); ++a) {
@@ -268,7 +272,7 @@ void Optimizer::step_plain() {
         if (settings_changed) {
             const std::vector<std::byte> fresh = rows(static_cast<int>(a));
             const auto* raw = reinterpret_cast<const std::uint8_t*>(fresh.data());
-            const Tensor wanted = Tensor::from(std::span(raw, fresh.size()), {bytes}, device);
+            const Tensor wanted = Tensor::from(std::span(raw, fresh.size()), {bytes}, state.rows[a]->device());
             apply_one(StoreRows{row_bytes()}, {wanted}, whole.rows);
         }
         std::vector<int> updated;

@@ -26,7 +26,8 @@
 
 namespace lockstep {
 
-/// What an optimizer keeps on one device, beside the replica that it updates there.
+/// What an optimizer keeps on one device, beside the replica that it updates there; of a plain model on several devices
+/// each part beside its arena.
 struct OptimizerState {
     std::vector<std::shared_ptr<Buffer>> rows;  ///< one per arena: ParameterRow and options of every parameter
     /// By name, one per arena: of the elements that the device updates.

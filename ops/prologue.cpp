@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+
+#include "lockstep/ops/internal/autocast_lists.h"
+#include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/common_device.h"
 #include "lockstep/runtime/trace.h"
@@ -11,34 +15,57 @@ namespace lockstep {
 Prologue::Prologue(const char* function, std::initializer_list<Argument> arguments)
     : call_(function), function_(function) {
     tensors_.reserve(arguments.size());
-    for (const Argument& argument : arguments) take(argument, Dtypes::alike);
+    for (const Argument& argument : arguments) take(argument);
+    convert();
+    require_alike(arguments.begin());
     require_one_device();
 }
 
 Prologue::Prologue(const char* function, const char* name, const std::vector<Tensor>& tensors, Dtypes dtypes)
     : call_(function), function_(function) {
     tensors_.reserve(tensors.size());
-    for (const Tensor& tensor : tensors) take(takes::floating(name, tensor), dtypes);
+    std::vector<Argument> arguments;
+    for (const Tensor& tensor : tensors) {
+        arguments.push_back(takes::floating(name, tensor));
+        take(arguments.back());
+    }
+    convert();
+    if (dtypes == Dtypes::alike) require_alike(arguments.data());
     require_one_device();
 }
 
-void Prologue::take(const Argument& argument, Dtypes dtypes) {
+void Prologue::take(const Argument& argument) {
     const Tensor& tensor = argument.tensor;
     if (!tensor.defined()) {
-        if (argument.kind != Kind::optional)
+        if (argument.kind != Kind::optional && argument.kind != Kind::parameter)
             throw InvalidArgument(fmt::format("{}: {} is undefined; pass a tensor", function_, argument.name));
-    } else if (argument.kind == Kind::floating && tensor.dtype() != DType::f32 && tensor.dtype() != DType::f64) {
+    } else if (argument.kind == Kind::floating && !is_floating(tensor.dtype())) {
         throw InvalidArgument(fmt::format("{}: {} {} is of dtype {}; convert it with .to(DType::f32)", function_,
                                           argument.name, tensor.shape().str(), name_of(tensor.dtype())));
     } else if (argument.kind == Kind::number && tensor.dtype() == DType::boolean) {
         throw InvalidArgument(fmt::format("{}: a tensor of dtype bool; convert it with .to(dtype)", function_));
-    } else if (argument.kind != Kind::any && dtypes == Dtypes::alike && !tensors_.empty() &&
-               tensor.dtype() != tensors_[0].dtype()) {
-        throw InvalidArgument(
-            fmt::format("{}: {} is of dtype {} and not {} like the others; convert it with .to(dtype)", function_,
-                        argument.name, name_of(tensor.dtype()), name_of(tensors_[0].dtype())));
     }
     tensors_.push_back(tensor);
+}
+
+void Prologue::convert() {
+    const std::optional<DType> dtype = autocast_dtype(function_, tensors_);
+    if (!dtype) return;
+    for (Tensor& tensor : tensors_)
+        if (tensor.defined() && autocast_converts(tensor.dtype())) tensor = Autocast::cast(tensor, *dtype);
+}
+
+void Prologue::require_alike(const Argument* arguments) const {
+    for (std::size_t i = 1; i < tensors_.size(); ++i) {
+        const Kind kind = arguments[i].kind;
+        if (!tensors_[i].defined() || kind == Kind::any) continue;
+        const DType dtype = tensors_[i].dtype(), first = tensors_[0].dtype();
+        if (dtype == first || (kind == Kind::parameter && dtype == DType::f32 && is_short_float(first))) continue;
+        throw InvalidArgument(
+            fmt::format("{}: {} is of dtype {} and not {} like the others; convert it with "
+                        ".to(dtype)",
+                        function_, arguments[i].name, name_of(dtype), name_of(first)));
+    }
 }
 
 /// In a trace tensors have the device that they get when it is run.

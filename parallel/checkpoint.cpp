@@ -15,6 +15,7 @@
 #include "lockstep/parallel/checkpoint/host_optimizer_state.h"
 #include "lockstep/parallel/checkpoint/model_weights.h"
 #include "lockstep/parallel/checkpoint/resume_file.h"
+#include "lockstep/parallel/checkpoint/snapshot.h"
 #include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/files/file_lock.h"
 #include "lockstep/parallel/data/files/file_name.h"
@@ -34,11 +35,6 @@ Path next_resume_path(const Path& checkpoint) { return internal::followed(resume
 bool is_there(const Path& path) {
     std::error_code ignored;
     return std::filesystem::exists(path, ignored);
-}
-
-void require_own(const Engine& engine, const Optimizer& optimizer, const char* function) {
-    if (optimizer.store() != engine.store())
-        throw InvalidArgument(fmt::format("{}: the optimizer belongs to another model; give this one's", function));
 }
 
 /// While it lives, no other thread or process writes this checkpoint.
@@ -73,10 +69,10 @@ void finish_interrupted_save(const Path& checkpoint) {
     sync_directory_of(resume);
 }
 
-void write_weights(AtomicFile& file, const Path& path, const internal::HostWeights& weights,
+void write_weights(AtomicFile& file, const Path& path, const std::vector<SafetensorsTensor>& weights,
                    SafetensorsMetadata metadata = {}) {
     metadata["format"] = "pt";
-    internal::put_out(internal::lay_out_safetensors(path, weights.tensors(), metadata),
+    internal::put_out(internal::lay_out_safetensors(path, weights, metadata),
                       [&](std::span<const std::byte> bytes) { file.write(bytes); });
 }
 
@@ -137,6 +133,12 @@ auto read_steadily(const Path& checkpoint, Read&& read) {
     }
 }
 
+/// After all steps, which threw what they had to throw.
+void wait_for(internal::Snapshot& snapshot) {
+    if (!snapshot.wait())
+        throw DeviceError("the model cannot be saved: a step before that has failed; load a checkpoint");
+}
+
 /// Read and checked; nothing has changed yet.
 class StagedRun {
 public:
@@ -144,11 +146,13 @@ public:
         : engine_(engine),
           optimizer_(optimizer),
           run_(file.run()),
+          algorithms_(file.algorithms()),
           state_(file, *engine.store(), internal::states_with(optimizer, file)) {}
     RunState store() {
         optimizer_.set_all(state_.settings());
         state_.store(engine_, optimizer_);
         engine_.set_steps_done(run_.steps);
+        engine_.set_algorithms(algorithms_);
         return run_;
     }
 
@@ -156,6 +160,7 @@ private:
     Engine& engine_;
     Optimizer& optimizer_;
     RunState run_;
+    internal::SavedAlgorithms algorithms_;
     internal::StagedOptimizerState state_;
 };
 
@@ -172,42 +177,18 @@ CheckpointLock& CheckpointLock::operator=(CheckpointLock&&) noexcept = default;
 
 Path resume_path(const Path& checkpoint) { return internal::followed(checkpoint).string() + ".resume"; }
 
-namespace detail {
-
-void save_tensors(const std::vector<NamedTensor>& tensors, const Path& path) {
-    const Writing here(path);
-    finish_interrupted_save(path);
-    AtomicFile file(path);
-    write_weights(file, path, internal::HostWeights(tensors));
-    file.commit();
-}
-
-LoadResult load_tensors(const std::vector<NamedTensor>& tensors, const Path& path, const LoadOptions& options) {
-    const internal::StagedWeights weights(tensors, path, options);
-    weights.store();
-    return weights.result();
-}
-
-void save_both(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer, const RunState& run,
-               const Path& checkpoint) {
-    require_own(engine, optimizer, "save_checkpoint");
-    internal::require_sensible(run);
+void internal::write_checkpoint(const Snapshot& snapshot, const Path& checkpoint) {
     const Writing here(checkpoint);
     finish_interrupted_save(checkpoint);
-    const Path resume = internal::followed(resume_path(checkpoint)), next = next_resume_path(checkpoint);
-    internal::require_replaceable(resume);
+    const Path resume = followed(resume_path(checkpoint)), next = next_resume_path(checkpoint);
+    require_replaceable(resume);
     remove_leftovers_of(resume);
 
     AtomicFile file(checkpoint);
-    std::string digest;
-    {
-        const internal::HostWeights weights(tensors);
-        digest = internal::digest_of(weights.tensors());
-        write_weights(file, checkpoint, weights, run.metadata);
-    }
-    AtomicFile state(next, is_there(resume) ? resume : internal::followed(checkpoint));
-    const internal::HostOptimizerState of_optimizer(engine, optimizer);
-    internal::write_resume(state, next, digest, run, of_optimizer.saved(), of_optimizer.tensors());
+    write_weights(file, checkpoint, snapshot.weights(), snapshot.run().metadata);
+    AtomicFile state(next, is_there(resume) ? resume : followed(checkpoint));
+    write_resume(state, next, digest_of(snapshot.weights()), snapshot.run(), snapshot.optimizer().saved(),
+                 snapshot.algorithms(), snapshot.optimizer().tensors());
     state.commit();
     std::error_code error;
     try {
@@ -223,9 +204,33 @@ void save_both(Engine& engine, const std::vector<NamedTensor>& tensors, Optimize
     sync_directory_of(resume);
 }
 
+namespace detail {
+
+void save_tensors(const std::vector<NamedTensor>& tensors, const Path& path) {
+    const Writing here(path);
+    finish_interrupted_save(path);
+    AtomicFile file(path);
+    write_weights(file, path, internal::HostWeights(tensors).tensors());
+    file.commit();
+}
+
+LoadResult load_tensors(const std::vector<NamedTensor>& tensors, const Path& path, const LoadOptions& options) {
+    const internal::StagedWeights weights(tensors, path, options);
+    weights.store();
+    return weights.result();
+}
+
+void save_both(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer, const RunState& run,
+               const Path& checkpoint) {
+    internal::HostMemory memory;
+    internal::Snapshot snapshot("save_checkpoint", engine, tensors, optimizer, run, memory);
+    wait_for(snapshot);
+    internal::write_checkpoint(snapshot, checkpoint);
+}
+
 std::optional<RunState> load_both(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer,
                                   const Path& checkpoint) {
-    require_own(engine, optimizer, "load_checkpoint");
+    internal::require_own(engine, optimizer, "load_checkpoint");
     return read_steadily(checkpoint, [&]() -> std::optional<RunState> {
         const internal::StagedWeights weights(tensors, checkpoint, {});
         const auto state = find_state(weights.digest(), checkpoint);
@@ -241,8 +246,9 @@ std::optional<RunState> load_both(Engine& engine, const std::vector<NamedTensor>
 
 void save_run(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer, const RunState& run,
               const Path& checkpoint) {
-    require_own(engine, optimizer, "save_resume");
-    internal::require_sensible(run);
+    internal::HostMemory memory;
+    internal::Snapshot snapshot("save_resume", engine, tensors, optimizer, run, memory);
+    wait_for(snapshot);
     const Writing here(checkpoint);
     finish_interrupted_save(checkpoint);
     if (!is_there(checkpoint))
@@ -250,15 +256,14 @@ void save_run(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer
             "{}: there are no weights to which the state of a run could belong; save them first", checkpoint.string()));
     const Path resume = internal::followed(resume_path(checkpoint));
     AtomicFile file(resume, internal::followed(checkpoint));
-    const internal::HostOptimizerState state(engine, optimizer);
-    internal::write_resume(file, resume, internal::digest_of(internal::HostWeights(tensors).tensors()), run,
-                           state.saved(), state.tensors());
+    internal::write_resume(file, resume, internal::digest_of(snapshot.weights()), run, snapshot.optimizer().saved(),
+                           snapshot.algorithms(), snapshot.optimizer().tensors());
     file.commit();
 }
 
 RunState load_run(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer,
                   const Path& checkpoint) {
-    require_own(engine, optimizer, "load_resume");
+    internal::require_own(engine, optimizer, "load_resume");
     const std::string digest = internal::digest_of(internal::HostWeights(tensors).tensors());
     return read_steadily(checkpoint, [&] {
         const auto state = find_state(digest, checkpoint);

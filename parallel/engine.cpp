@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "lockstep/parallel/comm/note_failure.h"
+#include "lockstep/parallel/engine/copy_out.h"
 #include "lockstep/parallel/engine/step_arrivals.h"
 #include "lockstep/parallel/engine/training_run.h"
 #include "lockstep/parallel/internal/make_engine.h"
@@ -69,6 +70,31 @@ OneThreadAtATime& Engine::one_thread() const { return store()->one_thread(); }
 std::uint64_t Engine::traces() const {
     const OneThreadAtATime::Use use(one_thread(), "traces");
     return impl_->run.traces();
+}
+
+std::map<std::string, std::string> Engine::algorithms() const {
+    const OneThreadAtATime::Use use(one_thread(), "algorithms");
+    const auto& choices = impl_->run.parts().algorithms;
+    return choices ? choices->table() : AlgorithmTable();
+}
+
+void Engine::set_algorithms(std::map<std::string, std::string> choices) {
+    const OneThreadAtATime::Use use(one_thread(), "set_algorithms");
+    if (!impl_->parts().algorithms) {
+        if (!choices.empty() && rank() == 0)
+            warn(
+                "the run chose its algorithms by trials, and goes on by rule: bits differ from here on; to keep its "
+                "choices, go on in benchmark mode (--benchmark, ConvAlgorithm::benchmark)");
+        return;
+    }
+    synchronize();
+    impl_->parts().algorithms->replace(std::move(choices));
+}
+
+std::uint64_t Engine::algorithm_trials() const {
+    const OneThreadAtATime::Use use(one_thread(), "algorithm_trials");
+    const auto& choices = impl_->run.parts().algorithms;
+    return choices ? choices->trials() : 0;
 }
 
 std::vector<std::uint64_t> Engine::operations_per_device() const {
@@ -193,6 +219,11 @@ std::vector<LoggedStep> Engine::step_log() {
     std::vector<LoggedStep> steps = impl_->parts().recorder->read();
     if (Communicator* others = job()) add_arrivals(steps, *others);
     return steps;
+}
+
+void Engine::copy_out(StateCopies& copies) {
+    const OneThreadAtATime::Use use(one_thread(), "copy_out");
+    lockstep::copy_out(impl_->parts(), copies);
 }
 
 std::uint64_t Engine::steps_done() {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,7 @@
 #include "lockstep/parallel/comm/join_options.h"
 #include "lockstep/parallel/data/sharded_tensor.h"
 #include "lockstep/parallel/engine_options.h"
+#include "lockstep/runtime/state_copies.h"
 
 namespace lockstep {
 
@@ -130,10 +132,22 @@ public:
     /// Throws DeviceError naming device (or rank) and parameter when a replica differs from replica 0. Waits for all
     /// steps. Collective where there are several processes.
     void verify_replicas();
+    /// Enqueues the copies after all steps so far: later ones change nothing before they are made. The host does not
+    /// wait, and `copies` says when they are there.
+    void copy_out(StateCopies& copies);
     /// Committed steps so far. Waits for all steps.
     std::uint64_t steps_done();
     /// Continues a run: sets the number of committed steps.
     void set_steps_done(std::uint64_t steps);
+
+    /// What was found by trials where convolutions are computed as those say (ConvAlgorithm::benchmark): the name of
+    /// the way by what it computes. Empty otherwise. Checkpoints hold them.
+    std::map<std::string, std::string> algorithms() const;
+    /// Continues a run: its choices count from now on and are not tried again, so that it has the same bits. Where
+    /// trials decide nothing, choices are left alone, and a warning says so. Waits for all steps.
+    void set_algorithms(std::map<std::string, std::string> choices);
+    /// What this process has tried so far; with several, whoever comes first tries for all.
+    std::uint64_t algorithm_trials() const;
 
     /// How often `forward` of the model was traced: once for each shard shape, mode and loss, and again for a program
     /// that was not kept (EngineOptions::kept_programs).

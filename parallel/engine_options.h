@@ -33,6 +33,8 @@ struct EngineOptions {
     bool deterministic = false;  ///< same bits run after run; implied by fixed shards
     /// How f32 convolutions are computed on CPU devices: as LOCKSTEP_CONV says unless set. See docs/numerics.md.
     std::optional<ConvAlgorithm> convolution = {};
+    /// f16 or bf16: forward and loss are traced in an Autocast of it (runtime/autocast.h), where the caller is in none.
+    std::optional<DType> autocast = {};
     ReductionMode reduction = ReductionMode::root;
     NanPolicy nan_policy = NanPolicy::stop;
     std::optional<std::uint64_t> seed = {};  ///< of random masks; that of manual_seed unless set

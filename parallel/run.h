@@ -11,12 +11,15 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/parallel/run_state.h"
 #include "lockstep/parallel/step_report.h"
 
 namespace lockstep {
+
+class CheckpointWriter;
 
 /// The result of an evaluation.
 struct Score {
@@ -32,7 +35,7 @@ public:
     Run(const Run&) = delete;
     Run& operator=(const Run&) = delete;
 
-    /// How far the run has come. Steps count when they have been enqueued.
+    /// How far the run has come. Steps and batches count when they have been enqueued.
     const RunState& state() const { return state_; }
     /// What a checkpoint keeps for its program.
     std::map<std::string, std::string>& fields() { return state_.fields; }
@@ -57,6 +60,8 @@ public:
 
     /// save_checkpoint of model, optimizer and state. Between steps.
     virtual void save(const std::filesystem::path& checkpoint) = 0;
+    /// The same by a writer, of what the steps so far lead to. Between steps, or before one that is to come.
+    virtual void save(CheckpointWriter& writer, const std::vector<std::filesystem::path>& checkpoints) = 0;
 
 protected:
     RunState state_;
@@ -70,6 +75,8 @@ protected:
 class RunHook {
 public:
     virtual ~RunHook() = default;
+    /// Before a checkpoint is saved: what the hook wants to find again goes into fields().
+    virtual void before_save(Run& run) { static_cast<void>(run); }
     /// Between steps, before the first.
     virtual void before_run(Run& run) { static_cast<void>(run); }
     /// Between steps, before the first of an epoch; of an epoch that a run goes on with, before the first that remains.

@@ -2,8 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <exception>
+#include <iterator>
+#include <sstream>
 #include <system_error>
 
 #include "lockstep/runtime/error.h"
@@ -43,6 +47,9 @@ std::string replaced(std::string text, const std::string& what, std::uint64_t nu
         text.replace(at, what.size(), std::to_string(number));
     return text;
 }
+
+/// The field of the state that tells which files are there: by numbers, so that a checkpoint can name no others.
+constexpr const char* kept_files = "kept checkpoints";
 
 bool has_number(const std::filesystem::path& file) {
     return file.string().find("{epoch}") != std::string::npos || file.string().find("{step}") != std::string::npos;
@@ -97,31 +104,83 @@ SaveCheckpoints::SaveCheckpoints(SaveCheckpointsOptions options) : options_(std:
         throw InvalidArgument("SaveCheckpoints: give both a file for the best checkpoint and the name of its score");
 }
 
-std::optional<std::int64_t> SaveCheckpoints::next_pause(const Run& run) const {
-    if (options_.every_steps == 0) return std::nullopt;
-    const auto steps = static_cast<std::int64_t>(run.state().steps);
-    return (steps / options_.every_steps + 1) * options_.every_steps;
+void SaveCheckpoints::before_run(Run& run) {
+    began_ = run.state().steps;
+    const auto kept = run.state().fields.find(kept_files);
+    if (options_.keep == 0 || kept == run.state().fields.end()) return;
+    std::istringstream text(kept->second);
+    for (Numbers numbers; text >> numbers.epoch >> numbers.steps;) files_.push_back(numbers);
 }
 
-void SaveCheckpoints::at_pause(Run& run) {
-    save_best(run);
-    if (options_.every_steps > 0 && static_cast<std::int64_t>(run.state().steps) % options_.every_steps == 0)
-        save_unless_it_ends(run);
-}
-
-void SaveCheckpoints::after_epoch(Run& run) {
-    save_best(run);
-    if (options_.every_epochs > 0 && static_cast<std::int64_t>(run.state().epoch) % options_.every_epochs == 0)
-        save_unless_it_ends(run);
+void SaveCheckpoints::before_step(Run& run) {
+    hear_of_saves(run);
+    save_what_is_due(run);
 }
 
 void SaveCheckpoints::after_run(Run& run) {
-    save_best(run);
-    if (options_.at_end && saved_ != run.state().steps) save(run);
+    const bool interrupted = run.stopped().value_or(0) != 0 && !options_.interrupted.empty();
+    if (!interrupted) save_what_is_due(run);
+    const bool saves = options_.at_end && (interrupted || saved_ != run.state().steps);
+    try {
+        writer_.wait();
+    } catch (const std::exception&) {
+        hear_of_saves(run);
+        if (!saves) throw;  // otherwise there will be a newer one, and of this one has been warned
+    }
+    hear_of_saves(run);
+    if (saves) save_last(run, interrupted);
 }
 
-void SaveCheckpoints::save_unless_it_ends(Run& run) {
-    if (!(options_.at_end && run.is_complete()) && saved_ != run.state().steps) save(run);
+void SaveCheckpoints::save_last(Run& run, bool interrupted) {
+    saved_ = run.state().steps;
+    std::filesystem::path file = options_.interrupted;
+    if (!interrupted) {
+        begun_.push_back({run.state().epoch, run.state().steps});
+        file = file_of(begun_.back());
+    }
+    note_scores(run);
+    note_files(run);
+    run.save(file);
+    hear_of(run, {file});
+}
+
+std::filesystem::path SaveCheckpoints::file_of(const Numbers& numbers) const {
+    return replaced(replaced(options_.file.string(), "{epoch}", numbers.epoch), "{step}", numbers.steps);
+}
+
+bool SaveCheckpoints::is_due(const Run& run) const {
+    const RunState& state = run.state();
+    if (state.steps == began_ || saved_ == state.steps || (options_.at_end && run.is_complete())) return false;
+    const auto steps = static_cast<std::int64_t>(state.steps);
+    if (options_.every_steps > 0 && steps % options_.every_steps == 0) return true;
+    return options_.every_epochs > 0 && state.batch == 0 &&
+           static_cast<std::int64_t>(state.epoch) % options_.every_epochs == 0;
+}
+
+bool SaveCheckpoints::is_best(const Run& run) const {
+    const double* const score = options_.best.empty() ? nullptr : fresh_score(run, options_.score);
+    return score && is_better(*score, number_in(run, "best " + options_.score), options_.higher_is_better);
+}
+
+void SaveCheckpoints::save_what_is_due(Run& run) {
+    std::vector<std::filesystem::path> files;
+    if (is_best(run)) {
+        run.fields()["best " + options_.score] = exact(*fresh_score(run, options_.score));
+        files.push_back(options_.best);
+    }
+    if (is_due(run)) {
+        begun_.push_back({run.state().epoch, run.state().steps});
+        files.push_back(file_of(begun_.back()));
+        saved_ = run.state().steps;
+    }
+    if (!files.empty()) save(run, files);
+}
+
+void SaveCheckpoints::save(Run& run, const std::vector<std::filesystem::path>& files) {
+    note_scores(run);
+    note_files(run);
+    run.save(writer_, files);
+    hear_of_saves(run);
 }
 
 void SaveCheckpoints::note_scores(Run& run) const {
@@ -132,31 +191,46 @@ void SaveCheckpoints::note_scores(Run& run) const {
             run.fields().erase("score " + name);
 }
 
-void SaveCheckpoints::save(Run& run) {
-    note_scores(run);
-    const std::filesystem::path file =
-        replaced(replaced(options_.file.string(), "{epoch}", run.state().epoch), "{step}", run.state().steps);
-    run.save(file);
-    saved_ = run.state().steps;
-    if (on_save) on_save(file);
+void SaveCheckpoints::note_files(Run& run) const {
     if (options_.keep == 0) return;
-    if (files_.empty() || files_.back() != file) files_.push_back(file);
-    while (files_.size() > options_.keep) {
-        std::error_code ignored;  // whoever took it away has done what was to be done
-        if (run.leads())
-            for (const auto& old : {resume_path(files_.front()), files_.front()}) std::filesystem::remove(old, ignored);
-        files_.pop_front();
-    }
+    std::vector<Numbers> all(files_.begin(), files_.end());
+    all.insert(all.end(), begun_.begin(), begun_.end());
+    std::string text;
+    for (std::size_t i = all.size() - std::min(all.size(), options_.keep); i < all.size(); ++i)
+        text += fmt::format("{}{} {}", text.empty() ? "" : " ", all[i].epoch, all[i].steps);
+    run.fields()[kept_files] = text;
 }
 
-void SaveCheckpoints::save_best(Run& run) const {
-    const double* const score = options_.best.empty() ? nullptr : fresh_score(run, options_.score);
-    const std::string field = "best " + options_.score;
-    if (!score || !is_better(*score, number_in(run, field), options_.higher_is_better)) return;
-    run.fields()[field] = exact(*score);
-    note_scores(run);
-    run.save(options_.best);
-    if (on_save) on_save(options_.best);
+void SaveCheckpoints::hear_of_saves(const Run& run) {
+    for (const FinishedSave& save : writer_.finished()) hear_of(run, save);
+}
+
+void SaveCheckpoints::hear_of(const Run& run, const FinishedSave& save) {
+    std::optional<Numbers> numbers;
+    if (!begun_.empty() && save.checkpoint == file_of(begun_.front())) {
+        numbers = begun_.front();
+        begun_.pop_front();
+    }
+    if (!save.error.empty()) return;
+    if (on_save) on_save(save.checkpoint);
+    if (!numbers || options_.keep == 0) return;
+    files_.push_back(*numbers);
+    remove_old_files(run);
+}
+
+void SaveCheckpoints::remove_old_files(const Run& run) {
+    // One that was saved again counts once, where it came last.
+    const std::filesystem::path newest = file_of(files_.back());
+    files_.erase(std::remove_if(files_.begin(), std::prev(files_.end()),
+                                [&](const Numbers& numbers) { return file_of(numbers) == newest; }),
+                 std::prev(files_.end()));
+    while (files_.size() > options_.keep) {
+        const std::filesystem::path old = file_of(files_.front());
+        std::error_code ignored;  // whoever took it away has done what was to be done
+        if (run.leads())
+            for (const auto& file : {resume_path(old), old}) std::filesystem::remove(file, ignored);
+        files_.pop_front();
+    }
 }
 
 void FollowSchedule::before_run(Run& run) {
@@ -164,6 +238,7 @@ void FollowSchedule::before_run(Run& run) {
     for (const auto& [name, value] : schedule_->state())
         if (const auto kept = number_in(run, name_ + " " + name)) state[name] = *kept;
     if (!state.empty()) schedule_->load_state(state);
+    if (by_ == ScheduleBy::epoch) follow(static_cast<std::int64_t>(run.state().epoch));
 }
 
 void FollowSchedule::before_step(Run& run) {
@@ -172,15 +247,35 @@ void FollowSchedule::before_step(Run& run) {
 
 void FollowSchedule::after_epoch(Run& run) {
     if (by_ == ScheduleBy::epoch) follow(static_cast<std::int64_t>(run.state().epoch));
-    keep(run);
 }
 
 void FollowSchedule::follow(std::int64_t to) {
     while (schedule_->last_epoch() < to) schedule_->step();
 }
 
-void FollowSchedule::keep(Run& run) const {
+void FollowSchedule::before_save(Run& run) {
     for (const auto& [name, value] : schedule_->state()) run.fields()[name_ + " " + name] = exact(value);
+}
+
+void LogRun::after_step(Run& run, const StepReport& step) {
+    if (run.leads()) log_->scalars(step.step, {{"epoch", step.epoch}, {"rows", step.rows}, {"loss", step.loss}});
+}
+
+void LogRun::log_scores(Run& run, bool always) {
+    const std::uint64_t steps = run.state().steps;
+    std::vector<LoggedNumber> numbers{{"epoch", run.state().epoch}};
+    for (const auto& [name, score] : run.scores()) {
+        if (score.steps != steps) continue;
+        std::string tag = name;
+        std::replace(tag.begin(), tag.end(), ' ', '_');
+        numbers.emplace_back(tag, score.value);
+    }
+    if (run.leads() && steps > 0 && logged_ != steps && (always || numbers.size() > 1)) {
+        numbers.emplace_back("lr", run.optimizer().lr());
+        log_->scalars(static_cast<std::int64_t>(steps) - 1, numbers);
+        logged_ = steps;
+    }
+    log_->flush();
 }
 
 StopEarly::StopEarly(std::string score, int patience, double min_delta, bool higher_is_better)

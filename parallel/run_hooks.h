@@ -8,9 +8,11 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "lockstep/ops/lr_schedules.h"
-#include "lockstep/parallel/checkpoint.h"
+#include "lockstep/parallel/checkpoint_writer.h"
+#include "lockstep/parallel/event_log.h"
 #include "lockstep/parallel/run.h"
 
 namespace lockstep {
@@ -41,36 +43,56 @@ struct SaveCheckpointsOptions {
     std::int64_t every_steps = 0;   ///< 0: not by steps
     std::int64_t every_epochs = 0;  ///< 0: not by epochs
     bool at_end = true;             ///< also of a run that was stopped
-    /// Files of this run that are kept, the newest; 0: all.
+    /// Files of this run that are kept, the newest; 0: all. A run that goes on counts those it had before.
     std::size_t keep = 0;
     /// Where the one with the best `score` is saved beside the others; empty: nowhere.
     std::filesystem::path best = {};
     std::string score = {};        ///< the name of an Evaluation that was added before
     bool higher_is_better = true;  ///< which score is the best
+    /// Where a run that a signal stops is saved instead of `file`; empty: there.
+    std::filesystem::path interrupted = {};
 };
 
-/// Saves checkpoints (save_checkpoint). Scores of that point of the run are fields of the state, named "score NAME",
-/// and the best one so far is "best NAME".
+/// Saves checkpoints in the background (CheckpointWriter): while files are written, training goes on. What cannot be
+/// saved is a warning; where that was the last one, the run throws at its end. There it waits for what it saves. Scores
+/// of that point of the run are fields of the state, named "score NAME", and the best one so far is "best NAME".
 class SaveCheckpoints : public RunHook {
 public:
     /// Throws InvalidArgument for options that do not fit together.
     explicit SaveCheckpoints(SaveCheckpointsOptions options);
-    std::optional<std::int64_t> next_pause(const Run& run) const override;
-    void at_pause(Run& run) override;
-    void after_epoch(Run& run) override;
+    void before_run(Run& run) override;
+    void before_step(Run& run) override;
+    void at_pause(Run& run) override { save_what_is_due(run); }
+    void after_epoch(Run& run) override { save_what_is_due(run); }
     void after_run(Run& run) override;
-    /// Called after each save with its file.
+    /// Called with its file once a checkpoint is there, between steps or before one.
     std::function<void(const std::filesystem::path&)> on_save;
 
 private:
-    /// Scores of this point of the run go into the checkpoint, as fields named "score NAME".
+    /// A file of this run, by what stands for "{epoch}" and "{step}".
+    struct Numbers {
+        std::uint64_t epoch = 0, steps = 0;
+        friend bool operator==(const Numbers&, const Numbers&) = default;
+    };
+    std::filesystem::path file_of(const Numbers& numbers) const;
+    bool is_due(const Run& run) const;
+    bool is_best(const Run& run) const;
+    void save_what_is_due(Run& run);
+    void save(Run& run, const std::vector<std::filesystem::path>& files);
+    /// Fields of the state: scores of this point of the run, and which files are kept.
     void note_scores(Run& run) const;
-    void save(Run& run);
-    void save_unless_it_ends(Run& run);
-    void save_best(Run& run) const;
+    void note_files(Run& run) const;
+    void save_last(Run& run, bool interrupted);
+    void hear_of_saves(const Run& run);
+    void hear_of(const Run& run, const FinishedSave& save);
+    void remove_old_files(const Run& run);
+
     SaveCheckpointsOptions options_;
+    CheckpointWriter writer_;
+    std::uint64_t began_ = 0;             // steps of the run when it went on
     std::optional<std::uint64_t> saved_;  // the number of steps of the last one
-    std::deque<std::filesystem::path> files_;
+    std::deque<Numbers> begun_;           // being saved
+    std::deque<Numbers> files_;           // that are there
 };
 
 /// When a schedule takes its step.
@@ -86,16 +108,45 @@ public:
         : schedule_(&schedule), by_(by), name_(std::move(name)) {}
     void before_run(Run& run) override;
     void before_step(Run& run) override;
-    void at_pause(Run& run) override { keep(run); }
     void after_epoch(Run& run) override;
-    void after_run(Run& run) override { keep(run); }
+    void before_save(Run& run) override;
 
 private:
     void follow(std::int64_t to);
-    void keep(Run& run) const;
     LRSchedule* schedule_;
     ScheduleBy by_;
     std::string name_;
+};
+
+/// Writes a run to a log: of every step its loss, epoch and rows; of every evaluation all scores of that point (their
+/// names with underscores for spaces), and of it and of every epoch's end the learning rate, at the last step before
+/// it. Added after the evaluations, and before a schedule that takes its step at the end of an epoch.
+class LogRun : public RunHook {
+public:
+    /// Keeps the reference. Of several processes rank 0 writes.
+    explicit LogRun(EventLog& log) : log_(&log) {}
+    void after_step(Run& run, const StepReport& step) override;
+    void at_pause(Run& run) override { log_scores(run, false); }
+    void after_epoch(Run& run) override { log_scores(run, true); }
+    void after_run(Run& run) override { log_scores(run, false); }
+
+private:
+    void log_scores(Run& run, bool always);
+    EventLog* log_;
+    std::uint64_t logged_ = 0;  // steps of the last ones
+};
+
+/// Tells a sampler which epoch begins, by its `set_epoch`: one that the program reads rows from by itself. (That of a
+/// Loader is asked for the rows of each epoch by its number, and a Loader shuffles by its seed and the epoch.)
+template <class Sampler>
+class SetSamplerEpoch : public RunHook {
+public:
+    /// Keeps the reference.
+    explicit SetSamplerEpoch(Sampler& sampler) : sampler_(&sampler) {}
+    void before_epoch(Run& run) override { sampler_->set_epoch(static_cast<std::int64_t>(run.state().epoch)); }
+
+private:
+    Sampler* sampler_;
 };
 
 /// Ends the run when a score has not become better for so many evaluations.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "lockstep/parallel/checkpoint.h"
+#include "lockstep/parallel/checkpoint_writer.h"
 #include "lockstep/parallel/run.h"
 #include "lockstep/parallel/scaler_state.h"
 #include "lockstep/parallel/training_loop.h"
@@ -47,6 +48,7 @@ public:
             throw InvalidArgument("Runner: give a number of epochs or of steps");
         trainer_.before_step([this](std::int64_t step) {
             state_.steps = static_cast<std::uint64_t>(step);
+            state_.batch = step - first_step_;
             for (const auto& hook : hooks_) hook->before_step(*this);
         });
     }
@@ -72,7 +74,8 @@ public:
     void run() {
         state_.batch_size = loader_.options().batch_size;
         each(&RunHook::before_run);
-        while (!ended_ && !stopped_ && state_.epoch < options_.epochs && !is_complete()) train_epoch();
+        while (!ended_ && !stopped_ && state_.epoch < options_.epochs && (!is_complete() || epoch_is_over()))
+            train_epoch();
         if (ended_ && !stopped_) stopped_ = 0;
         each(&RunHook::after_run);
     }
@@ -90,14 +93,23 @@ public:
     Optimizer& optimizer() override { return optimizer_; }
     bool leads() const override { return detail::writes_files(model_); }
     void save(const std::filesystem::path& checkpoint) override {
-        if (options_.step.scaler) keep_scaler(*options_.step.scaler, state_);
+        prepare_to_save();
         save_checkpoint(model_, optimizer_, state_, checkpoint);
+    }
+    void save(CheckpointWriter& writer, const std::vector<std::filesystem::path>& checkpoints) override {
+        prepare_to_save();
+        writer.save(model_, optimizer_, state_, checkpoints);
     }
 
 private:
     using Call = void (RunHook::*)(Run&);
     void each(Call call) {
         for (const auto& hook : hooks_) (hook.get()->*call)(*this);
+    }
+    /// What is about to be saved holds all that hooks and the scaler want to find again.
+    void prepare_to_save() {
+        each(&RunHook::before_save);
+        if (options_.step.scaler) keep_scaler(*options_.step.scaler, state_);
     }
     bool tell(const StepReport& step) {
         for (const auto& hook : hooks_) hook->after_step(*this, step);
@@ -109,19 +121,22 @@ private:
             if (const auto pause = hook->next_pause(*this)) first = std::min(*pause, first.value_or(*pause));
         return first;
     }
+    bool epoch_is_over() const { return state_.batch > 0 && state_.batch >= loader_.batches(); }
     void train_epoch() {
-        each(&RunHook::before_epoch);
-        while (!ended_ && !stopped_ && state_.batch < loader_.batches() && !is_complete()) {
+        if (!epoch_is_over()) each(&RunHook::before_epoch);
+        first_step_ = static_cast<std::int64_t>(state_.steps) - state_.batch;
+        while (!ended_ && !stopped_ && !epoch_is_over() && !is_complete()) {
             const auto pause = next_pause();
             state_.batch = trainer_.run(state_.epoch, state_.batch, pause);
             state_.steps = static_cast<std::uint64_t>(trainer_.steps());
             stopped_ = trainer_.stopped();
             if (!stopped_ && pause && trainer_.steps() >= *pause) each(&RunHook::at_pause);
         }
-        if (state_.batch < loader_.batches()) return;
+        // Who is stopped after the last batch leaves what comes after an epoch to the run that goes on.
+        if (!epoch_is_over() || stopped_) return;
         ++state_.epoch;
         state_.batch = 0;
-        if (!stopped_) each(&RunHook::after_epoch);
+        each(&RunHook::after_epoch);
     }
 
     Model& model_;
@@ -130,6 +145,7 @@ private:
     RunnerOptions options_;
     Trainer<Model, Data, LossFunction> trainer_;
     std::vector<std::unique_ptr<RunHook>> hooks_;
+    std::int64_t first_step_ = 0;  // the one of the epoch's first batch
 };
 
 }  // namespace lockstep

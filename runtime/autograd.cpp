@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/internal/public_call.h"
@@ -106,6 +107,7 @@ struct Pending {
 void run_backward(const std::vector<Tensor>& roots, const std::vector<Tensor>& gradients, bool retain_graph,
                   const LeafSink& leaf_sink) {
     const NoGrad no_grad;
+    const Autocast as_in_forward(std::nullopt);
     // Nodes by decreasing sequence number: a node runs after all that were made later, hence after all its users.
     std::map<std::uint64_t, Pending, std::greater<>> pending;
     // Leaf gradients in the order in which they become complete: when the last node that uses the leaf has run.

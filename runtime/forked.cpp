@@ -60,6 +60,11 @@ void note_host_threads() noexcept {
 
 bool lost_host_threads() noexcept { return state.lost_host_threads.load(std::memory_order_relaxed); }
 
+std::string in_use() {
+    if (cpu_worker_count() > 0) return "virtual CPU devices are";
+    return state.driver && device_count(DeviceKind::cuda) > 0 ? "the CUDA driver is" : "";
+}
+
 void keep(std::shared_ptr<const void> thing) {
     static auto* kept = new std::vector<std::shared_ptr<const void>>;
     kept->push_back(std::move(thing));

@@ -7,9 +7,12 @@
 #include <utility>
 
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/algorithm_choices.h"
 #include "lockstep/runtime/internal/backend.h"
+#include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/internal/kernel_registration.h"
 #include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/internal/widened_kernel.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep {
@@ -21,9 +24,42 @@ void KernelRequest::want_contiguous(std::size_t input) {
         in[input] = TensorMeta::contiguous(in[input].dtype, in[input].shape, batch);
 }
 
+bool KernelRequest::has_short_floats() const {
+    const auto is_short = [](const TensorMeta& meta) { return is_short_float(meta.dtype); };
+    return std::any_of(in.begin(), in.end(), is_short) || std::any_of(out.begin(), out.end(), is_short);
+}
+
 void KernelRequest::want_all_contiguous() {
     for (std::size_t i = 0; i < in.size(); ++i) want_contiguous(i);
 }
+
+namespace {
+
+const std::shared_ptr<const Operation>& reorder_operation() {
+    static const auto* reorder = new std::shared_ptr<const Operation>(make_operation(Reorder{}));
+    return *reorder;
+}
+
+/// Calls the factory; what it throws begins with the function that was called.
+std::unique_ptr<Kernel> made_by(KernelTable::Factory factory, const Operation& operation, KernelRequest& request) {
+    const auto named = [&](const std::exception& error) {
+        const std::string_view text = error.what(), name = called(operation);
+        return text.starts_with(name) ? std::string(text) : fmt::format("{}: {}", name, text);
+    };
+    try {
+        return factory(operation, request);
+    } catch (const InvalidArgument& error) {
+        throw InvalidArgument(named(error));
+    } catch (const OutOfMemory& error) {
+        throw OutOfMemory(named(error));
+    } catch (const CommunicationError&) {
+        throw;  // of ranks that choose algorithms together; says more than who asked
+    } catch (const std::exception& error) {
+        throw DeviceError(named(error));
+    }
+}
+
+}  // namespace
 
 struct KernelTable::Impl {
     struct Made {
@@ -32,15 +68,39 @@ struct KernelTable::Impl {
     };
     DeviceKind kind;
     struct Entry {
-        Factory factory;
-        Supports supports;
+        Factory factory = nullptr;
+        Supports supports = nullptr;
+        Factory short_floats = nullptr;
     };
     std::unordered_map<std::type_index, Entry> entries;
 
     /// Null where there is no kernel for the operation with its attributes.
     Factory factory_of(const Operation& operation) const {
         const auto found = entries.find(typeid(operation));
-        return found != entries.end() && found->second.supports(operation) ? found->second.factory : nullptr;
+        return found != entries.end() && found->second.factory && found->second.supports(operation)
+                   ? found->second.factory
+                   : nullptr;
+    }
+
+    /// `widened`: set where the kernel is one for f32 between conversions.
+    std::unique_ptr<Kernel> made_for(const Operation& operation, Factory factory, KernelRequest& request,
+                                     bool& widened) const {
+        if (!request.has_short_floats()) return made_by(factory, operation, request);
+        const Factory own = entries.find(typeid(operation))->second.short_floats;
+        std::unique_ptr<Kernel> kernel = own != nullptr ? made_by(own, operation, request) : nullptr;
+        if (kernel) return kernel;
+        const Factory reorder = factory_of(*reorder_operation());
+        const auto convert = [&](const TensorMeta& from, const TensorMeta& to) {
+            KernelRequest conversion = request;
+            conversion.in = {from};
+            conversion.out = {to};
+            auto made_conversion = made_by(reorder, *reorder_operation(), conversion);
+            made_conversion->threads = request.threads;
+            return made_conversion;
+        };
+        widened = true;
+        return widened_kernel(
+            operation, request, [&](KernelRequest& wide) { return made_by(factory, operation, wide); }, convert);
     }
 
     std::mutex mutex;
@@ -64,31 +124,16 @@ KernelTable& KernelTable::of(DeviceKind kind) {
 }
 
 void KernelTable::add(std::type_index operation, Factory factory, Supports supports) {
-    impl_->entries[operation] = {factory, supports};
+    Impl::Entry& entry = impl_->entries[operation];
+    entry.factory = factory;
+    entry.supports = supports;
+}
+
+void KernelTable::add_short_floats(std::type_index operation, Factory factory) {
+    impl_->entries[operation].short_floats = factory;
 }
 
 bool KernelTable::has(const Operation& operation) const { return impl_->factory_of(operation) != nullptr; }
-
-namespace {
-
-/// Calls the factory; what it throws begins with the function that was called.
-std::unique_ptr<Kernel> made_by(KernelTable::Factory factory, const Operation& operation, KernelRequest& request) {
-    const auto named = [&](const std::exception& error) {
-        const std::string_view text = error.what(), name = called(operation);
-        return text.starts_with(name) ? std::string(text) : fmt::format("{}: {}", name, text);
-    };
-    try {
-        return factory(operation, request);
-    } catch (const InvalidArgument& error) {
-        throw InvalidArgument(named(error));
-    } catch (const OutOfMemory& error) {
-        throw OutOfMemory(named(error));
-    } catch (const std::exception& error) {
-        throw DeviceError(named(error));
-    }
-}
-
-}  // namespace
 
 std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, KernelRequest& request) {
     Signature key;
@@ -96,11 +141,12 @@ std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, Kern
     operation.describe(key);
     const std::uint64_t hardware = backend_of(request.device).hardware(request.device.index());
     key.add(hardware).add(request.threads).add(request.deterministic).add(request.shards).add(request.convolution);
+    if (request.convolution == ConvAlgorithm::benchmark) key.add(AlgorithmChoices::current().version());
     key.add(request.in.size());
     for (const TensorMeta& meta : request.in) key.add(meta);
     for (const TensorMeta& meta : request.out) key.add(meta);
 
-    const std::scoped_lock lock(impl_->mutex);
+    std::unique_lock lock(impl_->mutex);
     if (const auto found = impl_->made.find(key.bytes()); found != impl_->made.end()) {
         for (std::size_t i = 0; i < request.in.size(); ++i) {
             const std::int64_t offset = request.in[i].offset;
@@ -124,11 +170,14 @@ std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, Kern
         throw DeviceError(fmt::format("{}: there is no kernel for {} devices; add one to their kernel table",
                                       call_and_operation(PublicCall::name(), operation.name()),
                                       impl_->kind == DeviceKind::cuda ? "cuda" : "cpu"));
-    std::unique_ptr<Kernel> kernel = made_by(factory, operation, request);
+    bool widened = false;
+    std::unique_ptr<Kernel> kernel = impl_->made_for(operation, factory, request, widened);
     kernel->threads = request.threads;
     kernel->hardware = hardware;
     std::shared_ptr<const Kernel> shared = std::move(kernel);
     impl_->made[key.bytes()] = {shared, request.in, request.out};
+    lock.unlock();
+    if (widened && impl_->kind == DeviceKind::cpu) tell_of_emulation(request);
     return shared;
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <mutex>
 #include <utility>
 
@@ -75,9 +76,9 @@ thread_local std::optional<ConvAlgorithm> scope_convolution;
 }  // namespace
 
 ConvAlgorithm default_conv_algorithm() {
-    static const ConvAlgorithm algorithm = environment::one_of("LOCKSTEP_CONV", {"auto", "direct"}) == 1
-                                               ? ConvAlgorithm::direct
-                                               : ConvAlgorithm::automatic;
+    static constexpr std::array algorithms{ConvAlgorithm::automatic, ConvAlgorithm::direct, ConvAlgorithm::benchmark};
+    static const ConvAlgorithm algorithm =
+        algorithms[environment::one_of("LOCKSTEP_CONV", {"auto", "direct", "benchmark"}).value_or(0)];
     return algorithm;
 }
 

@@ -67,13 +67,17 @@ public:
     std::uint64_t hardware = 0;
 };
 
-/// How convolutions may be computed, where a backend has more than one way (f32 on CPU devices).
+/// How convolutions may be computed, where a backend has more than one way (f32).
 enum class ConvAlgorithm : std::uint8_t {
     automatic,  ///< the fastest, by a rule of shape and instruction set: Winograd's for most of 3x3 and stride 1
-    direct      ///< sums of products alone: smaller errors, and NaN reaches only those outputs whose windows it lies in
+    direct,     ///< sums of products alone: smaller errors, and NaN reaches only those outputs whose windows it lies in
+    /// The fastest of those ways whose bits are the same at every run, by trials: they are made the first time that a
+    /// shape is met, while the host waits. What was found is kept and repeated (torch.backends.cudnn.benchmark, but
+    /// for a whole run and all that goes on from its checkpoints).
+    benchmark
 };
-/// What LOCKSTEP_CONV=auto|direct says, read once; automatic where it is not set. Throws InvalidArgument for another
-/// value.
+/// What LOCKSTEP_CONV=auto|direct|benchmark says, read once; automatic where it is not set. Throws InvalidArgument for
+/// another value.
 ConvAlgorithm default_conv_algorithm();
 
 /// What a kernel is made for. A factory may ask for other input layouts by changing `in[i]` (make it contiguous, or
@@ -91,6 +95,8 @@ struct KernelRequest {
     std::vector<TensorMeta> in, out;
     ConvAlgorithm convolution = ConvAlgorithm::automatic;
 
+    /// Whether an operand is of f16 or bf16.
+    bool has_short_floats() const;
     /// Whether an operand that may be missing is there.
     bool has_in(std::size_t input) const { return !in[input].shape.empty(); }
     bool has_out(std::size_t output) const { return !out[output].shape.empty(); }
@@ -126,6 +132,19 @@ public:
             },
             [](const Operation& operation) { return supports(static_cast<const OperationOf<Op>&>(operation).op()); });
     }
+    /// table.add_short_floats<Relu, make_short_relu>(), beside add(): who makes kernels for requests with operands of
+    /// f16 or bf16. Without it, where `supports` says no, or where `make` returns null, having left the request as it
+    /// was, such a request is widened: the kernel for f32 runs between conversions, which keep the layouts that it
+    /// asks for where those are there for 16 bits (OpaqueLayout::with_dtype).
+    template <class Op, std::unique_ptr<Kernel> (*make)(const Op&, KernelRequest&),
+              bool (*supports)(const Op&) = detail::all_attributes<Op>>
+    void add_short_floats() {
+        add_short_floats(typeid(OperationOf<Op>),
+                         [](const Operation& operation, KernelRequest& request) -> std::unique_ptr<Kernel> {
+                             const Op& op = static_cast<const OperationOf<Op>&>(operation).op();
+                             return supports(op) ? make(op, request) : nullptr;
+                         });
+    }
     /// Whether there is a kernel for an operation with these attributes.
     bool has(const Operation& operation) const;
     /// The kernel for `request`, made or remembered. Throws DeviceError for an operation this kind lacks.
@@ -134,6 +153,7 @@ public:
 private:
     using Supports = bool (*)(const Operation&);
     void add(std::type_index operation, Factory factory, Supports supports);
+    void add_short_floats(std::type_index operation, Factory factory);
     struct Impl;
     explicit KernelTable(DeviceKind kind);
     std::shared_ptr<Impl> impl_;

@@ -65,13 +65,13 @@ private:
     std::uint64_t id_;
 };
 
-/// What a stream is for: kernels, sums between devices, changes that outlive a step, inputs, operations between
+/// What a stream is for: kernels, sums between devices, changes that outlive a step, arrivals, operations between
 /// processes (which may block). Each device has one stream of each role and index; they live as long as the process.
 enum class StreamRole : std::uint8_t {
     compute,
     reduce,     ///< sums over shards
     commit,     ///< what outlives a step
-    input,      ///< batches on their way to the device
+    input,      ///< batches and tensors on their way to the device
     collective  ///< what goes to other processes and comes from them
 };
 

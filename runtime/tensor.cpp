@@ -197,59 +197,7 @@ void require_value(const char* call, const Tensor& tensor) {
 
 }  // namespace
 
-// ---- moving and converting --------------------------------------------------------------------------------------
-
-namespace {
-
-/// A contiguous copy of contiguous `source` on `device`, ordered after the source's stream.
-Tensor moved(const Tensor& source, Device device) {
-    const auto& from = source.impl()->storage->buffer;
-    const std::size_t bytes = static_cast<std::size_t>(source.numel()) * size_of(source.dtype());
-    const void* start = static_cast<const char*>(from->data()) +
-                        static_cast<std::size_t>(source.impl()->meta.offset) * size_of(source.dtype());
-    auto impl = std::make_shared<TensorImpl>();
-    impl->storage = std::make_shared<Storage>();
-    impl->meta = TensorMeta::contiguous(source.dtype(), source.shape(), source.is_batch());
-    impl->storage->buffer = Buffer::allocate(Stream::of(device), bytes, "tensors");
-    void* target = impl->storage->buffer->data();
-    Stream& from_stream = Stream::of(source.device());
-    if (device.is_host()) {
-        from_stream.copy(target, device, start, source.device(), bytes);
-        from_stream.synchronize();
-        eager_reports::check(source.impl()->storage->reports);
-    } else {
-        impl->storage->reports = source.impl()->storage->reports;
-        Stream& to_stream = Stream::of(device);
-        to_stream.wait(from_stream);
-        to_stream.copy(target, device, start, source.device(), bytes);
-        from->used_on(to_stream);
-        from_stream.wait(to_stream);  // whoever writes the source next
-        // The caller may write pageable host memory as soon as this returns.
-        if (source.device().is_host()) to_stream.synchronize();
-    }
-    return Tensor(std::move(impl));
-}
-
-}  // namespace
-
-Tensor Tensor::to(Device target) const {
-    const PublicCall call("to(device)");
-    if (device() == target) return *this;
-    if (Trace::current()) {
-        if (is_symbolic())
-            throw InvalidArgument(
-                "to(device) inside forward: tensors of forward stay on their shard's device; leave it out");
-        return *this;  // constants are copied to every device by the program
-    }
-    if (is_symbolic()) require_value("to(device)", *this);
-    if (!target.is_host()) require_visible(target);
-    const Tensor result = moved(contiguous().detach(), target);
-    if (needs_autograd({*this}))
-        add_autograd_node("to(device)", {*this}, {result}, [origin = device()](const std::vector<Tensor>& gradients) {
-            return std::vector<Tensor>{gradients[0].to(origin)};
-        });
-    return result;
-}
+// ---- converting and copying --------------------------------------------------------------------------------------
 
 Tensor Tensor::to(DType target) const {
     const PublicCall call("to(dtype)");

@@ -31,6 +31,11 @@ public:
     virtual std::size_t bytes() const = 0;
     virtual bool equals(const OpaqueLayout& other) const = 0;
     virtual std::string str() const = 0;
+    /// The same arrangement with elements of `dtype`, all at the same places; null where there is none.
+    virtual std::shared_ptr<const OpaqueLayout> with_dtype(DType dtype) const {
+        static_cast<void>(dtype);
+        return nullptr;
+    }
 };
 
 /// How a tensor lies in its buffer.
@@ -141,7 +146,8 @@ public:
     /// The same tensor, tagged (or not) as having the batch in dimension 0.
     Tensor tag_batch(bool batch = true) const;
 
-    /// A tensor on `device`; this one when it is there already. Differentiable.
+    /// A tensor on `device`; this one when it is there already. Differentiable. Transfer lets the device wait for it
+    /// later.
     Tensor to(Device device) const;
     /// A tensor of `dtype`; this one when it has it already. Differentiable between floating types.
     Tensor to(DType dtype) const;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "lockstep/runtime/record.h"
@@ -17,6 +18,7 @@ struct TraceSettings {
     bool deterministic = false;
     int shards = 1;
     ConvAlgorithm convolution = default_conv_algorithm();
+    std::optional<DType> autocast = {};  ///< of forward and loss, unless the caller is in an Autocast of its own
 };
 
 /// Takes the records of this thread while a TraceScope names it.

@@ -102,10 +102,11 @@ int main(int argc, char** argv) {
     program::add_flags_of_ranks(app, ranks);
     return program::run(app, argc, argv, [&] {
         program::require_launcher(ranks);
+        const auto call = [&] { run(name, *program::join_ranks(ranks), training); };
         if (program::nobody_launched(ranks)) {
             require_ranks(name, processes);
-            return program::launch_ranks(ranks, processes, ls::own_command(argc, argv));
+            return program::launch_ranks(ranks, processes, call);
         }
-        run(name, *program::join_ranks(ranks), training);
+        call();
     });
 }

@@ -1,12 +1,15 @@
-// Batch normalisation over (N, H, W), on plain and on blocked activations. A block of channels is worked on at once:
+// Batch normalisation over (N, H, W), on plain and on blocked activations. Those in 16 bits have f32 statistics,
+// weights and sums. A block of channels is worked on at once:
 // lane j of the loops holds channel j % width of it.
 #include <algorithm>
 #include <cmath>
 
 #include "lockstep/ops/cpu/kernels.h"
+#include "lockstep/ops/cpu/lane_loops.h"
 #include "lockstep/ops/cpu/layout.h"
 #include "lockstep/ops/cpu/loops.h"
 #include "lockstep/ops/cpu/parallel.h"
+#include "lockstep/ops/cpu/short_floats.h"
 #include "lockstep/ops/internal/arithmetic.h"
 #include "lockstep/ops/internal/normalization_operations.h"
 #include "lockstep/runtime/internal/shard_tree.h"
@@ -67,10 +70,11 @@ void for_planes(const Planes& planes, std::int64_t block, const Work& work) {
 std::unique_ptr<Kernel> make_stats(const BatchNormStats& operation, KernelRequest& request) {
     const Planes planes = want_planes(request, 0);
     require_contiguous_output(operation, request, 0);
-    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
-        using T = decltype(zero);
+    return for_stored(operation, request.in[0].dtype, [&](auto stored) {
+        using Stored = decltype(stored);
+        using T = Arithmetic<Stored>;
         return make_kernel([planes, threads = request.threads](const KernelArgs& call) {
-            const T* x = call.input<T>(0);
+            const Stored* x = call.input<Stored>(0);
             T* stats = call.output<T>(0);
             const auto count = static_cast<double>(planes.n * planes.spatial());
             stats[2 * planes.channels] = static_cast<T>(count);
@@ -79,14 +83,14 @@ std::unique_ptr<Kernel> make_stats(const BatchNormStats& operation, KernelReques
                 const int channels = static_cast<int>(std::min<std::int64_t>(planes.width, planes.channels - first));
                 LaneSums<T> sum, deviation;
                 for_planes(planes, block, [&](std::int64_t at) {
-                    sum.plane([&](T* sums) { loops<T>().lane_sum(x + at, planes.plane(), sums); });
+                    sum.plane([&](T* sums) { LaneLoops<Stored>::sum(x + at, planes.plane(), sums); });
                 });
                 for (int c = 0; c < channels; ++c)
                     stats[first + c] = static_cast<T>(count > 0 ? sum.channel(c, planes.width) / count : 0);
                 const Lanes<T> mean(planes, block, [&](std::int64_t channel) { return stats[channel]; });
                 for_planes(planes, block, [&](std::int64_t at) {
                     deviation.plane(
-                        [&](T* sums) { loops<T>().lane_deviation(x + at, mean.value, planes.plane(), sums); });
+                        [&](T* sums) { LaneLoops<Stored>::deviation(x + at, mean.value, planes.plane(), sums); });
                 });
                 for (int c = 0; c < channels; ++c)
                     stats[planes.channels + first + c] = static_cast<T>(deviation.channel(c, planes.width));
@@ -139,12 +143,14 @@ std::unique_ptr<Kernel> make_normalize(const BatchNormNormalize& operation, Kern
     const Planes planes = want_planes(request, 0);
     for (std::size_t i = 1; i < request.in.size(); ++i) request.want_contiguous(i);
     arrange_like(request.out[0], request.in[0]);
-    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
-        using T = decltype(zero);
+    return for_stored(operation, request.in[0].dtype, [&](auto stored) {
+        using Stored = decltype(stored);
+        using T = Arithmetic<Stored>;
         return make_kernel([planes, eps = operation.eps, threads = request.threads](const KernelArgs& call) {
             const ChannelStats<T> stats{call.input<T>(1), planes.channels, eps};
-            const T *x = call.input<T>(0), *weight = call.input<T>(2), *bias = call.input<T>(3);
-            T* y = call.output<T>(0);
+            const T *weight = call.input<T>(2), *bias = call.input<T>(3);
+            const Stored* x = call.input<Stored>(0);
+            Stored* y = call.output<Stored>(0);
             for_blocks(planes, threads, [&](std::int64_t block) {
                 const Lanes<T> mean(planes, block, [&](std::int64_t c) { return stats.mean(c); });
                 const Lanes<T> scale(planes, block, [&](std::int64_t c) {
@@ -152,7 +158,7 @@ std::unique_ptr<Kernel> make_normalize(const BatchNormNormalize& operation, Kern
                 });
                 const Lanes<T> shift(planes, block, [&](std::int64_t c) { return element::or_else(bias, c, T(0)); });
                 for_planes(planes, block, [&](std::int64_t at) {
-                    loops<T>().lane_normalize(x + at, mean.value, scale.value, shift.value, y + at, planes.plane());
+                    LaneLoops<Stored>::normalize(x + at, mean.value, scale.value, shift.value, y + at, planes.plane());
                 });
             });
         });
@@ -166,11 +172,12 @@ std::unique_ptr<Kernel> make_backward_sums(const BatchNormBackwardSums& operatio
     arrange_like(request.in[1], request.in[0]);
     request.want_contiguous(2);
     require_contiguous_output(operation, request, 0);
-    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
-        using T = decltype(zero);
+    return for_stored(operation, request.in[0].dtype, [&](auto stored) {
+        using Stored = decltype(stored);
+        using T = Arithmetic<Stored>;
         return make_kernel([planes, eps = operation.eps, threads = request.threads](const KernelArgs& call) {
             const ChannelStats<T> stats{call.input<T>(2), planes.channels, eps};
-            const T *x = call.input<T>(0), *dy = call.input<T>(1);
+            const Stored *x = call.input<Stored>(0), *dy = call.input<Stored>(1);
             T* out = call.output<T>(0);
             for_blocks(planes, threads, [&](std::int64_t block) {
                 const Lanes<T> mean(planes, block, [&](std::int64_t c) { return stats.mean(c); });
@@ -178,7 +185,8 @@ std::unique_ptr<Kernel> make_backward_sums(const BatchNormBackwardSums& operatio
                 for_planes(planes, block, [&](std::int64_t at) {
                     gradient.plane([&](T* sums) {
                         product.plane([&](T* products) {
-                            loops<T>().lane_backward_sums(x + at, dy + at, mean.value, planes.plane(), sums, products);
+                            LaneLoops<Stored>::backward_sums(x + at, dy + at, mean.value, planes.plane(), sums,
+                                                             products);
                         });
                     });
                 });
@@ -199,12 +207,14 @@ std::unique_ptr<Kernel> make_backward_data(const BatchNormBackwardData& operatio
     arrange_like(request.in[1], request.in[0]);
     for (std::size_t i = 2; i < request.in.size(); ++i) request.want_contiguous(i);
     arrange_like(request.out[0], request.in[0]);
-    return for_floating(operation, request.in[0].dtype, [&](auto zero) {
-        using T = decltype(zero);
+    return for_stored(operation, request.in[0].dtype, [&](auto stored) {
+        using Stored = decltype(stored);
+        using T = Arithmetic<Stored>;
         return make_kernel([planes, eps = operation.eps, threads = request.threads](const KernelArgs& call) {
             const ChannelStats<T> stats{call.input<T>(2), planes.channels, eps};
-            const T *x = call.input<T>(0), *dy = call.input<T>(1), *weight = call.input<T>(3), *sums = call.input<T>(4);
-            T* dx = call.output<T>(0);
+            const Stored *x = call.input<Stored>(0), *dy = call.input<Stored>(1);
+            const T *weight = call.input<T>(3), *sums = call.input<T>(4);
+            Stored* dx = call.output<Stored>(0);
             for_blocks(planes, threads, [&](std::int64_t block) {
                 const Lanes<T> mean(planes, block, [&](std::int64_t c) { return stats.mean(c); });
                 const Lanes<T> scale(planes, block, [&](std::int64_t c) {
@@ -217,8 +227,8 @@ std::unique_ptr<Kernel> make_backward_data(const BatchNormBackwardData& operatio
                            stats.count();
                 });
                 for_planes(planes, block, [&](std::int64_t at) {
-                    loops<T>().lane_backward_data(x + at, dy + at, mean.value, scale.value, mean_dy.value, slope.value,
-                                                  dx + at, planes.plane());
+                    LaneLoops<Stored>::backward_data(x + at, dy + at, mean.value, scale.value, mean_dy.value,
+                                                     slope.value, dx + at, planes.plane());
                 });
             });
         });
@@ -256,6 +266,10 @@ void add_batch_norm_kernels(KernelTable& table) {
     table.add<BatchNormBackwardSums, make_backward_sums>();
     table.add<BatchNormBackwardData, make_backward_data>();
     table.add<BatchNormUpdateRunning, make_update_running>();
+    table.add_short_floats<BatchNormStats, make_for_short_images<BatchNormStats, make_stats>>();
+    table.add_short_floats<BatchNormNormalize, make_for_short_images<BatchNormNormalize, make_normalize>>();
+    table.add_short_floats<BatchNormBackwardSums, make_for_short_images<BatchNormBackwardSums, make_backward_sums>>();
+    table.add_short_floats<BatchNormBackwardData, make_for_short_images<BatchNormBackwardData, make_backward_data>>();
 }
 
 }  // namespace lockstep::cpu

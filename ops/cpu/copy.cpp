@@ -1,6 +1,8 @@
 // Reorder and Fill: kernels that move elements and compute nothing.
 #include <algorithm>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/layout.h"
@@ -44,53 +46,113 @@ bool has_own_elements(const TensorMeta& meta) {
     return true;
 }
 
-/// Through row-major tensors in scratch where no single step does it.
+/// Elements in memory of a tensor that fills it: with the padding of a blocked one.
+std::int64_t elements_in_memory(const TensorMeta& meta) {
+    return static_cast<std::int64_t>(meta.bytes() / size_of(meta.dtype));
+}
+
+/// Conversion of the elements of tensors that lie alike.
+StridedCopy convert_in_place_of(const TensorMeta& from, const TensorMeta& to) {
+    return {from.dtype, {1}, to.dtype, {1}, {elements_in_memory(from)}};
+}
+
+bool arranged_alike(const TensorMeta& from, const TensorMeta& to) {
+    if (from.opaque == nullptr || to.opaque == nullptr) return false;
+    const auto converted = from.opaque->with_dtype(to.dtype);
+    return converted != nullptr && converted->equals(*to.opaque);
+}
+
+/// What oneDNN may have no reorders for: 16-bit floats in its layouts go through f32.
+bool needs_f32(const TensorMeta& meta) { return meta.opaque != nullptr && is_short_float(meta.dtype); }
+
+TensorMeta in_f32(const TensorMeta& meta) {
+    TensorMeta wide = meta;
+    wide.dtype = DType::f32;
+    wide.opaque = meta.opaque->with_dtype(DType::f32);
+    if (wide.opaque == nullptr)
+        throw InvalidArgument("a layout of 16-bit floats is not known here: " + meta.str() +
+                              "; make the tensor contiguous first");
+    return wide;
+}
+
+/// One copy after another, through scratch, where no single one does it.
 class ReorderKernel final : public Kernel {
 public:
     ReorderKernel(const TensorMeta& from, const TensorMeta& to, int kernel_threads) {
-        if (from.opaque == nullptr && to.opaque == nullptr) {
-            convert_.emplace(strided_copy(from, to));
-            return;
-        }
-        const bool direct = from.dtype == to.dtype && (from.opaque != nullptr || has_own_elements(from)) &&
-                            (to.opaque != nullptr || has_own_elements(to));
-        if (direct) {
-            unpack_.emplace(from, to, kernel_threads);
-        } else {
-            const TensorMeta plain_from = TensorMeta::contiguous(from.dtype, from.shape);
-            const TensorMeta plain_to = TensorMeta::contiguous(to.dtype, to.shape);
-            if (from.opaque != nullptr) unpack_.emplace(from, plain_from, kernel_threads);
-            if (to.opaque != nullptr) pack_.emplace(plain_to, to, kernel_threads);
-            convert_.emplace(strided_copy(unpack_ ? plain_from : from, pack_ ? plain_to : to));
-            if (unpack_) unpacked_bytes_ = rounded(plain_from.bytes());
-            if (pack_) converted_bytes_ = rounded(plain_to.bytes());
-        }
-        work_bytes_ = std::max(unpack_ ? unpack_->scratch_bytes() : 0, pack_ ? pack_->scratch_bytes() : 0);
+        if (from.opaque == nullptr && to.opaque == nullptr)
+            convert(strided_copy(from, to), 0);
+        else if (from.dtype != to.dtype && arranged_alike(from, to))
+            convert(convert_in_place_of(from, to), 0);
+        else
+            plan(from, to, kernel_threads);
     }
 
-    std::size_t scratch_bytes() const override { return unpacked_bytes_ + converted_bytes_ + work_bytes_; }
+    std::size_t scratch_bytes() const override { return tensors_bytes_ + work_bytes_; }
 
     void run(const KernelArgs& call) const override {
         auto* const scratch = static_cast<char*>(call.scratch);
-        char* const work = scratch != nullptr ? scratch + unpacked_bytes_ + converted_bytes_ : nullptr;
         const void* from = call.in[0];
-        if (unpack_) {
-            void* const to = convert_ ? scratch : call.out[0];
-            unpack_->run(from, to, work);
+        for (const Step& step : steps_) {
+            void* const to = &step == &steps_.back() ? call.out[0] : scratch + step.place;
+            if (step.layout)
+                step.layout->run(from, to, scratch != nullptr ? scratch + tensors_bytes_ : nullptr);
+            else
+                step.conversion->run(from, to, threads);
             from = to;
         }
-        if (!convert_) return;
-        void* const to = pack_ ? scratch + unpacked_bytes_ : call.out[0];
-        convert_->run(from, to, threads);
-        if (pack_) pack_->run(to, call.out[0], work);
     }
 
 private:
-    static std::size_t rounded(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+    struct Step {
+        std::optional<LayoutCopy> layout;  ///< or a conversion
+        std::optional<StridedCopy> conversion;
+        std::size_t place;  ///< of what it makes, in scratch; the last one makes the result
+    };
 
-    std::optional<LayoutCopy> unpack_, pack_;
-    std::optional<StridedCopy> convert_;
-    std::size_t unpacked_bytes_ = 0, converted_bytes_ = 0, work_bytes_ = 0;
+    void plan(const TensorMeta& from, const TensorMeta& to, int kernel_threads) {
+        TensorMeta now = from;
+        if (needs_f32(now)) {
+            const TensorMeta wide = in_f32(now);
+            convert(convert_in_place_of(now, wide), wide.bytes());
+            now = wide;
+        }
+        const TensorMeta last = needs_f32(to) ? in_f32(to) : to;
+        const auto bytes_unless_last = [&](const TensorMeta& made, bool ends) {
+            return ends && !needs_f32(to) ? 0 : made.bytes();
+        };
+        const bool direct = now.dtype == last.dtype && (now.opaque != nullptr || has_own_elements(now)) &&
+                            (last.opaque != nullptr || has_own_elements(last));
+        if (direct) {
+            lay_out(now, last, kernel_threads, bytes_unless_last(last, true));
+        } else {
+            const TensorMeta plain_last = TensorMeta::contiguous(last.dtype, last.shape);
+            if (now.opaque != nullptr) {
+                const TensorMeta plain = TensorMeta::contiguous(now.dtype, now.shape);
+                lay_out(now, plain, kernel_threads, plain.bytes());
+                now = plain;
+            }
+            const bool packs = last.opaque != nullptr;
+            const TensorMeta& converted = packs ? plain_last : last;
+            convert(strided_copy(now, converted), bytes_unless_last(converted, !packs));
+            if (packs) lay_out(converted, last, kernel_threads, bytes_unless_last(last, true));
+        }
+        if (needs_f32(to)) convert(convert_in_place_of(last, to), 0);
+    }
+    /// `bytes`: of what is made in scratch.
+    void convert(StridedCopy copy, std::size_t bytes) { add({std::nullopt, std::move(copy), 0}, bytes); }
+    void lay_out(const TensorMeta& from, const TensorMeta& to, int kernel_threads, std::size_t bytes) {
+        LayoutCopy copy(from, to, kernel_threads);
+        work_bytes_ = std::max(work_bytes_, copy.scratch_bytes());
+        add({std::move(copy), std::nullopt, 0}, bytes);
+    }
+    void add(Step step, std::size_t bytes) {
+        step.place = tensors_bytes_;
+        steps_.push_back(std::move(step));
+        tensors_bytes_ += (bytes + 255) / 256 * 256;
+    }
+
+    std::vector<Step> steps_;
+    std::size_t tensors_bytes_ = 0, work_bytes_ = 0;
 };
 
 std::unique_ptr<Kernel> make_reorder(const Reorder& operation, KernelRequest& request) {
@@ -129,6 +191,8 @@ std::unique_ptr<Kernel> make_fill(const Fill& operation, KernelRequest& request)
 void add_copy_kernels(KernelTable& table) {
     table.add<Reorder, make_reorder>();
     table.add<Fill, make_fill>();
+    table.add_short_floats<Reorder, make_reorder>();
+    table.add_short_floats<Fill, make_fill>();
 }
 
 }  // namespace lockstep::cpu

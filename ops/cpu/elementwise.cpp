@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/ops/cpu/channel_add.h"
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/layout.h"
 #include "lockstep/ops/cpu/loops.h"
@@ -153,6 +154,13 @@ std::unique_ptr<Kernel> make_binary(const Binary<F>& operation, KernelRequest& r
             using T = decltype(zero);
             return is_channels_last(a) ? make_channels_last_scale<T>(a.shape, request.threads)
                                        : make_channel_scale<T>(planes_of(a).value(), request.threads);
+        });
+    }
+    if (std::is_same_v<F, functor::Add> && a.opaque != nullptr && planes_of(a) && is_channel_bias(b, a.shape)) {
+        request.want_contiguous(1);
+        arrange_like(y, a);
+        return for_floating(operation, dtype, [&](auto zero) {
+            return make_channel_add<decltype(zero)>(planes_of(a).value(), request.threads);
         });
     }
     for (std::size_t i = 0; i < 2; ++i)

@@ -10,10 +10,14 @@ void register_cpu_kernels(KernelTable& table) {
     cpu::add_copy_kernels(table);
     cpu::add_piece_kernels(table);
     cpu::add_elementwise_kernels(table);
+    cpu::add_short_elementwise_kernels(table);
     cpu::add_reduction_kernels(table);
     cpu::add_linear_kernels(table);
+    cpu::add_short_linear_kernels(table);
     cpu::add_convolution_kernels(table);
+    cpu::add_short_convolution_kernels(table);
     cpu::add_pooling_kernels(table);
+    cpu::add_short_pooling_kernels(table);
     cpu::add_interpolate_kernels(table);
     cpu::add_batch_norm_kernels(table);
     cpu::add_layer_norm_kernels(table);

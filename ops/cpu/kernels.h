@@ -13,10 +13,14 @@ namespace lockstep::cpu {
 void add_copy_kernels(KernelTable& table);
 void add_piece_kernels(KernelTable& table);
 void add_elementwise_kernels(KernelTable& table);
+void add_short_elementwise_kernels(KernelTable& table);
 void add_reduction_kernels(KernelTable& table);
 void add_linear_kernels(KernelTable& table);
+void add_short_linear_kernels(KernelTable& table);
 void add_convolution_kernels(KernelTable& table);
+void add_short_convolution_kernels(KernelTable& table);
 void add_pooling_kernels(KernelTable& table);
+void add_short_pooling_kernels(KernelTable& table);
 void add_interpolate_kernels(KernelTable& table);
 void add_batch_norm_kernels(KernelTable& table);
 void add_layer_norm_kernels(KernelTable& table);

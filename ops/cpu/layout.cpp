@@ -12,11 +12,13 @@ onednn::Dims dims_of(const Shape& shape) { return {shape.begin(), shape.end()}; 
 dnnl::memory::data_type type_of(DType dtype) {
     switch (dtype) {
         case DType::f32: return dnnl::memory::data_type::f32;
+        case DType::f16: return dnnl::memory::data_type::f16;
+        case DType::bf16: return dnnl::memory::data_type::bf16;
         case DType::i32: return dnnl::memory::data_type::s32;
         case DType::u8: return dnnl::memory::data_type::u8;
         default: break;
     }
-    throw InvalidArgument("a oneDNN layout holds f32, i32 or u8, not " + std::string(name_of(dtype)) +
+    throw InvalidArgument("a oneDNN layout holds f32, f16, bf16, i32 or u8, not " + std::string(name_of(dtype)) +
                           ": make the tensor contiguous first");
 }
 
@@ -48,6 +50,12 @@ std::string OneDnnLayout::str() const {
     const Tag tag = arrangement(desc);
     if (tag == Tag::nhwc) return "nhwc";
     return tag != Tag::any ? "nChw" + std::to_string(block_width(tag)) + "c" : "oneDNN " + onednn::describe(desc);
+}
+
+std::shared_ptr<const OpaqueLayout> OneDnnLayout::with_dtype(DType dtype) const {
+    const Tag tag = arrangement(desc);
+    if (tag == Tag::any) return nullptr;
+    return std::make_shared<const OneDnnLayout>(onednn::Desc(onednn::dims(desc), type_of(dtype), tag));
 }
 
 std::optional<Planes> planes_of(const TensorMeta& meta) {

@@ -20,6 +20,8 @@ struct OneDnnLayout final : OpaqueLayout {
     std::size_t bytes() const override { return desc.get_size(); }
     bool equals(const OpaqueLayout& other) const override;
     std::string str() const override;
+    /// Of the arrangements that plain loops know.
+    std::shared_ptr<const OpaqueLayout> with_dtype(DType dtype) const override;
 };
 
 /// A 4-D tensor as planes: (n, blocks, spatial, width), width channels beside each other, the last block's missing
@@ -59,7 +61,7 @@ void arrange_like(TensorMeta& meta, const TensorMeta& like);
 /// Brings an f32 `meta` to a layout that a oneDNN primitive asked for; row-major where that is what it is.
 void arrange(TensorMeta& meta, const onednn::Desc& desc);
 
-/// A strided or opaque f32, i32 or u8 tensor as oneDNN describes it; its offset not included.
+/// A strided or opaque tensor of f32, f16, bf16, i32 or u8 as oneDNN describes it; its offset not included.
 onednn::Desc desc_of(const TensorMeta& meta);
 
 }  // namespace lockstep::cpu

@@ -8,6 +8,8 @@
 
 #include <cstddef>
 
+#include "lockstep/runtime/dtype.h"
+
 #ifndef LOCKSTEP_SIMD_WIDTH
 #error "included only by the sources that are compiled for one instruction set"
 #endif
@@ -25,6 +27,8 @@ constexpr Index cache_line_floats = 16;
 typedef float Vec __attribute__((vector_size(4 * V)));
 typedef float UnalignedVec __attribute__((vector_size(4 * V), aligned(4)));
 typedef int VecIndex __attribute__((vector_size(4 * V)));
+typedef unsigned VecBits __attribute__((vector_size(4 * V)));
+typedef unsigned short ShortVec __attribute__((vector_size(2 * V), may_alias));
 
 /// Activations and scratch are aligned to the vector, weights and gradients (segments of an arena) to one float.
 LOCKSTEP_INLINE Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
@@ -33,12 +37,31 @@ LOCKSTEP_INLINE Vec load_unaligned(const float* p) { return *reinterpret_cast<co
 LOCKSTEP_INLINE void store_unaligned(float* p, Vec v) { *reinterpret_cast<UnalignedVec*>(p) = v; }
 LOCKSTEP_INLINE Vec broadcast(float x) { return x - Vec{}; }
 
+/// Activations in 16 bits: arithmetic widens them and rounds to nearest even, with the bits of BFloat16(float).
+LOCKSTEP_INLINE Vec load(const BFloat16* p) {
+    return (Vec)(__builtin_convertvector(*reinterpret_cast<const ShortVec*>(p), VecBits) << 16);
+}
+LOCKSTEP_INLINE ShortVec rounded(Vec v) {
+    const VecBits bits = (VecBits)v;
+    const VecBits upper = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    return __builtin_convertvector(v != v ? (bits >> 16) | 0x40 : upper, ShortVec);
+}
+LOCKSTEP_INLINE void store(BFloat16* p, Vec v) { *reinterpret_cast<ShortVec*>(p) = rounded(v); }
+
 /// Writes past the caches: for outputs that no cache could keep until they are read.
 LOCKSTEP_INLINE void store_past_cache(float* p, Vec v) {
 #if LOCKSTEP_SIMD_WIDTH == 16
     __builtin_ia32_movntps512(p, v);
 #else
     __builtin_ia32_movntps256(p, v);
+#endif
+}
+LOCKSTEP_INLINE void store_past_cache(BFloat16* p, Vec v) {
+    typedef long long Words __attribute__((vector_size(2 * V)));
+#if LOCKSTEP_SIMD_WIDTH == 16
+    __builtin_ia32_movntdq256(reinterpret_cast<Words*>(p), (Words)rounded(v));
+#else
+    __builtin_ia32_movntdq(reinterpret_cast<Words*>(p), (Words)rounded(v));
 #endif
 }
 /// Orders what store_past_cache wrote before whatever this thread does next.

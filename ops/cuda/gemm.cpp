@@ -14,7 +14,16 @@ bool by_rows(const Matrix& m) {
     return (m.columns == 1 || m.column_stride == 1) && (m.rows == 1 || m.row_stride >= m.columns);
 }
 
-cudaDataType_t data_type(DType dtype) { return dtype == DType::f64 ? CUDA_R_64F : CUDA_R_32F; }
+cudaDataType_t data_type(DType dtype) {
+    switch (dtype) {
+        case DType::f64: return CUDA_R_64F;
+        case DType::f16: return CUDA_R_16F;
+        case DType::bf16: return CUDA_R_16BF;
+        default: return CUDA_R_32F;
+    }
+}
+/// What products are added up in, and of which the factors before them are.
+cudaDataType_t sum_type(DType dtype) { return dtype == DType::f64 ? CUDA_R_64F : CUDA_R_32F; }
 cublasComputeType_t compute_type(DType dtype) { return dtype == DType::f64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F; }
 
 /// Alignment that every shard's rows have, wherever the batch was cut: it follows from the shape alone, so that the
@@ -64,7 +73,7 @@ Gemm::Gemm(Device device, DType dtype, const Matrix& a, const Matrix& b, const M
       alignment_(static_cast<std::uint32_t>(
           std::min({row_alignment(dtype, stored(a).leading), row_alignment(dtype, stored(b).leading),
                     row_alignment(dtype, stored(d).leading)}))),
-      operation_("cublasLtMatmulDescCreate", compute_type(dtype), data_type(dtype)),
+      operation_("cublasLtMatmulDescCreate", compute_type(dtype), sum_type(dtype)),
       left_(layout(stored(b), batch)),
       right_(layout(stored(a), batch)),
       result_(layout(stored(d), batch)),

@@ -17,7 +17,8 @@ Matrix transposed(const Matrix& m);
 /// Whether one of the strides is 1, so that cuBLASLt can read it without copy.
 bool is_usable(const Matrix& m);
 
-/// d = a b (+ bias added to every row of d). f32 is computed in f32: TF32 would lose half of its digits.
+/// d = a b (+ bias added to every row of d), all of one floating dtype. f32 is computed in f32: TF32 would lose half of
+/// its digits. Products of f16 and bf16 are added up in f32.
 class Gemm {
 public:
     /// For `device` and all others of its hardware.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lockstep/runtime/error.h"
 
 namespace lockstep::cuda {
@@ -45,6 +47,13 @@ void require_at_most(std::string_view operation, std::string_view things, std::s
 void refuse_dtype(std::string_view operation, DType dtype) {
     throw InvalidArgument(fmt::format("{} on a CUDA device does not compute {}; convert with .to(DType::f32) first",
                                       operation, name_of(dtype)));
+}
+
+bool has_one_dtype(const KernelRequest& request) {
+    const DType dtype = request.out[0].dtype;
+    const auto alike = [&](const TensorMeta& meta) { return meta.shape.empty() || meta.dtype == dtype; };
+    return std::all_of(request.in.begin(), request.in.end(), alike) &&
+           std::all_of(request.out.begin(), request.out.end(), alike);
 }
 
 }  // namespace lockstep::cuda

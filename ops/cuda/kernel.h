@@ -62,4 +62,7 @@ auto visit_float(std::string_view operation, DType dtype, Visit visit) {
     return visit(float{});
 }
 
+/// Whether all operands that are there have one dtype.
+bool has_one_dtype(const KernelRequest& request);
+
 }  // namespace lockstep::cuda

@@ -27,7 +27,7 @@ Matrix want_matrix(KernelRequest& request, std::size_t i) {
 std::shared_ptr<const Gemm> product(std::string_view name, const KernelRequest& request, const Matrix& a,
                                     const Matrix& b, std::int64_t batch, bool bias) {
     const DType dtype = request.out[0].dtype;
-    if (dtype != DType::f32 && dtype != DType::f64) refuse_dtype(name, dtype);
+    if (!is_floating(dtype)) refuse_dtype(name, dtype);
     return std::make_shared<const Gemm>(request.device, dtype, a, b, matrix_of(request.out[0]), batch, bias);
 }
 
@@ -91,6 +91,12 @@ KernelPtr make_linear_backward_weights(const LinearBackwardWeights& op, KernelRe
         scratch);
 }
 
+/// Products of f16 and bf16 are made by the same code, where all operands are of one of them.
+template <class Op, KernelPtr (*make)(const Op&, KernelRequest&)>
+KernelPtr make_short(const Op& op, KernelRequest& request) {
+    return has_one_dtype(request) ? make(op, request) : nullptr;
+}
+
 }  // namespace
 
 void add_linear_kernels(KernelTable& table) {
@@ -98,6 +104,10 @@ void add_linear_kernels(KernelTable& table) {
     table.add<LinearForward, make_linear_forward, is_plain>();
     table.add<LinearBackwardData, make_linear_backward_data>();
     table.add<LinearBackwardWeights, make_linear_backward_weights>();
+    table.add_short_floats<MatMul, make_short<MatMul, make_matmul>>();
+    table.add_short_floats<LinearForward, make_short<LinearForward, make_linear_forward>, is_plain>();
+    table.add_short_floats<LinearBackwardData, make_short<LinearBackwardData, make_linear_backward_data>>();
+    table.add_short_floats<LinearBackwardWeights, make_short<LinearBackwardWeights, make_linear_backward_weights>>();
 }
 
 }  // namespace lockstep::cuda

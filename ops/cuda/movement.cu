@@ -53,15 +53,17 @@ struct FillElement {
     LOCKSTEP_ELEMENT void operator()(std::int64_t i) const { to[index(i).of[0]] = value; }
 };
 
+template <class T>
 struct AddBias {
-    float* y;
-    const float* bias;
+    T* y;
+    const T* bias;
     bool relu;
     std::int64_t channels, inner;
 
     LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
-        const float value = bias != nullptr ? y[i] + bias[i / inner % channels] : y[i];
-        y[i] = relu ? functor::Relu().value(value) : value;
+        float value = widen(y[i]);
+        if (bias != nullptr) value += widen(bias[i / inner % channels]);
+        y[i] = Narrow<T>::from(relu ? functor::Relu().value(value) : value);
     }
 };
 
@@ -100,21 +102,37 @@ KernelPtr make_fill(const Fill& op, KernelRequest& request) {
 
 }  // namespace
 
-void copy_strided(const Queue& queue, const char* name, const Shape& shape, float* to, const Shape& to_strides,
-                  const float* from, const Shape& from_strides) {
+void copy_strided(const Queue& queue, const char* name, DType dtype, const Shape& shape, void* to,
+                  const Shape& to_strides, const void* from, const Shape& from_strides) {
     const Shape strides[] = {to_strides, from_strides};
     const StridedIndex<2> index = make_index(shape, strides, Order::memory);
-    launch(queue, name, index.count, CopyElement<float>{index, to, from});
+    visit_size(dtype, [&](auto zero) {
+        using T = decltype(zero);
+        launch(queue, name, index.count, CopyElement<T>{index, static_cast<T*>(to), static_cast<const T*>(from)});
+    });
 }
 
-void add_bias(const Queue& queue, float* y, const float* bias, Activation activation, std::int64_t elements,
+void add_bias(const Queue& queue, DType dtype, void* y, const void* bias, Activation activation, std::int64_t elements,
               std::int64_t channels, std::int64_t inner) {
-    launch(queue, "add_bias", elements, AddBias{y, bias, activation == Activation::relu, channels, inner});
+    const auto add = [&](auto zero) {
+        using T = decltype(zero);
+        launch(queue, "add_bias", elements,
+               AddBias<T>{static_cast<T*>(y), static_cast<const T*>(bias), activation == Activation::relu, channels,
+                          inner});
+    };
+    if (dtype == DType::f16)
+        add(Half{});
+    else if (dtype == DType::bf16)
+        add(BFloat16{});
+    else
+        add(float{});
 }
 
 void add_copy_kernels(KernelTable& table) {
     table.add<Reorder, make_reorder>();
     table.add<Fill, make_fill>();
+    table.add_short_floats<Reorder, make_reorder>();
+    table.add_short_floats<Fill, make_fill>();
 }
 
 }  // namespace lockstep::cuda

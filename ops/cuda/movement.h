@@ -6,11 +6,12 @@
 
 namespace lockstep::cuda {
 
-/// Enqueues to = from for float tensors of sizes `shape`, each with its own strides.
-void copy_strided(const Queue& queue, const char* name, const Shape& shape, float* to, const Shape& to_strides,
-                  const float* from, const Shape& from_strides);
-/// Enqueues y = activation(y + bias) for `elements` dense elements (outer, channels, inner); bias (channels) or null.
-void add_bias(const Queue& queue, float* y, const float* bias, Activation activation, std::int64_t elements,
+/// Enqueues to = from for tensors of sizes `shape` and of one dtype, each with its own strides.
+void copy_strided(const Queue& queue, const char* name, DType dtype, const Shape& shape, void* to,
+                  const Shape& to_strides, const void* from, const Shape& from_strides);
+/// Enqueues y = activation(y + bias) for `elements` dense elements (outer, channels, inner) of f32, f16 or bf16; bias
+/// (channels) or null.
+void add_bias(const Queue& queue, DType dtype, void* y, const void* bias, Activation activation, std::int64_t elements,
               std::int64_t channels, std::int64_t inner);
 
 }  // namespace lockstep::cuda

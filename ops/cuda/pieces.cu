@@ -196,6 +196,9 @@ void add_piece_kernels(KernelTable& table) {
     table.add<Split, make_split>();
     table.add<Pad, make_pad>();
     table.add<OneHot, make_one_hot>();
+    table.add_short_floats<Cat, make_cat>();
+    table.add_short_floats<Split, make_split>();
+    table.add_short_floats<Pad, make_pad>();
 }
 
 }  // namespace lockstep::cuda

@@ -5,6 +5,7 @@
 #include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/cuda/reduce.h"
+#include "lockstep/ops/cuda/scalars.h"
 #include "lockstep/ops/cuda/sums.h"
 #include "lockstep/ops/internal/indexing_operations.h"
 #include "lockstep/ops/internal/loss_operations.h"
@@ -119,10 +120,10 @@ struct SumChannels {
     LOCKSTEP_ELEMENT Value zero() const { return 0; }
     LOCKSTEP_ELEMENT void add(Value& sum, std::int64_t channel, std::int64_t k) const {
         const std::int64_t at = (k / layout.inner * layout.channels + channel) * layout.inner + k % layout.inner;
-        sum += static_cast<double>(x[at]);
+        sum += static_cast<double>(widen(x[at]));
     }
     LOCKSTEP_ELEMENT void join(Value& sum, const Value& other) const { sum += other; }
-    LOCKSTEP_ELEMENT void finish(std::int64_t channel, const Value& sum) const { sums[channel] = static_cast<T>(sum); }
+    LOCKSTEP_ELEMENT void finish(std::int64_t channel, const Value& sum) const { sums[channel] = Narrow<T>::from(sum); }
 };
 
 ReducePlan plan_of(const ChannelLayout& layout) {
@@ -383,11 +384,17 @@ std::size_t channel_sums_scratch(const ChannelLayout& layout) {
 
 void channel_sums(const Queue& queue, DType dtype, const ChannelLayout& layout, const void* x, void* sums,
                   void* scratch) {
-    visit_float("channel_sums", dtype, [&](auto zero) {
+    const auto add = [&](auto zero) {
         using T = decltype(zero);
         reduce(queue, "channel_sums", plan_of(layout),
                SumChannels<T>{layout, static_cast<const T*>(x), static_cast<T*>(sums)}, scratch);
-    });
+    };
+    if (dtype == DType::f16)
+        add(Half{});
+    else if (dtype == DType::bf16)
+        add(BFloat16{});
+    else
+        visit_float("channel_sums", dtype, add);
 }
 
 void add_reduction_kernels(KernelTable& table) {

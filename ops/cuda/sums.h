@@ -11,7 +11,7 @@ struct ChannelLayout {
 };
 /// Scratch that `channel_sums` needs.
 std::size_t channel_sums_scratch(const ChannelLayout& layout);
-/// Enqueues sums (channels) = x summed over outer and inner; f32 or f64.
+/// Enqueues sums (channels) = x summed over outer and inner; of any floating dtype.
 void channel_sums(const Queue& queue, DType dtype, const ChannelLayout& layout, const void* x, void* sums,
                   void* scratch);
 

@@ -17,10 +17,11 @@ struct FlatGradient {
 /// Of those parameters that have one.
 std::vector<FlatGradient> flat_gradients(const std::vector<Tensor>& parameters);
 
-/// The norm of all elements together, a scalar of f64 on their device; 0 on the host where there are none.
+/// The norm of all elements together, a scalar of f64 on the device of the first; 0 on the host where there
+/// are none.
 Tensor norm_of_gradients(const std::vector<FlatGradient>& gradients, double order);
 
-/// Multiplies all elements by `factor`, a scalar of f64 on their device.
+/// Multiplies all elements by `factor`, a scalar of f64, which goes to the devices where it is not.
 void scale_gradients(const std::vector<FlatGradient>& gradients, const Tensor& factor);
 
 }  // namespace lockstep

@@ -19,16 +19,16 @@ namespace lockstep {
 ///         const Prologue call("linear", {takes::floating("input", given_x), takes::floating("weight", given_weight)});
 ///         const Tensor &x = call[0], &weight = call[1];
 ///
-/// This is the one place through which all of them come, with the name of the function: whatever is to be done to
-/// operands by function, such as computing some in a narrower dtype (autocast), belongs here, after the checks of
-/// each tensor and before those of them together.
+/// This is the one place through which all of them come, with the name of the function: whatever is done to operands by
+/// function, as Autocast does, is done here, after the checks of each tensor and before those of them together.
 class Prologue {
 public:
     enum class Kind : std::uint8_t {
-        floating,  ///< f32 or f64, like the others
-        optional,  ///< undefined, or like the others
-        number,    ///< anything but bool, like the others
-        any        ///< there, of any dtype
+        floating,   ///< f32, f64, f16 or bf16, like the others
+        optional,   ///< undefined, or like the others
+        parameter,  ///< undefined, like the others, or f32 beside f16 and bf16
+        number,     ///< anything but bool, like the others
+        any         ///< there, of any dtype
     };
     struct Argument {
         Kind kind;
@@ -47,7 +47,9 @@ public:
     const std::vector<Tensor>& tensors() const { return tensors_; }
 
 private:
-    void take(const Argument& argument, Dtypes dtypes);
+    void take(const Argument& argument);
+    void convert();
+    void require_alike(const Argument* arguments) const;
     void require_one_device() const;
 
     PublicCall call_;
@@ -62,6 +64,9 @@ inline Prologue::Argument floating(const char* name, const Tensor& tensor) {
 }
 inline Prologue::Argument optional(const char* name, const Tensor& tensor) {
     return {Prologue::Kind::optional, name, tensor};
+}
+inline Prologue::Argument parameter(const char* name, const Tensor& tensor) {
+    return {Prologue::Kind::parameter, name, tensor};
 }
 inline Prologue::Argument number(const char* name, const Tensor& tensor) {
     return {Prologue::Kind::number, name, tensor};

@@ -23,22 +23,28 @@ void copy_now(Device device, void* to, Device to_device, const void* from, Devic
     stream.synchronize();
 }
 
-/// One state of an arena, whole, from the devices that keep its parts.
-std::vector<std::byte> gathered(const Engine& engine, Optimizer& optimizer, const std::string& name,
-                                std::size_t arena) {
+/// Where one state of an arena comes together, whole, from the devices that keep its parts.
+std::byte* gathered(const Engine& engine, Optimizer& optimizer, const std::string& name, std::size_t arena,
+                    HostMemory& memory, std::vector<StateCopy>& copies) {
     const ArenaLayout& layout = engine.store()->parameters()[arena];
-    std::vector<std::byte> whole(layout.bytes());
+    std::byte* const whole = memory.take(layout.bytes());
     const std::size_t size = size_of(layout.dtype);
     const ArenaCut& cut = engine.cut();
     for (const OwnedSlice& slice : cut.slices(static_cast<int>(arena))) {
         const Device from = engine.devices()[slice.device];
         const OptimizerState& state = optimizer.state_on(from, cut.state_elements(slice.device));
-        const auto* memory = static_cast<const std::byte*>(state.elements.at(name)[arena]->data());
-        copy_now(from, whole.data() + static_cast<std::size_t>(slice.begin) * size, Device::host(),
-                 memory + static_cast<std::size_t>(slice.state_begin) * size, from,
-                 static_cast<std::size_t>(slice.end - slice.begin) * size);
+        const auto* elements = static_cast<const std::byte*>(state.elements.at(name)[arena]->data());
+        copies.push_back({whole + static_cast<std::size_t>(slice.begin) * size,
+                          elements + static_cast<std::size_t>(slice.state_begin) * size, from,
+                          static_cast<std::size_t>(slice.end - slice.begin) * size});
     }
     return whole;
+}
+
+std::int64_t updates_in(const std::byte* rows, std::size_t row_bytes, std::size_t parameter) {
+    ParameterRow row;
+    std::memcpy(&row, rows + parameter * row_bytes, sizeof row);
+    return row.updates;
 }
 
 /// The rows of an arena, whose options are left out.
@@ -50,11 +56,6 @@ public:
           memory_(state.rows[arena]->data()),
           bytes_(state.rows[arena]->bytes()) {
         copy_now(device, bytes_.data(), Device::host(), memory_, device, bytes_.size());
-    }
-    std::int64_t updates(std::size_t parameter) const {
-        ParameterRow row;
-        std::memcpy(&row, bytes_.data() + parameter * row_bytes_, sizeof row);
-        return row.updates;
     }
     void set_updates(std::size_t parameter, std::int64_t updates) {
         std::memcpy(bytes_.data() + parameter * row_bytes_ + offsetof(ParameterRow, updates), &updates, sizeof updates);
@@ -70,7 +71,9 @@ private:
 
 }  // namespace
 
-HostOptimizerState::HostOptimizerState(const Engine& engine, Optimizer& optimizer) {
+HostOptimizerState::HostOptimizerState(const Engine& engine, Optimizer& optimizer, HostMemory& memory,
+                                       std::vector<StateCopy>& copies)
+    : row_bytes_(optimizer.row_bytes()) {
     saved_.name = optimizer.name();
     for (int group = 0; group < optimizer.groups(); ++group) {
         auto& settings = saved_.groups.emplace_back();
@@ -80,20 +83,31 @@ HostOptimizerState::HostOptimizerState(const Engine& engine, Optimizer& optimize
     const std::vector<ArenaLayout>& layouts = engine.store()->parameters();
     const Device first = engine.devices()[0];
     for (std::size_t a = 0; a < layouts.size(); ++a) {
-        const ArenaLayout& layout = layouts[a];
-        const HostRows rows(optimizer, optimizer.state_on(first, engine.cut().state_elements(first_device)), first, a);
-        for (std::size_t i = 0; i < layout.segments.size(); ++i)
-            if (rows.updates(i) > 0) saved_.updates[layout.segments[i].name] = rows.updates(i);
-        for (const std::string& state : optimizer.states()) {
-            arenas_.push_back(gathered(engine, optimizer, state, a));
-            for (const ArenaSegment& segment : layout.segments)
-                if (saved_.updates.contains(segment.name))
-                    tensors_.push_back(
-                        {resume_tensor_name(state, segment.name),
-                         layout.dtype,
-                         {segment.shape.begin(), segment.shape.end()},
-                         arenas_.back().data() + static_cast<std::size_t>(segment.begin) * size_of(layout.dtype)});
+        Arena& arena = arenas_.emplace_back(Arena{layouts[a].dtype, {}, nullptr, {}});
+        for (const ArenaSegment& segment : layouts[a].segments) {
+            arena.segments.push_back(segment);
+            arena.segments.back().tensor = Tensor();
         }
+        const Buffer& rows = *optimizer.state_on(first, engine.cut().state_elements(first_device)).rows[a];
+        arena.rows = memory.take(rows.bytes());
+        copies.push_back({arena.rows, rows.data(), first, rows.bytes()});
+        for (const std::string& state : optimizer.states())
+            arena.states.emplace_back(state, gathered(engine, optimizer, state, a, memory, copies));
+    }
+}
+
+void HostOptimizerState::arrived() {
+    for (const Arena& arena : arenas_) {
+        for (std::size_t i = 0; i < arena.segments.size(); ++i)
+            if (const std::int64_t updates = updates_in(arena.rows, row_bytes_, i); updates > 0)
+                saved_.updates[arena.segments[i].name] = updates;
+        for (const auto& [state, elements] : arena.states)
+            for (const ArenaSegment& segment : arena.segments)
+                if (saved_.updates.contains(segment.name))
+                    tensors_.push_back({resume_tensor_name(state, segment.name),
+                                        arena.dtype,
+                                        {segment.shape.begin(), segment.shape.end()},
+                                        elements + static_cast<std::size_t>(segment.begin) * size_of(arena.dtype)});
     }
 }
 

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/ops/optimizer.h"
+#include "lockstep/parallel/checkpoint/host_memory.h"
 #include "lockstep/parallel/checkpoint/resume_file.h"
 #include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/parallel/engine.h"
@@ -18,13 +20,28 @@ namespace lockstep::internal {
 /// for them. Does not depend on devices or reduction.
 class HostOptimizerState {
 public:
-    HostOptimizerState(const Engine& engine, Optimizer& optimizer);
+    HostOptimizerState() = default;
+    /// Names the copies to be made into `memory`, which must outlive this.
+    HostOptimizerState(const Engine& engine, Optimizer& optimizer, HostMemory& memory, std::vector<StateCopy>& copies);
+    /// They have been made.
+    void arrived();
+
+    // After that:
+
     const SavedOptimizer& saved() const { return saved_; }
     const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
 
 private:
+    /// One arena of parameters. Its names and shapes are kept, whatever becomes of the model.
+    struct Arena {
+        DType dtype = DType::f32;
+        std::vector<ArenaSegment> segments;
+        std::byte* rows = nullptr;
+        std::vector<std::pair<std::string, std::byte*>> states;  ///< elements by name
+    };
+    std::size_t row_bytes_ = 0;
+    std::vector<Arena> arenas_;
     SavedOptimizer saved_;
-    std::vector<std::vector<std::byte>> arenas_;  // keeps the memory
     std::vector<SafetensorsTensor> tensors_;
 };
 

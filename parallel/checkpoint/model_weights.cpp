@@ -32,6 +32,23 @@ Tensor on_host(const Tensor& tensor) {
 
 std::byte* bytes_of(const Tensor& host) { return static_cast<std::byte*>(first_element(host)); }
 
+std::size_t size_in_bytes(const Tensor& tensor) {
+    return static_cast<std::size_t>(tensor.numel()) * size_of(tensor.dtype());
+}
+
+/// Whether it is a member as the store has put it into its arenas.
+bool lies_in(const ParameterStore& store, const Tensor& tensor) {
+    if (!tensor.is_contiguous() || tensor.device() != store.home()) return false;
+    const auto holds = [first = static_cast<const std::byte*>(first_element(tensor))](const auto& arenas) {
+        return std::any_of(arenas.begin(), arenas.end(), [&](const std::shared_ptr<Buffer>& arena) {
+            const auto* const begin = static_cast<const std::byte*>(arena->data());
+            return first >= begin && first < begin + arena->bytes();
+        });
+    };
+    const Replica& home = store.replicas().front();
+    return holds(home.parameters) || holds(home.buffers);
+}
+
 SafetensorsTensor described(const std::string& name, const Tensor& host) {
     return {name, host.dtype(), {host.shape().begin(), host.shape().end()}, bytes_of(host)};
 }
@@ -130,6 +147,25 @@ HostWeights::HostWeights(const std::vector<NamedTensor>& tensors) {
         const auto [known, fresh] = first.emplace(named.member->identity(), values_.size());
         if (fresh) values_.push_back(on_host(named.member->tensor()));
         tensors_.push_back(described(named.name, values_[known->second]));
+    }
+}
+
+HostWeights::HostWeights(const std::vector<NamedTensor>& tensors, const ParameterStore& store, HostMemory& memory,
+                         std::vector<StateCopy>& copies) {
+    std::map<const void*, const void*> first;  // host memory by identity
+    std::size_t bytes = 0;
+    for (const NamedTensor& named : tensors) bytes += size_in_bytes(named.member->tensor());
+    std::byte* next = memory.take(bytes);
+    for (const NamedTensor& named : tensors) {
+        const Tensor& tensor = named.member->tensor();
+        const auto [known, fresh] = first.emplace(named.member->identity(), next);
+        if (fresh && lies_in(store, tensor)) {
+            copies.push_back({next, first_element(tensor), store.home(), size_in_bytes(tensor)});
+            next += size_in_bytes(tensor);
+        } else if (fresh) {
+            known->second = bytes_of(values_.emplace_back(on_host(tensor)));
+        }
+        tensors_.push_back({named.name, tensor.dtype(), {tensor.shape().begin(), tensor.shape().end()}, known->second});
     }
 }
 

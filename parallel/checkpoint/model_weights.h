@@ -6,8 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/ops/arena.h"
 #include "lockstep/ops/module.h"
+#include "lockstep/parallel/checkpoint/host_memory.h"
 #include "lockstep/parallel/data/safetensors.h"
+#include "lockstep/parallel/engine.h"
 #include "lockstep/parallel/load_options.h"
 
 namespace lockstep::internal {
@@ -20,7 +23,11 @@ std::string digest_of(const SafetensorsFile& file);
 /// Copies of them on the host, tied ones under each of their names.
 class HostWeights {
 public:
+    HostWeights() = default;
     explicit HostWeights(const std::vector<NamedTensor>& tensors);
+    /// Names the copies to be made of what `store` has, into `memory`, which must outlive this; copies the rest.
+    HostWeights(const std::vector<NamedTensor>& tensors, const ParameterStore& store, HostMemory& memory,
+                std::vector<StateCopy>& copies);
     const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
 
 private:

@@ -103,10 +103,12 @@ void require_sensible(const RunState& run) {
 }
 
 void write_resume(AtomicFile& file, const std::filesystem::path& path, const std::string& weights, const RunState& run,
-                  const SavedOptimizer& optimizer, const std::vector<SafetensorsTensor>& tensors) {
+                  const SavedOptimizer& optimizer, const SavedAlgorithms& algorithms,
+                  const std::vector<SafetensorsTensor>& tensors) {
     json state = {{"version", current_version},   {"weights", weights}, {"epoch", run.epoch}, {"batch", run.batch},
                   {"batch_size", run.batch_size}, {"steps", run.steps}, {"seed", run.seed}};
     if (!run.fields.empty()) state["fields"] = run.fields;
+    if (!algorithms.empty()) state["algorithms"] = algorithms;
     state["optimizer"] = {{"name", optimizer.name}, {"groups", optimizer.groups}, {"updates", optimizer.updates}};
     std::string text;
     try {
@@ -134,6 +136,7 @@ ResumeFile::ResumeFile(const std::filesystem::path& path, InputFile opened)
         else
             checksum_ = number_from<std::uint32_t>(state, "checkpoint_crc32", path);
         run_ = run_from(state, path);
+        if (const auto kept = state.find("algorithms"); kept != state.end()) algorithms_ = kept->get<SavedAlgorithms>();
         const bool of_sgd = version_ <= version_of_sgd_alone;
         for (const json& group : of_sgd ? state.at("sgd") : state.at("optimizer").at("groups"))
             optimizer_.groups.push_back(group_from(group));

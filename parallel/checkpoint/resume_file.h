@@ -26,10 +26,14 @@ struct SavedOptimizer {
     std::map<std::string, std::int64_t> updates;        ///< by parameter, where there were some
 };
 
+/// Engine::algorithms.
+using SavedAlgorithms = std::map<std::string, std::string>;
+
 /// Writes the state of a run whose weights have `weights` for their digest, and of `tensors`, its optimizer's state;
 /// commit() is the caller's. Throws InvalidArgument for texts that are not UTF-8, DataError when writing fails.
 void write_resume(AtomicFile& file, const std::filesystem::path& path, const std::string& weights, const RunState& run,
-                  const SavedOptimizer& optimizer, const std::vector<SafetensorsTensor>& tensors);
+                  const SavedOptimizer& optimizer, const SavedAlgorithms& algorithms,
+                  const std::vector<SafetensorsTensor>& tensors);
 
 /// The tensor that holds a state of a parameter.
 inline std::string resume_tensor_name(const std::string& state, const std::string& parameter) {
@@ -48,6 +52,7 @@ public:
     const std::filesystem::path& path() const { return path_; }
     const RunState& run() const { return run_; }
     const SavedOptimizer& optimizer() const { return optimizer_; }
+    const SavedAlgorithms& algorithms() const { return algorithms_; }
     /// resume_tensor_name; files of version 1 and 2 have SGD's momentum under the parameter's own name.
     std::string tensor_name(const std::string& state, const std::string& parameter) const;
     const SafetensorsFile& tensors() const { return file_; }
@@ -59,6 +64,7 @@ private:
     SafetensorsFile file_;
     RunState run_;
     SavedOptimizer optimizer_;
+    SavedAlgorithms algorithms_;
     int version_ = 0;
     std::string weights_;         ///< from version 2 on
     std::uint32_t checksum_ = 0;  ///< of the checkpoint's bytes, in version 1

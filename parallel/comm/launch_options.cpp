@@ -10,6 +10,7 @@ std::string RankFailure::str() const {
     if (silent)
         return fmt::format("rank {} failed first: {}, and others gave up waiting", rank,
                            stopped_by != 0 ? "stopped by " + name_of_signal(stopped_by) : "it went no further");
+    if (!message.empty()) return fmt::format("rank {} failed first: {}", rank, message);
     return fmt::format(
         "rank {} failed first: {}", rank,
         signal != 0 ? "killed by " + name_of_signal(signal) : fmt::format("exit status {}", exit_status));

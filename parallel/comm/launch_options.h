@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/parallel/comm/rank_info.h"
+
 namespace lockstep {
 
 /// Output streams of a process, numbered as torchrun does.
@@ -29,13 +31,18 @@ struct RankFailure {
     bool silent = false;  ///< it went no further, and neither failed nor ended before `launch` ended it
     int stopped_by = 0;   ///< the signal that had stopped it where it is silent, if one had
     std::vector<std::string> last_lines = {};  ///< of its standard error, at most 10
-    /// "rank 1 failed first: exit status 3", "rank 1 failed first: killed by signal 9 (SIGKILL)"
+    std::string message = {};                  ///< of what LaunchOptions::function threw in it
+    /// "rank 2 failed first: the data are missing", "rank 1 failed first: exit status 3", "rank 1 failed first: killed
+    /// by signal 9 (SIGKILL)"
     std::string str() const;
 };
 
 struct LaunchOptions {
     /// Program and arguments; a name without a slash is sought along PATH.
-    std::vector<std::string> command;
+    std::vector<std::string> command = {};
+    /// Instead of a program: what each rank calls, in a process forked from this one. It has all that this process has
+    /// at that time but threads and devices (see launch), and ends with the function: with 0, or 1 where that throws.
+    std::function<void(const RankInfo& rank)> function = {};
     int processes = 1;  ///< on this machine: 1 to 1024
     int nodes = 1;      ///< machines on each of which `launch` is called with the same numbers
     /// Of this machine, from 0. Must be given, with address and port, when there are several.

@@ -9,8 +9,11 @@
 #include <cctype>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "lockstep/parallel/comm/launch/attempt.h"
 #include "lockstep/parallel/comm/launch/signal_watch.h"
@@ -18,6 +21,7 @@
 #include "lockstep/runtime/device.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/cpu_topology.h"
+#include "lockstep/runtime/internal/forked.h"
 
 namespace lockstep {
 
@@ -123,11 +127,31 @@ void require_sound(const LaunchOptions& options) {
     require_signals(options);
 }
 
+/// Threads of devices that have nothing to do any more end by themselves, after a second.
+void require_forkable() {
+    std::string in_use = forked::in_use();
+    for (int i = 0; i < 150 && !in_use.empty(); ++i, in_use = forked::in_use())
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    require(in_use.empty(),
+            fmt::format("{} in use in this process, and the ranks that are to call a function would lack them; launch "
+                        "before models and tensors are made, or launch a program",
+                        in_use));
+    std::fflush(nullptr);  // what is not written yet would be written by each of them
+}
+
 }  // namespace
+
+void detail::require_success(const LaunchResult& result) {
+    if (!result.success()) throw CommunicationError("launch: " + result.str());
+}
 
 LaunchResult launch(const LaunchOptions& options) {
     require_sound(options);
-    const std::filesystem::path program = program_of(options.command);
+    if (options.function) {
+        require(options.command.empty(), "a program and a function were given; give one of them");
+        require_forkable();
+    }
+    const std::filesystem::path program = options.function ? std::filesystem::path() : program_of(options.command);
     std::vector<int> watched = options.signals;
     watched.push_back(SIGCHLD);
     SignalWatch signals(watched);

@@ -3,16 +3,18 @@
 
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "lockstep/parallel/comm/launch_options.h"
 #include "lockstep/parallel/comm/note_failure.h"
+#include "lockstep/parallel/comm/process_group.h"
 
 namespace lockstep {
 
-/// Runs `options.command` as `options.processes` ranks and returns when all have ended, together with what they have
-/// started in their process groups. When one fails (an exit status other than 0, or a signal) the others are ended; who
-/// ends with 0 while others run on is left alone.
+/// Runs `options.command`, or calls `options.function`, as `options.processes` ranks and returns when all have ended,
+/// together with what they have started in their process groups. When one fails (an exit status other than 0, or a
+/// signal) the others are ended; who ends with 0 while others run on is left alone.
 ///
 /// Each rank learns who it is from RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR,
 /// MASTER_PORT, TORCHELASTIC_RESTART_COUNT and TORCHELASTIC_MAX_RESTARTS (`rank_info` reads them), has a random
@@ -32,7 +34,36 @@ namespace lockstep {
 ///
 /// Throws InvalidArgument, before anything is started, for a program that cannot be executed and for options that
 /// cannot be or contradict each other, and Error when the system refuses processes or files.
+///
+/// With `options.function` ranks are forks of this process, as fork() alone makes them, so that InvalidArgument is
+/// thrown while devices are in use here: launch before models and tensors are made, or after they are gone. Where the
+/// host has computed with several threads before, ranks do so with one. A rank ends when its function does, without
+/// destructors of static objects. Its message, where it throws, is that of the failure.
 LaunchResult launch(const LaunchOptions& options);
+
+namespace detail {
+/// Throws CommunicationError for a run that has failed.
+void require_success(const LaunchResult& result);
+}  // namespace detail
+
+/// Calls `function(group, arguments...)` in so many processes of this machine, which have the group of all of them
+/// (backend shm), or `function(rank, arguments...)` with a RankInfo where it takes none; returns when all have ended.
+/// Throws as above, and CommunicationError that names the rank that failed first and says its message.
+/// torch.multiprocessing.spawn.
+template <class Function, class... Arguments>
+void launch(int processes, const Function& function, const Arguments&... arguments) {
+    LaunchOptions options;
+    options.processes = processes;
+    options.function = [&](const RankInfo& rank) {
+        if constexpr (std::is_invocable_v<const Function&, ProcessGroup&, const Arguments&...>) {
+            ProcessGroup group;
+            function(group, arguments...);
+        } else {
+            function(rank, arguments...);
+        }
+    };
+    detail::require_success(launch(options));
+}
 
 /// The ranks of a machine: a number, "gpu" (one per GPU), "cpu" (one per core), or "auto": one per GPU, or per virtual
 /// CPU device where there are none. Throws InvalidArgument for anything else, and for "gpu" without GPUs.

@@ -12,6 +12,7 @@
 #include "lockstep/parallel/schedule/engine_memory.h"
 #include "lockstep/parallel/schedule/step_recorder.h"
 #include "lockstep/parallel/schedule/topology.h"
+#include "lockstep/runtime/internal/algorithm_choices.h"
 #include "lockstep/runtime/internal/eager_reports.h"
 
 namespace lockstep {
@@ -30,6 +31,8 @@ struct EngineParts {
     ReductionMemory reduction;
     std::unique_ptr<Strategy> strategy;
     std::size_t kept_programs;
+    /// Where convolutions are computed as trials say; null otherwise.
+    std::unique_ptr<AlgorithmChoices> algorithms = {};
     std::shared_ptr<StepRecorder> recorder = {};  ///< of a log of steps; null: none is kept
     /// Reports of eager calls that made inputs or gradients: what they have found concerns the model's values.
     eager_reports::Set eager = {};

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "lockstep/parallel/program/trace_check.h"
+#include "lockstep/runtime/autocast.h"
+#include "lockstep/runtime/internal/algorithm_choices.h"
 #include "lockstep/runtime/internal/environment.h"
 
 namespace lockstep {
@@ -40,8 +42,10 @@ void ProgramCache::describe(const ProgramRequest& request, Signature& key) const
         .add(request.call.training)
         .add(request.pass)
         .add(request.microbatch)
+        .add(Autocast::dtype_or(parts_.topology.arithmetic.autocast).value_or(DType::f32))
         .add(request.scaled)
-        .add(std::string_view(parts_.memory.store()->trainable_flags()));
+        .add(std::string_view(parts_.memory.store()->trainable_flags()))
+        .add(parts_.algorithms ? parts_.algorithms->version() : 0);
     for (std::size_t i = 0; i < request.inputs.size(); ++i)
         key.add(with_rows(request.inputs[i], 1)).add(static_cast<bool>(request.wants_gradient[i]));
 }
@@ -148,6 +152,7 @@ void ProgramCache::add_to_key(const ReductionSpec& spec) {
 
 ProgramCache::Entry& ProgramCache::kept(const ProgramRequest& request, std::span<const BatchCut> cuts,
                                         const ReductionSpec& spec, const UsedParameters* used) {
+    const AlgorithmScope scope(parts_.algorithms.get());
     begin_key(request, cuts[0]);
     if (used) key_.add(used->bytes());
     add_to_key(spec);
@@ -161,6 +166,7 @@ ProgramCache::Entry& ProgramCache::kept(const ProgramRequest& request, std::span
 }
 
 const TracedBatch& ProgramCache::traced(const ProgramRequest& request, const BatchCut& cut) {
+    const AlgorithmScope scope(parts_.algorithms.get());
     begin_key(request, cut);
     if (const TracedBatch* found = traced_.find(key_.bytes())) {
         if (checks_traces()) require_unchanged(request, *found->batch);
@@ -174,6 +180,7 @@ const TracedBatch& ProgramCache::traced(const ProgramRequest& request, const Bat
 
 ScheduledProgram& ProgramCache::scheduled(const std::shared_ptr<const BatchProgram>& batch, const ReductionSpec& spec,
                                           const UsedParameters* used) {
+    const AlgorithmScope scope(parts_.algorithms.get());
     key_.clear();
     key_.add(reinterpret_cast<std::uintptr_t>(batch.get()));  // which the program keeps
     if (used) key_.add(used->bytes());

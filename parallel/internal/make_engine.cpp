@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "lockstep/parallel/comm/group/shared_choices.h"
 #include "lockstep/parallel/engine/rank_agreement.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
@@ -21,6 +22,9 @@ void check(const EngineOptions& options, const std::vector<NamedTensor>& tensors
             fmt::format("{} threads per shard: give a positive number, or 0 to choose", options.threads_per_shard));
     if (options.kept_programs < 1)
         throw InvalidArgument(fmt::format("{} programs to keep: give at least 1", options.kept_programs));
+    if (options.autocast && !is_short_float(*options.autocast))
+        throw InvalidArgument(
+            fmt::format("autocast to {}: give f16 or bf16, or leave it out for f32", name_of(*options.autocast)));
     if (options.output_device && !options.output_device->is_host()) require_visible(*options.output_device);
     if (alone && options.reduction == ReductionMode::fast)
         throw InvalidArgument("the fast reduction is for several processes; leave it as it is in one");
@@ -45,21 +49,26 @@ int threads_of(const Devices& devices, const EngineOptions& options) {
     return threads;
 }
 
+const char* convolutions(ConvAlgorithm algorithm) {
+    if (algorithm == ConvAlgorithm::automatic) return "";
+    return algorithm == ConvAlgorithm::direct ? ", direct convolutions" : ", convolutions by trials";
+}
+
 /// What all ranks must have alike.
 std::string described(const EngineOptions& options, const Topology& topology) {
     const TraceSettings& arithmetic = topology.arithmetic;
     const bool threads_given = options.threads_per_shard > 0 || arithmetic.deterministic;
-    return fmt::format("{} shards, {} and {} bytes per bucket, {}{}{}{}{}{}{}{}{}", topology.shards,
-                       options.first_bucket_bytes, options.bucket_bytes,
-                       options.reduction == ReductionMode::fast ? "the fast reduction, " : "",
-                       arithmetic.deterministic ? "deterministic" : "not deterministic",
-                       arithmetic.convolution == ConvAlgorithm::direct ? ", direct convolutions" : "",
-                       options.nan_policy == NanPolicy::stop ? "" : ", steps that are not finite go on",
-                       options.broadcast_buffers ? ", buffers are broadcast" : "",
-                       options.find_unused_parameters ? ", unused parameters are found" : "",
-                       options.static_graph ? ", the graph is static" : "",
-                       options.init_sync ? "" : ", values are not taken from rank 0",
-                       threads_given ? fmt::format(", {} threads per shard", arithmetic.threads) : "");
+    return fmt::format(
+        "{} shards, {} and {} bytes per bucket, {}{}{}{}{}{}{}{}{}{}", topology.shards, options.first_bucket_bytes,
+        options.bucket_bytes, options.reduction == ReductionMode::fast ? "the fast reduction, " : "",
+        arithmetic.deterministic ? "deterministic" : "not deterministic", convolutions(arithmetic.convolution),
+        options.autocast ? fmt::format(", autocast to {}", name_of(*options.autocast)) : "",
+        options.nan_policy == NanPolicy::stop ? "" : ", steps that are not finite go on",
+        options.broadcast_buffers ? ", buffers are broadcast" : "",
+        options.find_unused_parameters ? ", unused parameters are found" : "",
+        options.static_graph ? ", the graph is static" : "",
+        options.init_sync ? "" : ", values are not taken from rank 0",
+        threads_given ? fmt::format(", {} threads per shard", arithmetic.threads) : "");
 }
 
 Topology make_topology(Devices devices, const EngineOptions& options, Communicator* job) {
@@ -76,7 +85,8 @@ Topology make_topology(Devices devices, const EngineOptions& options, Communicat
                            .threads = threads_of(topology.devices, options),
                            .deterministic = options.deterministic || fixed_shards,
                            .shards = topology.shards,
-                           .convolution = options.convolution.value_or(default_conv_algorithm())};
+                           .convolution = options.convolution.value_or(default_conv_algorithm()),
+                           .autocast = options.autocast};
     if (job) {
         agree_on_options(*job, described(options, topology));
         // The smallest number of threads, where that was left open.
@@ -111,6 +121,10 @@ std::unique_ptr<EngineParts> make_engine(const std::vector<NamedTensor>& tensors
     auto parts = std::make_unique<EngineParts>(std::move(topology), tensors, std::move(ranks),
                                                static_cast<std::size_t>(options.kept_programs), cut,
                                                options.reduction == ReductionMode::fast);
+    if (parts->topology.arithmetic.convolution == ConvAlgorithm::benchmark)
+        parts->algorithms = std::make_unique<AlgorithmChoices>(
+            job && job->info().store ? decided_together(*job->info().store, job->info().name)
+                                     : AlgorithmChoices::Decide());
     StepState state;
     state.seed = options.seed.value_or(current_seed());
     if (job) begin_alike(*parts, state, options.init_sync);

@@ -1,6 +1,7 @@
 // The program of one shard: what tracing forward, loss and backward left, brought into the order in which it runs.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -18,6 +19,14 @@ struct Delivery {
     ParameterId parameter;
     Operand gradient;
     std::size_t ready = 0;
+};
+
+/// A buffer of a trace that holds a parameter in another dtype.
+struct ParameterCast {
+    ParameterId parameter;
+    DType dtype = DType::bf16;
+    int buffer = 0;  ///< trace id
+    friend auto operator<=>(const ParameterCast&, const ParameterCast&) = default;
 };
 
 /// What kind of program is traced.
@@ -46,6 +55,7 @@ struct ShardProgram {
     std::size_t commit_begin = 0;  ///< agreement on the status comes right before this record
     std::size_t backward_begin = 0;
     std::vector<Delivery> deliveries;
+    std::vector<ParameterCast> casts;               ///< what lies in an arena of casts when the first record runs
     std::string structure;                          ///< see ModelResult
     std::shared_ptr<const void> prototype;          ///< likewise
     std::shared_ptr<const void> keep;               ///< see ModelCall

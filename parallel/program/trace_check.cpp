@@ -65,6 +65,7 @@ void require_same_trace(const ShardProgram& kept, const ShardProgram& now) {
     }
     if (kept.records.size() != now.records.size())
         fail(fmt::format("it had {} records and has {}", kept.records.size(), now.records.size()));
+    if (kept.casts != now.casts) fail("it converts other parameters");
     if (kept.structure != now.structure || !same_operands(kept.outputs, now.outputs)) fail("it returns something else");
 }
 

@@ -11,6 +11,8 @@
 #include "lockstep/ops/internal/loss_operations.h"
 #include "lockstep/parallel/program/fusion.h"
 #include "lockstep/parallel/program/loss_denominators.h"
+#include "lockstep/parallel/program/parameter_casts.h"
+#include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
@@ -186,6 +188,7 @@ ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const
     program.trace = std::make_shared<Trace>(settings);
     Trace& trace = *program.trace;
     const TraceScope scope(trace);
+    const Autocast precision(Autocast::dtype_or(settings.autocast));
     const bool wants_gradients = has_backward(request.pass);
 
     std::vector<Tensor> inputs;
@@ -227,6 +230,9 @@ ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const
     }
     program.structure = std::move(result.structure);
     program.prototype = std::move(result.prototype);
+    // In PyTorch's longer form backward reads what this forward has made, whatever another one makes meanwhile.
+    if (request.pass != Pass::training)
+        program.casts = take_parameter_casts(trace.records(), trace.commits(), program.outputs, store);
     defer_to_commits(trace.records(), trace.commits());
     program.commit_begin = trace.records().size();
     if (request.pass != Pass::inference)

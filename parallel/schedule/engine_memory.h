@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "lockstep/ops/arena.h"
@@ -28,12 +29,16 @@ public:
     std::shared_ptr<Buffer> scratch(Stream& stream, std::size_t bytes);
     /// Memory of at least `bytes` bytes in which a task of `stream` leaves values for the tasks after it.
     std::shared_ptr<Buffer> temporaries(Stream& stream, std::size_t bytes);
+    /// Memory for the parameters of an arena in another dtype, at the same offsets in elements, on the device of
+    /// `stream`, which fills it.
+    std::shared_ptr<Buffer> casts(Stream& stream, int arena, DType dtype);
 
 private:
     std::shared_ptr<ParameterStore> store_;
     std::vector<ControlBlock> control_;  ///< one per device
     std::shared_ptr<Health> health_ = std::make_shared<Health>();
     std::map<Stream*, std::shared_ptr<Buffer>> scratches_, temporaries_;
+    std::map<std::tuple<Stream*, int, DType>, std::shared_ptr<Buffer>> casts_;
 };
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/ops/internal/step_operations.h"
+#include "lockstep/runtime/internal/core_operations.h"
 
 namespace lockstep {
 
@@ -120,7 +121,38 @@ void ScheduleBuilder::emit_loss_scale() {
                           memory_.ref(shard, scale));
 }
 
+void ScheduleBuilder::emit_cast(Stream& stream, DeviceIndex device, const CastRange& range) {
+    EngineMemory& memory = emitter_.memory();
+    const Shape shape{range.end - range.begin};
+    const auto flat = [&](const std::shared_ptr<Buffer>& arena, DType dtype) {
+        const std::size_t size = size_of(dtype), bytes = static_cast<std::size_t>(shape[0]) * size;
+        return FlatOperands{{TensorMeta::contiguous(dtype, shape)},
+                            {fixed(arena, static_cast<std::size_t>(range.begin) * size, bytes)}};
+    };
+    emitter_.run_flat(stream, device, make_operation(Reorder{}),
+                      flat(memory.replica(device).parameters[static_cast<std::size_t>(range.arena)],
+                           memory.layout(range.arena).dtype),
+                      flat(memory.casts(stream, range.arena, range.dtype), range.dtype));
+}
+
+void ScheduleBuilder::emit_parameter_casts() {
+    const std::vector<CastRange> ranges =
+        cast_ranges({batch_.full.get(), batch_.last.get()}, emitter_.memory().store()->parameters());
+    if (ranges.empty()) return;
+    int done = -1;
+    for (const ComputeLane& lane : topology().lanes) {
+        if (!has_rows(lane)) continue;
+        if (lane.stream != &topology().first_compute(lane.device)) {
+            emitter_.wait(*lane.stream, done);
+            continue;
+        }
+        for (const CastRange& range : ranges) emit_cast(*lane.stream, lane.device, range);
+        done = emitter_.record(*lane.stream);
+    }
+}
+
 void ScheduleBuilder::emit_forward() {
+    emit_parameter_casts();
     emit_loss_scale();
     for (const RecordPair& records : pairs(0, batch_.full->commit_begin, 0, batch_.last->commit_begin))
         emit_records(records);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "lockstep/parallel/program/parameter_casts.h"
 #include "lockstep/parallel/schedule/emitter.h"
 #include "lockstep/parallel/schedule/gradient_reduction.h"
 #include "lockstep/parallel/schedule/microbatch_carry.h"
@@ -30,6 +31,7 @@ public:
 
     // The records of shards.
 
+    /// The casts of parameters for all shards of a device, and the records.
     void emit_forward();
     /// Backward, and the reduction of every bucket as soon as backward has finished it.
     void emit_backward();
@@ -84,6 +86,8 @@ private:
                                   std::size_t last_last) const;
     /// Brings in what the loss is multiplied by.
     void emit_loss_scale();
+    void emit_parameter_casts();
+    void emit_cast(Stream& stream, DeviceIndex device, const CastRange& range);
     void emit_records(RecordPair records);
     void emit_across_shards(RecordPair records);
     /// Records that commit, on `stream`, of the first device.

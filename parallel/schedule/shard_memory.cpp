@@ -32,13 +32,21 @@ private:
 
 }  // namespace
 
-ShardMemory::ShardMemory(const Topology& topology, const EngineMemory& memory, const ConstantCache& constants,
+ShardMemory::ShardMemory(const Topology& topology, EngineMemory& memory, const ConstantCache& constants,
                          const BatchProgram& batch, const GradientReduction* reduction)
     : topology_(topology), memory_(memory), constants_(constants), plans_(static_cast<std::size_t>(batch.cut.present)) {
     for (int shard = batch.held.first; shard < batch.held.last; ++shard) {
         const ShardProgram& program = batch.of(shard);
-        plans_[static_cast<std::size_t>(shard)] =
-            plan(program, topology.device_of(shard), reduction ? reduction->plan(shard, program) : GradientPlan());
+        GradientPlan elsewhere = reduction ? reduction->plan(shard, program) : GradientPlan();
+        for (const ParameterCast& cast : program.casts) {
+            const ArenaSegment& segment = memory.store()->segment(cast.parameter);
+            const std::size_t size = size_of(cast.dtype);
+            Stream& stream = topology.first_compute(topology.replica_of(shard));
+            elsewhere.direct[cast.buffer] = fixed(memory.casts(stream, cast.parameter.arena, cast.dtype),
+                                                  static_cast<std::size_t>(segment.begin) * size,
+                                                  static_cast<std::size_t>(segment.end - segment.begin) * size);
+        }
+        plans_[static_cast<std::size_t>(shard)] = plan(program, topology.device_of(shard), std::move(elsewhere));
     }
 }
 
@@ -88,7 +96,11 @@ MemoryRef ShardMemory::ref(int shard, const Operand& operand) const {
     if (!operand.buffer->is_symbolic()) return lasting(topology_.replica_of(shard), operand);
     const Plan& plan = plan_of(shard);
     const int id = operand.buffer->trace_id();
-    if (const auto found = plan.direct.find(id); found != plan.direct.end()) return found->second;
+    if (const auto found = plan.direct.find(id); found != plan.direct.end()) {
+        ref = found->second;
+        ref.first += offset_of_first(operand);  // of a view of a parameter's cast
+        return ref;
+    }
     ref.owner = topology_.device_of(shard);
     ref.bytes = operand.buffer->bytes();
     ref.first = offset_of_first(operand);

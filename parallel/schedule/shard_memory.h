@@ -18,7 +18,7 @@ std::ptrdiff_t offset_of_first(const Operand& operand);
 class ShardMemory {
 public:
     /// `reduction`: null for a program without gradients.
-    ShardMemory(const Topology& topology, const EngineMemory& memory, const ConstantCache& constants,
+    ShardMemory(const Topology& topology, EngineMemory& memory, const ConstantCache& constants,
                 const BatchProgram& batch, const GradientReduction* reduction);
 
     /// Where `operand` of shard `shard` lies.
@@ -32,7 +32,8 @@ private:
     struct Plan {
         std::vector<std::size_t> offsets;  ///< by trace id
         std::size_t scratch = 0, total = 0;
-        std::map<int, MemoryRef> direct;  ///< by trace id: gradients that are written straight to where they are summed
+        std::map<int, MemoryRef> direct;  ///< by trace id: gradients that are written straight to where they are
+                                          ///< summed, and casts of parameters
     };
     static Plan plan(const ShardProgram& program, Device device, GradientPlan gradients);
     const Plan& plan_of(int shard) const { return plans_[static_cast<std::size_t>(shard)]; }

@@ -22,6 +22,12 @@ const ComputeLane& Topology::lane_of(int shard) const {
                          [&](const ComputeLane& lane) { return lane.shards.contains(shard); });
 }
 
+Stream& Topology::first_compute(DeviceIndex device) const {
+    return *std::find_if(lanes.begin(), lanes.end(), [&](const ComputeLane& lane) {
+                return lane.device == device;
+            })->stream;
+}
+
 RankIndex Topology::rank_of(int shard) const {
     for (const RankIndex other : every_rank())
         if (held_by(other, shards).contains(shard)) return other;

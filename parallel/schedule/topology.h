@@ -42,6 +42,8 @@ struct Topology {
     Stream& collective() const { return *collective_streams.front(); }
 
     const ComputeLane& lane_of(int shard) const;
+    /// The stream of a device's first shards, on which is done what all of its shards need.
+    Stream& first_compute(DeviceIndex device) const;
     Stream& compute(int shard) const { return *lane_of(shard).stream; }
     DeviceIndex replica_of(int shard) const { return lane_of(shard).device; }
     Device device_of(int shard) const { return devices[replica_of(shard)]; }

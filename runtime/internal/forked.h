@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "lockstep/runtime/device.h"
@@ -34,6 +35,9 @@ void note_driver();
 /// The host has worked with several threads: children work with one, as OpenMP's others stay behind.
 void note_host_threads() noexcept;
 bool lost_host_threads() noexcept;
+
+/// Devices of this process that a child forked now would lack, in words; empty: none.
+std::string in_use();
 
 /// Keeps what the parent made to the end of this process: its destructors would wait for threads that are not here.
 void keep(std::shared_ptr<const void> thing);

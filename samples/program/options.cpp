@@ -59,6 +59,12 @@ std::vector<std::string> with_hyphens(int argc, const char* const* argv) {
     return words;
 }
 
+/// --amp may stand alone. To CLI11 it is an option with one value, as in a file of --config.
+void give_amp_a_value(std::vector<std::string>& words) {
+    for (std::size_t i = 1; i < words.size(); ++i)
+        if (words[i] == "--amp" && (i + 1 == words.size() || words[i + 1].starts_with("-"))) words[i] += "=true";
+}
+
 constexpr std::int64_t most_rows = std::int64_t{1} << 31;
 
 /// Where a program computes, and on what.
@@ -85,6 +91,9 @@ void add_flags_of_devices(CLI::App& app, Options& options, const Program& progra
         ->type_name("ROWS")
         ->check(silent(CLI::Range(std::int64_t{1}, most_rows)))
         ->excludes(whole);
+    app.add_flag("--benchmark", options.benchmark,
+                 "tries the ways to compute a convolution once and takes the fastest from then on; a run that goes on "
+                 "takes those of its checkpoint, for the same bits");
     app.add_flag("--deterministic", options.deterministic, "same bits in every run without fixing the shards");
     app.add_option("--workers", options.workers, "threads that read data")
         ->type_name("N")
@@ -101,6 +110,11 @@ void add_flags_of_training(CLI::App& app, Options& options, const Program& progr
                    "parts in which a step takes its batch, one after another, with the memory of one")
         ->type_name("N")
         ->check(silent(CLI::Range(1, 65536)))
+        ->capture_default_str();
+    app.add_option("--amp", options.amp,
+                   "mixed precision: the dtype of convolutions and matrix products; alone: fp16 on GPUs, bf16 on CPUs")
+        ->type_name("[off|fp16|bf16]")
+        ->check(silent(CLI::IsMember({"off", "fp16", "bf16", "true", "false"})))
         ->capture_default_str();
     app.add_option("--epochs,-e", options.epochs, "passes over the data; those of a run that is continued count")
         ->type_name("N")
@@ -297,9 +311,17 @@ lockstep::EngineOptions Options::engine_options() const {
     lockstep::EngineOptions engine;
     engine.shards = shards.value_or(0);
     engine.deterministic = deterministic;
+    if (benchmark) engine.convolution = lockstep::ConvAlgorithm::benchmark;
     if (reduction == "fast") engine.reduction = lockstep::ReductionMode::fast;
     engine.seed = seed;
+    engine.autocast = autocast();
     return engine;
+}
+
+std::optional<lockstep::DType> Options::autocast() const {
+    if (amp == "off" || amp == "false") return std::nullopt;
+    const bool half = amp == "fp16" || (amp == "true" && chosen_devices().kind() == lockstep::DeviceKind::cuda);
+    return half ? lockstep::DType::f16 : lockstep::DType::bf16;
 }
 
 std::int64_t Options::global_batch_size(const lockstep::Devices& chosen) const {
@@ -322,6 +344,7 @@ int run(const Program& program, Options& options, int argc, char** argv,
             ->check(silent(CLI::IsMember({"tree", "fast"})))
             ->capture_default_str();
     std::vector<std::string> words = with_hyphens(argc, argv);
+    give_amp_a_value(words);
     if (!program.command.empty()) words.erase(words.begin() + 1);
     std::vector<char*> flags;
     for (std::string& word : words) flags.push_back(word.data());

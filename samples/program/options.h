@@ -33,6 +33,8 @@ struct Options : RankFlags {
     std::optional<double> lr, momentum;  ///< where they were given
     std::uint64_t seed = 1;
     bool deterministic = false;
+    bool benchmark = false;   ///< algorithms are chosen by trials
+    std::string amp = "off";  ///< fp16, bf16, or true: what suits the devices
     int workers = 1;
     std::filesystem::path data;
     std::filesystem::path save, load, log_dir, json;
@@ -55,6 +57,8 @@ struct Options : RankFlags {
     /// The devices that this process trains on: with `none` the first of those chosen, with `ddp` the one of its rank.
     lockstep::Devices chosen_devices() const;
     lockstep::EngineOptions engine_options() const;
+    /// What --amp says: nothing for f32.
+    std::optional<lockstep::DType> autocast() const;
     std::int64_t global_batch_size(const lockstep::Devices& devices) const;
 };
 

@@ -40,6 +40,30 @@ std::string usual_backend(const std::string& devices, int ranks) {
     }
 }
 
+void require_no_mpi(const RankFlags& flags) {
+    if (flags.backend == "mpi") throw UsageError("--backend mpi: start the processes with mpirun");
+}
+
+void launch_and_wait(lockstep::LaunchOptions& launch, int processes) {
+    launch.processes = processes;
+    launch.same_lines_once = true;
+    launch.stop_grace = std::chrono::hours(24);  // they save; who doesn't want to wait sends the signal again
+    const lockstep::LaunchResult result = lockstep::launch(launch);
+    if (result.success()) return;
+    if (result.signal != 0) {
+        if (result.killed) end_line_on_terminal();
+        throw Stopped({result.signal, result.killed ? result.str() : ""}, Stopped::As::program);
+    }
+    // A signal came to one of them, and all have stopped.
+    for (const int signal : {SIGINT, SIGTERM})
+        if (!result.killed && result.failure->exit_status == 128 + signal)
+            throw Stopped({signal, ""}, Stopped::As::program);
+    if (!result.failure->silent && !result.failure->last_lines.empty())
+        if (const int status = result.failure->exit_status; status == 1 || status == 2) throw RanksFailed(status);
+    end_line_on_terminal();
+    throw lockstep::CommunicationError(result.str());
+}
+
 }  // namespace
 
 void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& when) {
@@ -104,28 +128,19 @@ bool nobody_launched(const RankFlags& flags) {
 }
 
 void launch_ranks(const RankFlags& flags, int processes, std::vector<std::string> command) {
-    if (flags.backend == "mpi") throw UsageError("--backend mpi: start the processes with mpirun");
+    require_no_mpi(flags);
     if (!flags.backend.empty()) lockstep::require_usable(flags.backend);  // said once, not by every rank
     lockstep::LaunchOptions launch;
     launch.command = std::move(command);
     if (!flags.launcher.empty()) launch.command.emplace_back("--launcher=pytorch");  // what this program is to them
-    launch.processes = processes;
-    launch.same_lines_once = true;
-    launch.stop_grace = std::chrono::hours(24);  // they save; who doesn't want to wait sends the signal again
-    const lockstep::LaunchResult result = lockstep::launch(launch);
-    if (result.success()) return;
-    if (result.signal != 0) {
-        if (result.killed) end_line_on_terminal();
-        throw Stopped({result.signal, result.killed ? result.str() : ""}, Stopped::As::program);
-    }
-    // A signal came to one of them, and all have stopped.
-    for (const int signal : {SIGINT, SIGTERM})
-        if (!result.killed && result.failure->exit_status == 128 + signal)
-            throw Stopped({signal, ""}, Stopped::As::program);
-    if (!result.failure->silent && !result.failure->last_lines.empty())
-        if (const int status = result.failure->exit_status; status == 1 || status == 2) throw RanksFailed(status);
-    end_line_on_terminal();
-    throw lockstep::CommunicationError(result.str());
+    launch_and_wait(launch, processes);
+}
+
+void launch_ranks(const RankFlags& flags, int processes, const std::function<void()>& function) {
+    require_no_mpi(flags);
+    lockstep::LaunchOptions launch;
+    launch.function = [&](const lockstep::RankInfo&) { function(); };
+    launch_and_wait(launch, processes);
 }
 
 std::shared_ptr<lockstep::ProcessGroup> join_ranks(const RankFlags& flags, const std::string& devices) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,6 +36,9 @@ bool nobody_launched(const RankFlags& flags);
 /// Starts this program as so many ranks and waits. What several say on standard error alike is printed once. Throws
 /// RanksFailed when they have said what was wrong, else CommunicationError.
 void launch_ranks(const RankFlags& flags, int processes, std::vector<std::string> command);
+/// The same with ranks that call `function` of this program, which has used no devices yet, instead of beginning it
+/// anew.
+void launch_ranks(const RankFlags& flags, int processes, const std::function<void()>& function);
 
 /// `devices`: of the ranks of this host, as --devices names them.
 std::shared_ptr<lockstep::ProcessGroup> join_ranks(const RankFlags& flags, const std::string& devices = "all");

@@ -58,6 +58,7 @@ void report(const Options& options, const Figures& figures, const lockstep::Devi
     if (figures.score) text[figures.score_name.key()] = *figures.score;
     text["samples_per_second"] = figures.samples_per_second;
     text["seconds"] = figures.seconds;
+    if (!figures.algorithms.empty()) text["algorithms"] = figures.algorithms;
     text["peak_bytes"] = peaks;
     text["devices"] = names;
     text["world_size"] = options.world();
@@ -105,15 +106,6 @@ RunLog::RunLog(const Options& options, const std::string& program, const lockste
     log_.json_line(head.dump());
     log_.text("configuration", "```toml\n" + options.configuration + "```", static_cast<std::int64_t>(steps));
     log_.text("run", "```\n" + head.dump(1) + "\n```", static_cast<std::int64_t>(steps));
-}
-
-void RunLog::step(const lockstep::StepReport& step) {
-    log_.scalars(step.step, {{"epoch", step.epoch}, {"rows", step.rows}, {"loss", step.loss}});
-}
-
-void RunLog::score(const ScoreName& name, double value, std::uint64_t epoch, std::int64_t steps, double lr) {
-    const std::int64_t last = std::max<std::int64_t>(steps - 1, 0);
-    log_.scalars(last, {{"epoch", epoch}, {name.key(), value}, {"lr", lr}});
 }
 
 }  // namespace program

@@ -3,12 +3,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/parallel/event_log.h"
-#include "lockstep/parallel/training_loop.h"
 #include "lockstep/samples/program/options.h"
 
 namespace program {
@@ -28,6 +28,7 @@ struct Figures {
     ScoreName score_name = {};
     double samples_per_second = 0;  ///< training steps only, without start-up and the first two steps
     double seconds = 0;             ///< of the whole program
+    std::map<std::string, std::string> algorithms = {};  ///< Engine::algorithms
 };
 
 /// Writes the figures with devices, peak memory (of all processes) and versions to --json, at once or not at all.
@@ -44,21 +45,16 @@ std::string how_to_go_on(const std::filesystem::path& saved, int signal, std::in
 /// Throws InvalidArgument now when a file could not be written to `path` later.
 void require_writable(const std::filesystem::path& path);
 
-/// The log of a run in --log-dir, for TensorBoard and as one JSON object per line: first the run, then every step and
-/// every evaluation. Without a directory nothing is written. A run with --load goes on after what is there of the steps
+/// The log of a run in --log-dir, for TensorBoard and as one JSON object per line: first the run, then what LogRun
+/// writes. Without a directory nothing is written. A run with --load goes on after what is there of the steps
 /// that it has done, with a line that says from which step on.
 class RunLog {
 public:
     /// Makes the directory. `steps`: how many the run has done. Throws InvalidArgument when the files cannot be made.
     /// Called by every process.
     RunLog(const Options& options, const std::string& program, const lockstep::Devices& devices, std::uint64_t steps);
-    void step(const lockstep::StepReport& step);
-    /// An evaluation after `steps` steps in all, of which `epoch` epochs are complete.
-    void score(const ScoreName& name, double value, std::uint64_t epoch, std::int64_t steps, double lr);
-    /// For what a program logs besides; writes nothing without a directory.
+    /// For LogRun, and what a program logs besides; writes nothing without a directory.
     lockstep::EventLog& events() { return log_; }
-    /// What was told so far stands in the files.
-    void flush() { log_.flush(); }
 
 private:
     lockstep::EventLog log_;

@@ -26,6 +26,11 @@ void RunReport::before_run(lockstep::Run& run) {
     line(fmt::format("{}: {}, {}", name_, describe(options_, devices_), training_.how));
     if (before > 0)
         line(fmt::format("continues {}: {} steps done, {}", options_.load.string(), before, training_.rates));
+    if (training_.has_weights_alone)
+        line(
+            fmt::format("begins with the weights of {}; there is no state of a run beside them: optimizer, learning "
+                        "rate, epochs and the order of the data begin anew",
+                        options_.load.string()));
 }
 
 void RunReport::before_epoch(lockstep::Run& run) {
@@ -34,7 +39,6 @@ void RunReport::before_epoch(lockstep::Run& run) {
 
 void RunReport::after_step(lockstep::Run& run, const lockstep::StepReport& step) {
     figures_.losses.push_back(step.loss);
-    log_->step(step);
     const std::int64_t batches = step.step - first_batch_ + 1;
     progress_->step(step.epoch, std::min(batches * run.state().batch_size, training_.rows), step.rows, step.loss);
     show(run, step);
@@ -53,13 +57,9 @@ void RunReport::pause() { progress_->pause(); }
 void RunReport::at_pause(lockstep::Run& run) {
     const auto score = run.scores().find(training_.score.name);
     if (score != run.scores().end() && score->second.steps == run.state().steps) tell_of_part(run);
-    log_->flush();
 }
 
-void RunReport::after_epoch(lockstep::Run& run) {
-    tell(run, fmt::format("epoch {}: ", run.state().epoch));
-    log_->flush();
-}
+void RunReport::after_epoch(lockstep::Run& run) { tell(run, fmt::format("epoch {}: ", run.state().epoch)); }
 
 void RunReport::after_run(lockstep::Run& run) {
     const lockstep::RunState& state = run.state();
@@ -71,7 +71,6 @@ void RunReport::after_run(lockstep::Run& run) {
         else
             tell(run, fmt::format("after {} epochs: ", state.epoch));
     }
-    log_->flush();
 }
 
 void RunReport::tell_of_part(lockstep::Run& run) {
@@ -89,8 +88,6 @@ void RunReport::tell(lockstep::Run& run, std::string line) {
     if (const double rate = run.rows_per_second(); rate > 0) line += rate_text(rate, training_.unit) + ", ";
     if (const auto score = run.scores().find(training_.score.name); score != run.scores().end()) {
         figures_.score = score->second.value;
-        log_->score(training_.score, score->second.value, run.state().epoch,
-                    static_cast<std::int64_t>(run.state().steps), run.optimizer().lr());
         line += training_.score.str(score->second.value) + ", ";
     }
     line.resize(line.size() - 2);

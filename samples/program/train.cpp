@@ -33,6 +33,12 @@ void require_same_run(const Options& options, const lockstep::RunState& state, s
                         batch_size, options.load.string(), state.batch_size, state.batch_size));
 }
 
+std::filesystem::path interrupted_file(const std::filesystem::path& save) {
+    const std::string name = save.string();
+    if (name.find("{epoch}") == std::string::npos && name.find("{step}") == std::string::npos) return {};
+    return save.parent_path() / "INTERRUPTED.safetensors";
+}
+
 void LogEvaluations::log(const lockstep::Run& run) {
     const auto score = run.scores().find(training_->score.name);
     const std::uint64_t steps = run.state().steps;

@@ -35,7 +35,6 @@ struct Training {
     std::function<double()> evaluate = {};
     int evaluations = 1;
     lockstep::LRSchedule* schedule = nullptr;          ///< takes a step per epoch; null: the rate stays
-    lockstep::GradScaler* scaler = nullptr;            ///< for losses in f16; null: they are not scaled
     std::map<std::string, std::string> metadata = {};  ///< of the weights' file, for those who use the model
     /// Called after each evaluation, on the process that logs, while the others wait.
     std::function<void(lockstep::EventLog& log, std::int64_t step)> log_evaluation = {};
@@ -56,14 +55,22 @@ void set_rate(const Options& options, const lockstep::RunState& state, lockstep:
 /// Throws UsageError where the run that `state` comes from has another seed, or other batches within an epoch.
 void require_same_run(const Options& options, const lockstep::RunState& state, std::int64_t batch_size);
 
-/// Loads what --load names into model and optimizer. The state of the run that goes on, or of one that begins.
-template <class Model>
-lockstep::RunState begin_run(const Options& options, Model& model, lockstep::Optimizer& optimizer,
-                             std::int64_t batch_size) {
+/// Where a run begins.
+struct Beginning {
     lockstep::RunState state;
+    bool has_weights_alone = false;  ///< --load has weights, and no run that could go on
+};
+
+/// Loads what --load names into model and optimizer.
+template <class Model>
+Beginning begin_run(const Options& options, Model& model, lockstep::Optimizer& optimizer, std::int64_t batch_size) {
+    Beginning begin;
+    lockstep::RunState& state = begin.state;
     state.seed = options.seed;
-    if (options.load.empty()) return state;
-    if (const auto saved = lockstep::load_checkpoint(model, optimizer, options.load)) {
+    if (options.load.empty()) return begin;
+    const auto saved = lockstep::load_checkpoint(model, optimizer, options.load);
+    begin.has_weights_alone = !saved;
+    if (saved) {
         state = *saved;
         require_same_run(options, state, batch_size);
         // The settings are the run's; what is asked for now wins.
@@ -77,8 +84,11 @@ lockstep::RunState begin_run(const Options& options, Model& model, lockstep::Opt
                                "the rates " + rates_of(optimizer)});
         model.engine().verify_replicas();
     }
-    return state;
+    return begin;
 }
+
+/// Where a run is saved that a signal stops: beside FILE, where that stands for several; empty: there.
+std::filesystem::path interrupted_file(const std::filesystem::path& save);
 
 /// Logs what a program wants to after evaluations.
 class LogEvaluations final : public lockstep::RunHook {
@@ -104,12 +114,15 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
     std::optional<lockstep::CheckpointLock> lock;
     if (!options.save.empty() && options.leads()) lock.emplace(options.save);
     require_writable(options.json);
-    lockstep::RunState state = begin_run(options, model, training.optimizer, loader.options().batch_size);
+    Beginning begin = begin_run(options, model, training.optimizer, loader.options().batch_size);
+    lockstep::RunState& state = begin.state;
     state.metadata = training.metadata;
+    // The range of f16 is what scaling is for; bf16 has that of f32.
+    lockstep::GradScaler scaler({.enabled = options.autocast() == lockstep::DType::f16});
     lockstep::Runner runner(model, training.optimizer, loader, loss,
                             {.epochs = static_cast<std::uint64_t>(options.epochs),
                              .steps = options.steps,
-                             .step = {.accumulation_steps = options.accumulation_steps, .scaler = training.scaler}});
+                             .step = {.accumulation_steps = options.accumulation_steps, .scaler = &scaler}});
     runner.go_on_from(state);
     const lockstep::StopSignals signals;
     runner.stop_on(signals);
@@ -125,9 +138,11 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
                 return training.evaluate();
             },
             training.evaluations));
-    report = &runner.add(RunReport(name, options, model.devices(),
-                                   {what, rates_of(training.optimizer), loader.rows(), training.unit, training.score},
-                                   state.steps));
+    report = &runner.add(RunReport(
+        name, options, model.devices(),
+        {what, rates_of(training.optimizer), loader.rows(), training.unit, training.score, begin.has_weights_alone},
+        state.steps));
+    runner.add(lockstep::LogRun(report->log().events()));
     if (training.log_evaluation && !options.log_dir.empty()) runner.add(LogEvaluations(training, *report));
     // After the evaluation, which tells the rate of the steps before it.
     if (training.schedule) runner.add(lockstep::FollowSchedule(*training.schedule));
@@ -136,7 +151,8 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
         runner
             .add(lockstep::SaveCheckpoints({.file = options.save,
                                             .every_steps = options.save_every.steps,
-                                            .every_epochs = options.save_every.epochs}))
+                                            .every_epochs = options.save_every.epochs,
+                                            .interrupted = interrupted_file(options.save)}))
             .on_save = [&](const auto& file) {
             saved = file;
             report->line(fmt::format("saved {}", file.string()));
@@ -146,6 +162,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
     Figures& figures = report->figures();
     figures.samples_per_second = runner.rows_per_second();
     figures.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    figures.algorithms = model.engine().algorithms();
     program::report(options, figures, model.devices());
     const int signal = runner.stopped().value_or(0);
     if (signal == 0) return std::nullopt;

@@ -8,6 +8,7 @@
 #include "lockstep/runtime/memory.h"
 #include "lockstep/runtime/stream.h"
 #include "lockstep/runtime/tensor.h"
+#include "lockstep/runtime/transfer.h"
 #include "lockstep/tests/cuda_standin/training.h"
 
 using namespace lockstep;
@@ -139,4 +140,23 @@ TEST_CASE("tensors go to GPUs, between them and back, strided ones too") {
     for (std::size_t i = 0; i < 5; ++i)
         for (std::size_t j = 0; j < 7; ++j) CHECK(found[j * 5 + i] == expected[i * 7 + j]);
     CHECK_THROWS_AS(require_visible(Device::cuda(device_count(DeviceKind::cuda))), InvalidArgument);
+}
+
+TEST_CASE("a tensor goes from GPU to GPU while both work, and its gradient comes back") {
+    const Checked checked;
+    const Tensor x = Tensor::full({1000}, 3, DType::f32, gpu0).requires_grad_();
+    for (int round = 0; round < 20; ++round) {
+        const Transfer transfer(x.clone(), gpu1);
+        const Tensor other = Tensor::full({1000}, round, DType::f32, gpu1);
+        const Tensor there = transfer.tensor();
+        CHECK(there.device() == gpu1);
+        CHECK(there.to_vector<float>() == std::vector<float>(1000, 3));
+        CHECK(other.to_vector<float>() == std::vector<float>(1000, static_cast<float>(round)));
+        x.set_grad(Tensor());
+        there.backward(other);
+        CHECK(x.grad().device() == gpu0);
+        CHECK(x.grad().to_vector<float>() == std::vector<float>(1000, static_cast<float>(round)));
+    }
+    { const Transfer unused(x, gpu1); }
+    CHECK(Tensor::full({1000}, 5, DType::f32, gpu1).to_vector<float>() == std::vector<float>(1000, 5));
 }

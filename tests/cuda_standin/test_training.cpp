@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct Setting {
     std::int64_t rows = 22;  // eight shards: seven of 3 rows, one of 1
     std::vector<int> devices{2, 3, 8};
     int accumulation_steps = 1;
+    std::optional<DType> autocast = {};
 };
 
 /// ||found - expected|| / ||expected - before||, over everything.
@@ -40,7 +42,8 @@ double distance(const Values& found, const Values& expected, const Values& befor
 
 template <class Net>
 Values train(const Devices& devices, const Setting& setting, ReductionMode reduction) {
-    Trained<Net> trained(devices, {.shards = 8, .reduction = reduction, .bucket_bytes = 4096});
+    Trained<Net> trained(devices,
+                         {.shards = 8, .autocast = setting.autocast, .reduction = reduction, .bucket_bytes = 4096});
     trained.how.accumulation_steps = setting.accumulation_steps;
     trained.run(setting.steps, setting.rows);
     trained.model.engine().verify_replicas();
@@ -80,6 +83,22 @@ TEST_CASE("batch normalisation and two dropouts: the same bits on 1, 2, 3 and 8 
 TEST_CASE("batches in two microbatches: the same bits on 1, 2, 3 and 8 devices") {
     check_same_bits<test::Normed>(
         {.steps = 4, .accumulation_steps = 2});  // of 22 rows, the last shard has no second one
+}
+
+TEST_CASE("batch normalisation under autocast: the same bits on 1 and 3 devices, near those of f32") {
+    const Values wide = train<test::Normed>(gpus(1), {.steps = 4}, ReductionMode::root);
+    manual_seed(1);
+    test::Normed untrained;
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+        const Setting setting{.steps = 4, .autocast = dtype};
+        const Values expected = train<test::Normed>(gpus(1), setting, ReductionMode::root);
+        CHECK((train<test::Normed>(gpus(3), setting, ReductionMode::root) == expected));
+        CHECK((train<test::Normed>(gpus(3), setting, ReductionMode::slice_wise) == expected));
+        const double distant = distance(expected, wide, test::values_of(untrained));
+        CHECK(distant > 0);
+        CHECK(distant < (dtype == DType::bf16 ? 0.1 : 0.02));
+    }
+    test::check_no_mistakes();
 }
 
 TEST_CASE("cnn: the same bits on 1 and 3 devices") {

@@ -10,11 +10,13 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/ops/cpu/conv/conv_engine.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/messages.h"
 #include "lockstep/tests/reference/conv.h"
 
 using namespace lockstep;
@@ -138,18 +140,26 @@ bool same_bits(std::vector<float> a, std::vector<float> b) {
     return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
+/// On every instruction set; the first of each is that of the rule.
+std::vector<std::pair<Isa, std::string>> all_ways(const reference::ConvShape& s) {
+    std::vector<std::pair<Isa, std::string>> result;
+    for (const Isa isa : isas())
+        for (const std::string& way : ConvEngine::ways(engine_shape(s), isa)) result.emplace_back(isa, way);
+    return result;
+}
+
 void check_shape(const reference::ConvShape& s) {
     const Data data(s);
     const auto y = reference::conv_forward(s, data.x, data.w, data.bias);
     const auto dx = reference::conv_backward_data(s, data.dy, data.w);
     const auto dw = reference::conv_backward_weights(s, data.x, data.dy);
     const auto db = reference::conv_backward_bias(s, data.dy);
-    for (const Isa isa : isas()) {
-        const ConvEngine engine(engine_shape(s), 1, isa);
+    for (const auto& [isa, way] : all_ways(s)) {
+        const ConvEngine engine(engine_shape(s), 1, isa, way);
         const bool winograd = engine.path() == ConvPath::winograd;
-        INFO(isa_name(isa) << ", path " << static_cast<int>(engine.path()) << ", x " << s.n << " " << s.c << " " << s.h
-                           << " " << s.w << ", weights " << s.k << " " << s.kh << " " << s.kw << ", stride "
-                           << s.stride.h << " " << s.stride.w << ", padding " << s.pad.h << " " << s.pad.w);
+        INFO(isa_name(isa) << ", " << way << ", x " << s.n << " " << s.c << " " << s.h << " " << s.w << ", weights "
+                           << s.k << " " << s.kh << " " << s.kw << ", stride " << s.stride.h << " " << s.stride.w
+                           << ", padding " << s.pad.h << " " << s.pad.w);
         // One sum of n random terms in float has an error of about 2^-24 sqrt(n / 6): oneDNN adds one by one. Winograd
         // rounds its transforms as well, own sums have shorter parts.
         const auto bound = [&](std::ptrdiff_t terms) {
@@ -164,7 +174,7 @@ void check_shape(const reference::ConvShape& s) {
         // Own kernels give the same bits on any number of threads; of the first layer only the gradient is own.
         if (engine.path() == ConvPath::direct) continue;
         for (const int threads : {2, 3}) {
-            const Results other = run(ConvEngine(engine_shape(s), threads, isa), data);
+            const Results other = run(ConvEngine(engine_shape(s), threads, isa, way), data);
             CHECK(same_bits(other.dw, got.dw));
             CHECK(same_bits(other.db, got.db));
             if (!winograd) continue;
@@ -272,6 +282,23 @@ TEST_CASE("The rule that chooses a path", "[conv]") {
     CHECK(path(10, 20, 5, 1, Isa::avx2) == ConvPath::direct);
     const ConvEngine direct({2, 32, 12, 12, 64, 3, 3, 1, 0, true}, 1, allowed_isa(), ConvAlgorithm::direct);
     CHECK(direct.path() == ConvPath::direct);
+}
+
+TEST_CASE("The first of the ways is that of the rule, and others are refused", "[conv]") {
+    for (const Isa isa : isas())
+        for (const ConvShape& shape : {ConvShape{2, 32, 12, 12, 64, 3, 3, 1, 1}, ConvShape{5, 1, 28, 28, 10, 5, 5},
+                                       ConvShape{2, 10, 8, 8, 20, 5, 5}, ConvShape{2, 64, 8, 8, 16, 1, 1},
+                                       ConvShape{1, 512, 6, 6, 512, 3, 3, 1, 1}}) {
+            const std::vector<std::string> ways = ConvEngine::ways(shape, isa);
+            const ConvEngine by_rule(shape, 1, isa), first(shape, 1, isa, ways.front());
+            INFO(isa_name(isa) << ", " << ways.front());
+            CHECK(by_rule.path() == first.path());
+            CHECK(by_rule.src_layout() == first.src_layout());
+            CHECK(by_rule.dst_layout() == first.dst_layout());
+        }
+    CHECK(message_of<InvalidArgument>([] {
+              ConvEngine({2, 64, 8, 8, 16, 1, 1}, 1, Isa::generic, "winograd avx2");
+          }) == "convolution by 'winograd avx2': there is no such way for its shape; one is 'direct'");
 }
 
 TEST_CASE("Direct convolutions have NaN where it belongs, Winograd's in all outputs of a tile", "[conv]") {

@@ -190,6 +190,50 @@ TEST_CASE("every entry of the op table agrees with its loops") {
     }
 }
 
+TEST_CASE("every entry has values and gradients in f16 and bf16") {
+    const Device device = devices().back();
+    for (const auto& [op, e] : expectations()) {
+        if (op->is_special()) continue;
+        for (const DType dtype : {DType::bf16, DType::f16}) {
+            INFO(op->name() << " on " << device.str() << ", " << lockstep::name_of(dtype));
+            std::vector<Tensor> narrow;  // what 16 bits hold of the inputs
+            std::vector<Array> exact;
+            for (std::size_t i = 0; i < e.in.size(); ++i) {
+                const Tensor x = to_tensor(e.in[i], e.inputs[i], DType::f32, device);
+                narrow.push_back(is_floating(x.dtype()) ? x.to(dtype) : x);
+                exact.push_back(to_array(narrow.back()));
+            }
+            const auto run = [&, &entry = *op, &expected = e](DType as) {
+                std::vector<Tensor> in;
+                for (std::size_t i = 0; i < narrow.size(); ++i) {
+                    in.push_back(is_floating(narrow[i].dtype()) ? narrow[i].to(as).detach() : narrow[i]);
+                    if (expected.inputs[i].gradient) in.back().requires_grad_();
+                }
+                manual_seed(seed);
+                const Tensor y = entry.run(in);
+                std::vector<Array> results{to_array(y)};
+                if (!entry.has_gradient()) return results;
+                y.backward(to_tensor(expected.dy, {expected.y.shape}, DType::f32, device).to(y.dtype()));
+                for (const Tensor& x : in)
+                    if (x.grad().defined()) {
+                        CHECK(x.grad().dtype() == as);
+                        results.push_back(to_array(x.grad()));
+                    }
+                return results;
+            };
+            // Some entries are several operations, each of which rounds.
+            const double bound = 8 * (dtype == DType::bf16 ? 0x1p-9 : 0x1p-12);
+            const auto found = run(dtype), wide = run(DType::f32);
+            CHECK(error(found[0], op->reference(exact)) <= bound);
+            REQUIRE(found.size() == wide.size());
+            for (std::size_t i = 1; i < found.size(); ++i) {
+                INFO("gradient " << i);
+                CHECK(error(found[i], wide[i]) <= 2 * bound);
+            }
+        }
+    }
+}
+
 TEST_CASE("inputs may lie in any way") {
     for (const auto& [op, e] : expectations()) {
         for (const Device device : devices()) {

@@ -1,6 +1,7 @@
 // A training that saves after every step until it is killed: what test_checkpoint_kills starts.
-//     checkpoint-writer FILE SEED new|on
-// `on`: goes on where FILE is. Prints a line once it has begun. While somebody else saves to FILE it tries again.
+//     checkpoint-writer FILE SEED new|on|behind
+// `on`: goes on where FILE is. `behind`: likewise, and saves while it trains on. Prints a line once it has begun. While
+// somebody else saves to FILE it tries again.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -10,22 +11,30 @@
 #include <string_view>
 #include <thread>
 
+#include "lockstep/parallel/checkpoint_writer.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/parallel/saved_training.h"
 
 int main(int count, char** words) {
     if (count != 4) {
-        std::fprintf(stderr, "usage: checkpoint-writer FILE SEED new|on\n");
+        std::fprintf(stderr, "usage: checkpoint-writer FILE SEED new|on|behind\n");
         return 2;
     }
     try {
         const std::filesystem::path file = words[1];
         saved_training::Training training(std::strtoull(words[2], nullptr, 10));
-        if (std::string_view(words[3]) == "on" && std::filesystem::exists(file)) training.load(file);
+        const std::string_view how = words[3];
+        if (how != "new" && std::filesystem::exists(file)) training.load(file);
         std::puts("begins");
         std::fflush(stdout);
+        lockstep::CheckpointWriter writer;
         for (;;) {
             training.step();
+            if (how == "behind") {
+                writer.save(training.model(), training.sgd(), training.state(), file);
+                training.step();
+                continue;
+            }
             try {
                 training.save(file);
             } catch (const lockstep::InvalidArgument& error) {

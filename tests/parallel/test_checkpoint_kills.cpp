@@ -67,6 +67,8 @@ void check_goes_on(const std::filesystem::path& file, Uninterrupted& expected, s
 }  // namespace
 
 TEST_CASE("whenever a program that saves is killed, a pair is there that goes on with the right bits") {
+    const char* const how = GENERATE("on", "behind");
+    CAPTURE(how);
     const TemporaryDirectory directory;
     const auto file = directory / "net";
     constexpr std::uint64_t seed = 3;
@@ -82,7 +84,7 @@ TEST_CASE("whenever a program that saves is killed, a pair is there that goes on
     int in_the_middle = 0;
     for (int trial = 0; trial < kills; ++trial) {
         {
-            auto process = writer(file, seed, "on");
+            auto process = writer(file, seed, how);
             REQUIRE(begins(process));
             sleep_a_while(random, 3 * save_time);
             CHECK_FALSE(process.ended());
@@ -100,7 +102,7 @@ TEST_CASE("whenever a program that saves is killed, a pair is there that goes on
     CHECK(directory.names() == std::set<std::string>{"net", "net.resume"});
     INFO("killed in the middle of a save: " << in_the_middle << " of " << kills);
     if (std::getenv("LOCKSTEP_SAVE_KILLS"))
-        std::printf("%d kills, %d of them in the middle of a save, after %llu steps\n", kills, in_the_middle,
+        std::printf("%s: %d kills, %d of them in the middle of a save, after %llu steps\n", how, kills, in_the_middle,
                     static_cast<unsigned long long>(last.steps()));
 }
 

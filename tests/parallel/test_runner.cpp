@@ -7,62 +7,25 @@
 #include <cmath>
 #include <csignal>
 #include <functional>
-#include <limits>
+#include <sstream>
 #include <string>
 #include <vector>
 
-#include "lockstep/ops/layers.h"
-#include "lockstep/ops/loss.h"
 #include "lockstep/ops/lr_schedules.h"
-#include "lockstep/ops/sgd.h"
-#include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/run_hooks.h"
 #include "lockstep/runtime/stop_signals.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/ddp_ranks.h"
 #include "lockstep/tests/parallel/messages.h"
+#include "lockstep/tests/parallel/run_training.h"
 
 using namespace lockstep;
+using namespace run_training;
 using lockstep::testing::expect;
 using lockstep::testing::on_ranks;
 
 namespace {
-
-struct Net {
-    Linear fc1{6, 8}, fc2{8, 2};
-    Dropout drop{0.25};
-    LOCKSTEP_MEMBERS(fc1, fc2, drop)
-    Tensor forward(const Tensor& x) { return fc2(drop(relu(fc1(x)))); }
-};
-
-constexpr std::int64_t batches = 5;
-
-TensorDataset<2> rows() {
-    manual_seed(3);
-    return TensorDataset(Tensor::randn({4 * batches, 6}), Tensor::randn({4 * batches, 2}));
-}
-
-/// A model with all that trains it.
-template <class Model>
-struct Training {
-    template <class... Arguments>
-    explicit Training(Arguments&&... arguments)
-        : model((manual_seed(1), Net{}), std::forward<Arguments>(arguments)..., EngineOptions{.shards = 2}),
-          sgd(model, {.lr = 0.05, .momentum = 0.5}),
-          loader(model, rows(), {.batch_size = 4, .shuffle = true, .seed = 2}) {}
-    auto runner(const RunnerOptions& options) { return Runner(model, sgd, loader, mse_loss, options); }
-    std::vector<float> weights() {
-        model.synchronize();
-        return model->fc1.weight->template to_vector<float>();
-    }
-    Model model;
-    SGD sgd;
-    Loader<TensorDataset<2>> loader;
-};
-struct Alone : Training<DataParallel<Net>> {
-    Alone() : Training(Devices({Device::cpu(0)})) {}
-};
 
 /// Writes down what is called, but for losses, which come later.
 struct Diary : RunHook {
@@ -83,20 +46,6 @@ private:
     std::int64_t every_;
 };
 
-/// Ends the run between steps, after so many.
-struct EndAt : RunHook {
-    explicit EndAt(std::int64_t step) : step_(step) {}
-    std::optional<std::int64_t> next_pause(const Run& run) const override {
-        return static_cast<std::int64_t>(run.state().steps) < step_ ? std::optional(step_) : std::nullopt;
-    }
-    void at_pause(Run& run) override {
-        if (static_cast<std::int64_t>(run.state().steps) == step_) run.end();
-    }
-
-private:
-    std::int64_t step_;
-};
-
 std::vector<std::string> called(const RunnerOptions& options, std::int64_t every) {
     Alone training;
     auto runner = training.runner(options);
@@ -104,13 +53,6 @@ std::vector<std::string> called(const RunnerOptions& options, std::int64_t every
     runner.add(Diary(notes, every));
     runner.run();
     return notes;
-}
-
-std::vector<std::string> files_in(const std::filesystem::path& directory) {
-    std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(directory)) names.push_back(entry.path().filename());
-    std::sort(names.begin(), names.end());
-    return names;
 }
 
 }  // namespace
@@ -225,6 +167,20 @@ TEST_CASE("a schedule that the checkpoint does not know is brought to where the 
     runner.add(FollowSchedule(schedule, ScheduleBy::step));
     runner.run();
     CHECK(training.sgd.options().lr == Approx(0.05 * std::pow(0.5, 9 / 2)));
+    struct Rates : RunHook {
+        explicit Rates(std::vector<double>& rates) : rates_(rates) {}
+        void before_epoch(Run& run) override { rates_.push_back(run.optimizer().lr()); }
+        std::vector<double>& rates_;
+    };
+    Alone late;
+    ExponentialLR once_an_epoch(late.sgd, 0.5);
+    auto going_on = late.runner({.epochs = 4});
+    going_on.go_on_from({.epoch = 2, .steps = 10});
+    going_on.add(FollowSchedule(once_an_epoch));
+    std::vector<double> rates;
+    going_on.add(Rates(rates));
+    going_on.run();
+    CHECK(rates == std::vector<double>{0.05 / 4, 0.05 / 8});
     Alone other;
     StepLR by_epoch(other.sgd, 2, 0.5);
     auto damaged = other.runner({.epochs = 2});
@@ -257,67 +213,6 @@ TEST_CASE("scores are computed evenly within an epoch, at its end and at the end
           }) == "Evaluation of dice: 0 times an epoch; give 1 or more");
 }
 
-TEST_CASE("the newest checkpoints and the best one are kept, with their scores") {
-    const test::TemporaryDirectory place;
-    const std::vector<double> scores{0.5, 0.9, std::numeric_limits<double>::quiet_NaN(), 0.9, 0.7};
-    Alone training;
-    auto runner = training.runner({.epochs = 5});
-    runner.add(Evaluation("dice", [&] { return scores[runner.state().epoch - 1]; }));
-    std::vector<std::string> saved;
-    SaveCheckpoints& saving = runner.add(SaveCheckpoints({.file = place / "net{epoch}-{step}.safetensors",
-                                                          .every_epochs = 1,
-                                                          .keep = 2,
-                                                          .best = place / "best.safetensors",
-                                                          .score = "dice"}));
-    saving.on_save = [&](const auto& file) { saved.push_back(file.stem()); };
-    runner.run();
-    CHECK(files_in(place.path()) == std::vector<std::string>{"best.safetensors", "best.safetensors.resume",
-                                                             "net4-20.safetensors", "net4-20.safetensors.resume",
-                                                             "net5-25.safetensors", "net5-25.safetensors.resume"});
-    CHECK(saved == std::vector<std::string>{"best", "net1-5", "best", "net2-10", "net3-15", "net4-20", "net5-25"});
-    const auto state_in = [&](const char* file) {
-        Alone fresh;
-        return load_checkpoint(fresh.model, fresh.sgd, place / file).value();
-    };
-    const RunState best = state_in("best.safetensors"), last = state_in("net5-25.safetensors");
-    CHECK(best.steps == 10);
-    CHECK(std::strtod(best.fields.at("score dice").c_str(), nullptr) == 0.9);
-    CHECK(last.steps == 25);
-    CHECK(std::strtod(last.fields.at("score dice").c_str(), nullptr) == 0.7);
-    CHECK(std::strtod(last.fields.at("best dice").c_str(), nullptr) == 0.9);
-
-    const auto refused = [](const SaveCheckpointsOptions& options) {
-        return message_of<InvalidArgument>([&] { SaveCheckpoints bad(options); });
-    };
-    CHECK_THAT(refused({.file = "net", .keep = 2}), test::contains("put {epoch} or {step} in the name"));
-    CHECK_THAT(refused({}), test::contains("no file"));
-    CHECK_THAT(refused({.file = "net", .every_steps = -1}), test::contains("every -1 steps"));
-    CHECK_THAT(refused({.file = "net", .best = "best"}), test::contains("the name of its score"));
-}
-
-TEST_CASE("checkpoints every so many steps; none where the run ends and saves anyway") {
-    const test::TemporaryDirectory place;
-    Alone training;
-    auto runner = training.runner({.epochs = 2});
-    std::vector<std::uint64_t> saved;
-    SaveCheckpoints& saving = runner.add(SaveCheckpoints({.file = place / "net", .every_steps = 5}));
-    saving.on_save = [&](const auto&) { saved.push_back(runner.state().steps); };
-    runner.run();
-    CHECK(saved == std::vector<std::uint64_t>{5, 10});
-}
-
-TEST_CASE("what those who use the model alone should know stands in the file of the weights") {
-    const test::TemporaryDirectory place;
-    Alone training;
-    auto runner = training.runner({.epochs = 1});
-    runner.go_on_from({.metadata = {{"who", "a test"}}});
-    runner.add(SaveCheckpoints({.file = place / "net"}));
-    runner.run();
-    CHECK(SafetensorsFile(place / "net").metadata() == SafetensorsMetadata{{"format", "pt"}, {"who", "a test"}});
-    Alone fresh;
-    CHECK(load_checkpoint(fresh.model, fresh.sgd, place / "net").value().steps == 5);
-}
-
 TEST_CASE("a score that gets no better ends the run, whichever way is better, and after a resume too") {
     const auto epochs_of = [](std::vector<double> scores, int patience, double min_delta, bool higher) {
         Alone training;
@@ -345,17 +240,12 @@ TEST_CASE("a score that gets no better ends the run, whichever way is better, an
 
 TEST_CASE("a signal ends the run without an evaluation, and it is saved once") {
     const test::TemporaryDirectory place;
-    struct Raise : RunHook {
-        void after_step(Run&, const StepReport& step) override {
-            if (step.step == 6) ::raise(SIGTERM);
-        }
-    };
     Alone training;
     auto runner = training.runner({.epochs = 100});
     const StopSignals signals;
     runner.stop_on(signals);
     int evaluations = 0, saves = 0;
-    runner.add(Raise());
+    runner.add(RaiseAt(6));
     runner.add(Evaluation(
         "score", [&] { return ++evaluations; }, 1));
     runner.add(SaveCheckpoints({.file = place / "net"})).on_save = [&](const auto&) { ++saves; };
@@ -382,4 +272,58 @@ TEST_CASE("ranks run alike: one run of two processes has the weights of one proc
               expect(train(ranks, false) == train(alone, false), "other weights");
               expect(train(ended, true).second == 7, "the run did not end after 7 steps");
           }) == "");
+}
+
+TEST_CASE("the log has every step, and scores and rates where they were computed, by a hook alone") {
+    const test::TemporaryDirectory place;
+    {
+        Alone training;
+        EventLog log(place.path(), {.name = "run"});
+        ExponentialLR schedule(training.sgd, 0.5);
+        auto runner = training.runner({.epochs = 2});
+        runner.add(Evaluation(
+            "test score", [&] { return static_cast<double>(runner.state().steps); }, 2));
+        runner.add(LogRun(log));
+        runner.add(FollowSchedule(schedule));
+        runner.run();
+    }
+    std::vector<std::string> scores;
+    int steps = 0;
+    std::istringstream lines(test::get_bytes(place / "run.jsonl"));
+    for (std::string line; std::getline(lines, line);) {
+        if (line.find("\"loss\"") == std::string::npos) {
+            scores.push_back(line);
+            continue;
+        }
+        CHECK_THAT(line,
+                   test::contains(fmt::format("{{\"step\":{},\"epoch\":{},\"rows\":4,\"loss\":", steps, steps / 5)));
+        ++steps;
+    }
+    CHECK(steps == 10);
+    CHECK(scores == std::vector<std::string>{R"({"step":2,"epoch":0,"test_score":3.0,"lr":0.05})",
+                                             R"({"step":4,"epoch":1,"test_score":5.0,"lr":0.05})",
+                                             R"({"step":7,"epoch":1,"test_score":8.0,"lr":0.025})",
+                                             R"({"step":9,"epoch":2,"test_score":10.0,"lr":0.025})"});
+}
+
+TEST_CASE("without evaluations the log has the rate of every epoch; a sampler hears which epoch begins") {
+    const test::TemporaryDirectory place;
+    struct Heard {
+        std::vector<std::int64_t> epochs;
+        void set_epoch(std::int64_t epoch) { epochs.push_back(epoch); }
+    } sampler;
+    {
+        Alone training;
+        EventLog log(place.path(), {.name = "run"});
+        auto runner = training.runner({.epochs = 4});
+        runner.go_on_from({.epoch = 1, .batch = 3, .batch_size = 4, .steps = 8});
+        runner.add(SetSamplerEpoch(sampler));
+        runner.add(LogRun(log));
+        runner.run();
+    }
+    CHECK(sampler.epochs == std::vector<std::int64_t>{1, 2, 3});
+    const std::string text = test::get_bytes(place / "run.jsonl");
+    for (const char* line : {R"({"step":9,"epoch":2,"lr":0.05})", R"({"step":14,"epoch":3,"lr":0.05})",
+                             R"({"step":19,"epoch":4,"lr":0.05})"})
+        CHECK_THAT(text, test::contains(line));
 }

@@ -2,7 +2,11 @@
 // tests/pytorch/check_images.py.
 #include "lockstep/parallel/data/segmentation_folder.h"
 
+#include <unistd.h>
+
+#include <cstdlib>
 #include <numeric>
+#include <stdexcept>
 
 #include "lockstep/ops/layers.h"
 #include "lockstep/parallel/data/image_file.h"
@@ -55,6 +59,20 @@ struct Cars : Folder {
 std::vector<std::int64_t> classes_in(const SegmentationFolder& data, std::int64_t row) {
     return std::get<1>(data.get(row)).to_vector<std::int64_t>();
 }
+
+/// Root may read and write everything: until the end, this process is nobody where it was root.
+class WithoutPrivileges {
+public:
+    WithoutPrivileges() {
+        if (::geteuid() == 0 && ::seteuid(65534) != 0) throw std::runtime_error("seteuid failed");
+    }
+    ~WithoutPrivileges() { end(); }
+    WithoutPrivileges(const WithoutPrivileges&) = delete;
+    WithoutPrivileges& operator=(const WithoutPrivileges&) = delete;
+    void end() const {
+        if (::getuid() == 0 && ::seteuid(0) != 0) std::abort();
+    }
+};
 
 struct Net {
     Conv2d conv{3, 2, 1};
@@ -302,6 +320,28 @@ TEST_CASE("segmentation folder: an image that is damaged behind its header, or c
     CHECK_THAT(refusal_of<DataError>([&] { data.get(1); }), contains("car_1.png: the image is 8 x 7"));
     write_gif(cars.masks / "car_0_mask.gif", grey_of(6, 8, {33}));
     CHECK_THAT(refusal_of<DataError>([&] { data.get(0); }), contains("car_0_mask.gif: the mask has a pixel of 33"));
+}
+
+TEST_CASE("segmentation folder: what may not be read or written is told with its name") {
+    const Cars cars;
+    const auto closed = [](const std::filesystem::path& path, const auto& call) {
+        const auto before = std::filesystem::status(path).permissions();
+        std::filesystem::permissions(path, std::filesystem::perms::none);
+        const WithoutPrivileges without;
+        const std::string message = refusal_of<Error>(call);
+        without.end();
+        std::filesystem::permissions(path, before);
+        return message;
+    };
+    const auto read = [&] { cars.read(); };
+    for (const auto& folder : {cars.imgs, cars.masks})
+        CHECK_THAT(closed(folder, read), contains(folder.string() + ": ") && contains("Permission denied"));
+    CHECK_THAT(closed(cars.imgs / "car_1.png", read),
+               contains("car_1.png: cannot be opened: Permission denied; check the name and the permissions"));
+    CHECK_THAT(closed(cars.masks / "car_1_mask.gif", read), contains("car_1_mask.gif: cannot be opened: Permission"));
+    CHECK_THAT(closed(cars.masks, [&] { write_png(cars.masks / "new.png", grey_of(2, 2, {1})); }),
+               contains("masks/new.png: Permission denied; choose a directory that exists and can be written"));
+    CHECK(cars.read().size() == 3);
 }
 
 TEST_CASE("segmentation folder: options that make no sense are refused") {

@@ -92,9 +92,9 @@ TEST_CASE("flags, integers and words are read strictly") {
 }
 
 TEST_CASE("well-formed variables work") {
-    for (const char* setting :
-         {"LOCKSTEP_CHECK_ORDER=1", "LOCKSTEP_CHECK_ORDER=", "LOCKSTEP_CPU_SERIAL=1", "LOCKSTEP_CPU_DEVICES=1",
-          "LOCKSTEP_INJECT_DELAYS=100", "LOCKSTEP_CPU_ISA=generic", "LOCKSTEP_CONV=direct", "LOCKSTEP_CONV=auto"}) {
+    for (const char* setting : {"LOCKSTEP_CHECK_ORDER=1", "LOCKSTEP_CHECK_ORDER=", "LOCKSTEP_CPU_SERIAL=1",
+                                "LOCKSTEP_CPU_DEVICES=1", "LOCKSTEP_INJECT_DELAYS=100", "LOCKSTEP_CPU_ISA=generic",
+                                "LOCKSTEP_CONV=direct", "LOCKSTEP_CONV=auto", "LOCKSTEP_CONV=benchmark"}) {
         const ProgramRun run = child(setting);
         INFO(setting << ": " << run.output);
         CHECK(run.status == 0);

@@ -112,6 +112,40 @@ TEST_CASE("a work directory has configuration, log and checkpoint, and the confi
     CHECK(bad.lines_of_err() == 1);
 }
 
+TEST_CASE("--amp stands alone, has a value, and is kept in the configuration") {
+    const TemporaryDirectory place;
+    const std::string same = "--devices cpu:0 --steps 5 --seed 3 --quiet ";
+    const auto weights = [&](const std::string& flags) {
+        const ProgramRun run = linear(place, same + "--save net " + flags);
+        CAPTURE(run.err);
+        REQUIRE(run.status == 0);
+        return get_bytes(place / "net");
+    };
+    const std::string f32 = weights(""), bf16 = weights("--amp bf16"), fp16 = weights("--amp=fp16");
+    CHECK(bf16 != f32);
+    CHECK(fp16 != f32);
+    CHECK(fp16 != bf16);
+    CHECK(weights("--amp") == bf16);  // on CPU devices
+    CHECK(weights("--amp off") == f32);
+    put_bytes(place / "amp.toml", "amp = true\n");
+    CHECK(weights("--config amp.toml") == bf16);
+    CHECK(weights("--config amp.toml --amp off") == f32);
+    put_bytes(place / "amp.toml", "amp = \"fp16\"\n");
+    CHECK(weights("--config amp.toml") == fp16);
+
+    REQUIRE(linear(place, same + "--amp --work-dir one").status == 0);
+    CHECK_THAT(get_bytes(place / "one/config.toml"), contains("amp=true\n"));
+    REQUIRE(linear(place, "--config one/config.toml --work-dir two").status == 0);
+    CHECK(get_bytes(place / "two/linear.safetensors") == bf16);
+    const ProgramRun emulated = linear(place, same + "--amp bf16", "LOCKSTEP_CPU_ISA=avx2 ");
+    CHECK(emulated.status == 0);
+    CHECK(emulated.lines_of_err() == 1);
+    CHECK_THAT(emulated.err, contains("bf16 is emulated here"));
+    const ProgramRun wrong = linear(place, same + "--amp int8");
+    CHECK(wrong.status == 2);
+    CHECK_THAT(wrong.err, contains("--amp"));
+}
+
 TEST_CASE("several processes leave one work directory") {
     const TemporaryDirectory place;
     REQUIRE(

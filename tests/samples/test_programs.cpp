@@ -1,6 +1,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -55,6 +57,7 @@ TEST_CASE("help names all flags and succeeds") {
                                  "--momentum",
                                  "--seed",
                                  "--deterministic",
+                                 "--amp",
                                  "--workers",
                                  "--save ",
                                  "--save-every",
@@ -71,7 +74,7 @@ TEST_CASE("help names all flags and succeeds") {
                                  "--reduction"})
             CHECK_THAT(help.out, contains(flag));
         CHECK_THAT(help.out, contains("A second signal ends it at once"));
-        for (const char* flag : {"--amp", "--benchmark"}) CHECK(help.out.find(flag) == std::string::npos);
+        for (const char* flag : {"--benchmark"}) CHECK(help.out.find(flag) == std::string::npos);
     }
     CHECK_THAT(place.run("mnist --help").out, contains("--net"));
 }
@@ -79,7 +82,7 @@ TEST_CASE("help names all flags and succeeds") {
 TEST_CASE("wrong usage is one line and status 2") {
     const Place place;
     for (const std::string flags : {"--nonsense",
-                                    "--amp fp16",
+                                    "--amp int8",
                                     "--benchmark",
                                     "--backend shm",
                                     "--reduction fast",
@@ -315,11 +318,31 @@ TEST_CASE("when the disk is full, or files may not be as long, the old checkpoin
         CHECK_THAT(full.err, contains("File too large"));
         CHECK(get_bytes(place.directory / "net") == before);
     }
+    const ProgramRun often = place.mnist("--steps 4 --quiet --save net --save-every 1", "ulimit -f 8;");
+    CHECK(often.status == 1);  // the last one could not be saved either
+    CHECK(often.lines_of_err() == 4);
+    for (const char* step : {"1", "2", "3"})
+        CHECK_THAT(often.err,
+                   contains(fmt::format("the checkpoint of step {} was not saved, and training goes on: ", step)));
+    CHECK(get_bytes(place.directory / "net") == before);
     // A log, and what is printed, are held to it as well.
     const ProgramRun log = place.mnist("--steps 100 --epochs 100 --quiet --log-dir log", "ulimit -f 4;");
     CHECK(log.status == 0);
     CHECK(log.lines_of_err() == 1);
     CHECK_THAT(log.err, contains("cannot be written any further: File too large"));
+}
+
+TEST_CASE("weights alone begin a run, which says what begins anew") {
+    const Place place;
+    REQUIRE(place.mnist("--steps 3 --quiet --save net").status == 0);
+    CHECK_THAT(place.mnist("--steps 4 --load net").out, contains("continues net: 3 steps done"));
+    std::filesystem::remove(place.directory / "net.resume");
+    const ProgramRun anew = place.mnist("--steps 2 --start_from net --json figures");
+    CHECK(anew.status == 0);
+    CHECK(anew.err.empty());
+    CHECK_THAT(anew.out, contains("begins with the weights of net; there is no state of a run beside them: optimizer, "
+                                  "learning rate, epochs and the order of the data begin anew\n"));
+    CHECK_THAT(place.mnist("--steps 2").out, !contains("anew"));
 }
 
 TEST_CASE("limits of the system are named as what they are") {

@@ -128,6 +128,35 @@ TEST_CASE("a signal ends a run at one step, which is saved and goes on with the 
     }
 }
 
+TEST_CASE("where checkpoints have numbers a run that is stopped is saved as INTERRUPTED beside them") {
+    const TemporaryDirectory place;
+    REQUIRE(run_program(place, "make-digits --data digits --train 96 --test 16 --seed 3").status == 0);
+    const std::filesystem::path interrupted = place / "kept/INTERRUPTED.safetensors";
+    std::filesystem::create_directory(place / "kept");
+    for (const auto& [program, flags, how] :
+         std::vector<std::array<std::string, 3>>{{"linear", "", "--parallel ddp --devices cpu:0,cpu:1"},
+                                                 {"mnist", "--data digits --net small", "--devices cpu:0,cpu:1"}}) {
+        CAPTURE(program);
+        const std::string same = fmt::format("{} --quiet --shards 2 --seed 5 --epochs 100000000 {}", program, flags);
+        StartedProcess run({"/bin/sh", "-c",
+                            fmt::format("cd '{}' && exec '{}/'{} {} --log-dir log --save kept/{}{{epoch}} --save-every "
+                                        "100000000e",
+                                        place.path().string(), programs, same, how, program)});
+        REQUIRE(comes_true([&] { return get_bytes(place / ("log/" + program + ".jsonl")).size() > 4000; }));
+        run.send(SIGINT);
+        CHECK(run.status() == 128 + SIGINT);
+        CHECK_THAT(run.err(), contains("saved, go on with the same flags and --load kept/INTERRUPTED.safetensors\n"));
+        const std::string err = run.err();
+        const long steps = std::atol(err.c_str() + err.find(" after ") + 7) + 5;
+        CHECK(std::distance(std::filesystem::directory_iterator(place / "kept"), {}) == 2);  // that and its state
+        const std::string end = fmt::format("{} --steps {} --devices cpu:0 ", same, steps);
+        CHECK(run_program(place, end + "--load kept/INTERRUPTED.safetensors --save rest").status == 0);
+        CHECK(run_program(place, end + "--save whole").status == 0);
+        CHECK((get_bytes(place / "rest") == get_bytes(place / "whole")));
+        CHECK((get_bytes(place / "rest.resume") == get_bytes(place / "whole.resume")));
+    }
+}
+
 TEST_CASE("a shell sees that a signal ended the program") {
     const TemporaryDirectory place;
     StartedProcess run(endless(place / "net", none));

@@ -1,6 +1,7 @@
 // unet train as a user runs it: its flags, what it learns, its bits on any devices, how it goes on, its log.
 #include "lockstep/samples/unet/net.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -89,6 +90,33 @@ TEST_CASE("a U-Net makes a map of every size, bilinear or not") {
         for (const Shape& shape : {Shape{1, 2, 16, 16}, Shape{2, 2, 33, 47}})
             CHECK(net.forward(Tensor::zeros(shape)).shape() == Shape{shape[0], 3, shape[2], shape[3]});
     }
+}
+
+TEST_CASE("--benchmark: what was tried is kept, and repeated with the same bits under another strategy") {
+    const UnetPlace place(8);
+    const auto algorithms = [&](const std::string& file) {
+        const auto figures = nlohmann::json::parse(get_bytes(place / file));
+        return figures.value("algorithms", std::map<std::string, std::string>());
+    };
+    const std::string flags = "--shards 4 -b 4 -v 25 --benchmark ";
+    train_unet(place, flags + "--parallel none --steps 1 --save first --json first.json");
+    REQUIRE(!algorithms("first.json").empty());
+    std::string bytes;
+    for (const std::string strategy :
+         {"--parallel none", "--devices cpu:0,cpu:1", "--parallel ddp --devices cpu:0,cpu:1"}) {
+        CAPTURE(strategy);
+        train_unet(place, flags + strategy + " --steps 3 --load first --save second.safetensors --json second.json");
+        const auto repeated = algorithms("second.json");
+        for (const auto& [question, name] : algorithms("first.json")) CHECK(repeated.at(question) == name);
+        const std::string weights = get_bytes(place / "second.safetensors");
+        if (bytes.empty()) bytes = weights;
+        CHECK(weights == bytes);
+    }
+    const ProgramRun by_rule =
+        run_unet(place, "train --quiet --width 4 --scale 1 --shards 4 -b 4 -v 25 --steps 2 --load first --save third");
+    CHECK(by_rule.status == 0);
+    CHECK_THAT(by_rule.err, contains("the run chose its algorithms by trials, and goes on by rule"));
+    CHECK(by_rule.lines_of_err() == 1);
 }
 
 TEST_CASE("the dice of a set counts every image once and leaves the model's mode alone") {
@@ -208,6 +236,38 @@ TEST_CASE("training has the same bits on any devices, with augmentation and any 
     CHECK((checkpoint(place, "plain") != checkpoint(place, "none")));
 }
 
+TEST_CASE("mixed precision has the same bits on any devices, and losses near those of f32") {
+    const UnetPlace place;
+    const std::string same = "-e 7 --steps 20 -b 4 -l 1e-4 --shards 4 --seed 5 --optimizer rmsprop -v 30 ";
+    const auto train = [&](const std::string& name, const std::string& how) {
+        const ProgramRun run = run_unet(place, "train --quiet --width 4 --scale 1 " + same + how + " --save " + name +
+                                                   ".safetensors --json " + name + ".json");
+        CAPTURE(how);
+        CAPTURE(run.err);
+        REQUIRE(run.status == 0);
+        return nlohmann::json::parse(get_bytes(place / (name + ".json")))["losses"].get<std::vector<double>>();
+    };
+    const std::vector<double> f32 = train("f32", "--parallel none --devices cpu:0");
+    for (const std::string amp : {"bf16", "fp16"}) {
+        CAPTURE(amp);
+        const std::vector<double> losses = train("none", "--parallel none --devices cpu:0 --amp " + amp);
+        REQUIRE(losses.size() == 20);
+        CHECK(losses != f32);
+        for (std::size_t i = 0; i < losses.size(); ++i) CHECK(losses[i] == Approx(f32[i]).epsilon(0.02));
+        // Weights and the optimizer's state are f32.
+        for (const SafetensorsEntry& entry : SafetensorsFile(place / "none.safetensors").entries())
+            CHECK((entry.dtype == DType::f32 || entry.dtype == DType::i64));
+        train("dp3", "--devices cpu:0,cpu:1,cpu:2 --amp " + amp);
+        CHECK((checkpoint(place, "dp3") == checkpoint(place, "none")));
+    }
+    const std::vector<double> alone = train("alone", "--devices cpu:0,cpu:1 --amp");
+    train("ddp2", "--parallel ddp --devices cpu:0,cpu:1 --amp=bf16");
+    CHECK((checkpoint(place, "ddp2") == checkpoint(place, "alone")));
+    train("ddp4", "--parallel ddp --backend gloo --devices cpu:0,cpu:1,cpu:2,cpu:3 --amp bf16");
+    CHECK((checkpoint(place, "ddp4") == checkpoint(place, "alone")));
+    CHECK(alone == train("none", "--parallel none --devices cpu:0 --amp bf16"));
+}
+
 TEST_CASE("a run that is stopped within an epoch goes on elsewhere with the same bits") {
     const UnetPlace place;
     const std::string same = "-e 3 -b 3 -l 1e-3 --shards 3 --flip -v 30 ";
@@ -230,12 +290,11 @@ TEST_CASE("a signal stops a run, which says how to go on") {
     REQUIRE(comes_true([&] { return std::filesystem::exists(place / "checkpoints/checkpoint_epoch1.safetensors"); }));
     run.send(SIGINT);
     CHECK(run.status() == 128 + SIGINT);
-    CHECK_THAT(run.err(), contains("unet train: stopped by SIGINT after ") && contains("go on with the same flags and "
-                                                                                       "--load checkpoints/"));
-    const std::string err = run.err();
+    CHECK_THAT(run.err(),
+               contains("unet train: stopped by SIGINT after ") && contains("go on with the same flags and --load "
+                                                                            "checkpoints/INTERRUPTED.safetensors"));
+    const std::string err = run.err(), saved = "checkpoints/INTERRUPTED.safetensors";
     const auto steps = std::stol(err.substr(err.find(" after ") + 7));
-    const auto at = err.find("--load ") + 7;
-    const std::string saved = err.substr(at, err.find('\n', at) - at);
     const std::string same = "-e 1000000 -b 3 --shards 2 --steps " + std::to_string(steps + 3) + " ";
     train_unet(place, same + "--parallel ddp --devices cpu:0,cpu:1 --load " + saved + " --save rest.safetensors");
     train_unet(place, same + "--devices cpu:0 --save whole.safetensors");

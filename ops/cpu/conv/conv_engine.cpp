@@ -49,38 +49,76 @@ bool whole_blocks(const ConvShape& s, Isa isa) {
     return s.c % width == 0 && s.k % width == 0;
 }
 
+// Names of ways: checkpoints hold them.
+std::string winograd_name(Isa with) { return fmt::format("winograd {}", isa_name(with)); }
+constexpr const char *first_layer = "first layer", *plain = "direct plain", *channels_last = "direct channels last",
+                     *own_layouts = "direct";
+
+std::string by_rule(const ConvShape& shape, Isa isa, ConvAlgorithm algorithm) {
+    const std::vector<std::string> ways = ConvEngine::ways(shape, isa);
+    if (algorithm != ConvAlgorithm::direct) return ways.front();
+    return *std::find_if(ways.begin(), ways.end(), [](const std::string& way) { return !way.starts_with("winograd"); });
+}
+
 }  // namespace
 
-ConvEngine::ConvEngine(const ConvShape& shape, int threads, Isa isa, ConvAlgorithm algorithm)
-    : shape_(checked(shape, threads)), threads_(threads), path_(ConvPath::direct) {
-    const ConvShape& s = shape_;
-    const bool any = algorithm == ConvAlgorithm::automatic;
-    if (any && s.kh == 3 && s.kw == 3 && s.stride.h == 1 && s.stride.w == 1 && s.pad.same()) {
+std::vector<std::string> ConvEngine::ways(const ConvShape& s, Isa isa) {
+    std::vector<std::string> names;
+    if (s.kh == 3 && s.kw == 3 && s.stride.h == 1 && s.stride.w == 1 && s.pad.same()) {
         // The widest vectors that divide both numbers of channels.
-        for (const Isa with : {Isa::avx512, Isa::avx2}) {
-            if (with > isa || winograd_ || !WinogradConv::supported(with, winograd_shape(s))) continue;
-            winograd_.emplace(with, winograd_shape(s));
-            path_ = ConvPath::winograd;
-            src_ = activation(s.n, s.c, s.h, s.w, blocked(with));
-            dst_ = activation(s.n, s.k, s.out_h(), s.out_w(), blocked(with));
-        }
-        if (winograd_) return;
+        for (const Isa with : {Isa::avx512, Isa::avx2})
+            if (with <= isa && WinogradConv::supported(with, winograd_shape(s))) names.push_back(winograd_name(with));
     }
     const bool square = s.kh == s.kw && s.stride.same() && s.pad.same();
-    if (square && FirstLayerGradient::supported(isa, first_layer_shape(s))) {
-        first_layer_.emplace(first_layer_shape(s));
-        path_ = ConvPath::first_layer;
-        direct_.emplace(shape_, threads, activation(s.n, s.c, s.h, s.w, Tag::nchw),
-                        activation(s.n, s.k, s.out_h(), s.out_w(), Tag::nChw8c));
-    } else if (isa == Isa::generic && std::max(s.c, s.k) * s.kh * s.kw > longest_sse_sum) {
-        direct_.emplace(shape_, threads, activation(s.n, s.c, s.h, s.w, Tag::nchw),
-                        activation(s.n, s.k, s.out_h(), s.out_w(), Tag::nchw));
+    if (square && FirstLayerGradient::supported(isa, first_layer_shape(s))) names.emplace_back(first_layer);
+    if (isa == Isa::generic && std::max(s.c, s.k) * s.kh * s.kw > longest_sse_sum) {
+        names.emplace_back(plain);
     } else if (s.c > max_plain_channels && s.kh * s.kw > 1 && !whole_blocks(s, isa)) {
         // Padded blocks would multiply zeros; oneDNN's kernels for channels-last waste less.
-        direct_.emplace(shape_, threads, activation(s.n, s.c, s.h, s.w, Tag::nhwc),
-                        activation(s.n, s.k, s.out_h(), s.out_w(), Tag::nhwc));
+        names.insert(names.end(), {channels_last, own_layouts, plain});
     } else {
-        direct_.emplace(shape_, threads);
+        names.insert(names.end(), {own_layouts, channels_last, plain});
+    }
+    return names;
+}
+
+ConvEngine::ConvEngine(const ConvShape& shape, int threads, Isa isa, ConvAlgorithm algorithm)
+    : ConvEngine(shape, threads, isa, by_rule(checked(shape, threads), isa, algorithm)) {}
+
+ConvEngine::ConvEngine(const ConvShape& shape, int threads, Isa isa, std::string_view way)
+    : shape_(checked(shape, threads)), threads_(threads), path_(ConvPath::direct) {
+    const std::vector<std::string> known = ways(shape, isa);
+    if (std::find(known.begin(), known.end(), way) == known.end())
+        throw InvalidArgument(
+            fmt::format("convolution by '{}': there is no such way for its shape; one is '{}'", way, known.front()));
+    for (const Isa with : {Isa::avx512, Isa::avx2})
+        if (way == winograd_name(with)) make_winograd(with);
+    if (!winograd_) make_direct(way);
+}
+
+void ConvEngine::make_winograd(Isa with) {
+    const ConvShape& s = shape_;
+    winograd_.emplace(with, winograd_shape(s));
+    path_ = ConvPath::winograd;
+    src_ = activation(s.n, s.c, s.h, s.w, blocked(with));
+    dst_ = activation(s.n, s.k, s.out_h(), s.out_w(), blocked(with));
+}
+
+void ConvEngine::make_direct(std::string_view layouts) {
+    const ConvShape& s = shape_;
+    const auto make = [&](Tag x, Tag y) {
+        direct_.emplace(s, threads_, activation(s.n, s.c, s.h, s.w, x), activation(s.n, s.k, s.out_h(), s.out_w(), y));
+    };
+    if (layouts == first_layer) {
+        first_layer_.emplace(first_layer_shape(s));
+        path_ = ConvPath::first_layer;
+        make(Tag::nchw, Tag::nChw8c);
+    } else if (layouts == plain) {
+        make(Tag::nchw, Tag::nchw);
+    } else if (layouts == channels_last) {
+        make(Tag::nhwc, Tag::nhwc);
+    } else {
+        direct_.emplace(s, threads_);
     }
     src_ = direct_->src_layout();
     dst_ = direct_->dst_layout();

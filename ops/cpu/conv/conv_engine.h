@@ -3,6 +3,9 @@
 
 #include <cstddef>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "lockstep/ops/cpu/conv/conv_shape.h"
 #include "lockstep/ops/cpu/conv/direct_conv.h"
@@ -13,7 +16,7 @@
 
 namespace lockstep::cpu {
 
-/// Which kernels run a shape; a rule of shape and instruction set, never a timing.
+/// Which kernels run a shape.
 enum class ConvPath {
     winograd,     // 3x3, stride 1, padding up to 2, channels in whole blocks; unless asked for direct ones
     first_layer,  // AVX2, 3x3 or 5x5 of 1 to 4 channels: own weight gradient, the rest oneDNN's
@@ -32,6 +35,12 @@ public:
     /// DeviceError where oneDNN has only reference kernels.
     ConvEngine(const ConvShape& shape, int threads, Isa isa = allowed_isa(),
                ConvAlgorithm algorithm = ConvAlgorithm::automatic);
+    /// The same, computed in one of `ways`. Throws InvalidArgument for another name.
+    ConvEngine(const ConvShape& shape, int threads, Isa isa, std::string_view way);
+
+    /// The names of the ways in which a shape may be computed: kernels and layouts of x and y. The first one is that of
+    /// ConvAlgorithm::automatic, a rule of shape and instruction set; none is less exact than those that rules choose.
+    static std::vector<std::string> ways(const ConvShape& shape, Isa isa = allowed_isa());
 
     const ConvShape& shape() const { return shape_; }
     ConvPath path() const { return path_; }
@@ -49,6 +58,9 @@ public:
     void backward_weights(const float* x, const float* dy, float* dw, float* db, void* scratch) const;
 
 private:
+    void make_winograd(Isa with);
+    void make_direct(std::string_view layouts);
+
     ConvShape shape_;
     int threads_;
     ConvPath path_;

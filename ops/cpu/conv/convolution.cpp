@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "lockstep/ops/cpu/conv/conv_engine.h"
+#include "lockstep/ops/cpu/conv/conv_trials.h"
 #include "lockstep/ops/cpu/conv/plain_conv.h"
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/layout.h"
@@ -17,17 +18,19 @@ bool has_engine(const TensorMeta& x, const Shape& y) { return x.dtype == DType::
 
 ConvEngine make_engine(const Shape& x, const Shape& weights, const ConvGeometry& geometry, bool bias,
                        const KernelRequest& request) {
-    return ConvEngine({x[0],
-                       x[1],
-                       x[2],
-                       x[3],
-                       weights[0],
-                       weights[2],
-                       weights[3],
-                       {geometry.stride_h, geometry.stride_w},
-                       {geometry.pad_h, geometry.pad_w},
-                       bias},
-                      request.threads, allowed_isa(), request.convolution);
+    const ConvShape shape{x[0],
+                          x[1],
+                          x[2],
+                          x[3],
+                          weights[0],
+                          weights[2],
+                          weights[3],
+                          {geometry.stride_h, geometry.stride_w},
+                          {geometry.pad_h, geometry.pad_w},
+                          bias};
+    if (request.convolution == ConvAlgorithm::benchmark)
+        return {shape, request.threads, allowed_isa(), tried_way(shape, request.threads, request.device)};
+    return {shape, request.threads, allowed_isa(), request.convolution};
 }
 
 /// Activations that the engine reads: it wants them aligned, and a view of a plain tensor may begin anywhere.

@@ -75,11 +75,12 @@ struct ConvolutionPlan {
 };
 
 /// Bias and destination of one convolution, and what becomes of the sums.
+template <class Stored>
 struct Output {
-    float* data;
+    Stored* data;
     const float* bias;  // per channel, or null
     After after;
-    const float* made;  // see write_tiles
+    const Stored* made;  // see write_tiles
     bool past_cache;
 
     void write(const Image& image, const Tiles& tiles, Index block, Index first, Index last, const float* source,
@@ -91,13 +92,13 @@ struct Output {
 
 private:
     template <bool past>
-    auto writer() const -> decltype(&write_tiles<past, After::nothing>) {
+    auto writer() const -> decltype(&write_tiles<past, After::nothing, Stored>) {
         switch (after) {
-            case After::relu: return write_tiles<past, After::relu>;
-            case After::relu_backward: return write_tiles<past, After::relu_backward>;
+            case After::relu: return write_tiles<past, After::relu, Stored>;
+            case After::relu_backward: return write_tiles<past, After::relu_backward, Stored>;
             case After::nothing: break;
         }
-        return write_tiles<past, After::nothing>;
+        return write_tiles<past, After::nothing, Stored>;
     }
 };
 
@@ -109,8 +110,10 @@ static void multiply_any_panel(Index vectors, const float* u, Index capacity, In
         multiply_panel<1>(u, capacity, tiles, channels, filters, out);
 }
 
+template <class Stored>
 static void convolve_by_tiles(const Convolution& conv, const ConvolutionPlan& plan, const Tiles& tiles,
-                              const float* source, const float* w, const Output& output, float* scratch, int threads) {
+                              const Stored* source, const float* w, const Output<Stored>& output, float* scratch,
+                              int threads) {
     const Index in = conv.input.c, out = conv.output.c, capacity = plan.block_tiles;
     float* filters = scratch;
 #pragma omp parallel num_threads(threads)
@@ -140,8 +143,10 @@ static void convolve_by_tiles(const Convolution& conv, const ConvolutionPlan& pl
     }
 }
 
+template <class Stored>
 static void convolve_by_panels(const Convolution& conv, const ConvolutionPlan& plan, const Tiles& tiles,
-                               const float* source, const float* w, const Output& output, float* scratch, int threads) {
+                               const Stored* source, const float* w, const Output<Stored>& output, float* scratch,
+                               int threads) {
     const Index in = conv.input.c, out = conv.output.c, capacity = plan.block_tiles;
     float* input = scratch;
 #pragma omp parallel num_threads(threads)
@@ -167,13 +172,14 @@ static void convolve_by_panels(const Convolution& conv, const ConvolutionPlan& p
     }
 }
 
-static void convolve(const Convolution& conv, const float* source, const float* w, const float* bias, After after,
-                     const float* made, float* target, float* scratch, int threads) {
+template <class Stored>
+static void convolve(const Convolution& conv, const Stored* source, const float* w, const float* bias, After after,
+                     const Stored* made, Stored* target, float* scratch, int threads) {
     const Image& out = conv.output;
     const Tiles tiles(out);
     const ConvolutionPlan plan(conv, tiles, threads);
-    const Index bytes = out.n * out.c * out.h * out.w * static_cast<Index>(sizeof(float));
-    const Output output{target, bias, after, made, bytes >= past_cache_bytes};
+    const Index bytes = out.n * out.c * out.h * out.w * static_cast<Index>(sizeof(Stored));
+    const Output<Stored> output{target, bias, after, made, bytes >= past_cache_bytes};
     if (plan.by_panel)
         convolve_by_panels(conv, plan, tiles, source, w, output, scratch, threads);
     else

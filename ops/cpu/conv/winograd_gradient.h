@@ -71,7 +71,8 @@ struct GradientPlan {
 
 /// Transforms tiles [first, last) of one block of channels, those of x counted before those of dy, into a chunk. The
 /// bias's sums, unless null, begin or go on.
-static void transform_chunk_block(const GradientPlan& plan, const float* x, const float* dy, Index block, Index first,
+template <class Stored>
+static void transform_chunk_block(const GradientPlan& plan, const Stored* x, const Stored* dy, Index block, Index first,
                                   Index last, float* chunk, bool begin_bias, float* bias_sums) {
     const Index x_blocks = plan.x.c / V;
     if (block < x_blocks) {
@@ -124,7 +125,8 @@ static void add_slices(const float* parts, Index stride, Index floats, float* ta
     }
 }
 
-static void gradient_by_slices(const GradientPlan& plan, const float* x, const float* dy, float* dw, float* db,
+template <class Stored>
+static void gradient_by_slices(const GradientPlan& plan, const Stored* x, const Stored* dy, float* dw, float* db,
                                float* scratch, int threads) {
     const Index thread_floats = plan.chunk_floats() + plan.sum_floats();
     const Index part_floats = plan.filter_floats + plan.bias_floats;
@@ -158,7 +160,8 @@ static void gradient_by_slices(const GradientPlan& plan, const float* x, const f
 }
 
 /// Called by all threads: they share the blocks of channels and do not wait for each other.
-static void transform_chunk(const GradientPlan& plan, const float* x, const float* dy, Index index, float* chunk,
+template <class Stored>
+static void transform_chunk(const GradientPlan& plan, const Stored* x, const Stored* dy, Index index, float* chunk,
                             float* db) {
     const Index first = index * plan.capacity, last = smaller(plan.tiles.count, first + plan.capacity);
 #pragma omp for schedule(static) nowait
@@ -166,7 +169,8 @@ static void transform_chunk(const GradientPlan& plan, const float* x, const floa
         transform_chunk_block(plan, x, dy, block, first, last, chunk, index == 0, db);
 }
 
-static void gradient_by_chunks(const GradientPlan& plan, const float* x, const float* dy, float* dw, float* db,
+template <class Stored>
+static void gradient_by_chunks(const GradientPlan& plan, const Stored* x, const Stored* dy, float* dw, float* db,
                                float* scratch, int threads) {
     float* chunk[2] = {scratch, scratch + plan.chunk_floats()};
     float* sums = scratch + 2 * plan.chunk_floats();
@@ -190,7 +194,8 @@ static void gradient_by_chunks(const GradientPlan& plan, const float* x, const f
     }
 }
 
-static void gradient_by_panels(const GradientPlan& plan, const float* x, const float* dy, float* dw, float* db,
+template <class Stored>
+static void gradient_by_panels(const GradientPlan& plan, const Stored* x, const Stored* dy, float* dw, float* db,
                                float* scratch, int threads) {
 #pragma omp parallel num_threads(threads)
     {
@@ -209,7 +214,8 @@ static void gradient_by_panels(const GradientPlan& plan, const float* x, const f
     }
 }
 
-static void weight_gradient(const WinogradShape& shape, const float* x, const float* dy, float* dw, float* db,
+template <class Stored>
+static void weight_gradient(const WinogradShape& shape, const Stored* x, const Stored* dy, float* dw, float* db,
                             float* scratch, int threads) {
     const GradientPlan plan(shape);
     switch (plan.order) {
@@ -225,18 +231,29 @@ static Index winograd_scratch_floats(const WinogradShape& shape, int threads) {
     return larger(convolutions, GradientPlan(shape).scratch_floats(threads));
 }
 
-const WinogradKernels winograd_kernels = {
-    winograd_scratch_floats,
-    [](const WinogradShape& shape, const float* x, const float* w, const float* bias, bool relu, float* y,
-       float* scratch, int threads) {
-        convolve(forward_convolution(shape), x, w, bias, relu ? After::relu : After::nothing, nullptr, y, scratch,
-                 threads);
-    },
-    [](const WinogradShape& shape, const float* dy, const float* w, const float* made, float* dx, float* scratch,
-       int threads) {
-        convolve(backward_convolution(shape), dy, w, nullptr, made != nullptr ? After::relu_backward : After::nothing,
-                 made, dx, scratch, threads);
-    },
-    weight_gradient};
+template <class Stored>
+static constexpr WinogradKernels make_winograd_kernels() {
+    return {winograd_scratch_floats,
+            [](const WinogradShape& shape, const void* x, const float* w, const float* bias, bool relu, void* y,
+               float* scratch, int threads) {
+                convolve<Stored>(forward_convolution(shape), static_cast<const Stored*>(x), w, bias,
+                                 relu ? After::relu : After::nothing, nullptr, static_cast<Stored*>(y), scratch,
+                                 threads);
+            },
+            [](const WinogradShape& shape, const void* dy, const float* w, const void* made, void* dx, float* scratch,
+               int threads) {
+                convolve<Stored>(backward_convolution(shape), static_cast<const Stored*>(dy), w, nullptr,
+                                 made != nullptr ? After::relu_backward : After::nothing,
+                                 static_cast<const Stored*>(made), static_cast<Stored*>(dx), scratch, threads);
+            },
+            [](const WinogradShape& shape, const void* x, const void* dy, float* dw, float* db, float* scratch,
+               int threads) {
+                weight_gradient(shape, static_cast<const Stored*>(x), static_cast<const Stored*>(dy), dw, db, scratch,
+                                threads);
+            }};
+}
+
+constinit const WinogradKernels winograd_kernels = make_winograd_kernels<float>();
+constinit const WinogradKernels winograd_kernels_bf16 = make_winograd_kernels<BFloat16>();
 
 }  // namespace lockstep::cpu::LOCKSTEP_SIMD_NAMESPACE

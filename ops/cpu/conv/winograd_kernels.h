@@ -12,23 +12,24 @@ struct WinogradShape {
     std::ptrdiff_t out_w() const { return w + 2 * pad - 2; }
 };
 
-/// Activations are nChw{V}c, filters and their gradients plain. Scratch counts floats, aligned to 64 bytes. `relu` and
+/// Activations are nChw{V}c, f32 or bf16 by table, filters and their gradients plain f32. Scratch counts floats,
+/// aligned to 64 bytes. `relu` and
 /// `made` as in winograd.h.
 struct WinogradKernels {
     std::ptrdiff_t (*scratch_floats)(const WinogradShape&, int threads);
-    void (*forward)(const WinogradShape&, const float* x, const float* w, const float* bias, bool relu, float* y,
+    void (*forward)(const WinogradShape&, const void* x, const float* w, const float* bias, bool relu, void* y,
                     float* scratch, int threads);
-    void (*backward_data)(const WinogradShape&, const float* dy, const float* w, const float* made, float* dx,
+    void (*backward_data)(const WinogradShape&, const void* dy, const float* w, const void* made, void* dx,
                           float* scratch, int threads);
-    void (*backward_weights)(const WinogradShape&, const float* x, const float* dy, float* dw, float* db,
-                             float* scratch, int threads);
+    void (*backward_weights)(const WinogradShape&, const void* x, const void* dy, float* dw, float* db, float* scratch,
+                             int threads);
 };
 
 namespace avx2 {
-extern const WinogradKernels winograd_kernels;
+extern const WinogradKernels winograd_kernels, winograd_kernels_bf16;
 }
 namespace avx512 {
-extern const WinogradKernels winograd_kernels;
+extern const WinogradKernels winograd_kernels, winograd_kernels_bf16;
 }
 
 }  // namespace lockstep::cpu

@@ -149,15 +149,15 @@ struct TileCursor {
 /// input whose tile (y, x) begins at (4y - pad, 4x - pad), T = GradientTransform for the 4x4 tiles themselves.
 /// Writes target[point * plane + (tile - first) * V + lane]. Returns the sum of all that was read, which for a
 /// gradient is that of the bias.
-template <class T>
-static Vec transform_windows(const float* source, const Image& image, const Tiles& tiles, Index pad, Index block,
+template <class T, class Stored>
+static Vec transform_windows(const Stored* source, const Image& image, const Tiles& tiles, Index pad, Index block,
                              Index first, Index last, float* target, Index plane) {
     constexpr int size = T::from;
     Vec sums[size] = {};
     TileCursor at(tiles, first);
     for (Index tile = first; tile < last; ++tile, at.next(), target += V) {
         const Index y0 = 4 * at.y - pad, x0 = 4 * at.x - pad;
-        const float* corner = source + image.at(at.image, block, y0, x0);
+        const Stored* corner = source + image.at(at.image, block, y0, x0);
         const auto put = [&](int i, int j, Vec v) LOCKSTEP_INLINE_LAMBDA { store(target + (i * 6 + j) * plane, v); };
         const auto sum = [&](int j, Vec v) LOCKSTEP_INLINE_LAMBDA {
             if constexpr (size == 4) sums[j] += v;
@@ -186,8 +186,8 @@ static Vec transform_windows(const float* source, const Image& image, const Tile
 enum class After { nothing, relu, relu_backward };
 
 /// The arithmetic of Relu; made: what ReLU made where v is to be written.
-template <After after>
-LOCKSTEP_INLINE Vec finished(Vec v, const float* made) {
+template <After after, class Stored>
+LOCKSTEP_INLINE Vec finished(Vec v, const Stored* made) {
     if constexpr (after == After::relu) return v < Vec{} ? Vec{} : v;
     if constexpr (after == After::relu_backward) return load(made) <= Vec{} ? Vec{} : v;
     return v;
@@ -195,9 +195,9 @@ LOCKSTEP_INLINE Vec finished(Vec v, const float* made) {
 
 /// Inverse: reads source[point * plane + (tile - first) * V + lane], adds bias to each output and writes the tiles.
 /// made: laid out as target; read after == relu_backward only.
-template <bool past_cache, After after>
-static void write_tiles(float* target, const Image& image, const Tiles& tiles, Index block, Index first, Index last,
-                        const float* source, Index plane, Vec bias, const float* made) {
+template <bool past_cache, After after, class Stored>
+static void write_tiles(Stored* target, const Image& image, const Tiles& tiles, Index block, Index first, Index last,
+                        const float* source, Index plane, Vec bias, const Stored* made) {
     TileCursor at(tiles, first);
     for (Index tile = first; tile < last; ++tile, at.next(), source += V) {
         const Index y0 = 4 * at.y, x0 = 4 * at.x;

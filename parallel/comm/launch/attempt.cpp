@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <tuple>
 #include <vector>
@@ -41,6 +43,24 @@ bool has(Streams streams, Streams one) { return (static_cast<unsigned>(streams) 
 
 bool ends_the_run(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
 
+/// In a rank: LaunchOptions::function. Its exit status.
+int call_as_rank(const LaunchOptions& options, const FailureFile& file, int cores) {
+    int status = 1;
+    try {
+        use_as_rank(options, cores);
+        options.function(rank_info());
+        status = 0;
+    } catch (const std::exception& error) {
+        note_failure();
+        file.write_message(error.what());
+    } catch (...) {
+        note_failure();
+        file.write_message("something was thrown that is no exception");
+    }
+    std::fflush(nullptr);
+    return status;
+}
+
 class Attempt {
 public:
     Attempt(const LaunchOptions& options, const std::filesystem::path& program, int number, SignalWatch& signals)
@@ -63,10 +83,15 @@ public:
             settings.local_rank = local_rank;
             settings.cores = share.size();
             settings.failure_file = failure_files_.emplace_back().path();
-            ChildSpec spec{.program = program,
+            ChildSpec spec{.function = {},
+                           .program = program,
                            .arguments = options.command,
                            .environment = rank_environment(options, settings),
                            .guard = guard_->entrance()};
+            if (options.function)
+                spec.function = [&options, &file = failure_files_.back(), cores = static_cast<int>(share.size())] {
+                    return call_as_rank(options, file, cores);
+                };
             // Not only on its share: a rank that cannot make way for another program holds up that program and the job.
             if (options.bind_cores) spec.cores = cores_around(share, cores);
             outs_.push_back(route(local_rank, Streams::out, spec.out));
@@ -161,7 +186,8 @@ private:
                                        .process = child.process(),
                                        .exit_status = child.exit_status(),
                                        .signal = child.signal(),
-                                       .last_lines = errs_[i]->last_lines()};
+                                       .last_lines = errs_[i]->last_lines(),
+                                       .message = failure_files_[i].message()};
         }
         if (silent_ && first && std::get<bool>(*first)) end_.failure = silent_;
     }

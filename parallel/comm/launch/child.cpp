@@ -56,6 +56,7 @@ std::vector<char*> pointers_to(const std::vector<std::string>& words) {
 
 /// What the child's side needs, ready to use.
 struct Prepared {
+    const std::function<int()>* function;  // may be empty
     const char* program;
     char* const* arguments;
     char* const* environment;
@@ -66,7 +67,8 @@ struct Prepared {
     int input, out, err, guard, report;
 };
 
-/// In the child. Returns only when something went wrong, with errno. Nothing here allocates or locks.
+/// In the child. Returns only when something went wrong, with errno. Nothing here allocates or locks but the function
+/// that is called instead of a program.
 void become(const Prepared& to) {
     setpgid(0, 0);
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return;
@@ -80,6 +82,12 @@ void become(const Prepared& to) {
     if (to.err != STDERR_FILENO && dup2(to.err, STDERR_FILENO) < 0) return;
     to.signals->restore_defaults();
     sigprocmask(SIG_SETMASK, to.mask, nullptr);
+    if (*to.function) {
+        for (const int end : {to.report, to.guard, to.input})  // as exec does: others wait for these ends
+            if (end >= 0) close(end);
+        environ = const_cast<char**>(to.environment);
+        _exit((*to.function)());
+    }
     execve(to.program, to.arguments, to.environment);
 }
 
@@ -109,8 +117,8 @@ Child::Child(const ChildSpec& spec, const SignalWatch& signals) {
     // Held back in between: this process's handlers must not run in the child.
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const Prepared prepared{
-        spec.program.c_str(), arguments.data(), environment.data(), &cores,     &signals,    &before, getpid(),
-        nothing.get(),        spec.out,         spec.err,           spec.guard, writer.get()};
+        &spec.function, spec.program.c_str(), arguments.data(), environment.data(), &cores,     &signals,    &before,
+        getpid(),       nothing.get(),        spec.out,         spec.err,           spec.guard, writer.get()};
     process_ = fork();
     if (process_ == 0) {
         become(prepared);

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,20 +15,21 @@ namespace lockstep {
 
 /// Everything that must be ready before the fork: after it only what is async-signal-safe may be called.
 struct ChildSpec {
-    std::filesystem::path program;
-    std::vector<std::string> arguments;    ///< with the name in front
-    std::vector<std::string> environment;  ///< "NAME=value"
-    std::vector<int> cores = {};           ///< that it may run on; none: as this process
-    int out = 1, err = 2;                  ///< its standard output and error; they stay the caller's
-    int guard = -1;                        ///< of a GroupGuard, which hears of it; likewise
+    std::function<int()> function = {};  ///< called instead of a program; its result is the exit status
+    std::filesystem::path program = {};
+    std::vector<std::string> arguments = {};    ///< with the name in front
+    std::vector<std::string> environment = {};  ///< "NAME=value"
+    std::vector<int> cores = {};                ///< that it may run on; none: as this process
+    int out = 1, err = 2;                       ///< its standard output and error; they stay the caller's
+    int guard = -1;                             ///< of a GroupGuard, which hears of it; likewise
 };
 
 /// A process in a group of its own, which dies when the thread that started it does. Its number stays taken until this
 /// is destroyed, so that signals reach nobody else.
 class Child {
 public:
-    /// Returns when it runs the program. Throws InvalidArgument when the program cannot be executed, Error when the
-    /// system refuses a process.
+    /// Returns when it runs the program, or the function. Throws InvalidArgument when the program cannot be executed,
+    /// Error when the system refuses a process.
     Child(const ChildSpec& spec, const SignalWatch& signals);
     /// Ends it with its group, if it lives.
     ~Child();

@@ -24,6 +24,9 @@ public:
     std::string path() const;
     /// Nothing while the rank has noted no failure.
     std::optional<FailureMark> mark() const;
+    /// What ended a function that a rank was to call: written by the rank, which has this file from its parent.
+    void write_message(const std::string& text) const noexcept;
+    std::string message() const;
 
 private:
     Descriptor file_;

@@ -1,5 +1,6 @@
 #include "lockstep/parallel/comm/launch/rank_environment.h"
 
+#include <omp.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +11,16 @@
 #include "lockstep/runtime/device.h"
 
 namespace lockstep {
+
+namespace {
+
+/// CUDA_VISIBLE_DEVICES may name a device that one alone would not have.
+bool sees_one_cpu_device() {
+    return !std::getenv("LOCKSTEP_CPU_DEVICES") && !std::getenv("CUDA_VISIBLE_DEVICES") &&
+           device_count(DeviceKind::cuda) == 0;
+}
+
+}  // namespace
 
 int global_rank(const LaunchOptions& options, int local_rank) {
     return options.node_rank.value_or(0) * options.processes + local_rank;
@@ -33,10 +44,8 @@ std::vector<std::string> rank_environment(const LaunchOptions& options, const Ra
         if (!limit || std::strtoul(limit, nullptr, 10) > settings.cores)
             own["OMP_THREAD_LIMIT"] = std::to_string(settings.cores);
     }
-    // CUDA_VISIBLE_DEVICES may name a device that one alone would not have.
-    if (!std::getenv("LOCKSTEP_CPU_DEVICES") && !std::getenv("CUDA_VISIBLE_DEVICES") &&
-        device_count(DeviceKind::cuda) == 0)
-        own["LOCKSTEP_CPU_DEVICES"] = "1";
+    // Who is to be forked must not find the driver asked already.
+    if (!options.function && sees_one_cpu_device()) own["LOCKSTEP_CPU_DEVICES"] = "1";
     std::vector<std::string> all;
     for (char** entry = environ; entry && *entry; ++entry) {
         const std::string_view text(*entry);
@@ -45,6 +54,11 @@ std::vector<std::string> rank_environment(const LaunchOptions& options, const Ra
     }
     for (const auto& [name, value] : own) all.push_back(name + "=" + value);
     return all;
+}
+
+void use_as_rank(const LaunchOptions& options, int cores) {
+    if (sees_one_cpu_device()) setenv("LOCKSTEP_CPU_DEVICES", "1", 1);
+    if (options.bind_cores) omp_set_num_threads(cores);
 }
 
 std::vector<int> share_of(const std::vector<int>& cores, int index, int count) {

@@ -22,6 +22,8 @@ int global_rank(const LaunchOptions& options, int local_rank);
 /// This process's environment ("NAME=value") with what `launch` promises in it. Nothing says torchrun: its agent would
 /// hold the port of rank 0's store.
 std::vector<std::string> rank_environment(const LaunchOptions& options, const RankSettings& settings);
+/// In a process that was forked to call a function: what a program would have found in its environment when it began.
+void use_as_rank(const LaunchOptions& options, int cores);
 /// Cores of process `index` of `count`: runs of neighbours, equally long, since equal shards would wait for the
 /// shortest; with fewer cores than processes, one each, shared.
 std::vector<int> share_of(const std::vector<int>& cores, int index, int count);

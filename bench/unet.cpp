@@ -1,0 +1,171 @@
+// Seconds per training step of PyTorch's U-Net on images of 160 x 240: one device with all cores beside data-parallel
+// on two virtual devices, in one process and in turn, so that whatever else the machine does hits both alike.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/ops/instruction_set.h"
+#include "lockstep/parallel/lockstep.h"
+#include "lockstep/samples/unet/loss.h"
+#include "lockstep/samples/unet/net.h"
+
+namespace ls = lockstep;
+
+namespace {
+
+struct Sizes {
+    std::int64_t batch = 4, width = 64, height = 160, image_width = 240;
+};
+
+/// Ends the name of a way to train in mixed precision.
+const std::string mixed = "_bf16";
+
+/// One way to train, kept warm.
+class Contestant {
+public:
+    Contestant(const ls::Devices& devices, const ls::EngineOptions& options, const Sizes& sizes)
+        : model_(unet::UNet({.width = sizes.width}), devices, options),
+          adam_(model_, ls::AdamWOptions{.lr = 1e-5, .weight_decay = 1e-8}),
+          images_(ls::Tensor::rand({sizes.batch, 3, sizes.height, sizes.image_width})) {
+        std::vector<std::int64_t> classes;
+        for (std::int64_t i = 0; i < sizes.batch * sizes.height * sizes.image_width; ++i) classes.push_back(i / 7 % 2);
+        masks_ = ls::Tensor::from(classes, {sizes.batch, sizes.height, sizes.image_width});
+    }
+
+    /// Seconds per step, of `steps` of them.
+    double run(int steps) {
+        const auto begin = std::chrono::steady_clock::now();
+        for (int step = 0; step < steps; ++step) model_.step(adam_, images_, masks_, unet::SegmentationLoss());
+        model_.synchronize();
+        const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+        return seconds.count() / steps;
+    }
+
+private:
+    ls::DataParallel<unet::UNet> model_;
+    ls::AdamW adam_;
+    ls::Tensor images_, masks_;
+};
+
+/// The ways by name, each made when it is asked for first: a process that runs one holds the memory of one.
+class Contestants {
+public:
+    explicit Contestants(const Sizes& sizes) : sizes_(sizes) {}
+
+    /// "one" or "dp", with "_bf16" in mixed precision.
+    Contestant& of(const std::string& way) {
+        std::unique_ptr<Contestant>& contestant = made_[way];
+        if (contestant) return *contestant;
+        const ls::Device first = ls::Device::cpu(0), second = ls::Device::cpu(1);
+        const int cores = ls::device_info(first).units + ls::device_info(second).units;
+        ls::manual_seed(1);
+        ls::EngineOptions options;
+        if (way.ends_with(mixed)) options.autocast = ls::DType::bf16;
+        if (way == "one" || way == "one" + mixed) {
+            options.threads_per_shard = cores;
+            contestant = std::make_unique<Contestant>(ls::Devices{first}, options, sizes_);
+        } else if (way == "dp" || way == "dp" + mixed) {
+            contestant = std::make_unique<Contestant>(ls::Devices{first, second}, options, sizes_);
+        } else {
+            throw ls::InvalidArgument("a way to train is one, dp, one_bf16 or dp_bf16, not " + way);
+        }
+        return *contestant;
+    }
+
+private:
+    Sizes sizes_;
+    std::map<std::string, std::unique_ptr<Contestant>> made_;
+};
+
+nlohmann::json interleave(Contestants& contestants, const std::vector<std::string>& ways, int steps, int repetitions) {
+    std::map<std::string, std::vector<double>> seconds;
+    for (const std::string& way : ways) contestants.of(way).run(1);
+    for (int repetition = 0; repetition < repetitions; ++repetition)
+        for (const std::string& way : ways) seconds[way].push_back(contestants.of(way).run(steps));
+    std::printf("seconds per step               median       min       max\n");
+    const auto line = [](const std::string& name, std::vector<double> values) {
+        std::sort(values.begin(), values.end());
+        std::printf("%-27s %9.3f %9.3f %9.3f\n", name.c_str(), values[values.size() / 2], values.front(),
+                    values.back());
+    };
+    for (const auto& [way, values] : seconds) line(way, values);
+    const auto compare = [&](const std::string& slow, const std::string& fast) {
+        if (!seconds.contains(slow) || !seconds.contains(fast)) return;
+        std::vector<double> ratios;
+        for (std::size_t i = 0; i < seconds[fast].size(); ++i) ratios.push_back(seconds[slow][i] / seconds[fast][i]);
+        line("speed of " + fast + " / " + slow, ratios);
+    };
+    compare("one", "dp");
+    compare("one", "one" + mixed);
+    compare("one" + mixed, "dp" + mixed);
+    return {{"instruction_set", ls::instruction_set()}, {"seconds_per_step", seconds}};
+}
+
+/// For a script that interleaves several programs: each line of input names a way, each answer is its seconds per step.
+void serve(Contestants& contestants, int steps) {
+    std::cout << "ready" << std::endl;
+    for (std::string way; std::getline(std::cin, way);) std::cout << contestants.of(way).run(steps) << std::endl;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    CLI::App app("Seconds per training step of U-Net, on one device and on two.");
+    Sizes sizes;
+    std::vector<std::string> ways{"one", "dp"};
+    std::string isa, json;
+    int steps = 1;
+    int repetitions = 3;
+    bool serves = false, bf16 = false;
+    app.add_option("--batch-size", sizes.batch, "global batch size")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--width", sizes.width, "channels of the first level")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app.add_option("--height", sizes.height, "rows of an image")->check(CLI::Range(16, 4096))->capture_default_str();
+    app.add_option("--image-width", sizes.image_width, "columns of an image")
+        ->check(CLI::Range(16, 4096))
+        ->capture_default_str();
+    app.add_option("--ways", ways, "one: a device with all cores; dp: two devices")
+        ->check(CLI::IsMember({"one", "dp"}))
+        ->capture_default_str();
+    app.add_flag("--bf16", bf16, "each way in mixed precision as well");
+    app.add_option("--isa", isa, "instructions to use at most; default: what the machine has")
+        ->check(CLI::IsMember({"generic", "avx2", "avx512"}));
+    app.add_option("--steps", steps, "steps of a repetition")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--repetitions", repetitions, "of each")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--json", json, "file for all figures");
+    app.add_flag("--serve", serves, "answer lines such as \"dp\" with seconds per step");
+    CLI11_PARSE(app, argc, argv);
+    try {
+        setenv("LOCKSTEP_CPU_DEVICES", "2", 1);
+        if (!isa.empty()) setenv("LOCKSTEP_CPU_ISA", isa.c_str(), 1);
+        if (bf16) {
+            const std::vector<std::string> in_f32 = ways;
+            for (const std::string& way : in_f32) ways.push_back(way + mixed);
+        }
+        Contestants contestants(sizes);
+        if (serves) {
+            serve(contestants, steps);
+            return 0;
+        }
+        const nlohmann::json figures = interleave(contestants, ways, steps, repetitions);
+        if (!json.empty() && !(std::ofstream(json) << figures.dump(2) << '\n')) {
+            std::fprintf(stderr, "unet-bench: cannot write %s\n", json.c_str());
+            return 1;
+        }
+        return 0;
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "unet-bench: %s\n", error.what());
+        return 1;
+    }
+}

@@ -1,0 +1,157 @@
+// Elementwise operations on dense tensors of 16-bit floats: what U-Net and its like do to activations between layers.
+// Other arrangements, and functions with broadcast operands, are left to the kernels for f32 between conversions.
+#include <cmath>
+#include <cstdint>
+
+#include "lockstep/ops/cpu/channel_add.h"
+#include "lockstep/ops/cpu/kernels.h"
+#include "lockstep/ops/cpu/layout.h"
+#include "lockstep/ops/cpu/loops.h"
+#include "lockstep/ops/cpu/parallel.h"
+#include "lockstep/ops/cpu/short_floats.h"
+#include "lockstep/ops/internal/binary_functions.h"
+#include "lockstep/ops/internal/elementwise_operations.h"
+#include "lockstep/runtime/internal/core_operations.h"
+
+namespace lockstep::cpu {
+namespace {
+
+/// Calls make(BFloat16{}) or make(Half{}).
+template <class Make>
+std::unique_ptr<Kernel> for_short(DType dtype, const Make& make) {
+    return dtype == DType::bf16 ? make(BFloat16{}) : make(Half{});
+}
+
+bool all_short_alike(const KernelRequest& request) {
+    const DType dtype = request.in[0].dtype;
+    for (const TensorMeta& meta : request.in)
+        if (meta.dtype != dtype) return false;
+    return is_short_float(dtype) && request.out[0].dtype == dtype;
+}
+
+/// apply(a, y, n) in f32, y may be a; over a run of the dense first input.
+template <class Apply>
+std::unique_ptr<Kernel> make_short_map(KernelRequest& request, const Apply& apply) {
+    arrange_like(request.out[0], request.in[0]);
+    return for_short(request.in[0].dtype, [&](auto stored) {
+        using Stored = decltype(stored);
+        return make_kernel(
+            [elements = dense_elements(request.in[0]), threads = request.threads, apply](const KernelArgs& call) {
+                for_element_parts(threads, elements, [&](std::int64_t begin, std::int64_t end) {
+                    for_runs(end - begin, [&](std::ptrdiff_t first, std::ptrdiff_t count) {
+                        float room[run_elements];
+                        float16::widen(call.input<Stored>(0) + begin + first, room, count);
+                        apply(room, room, count);
+                        float16::narrow(room, call.output<Stored>(0) + begin + first, count);
+                    });
+                });
+            });
+    });
+}
+
+/// apply(a, b, y, n) in f32, y may be a or b; both inputs are dense and lie alike.
+template <class Apply>
+std::unique_ptr<Kernel> make_short_map_of_two(KernelRequest& request, const Apply& apply) {
+    arrange_like(request.out[0], request.in[0]);
+    return for_short(request.in[0].dtype, [&](auto stored) {
+        using Stored = decltype(stored);
+        return make_kernel(
+            [elements = dense_elements(request.in[0]), threads = request.threads, apply](const KernelArgs& call) {
+                for_element_parts(threads, elements, [&](std::int64_t begin, std::int64_t end) {
+                    for_runs(end - begin, [&](std::ptrdiff_t first, std::ptrdiff_t count) {
+                        float a[run_elements], b[run_elements];
+                        float16::widen(call.input<Stored>(0) + begin + first, a, count);
+                        float16::widen(call.input<Stored>(1) + begin + first, b, count);
+                        apply(a, b, a, count);
+                        float16::narrow(a, call.output<Stored>(0) + begin + first, count);
+                    });
+                });
+            });
+    });
+}
+
+template <class F>
+std::unique_ptr<Kernel> make_short_unary(const Unary<F>& operation, KernelRequest& request) {
+    const F function = operation.function;
+    if (!all_short_alike(request) || !is_dense(request.in[0], function.value(0.0F) == 0.0F)) return nullptr;
+    return make_short_map(request,
+                          [function](const float* x, float* y, std::int64_t n) { run_unary(function, x, y, n); });
+}
+
+template <class F>
+std::unique_ptr<Kernel> make_short_unary_backward(const UnaryBackward<F>& operation, KernelRequest& request) {
+    const F function = operation.function;
+    const bool zero_stays = function.gradient(0.0F, 0.0F) == 0.0F;
+    if (!all_short_alike(request)) return nullptr;
+    if constexpr (F::saves == Saves::nothing) {
+        if (!is_dense(request.in[0], zero_stays)) return nullptr;
+        return make_short_map(request, [function](const float* dy, float* dx, std::int64_t n) {
+            run_unary_backward<F, float>(function, dy, nullptr, dx, n);
+        });
+    } else {
+        if (!is_dense(request.in[1], zero_stays)) return nullptr;
+        arrange_like(request.in[0], request.in[1]);
+        return make_short_map_of_two(request,
+                                     [function](const float* dy, const float* saved, float* dx, std::int64_t n) {
+                                         run_unary_backward(function, dy, saved, dx, n);
+                                     });
+    }
+}
+
+std::unique_ptr<Kernel> make_short_affine(const Affine& operation, KernelRequest& request) {
+    const auto scale = static_cast<float>(operation.scale), shift = static_cast<float>(operation.shift);
+    if (!all_short_alike(request) || !is_dense(request.in[0], shift == 0.0F && std::isfinite(scale))) return nullptr;
+    return make_short_map(request, [scale, shift](const float* x, float* y, std::int64_t n) {
+        loops<float>().affine(x, y, n, scale, shift);
+    });
+}
+
+template <class F>
+std::unique_ptr<Kernel> make_short_binary(const Binary<F>&, KernelRequest& request) {
+    const TensorMeta &a = request.in[0], &b = request.in[1];
+    if (std::is_same_v<F, functor::Add> && all_short_alike(request) && a.opaque != nullptr && planes_of(a) &&
+        is_channel_bias(b, a.shape)) {
+        request.want_contiguous(1);
+        arrange_like(request.out[0], a);
+        return for_short(a.dtype, [&](auto stored) {
+            return make_channel_add<decltype(stored)>(planes_of(a).value(), request.threads);
+        });
+    }
+    // 0 / 0 would spoil the padding of a blocked tensor.
+    const bool dense = is_dense(a, !std::is_same_v<F, functor::Div>);
+    const bool fresh = request.out[0].opaque != nullptr || request.out[0].is_contiguous();
+    if (!all_short_alike(request) || !(a.shape == b.shape && a.same_layout(b)) || !dense || !fresh) return nullptr;
+    return make_short_map_of_two(request, [](const float* x, const float* y, float* z, std::int64_t n) {
+        binary_loops<float, F>()[0](x, y, z, n);
+    });
+}
+
+std::unique_ptr<Kernel> make_short_accumulate(const Accumulate&, KernelRequest& request) {
+    const TensorMeta &a = request.in[0], &b = request.in[1];
+    if (!all_short_alike(request) || !is_dense(a) || !a.same_layout(b)) return nullptr;
+    return make_short_map_of_two(request, [](const float* x, const float* y, float* z, std::int64_t n) {
+        binary_loops<float, functor::Add>()[0](x, y, z, n);
+    });
+}
+
+template <class... Functions>
+void add_short_binary_kernels(KernelTable& table, const std::tuple<Functions...>*) {
+    (table.add_short_floats<Binary<Functions>, make_short_binary<Functions>>(), ...);
+}
+
+template <class... Functions>
+void add_short_unary_kernels(KernelTable& table, const std::tuple<Functions...>*) {
+    (table.add_short_floats<Unary<Functions>, make_short_unary<Functions>>(), ...);
+    (table.add_short_floats<UnaryBackward<Functions>, make_short_unary_backward<Functions>>(), ...);
+}
+
+}  // namespace
+
+void add_short_elementwise_kernels(KernelTable& table) {
+    add_short_binary_kernels(table, list_of<BinaryFunctions>);
+    table.add_short_floats<Accumulate, make_short_accumulate>();
+    add_short_unary_kernels(table, list_of<UnaryFunctions>);
+    table.add_short_floats<Affine, make_short_affine>();
+}
+
+}  // namespace lockstep::cpu

@@ -1,0 +1,119 @@
+// What cuDNN is told of a convolution.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "lockstep/ops/cuda/layout.h"
+#include "lockstep/ops/cuda/libraries.h"
+#include "lockstep/ops/cuda/movement.h"
+#include "lockstep/ops/internal/convolution_operations.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/record.h"
+
+namespace lockstep::cuda {
+
+using TensorDescriptor = Descriptor<cudnnTensorDescriptor_t, cudnnCreateTensorDescriptor, cudnnDestroyTensorDescriptor>;
+using FilterDescriptor = Descriptor<cudnnFilterDescriptor_t, cudnnCreateFilterDescriptor, cudnnDestroyFilterDescriptor>;
+using ConvolutionDescriptor =
+    Descriptor<cudnnConvolutionDescriptor_t, cudnnCreateConvolutionDescriptor, cudnnDestroyConvolutionDescriptor>;
+
+/// Sizes of one convolution: x (N, C, H, W), w (K, C, kh, kw), y (N, K, OH, OW), all of one dtype: f32, f16 or bf16.
+struct Sizes {
+    Shape x, w, y;
+    DType dtype;
+};
+
+/// A size as cuDNN takes it.
+inline int narrow(std::int64_t size) {
+    if (size > std::int64_t{1} << 30)
+        throw InvalidArgument(fmt::format(
+            "conv2d: a dimension of {} elements is more than cuDNN takes; use a smaller batch or image", size));
+    return static_cast<int>(size);
+}
+
+inline std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+/// Memory for a dense tensor.
+inline std::size_t aligned_bytes(const Shape& shape, DType dtype) {
+    return aligned(static_cast<std::size_t>(shape.numel()) * size_of(dtype));
+}
+
+inline cudnnDataType_t cudnn_type(DType dtype) {
+    if (dtype == DType::f16) return CUDNN_DATA_HALF;
+    return dtype == DType::bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+}
+
+/// The descriptors of a convolution in one of the two layouts.
+class Convolution {
+public:
+    Convolution(const Sizes& sizes, const ConvGeometry& g, bool channels_last)
+        : sizes_(sizes),
+          channels_last_(channels_last),
+          x_("cudnnCreateTensorDescriptor"),
+          y_("cudnnCreateTensorDescriptor"),
+          w_("cudnnCreateFilterDescriptor"),
+          convolution_("cudnnCreateConvolutionDescriptor") {
+        const cudnnTensorFormat_t format = channels_last ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW;
+        const cudnnDataType_t type = cudnn_type(sizes.dtype);
+        const auto set = [&](const TensorDescriptor& descriptor, const Shape& s) {
+            check(cudnnSetTensor4dDescriptor(descriptor.get(), format, type, narrow(s[0]), narrow(s[1]), narrow(s[2]),
+                                             narrow(s[3])),
+                  "cudnnSetTensor4dDescriptor");
+        };
+        set(x_, sizes.x);
+        set(y_, sizes.y);
+        check(cudnnSetFilter4dDescriptor(w_.get(), type, format, narrow(sizes.w[0]), narrow(sizes.w[1]),
+                                         narrow(sizes.w[2]), narrow(sizes.w[3])),
+              "cudnnSetFilter4dDescriptor");
+        check(cudnnSetConvolution2dDescriptor(convolution_.get(), g.pad_h, g.pad_w, g.stride_h, g.stride_w, 1, 1,
+                                              CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
+              "cudnnSetConvolution2dDescriptor");
+        // f32 means f32: the default would let cuDNN round the inputs to TF32, 10 bits of mantissa.
+        // Products of 16 bits are exact in f32, in which they are added up.
+        const cudnnMathType_t math = sizes.dtype == DType::f32 ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH;
+        check(cudnnSetConvolutionMathType(convolution_.get(), math), "cudnnSetConvolutionMathType");
+    }
+
+    cudnnTensorDescriptor_t x() const { return x_.get(); }
+    cudnnTensorDescriptor_t y() const { return y_.get(); }
+    cudnnFilterDescriptor_t w() const { return w_.get(); }
+    cudnnConvolutionDescriptor_t get() const { return convolution_.get(); }
+    bool channels_last() const { return channels_last_; }
+    const Sizes& sizes() const { return sizes_; }
+
+    /// Whether weights must be brought into another order for cuDNN.
+    bool converts_weights() const { return channels_last_ && sizes_.w[1] > 1 && sizes_.w[2] * sizes_.w[3] > 1; }
+    std::size_t weight_scratch() const { return converts_weights() ? aligned_bytes(sizes_.w, sizes_.dtype) : 0; }
+    /// Weights as cuDNN wants them: enqueues the conversion into scratch where needed.
+    const void* weights(const Queue& queue, const void* rows, void* scratch) const {
+        if (!converts_weights()) return rows;
+        copy_strided(queue, "filter_to_channels_last", sizes_.dtype, sizes_.w, scratch, channels_last_strides(sizes_.w),
+                     rows, sizes_.w.contiguous_strides());
+        return scratch;
+    }
+    void store_weights(const Queue& queue, void* rows, const void* converted) const {
+        copy_strided(queue, "filter_to_rows", sizes_.dtype, sizes_.w, rows, sizes_.w.contiguous_strides(), converted,
+                     channels_last_strides(sizes_.w));
+    }
+
+    void want(KernelRequest& request, std::size_t input) const {
+        if (channels_last_)
+            want_channels_last(request, input);
+        else
+            request.want_contiguous(input);
+    }
+    void lay_out(TensorMeta& out) const {
+        if (channels_last_) lay_out_channels_last(out);
+    }
+
+private:
+    Sizes sizes_;
+    bool channels_last_;
+    TensorDescriptor x_, y_;
+    FilterDescriptor w_;
+    ConvolutionDescriptor convolution_;
+};
+
+}  // namespace lockstep::cuda

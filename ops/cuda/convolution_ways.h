@@ -1,0 +1,144 @@
+// The ways in which cuDNN can compute a convolution, and one run in the first that it does not refuse.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "lockstep/ops/cuda/convolution_descriptors.h"
+#include "lockstep/ops/cuda/kernel.h"
+#include "lockstep/ops/cuda/stream_memory.h"
+
+namespace lockstep::cuda {
+
+/// One way to run a convolution: in one of the layouts, by one algorithm.
+template <class Algorithm>
+struct Way {
+    std::shared_ptr<const Convolution> convolution;
+    Algorithm algorithm;
+    std::size_t workspace;
+};
+
+/// The ways that cuDNN says it has on `device`, in the order in which they are tried: channels last first. In
+/// f32 at least one. `ask(handle, convolution, algorithm, &bytes)` is cuDNN's question for the workspace.
+template <class Algorithm, class Ask>
+std::vector<Way<Algorithm>> find_ways(Device device, const Sizes& sizes, const ConvGeometry& geometry,
+                                      const std::vector<Algorithm>& algorithms, const char* question, Ask ask) {
+    AskingDevice asking(device);
+    std::vector<Way<Algorithm>> ways;
+    for (const bool channels_last : {true, false}) {
+        const auto convolution = std::make_shared<const Convolution>(sizes, geometry, channels_last);
+        for (const Algorithm algorithm : algorithms) {
+            std::size_t bytes = 0;
+            if (is_supported(ask(asking.libraries().dnn, *convolution, algorithm, &bytes), question))
+                ways.push_back({convolution, algorithm, bytes});
+        }
+    }
+    if (ways.empty() && sizes.dtype == DType::f32)
+        throw DeviceError(
+            fmt::format("cuDNN has no deterministic algorithm for a convolution of x {} with weights {}; "
+                        "use other sizes",
+                        sizes.x.str(), sizes.w.str()));
+    return ways;
+}
+
+/// Workspace for every way in the layout of the first one, which is that of the kernel.
+template <class Algorithm>
+std::size_t workspace_of(const std::vector<Way<Algorithm>>& ways) {
+    std::size_t most = 0;
+    for (const auto& way : ways)
+        if (way.convolution == ways.front().convolution) most = std::max(most, way.workspace);
+    return most;
+}
+
+/// cuDNN's handle, working on `queue`.
+class Session {
+public:
+    Session(const Queue& queue, const KernelArgs& v)
+        : libraries_(libraries_of(v.launch.device)), lock_(libraries_.mutex) {
+        check(cudnnSetStream(libraries_.dnn, queue.stream), "cudnnSetStream");
+    }
+    cudnnHandle_t handle() const { return libraries_.dnn; }
+
+private:
+    Libraries& libraries_;
+    std::scoped_lock<std::mutex> lock_;
+};
+
+inline void* behind(void* memory, std::size_t bytes) { return static_cast<char*>(memory) + bytes; }
+
+/// The memory of one run: scratch begins with room for the weights in cuDNN's order, and the workspace lies after it.
+/// In the layout that the kernel was not made for, which is needed where cuDNN refuses the other one when it comes to
+/// running, it is memory of its own, and images are copied there and back.
+class Run {
+public:
+    Run(const Queue& queue, void* scratch, const Convolution& made_for, const Convolution& way, std::size_t workspace)
+        : way_(way), scratch_(scratch), queue_(queue) {
+        if (way.channels_last() == made_for.channels_last()) return;
+        const std::size_t before = way.weight_scratch() + aligned(workspace);
+        const Sizes& sizes = way.sizes();
+        const std::size_t bytes = before + aligned_bytes(sizes.x, sizes.dtype) + aligned_bytes(sizes.y, sizes.dtype);
+        own_.emplace(queue.stream, bytes);
+        scratch_ = own_->data();
+        images_ = behind(scratch_, before);
+        touched_.assign(queue.touched.begin(), queue.touched.end());
+        touched_.push_back({scratch_, bytes, true});
+        queue_.touched = touched_;
+    }
+
+    const Queue& queue() const { return queue_; }
+    void* scratch() const { return scratch_; }
+    void* workspace() const { return behind(scratch_, way_.weight_scratch()); }
+    /// An image that is read.
+    const void* in(const Shape& shape, const void* given) {
+        if (!own_) return given;
+        void* copy = next_image(shape);
+        copy_strided(queue_, "image_to_other_layout", way_.sizes().dtype, shape, copy,
+                     strides(shape, way_.channels_last()), given, strides(shape, !way_.channels_last()));
+        return copy;
+    }
+    /// An image that is written: what lies there is brought to `given` by `store`.
+    void* out(const Shape& shape, void* given) { return own_ ? next_image(shape) : given; }
+    void store(const Shape& shape, void* given, const void* written) const {
+        if (!own_) return;
+        copy_strided(queue_, "image_from_other_layout", way_.sizes().dtype, shape, given,
+                     strides(shape, !way_.channels_last()), written, strides(shape, way_.channels_last()));
+    }
+
+private:
+    static Shape strides(const Shape& shape, bool channels_last) {
+        return channels_last ? channels_last_strides(shape) : shape.contiguous_strides();
+    }
+    void* next_image(const Shape& shape) {
+        void* image = images_;
+        images_ = behind(images_, aligned_bytes(shape, way_.sizes().dtype));
+        return image;
+    }
+
+    const Convolution& way_;
+    void* scratch_;
+    void* images_ = nullptr;
+    std::optional<StreamMemory> own_;
+    std::vector<Touched> touched_;
+    Queue queue_;
+};
+
+/// Calls `perform(way, run)` for one way after the other until cuDNN does not refuse it: the questions that were asked
+/// when the kernel was made may have been answered with too much. The order is fixed, and so is the result.
+template <class Algorithm, class Perform>
+void run_first(const std::vector<Way<Algorithm>>& ways, const Queue& queue, const KernelArgs& v, const char* call,
+               Perform perform) {
+    for (const auto& way : ways) {
+        Run run(queue, v.scratch, *ways.front().convolution, *way.convolution, way.workspace);
+        const cudnnStatus_t status = perform(way, run);
+        if (&way == &ways.back()) check(status, call);
+        if (is_supported(status, call)) return;
+    }
+}
+
+}  // namespace lockstep::cuda

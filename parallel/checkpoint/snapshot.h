@@ -1,0 +1,46 @@
+// What a checkpoint holds, as it was between two steps.
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "lockstep/parallel/checkpoint/host_memory.h"
+#include "lockstep/parallel/checkpoint/host_optimizer_state.h"
+#include "lockstep/parallel/checkpoint/model_weights.h"
+#include "lockstep/parallel/checkpoint/resume_file.h"
+#include "lockstep/parallel/run_state.h"
+
+namespace lockstep::internal {
+
+/// Throws InvalidArgument, in the name of `function`, for an optimizer of another model.
+void require_own(const Engine& engine, const Optimizer& optimizer, const char* function);
+
+/// Weights, optimizer and run. Takes memory from `memory`, which must outlive it.
+class Snapshot {
+public:
+    /// Enqueues the copies after all steps so far; does not wait. Throws InvalidArgument for an optimizer of another
+    /// model, in the name of `function`, and for a run that cannot be loaded again.
+    Snapshot(const char* function, Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer,
+             const RunState& run, HostMemory& memory);
+    /// Until the copies are there; any thread may. Whether they are good: not where a step before them was refused.
+    bool wait();
+
+    // After that:
+
+    const std::vector<SafetensorsTensor>& weights() const { return weights_.tensors(); }
+    const HostOptimizerState& optimizer() const { return optimizer_; }
+    const RunState& run() const { return run_; }
+    const SavedAlgorithms& algorithms() const { return algorithms_; }
+
+private:
+    RunState run_;
+    SavedAlgorithms algorithms_;
+    StateCopies copies_;
+    HostWeights weights_;
+    HostOptimizerState optimizer_;
+};
+
+/// Writes both files of a checkpoint, as save_checkpoint says.
+void write_checkpoint(const Snapshot& snapshot, const std::filesystem::path& checkpoint);
+
+}  // namespace lockstep::internal

@@ -1,0 +1,131 @@
+#include "lockstep/parallel/checkpoint_writer.h"
+
+#include <fmt/format.h>
+
+#include <condition_variable>
+#include <csignal>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "lockstep/parallel/checkpoint/snapshot.h"
+#include "lockstep/runtime/internal/forked.h"
+#include "lockstep/runtime/warning.h"
+
+namespace lockstep {
+
+struct CheckpointWriter::Impl {
+    using Paths = std::vector<std::filesystem::path>;
+
+    internal::HostMemory memory;  // of the snapshot
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::unique_ptr<internal::Snapshot> snapshot;  // null: nothing is being written
+    Paths checkpoints;
+    std::vector<FinishedSave> finished;
+    std::exception_ptr failure;  // of the last save
+    bool ending = false;
+    const int made_in = forked::generation();
+    std::thread thread;  // comes with the first save
+
+    /// This process is a child of fork(): what is being written is its parent's business.
+    bool is_of_parent() const { return made_in != forked::generation(); }
+    ~Impl() {
+        {
+            const std::scoped_lock lock(mutex);
+            ending = true;
+        }
+        changed.notify_all();
+        if (thread.joinable()) thread.join();
+    }
+
+    void rest(std::unique_lock<std::mutex>& lock) {
+        changed.wait(lock, [this] { return !snapshot; });
+    }
+    void run() {
+        sigset_t all;  // signals are for the program's own threads
+        sigfillset(&all);
+        ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+        std::unique_lock lock(mutex);
+        for (;;) {
+            changed.wait(lock, [this] { return snapshot || ending; });
+            if (!snapshot) return;
+            lock.unlock();
+            std::vector<FinishedSave> ended;
+            const std::exception_ptr failed = write(ended);
+            lock.lock();
+            failure = failed;
+            finished.insert(finished.end(), ended.begin(), ended.end());
+            snapshot.reset();
+            changed.notify_all();
+        }
+    }
+    std::exception_ptr write(std::vector<FinishedSave>& ended) {
+        bool good = false;
+        try {
+            good = snapshot->wait();
+        } catch (const std::exception&) {  // a device is lost, and whoever trains on it is told
+        }
+        std::exception_ptr failed;
+        for (const auto& checkpoint : checkpoints) {
+            FinishedSave& save = ended.emplace_back(FinishedSave{checkpoint});
+            if (!good) {
+                save.error = "a step before it was refused";
+                continue;
+            }
+            try {
+                internal::write_checkpoint(*snapshot, checkpoint);
+            } catch (const std::exception& error) {
+                failed = std::current_exception();
+                save.error = error.what();
+                warn(fmt::format("the checkpoint of step {} was not saved, and training goes on: {}",
+                                 snapshot->run().steps, error.what()));
+            }
+        }
+        return failed;
+    }
+};
+
+CheckpointWriter::CheckpointWriter()
+    : impl_(new Impl, [](Impl* impl) {
+          if (impl->is_of_parent())
+              forked::keep(std::shared_ptr<const void>(impl, [](const void*) {}));
+          else
+              delete impl;
+      }) {}
+CheckpointWriter::~CheckpointWriter() = default;
+CheckpointWriter::CheckpointWriter(CheckpointWriter&&) noexcept = default;
+CheckpointWriter& CheckpointWriter::operator=(CheckpointWriter&&) noexcept = default;
+
+void CheckpointWriter::begin(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer,
+                             const RunState& run, const std::vector<std::filesystem::path>& checkpoints) {
+    if (impl_->is_of_parent()) forked::refuse("save", "this CheckpointWriter");
+    std::unique_lock lock(impl_->mutex);
+    impl_->rest(lock);
+    auto snapshot = std::make_unique<internal::Snapshot>("save", engine, tensors, optimizer, run, impl_->memory);
+    if (!impl_->thread.joinable()) impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
+    impl_->snapshot = std::move(snapshot);
+    impl_->checkpoints = checkpoints;
+    lock.unlock();
+    impl_->changed.notify_all();
+}
+
+void CheckpointWriter::skip(const std::vector<std::filesystem::path>& checkpoints) {
+    for (const auto& checkpoint : checkpoints) impl_->finished.push_back({checkpoint});
+}
+
+std::vector<FinishedSave> CheckpointWriter::finished() {
+    if (impl_->is_of_parent()) return {};
+    const std::scoped_lock lock(impl_->mutex);
+    return std::exchange(impl_->finished, {});
+}
+
+void CheckpointWriter::wait() {
+    if (impl_->is_of_parent()) return;
+    std::unique_lock lock(impl_->mutex);
+    impl_->rest(lock);
+    if (const auto failed = std::exchange(impl_->failure, nullptr)) std::rethrow_exception(failed);
+}
+
+}  // namespace lockstep

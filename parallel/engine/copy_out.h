@@ -1,0 +1,12 @@
+// What outlives the steps, copied to the host in their order, while later ones are enqueued.
+#pragma once
+
+#include "lockstep/parallel/engine/engine_parts.h"
+#include "lockstep/runtime/state_copies.h"
+
+namespace lockstep {
+
+/// Engine::copy_out.
+void copy_out(EngineParts& parts, StateCopies& copies);
+
+}  // namespace lockstep

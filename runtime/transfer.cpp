@@ -1,0 +1,132 @@
+#include "lockstep/runtime/transfer.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "lockstep/runtime/autograd.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/backend.h"
+#include "lockstep/runtime/internal/eager_reports.h"
+#include "lockstep/runtime/internal/operand.h"
+#include "lockstep/runtime/internal/public_call.h"
+#include "lockstep/runtime/stream.h"
+#include "lockstep/runtime/trace.h"
+
+namespace lockstep {
+
+/// A copy, and whether the device that it goes to has been told to wait for it.
+struct Transfer::Copy {
+    explicit Copy(Device target) : to(Stream::of(target)), arrived(target) {}
+    Stream& to;
+    Event arrived;
+    bool awaited = false;
+};
+
+namespace {
+
+/// Copies between two devices have a stream of their own, so that neither device stands still for the other.
+Stream& lane(Device from, Device to) {
+    return Stream::of(to, StreamRole::input, from.is_host() ? 1 : 2 + from.index());
+}
+
+/// Whether `to` can work with a layout that the backend of `from` has made.
+bool same_hardware(Device from, Device to) {
+    return from.kind() == to.kind() && !from.is_host() && !to.is_host() &&
+           backend_of(from).hardware(from.index()) == backend_of(to).hardware(to.index());
+}
+
+/// A tensor on `device`, laid out as `source`, without its values.
+Tensor empty_like(const Tensor& source, Device device) {
+    auto impl = std::make_shared<TensorImpl>();
+    impl->storage = std::make_shared<Storage>();
+    impl->storage->opaque = source.impl()->storage->opaque;
+    impl->meta = TensorMeta::contiguous(source.dtype(), source.shape(), source.is_batch());
+    const std::size_t bytes = impl->storage->opaque ? impl->storage->opaque->bytes() : impl->meta.bytes();
+    impl->storage->buffer = Buffer::allocate(Stream::of(device), bytes, "tensors");
+    return Tensor(std::move(impl));
+}
+
+/// Row-major, or as it is where `device` knows its layout.
+Tensor to_be_copied(const Tensor& source, Device device) {
+    if (source.impl()->storage->opaque && same_hardware(source.device(), device)) return source.detach();
+    return source.contiguous().detach();
+}
+
+Tensor moved_to_host(const Tensor& source) {
+    const Tensor result = empty_like(source, Device::host());
+    Stream& stream = Stream::of(source.device());
+    stream.copy(first_element(result), Device::host(), first_element(source), source.device(),
+                result.impl()->storage->buffer->bytes());
+    stream.synchronize();
+    eager_reports::check(source.impl()->storage->reports);
+    return result;
+}
+
+/// Copies `source` to `device`; `arrived` is reached when it is there.
+Tensor moved(const Tensor& source, Device device, Event& arrived) {
+    const Tensor result = empty_like(source, device);
+    result.impl()->storage->reports = source.impl()->storage->reports;
+    Stream &from = Stream::of(source.device()), &to = Stream::of(device), &between = lane(source.device(), device);
+    between.wait(from);
+    between.wait(to);  // the memory may have been another's
+    between.copy(first_element(result), device, first_element(source), source.device(),
+                 result.impl()->storage->buffer->bytes());
+    between.record(arrived);
+    from.wait(arrived);  // whoever writes the source next, or gets its memory
+    source.impl()->storage->buffer->used_on(from);
+    // The caller may write pageable host memory as soon as this returns.
+    if (source.device().is_host()) between.synchronize();
+    return result;
+}
+
+}  // namespace
+
+Transfer::Transfer(const Tensor& tensor, Device device) {
+    const PublicCall call("to(device)");
+    tensor_ = tensor;
+    if (tensor.device() == device) return;
+    if (Trace::current()) {
+        if (tensor.is_symbolic())
+            throw InvalidArgument(
+                "to(device) inside forward: tensors of forward stay on their shard's device; leave it out");
+        return;  // constants are copied to every device by the program
+    }
+    if (tensor.is_symbolic())
+        throw_without_value(PublicCall::name(), fmt::format("a tensor of shape {}", tensor.shape().str()));
+    const Tensor source = to_be_copied(tensor, device);
+    if (device.is_host()) {
+        tensor_ = moved_to_host(source);
+    } else {
+        require_visible(device);
+        copy_ = std::make_unique<Copy>(device);
+        tensor_ = moved(source, device, copy_->arrived);
+    }
+    if (needs_autograd({tensor}))
+        add_autograd_node("to(device)", {tensor}, {tensor_},
+                          [origin = tensor.device()](const std::vector<Tensor>& gradients) {
+                              return std::vector<Tensor>{gradients[0].to(origin)};
+                          });
+}
+
+Transfer::~Transfer() {
+    try {
+        tensor();    // what is not taken is freed in the device's order, after the copy
+    } catch (...) {  // a destructor must not throw; the failure is the stream's to tell
+    }
+}
+Transfer::Transfer(Transfer&&) noexcept = default;
+Transfer& Transfer::operator=(Transfer&& other) noexcept {
+    std::swap(tensor_, other.tensor_);
+    std::swap(copy_, other.copy_);
+    return *this;
+}
+
+const Tensor& Transfer::tensor() const {
+    if (copy_ && !std::exchange(copy_->awaited, true)) copy_->to.wait(copy_->arrived);
+    return tensor_;
+}
+
+Tensor Tensor::to(Device target) const { return Transfer(*this, target).tensor(); }
+
+}  // namespace lockstep

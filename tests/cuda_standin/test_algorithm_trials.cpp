@@ -1,0 +1,73 @@
+// Benchmark mode on GPUs: cuDNN's ways are tried once, kept and repeated.
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/layers.h"
+#include "lockstep/ops/loss.h"
+#include "lockstep/ops/sgd.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/runtime/random.h"
+#include "lockstep/tests/cuda_standin/training.h"
+
+using namespace lockstep;
+
+namespace {
+
+struct Net {
+    Conv2d first{4, 6, 3, {.padding = 1}}, second{6, 5, 3};
+    LOCKSTEP_MEMBERS(first, second)
+    Tensor forward(const Tensor& x) const { return second(relu(first(x))); }
+};
+
+Net seeded() {
+    manual_seed(2);
+    return {};
+}
+
+class Training {
+public:
+    explicit Training(int gpus, ConvAlgorithm algorithm)
+        : model(seeded(), test::gpus(gpus), {.shards = 4, .convolution = algorithm}), sgd(model, {.lr = 0.1}) {}
+    std::vector<float> after_steps(int count) {
+        manual_seed(5);
+        const Tensor x = Tensor::randn({8, 4, 8, 8}), y = Tensor::randn({8, 5, 6, 6});
+        for (int i = 0; i < count; ++i) model.step(sgd, x, y, mse_loss);
+        model.synchronize();
+        std::vector<float> all;
+        for (const NamedTensor& named : named_tensors(*model))
+            for (const float value : named.member->tensor().to_vector<float>()) all.push_back(value);
+        return all;
+    }
+    Engine& engine() { return model.engine(); }
+
+    DataParallel<Net> model;
+    SGD sgd;
+};
+
+}  // namespace
+
+TEST_CASE("cuDNN's ways are tried once, and what was chosen has the same bits on any number of GPUs") {
+    Training tried(1, ConvAlgorithm::benchmark), by_rule(1, ConvAlgorithm::automatic);
+    const std::vector<float> weights = tried.after_steps(3);
+    const auto choices = tried.engine().algorithms();
+    // Forward of both, the weights' gradient of both, and that of the second one's input.
+    CHECK(tried.engine().algorithm_trials() == choices.size());
+    CHECK(choices.size() <= 5);
+    CHECK(choices.size() >= 2);
+    for (const auto& [question, name] : choices) {
+        CHECK(question.starts_with("conv2d "));
+        CHECK(name.find(", algorithm ") != std::string::npos);
+    }
+    const std::vector<float> expected = by_rule.after_steps(3);
+    REQUIRE(weights.size() == expected.size());
+    for (std::size_t i = 0; i < weights.size(); ++i) CHECK(weights[i] == Approx(expected[i]).margin(1e-4));
+
+    Training again(2, ConvAlgorithm::benchmark);
+    again.engine().set_algorithms(choices);
+    CHECK((again.after_steps(3) == weights));
+    CHECK(again.engine().algorithm_trials() == 0);
+    again.engine().verify_replicas();
+    test::check_no_mistakes();
+}

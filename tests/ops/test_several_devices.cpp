@@ -1,0 +1,163 @@
+// A plain model whose parts lie on several devices: what an optimizer, a clip and an error do to it is what they do to
+// the same model on one.
+#include <cmath>
+#include <limits>
+
+#include "lockstep/ops/adam.h"
+#include "lockstep/ops/clip_grad.h"
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/layers.h"
+#include "lockstep/ops/loss.h"
+#include "lockstep/ops/sgd.h"
+#include "lockstep/runtime/copy_count.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/random.h"
+#include "lockstep/runtime/stream.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/runtime/gate.h"
+
+using namespace lockstep;
+using lockstep::testing::message_of;
+
+namespace {
+
+const Device first = Device::cpu(0), second = Device::cpu(1);
+
+struct Net {
+    Linear encoder{6, 5}, decoder{5, 3};
+    LOCKSTEP_MEMBERS(encoder, decoder)
+
+    Tensor forward(const Tensor& x) { return decoder(relu(encoder(x)).to(decoder.weight->device())); }
+};
+
+/// On `first`, with the decoder on `other`.
+Net made(Device other) {
+    manual_seed(3);
+    Net net;
+    to(net.encoder, first);
+    to(net.decoder, other);
+    return net;
+}
+
+std::vector<float> values_of(Net& net) {
+    std::vector<float> all;
+    for (const NamedTensor& named : named_tensors(net)) {
+        const auto own = named.member->tensor().to_vector<float>();
+        all.insert(all.end(), own.begin(), own.end());
+    }
+    return all;
+}
+
+Tensor images() {
+    manual_seed(5);
+    return Tensor::randn({8, 6}).to(first);
+}
+Tensor labels(Device device, std::int64_t last = 2) {
+    return Tensor::from(std::vector<std::int64_t>{0, 1, 2, 0, 1, 2, 0, last}, {8}, device);
+}
+
+/// Parameters after five steps, and the norms before clipping.
+template <class MakeOptimizer>
+std::pair<std::vector<float>, std::vector<double>> trained(Device other, MakeOptimizer make) {
+    Net net = made(other);
+    auto optimizer = make(net);
+    const Tensor x = images(), y = labels(other);
+    std::vector<double> norms;
+    for (int step = 0; step < 5; ++step) {
+        optimizer.zero_grad();
+        cross_entropy(net.forward(x), y).backward();
+        norms.push_back(clip_grad_norm_(optimizer, {.max_norm = 0.2}).item());
+        optimizer.step();
+    }
+    CHECK(net.encoder.weight->device() == first);
+    CHECK(net.decoder.weight->device() == other);
+    return {values_of(net), norms};
+}
+
+}  // namespace
+
+TEST_CASE("parameters on two devices are updated, and clipped, as on one, bit for bit", "[devices]") {
+    const auto adamw = [](Net& net) { return AdamW(net, {.lr = 0.05}); };
+    const auto sgd = [](Net& net) { return SGD(net, {.lr = 0.1, .momentum = 0.9}); };
+    CHECK(trained(second, adamw) == trained(first, adamw));
+    CHECK(trained(second, sgd) == trained(first, sgd));
+    const auto [values, norms] = trained(second, sgd);
+    CHECK(norms[0] > 0.2);  // so that something was clipped
+    CHECK(values != values_of(*std::make_unique<Net>(made(second))));
+}
+
+TEST_CASE("a step of parameters on two devices moves what crosses between the parts and nothing else", "[devices]") {
+    Net net = made(second);
+    SGD sgd(net, {.lr = 0.1, .momentum = 0.9});
+    const Tensor x = images(), y = labels(second);
+    const auto step = [&] {
+        sgd.zero_grad();
+        cross_entropy(net.forward(x), y).backward();
+        sgd.step();
+        synchronize_all();
+    };
+    step();
+    copy_count::reset();
+    step();
+    const auto copies = copy_count::between_devices();
+    CHECK(copies.at({first, second}).copies == 1);  // the activation
+    CHECK(copies.at({first, second}).bytes == 8 * 5 * sizeof(float));
+    CHECK(copies.at({second, first}).copies == 1);  // its gradient
+    CHECK(copies.at({second, first}).bytes == 8 * 5 * sizeof(float));
+    CHECK_FALSE(copies.contains({Device::host(), first}));
+    CHECK_FALSE(copies.contains({Device::host(), second}));
+}
+
+TEST_CASE("what one device finds in its data keeps the parameters of all as they were", "[devices]") {
+    Net net = made(second);
+    SGD sgd(net, {.lr = 0.1});
+    const std::vector<float> before = values_of(net);
+    const Tensor x = images();
+    cross_entropy(net.forward(x), labels(second, 12)).backward();
+    sgd.step();
+    CHECK(message_of<InvalidArgument>([] { synchronize_all(); }).starts_with("cross_entropy: target 12"));
+    CHECK(values_of(net) == before);
+}
+
+TEST_CASE("other norms over two devices, and one that is not finite", "[devices]") {
+    const Tensor a = Tensor::zeros({2}, DType::f32, first), b = Tensor::zeros({2}, DType::f32, second);
+    const auto give = [&](float last) {
+        a.set_grad(Tensor::from(std::vector<float>{3, -4}, {2}, first));
+        b.set_grad(Tensor::from(std::vector<float>{0, last}, {2}, second));
+    };
+    give(12);
+    CHECK(clip_grad_norm_({a, b}, {.max_norm = 100}).item() == 13);
+    CHECK(clip_grad_norm_({b, a}, {.max_norm = 100, .norm_type = 1}).item() == 19);
+    CHECK(clip_grad_norm_({a, b}, {.max_norm = 6.5, .norm_type = std::numeric_limits<double>::infinity()}).item() ==
+          12);
+    CHECK(b.grad().to_vector<float>()[1] == Approx(6.5));
+    CHECK(a.grad().to_vector<float>()[1] == Approx(-4 * 6.5 / 12));
+    clip_grad_value_({a, b}, {.clip_value = 1});
+    CHECK(b.grad().to_vector<float>() == std::vector<float>{0, 1});
+    give(std::numeric_limits<float>::infinity());
+    CHECK(message_of<InvalidArgument>([&] {
+              clip_grad_norm_({a, b}, {.max_norm = 1, .error_if_nonfinite = true});
+          }).find("is non-finite") != std::string::npos);
+    CHECK(a.grad().to_vector<float>() == std::vector<float>{3, -4});
+}
+
+TEST_CASE("a module's own `to` is that of the library", "[devices]") {
+    Net net = made(first);
+    CHECK(&net.decoder.to(second) == &net.decoder);
+    CHECK(net.decoder.weight->device() == second);
+    CHECK(net.encoder.weight->device() == first);
+    CHECK(net.to(DType::f64).encoder.weight->dtype() == DType::f64);
+}
+
+TEST_CASE("a model that an optimizer holds on two devices is not moved any more", "[devices]") {
+    Net net = made(second);
+    const SGD sgd(net, {.lr = 0.1});
+    CHECK(message_of<InvalidArgument>([&] { to(net.decoder, first); }) ==
+          "to: the parameter weight belongs to a wrapper or an optimizer; move the model before they are made, or a "
+          "copy");
+    Net copy = net;
+    to(copy, first);
+    CHECK(copy.decoder.weight->device() == first);
+    CHECK(net.decoder.weight->device() == second);
+    CHECK(values_of(copy) == values_of(net));
+}

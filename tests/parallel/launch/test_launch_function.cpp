@@ -1,0 +1,153 @@
+// launch() with a function of this program: who calls it with what, and what becomes of what it throws.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "lockstep/ops/layers.h"
+#include "lockstep/ops/loss.h"
+#include "lockstep/ops/sgd.h"
+#include "lockstep/parallel/comm/launcher.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/random.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/parallel/messages.h"
+
+using namespace lockstep;
+using lockstep::test::contains;
+
+namespace {
+
+/// Numbers that ranks tell this process, in memory that they share.
+class Told {
+public:
+    Told()
+        : numbers_(static_cast<std::atomic<double>*>(
+              ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
+    ~Told() { ::munmap(numbers_, 4096); }
+    Told(const Told&) = delete;
+    Told& operator=(const Told&) = delete;
+    std::atomic<double>& operator[](int i) const { return numbers_[i]; }
+
+private:
+    std::atomic<double>* numbers_;
+};
+
+struct Net {
+    Linear fc{3, 2};
+    LOCKSTEP_MEMBERS(fc)
+    Tensor forward(const Tensor& x) { return fc(x); }
+};
+
+}  // namespace
+
+TEST_CASE("a function is called by so many ranks, with their group and with what was given") {
+    const Told told;
+    launch(
+        3,
+        [&](ProcessGroup& group, double factor, const std::string& text) {
+            const Tensor sum = Tensor::full({1}, group.rank() + 1);
+            group.all_reduce(sum);
+            told[group.rank()] = sum.item() * factor + static_cast<double>(text.size());
+        },
+        100.0, "seven");
+    for (int rank = 0; rank < 3; ++rank) CHECK(told[rank] == 605);  // (1 + 2 + 3) * 100 + 5
+    CHECK(told[3] == 0);
+}
+
+TEST_CASE("a function that wants no group is told who it is, in a process of its own") {
+    const Told told;
+    int here = 1;
+    launch(2, [&](const RankInfo& rank) {
+        here = 2;
+        told[rank.rank] = rank.world_size;
+        told[2 + rank.rank] = rank.local_rank;
+        told[4 + rank.rank] = ::getpid();
+        told[6 + rank.rank] = std::atoi(std::getenv("WORLD_SIZE"));
+    });
+    CHECK(here == 1);
+    CHECK((told[0] == 2 && told[1] == 2 && told[2] == 0 && told[3] == 1 && told[6] == 2 && told[7] == 2));
+    CHECK(std::set<double>{told[4], told[5], static_cast<double>(::getpid())}.size() == 3);
+    CHECK(std::getenv("RANK") == nullptr);
+}
+
+TEST_CASE("the rank that failed first is named with its message, and the others are ended") {
+    LaunchOptions three;
+    three.processes = 3;
+    three.grace = std::chrono::milliseconds(200);
+    three.function = [](const RankInfo& rank) {
+        if (rank.rank == 1) throw std::runtime_error("the data are missing");
+        std::this_thread::sleep_for(std::chrono::minutes(5));
+    };
+    CHECK(launch(three).str() == "rank 1 failed first: the data are missing");
+    CHECK(message_of<CommunicationError>([] {  // rank 0 waits for it in vain
+              launch(2, [](ProcessGroup& group) {
+                  if (group.rank() == 1) throw InvalidArgument("no such file");
+                  group.barrier();
+              });
+          }) == "launch: rank 1 failed first: no such file");
+    CHECK(message_of<CommunicationError>([] { launch(1, [](const RankInfo&) { throw 1; }); }) ==
+          "launch: rank 0 failed first: something was thrown that is no exception");
+    CHECK(message_of<CommunicationError>([] {
+              launch(2, [](const RankInfo&) { ::raise(SIGKILL); });
+          }).ends_with(" failed first: killed by signal 9 (SIGKILL)"));
+    LaunchOptions options;
+    options.function = [](const RankInfo&) { ::_exit(7); };
+    CHECK(launch(options).str() == "rank 0 failed first: exit status 7");
+    const Told told;
+    options.function = [&](const RankInfo&) {
+        if (told[0].fetch_add(1) < 2) throw std::runtime_error("not yet");
+    };
+    options.max_restarts = 5;
+    CHECK(launch(options).restarts == 2);
+}
+
+TEST_CASE("ranks train one model, and what this process does later is its own") {
+    const Told told;
+    const auto train = [](auto& model) {
+        SGD sgd(model, {.lr = 0.1});
+        const Tensor x = Tensor::full({4, 3}, 1), y = Tensor::zeros({4, 2});
+        for (int i = 0; i < 5; ++i) model.step(sgd, x, y, mse_loss);
+        model.synchronize();
+        return static_cast<double>(model->fc.weight->template to_vector<float>()[0]);
+    };
+    const auto net = [] {
+        manual_seed(1);
+        return Net{};
+    };
+    launch(2, [&](ProcessGroup& group) {
+        DistributedDataParallel model(net(), group, {.shards = 2});
+        told[group.rank()] = train(model);
+    });
+    CHECK(told[0] == told[1]);
+    {
+        DataParallel model(net(), {Device::cpu(0)}, {.shards = 2});
+        CHECK(told[0] == train(model));
+        CHECK(message_of<InvalidArgument>([] { launch(2, [](const RankInfo&) {}); }) ==
+              "launch: virtual CPU devices are in use in this process, and the ranks that are to call a function would "
+              "lack them; launch before models and tensors are made, or launch a program");
+    }
+    if (device_count(DeviceKind::cuda) > 0) return;  // a driver that has been asked stays in use
+    launch(2, [&](ProcessGroup& group) { told[group.rank()] = group.size(); });  // the model is gone
+    CHECK((told[0] == 2 && told[1] == 2));
+}
+
+TEST_CASE("a launch has a program or a function") {
+    LaunchOptions options;
+    options.function = [](const RankInfo&) {};
+    options.command = {"true"};
+    CHECK(message_of<InvalidArgument>([&] { launch(options); }) ==
+          "launch: a program and a function were given; give one of them");
+    CHECK_THAT(message_of<InvalidArgument>([] { launch(0, [](const RankInfo&) {}); }), contains("0 processes"));
+}

@@ -1,0 +1,225 @@
+// Training under Autocast: its bits on any devices, where the casts of parameters are made, and that eager work agrees.
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/ops/loss.h"
+#include "lockstep/ops/sgd.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/program/parameter_casts.h"
+#include "lockstep/parallel/program/trace_shard.h"
+#include "lockstep/runtime/autocast.h"
+#include "lockstep/runtime/autograd.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/eight_devices.h"
+#include "lockstep/tests/parallel/networks.h"
+#include "lockstep/tests/runtime/gate.h"
+
+using namespace lockstep;
+using lockstep::testing::message_of;
+
+namespace {
+
+/// Convolutions with BatchNorm, dropout, a product with a parameter, whose transposed cast backward reads, and a
+/// parameter that is not trained.
+struct Net {
+    Conv2d conv1{1, 16, 3}, conv2{16, 16, 3};
+    BatchNorm2d norm{16};
+    Dropout drop{0.2};
+    Linear mix{64, 64, false}, frozen{64, 32}, last{32, 10};
+    LOCKSTEP_MEMBERS(conv1, conv2, norm, drop, mix, frozen, last)
+    Net() { frozen.weight->requires_grad_(false); }
+    Tensor forward(const Tensor& x) {
+        const Tensor y = max_pool2d(relu(norm(conv2(relu(conv1(x))))), 12).flatten(1);
+        return last(relu(frozen(matmul(drop(y), mix.weight))));
+    }
+};
+
+Net make_net() {
+    manual_seed(1);
+    return {};
+}
+
+using Weights = std::vector<std::vector<float>>;
+Weights weights_of(Net& net) {
+    Weights weights;
+    for (const NamedTensor& named : named_tensors(net))
+        if (named.member->tensor().dtype() == DType::f32)
+            weights.push_back(named.member->tensor().to(Device::host()).to_vector<float>());
+    return weights;
+}
+
+struct Trained {
+    std::vector<double> losses;
+    Weights weights;
+};
+
+/// Four steps of 12 images.
+Trained train(int devices, const EngineOptions& options, const StepOptions& step = {}) {
+    DataParallel<Net> model(make_net(), test::cpu_devices(devices), options);
+    SGD sgd(model, {.lr = 0.05, .momentum = 0.9});
+    const test::Images images(12);
+    const Tensor labels = Tensor::from(images.labels, {12});
+    Trained trained;
+    for (int i = 0; i < 4; ++i)
+        trained.losses.push_back(
+            static_cast<double>(model.step(sgd, images.pixels, labels, cross_entropy, step).item()));
+    trained.weights = weights_of(*model);
+    return trained;
+}
+
+EngineOptions with(std::optional<DType> autocast) { return {.shards = 4, .autocast = autocast, .seed = 3}; }
+
+ShardProgram program_of(Pass pass, Net& net, const ParameterStore& store) {
+    ModelCall call;
+    call.function = [&](const std::vector<Tensor>& inputs) {
+        ModelResult result;
+        const Tensor y = net.forward(inputs[0]);
+        if (pass == Pass::step)
+            result.loss = sum_loss(y).terms();
+        else
+            result.outputs = {y};
+        return result;
+    };
+    const std::vector<TensorMeta> inputs{TensorMeta::contiguous(DType::f32, {4, 1, 28, 28}, true)};
+    return trace_shard({call, pass, inputs, {false}}, 4, {.prototype = Device::cpu(0), .autocast = DType::bf16}, store,
+                       true);
+}
+
+}  // namespace
+
+TEST_CASE("a step under autocast has the same bits on any devices, and is near that of f32") {
+    const Trained f32 = train(1, with(std::nullopt));
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+        const Trained one = train(1, with(dtype));
+        CHECK(one.weights != f32.weights);
+        for (std::size_t i = 0; i < one.losses.size(); ++i) CHECK(one.losses[i] == Approx(f32.losses[i]).epsilon(0.03));
+        for (const int devices : {2, 3}) {
+            const Trained several = train(devices, with(dtype));
+            CHECK(several.losses == one.losses);
+            CHECK(several.weights == one.weights);
+        }
+        EngineOptions sliced = with(dtype);
+        sliced.reduction = ReductionMode::slice_wise;
+        CHECK(train(3, sliced).weights == one.weights);
+        const StepOptions parts{.accumulation_steps = 3};
+        CHECK(train(1, with(dtype), parts).weights == train(2, with(dtype), parts).weights);
+    }
+}
+
+TEST_CASE("the caller's scope is traced as the option is, and goes before it") {
+    const Trained wanted = train(2, with(DType::bf16));
+    {
+        const Autocast scope(DType::bf16);
+        CHECK(train(2, with(std::nullopt)).weights == wanted.weights);
+        CHECK(train(2, with(DType::f16)).weights == wanted.weights);
+    }
+    const Autocast off(std::nullopt);
+    CHECK(train(2, with(DType::bf16)).weights == train(2, with(std::nullopt)).weights);
+}
+
+TEST_CASE("a program is kept for each dtype") {
+    DataParallel<Net> model(make_net(), test::cpu_devices(2), with(DType::bf16));
+    const Tensor x = test::Images(8).pixels;
+    set_training(*model, false);
+    const NoGrad no_grad;
+    const Tensor gathered = model.forward(x);
+    CHECK(gathered.dtype() == DType::bf16);
+    {
+        const Autocast scope(DType::bf16);
+        const ComputeScope one_thread(1, true);
+        CHECK(gathered.to(DType::f32).to_vector<float>() ==
+              (*model).forward(x.to(gathered.device())).to(DType::f32).to_vector<float>());
+    }
+    {
+        const Autocast scope(DType::f16);
+        CHECK(model.forward(x).dtype() == DType::f16);
+    }
+    {
+        const Autocast off(std::nullopt);
+        CHECK(model.forward(x).dtype() == DType::f32);
+    }
+    CHECK(model.forward(x).dtype() == DType::bf16);
+}
+
+TEST_CASE("eager work in a scope gives the gradients that a wrapper gives") {
+    const test::Images images(8);
+    Net eager = make_net();
+    eager.drop.p = 0;
+    DataParallel<Net> model(eager, test::cpu_devices(1), {.threads_per_shard = 1, .autocast = DType::bf16});
+    const ComputeScope one_thread(1, false);
+    const auto gradients = [&](Net& net, const Tensor& y) {
+        cross_entropy(y, Tensor::from(images.labels, {8}, y.device())).value().backward();
+        Weights found;
+        for (const NamedTensor& named : named_tensors(net))
+            if (const Tensor gradient = named.member->tensor().grad(); gradient.defined()) {
+                REQUIRE(gradient.dtype() == DType::f32);
+                found.push_back(gradient.to(Device::host()).to_vector<float>());
+            }
+        return found;
+    };
+    const Autocast scope(DType::bf16);
+    const Weights expected = gradients(eager, eager.forward(images.pixels));
+    CHECK(expected.size() == 10);  // all parameters but one
+    CHECK(gradients(*model, model.forward(images.pixels)) == expected);
+}
+
+TEST_CASE("parameters are converted by one kernel for all shards of a device") {
+    Net net = make_net();
+    const ParameterStore store(named_tensors(net), {Device::cpu(0)});
+    const auto casts_in = [](const ShardProgram& program) {
+        int casts = 0;
+        for (std::size_t i = 0; i < program.commit_begin; ++i)
+            for (const Operand& in : program.records[i].in)
+                casts += in.storage && program.records[i].operation->name() == "reorder";
+        return casts;
+    };
+    // Of conv1, conv2, frozen and last weight and bias, and mix's weight; those of BatchNorm stay in f32.
+    const ShardProgram step = program_of(Pass::step, net, store);
+    CHECK(step.casts.size() == 9);
+    CHECK(casts_in(step) == 0);
+    // In reversed order of the members: last, frozen, mix; norm; conv2, conv1.
+    const std::vector<CastRange> ranges = cast_ranges({&step, &step}, store.parameters());
+    REQUIRE(ranges.size() == 2);
+    std::int64_t elements = 0;
+    for (const CastRange& range : ranges) {
+        CHECK(range.dtype == DType::bf16);
+        elements += range.end - range.begin;
+    }
+    CHECK(elements < store.parameters()[0].elements);
+    CHECK(elements > 16 * 16 * 9 + 64 * 64 + 64 * 32 + 32 * 10);
+    CHECK(program_of(Pass::inference, net, store).casts.size() == 9);
+    // Backward of PyTorch's longer form comes later, and reads what its own forward made.
+    const ShardProgram longer = program_of(Pass::training, net, store);
+    CHECK(longer.casts.empty());
+    CHECK(casts_in(longer) == 9);
+}
+
+TEST_CASE("a model of 16-bit parameters computes, and is not trained") {
+    Net net = make_net();
+    set_training(net, false);
+    const test::Images images(4);
+    const Tensor labels = Tensor::from(images.labels, {4});
+    const Tensor narrow = images.pixels.to(DType::bf16);
+    to(net, DType::bf16);
+    CHECK(net.forward(narrow).dtype() == DType::bf16);
+    const char* const refusal = "changes lasting state, which is f32 and not f16 or bf16; convert the tensor with .to(";
+    {
+        SGD sgd(net, {.lr = 0.1});
+        cross_entropy(net.forward(narrow), labels).value().backward();
+        CHECK(message_of<InvalidArgument>([&] { sgd.step(); }).find(refusal) != std::string::npos);
+    }
+    DataParallel<Net> model(net, test::cpu_devices(2));
+    SGD sgd(model, {.lr = 0.1});
+    const std::string refused = message_of<InvalidArgument>([&] { model.step(sgd, narrow, labels, cross_entropy); });
+    CHECK(refused.find(refusal) != std::string::npos);
+    const NoGrad no_grad;
+    CHECK(model.forward(narrow).dtype() == DType::bf16);
+}
+
+TEST_CASE("autocast is to f16 or bf16") {
+    CHECK(message_of<InvalidArgument>([] {
+              const DataParallel<Net> model(make_net(), test::cpu_devices(1), {.autocast = DType::f64});
+          }) == "autocast to f64: give f16 or bf16, or leave it out for f32");
+}

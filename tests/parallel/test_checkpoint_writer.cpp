@@ -1,0 +1,286 @@
+// Checkpoints that are written while training goes on: what is in them, what waits for them, and what their failure
+// means.
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <limits>
+#include <mutex>
+#include <optional>
+
+#include "lockstep/ops/adam.h"
+#include "lockstep/parallel/checkpoint_writer.h"
+#include "lockstep/parallel/data/files/file_lock.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/parallel/messages.h"
+#include "lockstep/tests/parallel/saved_pairs.h"
+#include "lockstep/tests/parallel/taken_warnings.h"
+#include "lockstep/tests/runtime/gate.h"
+
+using namespace lockstep;
+using namespace lockstep::test;
+using namespace saved_training;
+
+namespace {
+
+/// Keeps whoever would write `path` waiting, in this process.
+class Held {
+public:
+    explicit Held(const std::filesystem::path& path)
+        : lock_(internal::FileLock::acquire(path)), guard_(lock_->writing()) {}
+    void let_go() { guard_.unlock(); }
+
+private:
+    std::shared_ptr<internal::FileLock> lock_;
+    std::unique_lock<std::mutex> guard_;
+};
+
+struct Normal {
+    Conv2d conv{1, 4, 3, {.bias = false}};
+    BatchNorm2d norm{4};
+    Linear out{4 * 2 * 2, 3};
+    LOCKSTEP_MEMBERS(conv, norm, out)
+    Tensor forward(const Tensor& x) { return out(norm(conv(x)).flatten(1)); }
+};
+
+std::string bytes_of(const std::filesystem::path& file) {
+    return get_bytes(file) + get_bytes(file.string() + ".resume");
+}
+
+void save(CheckpointWriter& writer, Training& training, const std::filesystem::path& file) {
+    writer.save(training.model(), training.sgd(), training.state(), file);
+}
+
+}  // namespace
+
+TEST_CASE("steps after a save are done before a file is there, and it holds what was there before them") {
+    const TemporaryDirectory directory;
+    Training training(3);
+    training.to(5);
+    CheckpointWriter writer;
+    Held disk(directory / "net");
+    save(writer, training, directory / "net");
+    training.to(12);
+    const std::vector<float> later = training.weights();  // waits for the steps
+    CHECK_FALSE(std::filesystem::exists(directory / "net"));
+    CHECK(writer.finished().empty());
+    disk.let_go();
+    writer.wait();
+    const auto finished = writer.finished();
+    REQUIRE(finished.size() == 1);
+    CHECK(finished[0].checkpoint == directory / "net");
+    CHECK(finished[0].error.empty());
+    CHECK(writer.finished().empty());
+
+    Training other(3);
+    other.to(5);
+    other.save(directory / "same");
+    CHECK((bytes_of(directory / "net") == bytes_of(directory / "same")));
+    CHECK(steps_loaded(directory) == 5);
+    other.to(12);
+    CHECK((other.weights() == later));
+}
+
+TEST_CASE("the host does not wait for the steps before a save either") {
+    if (lockstep::testing::serial()) return;
+    const TemporaryDirectory directory;
+    Training training(3);
+    training.step();
+    training.model().synchronize();
+    lockstep::testing::Gate gate;
+    Stream& stream = Stream::of(Device::cpu(0));
+    stream.run("held", {}, [&](const Launch&) { gate.pass(); });
+    training.step();
+    CheckpointWriter writer;
+    save(writer, training, directory / "net");  // returns, though no step has been made
+    training.step();
+    CHECK_FALSE(std::filesystem::exists(directory / "net"));
+    gate.open();
+    writer.wait();
+    CHECK(steps_loaded(directory) == 2);
+}
+
+TEST_CASE("one after the other: the next save waits until the last one is written") {
+    const TemporaryDirectory directory;
+    Training training(3);
+    CheckpointWriter writer;
+    for (int i = 1; i <= 6; ++i) {
+        training.step();
+        save(writer, training, directory / ("net" + std::to_string(i)));
+    }
+    writer.wait();
+    CHECK(writer.finished().size() == 6);
+    Training other(3);
+    for (int i = 1; i <= 6; ++i) {
+        other.step();
+        other.save(directory / "same");
+        CHECK((bytes_of(directory / ("net" + std::to_string(i))) == bytes_of(directory / "same")));
+    }
+}
+
+TEST_CASE("state that lies on several devices comes together, buffers and Adam's moments too") {
+    const TemporaryDirectory directory;
+    const auto train = [&](bool behind) {
+        manual_seed(2);
+        DataParallel model(Normal{}, {Device::cpu(0), Device::cpu(1)}, {.shards = 4, .seed = 2});
+        Adam adam(model, {.lr = 0.01});
+        std::vector<float> values;
+        for (int i = 0; i < 16 * 16; ++i) values.push_back(static_cast<float>(i % 13) / 13);
+        const Tensor x = Tensor::from(values, {16, 1, 4, 4}), y = Tensor::full({16, 3}, 0.5);
+        CheckpointWriter writer;
+        for (std::uint64_t step = 1; step <= 9; ++step) {
+            model.step(adam, x, y, mse_loss);
+            const auto file = directory / ((behind ? "behind" : "at once") + std::to_string(step));
+            if (step % 3 == 0 && behind) writer.save(model, adam, {.steps = step}, file);
+            if (step % 3 == 0 && !behind) save_checkpoint(model, adam, {.steps = step}, file);
+        }
+        writer.wait();
+    };
+    train(true);
+    train(false);
+    for (const char* step : {"3", "6", "9"})
+        CHECK((bytes_of(directory / ("behind" + std::string(step))) ==
+               bytes_of(directory / ("at once" + std::string(step)))));
+}
+
+TEST_CASE("a save that fails is a warning each time, training goes on, and the last failure is thrown at the end") {
+    const TemporaryDirectory directory;
+    Training training(3);
+    training.to(2);
+    training.save(directory / "net");
+    const std::string before = bytes_of(directory / "net");
+    const TakenWarnings warnings;
+    CheckpointWriter writer;
+    {
+        const FileSizeLimit full(600);
+        for (int i = 0; i < 2; ++i) {
+            training.step();
+            save(writer, training, directory / "net");
+        }
+        CHECK_THAT(message_of<DataError>([&] { writer.wait(); }),
+                   contains("net.resume.next: offset") && contains("writing failed"));
+    }
+    CHECK_NOTHROW(writer.wait());  // thrown once
+    REQUIRE(warnings.all().size() == 2);
+    CHECK_THAT(warnings.all()[0], contains("the checkpoint of step 3 was not saved, and training goes on: ") &&
+                                      contains("writing failed: File too large"));
+    CHECK_THAT(warnings.all()[1], contains("of step 4"));
+    const auto finished = writer.finished();
+    REQUIRE(finished.size() == 2);
+    CHECK_THAT(finished[1].error, contains("writing failed"));
+    CHECK((bytes_of(directory / "net") == before));
+    CHECK(directory.names() == std::set<std::string>{"net", "net.resume"});
+    training.step();
+    Training straight(3);
+    straight.to(5);
+    CHECK((training.weights() == straight.weights()));
+    {
+        const FileSizeLimit full(600);
+        save(writer, training, directory / "net");
+        save(writer, training, directory / "nowhere/net");
+        CHECK(!writer.finished().empty());  // the first one, which the second has waited for
+    }
+    save(writer, training, directory / "net");
+    CHECK_NOTHROW(writer.wait());  // there is a newer one
+    CHECK(steps_loaded(directory) == 5);
+    CHECK_THAT(warnings.all().back(), contains("choose a directory that exists and can be written"));
+}
+
+TEST_CASE("a disk without room and a directory without permission are told, and a device is no place for a file") {
+    const TemporaryDirectory directory;
+    Training training(3);
+    training.step();
+    const TakenWarnings warnings;
+    CheckpointWriter writer;
+    save(writer, training, "/dev/full");
+    CHECK_THAT(message_of<InvalidArgument>([&] { writer.wait(); }), contains("/dev/full"));
+    if (::geteuid() != 0) {
+        WARN("skipped: a directory of somebody else's");
+        return;
+    }
+    std::filesystem::create_directory(directory / "closed");
+    std::filesystem::permissions(directory / "closed", std::filesystem::perms::owner_all);
+    const bool outer = ::chmod(directory.path().c_str(), 0755) == 0;
+    REQUIRE((outer && ::seteuid(65534) == 0));
+    save(writer, training, directory / "closed/net");
+    const std::string message = message_of<InvalidArgument>([&] { writer.wait(); });
+    REQUIRE(::seteuid(0) == 0);
+    CHECK_THAT(message, contains("closed/net") && contains("Permission denied"));
+    CHECK(warnings.all().size() == 2);
+}
+
+TEST_CASE("what a refused step would have led to is not saved") {
+    const TemporaryDirectory directory;
+    Training training(3);
+    training.to(2);
+    const TakenWarnings warnings;
+    CheckpointWriter writer;
+    const Tensor bad = Tensor::full({5, 4}, std::numeric_limits<float>::quiet_NaN()), y = Tensor::zeros({5, 3});
+    training.model().step(training.sgd(), bad, y, mse_loss);
+    save(writer, training, directory / "net");
+    CHECK_NOTHROW(writer.wait());
+    CHECK(writer.finished().at(0).error == "a step before it was refused");
+    CHECK(directory.names().empty());
+    CHECK_THROWS_AS(training.model().synchronize(), StepError);
+    save(writer, training, directory / "net");  // of what was there before that step
+    writer.wait();
+    CHECK(steps_loaded(directory) == 2);
+    CHECK(warnings.all().empty());
+}
+
+TEST_CASE("what cannot be saved at all is refused at once; one snapshot goes to several places") {
+    const TemporaryDirectory directory;
+    Training training(3), other(4);
+    training.step();
+    CheckpointWriter writer;
+    CHECK(message_of<InvalidArgument>([&] {
+              writer.save(training.model(), other.sgd(), training.state(), directory / "net");
+          }) == "save: the optimizer belongs to another model; give this one's");
+    CHECK_THAT(message_of<InvalidArgument>(
+                   [&] { writer.save(training.model(), training.sgd(), {.batch = -1}, directory / "net"); }),
+               contains("batch -1 is none"));
+    CHECK(directory.names().empty());
+    writer.save(training.model(), training.sgd(), training.state(),
+                std::vector<std::filesystem::path>{directory / "net", directory / "best"});
+    writer.wait();
+    CHECK((bytes_of(directory / "net") == bytes_of(directory / "best")));
+    CHECK(steps_loaded(directory) == 1);
+}
+
+TEST_CASE("a child of fork leaves the writer to its parent") {
+    const TemporaryDirectory directory;
+    std::optional<CheckpointWriter> writer(std::in_place);
+    Training training(3);
+    training.to(2);
+    Held disk(directory / "net");
+    save(*writer, training, directory / "net");
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        const std::string refused = message_of<InvalidArgument>([&] { save(*writer, training, directory / "net"); });
+        writer->wait();
+        const bool nothing = writer->finished().empty();
+        writer.reset();
+        ::_exit(nothing && refused.find("before this process was forked") != std::string::npos ? 0 : 1);
+    }
+    int status = -1;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+    disk.let_go();
+    writer->wait();
+    CHECK(steps_loaded(directory) == 2);
+}
+
+TEST_CASE("a writer that goes away has written what it was given") {
+    const TemporaryDirectory directory;
+    {
+        Training training(3);
+        training.to(4);
+        CheckpointWriter writer;
+        save(writer, training, directory / "net");
+        CheckpointWriter moved(std::move(writer));
+    }
+    CHECK(steps_loaded(directory) == 4);
+}

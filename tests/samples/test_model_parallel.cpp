@@ -1,0 +1,287 @@
+// model_parallel: the gradients of two halves on two devices, what is copied between them, files, and the program.
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "lockstep/ops/sgd.h"
+#include "lockstep/parallel/checkpoint.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/runtime/autograd.h"
+#include "lockstep/runtime/copy_count.h"
+#include "lockstep/runtime/random.h"
+#include "lockstep/runtime/stream.h"
+#include "lockstep/samples/model_parallel/halves.h"
+#include "lockstep/samples/unet/loss.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/samples/run_program.h"
+
+using namespace lockstep;
+using namespace lockstep::test;
+using lockstep::testing::message_of;
+
+namespace {
+
+const Device first = Device::cpu(0), second = Device::cpu(1);
+constexpr unet::Options small{.width = 3};
+constexpr std::int64_t rows = 8, side = 36;
+
+/// The same numbers wherever they lie.
+halves::UNet made(Device decoder) {
+    manual_seed(7);
+    halves::UNet net(small);
+    net.encoder.to(first);
+    net.decoder.to(decoder);
+    return net;
+}
+
+std::vector<halves::Part> parts(Device decoder, std::int64_t count) {
+    manual_seed(8);
+    const Tensor images = Tensor::randn({rows, 3, side, side});
+    std::vector<std::int64_t> classes;
+    for (std::int64_t i = 0; i < rows * side * side; ++i) classes.push_back(i * i % 7 % 2);
+    const Tensor masks = Tensor::from(classes, {rows, side, side});
+    std::vector<halves::Part> cut;
+    const std::int64_t size = rows / count;
+    for (std::int64_t i = 0; i < count; ++i)
+        cut.push_back({images.slice(0, i * size, (i + 1) * size).to(first),
+                       masks.slice(0, i * size, (i + 1) * size).to(decoder)});
+    return cut;
+}
+
+struct Outcome {
+    double loss = 0;
+    std::map<std::string, std::vector<float>> gradients, buffers;
+    bool operator==(const Outcome&) const = default;
+};
+
+Outcome outcome(halves::UNet& net, const Tensor& loss) {
+    Outcome found;
+    found.loss = loss.item();
+    for (const NamedTensor& named : named_tensors(net)) {
+        const Tensor& tensor = named.member->tensor();
+        if (named.is_parameter) {
+            CHECK(tensor.grad().device() == tensor.device());
+            found.gradients[named.name] = tensor.grad().to_vector<float>();
+        } else if (tensor.dtype() == DType::f32) {
+            found.buffers[named.name] = tensor.to_vector<float>();
+        }
+    }
+    return found;
+}
+
+/// Of the halves on one device or on two, with the batch in `count` parts.
+Outcome serial(Device decoder, std::int64_t count) {
+    halves::UNet net = made(decoder);
+    return outcome(net, halves::backward_serial(net, parts(decoder, count), unet::SegmentationLoss()));
+}
+Outcome pipelined(Device decoder, std::int64_t count) {
+    halves::UNet net = made(decoder);
+    return outcome(net, halves::backward_pipelined(net, parts(decoder, count), unet::SegmentationLoss()));
+}
+
+double relative_distance(const Outcome& a, const Outcome& b) {
+    double difference = 0, norm = 0;
+    for (const auto& [name, values] : a.gradients)
+        for (std::size_t i = 0; i < values.size(); ++i) {
+            difference += std::pow(double{values[i]} - b.gradients.at(name)[i], 2);
+            norm += std::pow(double{values[i]}, 2);
+        }
+    return std::sqrt(difference / norm);
+}
+
+}  // namespace
+
+TEST_CASE("the two halves are PyTorch's U-Net: parameters of the full width") {
+    halves::UNet net(unet::Options{});
+    std::int64_t parameters = 0;
+    for (const NamedTensor& named : named_tensors(net))
+        if (named.is_parameter) parameters += named.member->tensor().numel();
+    CHECK(parameters == 31'037'698);
+}
+
+TEST_CASE("halves compute what the whole U-Net does") {
+    manual_seed(7);
+    unet::UNet whole(small);
+    to(whole, first);
+    halves::UNet net = made(second);
+    std::map<std::string, Tensor> values;
+    for (const NamedTensor& named : named_tensors(whole)) values[named.name] = named.member->tensor();
+    for (const NamedTensor& named : named_tensors(net)) {
+        const Tensor& own = named.member->tensor();
+        const NoGrad no_grad;
+        own.copy_(values.at(named.name.substr(named.name.find('.') + 1)));
+    }
+    const Tensor x = parts(second, 1)[0].images;
+    CHECK(net.forward(x).to_vector<float>() == whole.forward(x).to_vector<float>());
+}
+
+TEST_CASE("gradients of two halves, one after the other, are those of one device, bit for bit") {
+    CHECK(serial(second, 1) == serial(first, 1));
+    CHECK(serial(second, 4) == serial(first, 4));
+}
+
+TEST_CASE("gradients of the pipeline are those of one device over the same micro-batches, bit for bit") {
+    const Outcome expected = serial(first, 4);
+    CHECK(pipelined(second, 4) == expected);
+    CHECK(pipelined(first, 4) == expected);
+    CHECK(pipelined(second, 1) == serial(first, 1));
+    CHECK(pipelined(second, 8) == serial(first, 8));
+    CHECK_FALSE(expected.gradients == serial(first, 1).gradients);  // BatchNorm sees other batches
+}
+
+TEST_CASE("where layers do not look across the batch, the pipeline gives the whole batch's gradients within rounding") {
+    const auto mean_of_rows = [](const Tensor& logits, const Tensor& masks) { return cross_entropy(logits, masks); };
+    halves::UNet whole = made(first), cut = made(second);
+    set_training(whole, false);
+    set_training(cut, false);
+    const Outcome expected = outcome(whole, halves::backward_serial(whole, parts(first, 1), mean_of_rows));
+    const Outcome found = outcome(cut, halves::backward_pipelined(cut, parts(second, 4), mean_of_rows));
+    CHECK(found.loss == Approx(expected.loss).epsilon(1e-6));
+    CHECK(relative_distance(expected, found) < 1e-5);
+}
+
+TEST_CASE("activations go over once, their gradients come back once, and nothing else is copied") {
+    halves::UNet net = made(second);
+    const auto batch = parts(second, 4);
+    (void)halves::backward_pipelined(net, batch, unet::SegmentationLoss());
+    synchronize_all();
+    copy_count::reset();
+    (void)halves::backward_pipelined(net, batch, unet::SegmentationLoss());
+    synchronize_all();
+    const auto copies = copy_count::between_devices();
+    REQUIRE(copies.size() == 3);
+    CHECK(copies.at({second, Device::host()}).copies ==
+          4 * 2);  // of cross-entropy and dice: whether a mask is no class
+    const auto over = copies.at({first, second}), back = copies.at({second, first});
+    CHECK(over.copies == 4 * halves::handed_over);
+    CHECK(back.copies == 4 * halves::handed_over);
+    // Floats of x1, x2, x3 and of what up1 gives, of two images; layouts of a backend may pad channels.
+    const std::uint64_t least = 4 * 2 * sizeof(float) * (3 * 36 * 36 + 6 * 18 * 18 + 12 * 9 * 9 + 24 * 4 * 4);
+    CHECK(back.bytes >= least);
+    CHECK(over.bytes >= least);
+    CHECK(over.bytes < 16 * least);
+}
+
+TEST_CASE("the host does not wait for devices that a micro-batch goes through") {
+    if (lockstep::testing::serial()) return;
+    halves::UNet net = made(second);
+    const auto batch = parts(second, 4);
+    halves::UNet before = net;  // what is waited for once after manual_seed
+    (void)halves::backward_pipelined(before, batch, unet::SegmentationLoss());
+    synchronize_all();
+    lockstep::testing::Gate gate;
+    for (const Device device : {first, second})
+        Stream::of(device).run("held", {}, [&gate](const Launch&) { gate.pass(); });
+    const Tensor loss = halves::backward_pipelined(net, batch, unet::SegmentationLoss());  // returns, else a minute
+    CHECK_FALSE(Stream::of(first).idle());
+    CHECK_FALSE(Stream::of(second).idle());
+    gate.open();
+    CHECK(outcome(net, loss) == serial(first, 4));
+}
+
+TEST_CASE("the decoder goes on with a micro-batch while the encoder stands still before the next one") {
+    if (lockstep::testing::serial()) return;
+    halves::UNet net = made(second);
+    const auto batch = parts(second, 4);
+    halves::UNet before = net;
+    (void)halves::backward_pipelined(before, batch, unet::SegmentationLoss());
+    synchronize_all();
+    lockstep::testing::Gate gate;
+    int ways_back = 0, losses = 0;
+    // The last gradient of a way back: what the encoder's device is given now lies before the third way forward.
+    std::get<0>(net.encoder.inc.double_conv.layers).weight->register_hook([&](const Tensor&) {
+        if (++ways_back == 1) Stream::of(first).run("held", {}, [&gate](const Launch&) { gate.pass(); });
+    });
+    Event second_loss(second);
+    const auto loss = [&](const Tensor& logits, const Tensor& masks) {
+        Loss own = unet::SegmentationLoss()(logits, masks);
+        if (++losses == 2) Stream::of(second).record(second_loss);
+        return own;
+    };
+    const Tensor sum = halves::backward_pipelined(net, batch, loss);
+    CHECK(losses == 4);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!second_loss.done() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    CHECK(second_loss.done());
+    gate.open();
+    CHECK(outcome(net, sum) == serial(first, 4));
+}
+
+TEST_CASE("weights of halves on two devices go to a file, and from it to other devices") {
+    const TemporaryDirectory place;
+    halves::UNet net = made(second);
+    save(net, place / "halves.safetensors");
+    manual_seed(99);
+    halves::UNet other(small);
+    to(other.encoder, second);
+    to(other.decoder, first);
+    load(other, place / "halves.safetensors");
+    CHECK(other.encoder.up1.up->weight->device() == second);
+    const auto expected = named_tensors(net), found = named_tensors(other);
+    for (std::size_t i = 0; i < expected.size(); ++i)
+        if (expected[i].is_parameter)
+            CHECK(found[i].member->tensor().to_vector<float>() == expected[i].member->tensor().to_vector<float>());
+}
+
+TEST_CASE("a model on two devices is not wrapped") {
+    const std::string said = message_of<InvalidArgument>([] {
+        DataParallel<halves::UNet> model(made(second), Devices({first, second}));
+    });
+    CHECK(said.starts_with("module must have its parameters and buffers on one device, but "));
+    CHECK(said.ends_with(" on cpu:1; bring the model to one"));
+}
+
+TEST_CASE("model_parallel prints one line for each form, with its time, memory and loss") {
+    const TemporaryDirectory place;
+    const ProgramRun run = run_program(
+        place,
+        "model_parallel --batch-size 4 --micro-batches 2 --width 4 --image-size 32 --steps 3 --json figures.json");
+    CHECK(run.err.empty());
+    REQUIRE(run.status == 0);
+    const nlohmann::json figures = nlohmann::json::parse(get_bytes(place / "figures.json"));
+    std::map<std::string, nlohmann::json> forms;
+    for (const auto& form : figures.at("forms")) {
+        const auto name = form.at("form").get<std::string>();
+        forms[name] = form;
+        CHECK(run.out.find("\n" + name + " ") != std::string::npos);
+        CHECK(form.at("milliseconds").size() == 3);
+        CHECK(form.at("median_milliseconds").get<double>() > 0);
+    }
+    REQUIRE(forms.size() == 6);
+    const auto loss = [&](const char* form) { return forms.at(form).at("loss").get<double>(); };
+    for (const char* form : {"plain", "dp", "ddp", "serial"}) CHECK(loss(form) == Approx(loss("none")).epsilon(1e-3));
+    CHECK(loss("dp") == loss("ddp"));
+    CHECK(loss("plain") == loss("serial"));
+    CHECK(loss("pipelined") == Approx(loss("none")).epsilon(0.1));
+    const auto peak = [&](const char* form) { return forms.at(form).at("peak_bytes").get<std::vector<double>>(); };
+    for (const char* form : {"dp", "ddp", "serial", "pipelined"}) REQUIRE(peak(form).size() == 2);
+    for (const double bytes : peak("serial")) CHECK(bytes < peak("plain")[0]);
+    CHECK(peak("serial")[0] + peak("serial")[1] < 1.3 * peak("plain")[0]);
+    CHECK(peak("pipelined")[1] < peak("serial")[1]);
+}
+
+TEST_CASE("model_parallel says in one line what it cannot do") {
+    const TemporaryDirectory place;
+    struct Wrong {
+        const char* flags;
+        const char* said;
+    };
+    for (const Wrong& wrong : std::vector<Wrong>{
+             {"--nonsense", "--nonsense"},
+             {"--batch-size 6 --micro-batches 4", "--batch-size 6 cannot be cut in 4 equal --micro-batches"},
+             {"--micro-batches 0", "--micro-batches"},
+             {"--image-size 15", "--image-size"},
+             {"--devices cpu:0", "--devices: 1 device, and two are wanted, such as cpu:0,cpu:1"},
+             {"--devices cpu:0,cpu:77", "--devices: device cpu:77"},
+             {"--devices tape", "--devices: "}}) {
+        CAPTURE(wrong.flags);
+        const ProgramRun run = run_program(place, std::string("model_parallel ") + wrong.flags);
+        CHECK(run.status == 2);
+        CHECK(run.lines_of_err() == 1);
+        CHECK(run.err.find(wrong.said) != std::string::npos);
+    }
+    CHECK(run_program(place, "model_parallel --help").status == 0);
+}
