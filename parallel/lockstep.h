@@ -3,6 +3,7 @@
 
 #include "lockstep/ops/adagrad.h"
 #include "lockstep/ops/adam.h"
+#include "lockstep/ops/adaptive_rates.h"
 #include "lockstep/ops/clip_grad.h"
 #include "lockstep/ops/dice.h"
 #include "lockstep/ops/functional.h"
