@@ -61,9 +61,8 @@ public:
     struct Tuned {
         double momentum = 0, lr = 0;
     };
-    /// The paper's SingleStep: least momentum * distance^2 + lr^2 * variance under momentum >= ((sqrt(k) - 1) /
-    /// (sqrt(k)
-    /// + 1))^2, k = largest / smallest curvature, and lr = (1 - sqrt(momentum))^2 / smallest.
+    /// The paper's SingleStep: least momentum * distance^2 + lr^2 * variance under momentum >= ((r - 1) / (r + 1))^2,
+    /// r = sqrt(largest / smallest), curvatures both, and lr = (1 - sqrt(momentum))^2 / smallest.
     static Tuned single_step(double variance, double distance, double smallest, double largest);
 
 private:
