@@ -255,7 +255,8 @@ TEST_CASE("mixed precision has the same bits on any devices, and losses near tho
         CHECK(losses != f32);
         for (std::size_t i = 0; i < losses.size(); ++i) CHECK(losses[i] == Approx(f32[i]).epsilon(0.02));
         // Weights and the optimizer's state are f32.
-        for (const SafetensorsEntry& entry : SafetensorsFile(place / "none.safetensors").entries())
+        const SafetensorsFile saved(place / "none.safetensors");
+        for (const SafetensorsEntry& entry : saved.entries())
             CHECK((entry.dtype == DType::f32 || entry.dtype == DType::i64));
         train("dp3", "--devices cpu:0,cpu:1,cpu:2 --amp " + amp);
         CHECK((checkpoint(place, "dp3") == checkpoint(place, "none")));
