@@ -126,8 +126,15 @@ StepLoss Engine::step(Optimizer& optimizer, const ModelCall& call, const std::ve
         throw InvalidArgument(
             "step: inside join ranks have batches of their own; use forward, backward() and the optimizer's step()");
     GradScaler* const scaler = options.scaler && options.scaler->is_enabled() ? options.scaler : nullptr;
-    const StepPlan plan{options.accumulation_steps, {options.clip, options.skip_nonfinite, scaler}};
+    const StepPlan plan{options.accumulation_steps, {options.clip, options.skip_nonfinite, scaler, options.rates}};
     plan.gate.check(optimizer);
+    if (options.rates) {
+        if (impl_->parts().ranks.hook())
+            throw InvalidArgument(
+                "step: adaptive rates do not go with a communication hook, after which gradients are no longer the sum "
+                "of what shards have shown; leave one of them out");
+        GradientMeasures{.shards = shards() * options.accumulation_steps}.check();
+    }
     if (scaler) {
         if (impl_->parts().ranks.hook())
             throw InvalidArgument(
@@ -137,6 +144,7 @@ StepLoss Engine::step(Optimizer& optimizer, const ModelCall& call, const std::ve
         scaler->bring_to(store());
     }
     auto outcome = std::make_shared<StepOutcome>();
+    if (options.rates) outcome->measured = std::make_shared<MeasuredStep>();
     impl_->run.step(optimizer, call, inputs, plan, outcome);
     return {*this, std::move(outcome)};
 }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "lockstep/ops/adaptive_rates.h"
 #include "lockstep/ops/clip_grad.h"
 #include "lockstep/ops/grad_scaler.h"
 #include "lockstep/runtime/device.h"
@@ -83,6 +84,11 @@ struct StepOptions {
     /// whose gradients are not all finite is skipped as above, and the scale is updated on the devices. Whether the
     /// loss is finite is not asked (NanPolicy): where it is not, the gradients tell. Not with a communication hook.
     GradScaler* scaler = nullptr;
+    /// Sets the optimizer before the step, by what steps up to the one before the last have shown, and is told what
+    /// this one shows: the squares of the shards' gradients and of their mean, unscaled and before they are clipped.
+    /// Parameters are updated when all gradients are there, as with `clip`. Wants two shards or microbatches at least;
+    /// not with a communication hook. All ranks have rules with the same options.
+    AdaptiveRates* rates = nullptr;
 };
 
 }  // namespace lockstep

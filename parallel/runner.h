@@ -18,7 +18,7 @@
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/checkpoint_writer.h"
 #include "lockstep/parallel/run.h"
-#include "lockstep/parallel/scaler_state.h"
+#include "lockstep/parallel/step_state.h"
 #include "lockstep/parallel/training_loop.h"
 #include "lockstep/runtime/error.h"
 
@@ -27,7 +27,7 @@ namespace lockstep {
 struct RunnerOptions {
     std::uint64_t epochs = std::numeric_limits<std::uint64_t>::max();  ///< of the whole run
     std::optional<std::int64_t> steps = std::nullopt;  ///< of the whole run: it ends by what comes first
-    StepOptions step = {};  ///< of every step; the state of its scaler is kept in checkpoints
+    StepOptions step = {};  ///< of every step; the states of its scaler and rates are kept in checkpoints
 };
 
 /// Trains on a loader whose rows are (input, target).
@@ -61,9 +61,11 @@ public:
         hooks_.push_back(std::move(kept));
         return result;
     }
-    /// The run goes on from there, as load_checkpoint returned it. Throws as restore_scaler.
+    /// The run goes on from there, as load_checkpoint returned it. Throws as restore_scaler and
+    /// restore_rates.
     void go_on_from(const RunState& state) {
         if (options_.step.scaler) restore_scaler(*options_.step.scaler, state);
+        if (options_.step.rates) restore_rates(*options_.step.rates, state);
         state_ = state;
         trainer_.set_steps(static_cast<std::int64_t>(state.steps));
     }
@@ -106,10 +108,13 @@ private:
     void each(Call call) {
         for (const auto& hook : hooks_) (hook.get()->*call)(*this);
     }
-    /// What is about to be saved holds all that hooks and the scaler want to find again.
+    /// What is about to be saved holds all that hooks, scaler and rates want to find again.
     void prepare_to_save() {
         each(&RunHook::before_save);
         if (options_.step.scaler) keep_scaler(*options_.step.scaler, state_);
+        if (!options_.step.rates) return;
+        model_.synchronize();
+        keep_rates(*options_.step.rates, state_);
     }
     bool tell(const StepReport& step) {
         for (const auto& hook : hooks_) hook->after_step(*this, step);

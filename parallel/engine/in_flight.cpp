@@ -44,6 +44,9 @@ void InFlight::end(int slot, const StepNumbers& numbers, std::shared_ptr<StepOut
                     size_of(numbers.loss_dtype));
     if (numbers.norm)
         stream.copy(&report->norm, Device::host(), numbers.norm, parts_.topology.devices[0], sizeof report->norm);
+    if (numbers.squares)
+        stream.copy(&report->squares, Device::host(), numbers.squares, parts_.topology.devices[0],
+                    sizeof report->squares);
     stream.record(used.done);
     used.loss = std::move(outcome);
     used.numbers = numbers;
@@ -73,9 +76,19 @@ void InFlight::look_at(Slot& slot) {
         slot.loss->skipped = skipped;
         slot.loss->value = value_of(report->loss.data(), slot.numbers);
         if (slot.numbers.norm) slot.loss->grad_norm = report->norm;
+        if (slot.loss->measured) tell(*slot.loss->measured, slot, skipped);
         slot.loss->done = true;
         slot.loss.reset();
     }
+}
+
+void InFlight::tell(MeasuredStep& step, const Slot& slot, bool skipped) {
+    const MeasuredSquares& squares = static_cast<const Report*>(slot.report->data())->squares;
+    step.outcome = skipped ? MeasuredStep::Outcome::skipped : MeasuredStep::Outcome::taken;
+    // A shard's own gradient is its part of the gradient times all rows / its own, and counts by its rows.
+    step.measures = {squares.of_shards * static_cast<double>(slot.numbers.rows),
+                     squares.norm_of_mean * squares.norm_of_mean, slot.numbers.pieces};
+    step.done = true;
 }
 
 void InFlight::drain() {
@@ -146,6 +159,10 @@ void InFlight::refuse(const StatusWord& status) {
         slot.loss->refused = true;
         slot.loss->reason = reason;
         slot.loss->step = status.step;
+        if (slot.loss->measured) {
+            slot.loss->measured->outcome = MeasuredStep::Outcome::refused;
+            slot.loss->measured->done = true;
+        }
         slot.loss->done = true;
         slot.loss.reset();
     }

@@ -24,6 +24,7 @@ struct StepOutcome {
     std::optional<double> grad_norm;
     std::string reason;  ///< why it was refused
     std::int64_t step = 0;
+    std::shared_ptr<MeasuredStep> measured;  ///< for adaptive rates; null: there are none
 };
 
 /// Where a step's numbers lie on the first device; nowhere by default.
@@ -32,6 +33,9 @@ struct StepNumbers {
     DType loss_dtype = DType::f32;
     const void* norm = nullptr;           ///< of the gradients (f64)
     const StatusWord* outcome = nullptr;  ///< null: the agreed word
+    const MeasuredSquares* squares = nullptr;
+    std::int64_t rows = 0;  ///< of the batch, for what was measured
+    int pieces = 0;         ///< of shards that it was cut in, likewise
 };
 
 /// What the devices report of one program: read back to pinned memory after it.
@@ -57,6 +61,7 @@ private:
         StatusWord status;
         alignas(double) std::array<std::byte, sizeof(double)> loss{};
         double norm = 0;
+        MeasuredSquares squares;
     };
     struct Slot {
         explicit Slot(Device device) : done(device), report(Buffer::allocate_pinned(sizeof(Report))) {}
@@ -68,6 +73,7 @@ private:
         StepNumbers numbers;
     };
     void look_at(Slot& slot);
+    static void tell(MeasuredStep& step, const Slot& slot, bool skipped);
     [[noreturn]] void refuse(const StatusWord& status);
     std::string describe(const StatusWord& status) const;
 

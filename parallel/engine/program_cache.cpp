@@ -44,6 +44,7 @@ void ProgramCache::describe(const ProgramRequest& request, Signature& key) const
         .add(request.microbatch)
         .add(Autocast::dtype_or(parts_.topology.arithmetic.autocast).value_or(DType::f32))
         .add(request.scaled)
+        .add(request.measured)
         .add(std::string_view(parts_.memory.store()->trainable_flags()))
         .add(parts_.algorithms ? parts_.algorithms->version() : 0);
     for (std::size_t i = 0; i < request.inputs.size(); ++i)

@@ -18,11 +18,21 @@ struct TrainingRun::PreparedStep {
     std::shared_ptr<Instance> instance = {};
     Microbatches* microbatches = nullptr;
 
-    StepNumbers numbers(const ControlBlock& control, const GateRules& gate) const {
+    StepNumbers numbers(const ControlBlock& control, const GateRules& gate, std::int64_t rows) const {
         return {.loss = control.loss(),
                 .loss_dtype = whole ? whole->batch().of(0).loss.meta.dtype : microbatches->loss_dtype(),
                 .norm = gate.has_norm() ? control.norm() : nullptr,
-                .outcome = gate.may_skip() ? control.outcome() : nullptr};
+                .outcome = gate.may_skip() ? control.outcome() : nullptr,
+                .squares = gate.rates ? control.squares() : nullptr,
+                .rows = rows,
+                .pieces = pieces()};
+    }
+    /// Of shards that the batch is cut in.
+    int pieces() const {
+        if (whole) return whole->batch().cut.present;
+        int all = 0;
+        for (const auto& part : microbatches->parts()) all += part->cut.present;
+        return all;
     }
     void enqueue(const BatchInputs& batch, Phase phase, StepRecorder* recorder) const {
         const auto scatter = [&batch](const ScheduledProgram& program, const Instance& of) {
@@ -96,7 +106,13 @@ TrainingRun::PreparedStep TrainingRun::prepare(const ModelCall& call, const Batc
     const std::vector<bool> wants(batch.metas().size(), false);
     std::vector<BatchCut> cuts{batch.cut()};
     if (plan.accumulation_steps != 1) cuts = cut_microbatches(batch.cut(), plan.accumulation_steps);
-    const ProgramRequest request{call, Pass::step, batch.metas(), wants, cuts.size() > 1, plan.gate.scaler != nullptr};
+    const ProgramRequest request{.call = call,
+                                 .pass = Pass::step,
+                                 .inputs = batch.metas(),
+                                 .wants_gradient = wants,
+                                 .microbatch = cuts.size() > 1,
+                                 .scaled = plan.gate.scaler != nullptr,
+                                 .measured = plan.gate.rates != nullptr};
     PreparedStep step;
     if (cuts.size() == 1) {
         step.whole = &program_for(request, cuts[0], spec, [] {});
@@ -117,6 +133,7 @@ TrainingRun::PreparedStep TrainingRun::prepare(const ModelCall& call, const Batc
 void TrainingRun::step(Optimizer& optimizer, const ModelCall& call, const std::vector<BatchInput>& inputs,
                        const StepPlan& plan, const std::shared_ptr<StepOutcome>& outcome) {
     const int slot = in_flight_.begin();
+    if (plan.gate.rates) plan.gate.rates->begin_step(optimizer);
     BatchInputs batch(*parts_, inputs, false);
     note_eager_reports(inputs);
     bring_buffers();
@@ -133,10 +150,11 @@ void TrainingRun::step(Optimizer& optimizer, const ModelCall& call, const std::v
     };
     in_two_phases(*parts_, replicas_, work, [&] {
         step.enqueue(batch, Phase::commit, recorder);
-        retry_once(
-            [&] { in_flight_.end(slot, step.numbers(parts_->memory.control(first_device), plan.gate), outcome); });
+        const StepNumbers numbers = step.numbers(parts_->memory.control(first_device), plan.gate, batch.cut().rows);
+        retry_once([&] { in_flight_.end(slot, numbers, outcome); });
         if (plan.accumulation_steps > 1) retry_once([&] { replicas_.hand_back(); });
     });
+    if (plan.gate.rates) plan.gate.rates->follow(outcome->measured);
     step.count(replicas_);
     parts_->ranks.stops()->count();
     parts_->memory.store()->touch_parameters();

@@ -22,7 +22,7 @@ public:
         for (const auto* side :
              {&program.inputs, &program.outputs, &program.output_gradients, &program.input_gradients})
             for (const Operand& operand : *side) ++of_[operand.buffer.get()].users;
-        ++of_[program.loss.buffer.get()].users;
+        for (const Operand* result : {&program.loss, &program.squares}) ++of_[result->buffer.get()].users;
         for (const Delivery& delivery : program.deliveries) ++of_[delivery.gradient.buffer.get()].users;
     }
 

@@ -48,7 +48,9 @@ struct ShardProgram {
     std::vector<Operand> input_gradients;   ///< gradients of inputs that want one; no buffer where none (training)
     Operand loss;                       ///< value of the loss, scalar of its own dtype (step); of this microbatch alone
     std::vector<Operand> denominators;  ///< where the denominators of the loss come in (microbatches)
-    Operand loss_scale;                 ///< where the scale of the loss comes in, f64; no buffer: it has none (step)
+    /// Of the gradients of all shards: squared norm / rows, summed, f64 scalar; no buffer: not measured (step).
+    Operand squares;
+    Operand loss_scale;  ///< where the scale of the loss comes in, f64; no buffer: it has none (step)
     /// Computes the denominators of this shard, as outputs; null without any.
     std::shared_ptr<const ShardProgram> denominator_program;
     std::vector<Record> records;   ///< forward [0, commit_begin), commits, backward [backward_begin, end)

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "lockstep/ops/functional.h"
+#include "lockstep/ops/internal/gradient_operations.h"
 #include "lockstep/ops/internal/loss_operations.h"
 #include "lockstep/parallel/program/fusion.h"
 #include "lockstep/parallel/program/loss_denominators.h"
@@ -50,8 +51,14 @@ private:
 /// Traces backward and notes the gradients of parameters and inputs as they become complete.
 class BackwardTracer {
 public:
-    BackwardTracer(ShardProgram& program, const ParameterIndex& parameters, const std::vector<Tensor>& inputs)
-        : program_(program), parameters_(parameters), inputs_(inputs), input_gradients_(inputs.size()) {}
+    /// `measures`: sums the squares of the parameters' gradients.
+    BackwardTracer(ShardProgram& program, const ParameterIndex& parameters, const std::vector<Tensor>& inputs,
+                   bool measures)
+        : program_(program),
+          parameters_(parameters),
+          inputs_(inputs),
+          measures_(measures),
+          input_gradients_(inputs.size()) {}
 
     void run(const std::vector<Tensor>& roots, const std::vector<Tensor>& gradients) {
         run_backward(roots, gradients, false,
@@ -60,6 +67,8 @@ public:
         for (const Tensor& gradient : input_gradients_)
             program_.input_gradients.push_back(gradient.defined() ? operand_of(gradient.contiguous()) : Operand{});
     }
+    /// Undefined where no parameter has a gradient.
+    const Tensor& squares() const { return squares_; }
 
 private:
     void complete(const Tensor& leaf, const Tensor& gradient) {
@@ -68,7 +77,19 @@ private:
         const auto parameter = parameters_.of(leaf);
         if (!parameter) return;
         const Tensor own = exclusive(gradient);
+        // Before it may be summed where it lies.
+        if (measures_) measure(own);
         program_.deliveries.push_back({*parameter, operand_of(own), program_.trace->records().size() - 1});
+    }
+
+    void measure(const Tensor& gradient) {
+        const NoGrad no_grad;
+        const std::int64_t elements = gradient.numel();
+        const Tensor grains = apply_one(MeasureGradients{{.range = {.end = elements, .last = 1}}, 2},
+                                        {gradient.reshape({elements}), Tensor()},
+                                        TensorMeta::contiguous(DType::f64, {MeasureGradients::grains(elements)}));
+        const Tensor sum = apply_one(CombineMeasures{1}, {grains}, TensorMeta::contiguous(DType::f64, {}));
+        squares_ = squares_.defined() ? add(squares_, sum) : sum;
     }
 
     /// `gradient` alone in a buffer of its own, row-major: the executor lets that buffer be the arena itself.
@@ -90,9 +111,18 @@ private:
     ShardProgram& program_;
     const ParameterIndex& parameters_;
     const std::vector<Tensor>& inputs_;
+    bool measures_;
+    Tensor squares_;
     std::vector<Tensor> input_gradients_;
     std::set<const Buffer*> taken_;
 };
+
+/// Of the gradients of all shards, each divided by its rows. `scale`: what gradients are a multiple by, or undefined.
+Tensor squares_over_shards(Tensor squares, std::int64_t rows, const Tensor& scale) {
+    const NoGrad no_grad;
+    if (scale.defined()) squares = div(div(squares, scale), scale);
+    return sum_over_shards(squares * (1.0 / static_cast<double>(rows)));
+}
 
 /// Lets the denominators of the loss come in from outside: notes where, and the program that computes this shard's own.
 std::vector<Tensor> take_in_denominators(ShardProgram& program, const std::vector<Loss::Term>& terms) {
@@ -206,10 +236,10 @@ ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const
     }
     std::vector<Tensor> roots;
     std::vector<Tensor> gradients;
+    Tensor scale;
     if (request.pass == Pass::step) {
         std::vector<Tensor> pooled;
         if (request.microbatch) pooled = take_in_denominators(program, result.loss);
-        Tensor scale;
         if (request.scaled) {
             scale = trace.input(TensorMeta::contiguous(DType::f64, {}));
             program.loss_scale = operand_of(scale);
@@ -240,8 +270,10 @@ ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const
     program.backward_begin = trace.records().size();
     if (wants_gradients) {
         const ParameterIndex parameters(store);
-        BackwardTracer tracer(program, parameters, inputs);
+        BackwardTracer tracer(program, parameters, inputs, request.measured);
         tracer.run(roots, gradients);
+        if (tracer.squares().defined())
+            program.squares = operand_of(squares_over_shards(tracer.squares(), rows, scale));
     }
     program.records = std::move(trace.records());
     fuse_neighbours(program);

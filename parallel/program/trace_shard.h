@@ -20,6 +20,8 @@ struct ProgramRequest {
     bool microbatch = false;
     /// Backward begins with a multiple of the loss that comes from outside; the loss is not checked.
     bool scaled = false;
+    /// The squares of the gradients of all shards are summed (ShardProgram::squares).
+    bool measured = false;
 };
 
 /// `input` with another number of rows.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string_view>
 
 #include "lockstep/ops/internal/gradient_operations.h"
 #include "lockstep/runtime/error.h"
@@ -29,6 +30,7 @@ bool GateRules::has_norm() const {
 
 void GateRules::describe(Signature& signature) const {
     signature.add(skip_nonfinite).add(clip.size()).add(scaler != nullptr);
+    signature.add(std::string_view(rates ? rates->name() : ""));
     if (scaler) {
         const GradScalerOptions& rule = scaler->options();
         signature.add(rule.init_scale).add(rule.growth_factor).add(rule.backoff_factor).add(rule.growth_interval);
@@ -72,6 +74,9 @@ void GateEmitter::emit(const GateRules& rules) {
     if (rules.may_skip())
         emit_judgement(emit_norm(std::numeric_limits<double>::infinity(), GradientRange::all_groups), false);
     if (rules.scaler) emit_unscaling(*rules.scaler);
+    if (rules.rates)
+        emitter_.copy(emitter_.topology().commit(first_device), emit_norm(2, GradientRange::all_groups),
+                      emitter_.memory().control(first_device).mean_norm_ref());
     for (const GradientClip& clip : rules.clip) std::visit([this](const auto& some) { emit_clip(some); }, clip);
     if (rules.scaler) emit_new_scale(*rules.scaler);
 }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/ops/adaptive_rates.h"
 #include "lockstep/ops/clip_grad.h"
 #include "lockstep/ops/grad_scaler.h"
 #include "lockstep/ops/internal/gradient_operations.h"
@@ -19,12 +20,13 @@ struct GateRules {
     std::vector<GradientClip> clip = {};
     bool skip_nonfinite = false;
     GradScaler* scaler = nullptr;  ///< one that is enabled, and was brought to the model
+    AdaptiveRates* rates = nullptr;
 
-    bool empty() const { return clip.empty() && !may_skip(); }
+    bool empty() const { return clip.empty() && !may_skip() && !rates; }
     bool may_skip() const { return skip_nonfinite || scaler; }
     /// Whether the norm is reported with the step.
     bool has_norm() const;
-    /// For keys of programs, and for other ranks: all but which scaler it is.
+    /// For keys of programs, and for other ranks: all but which scaler and rates they are.
     void describe(Signature& signature) const;
     /// Throws InvalidArgument for numbers that cannot be, and groups that the optimizer does not have.
     void check(const Optimizer& optimizer) const;

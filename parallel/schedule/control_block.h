@@ -12,17 +12,24 @@
 
 namespace lockstep {
 
-/// Control words of one device: StepState, the agreed status, the loss, the norm of the gradients, the outcome of a
-/// step that may be skipped, and one status word per shard.
+/// What a step measures of its gradients for adaptive rates.
+struct MeasuredSquares {
+    double of_shards = 0;     ///< sum over shards and microbatches: squared norm of its part of the gradient / its rows
+    double norm_of_mean = 0;  ///< of the whole gradient
+};
+
+/// Control words of one device: StepState, the agreed status, the loss, the norm of the gradients that are clipped, the
+/// outcome of a step that may be skipped, what adaptive rates are told, and one status word per shard.
 class ControlBlock {
 public:
     ControlBlock(Device device, int shards);
     StepState* step() const { return static_cast<StepState*>(memory_->data()); }
     StatusWord* agreed() const { return reinterpret_cast<StatusWord*>(at(1)); }
     const void* loss() const { return at(2); }  ///< of the last step, in its dtype
-    const void* norm() const { return at(3); }  ///< of the last step's gradients, in f64
+    const void* norm() const { return at(3); }  ///< of the last step's gradients before they were clipped, in f64
     /// Of the last step that may have been skipped.
     const StatusWord* outcome() const { return reinterpret_cast<const StatusWord*>(at(4)); }
+    const MeasuredSquares* squares() const { return reinterpret_cast<const MeasuredSquares*>(at(5)); }
     StatusWord* shard(int shard) const { return reinterpret_cast<StatusWord*>(at(first_shard + shard)); }
 
     MemoryRef step_ref() const { return fixed(memory_, 0, sizeof(StepState)); }
@@ -30,6 +37,12 @@ public:
     MemoryRef loss_ref(DType dtype) const { return fixed(memory_, 2 * spacing, size_of(dtype)); }
     MemoryRef norm_ref() const { return fixed(memory_, 3 * spacing, sizeof(double)); }
     MemoryRef outcome_ref() const { return fixed(memory_, 4 * spacing, sizeof(StatusWord)); }
+    MemoryRef shard_squares_ref() const {
+        return fixed(memory_, 5 * spacing + offsetof(MeasuredSquares, of_shards), sizeof(double));
+    }
+    MemoryRef mean_norm_ref() const {
+        return fixed(memory_, 5 * spacing + offsetof(MeasuredSquares, norm_of_mean), sizeof(double));
+    }
     MemoryRef shard_ref(int shard) const {
         return fixed(memory_, spacing * static_cast<std::size_t>(first_shard + shard), sizeof(StatusWord));
     }
@@ -43,7 +56,7 @@ public:
     static constexpr std::size_t spacing = 64;  // a cache line each: shards of one device report at the same time
 
 private:
-    static constexpr int first_shard = 5;
+    static constexpr int first_shard = 6;
     char* at(int slot) const { return static_cast<char*>(memory_->data()) + spacing * static_cast<std::size_t>(slot); }
     std::shared_ptr<Buffer> memory_;
 };

@@ -70,16 +70,21 @@ void ScheduleBuilder::emit_loss_so_far() {
     const MemoryRef own = memory_.ref(0, batch_.of(0).loss);
     const TensorMeta meta = scalar(part_->carry->loss_dtype());
     Stream& stream = topology().compute(0);
-    if (part_->first)
-        emitter_.schedule().copy(stream, {own, sum, sum.bytes});
-    else
-        emitter_.run_flat(stream, first_device, make_operation(Accumulate{}), {{meta, meta}, {sum, own}},
-                          {{meta}, {sum}});
+    emit_sum_so_far(stream, meta.dtype, own, sum);
     if (!part_->carry->checks_loss()) return;
     TaskSpec check =
         emitter_.flat_task(stream, first_device, make_operation(CheckFinite{}), {{meta}, {sum}}, {{meta}, {sum}});
     check.status = emitter_.memory().control(first_device).shard(0);
     emitter_.run(stream, std::move(check));
+}
+
+void ScheduleBuilder::emit_sum_so_far(Stream& stream, DType dtype, const MemoryRef& part, const MemoryRef& sum) {
+    const TensorMeta meta = scalar(dtype);
+    if (part_->first)
+        emitter_.schedule().copy(stream, {part, sum, sum.bytes});
+    else
+        emitter_.run_flat(stream, first_device, make_operation(Accumulate{}), {{meta, meta}, {sum, part}},
+                          {{meta}, {sum}});
 }
 
 void ScheduleBuilder::emit_preparations() {

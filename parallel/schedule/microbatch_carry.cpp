@@ -15,7 +15,7 @@ MicrobatchCarry::MicrobatchCarry(const Topology& topology, const EngineMemory& m
                                  DType loss, bool checks_loss)
     : denominators_(std::move(denominators)), loss_(loss), checks_loss_(checks_loss) {
     for (const Device device : topology.devices)
-        slots_.push_back(Buffer::zeroed(device, spacing * (2 + denominators_.size()), tag));
+        slots_.push_back(Buffer::zeroed(device, spacing * (3 + denominators_.size()), tag));
     for (const ArenaLayout& layout : memory.store()->buffers())
         buffers_.push_back(Buffer::zeroed(topology.devices[0], layout.bytes(), tag));
 }

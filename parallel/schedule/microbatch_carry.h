@@ -25,6 +25,8 @@ public:
     }
     /// The loss so far, on the first device.
     MemoryRef loss() const { return slot(first_device, 1 + denominators_.size(), size_of(loss_)); }
+    /// ShardProgram::squares so far, on the first device.
+    MemoryRef squares() const { return slot(first_device, 2 + denominators_.size(), sizeof(double)); }
     DType loss_dtype() const { return loss_; }
     bool checks_loss() const { return checks_loss_; }
     /// Where `ref` lies in a buffer of replica 0, the same bytes of the copy that the microbatches update; else `ref`

@@ -29,6 +29,7 @@ std::size_t emit_step(ScheduleBuilder& builder) {
     builder.emit_loss();
     const std::size_t forward_end = builder.emitter().schedule().size();
     builder.emit_backward();
+    builder.emit_squares();
     // Nobody waits for buffers: a kernel of backward that throws, and a step that is skipped, find them as they were.
     if (builder.has_commits()) builder.emit_commits();
     builder.emit_end_of_step();
@@ -46,6 +47,7 @@ std::size_t emit_microbatch(ScheduleBuilder& builder, const Microbatch& part) {
     }
     const std::size_t forward_end = builder.emitter().schedule().size();
     builder.emit_backward();
+    builder.emit_squares();
     if (!part.last) {
         builder.emit_end_of_microbatch();
         return forward_end;

@@ -221,6 +221,23 @@ void ScheduleBuilder::emit_loss() {
     emitter_.schedule().copy(topology().commit(first_device), {across_.loss(*this), kept, kept.bytes});
 }
 
+void ScheduleBuilder::emit_squares() {
+    if (batch_.held.empty()) return;
+    const int anchor = batch_.held.first;  // all shards have the sum
+    const Operand& squares = batch_.of(anchor).squares;
+    if (!squares.buffer) return;
+    Stream& lane = topology().compute(anchor);
+    MemoryRef sum = memory_.ref(anchor, squares);
+    if (part_) {
+        emit_sum_so_far(lane, squares.meta.dtype, sum, part_->carry->squares());
+        sum = part_->carry->squares();
+        if (!part_->last) return;
+    }
+    Stream& commit = topology().commit(first_device);
+    emitter_.wait(commit, lane);
+    emitter_.copy(commit, sum, emitter_.memory().control(first_device).shard_squares_ref());
+}
+
 void ScheduleBuilder::emit_advance(DeviceIndex device, Advance advance) {
     if (advance == Advance::nothing) return;
     const bool step = advance == Advance::step;

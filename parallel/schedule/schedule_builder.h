@@ -59,6 +59,9 @@ public:
     MemoryRef loss_of_shard_0() const { return part_ ? part_->carry->loss() : memory_.ref(0, batch_.of(0).loss); }
     /// Moves the loss to where it stays until the host has read it.
     void emit_loss();
+    /// After backward: moves what was measured of the shards' gradients to where the host reads it, or adds it to what
+    /// earlier microbatches have left. Nothing where nothing was measured.
+    void emit_squares();
     /// Whatever comes next on any device waits for all of this program.
     void emit_barrier(Advance advance);
     /// The same for a step that updates, with fewer streams on the way from its last record to the next step's first:
@@ -94,6 +97,8 @@ private:
     void emit_commit_records(Stream& stream);
     void emit_copies_of_buffers();
     void emit_state_of_microbatch();
+    /// `sum` becomes `part` in the first microbatch; later ones add theirs. Scalars of `dtype` of the first device.
+    void emit_sum_so_far(Stream& stream, DType dtype, const MemoryRef& part, const MemoryRef& sum);
     void emit_advance(DeviceIndex device, Advance advance);
     /// Keeps the outcome of a step that may have been skipped, and clears the status for the next one.
     void emit_forgetting_of_skip(DeviceIndex device);

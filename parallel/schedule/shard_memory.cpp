@@ -70,7 +70,7 @@ ShardMemory::Plan ShardMemory::plan(const ShardProgram& program, Device device, 
     lifetimes.use(program.loss_scale, -1, -1);
     for (const auto* results : {&program.outputs, &program.input_gradients})
         for (const Operand& operand : *results) lifetimes.use(operand, end, end);
-    lifetimes.use(program.loss, end, end);
+    for (const Operand* result : {&program.loss, &program.squares}) lifetimes.use(*result, end, end);
     for (const Operand& operand : program.output_gradients) {
         const long before = static_cast<long>(program.commit_begin);
         lifetimes.use(operand, before, before);
