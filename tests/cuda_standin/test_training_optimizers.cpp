@@ -7,9 +7,11 @@
 
 #include "lockstep/ops/adagrad.h"
 #include "lockstep/ops/adam.h"
+#include "lockstep/ops/adaptive_rates.h"
 #include "lockstep/ops/clip_grad.h"
 #include "lockstep/ops/grad_scaler.h"
 #include "lockstep/ops/rmsprop.h"
+#include "lockstep/ops/sgd.h"
 #include "lockstep/tests/consumer/lion.h"
 #include "lockstep/tests/cuda_standin/training.h"
 
@@ -27,6 +29,7 @@ struct Case {
     std::function<std::unique_ptr<Optimizer>(Model&)> make;
     StepOptions how;
     bool scales = false;  ///< with a GradScaler
+    std::function<std::unique_ptr<AdaptiveRates>()> rates = {};
 };
 
 const std::vector<Case>& cases() {
@@ -46,6 +49,16 @@ const std::vector<Case>& cases() {
          [](Model& model) { return std::make_unique<AdamW>(model); },
          {.clip = {ClipGradNorm{.max_norm = 0.5}}},
          true},
+        {"SGD with AdaScale, in microbatches, on a scaled loss",
+         [](Model& model) { return std::make_unique<SGD>(model, SgdOptions{.lr = 0.01, .momentum = 0.9}); },
+         {.accumulation_steps = 2, .clip = {ClipGradNorm{.max_norm = 0.5}}},
+         true,
+         [] { return std::make_unique<AdaScale>(); }},
+        {"SGD with YellowFin",
+         [](Model& model) { return std::make_unique<SGD>(model, SgdOptions{.lr = 0.01, .momentum = 0.5}); },
+         {},
+         false,
+         [] { return std::make_unique<YellowFin>(YellowFin::Options{.lr_factor = 0.1}); }},
         {"Lion", [](Model& model) { return std::make_unique<Lion>(model, LionOptions{.weight_decay = 0.1}); }, {}},
     };
     return all;
@@ -59,6 +72,8 @@ Values train(const Case& some, const Devices& devices, ReductionMode reduction) 
     GradScaler scaler({.growth_interval = 2});
     StepOptions how = some.how;
     if (some.scales) how.scaler = &scaler;
+    const auto rates = some.rates ? some.rates() : nullptr;
+    how.rates = rates.get();
     for (int i = 0; i < 4; ++i)
         model.step(*optimizer, images.batch(22 * i, 22 * i + 22), images.targets(22 * i, 22 * i + 22), nll_loss, how);
     if (some.scales) CHECK(scaler.get_scale() == 4 * 65536);

@@ -9,6 +9,7 @@
 #include <functional>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "lockstep/ops/lr_schedules.h"
@@ -157,6 +158,26 @@ TEST_CASE("a run goes on with the scale of its loss where it was, on other devic
     GradScaler without({.enabled = false});
     keep_scaler(without, run);
     CHECK(run.fields.empty());
+}
+
+TEST_CASE("a run goes on with the rates of its steps where they were") {
+    const test::TemporaryDirectory place;
+    const auto train = [&](std::optional<std::int64_t> end_at, bool goes_on) {
+        Alone training;
+        AdaScale rates;
+        auto runner = training.runner({.epochs = 4, .step = {.rates = &rates}});
+        if (goes_on) runner.go_on_from(load_checkpoint(training.model, training.sgd, place / "net").value());
+        if (end_at) runner.add(EndAt(*end_at));
+        runner.add(SaveCheckpoints({.file = place / "net"}));
+        runner.run();
+        return std::tuple(training.weights(), training.sgd.options().lr, rates.state());
+    };
+    const auto whole = train({}, false);
+    CHECK(std::get<1>(whole) > 0.05);
+    for (const std::int64_t end_at : {1, 4, 9}) {
+        CHECK(train(end_at, false) != whole);
+        CHECK(train({}, true) == whole);
+    }
 }
 
 TEST_CASE("a schedule that the checkpoint does not know is brought to where the run is") {
