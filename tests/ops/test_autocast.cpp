@@ -77,6 +77,7 @@ TEST_CASE("functions compute in the dtype that PyTorch's lists say") {
             {"layer_norm", layer_norm(small, {4})},
             {"exp", exp(small)},
             {"log", log(exp(small))},
+            {"square", square(small)},
             {"sum", sum(small)},
             {"mean", mean(small)},
             {"cross_entropy", cross_entropy(small, labels).value()},
