@@ -7,53 +7,16 @@ Programs run in turn, a few steps each, so that what else the machine does hits 
 round. Writes a JSON file under bench/results/. Without --python only Lockstep is measured.
 """
 import argparse
-import datetime
-import json
 import os
 import pathlib
-import platform
 import statistics
-import subprocess
+
+from measurement import Program, circumstances, spread, versions_of, write_results
 
 HERE = pathlib.Path(__file__).resolve().parent
 OURS = ["one", "dp"]
 THEIRS = ["eager", "channels_last"]
 THEIRS_DDP = ["ddp", "ddp_channels_last"]
-
-
-class Program:
-    def __init__(self, command, **options):
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options)
-        self.ready = self.answer()
-
-    def answer(self):
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit("%s ended with status %s" % (self.process.args, self.process.wait()))
-        return line.split()
-
-    def figures(self, order):
-        self.process.stdin.write(order + "\n")
-        self.process.stdin.flush()
-        return [float(figure) for figure in self.answer()]
-
-    def rate(self, order):
-        return self.figures(order)[0]
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
-
-
-def cpu_name():
-    for line in open("/proc/cpuinfo"):
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
-
-
-def spread(values):
-    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
 def main():
@@ -69,8 +32,7 @@ def main():
     sizes = [str(size) for size in args.batch_size]
     ours = Program([args.mnist_bench, "--serve", "--steps", str(args.steps), "--batch-size", *sizes])
     programs = {way: ours for way in OURS}
-    info = pathlib.Path(args.mnist_bench).with_name("lockstep-info")
-    versions = json.loads(subprocess.check_output([info, "--json"]))["versions"]
+    versions = versions_of(args.mnist_bench)
     if args.python:
         command = [args.python, str(HERE / "torch_mnist.py"), "--steps", str(args.steps), "--threads", str(args.threads)]
         single, ddp = Program(command), Program(command + ["--processes", "2"])
@@ -92,12 +54,7 @@ def main():
         program.close()
 
     result = {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "cpu": cpu_name(),
-        "cores": len(os.sched_getaffinity(0)),
-        "load_average": max(loads),
-        "system": platform.platform(),
-        "versions": versions,
+        **circumstances(versions, loads),
         "steps": args.steps,
         "repetitions": args.repetitions,
         "samples_per_second": {},
@@ -119,11 +76,7 @@ def main():
         result["ratios"][size] = {name: spread(values) for name, values in ratios.items()}
         for name, figures in result["ratios"][size].items():
             print("%-8s %-27s %.3f (%.3f to %.3f)" % (size, name, *figures.values()))
-    folder = HERE / "results"
-    folder.mkdir(exist_ok=True)
-    path = folder / ("mnist-%s.json" % result["date"].replace(":", "").replace("+0000", "Z"))
-    path.write_text(json.dumps(result, indent=2) + "\n")
-    print("written:", path)
+    write_results("mnist", result)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,12 @@ round. Peak memory is that of a process that makes nothing but such steps. Write
 Without --python only Lockstep is measured. --isa avx2 limits both sides to AVX2.
 """
 import argparse
-import datetime
-import json
 import os
 import pathlib
-import platform
 import statistics
 import subprocess
 
-from compare_mnist import Program, cpu_name, spread
+from measurement import Program, circumstances, spread, versions_of, write_results
 
 HERE = pathlib.Path(__file__).resolve().parent
 OURS = ["one", "dp"]
@@ -59,8 +56,7 @@ def main():
     shape = ["--batch-size", str(args.batch_size), "--width", str(args.width)]
     suffixes = ["", "_bf16"] if args.bf16 else [""]
     commands = {way + suffix: [args.unet_bench, "--serve", *shape] for suffix in suffixes for way in OURS}
-    info = pathlib.Path(args.unet_bench).with_name("lockstep-info")
-    versions = json.loads(subprocess.check_output([info, "--json"]))["versions"]
+    versions = versions_of(args.unet_bench)
     if args.python:
         command = [args.python, str(HERE / "torch_unet.py"), "--threads", str(args.threads), *shape]
         commands.update({way + suffix: command for suffix in suffixes for way in THEIRS})
@@ -91,13 +87,8 @@ def main():
         for name, (slow, fast) in pairs.items():
             ratios[name] = spread([a / b for a, b in zip(seconds[slow], seconds[fast])])
     result = {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "cpu": cpu_name(),
-        "cores": len(os.sched_getaffinity(0)),
+        **circumstances(versions, loads),
         "isa": args.isa,
-        "load_average": max(loads),
-        "system": platform.platform(),
-        "versions": versions,
         "batch_size": args.batch_size,
         "width": args.width,
         "repetitions": args.repetitions,
@@ -114,11 +105,7 @@ def main():
         print("speed  %-34s %.3f (%.3f to %.3f)" % (name, *figures.values()))
     for name, ratio in memory.items():
         print("memory %-34s %.3f" % (name, ratio))
-    folder = HERE / "results"
-    folder.mkdir(exist_ok=True)
-    path = folder / ("unet-%s.json" % result["date"].replace(":", "").replace("+0000", "Z"))
-    path.write_text(json.dumps(result, indent=2) + "\n")
-    print("written:", path)
+    write_results("unet", result)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ constexpr std::string_view in_f32[] = {
     "mse_loss",
     "nll_loss",
     "softmax",
+    "square",
     "sum",
     "sum_loss",
     "sum_over_shards",

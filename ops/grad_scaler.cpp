@@ -132,6 +132,11 @@ void GradScaler::unscale_(Optimizer& optimizer) {
         throw InvalidArgument(
             "GradScaler: No inf checks were recorded for this optimizer: no parameter has a gradient; call backward() "
             "on a scaled loss first");
+    for (const FlatGradient& gradient : gradients)
+        if (gradient.elements.dtype() == DType::f16)
+            throw InvalidArgument(
+                "GradScaler: Attempting to unscale FP16 gradients. Keep the parameters in f32 and compute in an "
+                "Autocast");
     const double factor = element::unscale_factor({get_scale(), 0});
     progress.largest = norm_of_gradients(gradients, infinity);
     scale_gradients(gradients, Tensor::full({}, factor, DType::f64, gradients.front().elements.device()));

@@ -42,8 +42,8 @@ struct GradScalerOptions {
 
 /// It belongs to the model that it is first used with in a step. There the scale lies on every device, and the rule is
 /// applied there: all devices and ranks see the same gradients and decide alike, and the host waits for nothing. In the
-/// longer form `step` waits to find out whether the gradients are finite, as PyTorch's does. What PyTorch takes for the
-/// same, a scaler and the two forms in turns, goes as well. All ranks have scalers with the same options.
+/// longer form `step` waits to find out whether the gradients are finite, as PyTorch's does. One scaler may be used in
+/// both forms in turns. All ranks have scalers with the same options.
 class GradScaler {
 public:
     /// Throws InvalidArgument for options that cannot be.
@@ -67,7 +67,7 @@ public:
 
     /// A multiple of the loss, to call backward() on.
     Tensor scale(const Tensor& loss);
-    /// Divides the gradients of the optimizer's parameters by the scale.
+    /// Divides the gradients of the optimizer's parameters by the scale. Throws InvalidArgument for those in f16.
     void unscale_(Optimizer& optimizer);
     /// Calls the optimizer's step() unless some gradient is not finite, after unscale_ where that was not called.
     /// Returns whether it did. Waits for the gradients.

@@ -46,13 +46,19 @@ Tensor Autocast::cast(const Tensor& tensor, DType dtype) {
     if (tensor.dtype() == dtype) return tensor;
     State* const state = current();
     if (state == nullptr || !tensor.is_leaf() || !tensor.requires_grad()) return tensor.to(dtype);
+    const auto convert = [&] {
+        const Tensor converted = tensor.to(dtype);
+        // Several graphs share it: the backward of one must leave it to the others.
+        if (converted.impl()->node) converted.impl()->node->repeatable = true;
+        return State::Kept{tensor, converted, tensor.version(), grad_enabled()};
+    };
     for (State::Kept& kept : state->kept)
         if (kept.leaf.impl() == tensor.impl() && kept.converted.dtype() == dtype &&
             kept.with_gradient == grad_enabled()) {
-            if (kept.version != tensor.version()) kept = {tensor, tensor.to(dtype), tensor.version(), grad_enabled()};
+            if (kept.version != tensor.version()) kept = convert();
             return kept.converted;
         }
-    state->kept.push_back({tensor, tensor.to(dtype), tensor.version(), grad_enabled()});
+    state->kept.push_back(convert());
     return state->kept.back().converted;
 }
 

@@ -180,7 +180,7 @@ void run_backward(const std::vector<Tensor>& roots, const std::vector<Tensor>& g
             const PublicCall call(node.name);
             return node.backward(entry.gradients);
         }();
-        if (!retain_graph) node.backward = nullptr;
+        if (!retain_graph && !node.repeatable) node.backward = nullptr;
         for (std::size_t i = 0; i < node.inputs.size(); ++i) {
             const AutogradNode::Edge& edge = node.inputs[i];
             const Tensor gradient = i < input_gradients.size() ? input_gradients[i] : Tensor();

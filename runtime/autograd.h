@@ -59,6 +59,7 @@ struct AutogradNode {
     };
     std::vector<Edge> inputs;
     BackwardFunction backward;                                           ///< empty once freed
+    bool repeatable = false;                                             ///< keeps no tensors and is never freed
     std::vector<std::vector<std::function<void(const Tensor&)>>> hooks;  ///< per output
 };
 

@@ -1,23 +1,31 @@
 // A bias per channel on blocked images, where they lie.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <type_traits>
 
 #include "lockstep/ops/cpu/lane_loops.h"
 #include "lockstep/ops/cpu/layout.h"
 #include "lockstep/ops/cpu/parallel.h"
+#include "lockstep/ops/cpu/short_floats.h"
+#include "lockstep/ops/internal/binary_functions.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep::cpu {
 
-/// Whether `bias` has one number for each channel of images of `shape`: (C, 1, 1) or (1, C, 1, 1).
-inline bool is_channel_bias(const TensorMeta& bias, const Shape& shape) {
-    return shape.dims() == 4 && (bias.shape == Shape{shape[1], 1, 1} || bias.shape == Shape{1, shape[1], 1, 1});
+/// Whether the request adds to blocked images a number for each channel: (C, 1, 1) or (1, C, 1, 1).
+template <class F>
+bool adds_to_channels(const KernelRequest& request) {
+    const TensorMeta &x = request.in[0], &bias = request.in[1];
+    if (!std::is_same_v<F, functor::Add> || x.opaque == nullptr || !planes_of(x)) return false;
+    const std::int64_t channels = x.shape[1];
+    return bias.shape == Shape{channels, 1, 1} || bias.shape == Shape{1, channels, 1, 1};
 }
 
 /// y = x + bias, on blocked x; the zeros that pad its channels stay zeros.
 template <class Stored>
-std::unique_ptr<Kernel> make_channel_add(const Planes& planes, int threads) {
+std::unique_ptr<Kernel> make_channel_add_of(const Planes& planes, int threads) {
     using T = Arithmetic<Stored>;
     return make_kernel([planes, threads](const KernelArgs& call) {
         const auto *x = call.input<Stored>(0), *bias = call.input<Stored>(1);
@@ -37,6 +45,16 @@ std::unique_ptr<Kernel> make_channel_add(const Planes& planes, int threads) {
                                                        planes.plane());
                       }
                   });
+    });
+}
+
+/// The kernel where adds_to_channels, for operands of one floating dtype.
+template <class Op>
+std::unique_ptr<Kernel> make_channel_add(const Op& operation, KernelRequest& request) {
+    request.want_contiguous(1);
+    arrange_like(request.out[0], request.in[0]);
+    return for_stored(operation, request.in[0].dtype, [&](auto stored) {
+        return make_channel_add_of<decltype(stored)>(planes_of(request.in[0]).value(), request.threads);
     });
 }
 

@@ -156,13 +156,7 @@ std::unique_ptr<Kernel> make_binary(const Binary<F>& operation, KernelRequest& r
                                        : make_channel_scale<T>(planes_of(a).value(), request.threads);
         });
     }
-    if (std::is_same_v<F, functor::Add> && a.opaque != nullptr && planes_of(a) && is_channel_bias(b, a.shape)) {
-        request.want_contiguous(1);
-        arrange_like(y, a);
-        return for_floating(operation, dtype, [&](auto zero) {
-            return make_channel_add<decltype(zero)>(planes_of(a).value(), request.threads);
-        });
-    }
+    if (adds_to_channels<F>(request)) return make_channel_add(operation, request);
     for (std::size_t i = 0; i < 2; ++i)
         if (request.in[i].opaque != nullptr) request.want_contiguous(i);
     require_contiguous_output(operation, request, 0);

@@ -6,6 +6,7 @@
 
 #include "lockstep/ops/cpu/kernels.h"
 #include "lockstep/ops/cpu/rows.h"
+#include "lockstep/ops/cpu/short_floats.h"
 #include "lockstep/ops/internal/gradient_arithmetic.h"
 
 namespace lockstep::cpu {
@@ -78,7 +79,7 @@ template <class Op, class Change>
 std::unique_ptr<Kernel> make_change(const Op& operation, const GradientRange& meant, KernelRequest& request, int rows,
                                     const Change& change) {
     require_contiguous_output(operation, request, 0);
-    return for_floating(operation, request.out[0].dtype, [&](auto zero) {
+    return for_stored(operation, request.out[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_kernel([meant, rows, change](const KernelArgs& call) {
             for_meant(meant, call.in[rows],
@@ -89,16 +90,22 @@ std::unique_ptr<Kernel> make_change(const Op& operation, const GradientRange& me
 
 std::unique_ptr<Kernel> make_scale_gradients(const ScaleGradients& operation, KernelRequest& request) {
     return make_change(operation, operation.range, request, 1, [](const KernelArgs& call, auto* gradients, auto count) {
-        const auto factor = static_cast<std::remove_reference_t<decltype(*gradients)>>(*call.input<double>(0));
-        for (std::int64_t i = 0; i < count; ++i) gradients[i] *= factor;
+        using Stored = std::remove_reference_t<decltype(*gradients)>;
+        using T = Arithmetic<Stored>;
+        const auto factor = static_cast<T>(*call.input<double>(0));
+        for (std::int64_t i = 0; i < count; ++i)
+            gradients[i] = static_cast<Stored>(static_cast<T>(gradients[i]) * factor);
     });
 }
 
 std::unique_ptr<Kernel> make_clamp_gradients(const ClampGradients& operation, KernelRequest& request) {
     return make_change(operation, operation.range, request, 0,
                        [limit = operation.limit](const KernelArgs&, auto* gradients, auto count) {
-                           const auto most = static_cast<std::remove_reference_t<decltype(*gradients)>>(limit);
-                           for (std::int64_t i = 0; i < count; ++i) gradients[i] = element::clamp(gradients[i], most);
+                           using Stored = std::remove_reference_t<decltype(*gradients)>;
+                           using T = Arithmetic<Stored>;
+                           const auto most = static_cast<T>(limit);
+                           for (std::int64_t i = 0; i < count; ++i)
+                               gradients[i] = static_cast<Stored>(element::clamp(static_cast<T>(gradients[i]), most));
                        });
 }
 
@@ -113,6 +120,9 @@ void add_gradient_kernels(KernelTable& table) {
     table.add<UpdateLossScale, make_update_loss_scale>();
     table.add<ScaleGradients, make_scale_gradients>();
     table.add<ClampGradients, make_clamp_gradients>();
+    // What is changed in place is read first: conversions around a kernel for f32 would not do that.
+    table.add_short_floats<ScaleGradients, make_scale_gradients>();
+    table.add_short_floats<ClampGradients, make_clamp_gradients>();
 }
 
 }  // namespace lockstep::cpu

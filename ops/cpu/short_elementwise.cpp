@@ -1,6 +1,7 @@
 // Elementwise operations on dense tensors of 16-bit floats: what U-Net and its like do to activations between layers.
 // Other arrangements, and functions with broadcast operands, are left to the kernels for f32 between conversions.
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 
 #include "lockstep/ops/cpu/channel_add.h"
@@ -29,8 +30,8 @@ bool all_short_alike(const KernelRequest& request) {
     return is_short_float(dtype) && request.out[0].dtype == dtype;
 }
 
-/// apply(a, y, n) in f32, y may be a; over a run of the dense first input.
-template <class Apply>
+/// apply(a, y, n), or of two inputs apply(a, b, y, n), in f32; y is a. Inputs are dense and lie alike.
+template <int inputs, class Apply>
 std::unique_ptr<Kernel> make_short_map(KernelRequest& request, const Apply& apply) {
     arrange_like(request.out[0], request.in[0]);
     return for_short(request.in[0].dtype, [&](auto stored) {
@@ -39,31 +40,14 @@ std::unique_ptr<Kernel> make_short_map(KernelRequest& request, const Apply& appl
             [elements = dense_elements(request.in[0]), threads = request.threads, apply](const KernelArgs& call) {
                 for_element_parts(threads, elements, [&](std::int64_t begin, std::int64_t end) {
                     for_runs(end - begin, [&](std::ptrdiff_t first, std::ptrdiff_t count) {
-                        float room[run_elements];
-                        float16::widen(call.input<Stored>(0) + begin + first, room, count);
-                        apply(room, room, count);
-                        float16::narrow(room, call.output<Stored>(0) + begin + first, count);
-                    });
-                });
-            });
-    });
-}
-
-/// apply(a, b, y, n) in f32, y may be a or b; both inputs are dense and lie alike.
-template <class Apply>
-std::unique_ptr<Kernel> make_short_map_of_two(KernelRequest& request, const Apply& apply) {
-    arrange_like(request.out[0], request.in[0]);
-    return for_short(request.in[0].dtype, [&](auto stored) {
-        using Stored = decltype(stored);
-        return make_kernel(
-            [elements = dense_elements(request.in[0]), threads = request.threads, apply](const KernelArgs& call) {
-                for_element_parts(threads, elements, [&](std::int64_t begin, std::int64_t end) {
-                    for_runs(end - begin, [&](std::ptrdiff_t first, std::ptrdiff_t count) {
-                        float a[run_elements], b[run_elements];
-                        float16::widen(call.input<Stored>(0) + begin + first, a, count);
-                        float16::widen(call.input<Stored>(1) + begin + first, b, count);
-                        apply(a, b, a, count);
-                        float16::narrow(a, call.output<Stored>(0) + begin + first, count);
+                        float rooms[inputs][run_elements];
+                        for (int i = 0; i < inputs; ++i)
+                            float16::widen(call.input<Stored>(i) + begin + first, rooms[i], count);
+                        if constexpr (inputs == 1)
+                            apply(rooms[0], rooms[0], count);
+                        else
+                            apply(rooms[0], rooms[1], rooms[0], count);
+                        float16::narrow(rooms[0], call.output<Stored>(0) + begin + first, count);
                     });
                 });
             });
@@ -74,8 +58,8 @@ template <class F>
 std::unique_ptr<Kernel> make_short_unary(const Unary<F>& operation, KernelRequest& request) {
     const F function = operation.function;
     if (!all_short_alike(request) || !is_dense(request.in[0], function.value(0.0F) == 0.0F)) return nullptr;
-    return make_short_map(request,
-                          [function](const float* x, float* y, std::int64_t n) { run_unary(function, x, y, n); });
+    return make_short_map<1>(request,
+                             [function](const float* x, float* y, std::int64_t n) { run_unary(function, x, y, n); });
 }
 
 template <class F>
@@ -85,43 +69,35 @@ std::unique_ptr<Kernel> make_short_unary_backward(const UnaryBackward<F>& operat
     if (!all_short_alike(request)) return nullptr;
     if constexpr (F::saves == Saves::nothing) {
         if (!is_dense(request.in[0], zero_stays)) return nullptr;
-        return make_short_map(request, [function](const float* dy, float* dx, std::int64_t n) {
+        return make_short_map<1>(request, [function](const float* dy, float* dx, std::int64_t n) {
             run_unary_backward<F, float>(function, dy, nullptr, dx, n);
         });
     } else {
         if (!is_dense(request.in[1], zero_stays)) return nullptr;
         arrange_like(request.in[0], request.in[1]);
-        return make_short_map_of_two(request,
-                                     [function](const float* dy, const float* saved, float* dx, std::int64_t n) {
-                                         run_unary_backward(function, dy, saved, dx, n);
-                                     });
+        return make_short_map<2>(request, [function](const float* dy, const float* saved, float* dx, std::int64_t n) {
+            run_unary_backward(function, dy, saved, dx, n);
+        });
     }
 }
 
 std::unique_ptr<Kernel> make_short_affine(const Affine& operation, KernelRequest& request) {
     const auto scale = static_cast<float>(operation.scale), shift = static_cast<float>(operation.shift);
     if (!all_short_alike(request) || !is_dense(request.in[0], shift == 0.0F && std::isfinite(scale))) return nullptr;
-    return make_short_map(request, [scale, shift](const float* x, float* y, std::int64_t n) {
+    return make_short_map<1>(request, [scale, shift](const float* x, float* y, std::int64_t n) {
         loops<float>().affine(x, y, n, scale, shift);
     });
 }
 
 template <class F>
-std::unique_ptr<Kernel> make_short_binary(const Binary<F>&, KernelRequest& request) {
+std::unique_ptr<Kernel> make_short_binary(const Binary<F>& operation, KernelRequest& request) {
     const TensorMeta &a = request.in[0], &b = request.in[1];
-    if (std::is_same_v<F, functor::Add> && all_short_alike(request) && a.opaque != nullptr && planes_of(a) &&
-        is_channel_bias(b, a.shape)) {
-        request.want_contiguous(1);
-        arrange_like(request.out[0], a);
-        return for_short(a.dtype, [&](auto stored) {
-            return make_channel_add<decltype(stored)>(planes_of(a).value(), request.threads);
-        });
-    }
+    if (all_short_alike(request) && adds_to_channels<F>(request)) return make_channel_add(operation, request);
     // 0 / 0 would spoil the padding of a blocked tensor.
     const bool dense = is_dense(a, !std::is_same_v<F, functor::Div>);
     const bool fresh = request.out[0].opaque != nullptr || request.out[0].is_contiguous();
     if (!all_short_alike(request) || !(a.shape == b.shape && a.same_layout(b)) || !dense || !fresh) return nullptr;
-    return make_short_map_of_two(request, [](const float* x, const float* y, float* z, std::int64_t n) {
+    return make_short_map<2>(request, [](const float* x, const float* y, float* z, std::int64_t n) {
         binary_loops<float, F>()[0](x, y, z, n);
     });
 }
@@ -129,7 +105,7 @@ std::unique_ptr<Kernel> make_short_binary(const Binary<F>&, KernelRequest& reque
 std::unique_ptr<Kernel> make_short_accumulate(const Accumulate&, KernelRequest& request) {
     const TensorMeta &a = request.in[0], &b = request.in[1];
     if (!all_short_alike(request) || !is_dense(a) || !a.same_layout(b)) return nullptr;
-    return make_short_map_of_two(request, [](const float* x, const float* y, float* z, std::int64_t n) {
+    return make_short_map<2>(request, [](const float* x, const float* y, float* z, std::int64_t n) {
         binary_loops<float, functor::Add>()[0](x, y, z, n);
     });
 }

@@ -3,6 +3,7 @@
 #include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/reduce.h"
 #include "lockstep/ops/cuda/rows.h"
+#include "lockstep/ops/cuda/scalars.h"
 #include "lockstep/ops/internal/gradient_arithmetic.h"
 #include "lockstep/ops/internal/gradient_operations.h"
 
@@ -100,17 +101,17 @@ struct ScaleElement {
     const double* factor;
     T* gradients;
     LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
-        if (i < meant.end_of(i)) gradients[i] *= static_cast<T>(*factor);
+        if (i < meant.end_of(i)) gradients[i] = Narrow<T>::from(widen(gradients[i]) * static_cast<Widened<T>>(*factor));
     }
 };
 
 template <class T>
 struct ClampElement {
     Meant meant;
-    T most;
+    Widened<T> most;
     T* gradients;
     LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
-        if (i < meant.end_of(i)) gradients[i] = element::clamp(gradients[i], most);
+        if (i < meant.end_of(i)) gradients[i] = Narrow<T>::from(element::clamp(widen(gradients[i]), most));
     }
 };
 
@@ -161,7 +162,7 @@ KernelPtr make_update_loss_scale(const UpdateLossScale& op, KernelRequest& reque
 }
 
 KernelPtr make_scale_gradients(const ScaleGradients& op, KernelRequest& request) {
-    return visit_float(op.name, request.out[0].dtype, [&](auto zero) {
+    return visit_any_float(op.name, request.out[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [op](const Queue& queue, const KernelArgs& v) {
             launch(queue, "scale_gradients", op.range.range.elements(),
@@ -171,11 +172,11 @@ KernelPtr make_scale_gradients(const ScaleGradients& op, KernelRequest& request)
 }
 
 KernelPtr make_clamp_gradients(const ClampGradients& op, KernelRequest& request) {
-    return visit_float(op.name, request.out[0].dtype, [&](auto zero) {
+    return visit_any_float(op.name, request.out[0].dtype, [&](auto zero) {
         using T = decltype(zero);
         return make_cuda_kernel(request, [op](const Queue& queue, const KernelArgs& v) {
             launch(queue, "clamp_gradients", op.range.range.elements(),
-                   ClampElement<T>{meant_by(op.range, v, 0), static_cast<T>(op.limit), v.output<T>(0)});
+                   ClampElement<T>{meant_by(op.range, v, 0), static_cast<Widened<T>>(op.limit), v.output<T>(0)});
         });
     });
 }
@@ -191,6 +192,9 @@ void add_gradient_kernels(KernelTable& table) {
     table.add<UpdateLossScale, make_update_loss_scale>();
     table.add<ScaleGradients, make_scale_gradients>();
     table.add<ClampGradients, make_clamp_gradients>();
+    // What is changed in place is read first: conversions around a kernel for f32 would not do that.
+    table.add_short_floats<ScaleGradients, make_scale_gradients>();
+    table.add_short_floats<ClampGradients, make_clamp_gradients>();
 }
 
 }  // namespace lockstep::cuda

@@ -61,6 +61,13 @@ auto visit_float(std::string_view operation, DType dtype, Visit visit) {
     if (dtype != DType::f32) refuse_dtype(operation, dtype);
     return visit(float{});
 }
+/// Likewise with Half{} and BFloat16{} too.
+template <class Visit>
+auto visit_any_float(std::string_view operation, DType dtype, Visit visit) {
+    if (dtype == DType::f16) return visit(Half{});
+    if (dtype == DType::bf16) return visit(BFloat16{});
+    return visit_float(operation, dtype, visit);
+}
 
 /// Whether all operands that are there have one dtype.
 bool has_one_dtype(const KernelRequest& request);

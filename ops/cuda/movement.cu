@@ -61,7 +61,7 @@ struct AddBias {
     std::int64_t channels, inner;
 
     LOCKSTEP_ELEMENT void operator()(std::int64_t i) const {
-        float value = widen(y[i]);
+        auto value = widen(y[i]);
         if (bias != nullptr) value += widen(bias[i / inner % channels]);
         y[i] = Narrow<T>::from(relu ? functor::Relu().value(value) : value);
     }
@@ -114,18 +114,12 @@ void copy_strided(const Queue& queue, const char* name, DType dtype, const Shape
 
 void add_bias(const Queue& queue, DType dtype, void* y, const void* bias, Activation activation, std::int64_t elements,
               std::int64_t channels, std::int64_t inner) {
-    const auto add = [&](auto zero) {
+    visit_any_float("add_bias", dtype, [&](auto zero) {
         using T = decltype(zero);
         launch(queue, "add_bias", elements,
                AddBias<T>{static_cast<T*>(y), static_cast<const T*>(bias), activation == Activation::relu, channels,
                           inner});
-    };
-    if (dtype == DType::f16)
-        add(Half{});
-    else if (dtype == DType::bf16)
-        add(BFloat16{});
-    else
-        add(float{});
+    });
 }
 
 void add_copy_kernels(KernelTable& table) {

@@ -9,7 +9,7 @@ namespace lockstep::cuda {
 /// Enqueues to = from for tensors of sizes `shape` and of one dtype, each with its own strides.
 void copy_strided(const Queue& queue, const char* name, DType dtype, const Shape& shape, void* to,
                   const Shape& to_strides, const void* from, const Shape& from_strides);
-/// Enqueues y = activation(y + bias) for `elements` dense elements (outer, channels, inner) of f32, f16 or bf16; bias
+/// Enqueues y = activation(y + bias) for `elements` dense elements (outer, channels, inner) of a floating dtype; bias
 /// (channels) or null.
 void add_bias(const Queue& queue, DType dtype, void* y, const void* bias, Activation activation, std::int64_t elements,
               std::int64_t channels, std::int64_t inner);

@@ -5,8 +5,6 @@
 #include "lockstep/ops/cuda/kernels.h"
 #include "lockstep/ops/cuda/layout.h"
 #include "lockstep/ops/cuda/reduce.h"
-#include "lockstep/ops/cuda/scalars.h"
-#include "lockstep/ops/cuda/sums.h"
 #include "lockstep/ops/internal/indexing_operations.h"
 #include "lockstep/ops/internal/loss_operations.h"
 #include "lockstep/runtime/internal/core_operations.h"
@@ -109,26 +107,6 @@ struct SumSquaredError {
     LOCKSTEP_ELEMENT void join(Value& sum, const Value& other) const { sum += other; }
     LOCKSTEP_ELEMENT void finish(std::int64_t, const Value& sum) const { *y = static_cast<T>(sum); }
 };
-
-template <class T>
-struct SumChannels {
-    using Value = double;
-    ChannelLayout layout;
-    const T* x;
-    T* sums;
-
-    LOCKSTEP_ELEMENT Value zero() const { return 0; }
-    LOCKSTEP_ELEMENT void add(Value& sum, std::int64_t channel, std::int64_t k) const {
-        const std::int64_t at = (k / layout.inner * layout.channels + channel) * layout.inner + k % layout.inner;
-        sum += static_cast<double>(widen(x[at]));
-    }
-    LOCKSTEP_ELEMENT void join(Value& sum, const Value& other) const { sum += other; }
-    LOCKSTEP_ELEMENT void finish(std::int64_t channel, const Value& sum) const { sums[channel] = Narrow<T>::from(sum); }
-};
-
-ReducePlan plan_of(const ChannelLayout& layout) {
-    return ReducePlan::make(layout.channels, layout.outer * layout.inner, layout.inner == 1);
-}
 
 // ---- the largest ------------------------------------------------------------------------------------------------
 
@@ -377,25 +355,6 @@ KernelPtr make_softmax_backward(const SoftmaxBackward<logarithm>& op, KernelRequ
 }
 
 }  // namespace
-
-std::size_t channel_sums_scratch(const ChannelLayout& layout) {
-    return plan_of(layout).scratch_bytes<SumChannels<double>>();
-}
-
-void channel_sums(const Queue& queue, DType dtype, const ChannelLayout& layout, const void* x, void* sums,
-                  void* scratch) {
-    const auto add = [&](auto zero) {
-        using T = decltype(zero);
-        reduce(queue, "channel_sums", plan_of(layout),
-               SumChannels<T>{layout, static_cast<const T*>(x), static_cast<T*>(sums)}, scratch);
-    };
-    if (dtype == DType::f16)
-        add(Half{});
-    else if (dtype == DType::bf16)
-        add(BFloat16{});
-    else
-        visit_float("channel_sums", dtype, add);
-}
 
 void add_reduction_kernels(KernelTable& table) {
     table.add<Sum, make_sum>();

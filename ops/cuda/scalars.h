@@ -35,6 +35,9 @@ LOCKSTEP_ELEMENT float widen(Half value) {
     return float_of(sign | (exponent == 31 ? 0x7f800000u : (exponent + 112u) << 23) | (mantissa << 13));
 }
 
+template <class T>
+using Widened = decltype(widen(T{}));
+
 /// `value` as a T: rounded to nearest even between floats, cut towards zero to integers, "not zero" to bool.
 template <class T>
 struct Narrow {

@@ -15,8 +15,9 @@ using MakeConversion = std::function<std::unique_ptr<Kernel>(const TensorMeta& f
 
 /// Converts inputs of f16 and bf16 to f32, runs the kernel for f32 on them and rounds its outputs, to nearest even. An
 /// input comes in the layout that it has: one conversion brings it into that which the f32 kernel asks for. Fresh
-/// outputs keep the layout of the f32 kernel where there is one alike. Throws InvalidArgument for an operation that
-/// commits: lasting state is f32.
+/// outputs keep the layout of the f32 kernel where there is one alike. What lies in outputs is not read: an operation
+/// that changes them in place needs a kernel of its own. Throws InvalidArgument for one that commits: lasting state is
+/// f32.
 std::unique_ptr<Kernel> widened_kernel(const Operation& operation, KernelRequest& request, const MakeWide& make_wide,
                                        const MakeConversion& make_conversion);
 

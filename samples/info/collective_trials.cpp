@@ -8,13 +8,13 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
-#include <system_error>
 #include <utility>
 
 #include "lockstep/parallel/comm/launcher.h"
 #include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/tensor.h"
+#include "lockstep/samples/program/temporary_file.h"
 
 namespace ls = lockstep;
 
@@ -156,28 +156,6 @@ bool works(const Operation& operation, ls::ProcessGroup& group, ls::Device devic
     }
 }
 
-/// A file that is gone with it.
-class TemporaryFile {
-public:
-    TemporaryFile() {
-        std::string path = (std::filesystem::temp_directory_path() / "lockstep-info-XXXXXX").string();
-        const int file = ::mkstemp(path.data());
-        if (file < 0) throw ls::Error("no temporary file can be made in " + path + "; set TMPDIR");
-        ::close(file);
-        path_ = path;
-    }
-    ~TemporaryFile() {
-        std::error_code ignored;
-        std::filesystem::remove(path_, ignored);
-    }
-    TemporaryFile(const TemporaryFile&) = delete;
-    TemporaryFile& operator=(const TemporaryFile&) = delete;
-    const std::filesystem::path& path() const { return path_; }
-
-private:
-    std::filesystem::path path_;
-};
-
 /// MPI's ranks are started by mpirun, which ends them after a minute. What went wrong, or nothing.
 std::string run_by_mpirun(const std::vector<std::string>& command) {
     std::vector<std::string> words{"mpirun", "--timeout", "60", "--oversubscribe", "--bind-to", "none", "-n", "2"};
@@ -235,7 +213,7 @@ std::vector<BackendTrials> try_all_backends() {
     for (const ls::ProcessGroupBackend& backend : ls::process_group_backends()) {
         BackendTrials found{backend.name, backend.built_in ? ls::why_unusable(backend.name) : "not built in", {}};
         if (found.absent.empty()) {
-            const TemporaryFile file;
+            const program::TemporaryFile file("lockstep-info");
             const std::vector<std::string> command{self, "--try-collectives", backend.name, "--to",
                                                    file.path().string()};
             found.absent = backend.name == "mpi" ? run_by_mpirun(command) : run_by_launcher(command);

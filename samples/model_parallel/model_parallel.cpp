@@ -1,6 +1,5 @@
 // One U-Net on two devices in every form that there is: what each takes of time and of memory, side by side.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include "lockstep/samples/model_parallel/forms.h"
 #include "lockstep/samples/program/command_line.h"
 #include "lockstep/samples/program/ranks.h"
+#include "lockstep/samples/program/temporary_file.h"
 
 namespace ls = lockstep;
 
@@ -30,28 +30,6 @@ struct Flags {
     std::uint64_t seed = 1;
     std::filesystem::path json;
     bool rank_of_ddp = false;  ///< started by this program
-};
-
-/// The figures of ddp on their way to the program that has started its ranks, and gone with it.
-class TemporaryFile {
-public:
-    TemporaryFile() {
-        std::string name = (std::filesystem::temp_directory_path() / "model_parallel-XXXXXX").string();
-        const int file = ::mkstemp(name.data());
-        if (file < 0) throw ls::DataError(name + " cannot be made; set TMPDIR to a directory that can be written");
-        ::close(file);
-        path_ = name;
-    }
-    ~TemporaryFile() {
-        std::error_code ignored;
-        std::filesystem::remove(path_, ignored);
-    }
-    TemporaryFile(const TemporaryFile&) = delete;
-    TemporaryFile& operator=(const TemporaryFile&) = delete;
-    const std::filesystem::path& path() const { return path_; }
-
-private:
-    std::filesystem::path path_;
 };
 
 ls::Devices chosen_devices(const Flags& flags) {
@@ -108,7 +86,7 @@ void run_rank(const Flags& flags) {
 }
 
 forms::Measured in_processes(const Flags& flags, const forms::Settings& settings, const std::string& program) {
-    const TemporaryFile figures;
+    const program::TemporaryFile figures("model_parallel");
     const auto text = [](auto value) { return std::to_string(value); };
     const std::vector<std::string> command{
         program,        "--rank-of-ddp",        "--devices",       settings.devices.str(),

@@ -1,49 +1,29 @@
 // Benchmark mode on GPUs: cuDNN's ways are tried once, kept and repeated.
-#include <map>
 #include <string>
 #include <vector>
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/layers.h"
-#include "lockstep/ops/loss.h"
-#include "lockstep/ops/sgd.h"
-#include "lockstep/parallel/data_parallel.h"
-#include "lockstep/runtime/random.h"
 #include "lockstep/tests/cuda_standin/training.h"
+#include "lockstep/tests/parallel/trained_by_trials.h"
 
 using namespace lockstep;
 
 namespace {
 
 struct Net {
+    static constexpr std::int64_t in[] = {4, 8, 8}, out[] = {5, 6, 6};
     Conv2d first{4, 6, 3, {.padding = 1}}, second{6, 5, 3};
     LOCKSTEP_MEMBERS(first, second)
     Tensor forward(const Tensor& x) const { return second(relu(first(x))); }
 };
 
-Net seeded() {
-    manual_seed(2);
-    return {};
-}
-
-class Training {
-public:
-    explicit Training(int gpus, ConvAlgorithm algorithm)
-        : model(seeded(), test::gpus(gpus), {.shards = 4, .convolution = algorithm}), sgd(model, {.lr = 0.1}) {}
+struct Training : test::TrainedByTrials<Net> {
+    Training(int gpus, ConvAlgorithm algorithm) : TrainedByTrials(test::gpus(gpus), algorithm) {}
     std::vector<float> after_steps(int count) {
-        manual_seed(5);
-        const Tensor x = Tensor::randn({8, 4, 8, 8}), y = Tensor::randn({8, 5, 6, 6});
-        for (int i = 0; i < count; ++i) model.step(sgd, x, y, mse_loss);
-        model.synchronize();
-        std::vector<float> all;
-        for (const NamedTensor& named : named_tensors(*model))
-            for (const float value : named.member->tensor().to_vector<float>()) all.push_back(value);
-        return all;
+        steps(count, 8);
+        return weights();
     }
-    Engine& engine() { return model.engine(); }
-
-    DataParallel<Net> model;
-    SGD sgd;
 };
 
 }  // namespace

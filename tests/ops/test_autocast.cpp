@@ -77,6 +77,7 @@ TEST_CASE("functions compute in the dtype that PyTorch's lists say") {
             {"layer_norm", layer_norm(small, {4})},
             {"exp", exp(small)},
             {"log", log(exp(small))},
+            {"square", square(small)},
             {"sum", sum(small)},
             {"mean", mean(small)},
             {"cross_entropy", cross_entropy(small, labels).value()},
@@ -191,4 +192,21 @@ TEST_CASE("dtypes still do not mix outside of a scope") {
     CHECK(message_of<InvalidArgument>([&] { (void)(a + b); }) ==
           "add: the second tensor is of dtype bf16 and not f32 like the others; convert it with .to(dtype)");
     CHECK((b + b).dtype() == DType::bf16);
+}
+
+TEST_CASE("a parameter's conversion serves several backwards of a scope, one after another and in turns") {
+    const Tensor weight = whole_numbers({4, 4}).requires_grad_(), x = whole_numbers({4, 4});
+    const auto loss = [&] { return sum(matmul(x, weight)); };
+    loss().backward();
+    const std::vector<float> once = values_of(weight.grad());
+    weight.set_grad(Tensor());
+    const Autocast scope(DType::bf16);
+    loss().backward();
+    loss().backward();
+    const Tensor first = loss(), second = loss();
+    first.backward();
+    second.backward();
+    std::vector<float> expected = once;
+    for (float& value : expected) value *= 4;
+    CHECK(values_of(weight.grad()) == expected);
 }

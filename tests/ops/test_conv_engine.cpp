@@ -18,9 +18,11 @@
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/messages.h"
 #include "lockstep/tests/reference/conv.h"
+#include "lockstep/tests/reference/relative_error.h"
 
 using namespace lockstep;
 using namespace lockstep::cpu;
+using reference::relative_error;
 
 namespace {
 
@@ -72,17 +74,6 @@ std::vector<float> normal(std::ptrdiff_t size, unsigned seed, float scale = 1.0F
     std::vector<float> values(static_cast<std::size_t>(size));
     for (float& value : values) value = distribution(generator);
     return values;
-}
-
-double relative_error(const std::vector<float>& got, const std::vector<double>& expected) {
-    REQUIRE(got.size() == expected.size());
-    double difference = 0, norm = 0;
-    for (std::size_t i = 0; i < got.size(); ++i) {
-        const double d = static_cast<double>(got[i]) - expected[i];
-        difference += d * d;
-        norm += expected[i] * expected[i];
-    }
-    return std::sqrt(difference / norm);
 }
 
 /// What the three passes of one engine give, plain.

@@ -324,3 +324,30 @@ TEST_CASE("step counters, counts of updates and fresh rows") {
     CHECK(stored[0].row.updates == 0);
     CHECK(stored[1].row.updates == 1);
 }
+
+TEST_CASE("gradients of 16 bits are scaled and brought into bounds where they lie") {
+    const NoMistakes end;
+    const auto check = [](auto stored) {
+        using T = decltype(stored);
+        const OnDevice<double> half({0.5});
+        const OnDevice<T> gradients({T(3.0f), T(-4.0f), T(12.0f)});
+        Call scale;
+        scale.in_metas = {TensorMeta::contiguous(DType::f64, {}), TensorMeta()};
+        scale.out_metas = {TensorMeta::contiguous(dtype_of<T>, {3})};
+        scale.in = {half.data(), nullptr};
+        scale.out = {gradients.data()};
+        scale.run(ScaleGradients{{{.end = 3, .last = 1}}});
+        Call clamp;
+        clamp.in_metas = {TensorMeta()};
+        clamp.out_metas = scale.out_metas;
+        clamp.in = {nullptr};
+        clamp.out = {gradients.data()};
+        clamp.run(ClampGradients{{{.end = 3, .last = 1}}, 1.75});
+        const std::vector<T> found = gradients.fetch();
+        CHECK(static_cast<float>(found[0]) == 1.5f);
+        CHECK(static_cast<float>(found[1]) == -1.75f);
+        CHECK(static_cast<float>(found[2]) == 1.75f);
+    };
+    check(Half());
+    check(BFloat16());
+}

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/ops/clip_grad.h"
 #include "lockstep/ops/cpu/isa.h"
 #include "lockstep/ops/internal/binary_functions.h"
 #include "lockstep/ops/internal/convolution_operations.h"
@@ -17,8 +18,10 @@
 #include "lockstep/runtime/record.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/reference/conv.h"
+#include "lockstep/tests/reference/relative_error.h"
 
 using namespace lockstep;
+using reference::relative_error;
 
 namespace {
 
@@ -36,19 +39,6 @@ Tensor numbers(const Shape& shape, DType dtype, double scale = 1, std::uint64_t 
     return Tensor::from(values, shape, device).to(dtype);
 }
 Floats floats(const Tensor& tensor) { return tensor.to(DType::f32).to_vector<float>(); }
-
-/// sqrt(sum (a - b)^2 / sum b^2)
-template <class T>
-double relative_error(const Floats& got, const std::vector<T>& expected) {
-    REQUIRE(got.size() == expected.size());
-    double difference = 0, norm = 0;
-    for (std::size_t i = 0; i < got.size(); ++i) {
-        const auto wanted = static_cast<double>(expected[i]);
-        difference += (static_cast<double>(got[i]) - wanted) * (static_cast<double>(got[i]) - wanted);
-        norm += wanted * wanted;
-    }
-    return std::sqrt(difference / norm);
-}
 
 TensorMeta meta(DType dtype, const Shape& shape) { return TensorMeta::contiguous(dtype, shape); }
 
@@ -142,6 +132,19 @@ TEST_CASE("Winograd's kernels work on bf16 without copies of the images in f32, 
     }
     const auto same = [](BFloat16 a, BFloat16 b) { return a.bits == b.bits; };
     for (const auto& other : made) CHECK(std::equal(other.begin(), other.end(), made[0].begin(), same));
+}
+
+TEST_CASE("benchmark mode leaves bf16 images to Winograd's kernels, and direct mode does not") {
+    if (cpu::allowed_isa() == cpu::Isa::generic) return;
+    const auto scratch_with = [](ConvAlgorithm algorithm) {
+        KernelRequest request;
+        request.in = {meta(DType::bf16, {2, 32, 20, 20}), meta(DType::f32, {32, 32, 3, 3}), TensorMeta()};
+        request.out = {meta(DType::bf16, {2, 32, 20, 20})};
+        request.convolution = algorithm;
+        return kernel_for(Conv2dForward{{1, 1, 1, 1}}, request)->scratch_bytes();
+    };
+    CHECK(scratch_with(ConvAlgorithm::benchmark) == scratch_with(ConvAlgorithm::automatic));
+    CHECK(scratch_with(ConvAlgorithm::direct) != scratch_with(ConvAlgorithm::automatic));
 }
 
 TEST_CASE("NaN and infinity go through convolutions of bf16") {
@@ -287,4 +290,16 @@ TEST_CASE("kernels of 16-bit images work without copies of them in f32") {
     CHECK(scratch(Accumulate{}, {x, x}, {x}) == 0);
     CHECK(scratch(MaxPool2dForward{}, {x}, {y, where}) == 0);
     CHECK(scratch(MaxPool2dBackward{}, {y, where}, {x}) == 0);
+}
+
+TEST_CASE("gradients of 16 bits are clipped where they lie") {
+    for (const DType dtype : {DType::bf16, DType::f16})
+        for (const Device where : {Device::host(), device}) {
+            const Tensor parameter = Tensor::zeros({3}, dtype, where);
+            parameter.set_grad(Tensor::from(Floats{3, -4, 12}, {3}, where).to(dtype));
+            CHECK(clip_grad_norm_({parameter}, {.max_norm = 6.5}).item() == 13);
+            CHECK(floats(parameter.grad()) == Floats{1.5F, -2, 6});
+            clip_grad_value_({parameter}, {.clip_value = 1.75});
+            CHECK(floats(parameter.grad()) == Floats{1.5F, -1.75F, 1.75F});
+        }
 }

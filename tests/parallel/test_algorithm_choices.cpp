@@ -9,12 +9,9 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/layers.h"
-#include "lockstep/ops/loss.h"
-#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/files/sealed_file.h"
-#include "lockstep/parallel/data_parallel.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/algorithm_choices.h"
 #include "lockstep/runtime/random.h"
@@ -23,6 +20,7 @@
 #include "lockstep/tests/parallel/eight_devices.h"
 #include "lockstep/tests/parallel/file_fixture.h"
 #include "lockstep/tests/parallel/messages.h"
+#include "lockstep/tests/parallel/trained_by_trials.h"
 
 namespace ls = lockstep;
 using Choices = std::map<std::string, std::string>;
@@ -31,42 +29,21 @@ namespace {
 
 /// Two convolutions of one shape and one of another: two questions.
 struct Net {
+    static constexpr std::int64_t in[] = {32, 12, 12}, out[] = {64, 10, 10};
     ls::Conv2d first{32, 32, 3, {.padding = 1}}, second{32, 32, 3, {.padding = 1}}, third{32, 64, 3};
     LOCKSTEP_MEMBERS(first, second, third)
     ls::Tensor forward(const ls::Tensor& x) const { return third(ls::relu(second(ls::relu(first(x))))); }
 };
 
-Net seeded() {
-    ls::manual_seed(2);
-    return {};
-}
-
-class Training {
-public:
+struct Training : ls::test::TrainedByTrials<Net> {
     explicit Training(int devices, std::optional<ls::ConvAlgorithm> algorithm = ls::ConvAlgorithm::benchmark)
-        : model(seeded(), ls::test::cpu_devices(devices), {.shards = 4, .convolution = algorithm}),
-          sgd(model, {.lr = 0.01, .momentum = 0.9}) {}
-    void steps(int count, std::int64_t rows = 4) {
-        ls::manual_seed(5);
-        const ls::Tensor x = ls::Tensor::randn({rows, 32, 12, 12}), y = ls::Tensor::randn({rows, 64, 10, 10});
-        for (int i = 0; i < count; ++i) model.step(sgd, x, y, ls::mse_loss);
-        model.synchronize();
-    }
+        : TrainedByTrials(ls::test::cpu_devices(devices), algorithm) {}
     /// All choices become `way`.
     void choose(const std::string& way) {
-        Choices choices = model.engine().algorithms();
+        Choices choices = engine().algorithms();
         for (auto& [question, name] : choices) name = way;
-        model.engine().set_algorithms(choices);
+        engine().set_algorithms(choices);
     }
-    std::vector<float> weights() {
-        std::vector<float> all;
-        for (const ls::NamedTensor& named : ls::named_tensors(*model))
-            for (const float value : named.member->tensor().to_vector<float>()) all.push_back(value);
-        return all;
-    }
-
-    ls::DataParallel<Net> model;
-    ls::SGD sgd;
 };
 
 /// The warnings of this thread while it lives.

@@ -12,35 +12,16 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/all_optimizers.h"
 #include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/parallel/kinked_run.h"
 #include "lockstep/tests/parallel/scaled_training.h"
-#include "lockstep/tests/parallel/small_net.h"
 
 using namespace lockstep;
 using test::Kinked;
-using Model = DataParallel<Kinked>;
+using Trained = test::KinkedRun;
+using Model = Trained::Model;
 
 namespace {
-
-struct Trained {
-    Model model;
-    std::unique_ptr<Optimizer> optimizer;
-    StepOptions how;
-
-    Trained(const test::NamedOptimizer<Model>& named, const StepOptions& options, int devices = 3,
-            ReductionMode reduction = ReductionMode::slice_wise)
-        : model(test::seeded_kinked(), small_net::devices(devices),
-                {.shards = 4, .reduction = reduction, .seed = 5, .bucket_bytes = 256}),
-          optimizer(named.make(model)),
-          how(options) {}
-
-    StepLoss step(int number, bool spoiled = false) {
-        const Tensor x = test::kinked_rows(number, spoiled);
-        return model.step(*optimizer, x, x, test::mean_of_outputs, how);
-    }
-    std::vector<std::string> state() { return test::whole_state(model, *optimizer); }
-};
 
 const test::NamedOptimizer<Model>& sgd() { return test::all_optimizers<Model>()[0]; }
 
@@ -50,7 +31,7 @@ TEST_CASE("a bad gradient skips exactly its step on every replica, and the scale
     const auto check = [](const test::RecordedScales& recorded, int devices, ReductionMode reduction, int parts) {
         INFO("scale " << recorded.options.init_scale << " at first, " << devices << " devices, " << parts
                       << " microbatches" << (reduction == ReductionMode::root ? ", root" : ", slices"));
-        Trained trained(sgd(), {}, devices, reduction);
+        Trained trained(sgd(), {}, reduction, devices);
         CHECK(test::train_as_recorded(trained.model, *trained.optimizer, recorded, {.accumulation_steps = parts}) ==
               "");
         trained.model.engine().verify_replicas();
@@ -256,6 +237,15 @@ TEST_CASE("calls out of their order are refused as PyTorch refuses them") {
     CHECK_THAT(refusal([&] { scaler.step(optimizer); }), test::contains("step() has already been called"));
     scaler.update();
     CHECK_THAT(refusal([&] { scaler.update(0.0); }), test::contains("new_scale 0 must be above 0"));
+}
+
+TEST_CASE("gradients in f16 are not unscaled, as in PyTorch") {
+    One one;
+    to(one, DType::f16);
+    SGD optimizer(one, {.lr = 0.1});
+    GradScaler scaler;
+    one.weight->set_grad(Tensor::full({1}, 1, DType::f16));
+    CHECK_THAT(refusal([&] { scaler.unscale_(optimizer); }), test::contains("Attempting to unscale FP16 gradients."));
 }
 
 TEST_CASE("a scaler of another model, and a state that cannot be, are refused") {

@@ -8,34 +8,10 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/tests/catch.h"
-#include "lockstep/tests/parallel/all_optimizers.h"
-#include "lockstep/tests/parallel/kinked_training.h"
-#include "lockstep/tests/parallel/small_net.h"
+#include "lockstep/tests/parallel/kinked_run.h"
 
 using namespace lockstep;
-using test::Kinked;
-using Model = DataParallel<Kinked>;
-
-namespace {
-
-struct Trained {
-    Model model;
-    std::unique_ptr<Optimizer> optimizer;
-    StepOptions how;
-
-    Trained(const test::NamedOptimizer<Model>& named, ReductionMode reduction, const StepOptions& options)
-        : model(test::seeded_kinked(), small_net::devices(3), {.shards = 4, .reduction = reduction, .seed = 5}),
-          optimizer(named.make(model)),
-          how(options) {}
-
-    StepLoss step(int number, bool spoiled = false) {
-        const Tensor x = test::kinked_rows(number, spoiled);
-        return model.step(*optimizer, x, x, test::mean_of_outputs, how);
-    }
-    std::vector<std::string> state() { return test::whole_state(model, *optimizer); }
-};
-
-}  // namespace
+using Model = test::KinkedRun::Model;
 
 TEST_CASE("a step that is skipped leaves weights and all state as they were, on every replica") {
     for (const auto& named : test::all_optimizers<Model>())
@@ -44,7 +20,7 @@ TEST_CASE("a step that is skipped leaves weights and all state as they were, on 
                 INFO(named.name << (reduction == ReductionMode::root ? ", root, " : ", slices, ") << parts
                                 << " microbatches");
                 const StepOptions how{.accumulation_steps = parts, .skip_nonfinite = true};
-                Trained trained(named, reduction, how), straight(named, reduction, how);
+                test::KinkedRun trained(named, how, reduction), straight(named, how, reduction);
                 CHECK_FALSE(trained.step(0).skipped());
                 const auto before = trained.state();
                 const StepLoss bad = trained.step(1, true);
@@ -95,7 +71,7 @@ TEST_CASE("a step is skipped for what stands in its gradients before they are cl
 }
 
 TEST_CASE("without skip_nonfinite a gradient that is not finite counts, as in PyTorch") {
-    Trained trained(test::all_optimizers<Model>()[0], ReductionMode::root, {});
+    test::KinkedRun trained(test::all_optimizers<Model>()[0], {}, ReductionMode::root);
     CHECK_FALSE(trained.step(1, true).skipped());
     CHECK(std::isnan(trained.model->kink.weight->to_vector<float>()[0]));
     CHECK(trained.model.engine().steps_done() == 1);

@@ -56,7 +56,7 @@ public:
         const bool alike = geometry.pad_h == geometry.pad_w && geometry.stride_h == 1 && geometry.stride_w == 1 &&
                            weights[2] == 3 && weights[3] == 3;
         const bool of_bf16 = request.in[0].dtype == DType::bf16;
-        if (!alike || !of_bf16 || request.convolution != ConvAlgorithm::automatic) return std::nullopt;
+        if (!alike || !of_bf16 || request.convolution == ConvAlgorithm::direct) return std::nullopt;
         const WinogradShape shape{x[0], x[1], x[2], x[3], weights[0], geometry.pad_h};
         for (const Isa isa : {Isa::avx512, Isa::avx2})
             if (isa <= allowed_isa() && WinogradConv::supported(isa, shape, DType::bf16))
