@@ -73,8 +73,7 @@ Tensor batch_norm(const Tensor& given_x, const Tensor& given_mean, const Tensor&
         if (options.training && running->defined() && running->dtype() != wide)
             throw InvalidArgument(
                 fmt::format("batch_norm: running statistics of {} beside an input of {} must be {} to be trained; "
-                            "convert them with "
-                            ".to(dtype)",
+                            "convert them with .to(dtype)",
                             name_of(running->dtype()), name_of(x.dtype()), name_of(wide)));
     const TensorMeta stats_meta = TensorMeta::contiguous(wide, {2 * channels + 1});
     Tensor stats = own_stats ? apply_one(BatchNormStats{}, {x.detach()}, stats_meta)

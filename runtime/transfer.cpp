@@ -25,7 +25,7 @@ struct Transfer::Copy {
 
 namespace {
 
-/// Copies between two devices have a stream of their own, so that neither device stands still for the other.
+/// The stream of copies between two devices: while one of them waits there for the other, both go on with other work.
 Stream& lane(Device from, Device to) {
     return Stream::of(to, StreamRole::input, from.is_host() ? 1 : 2 + from.index());
 }

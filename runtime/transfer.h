@@ -15,9 +15,9 @@ namespace lockstep {
 ///     ls::Transfer next(encoder(part[i + 1]), second);  // `first` computes, then a stream of its own copies
 ///     decoder(now.tensor());                            // meanwhile `second` works on what has arrived
 ///
-/// The copy begins when what makes the tensor is done. The host waits for nothing but tensors that lie on it or go to
-/// it. Differentiable: the gradient goes back by one copy. A layout that only devices of such hardware know stays as it
-/// is between two of them.
+/// The copy begins when what makes the tensor and what `device` was given before are done; the tensor's own device goes
+/// on after it. The host waits only for tensors that lie on it or go to it. Differentiable: the gradient goes back by
+/// one copy. A layout that only devices of such hardware know stays as it is between two of them.
 class Transfer {
 public:
     /// Begins. Throws InvalidArgument for a device that is not visible, and inside forward as Tensor::to does.

@@ -8,13 +8,13 @@
 
 namespace lockstep {
 
-/// A gradient with its elements one after another, which is what it becomes where it was not.
+/// A gradient as a contiguous tensor of one dimension.
 struct FlatGradient {
     Tensor elements;
     GradientRange range;
 };
 
-/// Of those parameters that have one.
+/// Of those parameters that have one; a gradient that is not contiguous is replaced by one that is.
 std::vector<FlatGradient> flat_gradients(const std::vector<Tensor>& parameters);
 
 /// The norm of all elements together, a scalar of f64 on the device of the first; 0 on the host where there

@@ -122,7 +122,7 @@ constexpr const char* in_words = R"(
 none       one device, in a wrapper, which traces the step: what dp and ddp are compared with.
 plain      one device without: every operation is enqueued as it is called, as in the two halves.
 dp         speeds up: each device takes half of the batch. Saves only activations: each holds the whole model. Both
-           wait for the statistics of BatchNorm in every layer, and for each other's gradients before the update.
+           wait at the end of forward for each other's part of the loss, and for gradients before the update.
 ddp        the same with a process for each device, which waits for the other through shared memory.
 serial     saves memory: each device holds half of the model, of its gradients and of the optimizer's state. Speeds
            nothing up: the second half waits for the first to go forward, the first for the second to come back.
