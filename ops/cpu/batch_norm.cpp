@@ -17,18 +17,10 @@
 namespace lockstep::cpu {
 namespace {
 
-/// Sums of one plane are floats, those over all planes doubles: one per lane.
-template <class T>
+/// One sum per lane.
 struct LaneSums {
     double total[lanes] = {};
 
-    /// add(sums): adds one plane's values to `lanes` zeros.
-    template <class Add>
-    void plane(const Add& add) {
-        T sums[lanes] = {};
-        add(sums);
-        for (int j = 0; j < lanes; ++j) total[j] += static_cast<double>(sums[j]);
-    }
     /// The sum of channel `c` of the block.
     double channel(int c, int width) const {
         double sum = 0;
@@ -81,16 +73,14 @@ std::unique_ptr<Kernel> make_stats(const BatchNormStats& operation, KernelReques
             for_blocks(planes, threads, [&](std::int64_t block) {
                 const std::int64_t first = block * planes.width;
                 const int channels = static_cast<int>(std::min<std::int64_t>(planes.width, planes.channels - first));
-                LaneSums<T> sum, deviation;
-                for_planes(planes, block, [&](std::int64_t at) {
-                    sum.plane([&](T* sums) { LaneLoops<Stored>::sum(x + at, planes.plane(), sums); });
-                });
+                LaneSums sum, deviation;
+                for_planes(planes, block,
+                           [&](std::int64_t at) { LaneLoops<Stored>::sum(x + at, planes.plane(), sum.total); });
                 for (int c = 0; c < channels; ++c)
                     stats[first + c] = static_cast<T>(count > 0 ? sum.channel(c, planes.width) / count : 0);
                 const Lanes<T> mean(planes, block, [&](std::int64_t channel) { return stats[channel]; });
                 for_planes(planes, block, [&](std::int64_t at) {
-                    deviation.plane(
-                        [&](T* sums) { LaneLoops<Stored>::deviation(x + at, mean.value, planes.plane(), sums); });
+                    LaneLoops<Stored>::deviation(x + at, mean.value, planes.plane(), deviation.total);
                 });
                 for (int c = 0; c < channels; ++c)
                     stats[planes.channels + first + c] = static_cast<T>(deviation.channel(c, planes.width));
@@ -181,14 +171,10 @@ std::unique_ptr<Kernel> make_backward_sums(const BatchNormBackwardSums& operatio
             T* out = call.output<T>(0);
             for_blocks(planes, threads, [&](std::int64_t block) {
                 const Lanes<T> mean(planes, block, [&](std::int64_t c) { return stats.mean(c); });
-                LaneSums<T> gradient, product;
+                LaneSums gradient, product;
                 for_planes(planes, block, [&](std::int64_t at) {
-                    gradient.plane([&](T* sums) {
-                        product.plane([&](T* products) {
-                            LaneLoops<Stored>::backward_sums(x + at, dy + at, mean.value, planes.plane(), sums,
-                                                             products);
-                        });
-                    });
+                    LaneLoops<Stored>::backward_sums(x + at, dy + at, mean.value, planes.plane(), gradient.total,
+                                                     product.total);
                 });
                 const std::int64_t first = block * planes.width;
                 const int channels = static_cast<int>(std::min<std::int64_t>(planes.width, planes.channels - first));

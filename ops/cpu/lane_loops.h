@@ -14,14 +14,14 @@ struct LaneLoops {
     using T = Arithmetic<Stored>;
     using Index = std::ptrdiff_t;
 
-    static void sum(const Stored* x, Index n, T* sums) {
+    static void sum(const Stored* x, Index n, double* sums) {
         if constexpr (!is_short<Stored>) return loops<T>().lane_sum(x, n, sums);
         for_runs(n, [&](Index first, Index count) {
             T room[run_elements];
             loops<T>().lane_sum(wide(x + first, count, room), count, sums);
         });
     }
-    static void deviation(const Stored* x, const T* mean, Index n, T* sums) {
+    static void deviation(const Stored* x, const T* mean, Index n, double* sums) {
         if constexpr (!is_short<Stored>) return loops<T>().lane_deviation(x, mean, n, sums);
         for_runs(n, [&](Index first, Index count) {
             T room[run_elements];
@@ -39,7 +39,8 @@ struct LaneLoops {
             loops<T>().lane_normalize(x, mean, scale, bias, y, n);
         }
     }
-    static void backward_sums(const Stored* x, const Stored* dy, const T* mean, Index n, T* sums_dy, T* sums_product) {
+    static void backward_sums(const Stored* x, const Stored* dy, const T* mean, Index n, double* sums_dy,
+                              double* sums_product) {
         if constexpr (!is_short<Stored>) return loops<T>().lane_backward_sums(x, dy, mean, n, sums_dy, sums_product);
         for_runs(n, [&](Index first, Index count) {
             T room[run_elements], room_dy[run_elements];

@@ -56,17 +56,17 @@ struct Loops {
     UnaryTable<const void*, const T*, const T*, T*, Index> unary_backward;
     Function<const T*, T*, Index, T, T> affine;  // (x, y, n, scale, shift)
     Function<T*, Index, T> fill;                 // (y, n, value)
-    T (*sum)(const T*, Index);
-    T (*squared_error)(const T*, const T*, Index);                      // sum of (a - b)^2
+    double (*sum)(const T*, Index);
+    double (*squared_error)(const T*, const T*, Index);                 // sum of (a - b)^2
     Function<const T*, const T*, T, T*, Index> squared_error_backward;  // (a, b, factor, y, n): factor * (a - b)
 
     // Per lane: factors and sums are arrays of `lanes` elements, element i of a run belongs to lane i % lanes.
-    Function<const T*, const T*, T*, Index> lane_scale;      // (x, factor, y, n)
-    Function<const T*, Index, T*> lane_sum;                  // (x, n, sums): added to sums
-    Function<const T*, const T*, Index, T*> lane_deviation;  // (x, mean, n, sums): squared deviations
+    Function<const T*, const T*, T*, Index> lane_scale;           // (x, factor, y, n)
+    Function<const T*, Index, double*> lane_sum;                  // (x, n, sums): added to sums
+    Function<const T*, const T*, Index, double*> lane_deviation;  // (x, mean, n, sums): squared deviations
     Function<const T*, const T*, const T*, const T*, T*, Index> lane_normalize;  // (x, mean, scale, bias, y, n)
     /// (x, dy, mean, n, sums of dy, sums of dy * (x - mean))
-    Function<const T*, const T*, const T*, Index, T*, T*> lane_backward_sums;
+    Function<const T*, const T*, const T*, Index, double*, double*> lane_backward_sums;
     /// (x, dy, mean, scale, mean_dy, slope, dx, n): see element::normalize_backward
     Function<const T*, const T*, const T*, const T*, const T*, const T*, T*, Index> lane_backward_data;
 

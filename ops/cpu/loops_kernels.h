@@ -63,23 +63,25 @@ void fill(T* y, Index n, T value) {
 }
 
 /// Adds up the accumulators pairwise.
-template <class T>
-T fold(T* sums) {
+inline __attribute__((always_inline)) double fold(double* sums) {
     for (int half = lanes / 2; half > 0; half /= 2)
         for (int j = 0; j < half; ++j) sums[j] += sums[j + half];
     return sums[0];
 }
 
-/// sums[i % lanes] += term(i)
+/// sums[i % lanes] += term(i, i % lanes). No more than 64 are added up in T: rounding errors don't grow with n.
 template <class T, class Term>
-inline __attribute__((always_inline)) void accumulate(T* sums, Index n, Term term) {
-    T local[lanes];
-    for (int j = 0; j < lanes; ++j) local[j] = sums[j];
-    Index i = 0;
-    for (; i + lanes <= n; i += lanes)
-        for (int j = 0; j < lanes; ++j) local[j] += term(i + j, j);
-    for (int j = 0; i + j < n; ++j) local[j] += term(i + j, j);
-    for (int j = 0; j < lanes; ++j) sums[j] = local[j];
+inline __attribute__((always_inline)) void accumulate(double* sums, Index n, Term term) {
+    constexpr Index block = 64 * lanes;
+    for (Index begin = 0; begin < n; begin += block) {
+        const Index end = smaller(n, begin + block);
+        T local[lanes] = {};
+        Index i = begin;
+        for (; i + lanes <= end; i += lanes)
+            for (int j = 0; j < lanes; ++j) local[j] += term(i + j, j);
+        for (int j = 0; i + j < end; ++j) local[j] += term(i + j, j);
+        for (int j = 0; j < lanes; ++j) sums[j] += static_cast<double>(local[j]);
+    }
 }
 
 /// y[i] = value(i, i % lanes)
@@ -93,16 +95,16 @@ inline __attribute__((always_inline)) void map_lanes(T* y, Index n, Value value)
 }
 
 template <class T>
-T sum(const T* x, Index n) {
-    T sums[lanes] = {};
-    accumulate(sums, n, [=](Index i, int) { return x[i]; });
+double sum(const T* x, Index n) {
+    double sums[lanes] = {};
+    accumulate<T>(sums, n, [=](Index i, int) { return x[i]; });
     return fold(sums);
 }
 
 template <class T>
-T squared_error(const T* a, const T* b, Index n) {
-    T sums[lanes] = {};
-    accumulate(sums, n, [=](Index i, int) { return (a[i] - b[i]) * (a[i] - b[i]); });
+double squared_error(const T* a, const T* b, Index n) {
+    double sums[lanes] = {};
+    accumulate<T>(sums, n, [=](Index i, int) { return (a[i] - b[i]) * (a[i] - b[i]); });
     return fold(sums);
 }
 
@@ -117,13 +119,13 @@ void lane_scale(const T* x, const T* factor, T* y, Index n) {
 }
 
 template <class T>
-void lane_sum(const T* x, Index n, T* sums) {
-    accumulate(sums, n, [=](Index i, int) { return x[i]; });
+void lane_sum(const T* x, Index n, double* sums) {
+    accumulate<T>(sums, n, [=](Index i, int) { return x[i]; });
 }
 
 template <class T>
-void lane_deviation(const T* x, const T* mean, Index n, T* sums) {
-    accumulate(sums, n, [=](Index i, int j) { return (x[i] - mean[j]) * (x[i] - mean[j]); });
+void lane_deviation(const T* x, const T* mean, Index n, double* sums) {
+    accumulate<T>(sums, n, [=](Index i, int j) { return (x[i] - mean[j]) * (x[i] - mean[j]); });
 }
 
 template <class T>
@@ -132,9 +134,9 @@ void lane_normalize(const T* x, const T* mean, const T* scale, const T* bias, T*
 }
 
 template <class T>
-void lane_backward_sums(const T* x, const T* dy, const T* mean, Index n, T* sums_dy, T* sums_product) {
-    accumulate(sums_dy, n, [=](Index i, int) { return dy[i]; });
-    accumulate(sums_product, n, [=](Index i, int j) { return dy[i] * (x[i] - mean[j]); });
+void lane_backward_sums(const T* x, const T* dy, const T* mean, Index n, double* sums_dy, double* sums_product) {
+    accumulate<T>(sums_dy, n, [=](Index i, int) { return dy[i]; });
+    accumulate<T>(sums_product, n, [=](Index i, int j) { return dy[i] * (x[i] - mean[j]); });
 }
 
 template <class T>

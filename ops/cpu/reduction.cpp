@@ -35,7 +35,7 @@ using Accumulator = std::conditional_t<std::is_floating_point_v<In>, double, std
 template <class In>
 Accumulator<In> sum_run(const In* x, std::int64_t n) {
     if constexpr (std::is_floating_point_v<In>) {
-        return static_cast<double>(loops<In>().sum(x, n));
+        return loops<In>().sum(x, n);
     } else {
         std::int64_t sum = 0;
         for (std::int64_t i = 0; i < n; ++i) sum += static_cast<std::int64_t>(x[i]);

@@ -1,0 +1,64 @@
+// Sums in f32 of many values: errors that don't grow with their number. One lane of the CPU backend's loops adds up
+// 2^15 values here, which as one f32 sum would lose digits that a single rounding keeps.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/loss.h"
+#include "lockstep/tests/catch.h"
+
+using namespace lockstep;
+
+namespace {
+
+constexpr double bound = 5e-6;
+
+/// The largest relative error, signs apart.
+double error(const Tensor& found, double expected) {
+    double largest = 0;
+    for (const float value : found.detach().to_vector<float>())
+        largest = std::max(largest, std::abs(std::abs(static_cast<double>(value)) / expected - 1));
+    return largest;
+}
+
+/// (1, channels, side, side) of 0.3 and 0.7 in turns.
+Tensor chequered(std::int64_t channels, std::int64_t side, Device device) {
+    std::vector<float> values(static_cast<std::size_t>(channels * side * side));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = i % 2 == 0 ? 0.3F : 0.7F;
+    return Tensor::from(values, {1, channels, side, side}, device);
+}
+
+/// The same values, where a convolution leaves them: in blocks of 16 channels.
+Tensor convolved(const Tensor& x) {
+    std::vector<float> identity(16 * 16);
+    for (std::size_t c = 0; c < 16; ++c) identity[c * 16 + c] = 1;
+    return conv2d(x, Tensor::from(identity, {16, 16, 1, 1}, x.device()));
+}
+
+void check_batch_norm(const Tensor& x) {
+    const Tensor weight = Tensor::full({x.size(1)}, 1, DType::f32, x.device()).requires_grad_();
+    const Tensor bias = Tensor::full({x.size(1)}, 0, DType::f32, x.device()).requires_grad_();
+    const Tensor y = batch_norm(x, {}, {}, weight, bias);
+    y.backward(x);
+    const auto count = static_cast<double>(x.size(2) * x.size(3));
+    const double normal = 0.2 / std::sqrt(0.04 + 1e-5);  // 0.2 from the mean either way
+    CHECK(error(y, normal) < bound);
+    CHECK(error(bias.grad(), count * 0.5) < bound);
+    CHECK(error(weight.grad(), count * 0.2 * normal) < bound);
+}
+
+}  // namespace
+
+TEST_CASE("sums over large images are as exact as those over small ones") {
+    for (const Device device : {Device::host(), Device::cpu(0)}) {
+        INFO(device.str());
+        const std::int64_t side = 1024;
+        const Tensor x = Tensor::full({1, 2, side, side}, 0.7, DType::f32, device);
+        CHECK(error(sum(x, {2, 3}), side * side * 0.7) < bound);
+        CHECK(error(mse_loss(x, x * 2).value(), 0.49) < bound);
+        check_batch_norm(chequered(1, side, device));
+        check_batch_norm(convolved(chequered(16, 256, device)));
+    }
+}
