@@ -80,12 +80,9 @@ constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
 /// Floats rounded up to whole cache lines.
 constexpr Index whole_lines(Index floats) { return ceil_div(floats, cache_line_floats) * cache_line_floats; }
 
-/// V x V floats: rows at `source` (row stride in floats) become columns at `target`.
-LOCKSTEP_INLINE void transpose(const float* source, Index source_stride, float* target, Index target_stride) {
-    Vec row[V];
-#pragma GCC unroll 16
-    for (int i = 0; i < V; ++i) row[i] = load_unaligned(source + i * source_stride);
-        // Exchange the off-diagonal blocks of size 1, 2, 4, ...
+/// V vectors of V floats: rows become columns.
+LOCKSTEP_INLINE void transpose(Vec* row) {
+    // Exchange the off-diagonal blocks of size 1, 2, 4, ...
 #pragma GCC unroll 4
     for (int block = 1; block < V; block *= 2) {
         VecIndex low = {}, high = {};
@@ -102,6 +99,14 @@ LOCKSTEP_INLINE void transpose(const float* source, Index source_stride, float* 
             row[i + block] = __builtin_shuffle(a, b, high);
         }
     }
+}
+
+/// V x V floats: rows at `source` (row stride in floats) become columns at `target`.
+LOCKSTEP_INLINE void transpose(const float* source, Index source_stride, float* target, Index target_stride) {
+    Vec row[V];
+#pragma GCC unroll 16
+    for (int i = 0; i < V; ++i) row[i] = load_unaligned(source + i * source_stride);
+    transpose(row);
 #pragma GCC unroll 16
     for (int i = 0; i < V; ++i) store_unaligned(target + i * target_stride, row[i]);
 }
