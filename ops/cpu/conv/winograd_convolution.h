@@ -112,7 +112,7 @@ static void multiply_any_panel(Index vectors, bool add, const float* u, Index ca
 
 template <class Stored>
 static void convolve_by_tiles(const Convolution& conv, const ConvolutionPlan& plan, const Tiles& tiles,
-                              const Stored* source, const float* w, const Output<Stored>& output, float* scratch,
+                              const Stored* source, const Stored* w, const Output<Stored>& output, float* scratch,
                               int threads) {
     const Index in = conv.input.c, out = conv.output.c, capacity = plan.block_tiles;
     float* filters = scratch;
@@ -146,7 +146,7 @@ static void convolve_by_tiles(const Convolution& conv, const ConvolutionPlan& pl
 
 template <class Stored>
 static void convolve_by_panels(const Convolution& conv, const ConvolutionPlan& plan, const Tiles& tiles,
-                               const Stored* source, const float* w, const Output<Stored>& output, float* scratch,
+                               const Stored* source, const Stored* w, const Output<Stored>& output, float* scratch,
                                int threads) {
     const Index in = conv.input.c, out = conv.output.c, capacity = plan.block_tiles;
     float* input = scratch;
@@ -179,7 +179,7 @@ static void convolve_by_panels(const Convolution& conv, const ConvolutionPlan& p
 }
 
 template <class Stored>
-static void convolve(const Convolution& conv, const Stored* source, const float* w, const float* bias, After after,
+static void convolve(const Convolution& conv, const Stored* source, const Stored* w, const float* bias, After after,
                      const Stored* made, Stored* target, float* scratch, int threads) {
     const Image& out = conv.output;
     const Tiles tiles(out);
