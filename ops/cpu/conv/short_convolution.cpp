@@ -1,5 +1,5 @@
-// Conv2d on images in bf16: Winograd's kernels read and write them, with f32 between, at the speed that they have on
-// f32 and half the memory. Other shapes, and f16, are left to the kernels for f32 between conversions.
+// Conv2d on images and weights in bf16: Winograd's kernels read and write them, with f32 between, at the speed that
+// they have on f32 and half the memory. Other shapes, and f16, are left to the kernels for f32 between conversions.
 #include <algorithm>
 #include <cstddef>
 #include <optional>

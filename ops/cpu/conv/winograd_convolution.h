@@ -37,7 +37,8 @@ static Convolution backward_convolution(const WinogradShape& s) {
 
 /// How a convolution is cut. Usually by tiles: all filters are transformed once, then each block of tiles goes through
 /// its three stages in one thread's cache. Where filters are large and tiles few (U-Net's lowest levels) by panels:
-/// all tiles are transformed once, and the filters of one panel of 2V output channels live only as long as it takes.
+/// all tiles are transformed once, and the filters of one panel of 2V output channels and of one group of input
+/// channels live only as long as it takes: in the second-level cache.
 struct ConvolutionPlan {
     bool by_panel;
     Index panels;                                   // of 2V output channels
