@@ -29,6 +29,7 @@ typedef float UnalignedVec __attribute__((vector_size(4 * V), aligned(4)));
 typedef int VecIndex __attribute__((vector_size(4 * V)));
 typedef unsigned VecBits __attribute__((vector_size(4 * V)));
 typedef unsigned short ShortVec __attribute__((vector_size(2 * V), may_alias));
+typedef unsigned short UnalignedShortVec __attribute__((vector_size(2 * V), may_alias, aligned(2)));
 
 /// Activations and scratch are aligned to the vector, weights and gradients (segments of an arena) to one float.
 LOCKSTEP_INLINE Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
@@ -37,9 +38,18 @@ LOCKSTEP_INLINE Vec load_unaligned(const float* p) { return *reinterpret_cast<co
 LOCKSTEP_INLINE void store_unaligned(float* p, Vec v) { *reinterpret_cast<UnalignedVec*>(p) = v; }
 LOCKSTEP_INLINE Vec broadcast(float x) { return x - Vec{}; }
 
-/// Activations in 16 bits: arithmetic widens them and rounds to nearest even, with the bits of BFloat16(float).
-LOCKSTEP_INLINE Vec load(const BFloat16* p) {
-    return (Vec)(__builtin_convertvector(*reinterpret_cast<const ShortVec*>(p), VecBits) << 16);
+/// What is stored in 16 bits: arithmetic widens it and rounds to nearest even, with the bits of BFloat16(float).
+LOCKSTEP_INLINE Vec widened(ShortVec v) { return (Vec)(__builtin_convertvector(v, VecBits) << 16); }
+LOCKSTEP_INLINE Vec load(const BFloat16* p) { return widened(*reinterpret_cast<const ShortVec*>(p)); }
+LOCKSTEP_INLINE Vec load_unaligned(const BFloat16* p) {
+    return widened(*reinterpret_cast<const UnalignedShortVec*>(p));
+}
+LOCKSTEP_INLINE float load_one(const float* p) { return *p; }
+LOCKSTEP_INLINE float load_one(const BFloat16* p) {
+    const unsigned bits = static_cast<unsigned>(p->bits) << 16;
+    float x;
+    __builtin_memcpy(&x, &bits, sizeof x);
+    return x;
 }
 LOCKSTEP_INLINE ShortVec rounded(Vec v) {
     const VecBits bits = (VecBits)v;
@@ -47,6 +57,7 @@ LOCKSTEP_INLINE ShortVec rounded(Vec v) {
     return __builtin_convertvector(v != v ? (bits >> 16) | 0x40 : upper, ShortVec);
 }
 LOCKSTEP_INLINE void store(BFloat16* p, Vec v) { *reinterpret_cast<ShortVec*>(p) = rounded(v); }
+LOCKSTEP_INLINE void store_unaligned(BFloat16* p, Vec v) { *reinterpret_cast<UnalignedShortVec*>(p) = rounded(v); }
 
 /// Writes past the caches: for outputs that no cache could keep until they are read.
 LOCKSTEP_INLINE void store_past_cache(float* p, Vec v) {
@@ -80,12 +91,9 @@ constexpr Index ceil_div(Index a, Index b) { return (a + b - 1) / b; }
 /// Floats rounded up to whole cache lines.
 constexpr Index whole_lines(Index floats) { return ceil_div(floats, cache_line_floats) * cache_line_floats; }
 
-/// V x V floats: rows at `source` (row stride in floats) become columns at `target`.
-LOCKSTEP_INLINE void transpose(const float* source, Index source_stride, float* target, Index target_stride) {
-    Vec row[V];
-#pragma GCC unroll 16
-    for (int i = 0; i < V; ++i) row[i] = load_unaligned(source + i * source_stride);
-        // Exchange the off-diagonal blocks of size 1, 2, 4, ...
+/// V vectors of V floats: rows become columns.
+LOCKSTEP_INLINE void transpose(Vec* row) {
+    // Exchange the off-diagonal blocks of size 1, 2, 4, ...
 #pragma GCC unroll 4
     for (int block = 1; block < V; block *= 2) {
         VecIndex low = {}, high = {};
@@ -102,6 +110,15 @@ LOCKSTEP_INLINE void transpose(const float* source, Index source_stride, float* 
             row[i + block] = __builtin_shuffle(a, b, high);
         }
     }
+}
+
+/// V x V numbers: rows at `source` (row stride in numbers) become columns at `target`.
+template <class From, class To>
+LOCKSTEP_INLINE void transpose(const From* source, Index source_stride, To* target, Index target_stride) {
+    Vec row[V];
+#pragma GCC unroll 16
+    for (int i = 0; i < V; ++i) row[i] = load_unaligned(source + i * source_stride);
+    transpose(row);
 #pragma GCC unroll 16
     for (int i = 0; i < V; ++i) store_unaligned(target + i * target_stride, row[i]);
 }

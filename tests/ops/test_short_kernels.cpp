@@ -108,7 +108,7 @@ TEST_CASE("convolutions of bf16 images agree with loops in double, with weights 
         }
 }
 
-TEST_CASE("Winograd's kernels work on bf16 without copies of the images in f32, at any number of threads") {
+TEST_CASE("Winograd's kernels work on bf16 without copies in f32, at any number of threads") {
     const Shape shape{2, 64, 40, 36};
     KernelRequest request;
     request.in = {meta(DType::bf16, shape), meta(DType::bf16, {64, 64, 3, 3}), TensorMeta()};
@@ -118,8 +118,7 @@ TEST_CASE("Winograd's kernels work on bf16 without copies of the images in f32, 
     const auto kernel = kernel_for(Conv2dForward{{1, 1, 1, 1}}, request);
     const auto wide_kernel = kernel_for(Conv2dForward{{1, 1, 1, 1}}, wide);
     if (cpu::allowed_isa() != cpu::Isa::generic) {
-        // Weights alone are copied.
-        CHECK(kernel->scratch_bytes() - wide_kernel->scratch_bytes() == 64 * 64 * 9 * sizeof(float));
+        CHECK(kernel->scratch_bytes() == wide_kernel->scratch_bytes());
         CHECK(request.out[0].opaque->str() == wide.out[0].opaque->str());
     }
 

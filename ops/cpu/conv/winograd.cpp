@@ -9,9 +9,8 @@
 namespace lockstep::cpu {
 namespace {
 
-const WinogradKernels& kernels_of(Isa isa, DType activations) {
-    if (activations == DType::bf16)
-        return isa == Isa::avx512 ? avx512::winograd_kernels_bf16 : avx2::winograd_kernels_bf16;
+const WinogradKernels& kernels_of(Isa isa, DType stored) {
+    if (stored == DType::bf16) return isa == Isa::avx512 ? avx512::winograd_kernels_bf16 : avx2::winograd_kernels_bf16;
     return isa == Isa::avx512 ? avx512::winograd_kernels : avx2::winograd_kernels;
 }
 
@@ -22,20 +21,20 @@ void check_alignment(const char* what, const void* pointer) {
 
 }  // namespace
 
-bool WinogradConv::supported(Isa isa, const WinogradShape& s, DType activations) {
-    if (activations != DType::f32 && activations != DType::bf16) return false;
+bool WinogradConv::supported(Isa isa, const WinogradShape& s, DType stored) {
+    if (stored != DType::f32 && stored != DType::bf16) return false;
     const int width = isa_vector_width(isa);
     return isa != Isa::generic && isa <= machine_isa() && s.n > 0 && s.c > 0 && s.k > 0 && s.c % width == 0 &&
            s.k % width == 0 && s.pad >= 0 && s.pad <= 2 && s.h > 0 && s.w > 0 && s.out_h() > 0 && s.out_w() > 0;
 }
 
-WinogradConv::WinogradConv(Isa isa, const WinogradShape& shape, DType activations)
-    : shape_(shape), kernels_(&kernels_of(isa, activations)) {
-    if (!supported(isa, shape, activations))
+WinogradConv::WinogradConv(Isa isa, const WinogradShape& shape, DType stored)
+    : shape_(shape), kernels_(&kernels_of(isa, stored)) {
+    if (!supported(isa, shape, stored))
         throw InvalidArgument(fmt::format(
             "Winograd convolution: no kernel on {} for {} x ({}, {}, {}, {}), {} output channels, padding {}: use "
             "the direct convolution",
-            isa_name(isa), name_of(activations), shape.n, shape.c, shape.h, shape.w, shape.k, shape.pad));
+            isa_name(isa), name_of(stored), shape.n, shape.c, shape.h, shape.w, shape.k, shape.pad));
 }
 
 std::size_t WinogradConv::scratch_bytes(int threads) const {
@@ -43,7 +42,7 @@ std::size_t WinogradConv::scratch_bytes(int threads) const {
     return static_cast<std::size_t>(kernels_->scratch_floats(shape_, threads)) * sizeof(float);
 }
 
-void WinogradConv::forward(const void* x, const float* w, const float* bias, bool relu, void* y, void* scratch,
+void WinogradConv::forward(const void* x, const void* w, const float* bias, bool relu, void* y, void* scratch,
                            int threads) const {
     check_alignment("x", x);
     check_alignment("y", y);
@@ -51,7 +50,7 @@ void WinogradConv::forward(const void* x, const float* w, const float* bias, boo
     kernels_->forward(shape_, x, w, bias, relu, y, static_cast<float*>(scratch), threads);
 }
 
-void WinogradConv::backward_data(const void* dy, const float* w, const void* made, void* dx, void* scratch,
+void WinogradConv::backward_data(const void* dy, const void* w, const void* made, void* dx, void* scratch,
                                  int threads) const {
     check_alignment("dy", dy);
     check_alignment("what ReLU made", made);
@@ -60,7 +59,7 @@ void WinogradConv::backward_data(const void* dy, const float* w, const void* mad
     kernels_->backward_data(shape_, dy, w, made, dx, static_cast<float*>(scratch), threads);
 }
 
-void WinogradConv::backward_weights(const void* x, const void* dy, float* dw, float* db, void* scratch,
+void WinogradConv::backward_weights(const void* x, const void* dy, void* dw, float* db, void* scratch,
                                     int threads) const {
     check_alignment("x", x);
     check_alignment("dy", dy);

@@ -9,33 +9,32 @@
 
 namespace lockstep::cpu {
 
-/// One shape's convolution, stride 1. Activations are oneDNN's nChw8c (avx2) or nChw16c (avx512), f32 or bf16, aligned
-/// to 64 bytes; what is stored as bf16 is widened when it is read and rounded when it is written, all between is f32;
-/// weights and their gradients are plain (k, c, 3, 3) at any address. The plan is constant: any thread may run it, many
-/// at once if each brings its own scratch (64-byte aligned, its contents don't matter). Nothing is allocated.
-/// Bits depend on shape and instruction set only, not on the number of threads.
+/// One shape's convolution, stride 1. Activations are oneDNN's nChw8c (avx2) or nChw16c (avx512), aligned to 64 bytes;
+/// weights and their gradients are plain (k, c, 3, 3) at any address. All of these are f32, or all bf16: that is
+/// widened when it is read and rounded when it is written, and all between is f32, as bias and its gradient are. The
+/// plan is constant: any thread may run it, many at once if each brings its own scratch (64-byte aligned, its contents
+/// don't matter). Nothing is allocated. Bits depend on shape and instruction set only, not on the number of threads.
 /// Relative L2 error about 1e-6 (direct: 2e-7).
 class WinogradConv {
 public:
     /// Whether `isa` has kernels for this shape: n > 0, pad 0 to 2, output not empty, c and k multiples of
-    /// isa_vector_width(isa), isa within machine_isa(), activations f32
-    /// or bf16.
-    static bool supported(Isa isa, const WinogradShape& shape, DType activations = DType::f32);
+    /// isa_vector_width(isa), isa within machine_isa(), `stored`
+    /// f32 or bf16.
+    static bool supported(Isa isa, const WinogradShape& shape, DType stored = DType::f32);
 
     /// Throws InvalidArgument when not supported.
-    WinogradConv(Isa isa, const WinogradShape& shape, DType activations = DType::f32);
+    WinogradConv(Isa isa, const WinogradShape& shape, DType stored = DType::f32);
 
     const WinogradShape& shape() const { return shape_; }
     /// Enough for any of the three passes on so many OpenMP threads.
     std::size_t scratch_bytes(int threads) const;
 
     /// y (n, k, out_h, out_w) = x * w + bias, or where `relu` that or 0, whichever is larger; bias (k) may be null.
-    void forward(const void* x, const float* w, const float* bias, bool relu, void* y, void* scratch,
-                 int threads) const;
+    void forward(const void* x, const void* w, const float* bias, bool relu, void* y, void* scratch, int threads) const;
     /// dx (n, c, h, w) from dy. Where x was made by ReLU, `made` may be x: dx is then 0 where x <= 0. Else null.
-    void backward_data(const void* dy, const float* w, const void* made, void* dx, void* scratch, int threads) const;
+    void backward_data(const void* dy, const void* w, const void* made, void* dx, void* scratch, int threads) const;
     /// dw (k, c, 3, 3) and, unless null, db (k) are overwritten.
-    void backward_weights(const void* x, const void* dy, float* dw, float* db, void* scratch, int threads) const;
+    void backward_weights(const void* x, const void* dy, void* dw, float* db, void* scratch, int threads) const;
 
 private:
     WinogradShape shape_;

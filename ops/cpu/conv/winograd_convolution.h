@@ -37,7 +37,8 @@ static Convolution backward_convolution(const WinogradShape& s) {
 
 /// How a convolution is cut. Usually by tiles: all filters are transformed once, then each block of tiles goes through
 /// its three stages in one thread's cache. Where filters are large and tiles few (U-Net's lowest levels) by panels:
-/// all tiles are transformed once, and the filters of one panel of 2V output channels live only as long as it takes.
+/// all tiles are transformed once, and the filters of one panel of 2V output channels and of one group of input
+/// channels live only as long as it takes: in the second-level cache.
 struct ConvolutionPlan {
     bool by_panel;
     Index panels;                                   // of 2V output channels
@@ -53,7 +54,7 @@ struct ConvolutionPlan {
             block_tiles = tiles.count;
             blocks = 1;
             output_plane = odd_lines(block_tiles * 2 * V);
-            filter_plane = odd_lines(in * 2 * V);
+            filter_plane = odd_lines(channel_group * 2 * V);
             input_plane = odd_lines(block_tiles * in);
             shared_floats = points * input_plane;
             thread_floats = points * (output_plane + filter_plane);
@@ -102,17 +103,17 @@ private:
     }
 };
 
-static void multiply_any_panel(Index vectors, const float* u, Index capacity, Index tiles, Index channels,
+static void multiply_any_panel(Index vectors, bool add, const float* u, Index capacity, Index tiles, Index channels,
                                const float* filters, float* out) {
     if (vectors == 2)
-        multiply_panel<2>(u, capacity, tiles, channels, filters, out);
+        multiply_panel<2>(add, u, capacity, tiles, channels, filters, out);
     else
-        multiply_panel<1>(u, capacity, tiles, channels, filters, out);
+        multiply_panel<1>(add, u, capacity, tiles, channels, filters, out);
 }
 
 template <class Stored>
 static void convolve_by_tiles(const Convolution& conv, const ConvolutionPlan& plan, const Tiles& tiles,
-                              const Stored* source, const float* w, const Output<Stored>& output, float* scratch,
+                              const Stored* source, const Stored* w, const Output<Stored>& output, float* scratch,
                               int threads) {
     const Index in = conv.input.c, out = conv.output.c, capacity = plan.block_tiles;
     float* filters = scratch;
@@ -123,7 +124,8 @@ static void convolve_by_tiles(const Convolution& conv, const ConvolutionPlan& pl
 #pragma omp for collapse(2) schedule(static)
         for (Index panel = 0; panel < plan.panels; ++panel)
             for (Index block = 0; block < in / V; ++block)
-                transform_filters(w, conv.k, conv.c, conv.backward, panel, block, filters + panel * 2 * V * in,
+                transform_filters(w, conv.k, conv.c, conv.backward, panel, block,
+                                  filters + (panel * 2 * in + block * V * smaller<Index>(2, out / V - 2 * panel)) * V,
                                   plan.filter_plane);
 #pragma omp for schedule(static)
         for (Index b = 0; b < plan.blocks; ++b) {
@@ -133,7 +135,7 @@ static void convolve_by_tiles(const Convolution& conv, const ConvolutionPlan& pl
                                                   input + c * capacity * V, plan.input_plane);
             for (Index point = 0; point < points; ++point)
                 for (Index panel = 0; panel < plan.panels; ++panel)
-                    multiply_any_panel(smaller<Index>(2, out / V - 2 * panel), input + point * plan.input_plane,
+                    multiply_any_panel(smaller<Index>(2, out / V - 2 * panel), false, input + point * plan.input_plane,
                                        capacity, last - first, in,
                                        filters + point * plan.filter_plane + panel * 2 * V * in,
                                        product + point * plan.output_plane + panel * 2 * V * capacity);
@@ -145,7 +147,7 @@ static void convolve_by_tiles(const Convolution& conv, const ConvolutionPlan& pl
 
 template <class Stored>
 static void convolve_by_panels(const Convolution& conv, const ConvolutionPlan& plan, const Tiles& tiles,
-                               const Stored* source, const float* w, const Output<Stored>& output, float* scratch,
+                               const Stored* source, const Stored* w, const Output<Stored>& output, float* scratch,
                                int threads) {
     const Index in = conv.input.c, out = conv.output.c, capacity = plan.block_tiles;
     float* input = scratch;
@@ -160,11 +162,16 @@ static void convolve_by_panels(const Convolution& conv, const ConvolutionPlan& p
 #pragma omp for schedule(static)
         for (Index panel = 0; panel < plan.panels; ++panel) {
             const Index vectors = smaller<Index>(2, out / V - 2 * panel);
-            for (Index block = 0; block < in / V; ++block)
-                transform_filters(w, conv.k, conv.c, conv.backward, panel, block, filters, plan.filter_plane);
-            for (Index point = 0; point < points; ++point)
-                multiply_any_panel(vectors, input + point * plan.input_plane, capacity, tiles.count, in,
-                                   filters + point * plan.filter_plane, product + point * plan.output_plane);
+            for (Index first = 0; first < in; first += channel_group) {
+                const Index channels = smaller(channel_group, in - first);
+                for (Index block = 0; block < channels / V; ++block)
+                    transform_filters(w, conv.k, conv.c, conv.backward, panel, first / V + block,
+                                      filters + block * V * vectors * V, plan.filter_plane);
+                for (Index point = 0; point < points; ++point)
+                    multiply_any_panel(vectors, first > 0, input + point * plan.input_plane + first * capacity,
+                                       capacity, tiles.count, channels, filters + point * plan.filter_plane,
+                                       product + point * plan.output_plane);
+            }
             for (Index j = 0; j < vectors; ++j)
                 output.write(conv.output, tiles, 2 * panel + j, 0, tiles.count, product + j * capacity * V,
                              plan.output_plane);
@@ -173,7 +180,7 @@ static void convolve_by_panels(const Convolution& conv, const ConvolutionPlan& p
 }
 
 template <class Stored>
-static void convolve(const Convolution& conv, const Stored* source, const float* w, const float* bias, After after,
+static void convolve(const Convolution& conv, const Stored* source, const Stored* w, const float* bias, After after,
                      const Stored* made, Stored* target, float* scratch, int threads) {
     const Image& out = conv.output;
     const Tiles tiles(out);

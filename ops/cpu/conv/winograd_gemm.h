@@ -48,35 +48,35 @@ static void multiply_group(bool add, const float* u, Index u_stride, Index block
 
 /// The same over any number of channels.
 template <int rows, int vectors>
-static void multiply_tiles(const float* u, Index u_stride, Index blocks, const float* filters, float* out,
+static void multiply_tiles(bool add, const float* u, Index u_stride, Index blocks, const float* filters, float* out,
                            Index out_stride) {
     constexpr Index group = channel_group / V;
     for (Index first = 0; first < blocks; first += group)
-        multiply_group<rows, vectors>(first > 0, u + first * u_stride, u_stride, smaller(group, blocks - first),
+        multiply_group<rows, vectors>(add || first > 0, u + first * u_stride, u_stride, smaller(group, blocks - first),
                                       filters + first * V * vectors * V, out, out_stride);
 }
 
 template <int rows, int vectors>
-static void multiply_remaining_tiles(Index remaining, const float* u, Index u_stride, Index blocks,
+static void multiply_remaining_tiles(Index remaining, bool add, const float* u, Index u_stride, Index blocks,
                                      const float* filters, float* out, Index out_stride) {
     if constexpr (rows > 0) {
         if (remaining == rows)
-            multiply_tiles<rows, vectors>(u, u_stride, blocks, filters, out, out_stride);
+            multiply_tiles<rows, vectors>(add, u, u_stride, blocks, filters, out, out_stride);
         else
-            multiply_remaining_tiles<rows - 1, vectors>(remaining, u, u_stride, blocks, filters, out, out_stride);
+            multiply_remaining_tiles<rows - 1, vectors>(remaining, add, u, u_stride, blocks, filters, out, out_stride);
     }
 }
 
 /// One point and one panel: out (vectors, capacity, V) = u (channels / V, capacity, V) times filters, `tiles` of them.
 template <int vectors>
-static void multiply_panel(const float* u, Index capacity, Index tiles, Index channels, const float* filters,
+static void multiply_panel(bool add, const float* u, Index capacity, Index tiles, Index channels, const float* filters,
                            float* out) {
     const Index stride = capacity * V;
     Index t = 0;
     for (; t + tile_rows <= tiles; t += tile_rows)
-        multiply_tiles<tile_rows, vectors>(u + t * V, stride, channels / V, filters, out + t * V, stride);
+        multiply_tiles<tile_rows, vectors>(add, u + t * V, stride, channels / V, filters, out + t * V, stride);
     if (t < tiles)
-        multiply_remaining_tiles<tile_rows - 1, vectors>(tiles - t, u + t * V, stride, channels / V, filters,
+        multiply_remaining_tiles<tile_rows - 1, vectors>(tiles - t, add, u + t * V, stride, channels / V, filters,
                                                          out + t * V, stride);
 }
 

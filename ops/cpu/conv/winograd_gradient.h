@@ -109,14 +109,16 @@ static void accumulate_chunk(const GradientPlan& plan, const float* chunk, Index
 }
 
 /// Writes the filters' gradients of one panel and one block of input channels from full sums (panel, c, vectors, V).
-static void write_panel_gradients(const GradientPlan& plan, const float* sums, Index panel, Index block, float* dw) {
+template <class Stored>
+static void write_panel_gradients(const GradientPlan& plan, const float* sums, Index panel, Index block, Stored* dw) {
     const int vectors = static_cast<int>(plan.panel_vectors(panel));
     write_filter_gradients(sums + panel * 2 * V * plan.x.c + block * V * vectors * V, plan.sum_plane, vectors, panel,
                            block, plan.x.c, dw);
 }
 
 /// target = the slices' parts, added in order; `floats` a multiple of V.
-static void add_slices(const float* parts, Index stride, Index floats, float* target) {
+template <class Stored>
+static void add_slices(const float* parts, Index stride, Index floats, Stored* target) {
 #pragma omp for schedule(static)
     for (Index i = 0; i < floats; i += V) {
         Vec sum = load(parts + i);
@@ -126,7 +128,7 @@ static void add_slices(const float* parts, Index stride, Index floats, float* ta
 }
 
 template <class Stored>
-static void gradient_by_slices(const GradientPlan& plan, const Stored* x, const Stored* dy, float* dw, float* db,
+static void gradient_by_slices(const GradientPlan& plan, const Stored* x, const Stored* dy, Stored* dw, float* db,
                                float* scratch, int threads) {
     const Index thread_floats = plan.chunk_floats() + plan.sum_floats();
     const Index part_floats = plan.filter_floats + plan.bias_floats;
@@ -170,7 +172,7 @@ static void transform_chunk(const GradientPlan& plan, const Stored* x, const Sto
 }
 
 template <class Stored>
-static void gradient_by_chunks(const GradientPlan& plan, const Stored* x, const Stored* dy, float* dw, float* db,
+static void gradient_by_chunks(const GradientPlan& plan, const Stored* x, const Stored* dy, Stored* dw, float* db,
                                float* scratch, int threads) {
     float* chunk[2] = {scratch, scratch + plan.chunk_floats()};
     float* sums = scratch + 2 * plan.chunk_floats();
@@ -195,7 +197,7 @@ static void gradient_by_chunks(const GradientPlan& plan, const Stored* x, const 
 }
 
 template <class Stored>
-static void gradient_by_panels(const GradientPlan& plan, const Stored* x, const Stored* dy, float* dw, float* db,
+static void gradient_by_panels(const GradientPlan& plan, const Stored* x, const Stored* dy, Stored* dw, float* db,
                                float* scratch, int threads) {
 #pragma omp parallel num_threads(threads)
     {
@@ -215,7 +217,7 @@ static void gradient_by_panels(const GradientPlan& plan, const Stored* x, const 
 }
 
 template <class Stored>
-static void weight_gradient(const WinogradShape& shape, const Stored* x, const Stored* dy, float* dw, float* db,
+static void weight_gradient(const WinogradShape& shape, const Stored* x, const Stored* dy, Stored* dw, float* db,
                             float* scratch, int threads) {
     const GradientPlan plan(shape);
     switch (plan.order) {
@@ -234,22 +236,23 @@ static Index winograd_scratch_floats(const WinogradShape& shape, int threads) {
 template <class Stored>
 static constexpr WinogradKernels make_winograd_kernels() {
     return {winograd_scratch_floats,
-            [](const WinogradShape& shape, const void* x, const float* w, const float* bias, bool relu, void* y,
+            [](const WinogradShape& shape, const void* x, const void* w, const float* bias, bool relu, void* y,
                float* scratch, int threads) {
-                convolve<Stored>(forward_convolution(shape), static_cast<const Stored*>(x), w, bias,
-                                 relu ? After::relu : After::nothing, nullptr, static_cast<Stored*>(y), scratch,
-                                 threads);
+                convolve<Stored>(forward_convolution(shape), static_cast<const Stored*>(x),
+                                 static_cast<const Stored*>(w), bias, relu ? After::relu : After::nothing, nullptr,
+                                 static_cast<Stored*>(y), scratch, threads);
             },
-            [](const WinogradShape& shape, const void* dy, const float* w, const void* made, void* dx, float* scratch,
+            [](const WinogradShape& shape, const void* dy, const void* w, const void* made, void* dx, float* scratch,
                int threads) {
-                convolve<Stored>(backward_convolution(shape), static_cast<const Stored*>(dy), w, nullptr,
+                convolve<Stored>(backward_convolution(shape), static_cast<const Stored*>(dy),
+                                 static_cast<const Stored*>(w), nullptr,
                                  made != nullptr ? After::relu_backward : After::nothing,
                                  static_cast<const Stored*>(made), static_cast<Stored*>(dx), scratch, threads);
             },
-            [](const WinogradShape& shape, const void* x, const void* dy, float* dw, float* db, float* scratch,
+            [](const WinogradShape& shape, const void* x, const void* dy, void* dw, float* db, float* scratch,
                int threads) {
-                weight_gradient(shape, static_cast<const Stored*>(x), static_cast<const Stored*>(dy), dw, db, scratch,
-                                threads);
+                weight_gradient(shape, static_cast<const Stored*>(x), static_cast<const Stored*>(dy),
+                                static_cast<Stored*>(dw), db, scratch, threads);
             }};
 }
 

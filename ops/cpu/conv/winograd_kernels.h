@@ -12,16 +12,15 @@ struct WinogradShape {
     std::ptrdiff_t out_w() const { return w + 2 * pad - 2; }
 };
 
-/// Activations are nChw{V}c, f32 or bf16 by table, filters and their gradients plain f32. Scratch counts floats,
-/// aligned to 64 bytes. `relu` and
-/// `made` as in winograd.h.
+/// Activations are nChw{V}c, filters and their gradients plain, all f32 or all bf16 by table; bias and its gradient
+/// f32. Scratch counts floats, aligned to 64 bytes. `relu` and `made` as in winograd.h.
 struct WinogradKernels {
     std::ptrdiff_t (*scratch_floats)(const WinogradShape&, int threads);
-    void (*forward)(const WinogradShape&, const void* x, const float* w, const float* bias, bool relu, void* y,
+    void (*forward)(const WinogradShape&, const void* x, const void* w, const float* bias, bool relu, void* y,
                     float* scratch, int threads);
-    void (*backward_data)(const WinogradShape&, const void* dy, const float* w, const void* made, void* dx,
+    void (*backward_data)(const WinogradShape&, const void* dy, const void* w, const void* made, void* dx,
                           float* scratch, int threads);
-    void (*backward_weights)(const WinogradShape&, const void* x, const void* dy, float* dw, float* db, float* scratch,
+    void (*backward_weights)(const WinogradShape&, const void* x, const void* dy, void* dw, float* db, float* scratch,
                              int threads);
 };
 

@@ -226,29 +226,52 @@ static void write_tiles(Stored* target, const Image& image, const Tiles& tiles, 
     if constexpr (past_cache) fence_past_cache();
 }
 
+/// V filters of 3 x 3, one after another, become 9 vectors, the last tap first.
+template <class Stored>
+LOCKSTEP_INLINE void turn_filters(const Stored* filters, float* taps) {
+    constexpr int turned = smaller(V, 9);
+    Vec row[V];
+#pragma GCC unroll 16
+    for (int lane = 0; lane < V; ++lane) row[lane] = load_unaligned(filters + smaller(lane * 9, 9 * V - V));
+    if constexpr (V > 9) {  // the last filter ends before its vector does
+        VecIndex from = {};
+        for (int lane = 0; lane < V; ++lane) from[lane] = (lane + V - 9) % V;
+        row[V - 1] = __builtin_shuffle(row[V - 1], from);
+    }
+    transpose(row);
+#pragma GCC unroll 9
+    for (int tap = 0; tap < turned; ++tap) store(taps + (8 - tap) * V, row[tap]);
+    if constexpr (turned < 9) {
+        Vec last = {};
+        for (int lane = 0; lane < V; ++lane) last[lane] = load_one(filters + lane * 9 + 8);
+        store(taps, last);
+    }
+}
+
 /// Transforms the filters between one block of V input channels and one panel of `vectors` (1 or 2) times V output
 /// channels. w is plain (k, c, 3, 3). Backward data is a convolution of k input with c output channels and turned
-/// filters. Writes target[point * plane + (input channel * vectors + vector) * V + lane].
-static void transform_filters(const float* w, Index k, Index c, bool backward, Index panel, Index in_block,
+/// filters. Writes target[point * plane + (i * vectors + vector) * V + lane], i counting the block's channels.
+template <class Stored>
+static void transform_filters(const Stored* w, Index k, Index c, bool backward, Index panel, Index in_block,
                               float* target, Index plane) {
     const int vectors = static_cast<int>(smaller<Index>(2, (backward ? c : k) / V - 2 * panel));
+    constexpr Index line = 64 / sizeof(Stored);
     alignas(64) float taps[V * 9 * V];  // (input channel of the block, tap, output channel of the vector)
     for (int vector = 0; vector < vectors; ++vector) {
         const Index out = (2 * panel + vector) * V, in = in_block * V;
         if (backward) {
-            for (Index i = 0; i < V; ++i) {
-                const float* row = w + ((in + i) * c + out) * 9;
-                for (Index tap = 0; tap < 9; ++tap)
-                    for (Index lane = 0; lane < V; ++lane) taps[(i * 9 + 8 - tap) * V + lane] = row[lane * 9 + tap];
-            }
+            for (Index i = 0; i < V; ++i) turn_filters(w + ((in + i) * c + out) * 9, taps + i * 9 * V);
         } else {
             // The 9 V floats of one output channel are (input channel, tap) already: 9 transpositions of V x V.
             for (Index part = 0; part < 9; ++part)
                 transpose(w + (out * c + in) * 9 + part * V, c * 9, taps + part * V * V, V);
         }
+        // What comes next lies in V places far from each other: fetched ahead, since no processor guesses that.
+        const Stored* next = w + (backward ? (in + V) * c + out : out * c + in + V) * 9;
         for (Index i = 0; i < V; ++i) {
+            for (Index ahead = 0; ahead < 9 * V; ahead += line) __builtin_prefetch(next + i * c * 9 + ahead, 0, 2);
             const float* filter = taps + i * 9 * V;
-            float* to = target + ((in + i) * vectors + vector) * V;
+            float* to = target + (i * vectors + vector) * V;
             transform_2d<FilterTransform>(
                 [&](int y, int x) LOCKSTEP_INLINE_LAMBDA { return load(filter + (y * 3 + x) * V); },
                 [&](int y, int x, Vec v) LOCKSTEP_INLINE_LAMBDA { store(to + (y * 6 + x) * plane, v); });
@@ -258,8 +281,9 @@ static void transform_filters(const float* w, Index k, Index c, bool backward, I
 
 /// Inverse for gradients: sums of products at source[point * plane + (i * vectors + vector) * V + lane], i counting
 /// the V input channels of in_block, become dw (k, c, 3, 3).
+template <class Stored>
 static void write_filter_gradients(const float* source, Index plane, int vectors, Index panel, Index in_block, Index c,
-                                   float* dw) {
+                                   Stored* dw) {
     alignas(64) float taps[V * 9 * V];
     for (int vector = 0; vector < vectors; ++vector) {
         for (Index i = 0; i < V; ++i) {
@@ -269,7 +293,7 @@ static void write_filter_gradients(const float* source, Index plane, int vectors
                 [&](int y, int x) LOCKSTEP_INLINE_LAMBDA { return load(from + (y * 6 + x) * plane); },
                 [&](int y, int x, Vec v) LOCKSTEP_INLINE_LAMBDA { store(filter + (y * 3 + x) * V, v); });
         }
-        float* to = dw + ((2 * panel + vector) * V * c + in_block * V) * 9;
+        Stored* to = dw + ((2 * panel + vector) * V * c + in_block * V) * 9;
         for (Index part = 0; part < 9; ++part) transpose(taps + part * V * V, V, to + part * V, c * 9);
     }
 }
