@@ -54,26 +54,29 @@ class Throughput {
 public:
     void resume() { began_ = Clock::now(); }
     void pause() {
-        if (counts_) seconds_ += std::chrono::duration<double>(Clock::now() - began_).count();
+        seconds_ = seconds();
+        began_.reset();
     }
     /// A step was enqueued. True when the devices must rest now, for counting begins (call `resume` after that).
-    bool step(std::int64_t rows) {
-        if (counts_) {
-            rows_ += rows;
-            return false;
-        }
-        return counts_ = ++warmup_ == 2;
+    bool step() { return ++enqueued_ == warm_up; }
+    /// A step is done. Rows count from here on: those that are only enqueued would make a rate of a few steps too high.
+    void done(std::int64_t rows) {
+        if (++done_ > warm_up) rows_ += rows;
     }
     /// 0 while nothing has been counted.
-    double rows_per_second() const { return seconds_ > 0 ? static_cast<double>(rows_) / seconds_ : 0; }
+    double rows_per_second() const { return seconds() > 0 ? static_cast<double>(rows_) / seconds() : 0; }
 
 private:
     using Clock = std::chrono::steady_clock;
-    Clock::time_point began_{};
+    static constexpr std::int64_t warm_up = 2;
+    /// With those since `resume`, for who asks between two steps.
+    double seconds() const {
+        return enqueued_ >= warm_up && began_ ? seconds_ + std::chrono::duration<double>(Clock::now() - *began_).count()
+                                              : seconds_;
+    }
+    std::optional<Clock::time_point> began_;  // none in a pause
     double seconds_ = 0;
-    std::int64_t rows_ = 0;
-    int warmup_ = 0;
-    bool counts_ = false;
+    std::int64_t rows_ = 0, enqueued_ = 0, done_ = 0;
 };
 
 /// One epoch at a time over a loader whose rows are (input, target).
@@ -121,7 +124,7 @@ public:
             behind_.push_back({{epoch, steps_, input.rows(), 0}, model_.step(optimizer_, input, target, loss_, how_)});
             ++steps_;
             ++batch;
-            if (throughput_.step(input.rows())) {
+            if (throughput_.step()) {
                 model_.synchronize();
                 throughput_.resume();
             }
@@ -143,6 +146,7 @@ private:
         auto [done, loss] = std::move(behind_.front());
         behind_.pop_front();
         done.loss = loss.item();
+        throughput_.done(done.rows);
         if (!on_step_(done)) enough_ = true;
     }
     std::optional<int> wish() const {

@@ -54,7 +54,8 @@ std::string shape_name(std::int64_t index) { return fmt::format("shape_{:05}", i
 void prepare_folder(const std::filesystem::path& folder, const std::set<std::string>& names) {
     std::error_code error;
     std::filesystem::create_directories(folder, error);
-    std::filesystem::directory_iterator entry(folder, error);
+    std::filesystem::directory_iterator entry;
+    if (!error) entry = std::filesystem::directory_iterator(folder, error);
     for (const std::filesystem::directory_iterator end; !error && entry != end; entry.increment(error))
         if (!names.contains(entry->path().filename()))
             throw InvalidArgument(

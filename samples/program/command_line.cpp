@@ -1,5 +1,6 @@
 #include "lockstep/samples/program/command_line.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -62,6 +63,17 @@ public:
     }
 };
 
+/// The file of flags, where that and not the command line has the flag whose value is refused in `text`; or nothing.
+std::string source_of(const CLI::App& app, const CLI::Option& config, const std::string& text, int argc, char** argv) {
+    const CLI::Option* flag = app.get_option_no_throw(text.substr(0, text.find(':')));
+    if (!flag || config.count() == 0) return "";
+    const bool typed = std::any_of(argv + 1, argv + argc, [&](const std::string& word) {
+        return flag->check_name(word.substr(0, word.find('='))) ||
+               (word[0] == '-' && flag->check_name(word.substr(0, 2)));
+    });
+    return typed ? "" : config.as<std::string>() + ": ";
+}
+
 void end_by(int signal) {
     std::cout.flush();
     std::fflush(nullptr);
@@ -80,6 +92,18 @@ CLI::Validator is_natural() {
         if (error == std::errc::result_out_of_range) return text + " is more than 2^64 - 1";
         text = std::to_string(value);
         return std::string();
+    };
+    return {complaint, ""};
+}
+
+CLI::Validator is_between(double low, double high, bool with_low) {
+    const auto complaint = [=](const std::string& text) {
+        double value = 0;
+        const bool good =
+            CLI::detail::lexical_cast(text, value) && (with_low ? value >= low : value > low) && value <= high;
+        return good ? std::string()
+                    : fmt::format("{} is no number {} {} {} {}", text, with_low ? "from" : "above", low,
+                                  with_low ? "to" : "and up to", high);
     };
     return {complaint, ""};
 }
@@ -109,7 +133,7 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body)
         complain(about_file(config->as<std::string>(), error.what()));
         return 2;
     } catch (const CLI::ParseError& error) {
-        complain(std::string(error.what()) + " (--help shows all flags)");
+        complain(source_of(app, *config, error.what(), argc, argv) + error.what() + " (--help shows all flags)");
         return 2;
     }
     try {

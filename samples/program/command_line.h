@@ -53,6 +53,9 @@ public:
 /// ones, and 010 as 8.)
 CLI::Validator is_natural();
 
+/// A number from `low`, or above it, to `high`.
+CLI::Validator is_between(double low, double high, bool with_low = true);
+
 /// What was ended may have left a bar on the terminal: the next line begins a new one there.
 void end_line_on_terminal();
 

@@ -15,6 +15,7 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/warning.h"
 #include "lockstep/samples/program/files_apart.h"
+#include "lockstep/samples/program/report.h"
 #include "lockstep/samples/program/same_on_ranks.h"
 
 namespace program {
@@ -213,8 +214,7 @@ std::string resolved_flags(CLI::App& app, const Options& options) {
 
 void leave_configuration(const Options& options) {
     if (options.work_dir.empty()) return;
-    std::error_code failed;  // told by the file
-    std::filesystem::create_directories(options.work_dir, failed);
+    make_directory(options.work_dir);
     lockstep::AtomicFile file(options.work_dir / "config.toml");
     file.write(std::as_bytes(std::span(options.configuration)));
     file.commit();

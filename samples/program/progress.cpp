@@ -47,16 +47,12 @@ Progress::Progress(bool quiet, std::uint64_t epochs, std::int64_t total, std::in
 
 Progress::~Progress() { clear(); }
 
-void Progress::step(std::uint64_t epoch, std::int64_t rows_done, std::int64_t rows, double loss) {
+void Progress::step(std::uint64_t epoch, std::int64_t rows_done, double rows_per_second, double loss) {
     const auto now = Clock::now();
-    if (last_step_) {
-        timed_rows_ += rows;
-        timed_seconds_ += std::chrono::duration<double>(now - *last_step_).count();
-    }
-    last_step_ = now;
     ++done_;
     epoch_ = epoch;
     rows_done_ = rows_done;
+    rows_per_second_ = rows_per_second;
     // Single batches jump; the eye wants the trend.
     loss_ = done_ == 1 ? loss : 0.95 * loss_ + 0.05 * loss;
     if (quiet_ || !terminal_) return;
@@ -65,8 +61,6 @@ void Progress::step(std::uint64_t epoch, std::int64_t rows_done, std::int64_t ro
     draw();
 }
 
-void Progress::pause() { last_step_.reset(); }
-
 void Progress::draw() {
     const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
     const double part = total_ > 0 ? std::min(1.0, static_cast<double>(done_) / static_cast<double>(total_)) : 1.0;
@@ -74,8 +68,7 @@ void Progress::draw() {
                       loss = fmt::format("  loss {:.4f}", loss_),
                       rows = fmt::format("  {}/{} {}", rows_done_, epoch_rows_, unit_);
     const std::string left = fmt::format("  {} left", clock_text(part > 0 ? seconds * (1 - part) / part : 0));
-    const std::string rate =
-        timed_seconds_ > 0 ? "  " + rate_text(static_cast<double>(timed_rows_) / timed_seconds_, unit_) : "";
+    const std::string rate = rows_per_second_ > 0 ? "  " + rate_text(rows_per_second_, unit_) : "";
 
     // The last column stays free: a line that fills it wraps on some terminals. The bar takes what the figures leave.
     const std::size_t room = columns() - 1;

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 
 namespace program {
@@ -20,10 +19,9 @@ public:
     Progress(const Progress&) = delete;
     Progress& operator=(const Progress&) = delete;
 
-    /// A step of `epoch` (from 0) is done, and with it `rows_done` rows of the epoch.
-    void step(std::uint64_t epoch, std::int64_t rows_done, std::int64_t rows, double loss);
-    /// What comes until the next step is no training: the rate doesn't count it, the time left does.
-    void pause();
+    /// A step of `epoch` (from 0) is done, and with it `rows_done` rows of the epoch. `rows_per_second`: of training
+    /// alone, 0 while there is none; the time left counts evaluations, too.
+    void step(std::uint64_t epoch, std::int64_t rows_done, double rows_per_second, double loss);
     /// A line that stays.
     void line(const std::string& text);
 
@@ -40,11 +38,8 @@ private:
     std::int64_t epoch_rows_, rows_done_ = 0;
     std::string unit_;
     std::uint64_t epoch_ = 0;
-    double loss_ = 0;
+    double loss_ = 0, rows_per_second_ = 0;
     Clock::time_point began_ = Clock::now(), drawn_{};
-    std::optional<Clock::time_point> last_step_;  // none at first and after a pause
-    std::int64_t timed_rows_ = 0;
-    double timed_seconds_ = 0;
     std::size_t shown_ = 0;  // characters of the bar that stands on the terminal
 };
 

@@ -108,18 +108,19 @@ void require_launcher(const RankFlags& flags) {
     };
     const auto sign_of = [](Launcher launcher) -> Sign {
         switch (launcher) {
-            case Launcher::none: return {"none", "there is neither RANK nor what mpirun and srun set"};
+            case Launcher::none: return {"none", "nobody: there is neither RANK nor what mpirun and srun set"};
             case Launcher::environment:
-            case Launcher::torchrun: return {"pytorch", "RANK and WORLD_SIZE are set, which come first; unset them"};
-            case Launcher::open_mpi: return {"mpi", "mpirun has started it"};
-            case Launcher::slurm: return {"slurm", "srun has started it"};
+            case Launcher::torchrun:
+                return {"pytorch", "whoever has set RANK and WORLD_SIZE, which come first; unset them"};
+            case Launcher::open_mpi: return {"mpi", "mpirun"};
+            case Launcher::slurm: return {"slurm", "srun"};
         }
         return {"", ""};
     };
     const Sign found = sign_of(lockstep::rank_info().launcher);
     if (flags.launcher != found.name)
-        throw UsageError("--launcher " + flags.launcher + ": this process says --launcher " + found.name + "; " +
-                         found.told_by);
+        throw UsageError("--launcher " + flags.launcher + ": this process was started by " + found.told_by +
+                         " (--launcher " + found.name + ")");
 }
 
 bool nobody_launched(const RankFlags& flags) {

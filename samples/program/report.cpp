@@ -86,6 +86,14 @@ std::string how_to_go_on(const std::filesystem::path& saved, int signal, std::in
     return stopped + fmt::format("saved, go on with the same flags and --load {}", saved.string());
 }
 
+void make_directory(const std::filesystem::path& path) {
+    std::error_code failed;
+    if (!path.empty()) std::filesystem::create_directories(path, failed);
+    if (failed)
+        throw lockstep::InvalidArgument(fmt::format("cannot make the directory {}: {}; choose one that can be written",
+                                                    path.string(), failed.message()));
+}
+
 void require_writable(const std::filesystem::path& path) {
     if (path.empty()) return;
     const lockstep::AtomicFile probe(path);  // nothing remains of it

@@ -42,6 +42,9 @@ std::string describe(const Options& options, const lockstep::Devices& devices);
 /// `saved`: the checkpoint; empty: there is none.
 std::string how_to_go_on(const std::filesystem::path& saved, int signal, std::int64_t steps);
 
+/// Makes the directory, and those above it, where there is none; nothing for an empty path. Throws InvalidArgument.
+void make_directory(const std::filesystem::path& path);
+
 /// Throws InvalidArgument now when a file could not be written to `path` later.
 void require_writable(const std::filesystem::path& path);
 

@@ -26,6 +26,9 @@ void RunReport::before_run(lockstep::Run& run) {
     line(fmt::format("{}: {}, {}", name_, describe(options_, devices_), training_.how));
     if (before > 0)
         line(fmt::format("continues {}: {} steps done, {}", options_.load.string(), before, training_.rates));
+    if (before > 0 && run.is_complete())
+        line(fmt::format("nothing is left to do: {} epochs and {} steps are done; to go on give more {}",
+                         run.state().epoch, before, options_.steps ? "--steps and --epochs" : "--epochs"));
     if (training_.has_weights_alone)
         line(
             fmt::format("begins with the weights of {}; there is no state of a run beside them: optimizer, learning "
@@ -40,7 +43,8 @@ void RunReport::before_epoch(lockstep::Run& run) {
 void RunReport::after_step(lockstep::Run& run, const lockstep::StepReport& step) {
     figures_.losses.push_back(step.loss);
     const std::int64_t batches = step.step - first_batch_ + 1;
-    progress_->step(step.epoch, std::min(batches * run.state().batch_size, training_.rows), step.rows, step.loss);
+    progress_->step(step.epoch, std::min(batches * run.state().batch_size, training_.rows), run.rows_per_second(),
+                    step.loss);
     show(run, step);
 }
 
@@ -51,8 +55,6 @@ void RunReport::show(const lockstep::Run& run, const lockstep::StepReport& step)
     line(fmt::format("Train Epoch: {} [{}/{} ({:.0f}%)]\tLoss: {:.6f}", step.epoch + 1, batch * step.rows,
                      training_.rows, done, step.loss));
 }
-
-void RunReport::pause() { progress_->pause(); }
 
 void RunReport::at_pause(lockstep::Run& run) {
     const auto score = run.scores().find(training_.score.name);
@@ -69,7 +71,7 @@ void RunReport::after_run(lockstep::Run& run) {
         else if (state.batch > 0)
             tell_of_part(run);
         else
-            tell(run, fmt::format("after {} epochs: ", state.epoch));
+            tell(run, fmt::format("after {} {}: ", state.epoch, state.epoch == 1 ? "epoch" : "epochs"));
     }
 }
 

@@ -35,8 +35,6 @@ public:
     void after_epoch(lockstep::Run& run) override;
     void after_run(lockstep::Run& run) override;
 
-    /// What comes until the next step is no training.
-    void pause();
     void line(const std::string& text) { progress_->line(text); }
     Figures& figures() { return figures_; }
     RunLog& log() { return *log_; }

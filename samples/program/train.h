@@ -129,16 +129,9 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
 
     const auto what = fmt::format("{} rows a step in {} {}, {} an epoch", loader.options().batch_size, model.shards(),
                                   model.shards() == 1 ? "shard" : "shards", loader.rows());
-    RunReport* report = nullptr;
     if (training.evaluate)
-        runner.add(lockstep::Evaluation(
-            training.score.name,
-            [&] {
-                report->pause();
-                return training.evaluate();
-            },
-            training.evaluations));
-    report = &runner.add(RunReport(
+        runner.add(lockstep::Evaluation(training.score.name, training.evaluate, training.evaluations));
+    RunReport* report = &runner.add(RunReport(
         name, options, model.devices(),
         {what, rates_of(training.optimizer), loader.rows(), training.unit, training.score, begin.has_weights_alone},
         state.steps));

@@ -14,6 +14,7 @@
 #include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/image_file.h"
 #include "lockstep/parallel/lockstep.h"
+#include "lockstep/samples/program/command_line.h"
 #include "lockstep/samples/program/report.h"
 #include "lockstep/samples/program/same_on_ranks.h"
 #include "lockstep/samples/program/strategy.h"
@@ -43,11 +44,11 @@ void add_flags(CLI::App& app, EvaluateFlags& flags) {
         ->required();
     app.add_option("--scale,-s", flags.scale, "of the images' sides (as in training where FILE says it, else 0.5)")
         ->type_name("NUMBER")
-        ->check(CLI::PositiveNumber.description("") & CLI::Range(0.0, 1.0).description(""));
+        ->check(program::is_between(0, 1, false));
     app.add_option("--validation,-v", flags.validation,
                    "evaluates the images that unet train keeps for validation with this percentage")
         ->type_name("PERCENT")
-        ->check(CLI::PositiveNumber.description("") & CLI::Range(0.0, 100.0).description(""))
+        ->check(program::is_between(0, 100, false))
         ->capture_default_str();
     app.add_option("--sheet", flags.sheet, "draws the first images, their true masks and the network's, side by side")
         ->type_name("FILE.png");

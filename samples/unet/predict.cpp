@@ -17,6 +17,7 @@
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/samples/program/command_line.h"
+#include "lockstep/samples/program/report.h"
 #include "lockstep/samples/unet/commands.h"
 #include "lockstep/samples/unet/model_file.h"
 #include "lockstep/samples/unet/net.h"
@@ -53,11 +54,11 @@ void add_flags(CLI::App& app, PredictFlags& flags) {
     app.add_option("--mask-threshold,-t", flags.threshold,
                    "of a network of one class: what the probability of a pixel must exceed")
         ->type_name("NUMBER")
-        ->check(CLI::Range(0.0, 1.0).description(""))
+        ->check(program::is_between(0, 1))
         ->capture_default_str();
     app.add_option("--scale,-s", flags.scale, "of the images' sides (as in training where FILE says it, else 0.5)")
         ->type_name("NUMBER")
-        ->check(CLI::PositiveNumber.description("") & CLI::Range(0.0, 1.0).description(""));
+        ->check(program::is_between(0, 1, false));
     app.add_option("--device", flags.device, "where it is computed: cuda:0, cpu:0 (the first GPU, or all cores)")
         ->type_name("DEVICE");
     app.add_flag("--quiet", flags.quiet, "prints warnings and errors only");
@@ -94,10 +95,7 @@ std::vector<std::pair<Path, Path>> work_of(const PredictFlags& flags) {
     if (folders && flags.output.empty())
         throw program::UsageError("--output: name a folder for the masks of a folder of images");
     const bool names_file = flags.output.extension() == ".png" && !folders && images.size() == 1;
-    if (!names_file && !flags.output.empty()) {
-        std::error_code failed;  // told by the first mask
-        std::filesystem::create_directories(flags.output, failed);
-    }
+    program::make_directory(names_file ? flags.output.parent_path() : flags.output);
     std::vector<std::pair<Path, Path>> work;
     std::map<Path, Path> image_of;
     for (const Path& image : images) {

@@ -9,6 +9,8 @@
 #include <string>
 
 #include "lockstep/parallel/lockstep.h"
+#include "lockstep/samples/program/command_line.h"
+#include "lockstep/samples/program/report.h"
 #include "lockstep/samples/program/same_on_ranks.h"
 #include "lockstep/samples/program/strategy.h"
 #include "lockstep/samples/program/train.h"
@@ -39,11 +41,11 @@ void add_flags(CLI::App& app, TrainFlags& flags, program::Options& options) {
     const auto one_of = [](const std::vector<std::string>& names) { return CLI::IsMember(names).description(""); };
     app.add_option("--scale,-s", flags.scale, "of the images' sides")
         ->type_name("NUMBER")
-        ->check(CLI::PositiveNumber.description("") & CLI::Range(0.0, 1.0).description(""))
+        ->check(program::is_between(0, 1, false))
         ->capture_default_str();
     app.add_option("--validation,-v", flags.validation, "percent of the images that are kept for validation")
         ->type_name("PERCENT")
-        ->check(CLI::Range(0.0, 100.0).description(""))
+        ->check(program::is_between(0, 100))
         ->capture_default_str();
     app.add_option("--classes,-c", flags.net.classes, "that a pixel can have; 1: it belongs to the mask or not")
         ->type_name("N")
@@ -119,12 +121,6 @@ std::optional<ModelFile> loaded_file(const TrainFlags& flags, const program::Opt
     return file;
 }
 
-void make_directory_for(const std::filesystem::path& checkpoint) {
-    if (checkpoint.parent_path().empty()) return;
-    std::error_code failed;  // told by whoever writes there
-    std::filesystem::create_directories(checkpoint.parent_path(), failed);
-}
-
 std::optional<program::Stop> train(TrainFlags flags, program::Options options,
                                    std::chrono::steady_clock::time_point began) {
     if (flags.optimizer.starts_with("adam")) {
@@ -152,7 +148,7 @@ std::optional<program::Stop> train(TrainFlags flags, program::Options options,
             *options.group, {fmt::format("{} images to train on", parts.training.size()),
                              fmt::format("{} images to validate on", parts.validation ? parts.validation->size() : 0),
                              "the mask values " + metadata.at("mask_values")});
-    if (options.leads()) make_directory_for(options.save);
+    if (options.leads()) program::make_directory(options.save.parent_path());
 
     ls::manual_seed(options.seed);
     flags.net.channels = images.channels();

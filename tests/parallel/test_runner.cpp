@@ -4,11 +4,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <functional>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -68,6 +70,26 @@ TEST_CASE("hooks are called around the run, its epochs and its steps") {
     CHECK(called({.epochs = 0}, 3) == std::vector<std::string>{"run", "end after 0"});
     Alone training;
     CHECK(message_of<InvalidArgument>([&] { training.runner({}); }) == "Runner: give a number of epochs or of steps");
+}
+
+TEST_CASE("the rate of training is that of steps that are done, and pauses do not count") {
+    Throughput rate;
+    rate.resume();
+    for (int step = 0; step < 5; ++step)
+        if (rate.step()) rate.resume();
+    for (int warm_up = 0; warm_up < 2; ++warm_up) rate.done(4);
+    CHECK(rate.rows_per_second() == 0);  // three steps are under way, none of them is done
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    rate.done(4);
+    const double within = rate.rows_per_second();
+    CHECK(within > 0);
+    CHECK(within <= 4 / 0.02);
+    rate.pause();
+    const double at_pause = rate.rows_per_second();
+    CHECK(at_pause > 0);
+    CHECK(at_pause <= within);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    CHECK(rate.rows_per_second() == at_pause);
 }
 
 TEST_CASE("losses come in order, once each, and a hook that hears one can end the run") {

@@ -48,9 +48,9 @@ TEST_CASE("a file of flags and the same flags make the same run, byte for byte")
 
 TEST_CASE("what a file of flags has wrong is one line, before anything begins") {
     const TemporaryDirectory place;
-    const auto says = [&](const std::string& text, const std::string& part) {
+    const auto says = [&](const std::string& text, const std::string& part, const std::string& flags = "") {
         put_bytes(place / "run.toml", text);
-        const ProgramRun run = linear(place, "--config run.toml --steps 1");
+        const ProgramRun run = linear(place, "--config run.toml --steps 1 " + flags);
         CAPTURE(text);
         CAPTURE(run.err);
         CHECK(run.status == 2);
@@ -60,11 +60,12 @@ TEST_CASE("what a file of flags has wrong is one line, before anything begins") 
     };
     says("epoch = 5\n", "run.toml: there is no flag --epoch");
     says("[train]\nepochs = 5\n", "run.toml: there are no sections, such as [train]");
-    says("epochs = \"many\"\n", "--epochs");
-    says("epochs = 1.5\n", "--epochs");
+    says("epochs = \"many\"\n", "linear: run.toml: --epochs");
+    says("epochs = 1.5\n", "linear: run.toml: --epochs");
     says("epochs = [1, 2]\n", "--epochs");
     says("lr = true\n", "--lr");
     says("parallel = \"both\"\n", "--parallel");
+    says("epochs = 3\n", "linear: --seed: x is no", "--seed x");
     says("deterministic = \"perhaps\"\n", "deterministic");
     says("quiet = 1.5\n", "run.toml: quiet is either true or false");
     says("config = \"other.toml\"\n", "config");
@@ -106,10 +107,15 @@ TEST_CASE("a work directory has configuration, log and checkpoint, and the confi
     const ProgramRun over = linear(place, "--config one/config.toml --json one/config.toml");
     CHECK(over.status == 2);
     CHECK_THAT(over.err, contains("give each a file of its own"));
+    // The finished run has nothing left, and says so.
+    const ProgramRun finished = linear(place, "--config two/config.toml --quiet=false --load two/linear.safetensors");
+    REQUIRE(finished.status == 0);
+    CHECK_THAT(finished.out, contains("nothing is left to do: ") && contains("5 steps are done; to go on give more "));
     put_bytes(place / "file", "");
-    const ProgramRun bad = linear(place, "--steps 1 --work-dir file");
+    const ProgramRun bad = linear(place, "--steps 1 --work-dir file/below");
     CHECK(bad.status == 1);
     CHECK(bad.lines_of_err() == 1);
+    CHECK_THAT(bad.err, contains("cannot make the directory file/below: Not a directory"));
 }
 
 TEST_CASE("--amp stands alone, has a value, and is kept in the configuration") {
@@ -167,12 +173,12 @@ TEST_CASE("a launcher that is insisted on must have been there") {
         const ProgramRun run = linear(place, flags + launcher);
         CHECK(run.status == 2);
         CHECK(run.lines_of_err() == 1);
-        CHECK_THAT(run.err, contains("--launcher " + std::string(launcher) + ": this process says --launcher none"));
+        CHECK_THAT(run.err, contains("--launcher " + std::string(launcher) + ": this process was started by nobody"));
     }
     const std::string ranks = "RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29417";
     const ProgramRun none = linear(place, flags + "none", ranks);
     CHECK(none.status == 2);
-    CHECK_THAT(none.err, contains("RANK and WORLD_SIZE are set"));
+    CHECK_THAT(none.err, contains("started by whoever has set RANK and WORLD_SIZE"));
     CHECK(linear(place, flags + "pytorch", ranks).status == 0);
     CHECK(linear(place, "--launcher pytorch --steps 1").status == 2);
     CHECK(linear(place, flags + "none").status == 0);

@@ -37,6 +37,8 @@ TEST_CASE("unet says in one line what is wrong with its flags") {
                              "evaluate -m net --epochs 1",
                              "evaluate -m net -v 0"})
         refusal(place, line, 2);
+    CHECK_THAT(refusal(place, "train --scale 0", 2), contains("--scale: 0 is no number above 0 and up to 1 ("));
+    CHECK_THAT(refusal(place, "train --validation all", 2), contains("--validation: all is no number from 0 to 100 ("));
     CHECK_THAT(refusal(place, train + "-v 1", 2),
                contains("--validation 1: of 12 images that leaves none to validate on"));
     CHECK_THAT(refusal(place, train + "-v 100", 2), contains("of 12 images that leaves none to train on"));
