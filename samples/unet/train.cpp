@@ -139,9 +139,8 @@ std::optional<program::Stop> train(TrainFlags flags, program::Options options,
     const std::int64_t batch = options.global_batch_size(options.chosen_devices());
     if (batch > parts.training.size())
         throw program::UsageError(
-            fmt::format("a step takes {} images, and there are {} to train on; give a smaller "
-                        "--batch-size",
-                        batch, parts.training.size()));
+            fmt::format("a step takes {} images, and the training set has {}; give a smaller --batch-size", batch,
+                        parts.training.size()));
     const auto metadata = metadata_of(images.mask_values(), flags.scale);
     if (options.group)
         program::require_same_on_ranks(

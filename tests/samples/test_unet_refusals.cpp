@@ -42,7 +42,8 @@ TEST_CASE("unet says in one line what is wrong with its flags") {
     CHECK_THAT(refusal(place, train + "-v 1", 2),
                contains("--validation 1: of 12 images that leaves none to validate on"));
     CHECK_THAT(refusal(place, train + "-v 100", 2), contains("of 12 images that leaves none to train on"));
-    CHECK_THAT(refusal(place, train + "-b 12", 2), contains("a step takes 12 images, and there are 11 to train on"));
+    CHECK_THAT(refusal(place, train + "-b 12", 2),
+               contains("a step takes 12 images, and the training set has 11; give a smaller --batch-size"));
     CHECK_THAT(refusal(place, train + "-s 0.01", 1), contains("no pixel"));
     put_bytes(place / "run.toml", "epocs = 1\n");
     CHECK_THAT(refusal(place, train + "--config run.toml", 2), contains("there is no flag --epocs"));
