@@ -223,8 +223,16 @@ void Stream::wait(Stream& other) {
 
 void Stream::synchronize() {
     forked::require("synchronize", device_);
-    impl_->synchronize();
-    if (order_check::enabled()) order_check::on_host_wait_stream(id_);
+    const auto rests = [this] {
+        if (order_check::enabled()) order_check::on_host_wait_stream(id_);
+    };
+    try {
+        impl_->synchronize();
+    } catch (...) {  // of work that failed: nothing runs there any more
+        rests();
+        throw;
+    }
+    rests();
 }
 
 bool Stream::idle() const { return impl_->idle(); }

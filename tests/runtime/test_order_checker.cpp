@@ -264,6 +264,20 @@ TEST_CASE("live: streams report what they are given, and refuse what lacks a wai
     CHECK(copy[3] == 1.0f);
 }
 
+TEST_CASE("live: who has waited for work that failed has waited") {
+    order_check::set_checking(true);
+    Stream& first = Stream::of(Device::cpu(0));
+    Stream& second = Stream::of(Device::cpu(1));
+    std::vector<float> memory(16, 1.0f);
+    const std::size_t bytes = memory.size() * sizeof(float);
+    const Access read[] = {{memory.data(), bytes, Device::cpu(1), Access::Mode::read}};
+    second.run("fails", read, [](const Launch&) { throw DeviceError("planted"); });
+    CHECK_THROWS_AS(second.synchronize(), DeviceError);
+    CHECK_NOTHROW(first.fill(memory.data(), 0, bytes));
+    synchronize_all();
+    order_check::set_checking(false);
+}
+
 TEST_CASE("a recording can be made without checking") {
     const Access write[] = {writes(0, 8)};
     order_check::start_recording();
