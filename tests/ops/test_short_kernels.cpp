@@ -137,7 +137,7 @@ TEST_CASE("benchmark mode leaves bf16 images to Winograd's kernels, and direct m
     if (cpu::allowed_isa() == cpu::Isa::generic) return;
     const auto scratch_with = [](ConvAlgorithm algorithm) {
         KernelRequest request;
-        request.in = {meta(DType::bf16, {2, 32, 20, 20}), meta(DType::f32, {32, 32, 3, 3}), TensorMeta()};
+        request.in = {meta(DType::bf16, {2, 32, 20, 20}), meta(DType::bf16, {32, 32, 3, 3}), TensorMeta()};
         request.out = {meta(DType::bf16, {2, 32, 20, 20})};
         request.convolution = algorithm;
         return kernel_for(Conv2dForward{{1, 1, 1, 1}}, request)->scratch_bytes();
