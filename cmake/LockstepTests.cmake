@@ -1,10 +1,10 @@
-# Catch2 2 and 3 differ in their targets and in how they are run; this is the one place that knows.
+# Catch2 2 and 3 have different targets and run differently; only this file and tests/catch_runner.cpp know.
 find_package(Catch2 REQUIRED)
 add_library(lockstep_catch_main STATIC ${PROJECT_SOURCE_DIR}/tests/catch_runner.cpp ${PROJECT_SOURCE_DIR}/tests/catch_main.cpp)
 target_include_directories(lockstep_catch_main PUBLIC ${LOCKSTEP_INCLUDE_VIEW})
 target_link_libraries(lockstep_catch_main PUBLIC Catch2::Catch2)
 target_compile_options(lockstep_catch_main PRIVATE ${LOCKSTEP_PROGRAM_OPTIONS})
-# Programs with a main of their own take the runner alone.
+# Programs with their own main use only the runner.
 set_target_properties(lockstep_catch_main PROPERTIES UNITY_BUILD OFF)
 
 # Catch2 and Lockstep's public headers, parsed once for all tests.
@@ -16,72 +16,128 @@ target_compile_options(lockstep_tests_precompiled PRIVATE ${LOCKSTEP_PROGRAM_OPT
 target_precompile_headers(lockstep_tests_precompiled PRIVATE
   ${PROJECT_SOURCE_DIR}/tests/catch.h ${PROJECT_SOURCE_DIR}/parallel/lockstep.h)
 
-# lockstep_test(name [STANDIN] sources... ): one test program, one ctest entry of the same name. Its label is the name of
-# the folder it lies in, so that `ctest -L parallel` runs the tests of one layer; the target tests-parallel builds them.
-# STANDIN: on the CUDA stand-in (tests/cuda_standin), where that can be built (if(TARGET lockstep_standin)).
-function(lockstep_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 test "STANDIN" "" "")
-  add_executable(${name} ${test_UNPARSED_ARGUMENTS})
-  set(library $<IF:$<BOOL:${test_STANDIN}>,lockstep_standin,lockstep>)
-  target_link_libraries(${name} PRIVATE ${library} lockstep_catch_main fmt::fmt)
-  lockstep_warnings(${name})
-  target_compile_options(${name} PRIVATE ${LOCKSTEP_PROGRAM_OPTIONS})
-  target_precompile_headers(${name} REUSE_FROM lockstep_tests_precompiled)
-  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
-  add_test(NAME ${name} COMMAND ${name})
+# Options of every target that compiles tests.
+function(lockstep_test_options target)
+  target_link_libraries(${target} PRIVATE lockstep_catch_main fmt::fmt)
+  lockstep_warnings(${target})
+  target_compile_options(${target} PRIVATE ${LOCKSTEP_PROGRAM_OPTIONS})
+  target_precompile_headers(${target} REUSE_FROM lockstep_tests_precompiled)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
+endfunction()
+
+# lockstep_test_program(name [STANDIN | CUDA] [sources...]): a program for the tests that follow in this CMakeLists. The
+# sources are helpers without test cases. Tests share a program unless they need another environment, main or library,
+# because linking takes longer than compiling; each still runs in its own process.
+#   STANDIN   linked with the CUDA stand-in (tests/cuda_standin) in place of the CUDA libraries
+#   CUDA      two programs of the same objects: `name` on the stand-in, and `name`_gpu on the cards of this machine
+# Both need the stand-in (if(TARGET lockstep_standin)).
+function(lockstep_test_program name)
+  cmake_parse_arguments(PARSE_ARGV 1 program "STANDIN;CUDA" "" "")
+  set(kind PLAIN)
+  set(library lockstep)
+  if(program_STANDIN OR program_CUDA)
+    set(library lockstep_standin)
+  endif()
+  if(program_CUDA)
+    set(kind CUDA)
+    add_library(${name}_objects OBJECT ${program_UNPARSED_ARGUMENTS})
+    target_link_libraries(${name}_objects PRIVATE lockstep)
+    target_include_directories(${name}_objects SYSTEM PRIVATE
+      $<TARGET_PROPERTY:cuda_standin,INTERFACE_SYSTEM_INCLUDE_DIRECTORIES>)
+    lockstep_test_options(${name}_objects)
+    set(program_UNPARSED_ARGUMENTS $<TARGET_OBJECTS:${name}_objects>)
+    set(library standin_machine lockstep_standin)
+    if(LOCKSTEP_HAS_CUDA)
+      add_executable(${name}_gpu $<TARGET_OBJECTS:${name}_objects>)
+      target_link_libraries(${name}_gpu PRIVATE gpu_machine lockstep lockstep_catch_main fmt::fmt)
+      set_target_properties(${name}_gpu PROPERTIES LINKER_LANGUAGE CXX)
+      add_dependencies(tests-gpu ${name}_gpu)
+    endif()
+    set_property(GLOBAL APPEND PROPERTY LOCKSTEP_CUDA_PROGRAMS ${name})
+  endif()
+  add_executable(${name} ${program_UNPARSED_ARGUMENTS})
+  target_link_libraries(${name} PRIVATE ${library})
+  lockstep_test_options(${name})
   cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
   if(NOT TARGET tests-${folder})
     add_custom_target(tests-${folder})
   endif()
   add_dependencies(tests-${folder} ${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS ${folder})
+  set(LOCKSTEP_TEST_PROGRAM ${name} PARENT_SCOPE)
+  set(LOCKSTEP_TEST_KIND ${kind} PARENT_SCOPE)
 endfunction()
 
-# lockstep_cuda_test(name sources... [STEERED sources...]): one test in two programs, compiled once. `name` runs on the CUDA
-# stand-in. A second one, of the same objects, runs on the cards of this machine and says "skipped: no CUDA device" where
-# there is none: test_x_gpu of test_x or test_standin_x. STEERED: what tells the stand-in to refuse or counts what it was
-# asked, for the first program only. tests/gpu/machine.h is what the tests know of the machine below them. Where the
-# stand-in can be built (if(TARGET lockstep_standin)).
-function(lockstep_cuda_test name)
+# lockstep_test(name sources... [STEERED sources...]): adds the sources to the program above and makes a ctest entry that
+# runs their test cases in its own process. The target `name` builds what the entry needs. The label is the name of the
+# folder: `ctest -L parallel` runs the tests of one layer, and the target tests-parallel builds them. In a CUDA program the
+# entry has a twin test_x_gpu, which prints "skipped: no CUDA device" on a machine without one; STEERED sources control the
+# stand-in or count its calls, and only the first entry runs them; a test of such sources only has no twin.
+# tests/gpu/machine.h describes the machine to such tests.
+function(lockstep_test name)
   cmake_parse_arguments(PARSE_ARGV 1 test "" "" "STEERED")
-  set(objects ${name}_objects)
-  add_library(${objects} OBJECT ${test_UNPARSED_ARGUMENTS})
-  target_link_libraries(${objects} PRIVATE lockstep lockstep_catch_main fmt::fmt)
-  target_include_directories(${objects} SYSTEM PRIVATE
-    $<TARGET_PROPERTY:cuda_standin,INTERFACE_SYSTEM_INCLUDE_DIRECTORIES>)
-  lockstep_warnings(${objects})
-  target_compile_options(${objects} PRIVATE ${LOCKSTEP_PROGRAM_OPTIONS})
-  target_precompile_headers(${objects} REUSE_FROM lockstep_tests_precompiled)
-  set_target_properties(${objects} PROPERTIES UNITY_BUILD OFF)
-  lockstep_test(${name} STANDIN ${test_STEERED} $<TARGET_OBJECTS:${objects}>)
-  target_link_libraries(${name} PRIVATE standin_machine)
-
-  string(REPLACE _standin "" program ${name}_gpu)
-  if(LOCKSTEP_HAS_CUDA)
-    add_executable(${program} $<TARGET_OBJECTS:${objects}>)
-    target_link_libraries(${program} PRIVATE gpu_machine lockstep lockstep_catch_main fmt::fmt)
-    set_target_properties(${program} PROPERTIES LINKER_LANGUAGE CXX)
-    add_dependencies(tests-gpu ${program})
+  if(LOCKSTEP_TEST_KIND STREQUAL CUDA)
+    target_sources(${LOCKSTEP_TEST_PROGRAM}_objects PRIVATE ${test_UNPARSED_ARGUMENTS})
+    target_sources(${LOCKSTEP_TEST_PROGRAM} PRIVATE ${test_STEERED})
+  else()
+    target_sources(${LOCKSTEP_TEST_PROGRAM} PRIVATE ${test_UNPARSED_ARGUMENTS})
   endif()
-  lockstep_cuda_entry(${program} ${program} "")
-  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_CUDA_TESTS ${name})
+  set_property(GLOBAL PROPERTY LOCKSTEP_TEST_PROGRAM_${name} ${LOCKSTEP_TEST_PROGRAM})
+  set_property(GLOBAL PROPERTY LOCKSTEP_TEST_SOURCES_${name} ${test_UNPARSED_ARGUMENTS} ${test_STEERED})
+  add_custom_target(${name} DEPENDS ${LOCKSTEP_TEST_PROGRAM})
+  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
+  add_dependencies(tests-${folder} ${name})
+  lockstep_test_entry(${name} ${name})
+  if(LOCKSTEP_TEST_KIND STREQUAL CUDA AND test_UNPARSED_ARGUMENTS)
+    string(REPLACE _standin "" twin ${name}_gpu)
+    set_property(GLOBAL PROPERTY LOCKSTEP_TEST_SOURCES_${twin} ${test_UNPARSED_ARGUMENTS})
+    set_property(GLOBAL PROPERTY LOCKSTEP_TEST_PROGRAM_${twin} ${LOCKSTEP_TEST_PROGRAM}_gpu)
+    lockstep_gpu_entry(${twin} ${twin})
+  endif()
 endfunction()
 
-# lockstep_cuda_entry(entry program filter): an entry of ctest for a program that runs on cards. They run one at a time.
-function(lockstep_cuda_entry entry program filter)
-  set(command ${program} ${filter})
-  if(NOT LOCKSTEP_HAS_CUDA)
-    set(command ${CMAKE_COMMAND} -E echo "skipped: no CUDA device (no nvcc to build ${program} with)")
+# The filter for all test cases of a test that are not hidden. Catch2 tags a test case with the name of its file:
+# [#test_module].
+function(lockstep_test_filter result test)
+  get_property(sources GLOBAL PROPERTY LOCKSTEP_TEST_SOURCES_${test})
+  foreach(source IN LISTS sources)
+    cmake_path(GET source STEM stem)
+    if(stem MATCHES "^test_")  # others are helpers
+      list(APPEND all "~[.][#${stem}]")
+    endif()
+  endforeach()
+  list(JOIN all "," all)
+  set(${result} "${all}" PARENT_SCOPE)
+endfunction()
+
+# lockstep_test_entry(entry test [filter]): another ctest entry for a test, for a filter or properties of its own. An entry
+# fails if a part of its filter matches no test case. Filters must name the file if other files have the same tag:
+# "[.mpirun][#test_stopping]".
+function(lockstep_test_entry entry test)
+  lockstep_test_filter(filter ${test})
+  if(ARGN)
+    set(filter "${ARGN}")
   endif()
-  add_test(NAME ${entry} COMMAND ${command})
+  get_property(program GLOBAL PROPERTY LOCKSTEP_TEST_PROGRAM_${test})
+  add_test(NAME ${entry} COMMAND ${program} "${filter}")
+  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
+  set_tests_properties(${entry} PROPERTIES TIMEOUT 600 LABELS ${folder})
+endfunction()
+
+# lockstep_gpu_entry(entry test [filter]): the same on real cards. These entries run one at a time.
+function(lockstep_gpu_entry entry test)
+  if(LOCKSTEP_HAS_CUDA)
+    lockstep_test_entry(${entry} ${test} ${ARGN})
+  else()
+    add_test(NAME ${entry} COMMAND ${CMAKE_COMMAND} -E echo "skipped: no CUDA device (no nvcc to build the program with)")
+  endif()
   set_tests_properties(${entry} PROPERTIES TIMEOUT 600 LABELS gpu RESOURCE_LOCK gpu
     SKIP_REGULAR_EXPRESSION "skipped: no CUDA device")
 endfunction()
 
-# lockstep_order_tests(names... ): those test programs once more, under the ordering checker; label `order`.
+# lockstep_order_tests(names... ): those tests once more, under the ordering checker; label `order`.
 function(lockstep_order_tests)
   foreach(name IN LISTS ARGN)
-    add_test(NAME ${name}_order COMMAND ${name})
-    set_tests_properties(${name}_order PROPERTIES TIMEOUT 600 LABELS order ENVIRONMENT LOCKSTEP_CHECK_ORDER=1)
+    lockstep_test_entry(${name}_order ${name})
+    set_tests_properties(${name}_order PROPERTIES LABELS order ENVIRONMENT LOCKSTEP_CHECK_ORDER=1)
   endforeach()
 endfunction()

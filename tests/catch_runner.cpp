@@ -8,4 +8,15 @@
 #include <catch2/catch.hpp>
 #endif
 
-int run_catch(int argc, char** argv) { return Catch::Session().run(argc, argv); }
+int run_catch(int argc, char** argv) {
+    Catch::Session session;
+    if (const int status = session.applyCommandLine(argc, argv); status != 0) return status;
+    Catch::ConfigData& config = session.configData();
+    config.filenamesAsTags = true;
+#if __has_include(<catch2/catch_all.hpp>)
+    config.warnings = static_cast<Catch::WarnAbout::What>(config.warnings | Catch::WarnAbout::UnmatchedTestSpec);
+#else
+    config.warnings = static_cast<Catch::WarnAbout::What>(config.warnings | Catch::WarnAbout::NoTests);
+#endif
+    return session.run();
+}

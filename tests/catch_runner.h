@@ -2,5 +2,7 @@
 // their own get one that does nothing else.
 #pragma once
 
-/// As main: arguments of Catch2, exit status.
+/// Runs Catch2 with its command-line arguments and returns its exit status. A test case has the name of its file as a
+/// tag
+/// ([#test_module]); a filter of which a part matches no test case is an error.
 int run_catch(int argc, char** argv);

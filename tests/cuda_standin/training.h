@@ -15,13 +15,14 @@
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/cpu_devices.h"
 #include "lockstep/tests/gpu/machine.h"
 #include "lockstep/tests/parallel/networks.h"
 
 namespace lockstep::test {
 
 /// As many devices on the host as GPUs, before anything looks.
-inline const bool cpu_devices_set = ::setenv("LOCKSTEP_CPU_DEVICES", "8", 1) == 0;
+inline const bool cpu_devices_set = test::set_cpu_devices(8);
 
 inline Devices some_devices(DeviceKind kind, int count) {
     std::vector<Device> devices;

@@ -2,33 +2,34 @@
 # arguments for each step. $WORK is a folder for the session; programs and libraries are in the paths.
 
 all_steps() { # STAGE NAME SECONDS COMMAND...
+  local kernels="[#test_cuda_activations],[#test_cuda_kernels],[#test_cuda_updates]"
   step facts card 30 card
   step facts lockstep-info 60 lockstep-info
   step facts libraries 30 libraries
 
-  step ops table 180 library_logs test_ops "every entry*,inputs may lie*"
-  step ops "kernels of steps" 60 test_cuda_kernels_gpu
-  step ops alignment 60 library_logs test_cuda_libraries_gpu
-  step ops streams 60 test_cuda_backend_gpu
+  step ops table 180 library_logs tests_op_table "every entry*,inputs may lie*"
+  step ops "kernels of steps" 60 tests_cuda_ops_gpu "$kernels"
+  step ops alignment 60 library_logs tests_cuda_ops_gpu "[#test_cuda_alignment]"
+  step ops streams 60 tests_cuda_backend_gpu
 
-  step sanitizer "memcheck, kernels of steps" 120 sanitize memcheck test_cuda_kernels_gpu
-  step sanitizer "memcheck, op table" 240 sanitize memcheck test_ops "every entry*"
-  step sanitizer "racecheck, kernels of steps" 120 sanitize racecheck test_cuda_kernels_gpu
-  step sanitizer "racecheck, op table" 240 sanitize racecheck test_ops "every entry*"
-  step sanitizer "synccheck, op table" 180 sanitize synccheck test_ops "every entry*"
+  step sanitizer "memcheck, kernels of steps" 120 sanitize memcheck tests_cuda_ops_gpu "$kernels"
+  step sanitizer "memcheck, op table" 240 sanitize memcheck tests_op_table "every entry*"
+  step sanitizer "racecheck, kernels of steps" 120 sanitize racecheck tests_cuda_ops_gpu "$kernels"
+  step sanitizer "racecheck, op table" 240 sanitize racecheck tests_op_table "every entry*"
+  step sanitizer "synccheck, op table" 180 sanitize synccheck tests_op_table "every entry*"
 
-  step training tests 240 test_training_gpu
+  step training tests 240 tests_cuda_training_gpu
   step training "mnist beside the CPU" 120 beside_cpu
   local devices
   for devices in 1 2 4 8; do
     step training "mnist, bits of $devices logical devices" 60 same_losses "$devices" dp
   done
 
-  step faults processes 180 test_training_gpu "[.processes]"
-  step faults "lost context" 60 test_cuda_backend_gpu "[.lost]"
-  step faults "limit of memory, bad steps" 60 test_training_gpu "a limit of*,a bad step*"
+  step faults processes 180 tests_cuda_training_gpu "[.processes]"
+  step faults "lost context" 60 tests_cuda_backend_gpu "[.lost]"
+  step faults "limit of memory, bad steps" 60 tests_cuda_training_gpu "a limit of*,a bad step*"
 
-  step ranks tests 300 test_ranks_gpu
+  step ranks tests 300 tests_cuda_ranks_gpu "~[#test_ranks_nccl]"
   step ranks "mnist, bits of two ranks on one card" 120 same_losses 2 ddp
   step ranks nccl 120 nccl
 
@@ -50,7 +51,7 @@ card() {
 }
 
 libraries() {
-  ldd "$(command -v test_ops)" | awk '{ print $1, $3 }'
+  ldd "$(command -v tests_op_table)" | awk '{ print $1, $3 }'
   uname -sr
   grep -m 1 'model name' /proc/cpuinfo
 }
@@ -120,8 +121,8 @@ same_losses() {
 }
 
 nccl() {
-  command -v test_ranks_nccl_gpu > /dev/null || skip "NCCL was not there when the session was prepared"
-  test_ranks_nccl_gpu
+  tests_cuda_ranks_gpu --list-tags | grep -q '#test_ranks_nccl' || skip "NCCL was not there when the session was prepared"
+  tests_cuda_ranks_gpu "[#test_ranks_nccl]"
 }
 
 speed() { # ROWS

@@ -57,24 +57,33 @@ bool is_measured(const std::string& file, const std::string& header) {
            (header == "parallel/comm/group/communicator.h" || header == "ops/internal/step_operations.h");
 }
 
+/// Whether public headers may include it: the C++ library has no dots in its names, except for <execution> that needs
+/// TBB.
+bool is_of_the_language(const std::string& header) {
+    return header != "<execution>" &&
+           (header.find('.') == std::string::npos || header.starts_with("<sys/") || header == "<unistd.h>");
+}
+
 /// "ops/loss" for both ops/loss.h and ops/loss.cpp.
 std::string module_of(const std::string& file) { return file.substr(0, file.rfind('.')); }
 
 }  // namespace
 
-Includes read_includes(const std::string& top) {
+Includes read_includes(const std::string& top, const std::vector<std::string>& folders) {
+    static const std::regex system(R"re(^\s*#\s*include\s*(<(?!lockstep/)[^>]+>))re");
     static const std::regex include(R"re(^\s*#\s*include\s*[<"]lockstep/([^">]+)[">])re");
     static const std::regex relative(R"re(^\s*#\s*include\s*"((?!lockstep/)[^"]+)")re");
     Includes found;
-    for (const char* folder : {"runtime", "ops", "parallel", "samples", "bench"})
+    for (const std::string& folder : folders)
         for (const auto& entry : std::filesystem::recursive_directory_iterator(std::filesystem::path(top) / folder)) {
             const std::string extension = entry.path().extension();
             if (extension != ".h" && extension != ".cpp" && extension != ".cu" && extension != ".cuh") continue;
             std::ifstream file(entry.path());
             auto& included = found[std::filesystem::relative(entry.path(), top).generic_string()];
             for (std::string line; std::getline(file, line);)
-                if (std::smatch match;
-                    std::regex_search(line, match, include) || std::regex_search(line, match, relative))
+                if (std::smatch match; std::regex_search(line, match, include) ||
+                                       std::regex_search(line, match, relative) ||
+                                       std::regex_search(line, match, system))
                     included.insert(match[1]);
         }
     return found;
@@ -88,6 +97,7 @@ std::vector<std::string> forbidden_arrows(const Includes& includes) {
             std::find_if(rooms().begin(), rooms().end(), [&](const auto& entry) { return entry.first == room; });
         if (allowed == rooms().end()) continue;
         for (const std::string& header : included) {
+            if (header.front() == '<') continue;
             const std::string other = room_of(header);
             if (other == room) continue;
             if (other.empty()) {
@@ -100,6 +110,29 @@ std::vector<std::string> forbidden_arrows(const Includes& includes) {
             }
         }
     }
+    return found;
+}
+
+std::vector<std::string> dragged_in(const Includes& includes, const std::string& header) {
+    std::vector<std::string> found, open{header};
+    for (std::set<std::string> seen{header}; !open.empty();) {
+        const auto file = includes.find(open.back() == "lockstep.h" ? "parallel/lockstep.h" : open.back());
+        open.pop_back();
+        if (file == includes.end()) continue;
+        for (const std::string& included : file->second) {
+            if (!seen.insert(included).second) continue;
+            const bool system = included.front() == '<';
+            if (system ? !is_of_the_language(included) : !is_public(included)) found.push_back(included);
+            if (!system) open.push_back(included);
+        }
+    }
+    return found;
+}
+
+std::vector<std::string> public_headers(const Includes& includes) {
+    std::vector<std::string> found;
+    for (const auto& [file, ignored] : includes)
+        if (is_public(file) && file.ends_with(".h")) found.push_back(file);
     return found;
 }
 

@@ -11,8 +11,19 @@ namespace lockstep::test {
 /// The files that each file includes, by path from the top of the tree: "ops/loss.h". Of others those in quotes.
 using Includes = std::map<std::string, std::set<std::string>>;
 
-/// What stands in the sources under `top`.
-Includes read_includes(const std::string& top);
+/// Folders of the sources that obey the table of rooms.
+inline const std::vector<std::string> source_folders{"runtime", "ops", "parallel", "samples", "bench"};
+
+/// Reads the includes of the sources in these folders under `top`. Headers of the system and of other libraries are in
+/// angle brackets: "<vector>".
+Includes read_includes(const std::string& top, const std::vector<std::string>& folders = source_folders);
+
+/// Names the headers that `header` includes, directly or through others, although a public header may not: private
+/// headers of Lockstep and headers of other libraries.
+std::vector<std::string> dragged_in(const Includes& includes, const std::string& header);
+
+/// The public headers among the files.
+std::vector<std::string> public_headers(const Includes& includes);
 
 /// Includes of a room that the including one may not know, and private headers where only public ones may be.
 std::vector<std::string> forbidden_arrows(const Includes& includes);

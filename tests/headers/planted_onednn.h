@@ -1,4 +1,4 @@
-// Must be refused by the header test: a public header may not drag in a backend's header.
+// Must be refused by test_layering: a public header may not include a header of a backend.
 #pragma once
 
 #include <dnnl.hpp>

@@ -1,5 +1,5 @@
-// Each room includes what lies above it in the table of docs/architecture.md, and nothing of parallel/ lies in a
-// circle.
+// Each room includes only rooms above it in the table of docs/architecture.md, files of parallel/ do not depend on each
+// other in a circle, and public headers include no private header and none of another library.
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/headers/layering.h"
 
@@ -43,6 +43,23 @@ TEST_CASE("a planted arrow is found") {
     CHECK(forbidden_arrows(with("ops/loss.cpp", "tests/catch.h")) ==
           Lines{"ops/loss.cpp includes tests/catch.h: ops may not know tests"});
     CHECK(forbidden_arrows(with("ops/loss.cpp", "../parallel/engine.h")).size() == 1);
+    CHECK(forbidden_arrows(with("ops/loss.cpp", "<map>")).empty());
+}
+
+TEST_CASE("public headers drag in neither private headers nor those of other libraries") {
+    REQUIRE(public_headers(tree()).size() > 90);
+    for (const std::string& header : public_headers(tree())) {
+        INFO(header);
+        CHECK(dragged_in(tree(), header) == Lines());
+    }
+}
+
+TEST_CASE("a planted header is found, also behind another one") {
+    const Includes planted = read_includes(LOCKSTEP_SOURCE_DIR, {"tests/headers"});
+    CHECK(dragged_in(planted, "tests/headers/planted_onednn.h") == Lines{"<dnnl.hpp>"});
+    CHECK(dragged_in(planted, "tests/headers/planted_private.h") == Lines{"tests/headers/private.h"});
+    for (const char* header : {"<fmt/format.h>", "<cuda_runtime_api.h>", "<mpi.h>", "<execution>", "ops/cpu/gemm.h"})
+        CHECK(dragged_in(with("runtime/shape.h", header), "lockstep.h") == Lines{header});
 }
 
 TEST_CASE("there are no circles in parallel/") { CHECK(cycles(tree()) == Lines()); }

@@ -17,9 +17,6 @@
 
 namespace lockstep::testing {
 
-/// Every rank has a device of its own.
-inline const bool one_device = ::setenv("LOCKSTEP_CPU_DEVICES", "1", 1) == 0;
-
 /// Throws where `found` is not what it should be.
 inline void expect(bool good, const std::string& what) {
     if (!good) throw Error(what);
@@ -30,6 +27,7 @@ inline std::string on_ranks(int size, const std::function<void(ProcessGroup&)>& 
                             std::chrono::milliseconds timeout = std::chrono::seconds(60), int per_host = 0) {
     const test::TemporaryDirectory place;
     ForkedRanks ranks(size, [&](int rank) {
+        ::setenv("LOCKSTEP_CPU_DEVICES", "1", 1);  // each rank has its own device
         if (per_host > 0) ::setenv("LOCKSTEP_HOST_ID", std::to_string(rank / per_host).c_str(), 1);
         ProcessGroup group({.backend = "shm",
                             .rendezvous = {.init_method = "file://" + (place / "store").string(),

@@ -12,6 +12,7 @@
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
+#include "lockstep/tests/cpu_devices.h"
 #include "lockstep/tests/reference/small_net.h"
 
 namespace small_net {
@@ -99,10 +100,6 @@ inline Batch make_batch(std::int64_t rows) {
     return batch;
 }
 
-/// Sets the number of virtual devices before anything looks at them.
-struct EightDevices {
-    EightDevices() { setenv("LOCKSTEP_CPU_DEVICES", "8", 1); }
-};
-inline const EightDevices eight_devices;
+inline const bool eight_devices = lockstep::test::set_cpu_devices(8);
 
 }  // namespace small_net

@@ -11,6 +11,7 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/cpu_devices.h"
 #include "lockstep/tests/parallel/file_fixture.h"
 
 using namespace lockstep;
@@ -18,7 +19,7 @@ using namespace lockstep::test;
 
 namespace {
 
-const bool three_devices = ::setenv("LOCKSTEP_CPU_DEVICES", "3", 1) == 0;
+const bool eight_devices = lockstep::test::set_cpu_devices(8);
 
 struct Net {
     Conv2d conv{1, 3, 3};

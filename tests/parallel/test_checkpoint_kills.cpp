@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/cpu_devices.h"
 #include "lockstep/tests/parallel/launch/started_process.h"
 #include "lockstep/tests/parallel/saved_training.h"
 
@@ -18,7 +19,7 @@ namespace {
 
 using std::chrono::microseconds;
 
-const bool one_device = ::setenv("LOCKSTEP_CPU_DEVICES", "1", 1) == 0;
+const bool one_device = lockstep::test::set_cpu_devices(1);
 
 StartedProcess writer(const std::filesystem::path& file, std::uint64_t seed, const char* how) {
     return StartedProcess({CHECKPOINT_WRITER, file.string(), std::to_string(seed), how});

@@ -5,6 +5,7 @@
 #include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/tests/cpu_devices.h"
 #include "lockstep/tests/parallel/saved_pairs.h"
 
 using namespace lockstep;
@@ -13,7 +14,7 @@ using namespace saved_training;
 
 namespace {
 
-const bool three_devices = ::setenv("LOCKSTEP_CPU_DEVICES", "3", 1) == 0;
+const bool eight_devices = lockstep::test::set_cpu_devices(8);
 
 struct Wide {
     Linear first{40, 70}, second{70, 30};

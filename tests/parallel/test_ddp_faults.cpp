@@ -11,6 +11,7 @@
 
 #include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/cpu_devices.h"
 #include "lockstep/tests/parallel/fault_checks.h"
 
 using namespace lockstep;
@@ -19,7 +20,7 @@ using namespace fault_trial;
 
 namespace {
 
-const bool one_device = ::setenv("LOCKSTEP_CPU_DEVICES", "1", 1) == 0;
+const bool one_device = lockstep::test::set_cpu_devices(1);
 std::vector<std::string> backends() {
     std::vector<std::string> names;
     for (const ProcessGroupBackend& backend : process_group_backends())

@@ -12,6 +12,7 @@
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/runtime/step_log.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/cpu_devices.h"
 #include "lockstep/tests/parallel/comm/forked_ranks.h"
 #include "lockstep/tests/parallel/file_fixture.h"
 #include "lockstep/tests/parallel/test_operations.h"
@@ -21,7 +22,7 @@ using std::chrono::milliseconds;
 
 namespace {
 
-const bool one_device = ::setenv("LOCKSTEP_CPU_DEVICES", "1", 1) == 0;
+const bool one_device = lockstep::test::set_cpu_devices(1);
 
 constexpr int layers = 6;
 constexpr std::size_t layer_bytes = (64 * 64 + 64) * sizeof(float);

@@ -15,6 +15,7 @@
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/warning.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/cpu_devices.h"
 #include "lockstep/tests/parallel/file_fixture.h"
 
 using namespace lockstep;
@@ -23,7 +24,7 @@ using lockstep::test::TemporaryDirectory;
 
 namespace {
 
-const bool eight_devices = ::setenv("LOCKSTEP_CPU_DEVICES", "8", 1) == 0;
+const bool eight_devices = lockstep::test::set_cpu_devices(8);
 
 struct Net {
     Linear fc{3, 2};

@@ -10,6 +10,7 @@
 #include "lockstep/parallel/run_hooks.h"
 #include "lockstep/runtime/stop_signals.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/cpu_devices.h"
 #include "lockstep/tests/parallel/ddp_ranks.h"
 #include "lockstep/tests/parallel/run_training.h"
 
@@ -18,7 +19,7 @@ using namespace run_training;
 
 namespace {
 
-const bool two_devices = ::setenv("LOCKSTEP_CPU_DEVICES", "2", 1) == 0;
+const bool eight_devices = lockstep::test::set_cpu_devices(8);
 
 /// Trains what is there, or from the beginning, until a signal comes or four epochs are over.
 template <class Trained>
