@@ -33,6 +33,21 @@ decltype(auto) call_forward(Net& model, const Input& input) {
         return model.forward(input);
 }
 
+/// Takes the modes and options of all modules into a program's key.
+struct ModuleState {
+    Signature& key;
+    bool training = false;  ///< of some module
+    void tensor(NoName, ModuleTensor&, bool) {}
+    void training_flag(NoName, bool& flag) {
+        key.add(flag);
+        training |= flag;
+    }
+    template <class Module>
+    void module(const Module& of) requires structure::Describes<Module> {
+        of.describe(key);
+    }
+};
+
 template <class T>
 constexpr void require_walkable() {
     static_assert(structure::walkable<T>,
@@ -204,10 +219,11 @@ private:
     /// A call with these inputs, which still lacks its function; valid until the next call.
     template <class Values>
     ModelCall& call_of(const Values& values) {
-        const std::string modes = training_modes(*model_);
-        call_.training = modes.find('t') != std::string::npos;
         call_.key.clear();
-        call_.key.add(std::string_view(modes)).add(std::string_view(typeid(Values).name()));
+        detail::ModuleState state{call_.key};
+        detail::visit_module(detail::NoName(), *model_, state);
+        call_.training = state.training;
+        call_.key.add(std::string_view(typeid(Values).name()));
         structure::describe(values, call_.key);
         call_.keep = nullptr;
         return call_;

@@ -1,5 +1,7 @@
 #include "lockstep/parallel/engine/manual_step.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "lockstep/ops/functional.h"
@@ -12,6 +14,34 @@
 #include "lockstep/runtime/internal/operand.h"
 
 namespace lockstep {
+
+namespace {
+
+template <class Visit>
+void for_each_read_back(const BatchProgram& batch, Visit&& visit) {
+    for (const ReadBack& read : batch.full->read_back) visit(read);
+    if (batch.uneven())
+        for (const ReadBack& read : batch.last->read_back) visit(read);
+}
+
+void note_versions(const BatchProgram& batch, Instance& instance) {
+    instance.read_versions.clear();
+    for_each_read_back(batch, [&](const ReadBack& read) { instance.read_versions.push_back(read.storage->version()); });
+}
+
+/// Throws InvalidArgument, naming one, unless what backward reads is as forward found it.
+void require_unchanged(const BatchProgram& batch, const Instance& instance) {
+    auto version = instance.read_versions.begin();
+    for_each_read_back(batch, [&](const ReadBack& read) {
+        if (const std::uint64_t then = *version++, now = read.storage->version(); now != then)
+            throw InvalidArgument(
+                fmt::format("backward: {} was changed after the forward that needs it (version {}, now {}); call "
+                            "backward() before the change, or forward again after it",
+                            read.name, then, now));
+    });
+}
+
+}  // namespace
 
 ManualStep::ManualStep(EngineParts& parts, InFlight& in_flight, ReplicaKeeper& replicas)
     : parts_(parts),
@@ -100,6 +130,7 @@ std::vector<Tensor> ManualStep::gather(ScheduledProgram& program, std::shared_pt
         autograd_inputs.push_back(whole && wants[i] ? *whole : Tensor());
         input_devices.push_back(whole ? whole->device() : Device::host());
     }
+    note_versions(program.batch(), *instance);
     // The autograd graph holds the instance, and with it the program, used or not.
     const std::weak_ptr<const bool> alive = alive_;
     add_autograd_node(
@@ -114,6 +145,7 @@ std::vector<Tensor> ManualStep::gather(ScheduledProgram& program, std::shared_pt
                 throw InvalidArgument(
                     "backward: a wrapper's activations are freed by the first backward, retain_graph or not; "
                     "call forward again, or add the losses and go back once");
+            require_unchanged(program.batch(), *instance);
             *used = true;
             for (Tensor& gradient : gradients)
                 if (scale != 1 && gradient.defined()) gradient = gradient * scale;

@@ -44,8 +44,12 @@ struct TrainingRun::PreparedStep {
         whole->enqueue_backward(*instance, phase, recorder);
     }
     void count(ReplicaKeeper& replicas) const {
-        if (whole) return replicas.count(*whole, true);
-        for (const ScheduledProgram* program : microbatches->programs()) replicas.count(*program, true);
+        const auto count_one = [&](const ScheduledProgram& program) {
+            replicas.count(program, true);
+            ReplicaKeeper::count_writes(program.batch());
+        };
+        if (whole) return count_one(*whole);
+        for (const ScheduledProgram* program : microbatches->programs()) count_one(*program);
     }
 };
 
@@ -177,6 +181,7 @@ void TrainingRun::enqueue_forward(ScheduledProgram& program, Instance& instance,
         retry_once([&] { replicas_.hand_back(); });
     });
     replicas_.count(program, false);
+    ReplicaKeeper::count_writes(program.batch());
     replicas_.mark_current();
     if (program.batch().pass != Pass::inference) parts_->ranks.stops()->count();
 }
