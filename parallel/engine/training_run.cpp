@@ -212,9 +212,10 @@ GatheredOutputs TrainingRun::forward(const ModelCall& call, const std::vector<Ba
                                             [&] { scale = join ? join->enter(sync, inputs, batch.cut().chunk) : 1; });
     const auto instance = program.acquire();
     if (join) join->keep({program.shared_batch(), inputs, &program, instance}, sync);
+    std::vector<Tensor> outputs = ManualStep::room_for_outputs(program, output_device);
     enqueue_forward(program, *instance, batch, slot);
-    const auto& prototype = program.batch().full->prototype;
-    return {manual_.gather(program, instance, inputs, wants, sync, scale, output_device), prototype};
+    manual_.gather(outputs, program, instance, inputs, wants, sync, scale);
+    return {std::move(outputs), program.batch().full->prototype};
 }
 
 }  // namespace lockstep

@@ -55,7 +55,7 @@ using State = std::map<std::string, std::vector<double>>;
 struct Trained {
     ls::DataParallel<Stateful> model;
     ls::SGD sgd{model, {.lr = 0.05, .momentum = 0.9}};
-    ls::Tensor loss;
+    ls::Tensor output, loss;
 
     Trained(const Stateful& net, const ls::DataParallelOptions& options) : model(net, devices(3), options) {
         // A member that is not listed is copied with its memory: each model has a constant of its own.
@@ -173,18 +173,19 @@ TEST_CASE("microbatches") {
 TEST_CASE("the long form: forward, backward, the optimizer's step") {
     ls::manual_seed(55);
     Pair pair;
-    const auto forward = [&](Trained& on) {
-        on.loss = ls::mean(ls::square(on.model(pair.x) - pair.y.to(ls::Device::cpu(0))));
-    };
+    const auto forward = [&](Trained& on) { on.output = on.model(pair.x); };
+    const auto judge = [&](Trained& on) { on.loss = ls::mean(ls::square(on.output - pair.y.to(ls::Device::cpu(0)))); };
     const auto backward = [](Trained& on) { on.loss.backward(); };
     const auto update = [](Trained& on) { on.sgd.step(); };
     pair.both(forward);
+    pair.both(judge);
     pair.both(backward);
     pair.both(update);
     pair.refuse_each(fill_weights, forward);
     pair.refuse_each(
         [&](Trained& on) {
             forward(on);
+            judge(on);
             backward(on);
         },
         update);
@@ -196,10 +197,12 @@ TEST_CASE("the long form: forward, backward, the optimizer's step") {
         INFO("call " << nth);
         pair.both([](Trained& on) { on.sgd.zero_grad(); });
         pair.both(forward);
+        pair.both(judge);
         const bool refused = throws([&] { backward(pair.tried); }, nth, reached);
         if (!refused) backward(pair.spared);
         thrown += refused ? 1 : 0;
         pair.both(forward);
+        pair.both(judge);
         pair.both(backward);
         pair.both(update);
         REQUIRE((pair.tried.state() == pair.spared.state()));
