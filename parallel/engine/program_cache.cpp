@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <exception>
-#include <map>
+#include <utility>
 
 #include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/internal/algorithm_choices.h"
@@ -128,10 +128,14 @@ ProgramCache::Entry ProgramCache::make(const ProgramRequest& request, std::span<
 void ProgramCache::check_trace(TraceChecks& checks, const ProgramRequest& request,
                                std::span<const std::shared_ptr<const BatchProgram>> batches) const {
     if (!checks.due()) return;
-    std::map<const ShardProgram*, std::int64_t> programs;  // with their rows
+    std::vector<std::pair<const ShardProgram*, std::int64_t>> programs;  // each once, with its rows
+    const auto add = [&programs](const ShardProgram* program, std::int64_t rows) {
+        const std::pair entry(program, rows);
+        if (std::find(programs.begin(), programs.end(), entry) == programs.end()) programs.push_back(entry);
+    };
     for (const auto& batch : batches) {
-        programs.emplace(batch->full.get(), batch->cut.rows_of(batch->cut.first_shard));
-        programs.emplace(batch->last.get(), batch->cut.rows_of(batch->cut.end - 1));
+        add(batch->full.get(), batch->cut.rows_of(batch->cut.first_shard));
+        add(batch->last.get(), batch->cut.rows_of(batch->cut.end - 1));
     }
     try {
         for (const auto& [program, rows] : programs)
@@ -140,8 +144,10 @@ void ProgramCache::check_trace(TraceChecks& checks, const ProgramRequest& reques
                 trace_forward_again(request, rows, parts_.topology.arithmetic, *parts_.memory.store(), stops_at_nan_),
                 *parts_.memory.store());
     } catch (const std::exception& error) {
-        if (request.pass != Pass::inference)
+        if (parts_.ranks.job() && request.pass != Pass::inference) {
+            in_flight_.drain();  // steps before this one are done on all ranks
             parts_.ranks.others().abort(fmt::format("rank {}: {}", parts_.topology.rank.number(), error.what()));
+        }
         throw;
     }
     checks.passed();

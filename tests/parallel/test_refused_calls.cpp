@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "lockstep/ops/sgd.h"
+#include "lockstep/parallel/checkpoint.h"
 #include "lockstep/runtime/memory.h"
 #include "lockstep/runtime/order_checker.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/file_fixture.h"
 #include "lockstep/tests/parallel/messages.h"
 #include "lockstep/tests/parallel/small_net.h"
 
@@ -129,9 +131,17 @@ TEST_CASE("a step that is replayed: every call in turn") {
     }
 }
 
-TEST_CASE("the first step after a write, another rate, another constant") {
+TEST_CASE("the first step after a write, a load, another rate, another constant") {
+    const lockstep::test::TemporaryDirectory folder;
+    const std::string file = (folder / "weights.safetensors").string();
+    {
+        ls::manual_seed(50);
+        Trained other(Stateful{}, {});
+        ls::save(other.model, file);
+    }
     const std::function<void(Trained&)> writes[] = {
         fill_weights,
+        [&file](Trained& on) { ls::load(on.model, file); },
         [](Trained& on) {
             const ls::NoGrad no_grad;
             on.model->norm.running_mean->tensor().fill_(0.25);
@@ -182,6 +192,10 @@ TEST_CASE("the long form: forward, backward, the optimizer's step") {
     pair.both(backward);
     pair.both(update);
     pair.refuse_each(fill_weights, forward);
+    pair.refuse_each(fill_weights, [&](Trained& on) {
+        const ls::NoGrad no_grad;
+        on.output = on.model(pair.x);
+    });
     pair.refuse_each(
         [&](Trained& on) {
             forward(on);
