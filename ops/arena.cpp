@@ -170,8 +170,9 @@ void ParameterStore::need_gradients(DeviceIndex device) {
     for (std::size_t a = 0; a < parameters_.size(); ++a)
         if (!replica.gradients[a]) {
             Stream& stream = Stream::of(replica.parameters[a]->device());
-            replica.gradients[a] = Buffer::allocate(stream, parameters_[a].bytes(), "gradients");
-            stream.fill(replica.gradients[a]->data(), 0, parameters_[a].bytes());
+            auto gradients = Buffer::allocate(stream, parameters_[a].bytes(), "gradients");
+            stream.fill(gradients->data(), 0, parameters_[a].bytes());
+            replica.gradients[a] = std::move(gradients);
         }
 }
 

@@ -222,9 +222,10 @@ OptimizerState& Optimizer::state_on(Device device, const std::vector<std::int64_
     for (auto& [known, found] : states_)
         if (known == device) state = &found;
     if (!state) {
-        state = &states_.emplace_back(device, OptimizerState{}).second;
+        OptimizerState fresh;
         for (std::size_t a = 0; a < arenas.size(); ++a)
-            state->rows.push_back(zero_state(place(a), arenas[a].segments.size() * row_bytes()));
+            fresh.rows.push_back(zero_state(place(a), arenas[a].segments.size() * row_bytes()));
+        state = &states_.emplace_back(device, std::move(fresh)).second;
     }
     if (state->made_for == version_) return *state;
     for (const std::string& wanted : states()) {

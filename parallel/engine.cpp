@@ -10,6 +10,7 @@
 #include "lockstep/parallel/engine/step_arrivals.h"
 #include "lockstep/parallel/engine/training_run.h"
 #include "lockstep/parallel/internal/make_engine.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/forked.h"
 #include "lockstep/runtime/internal/unwinding_notice.h"
@@ -119,6 +120,8 @@ Device Engine::device_of_shard(int shard) const {
 StepLoss Engine::step(Optimizer& optimizer, const ModelCall& call, const std::vector<BatchInput>& inputs,
                       const StepOptions& options) {
     const OneThreadAtATime::Use use(one_thread(), "step");
+    if (!grad_enabled())
+        throw InvalidArgument("step: called inside NoGrad, where the loss has no gradient; leave that scope first");
     if (optimizer.store() != store())
         throw InvalidArgument(
             "step: the optimizer belongs to another model; make it from this wrapper: SGD(model, ...)");

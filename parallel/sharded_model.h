@@ -33,6 +33,21 @@ decltype(auto) call_forward(Net& model, const Input& input) {
         return model.forward(input);
 }
 
+/// Takes the modes and options of all modules into a program's key.
+struct ModuleState {
+    Signature& key;
+    bool training = false;  ///< of some module
+    void tensor(NoName, ModuleTensor&, bool) {}
+    void training_flag(NoName, bool& flag) {
+        key.add(flag);
+        training |= flag;
+    }
+    template <class Module>
+    void module(const Module& of) requires structure::Describes<Module> {
+        of.describe(key);
+    }
+};
+
 template <class T>
 constexpr void require_walkable() {
     static_assert(structure::walkable<T>,
@@ -88,6 +103,15 @@ public:
     /// return a Loss. Returns at once; errors that only devices can find are thrown at the latest two calls later or
     /// when the loss is read. Gradients that `backward` left are forgotten. `options`: `{.accumulation_steps = 4}`
     /// takes the batch in four microbatches and updates once (gradient accumulation).
+    ///
+    /// `forward` and the loss are called when a program is traced, and not in every step. Part of a program's key are
+    /// modes and options of all layers, the loss with what it captured by value, and arguments. Other numbers and flags
+    /// that `forward` or the loss read (a reference, a member of the model, random numbers of the host) are frozen:
+    /// use a tensor, an argument, a by-value capture or `void describe(Signature&) const` of a module. Uses 1, 2, 3, 10,
+    /// 100, ... of a kept program call `forward` again and throw InvalidArgument, naming the operation and both values,
+    /// where it has changed; in several processes that ends the job.
+    /// Throws InvalidArgument for a tensor that requires a gradient and is no parameter of the model (a layer that
+    /// LOCKSTEP_MEMBERS does not list), and where no parameter gets a gradient.
     template <class Input, class Target, class LossFunction>
     StepLoss step(Optimizer& optimizer, const Input& input, const Target& target, const LossFunction& loss,
                   const StepOptions& options = {}) {
@@ -120,7 +144,8 @@ public:
     /// forward on all devices; outputs come gathered along dimension 0 on the output device, in the containers and
     /// structs that forward returns (scalars become a vector with one element per shard). Differentiable: `backward()`
     /// on a loss of them sums the gradients into the parameters' `grad()`, once for each forward. Inside NoGrad nothing
-    /// is kept.
+    /// is kept. `backward()` throws InvalidArgument, naming the tensor, where weights that it reads were written since
+    /// (an optimizer's step, a load, copy_). `forward` of the model is called as in `step`.
     template <class... Inputs>
     auto forward(const Inputs&... inputs) {
         (detail::require_walkable<Inputs>(), ...);
@@ -204,10 +229,11 @@ private:
     /// A call with these inputs, which still lacks its function; valid until the next call.
     template <class Values>
     ModelCall& call_of(const Values& values) {
-        const std::string modes = training_modes(*model_);
-        call_.training = modes.find('t') != std::string::npos;
         call_.key.clear();
-        call_.key.add(std::string_view(modes)).add(std::string_view(typeid(Values).name()));
+        detail::ModuleState state{call_.key};
+        detail::visit_module(detail::NoName(), *model_, state);
+        call_.training = state.training;
+        call_.key.add(std::string_view(typeid(Values).name()));
         structure::describe(values, call_.key);
         call_.keep = nullptr;
         return call_;

@@ -56,6 +56,18 @@ Signature& Signature::add(const TensorMeta& meta) {
     return *this;
 }
 
+// ---- attributes -------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+std::string attribute_text(bool value) { return value ? "true" : "false"; }
+std::string attribute_text(double value) { return fmt::format("{}", value == 0 ? 0.0 : value); }  // not "-0"
+std::string attribute_text(std::int64_t value) { return fmt::format("{}", value); }
+std::string attribute_text(const Shape& shape) { return shape.str(); }
+std::string attribute_text(const TensorMeta& meta) { return meta.str(); }
+
+}  // namespace detail
+
 // ---- names ------------------------------------------------------------------------------------------------------
 
 std::string call_and_operation(const char* call, std::string_view operation) {

@@ -73,7 +73,11 @@ void ManualUpdate::step(Optimizer& optimizer) {
         retry_once([&] { replicas_.hand_back(); });
     });
     parts_.pass_on_eager_reports(false);
-    parts_.memory.store()->touch_parameters();
+    auto has_gradient = with_gradient.begin();
+    for (const ArenaLayout& layout : store.parameters())
+        for (const ArenaSegment& segment : layout.segments)
+            if (const Tensor& tensor = store.tensor(segment); *has_gradient++ == '1' && tensor.requires_grad())
+                tensor.impl()->storage->count_write();
     replicas_.mark_current();
 }
 
