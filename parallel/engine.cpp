@@ -122,6 +122,7 @@ StepLoss Engine::step(Optimizer& optimizer, const ModelCall& call, const std::ve
     const OneThreadAtATime::Use use(one_thread(), "step");
     if (!grad_enabled())
         throw InvalidArgument("step: called inside NoGrad, where the loss has no gradient; leave that scope first");
+    store()->require_members("step");
     if (optimizer.store() != store())
         throw InvalidArgument(
             "step: the optimizer belongs to another model; make it from this wrapper: SGD(model, ...)");
@@ -154,6 +155,7 @@ StepLoss Engine::step(Optimizer& optimizer, const ModelCall& call, const std::ve
 
 ForwardResult Engine::forward(const ModelCall& call, const std::vector<BatchInput>& inputs) {
     const OneThreadAtATime::Use use(one_thread(), "forward");
+    store()->require_members("forward");
     GatheredOutputs gathered = impl_->run.forward(call, inputs, impl_->options.output_device.value_or(devices()[0]));
     return {std::move(gathered.outputs), std::move(gathered.prototype)};
 }
@@ -254,9 +256,15 @@ void Engine::set_steps_done(std::uint64_t steps) {
 
 bool Engine::is_done(const StepOutcome& outcome) const { return impl_->run.in_flight().is_done(outcome); }
 
-bool StepLoss::ready() const { return outcome_->done || engine_->is_done(*outcome_); }
+const std::shared_ptr<StepOutcome>& StepLoss::outcome() const {
+    if (!outcome_) throw InvalidArgument("StepLoss: used after it was moved from; use the object it was moved to");
+    return outcome_;
+}
+
+bool StepLoss::ready() const { return outcome()->done || engine_->is_done(*outcome_); }
 
 const StepOutcome& StepLoss::done() const {
+    static_cast<void>(outcome());
     if (!outcome_->done) engine_->synchronize();
     if (outcome_->refused) throw StepError(outcome_->reason, outcome_->step);
     return *outcome_;

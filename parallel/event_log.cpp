@@ -150,8 +150,14 @@ auto histogram_task(const std::string& tag, const Tensor& values, std::int64_t s
 
 EventLog::EventLog() = default;
 EventLog::~EventLog() = default;
-EventLog::EventLog(EventLog&& other) noexcept = default;
-EventLog& EventLog::operator=(EventLog&& other) noexcept = default;
+EventLog::EventLog(EventLog&& other) noexcept
+    : writer_(std::move(other.writer_)), moved_from_(std::exchange(other.moved_from_, true)) {}
+EventLog& EventLog::operator=(EventLog&& other) noexcept {
+    if (this == &other) return *this;
+    writer_ = std::move(other.writer_);
+    moved_from_ = std::exchange(other.moved_from_, true);
+    return *this;
+}
 
 EventLog::EventLog(const std::filesystem::path& directory, const EventLogOptions& options) {
     if (options.rank != 0) return;
@@ -165,7 +171,7 @@ void EventLog::scalars(std::int64_t step, const std::vector<LoggedNumber>& scala
         if (scalar.tag == "step")
             throw InvalidArgument("EventLog::scalars: 'step' is the step itself; choose another tag");
     }
-    if (!writer_) return;
+    if (!writer()) return;
     writer_->put(0, [scalars, moment = Moment{step}](LogText& text) {
         WireMessage summary;
         ordered_json line = {{"step", moment.step}};
@@ -182,7 +188,7 @@ void EventLog::scalars(std::int64_t step, const std::vector<LoggedNumber>& scala
 
 void EventLog::image(const std::string& tag, const Tensor& pixels, std::int64_t step) {
     require_tag("image", tag);
-    if (!writer_) return;
+    if (!writer()) return;
     internal::Picture picture = picture_from(tag, pixels);
     const std::size_t bytes = picture.pixels.size();
     writer_->put(bytes, [tag, moment = Moment{step}, picture = std::move(picture)](LogText& text) {
@@ -192,7 +198,7 @@ void EventLog::image(const std::string& tag, const Tensor& pixels, std::int64_t 
 
 void EventLog::mask(const std::string& tag, const Tensor& classes, std::int64_t step) {
     require_tag("mask", tag);
-    if (!writer_) return;
+    if (!writer()) return;
     const DType dtype = classes.dtype();
     if ((dtype != DType::u8 && dtype != DType::i32 && dtype != DType::i64) || classes.dims() != 2 ||
         classes.numel() == 0)
@@ -213,7 +219,7 @@ void EventLog::mask(const std::string& tag, const Tensor& classes, std::int64_t 
 
 void EventLog::histogram(const std::string& tag, const Tensor& values, std::int64_t step) {
     require_tag("histogram", tag);
-    if (!writer_) return;
+    if (!writer()) return;
     if (values.numel() == 0)
         throw InvalidArgument(
             fmt::format("EventLog::histogram: '{}' of shape {} has no element", tag, values.shape().str()));
@@ -227,7 +233,7 @@ void EventLog::histogram(const std::string& tag, const Tensor& values, std::int6
 
 void EventLog::text(const std::string& tag, const std::string& markdown, std::int64_t step) {
     require_tag("text", tag);
-    if (!writer_) return;
+    if (!writer()) return;
     writer_->put(markdown.size(), [tag, markdown, moment = Moment{step}](LogText& text) {
         WireMessage plugin, metadata, dimension, shape, tensor;
         plugin.bytes(metadata_fields::plugin_name, "text");
@@ -245,13 +251,21 @@ void EventLog::text(const std::string& tag, const std::string& markdown, std::in
 void EventLog::json_line(const std::string& object) {
     const auto parsed = ordered_json::parse(object, nullptr, false);
     if (!parsed.is_object()) throw InvalidArgument("EventLog::json_line: '" + object + "' is no JSON object");
-    if (writer_) writer_->put(object.size(), [line = parsed.dump() + '\n'](LogText& text) { text.lines += line; });
+    if (writer()) writer_->put(object.size(), [line = parsed.dump() + '\n'](LogText& text) { text.lines += line; });
 }
 
 void EventLog::flush() {
-    if (writer_) writer_->flush();
+    if (writer()) writer_->flush();
 }
 
-void EventLog::close() { writer_.reset(); }
+void EventLog::close() {
+    static_cast<void>(writer());
+    writer_.reset();
+}
+
+const std::shared_ptr<internal::LogWriter>& EventLog::writer() const {
+    if (moved_from_) throw InvalidArgument("EventLog: used after it was moved from; use the object it was moved to");
+    return writer_;
+}
 
 }  // namespace lockstep

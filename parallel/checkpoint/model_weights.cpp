@@ -58,7 +58,23 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
         .str();
 }
 
-bool convertible(DType from, DType to) { return from == to || (is_floating(from) && is_floating(to)); }
+/// Whether PyTorch loads a tensor of this shape into `present`: files of PyTorch 0.3 have one element for a scalar.
+bool fits(const std::vector<std::int64_t>& shape, const Shape& present) {
+    if (present.empty() && shape.size() == 1 && shape[0] == 1) return true;
+    return std::equal(shape.begin(), shape.end(), present.begin(), present.end());
+}
+
+/// Whether values of the file's dtype become those of the model. Weights of integers are somebody's codes for numbers.
+bool convertible(const NamedTensor& named, DType from) {
+    const DType to = named.member->tensor().dtype();
+    return from == to || (is_floating(from) && is_floating(to)) || !named.is_parameter;
+}
+
+/// Whether a file may lack it: batch normalization of PyTorch before 0.4.1 did not count its batches.
+bool is_optional(const NamedTensor& named) {
+    constexpr std::string_view count = "num_batches_tracked";
+    return !named.is_parameter && (named.name == count || named.name.ends_with(std::string(".") + count.data()));
+}
 
 /// Names for a message: the first ones, and how many there are.
 void append(std::string& text, const char* what, const std::vector<std::string>& names) {
@@ -209,7 +225,7 @@ void StagedWeights::stage(const File& file, const std::filesystem::path& path, c
         }
     }
     for (const NamedTensor& named : tensors_)
-        if (!values_.contains(named.member->identity()) && names.wants(named.name))
+        if (!values_.contains(named.member->identity()) && names.wants(named.name) && !is_optional(named))
             result_.missing.push_back(named.name);
 
     std::string text;
@@ -224,8 +240,7 @@ void StagedWeights::stage(const File& file, const std::filesystem::path& path, c
 template <class File, class Entry>
 void StagedWeights::read(const NamedTensor& named, const File& file, const Entry& entry) {
     const Tensor& present = named.member->tensor();
-    if (!std::equal(entry.shape.begin(), entry.shape.end(), present.shape().begin(), present.shape().end()) ||
-        !convertible(entry.dtype, present.dtype())) {
+    if (!fits(entry.shape, present.shape()) || !convertible(named, entry.dtype)) {
         mismatched_.push_back(fmt::format("{} ({} {} in the model, {} {} in the file)", named.name,
                                           name_of(present.dtype()), present.shape().str(), name_of(entry.dtype),
                                           shape_text(entry.shape)));

@@ -56,6 +56,7 @@ ManualStep::ManualStep(EngineParts& parts, InFlight& in_flight, ReplicaKeeper& r
 }
 
 ManualStep::~ManualStep() {
+    parts_.memory.store()->member_check = nullptr;
     parts_.memory.store()->update_hook = [](Optimizer&) {
         throw InvalidArgument(
             "optimizer step: the wrapper whose parameters it updates is gone; keep it as long as its optimizer");

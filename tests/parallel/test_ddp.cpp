@@ -249,8 +249,8 @@ TEST_CASE("a rank that is killed in the middle of training ends the others with 
                             .rendezvous = {.init_method = "file://" + (place / "store").string(),
                                            .rank = rank,
                                            .world_size = 3,
-                                           .timeout = std::chrono::seconds(60)},
-                            .timeout = std::chrono::seconds(60)});
+                                           .time_limit = std::chrono::seconds(60)},
+                            .time_limit = std::chrono::seconds(60)});
         DistributedDataParallel model(seeded(1), group);
         SGD sgd(model, {.lr = 0.01});
         try {
