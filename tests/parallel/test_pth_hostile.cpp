@@ -109,11 +109,17 @@ TEST_CASE("pth: nothing that a file names is run, and what is no state_dict is r
                                                                                        {"torch", "load"},
                                                                                        {"torch", ""},
                                                                                        {"torch._utils", "_rebuild"},
-                                                                                       {"collections", "Counter"},
-                                                                                       {"os", "OrderedDict"},
-                                                                                       {"__torch__", "Net"}}) {
+                                                                                       {"os", "OrderedDict"}}) {
         const std::string message = refusal_of_pickle(called(module, name, tuple(text("touch /tmp/harm"))));
-        CHECK_THAT(message, contains("it holds '" + module + "." + name + "'") && contains("nothing is executed"));
+        CHECK_THAT(message,
+                   contains("it holds '" + module + "." + name + "'") && contains("neither read nor executed"));
+        // beside tensors it is passed over
+        const TemporaryDirectory directory;
+        const std::string call = global(module, name) + tuple(text("touch /tmp/harm")) + "R";
+        put_bytes(directory / "file",
+                  pth_of(pickle(dictionary(text("harm") + call + text("a") + tensor(four, 0, {4}, {1}))), {floats}));
+        CHECK(opened(directory / "file").names == std::vector<std::string>{"a"});
+        CHECK(PthFile(directory / "file").value("harm") == PthValue{PthValue::Unread{module + "." + name}});
     }
     CHECK_THAT(refusal_of_pickle(proto2 + text("os") + text("system") + "\x93."), contains("it holds 'os.system'"));
     CHECK_THAT(refusal_of_pickle(pickle(global("o\x1bs", "sy\rstem"))), contains("'o?s.sy?stem'"));
@@ -126,8 +132,14 @@ TEST_CASE("pth: nothing that a file names is run, and what is no state_dict is r
     CHECK_THAT(refusal_of_pickle(called("torch._utils", "_rebuild_parameter", tuple(none))), contains("a Parameter"));
     CHECK_THAT(refusal_of_pickle(pickle(four + "}b")), contains("something else than an OrderedDict"));
     CHECK_THAT(refusal_of_pickle(pickle("}" + none + "b")), contains("something else than an OrderedDict"));
-    // INST, OBJ, NEWOBJ, NEWOBJ_EX, EXT1, PERSID, STRING and what no protocol has.
-    for (const std::string opcode : {"i", "o", "\x81", "\x92", "\x82", "P", "S", "\xff"})
+    CHECK_THAT(refusal_of_pickle(called("collections", "defaultdict", tuple(none + none))),
+               contains("more than a dict"));
+    CHECK_THAT(refusal_of_pickle(called("builtins", "set", tuple(none))), contains("something else than a list"));
+    CHECK_THAT(refusal_of_pickle(called("__torch__", "Net", ")")), contains("are not stored by name"));
+    CHECK_THAT(refusal_of_pickle(pickle(none + ")\x81")), contains("made by what is no class"));
+    CHECK_THAT(refusal_of_pickle(pickle(global("torch", "Size") + ")\x81")), contains("makes no objects"));
+    // INST, OBJ, EXT1, PERSID, STRING, NEXT_BUFFER and what no protocol has.
+    for (const std::string opcode : {"i", "o", "\x82", "P", "S", "\x97", "\xff"})
         CHECK_THAT(refusal_of_pickle(pickle(mark + global("torch", "Size") + ")" + opcode)),
                    contains("which no state_dict needs"));
     CHECK_THAT(refusal_of_pickle(pickle(none + "Q")), contains("a persistent id is not that of a storage"));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -17,17 +18,20 @@ struct PthLayout {
     const ZipRecord* record = nullptr;
     std::uint64_t offset = 0;
     std::vector<std::int64_t> strides;
+    bool negative = false;  ///< the tensor's values have the other sign
 };
 
 struct StateDict {
     std::vector<PthEntry> entries;
     std::vector<PthLayout> layouts;  ///< of the entries
     std::map<std::string, std::string> unsupported;
+    std::vector<std::string> value_names;
+    std::map<std::string, PickleIndex, std::less<>> values;  ///< of these names
 };
 
-/// The tensors of the dictionary that PthFile says. `directory` is what precedes the names of the archive's records,
-/// `offset` where the pickle begins. Throws as PthFile does.
+/// The tensors and values of the dictionary that PthFile says. `directory` precedes the names of the archive's records.
+/// Throws as PthFile does.
 StateDict find_state_dict(const Unpickled& pickle, const std::string& wanted, const StoredZip& zip,
-                          const std::string& directory, const std::string& file, std::uint64_t offset);
+                          const std::string& directory, const std::string& file);
 
 }  // namespace lockstep::internal
