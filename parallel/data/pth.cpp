@@ -15,8 +15,8 @@
 #include "lockstep/parallel/data/pth/plain_value.h"
 #include "lockstep/parallel/data/pth/refuse.h"
 #include "lockstep/parallel/data/pth/state_dict.h"
-#include "lockstep/parallel/data/pth/stored_zip.h"
 #include "lockstep/parallel/data/pth/unpickle.h"
+#include "lockstep/parallel/data/pth/zip_archive.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
@@ -25,18 +25,23 @@ using internal::in_quotes;
 using internal::InputFile;
 using internal::PthLayout;
 using internal::StateDict;
-using internal::StoredZip;
+using internal::ZipArchive;
 using internal::ZipRecord;
 
 namespace {
 
 /// What the archive's records have before their names: "net/".
-std::string directory_of_records(const StoredZip& zip) {
+std::string directory_of_records(const ZipArchive& zip) {
+    constexpr std::string_view pickle = "data.pkl";
+    for (const ZipRecord& record : zip.records())
+        if (record.name == pickle ||
+            (record.name.ends_with(pickle) && record.name.find('/') == record.name.size() - pickle.size() - 1))
+            return std::string(record.name.substr(0, record.name.size() - pickle.size()));
     const std::string_view first = zip.records().empty() ? std::string_view() : zip.records().front().name;
     return std::string(first.substr(0, first.find('/') + 1));
 }
 
-internal::Unpickled read_pickle(const InputFile& file, const StoredZip& zip) {
+internal::Unpickled read_pickle(const InputFile& file, const ZipArchive& zip) {
     const std::string directory = directory_of_records(zip);
 
     const ZipRecord* const order = zip.find(directory + "byteorder");
@@ -109,7 +114,7 @@ bool is_dense(std::span<const std::int64_t> shape, std::span<const std::int64_t>
 
 struct PthFile::Content {
     InputFile file;
-    StoredZip zip;
+    ZipArchive zip;
     internal::Unpickled pickle;
     StateDict state;
     std::unordered_map<std::string_view, std::size_t> by_name;
@@ -130,8 +135,11 @@ struct PthFile::Content {
     void read_checked(const ZipRecord& record, std::uint64_t begin, std::span<std::byte> to) {
         std::atomic<bool>& known = intact.at(&record);
         if (begin == 0 && to.size() == record.bytes) {
-            file.read_at(record.offset, to);
-            internal::require_crc(file, record, internal::crc_of(0, to));
+            internal::read_record(file, record, to);
+        } else if (record.deflated) {
+            std::vector<std::byte> whole(record.bytes);
+            internal::read_record(file, record, whole);
+            std::memcpy(to.data(), whole.data() + begin, to.size());
         } else {
             if (!known.load()) internal::require_crc(file, record);
             file.read_at(record.offset + begin, to);

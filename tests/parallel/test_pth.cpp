@@ -38,6 +38,13 @@ struct OfShorts {
     LOCKSTEP_MEMBERS(int16)
 };
 
+/// Of the file that torch::save in C++ has written.
+struct Normed {
+    Linear body{3, 4}, head{4, 2};
+    BatchNorm2d norm{2};
+    LOCKSTEP_MEMBERS(body, head, norm)
+};
+
 template <class T>
 std::vector<T> values_of(const PthFile& file, const std::string& name) {
     const PthEntry* const entry = file.find(name);
@@ -175,6 +182,63 @@ TEST_CASE("pth: values beside the tensors and beside their dictionary are there 
     load(net, files / "namespace.pth");
     check_net(net);
     CHECK(PthFile(files / "namespace.pth").value("args") == PthValue{PthValue::Unread{"argparse.Namespace"}});
+}
+
+TEST_CASE("pth: whatever is beside the weights, they load") {
+    for (const std::string name : {"beside2.pth", "beside5.pth"}) {
+        CAPTURE(name);
+        Net net;
+        load(net, files / name);  // two of its tensors have attributes
+        check_net(net);
+        const PthFile file(files / name);
+        const auto type = [&](const std::string& of) {
+            const auto value = file.value(of);
+            REQUIRE(value.has_value());
+            const auto* unread = value->as<PthValue::Unread>();
+            return unread ? unread->type : std::string();
+        };
+        CHECK(type("device") == "torch.device");
+        CHECK(type("namespace") == "argparse.Namespace");
+        CHECK(type("when") == "datetime.datetime");
+        CHECK(type("path") == "pathlib.PosixPath");
+        CHECK(type("enum") == "__main__.Colour");
+        CHECK(type("function") == "math.sqrt");
+        CHECK(type("class") == "__main__.Net");
+        CHECK(type("large") == "int of more than 64 bits");
+        CHECK(file.value("numpy scalar").has_value());
+        CHECK(file.value("array").has_value());
+        CHECK(file.value("bytes").has_value());
+        CHECK(file.value("none") == PthValue{PthValue::None{}});
+        CHECK(file.value("true") == PthValue{true});
+        CHECK(file.value("set") == PthValue{PthValue::List{{std::int64_t{1}}, {std::int64_t{2}}}});
+        CHECK(file.value("frozenset") == PthValue{PthValue::List{{std::int64_t{3}}}});
+        CHECK(file.value("counter") == PthValue{PthValue::Dictionary{{{std::string("a")}, {std::int64_t{2}}},
+                                                                     {{std::string("b")}, {std::int64_t{1}}}}});
+        CHECK(file.value("default") ==
+              PthValue{PthValue::Dictionary{{{std::string("k")}, {PthValue::List{{std::int64_t{1}}}}}}});
+        CHECK(file.value("nested") ==
+              PthValue{PthValue::List{{PthValue::List{
+                  {std::int64_t{1}}, {PthValue::Dictionary{{{std::string("x")}, {PthValue::List{{0.5}}}}}}}}}});
+    }
+}
+
+TEST_CASE("pth: archives of TorchScript and of torch::save in C++ have the names of their members") {
+    Normed normed;
+    load(normed, files / "cpp_module.pt");
+    CHECK(normed.body.weight->to_vector<float>() == counted(12));
+    CHECK((*normed.head.bias)->to_vector<float>() == counted(2));
+    CHECK((*normed.norm.weight)->to_vector<float>() == counted(2));
+
+    const PthFile tensors(files / "cpp_tensors.pt");
+    CHECK(values_of<float>(tensors, "0") == counted(3));
+    CHECK(values_of<float>(tensors, "1") == std::vector<float>{1, 1});
+
+    const PthFile script(files / "script.pt");
+    CHECK(script.find("0.weight")->shape == std::vector<std::int64_t>{4, 3});
+    CHECK(script.find("1.running_var")->shape == std::vector<std::int64_t>{4});
+    CHECK(values_of<float>(script, "1.running_var") == std::vector<float>(4, 1));
+    CHECK(values_of<std::int64_t>(script, "1.num_batches_tracked") == std::vector<std::int64_t>{0});
+    CHECK_THROWS_AS(PthFile(files / "script.pt", "ema"), InvalidArgument);
 }
 
 TEST_CASE("pth: which dictionary is meant is asked where several could be") {

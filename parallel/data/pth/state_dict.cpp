@@ -24,7 +24,7 @@ constexpr std::array<std::string_view, 3> usual_names = {"model_state_dict", "st
 
 class StateDictFinder {
 public:
-    StateDictFinder(const Unpickled& pickle, const StoredZip& zip, const std::string& directory,
+    StateDictFinder(const Unpickled& pickle, const ZipArchive& zip, const std::string& directory,
                     const std::string& file)
         : pickle_(pickle),
           values_(pickle.values),
@@ -215,7 +215,7 @@ private:
     const Unpickled& pickle_;
     const PickleValues& values_;
     const PickleValue& root_;
-    const StoredZip& zip_;
+    const ZipArchive& zip_;
     const std::string& directory_;
     const std::string& file_;
     const std::uint64_t offset_;
@@ -223,7 +223,7 @@ private:
 
 }  // namespace
 
-StateDict find_state_dict(const Unpickled& pickle, const std::string& wanted, const StoredZip& zip,
+StateDict find_state_dict(const Unpickled& pickle, const std::string& wanted, const ZipArchive& zip,
                           const std::string& directory, const std::string& file) {
     return StateDictFinder(pickle, zip, directory, file).find(wanted);
 }

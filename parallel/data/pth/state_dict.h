@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/data/pth/stored_zip.h"
 #include "lockstep/parallel/data/pth/unpickle.h"
+#include "lockstep/parallel/data/pth/zip_archive.h"
 #include "lockstep/parallel/data/pth_types.h"
 
 namespace lockstep::internal {
@@ -31,7 +31,7 @@ struct StateDict {
 
 /// The tensors and values of the dictionary that PthFile says. `directory` precedes the names of the archive's records.
 /// Throws as PthFile does.
-StateDict find_state_dict(const Unpickled& pickle, const std::string& wanted, const StoredZip& zip,
+StateDict find_state_dict(const Unpickled& pickle, const std::string& wanted, const ZipArchive& zip,
                           const std::string& directory, const std::string& file);
 
 }  // namespace lockstep::internal

@@ -57,6 +57,13 @@ void require_within(const PickleValues& values, const PickleTensor& tensor, std:
     }
 }
 
+/// One that is not read, but has a name.
+PickleIndex add_other_tensor(PickleValues& values, PickleIndex made_by) {
+    PickleTensor tensor;
+    tensor.other_kind = made_by;
+    return values.add_tensor(tensor);
+}
+
 /// What PyTorch keeps of a tensor beside its elements: whether they are to be negated or conjugated on reading.
 void read_metadata(const PickleValues& values, PickleIndex metadata, PickleTensor& tensor) {
     if (values[metadata].kind == PickleKind::none) return;
@@ -79,6 +86,10 @@ void read_metadata(const PickleValues& values, PickleIndex metadata, PickleTenso
 /// (storage, offset, sizes, strides, requires_grad, hooks), then the dtype of untyped storages, then metadata, if any.
 PickleIndex rebuild_tensor(PickleValues& values, std::span<const PickleIndex> arguments, bool with_dtype) {
     const std::size_t fixed = with_dtype ? 7 : 6;
+    if (!arguments.empty() && values[arguments[0]].kind == PickleKind::object)  // of a type that is unknown
+        return add_other_tensor(values, values.object(values[arguments[0]]).made_by);
+    if (with_dtype && arguments.size() >= fixed && is(values, arguments[fixed - 1], TorchGlobal::unknown))
+        return add_other_tensor(values, arguments[fixed - 1]);
     if (!are(values, arguments,
              {PickleKind::storage, PickleKind::integer, PickleKind::tuple, PickleKind::tuple, PickleKind::boolean,
               PickleKind::dictionary}))
@@ -93,7 +104,7 @@ PickleIndex rebuild_tensor(PickleValues& values, std::span<const PickleIndex> ar
     PickleTensor tensor{index, storage.type, static_cast<std::uint64_t>(offset), arguments[2], arguments[3]};
     std::uint64_t elements = storage.elements;
     if (with_dtype) {
-        constexpr std::size_t at = 6;
+        const std::size_t at = fixed - 1;
         if (arguments.size() <= at || !is(values, arguments[at], TorchGlobal::dtype) || storage.typed)
             throw PickleFault("a tensor with a dtype of its own is not of untyped storage and a dtype");
         tensor.type = values.global(values[arguments[at]]).type;
@@ -103,13 +114,6 @@ PickleIndex rebuild_tensor(PickleValues& values, std::span<const PickleIndex> ar
     }
     require_within(values, tensor, elements);
     if (arguments.size() > fixed) read_metadata(values, arguments[fixed], tensor);
-    return values.add_tensor(tensor);
-}
-
-/// One that is not read, but has a name.
-PickleIndex add_other_tensor(PickleValues& values, PickleIndex made_by) {
-    PickleTensor tensor;
-    tensor.other_kind = made_by;
     return values.add_tensor(tensor);
 }
 
@@ -182,6 +186,7 @@ PickleIndex storage_of_id(PickleValues& values, PickleIndex id) {
              {PickleKind::text, PickleKind::global, PickleKind::text, PickleKind::text, PickleKind::integer}) ||
         values.text(values[parts[0]]) != "storage" || values[parts[4]].value < 0)
         throw PickleFault("a persistent id is not that of a storage");
+    if (is(values, parts[1], TorchGlobal::unknown)) return values.add_object(parts[1]);
     const bool typed = is(values, parts[1], TorchGlobal::typed_storage);
     if (!typed && !is(values, parts[1], TorchGlobal::untyped_storage))
         throw PickleFault("a storage is of no type of storages");
