@@ -10,6 +10,7 @@
 
 #include "lockstep/parallel/data/files/file.h"
 #include "lockstep/parallel/data/files/in_quotes.h"
+#include "lockstep/parallel/data/files/other_kind.h"
 #include "lockstep/parallel/data/files/stored_bools.h"
 #include "lockstep/parallel/data/files/torch_file.h"
 #include "lockstep/parallel/data/pth/plain_value.h"
@@ -51,6 +52,11 @@ internal::Unpickled read_pickle(const InputFile& file, const ZipArchive& zip) {
             fmt::format("{}: offset {}: it was written on a big-endian machine; save it again on another one",
                         file.name(), order->offset));
     const ZipRecord* const pickle = zip.find(directory + "data.pkl");
+    if (!pickle && !zip.records().empty() && zip.records().front().name.ends_with(".npy"))
+        throw DataError(
+            fmt::format("{}: offset 0: this is an archive of NumPy arrays (.npz), expected a file of "
+                        "torch.save; convert it in Python",
+                        file.name()));
     if (!pickle)
         internal::refuse_pth(file.name(), 0, fmt::format("the archive has no record {}data.pkl", in_quotes(directory)));
     return internal::unpickle(internal::read_record(file, *pickle), file.name(), pickle->offset);
@@ -59,6 +65,7 @@ internal::Unpickled read_pickle(const InputFile& file, const ZipArchive& zip) {
 const InputFile& require_archive(const InputFile& file) {
     const internal::TorchFile kind = internal::torch_file(file);
     if (kind == internal::TorchFile::legacy) internal::refuse_legacy(file);
+    if (kind == internal::TorchFile::none) internal::refuse_other_kind(file, "a file of torch.save");
     if (kind == internal::TorchFile::none)
         internal::refuse_pth(file.name(), 0, "the file does not begin as an archive does");
     return file;
