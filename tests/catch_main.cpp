@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
             std::cout << "skipped: this machine has no locale " << name << '\n';
             return 0;
         }
+        std::setlocale(LC_MESSAGES, "C");  // tests read what the system says of errors
         std::cout << "under the locale " << name << ", where a half is written 0" << std::localeconv()->decimal_point
                   << "5\n";
     }
