@@ -13,6 +13,7 @@
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/files/file_lock.h"
+#include "lockstep/parallel/event_log.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/file_fixture.h"
@@ -130,6 +131,7 @@ TEST_CASE("a link of another user in a directory that all share is not followed"
             CHECK_THROWS_AS(write(path), InvalidArgument);
             CHECK_THROWS_WITH(write(path), contains("a symbolic link of another user (12345)"));
             CHECK_THROWS_AS(internal::FileLock::acquire(path), InvalidArgument);
+            CHECK_THROWS_AS(EventLog(path), InvalidArgument);
         }
     }
     CHECK(get_bytes(directory / "precious") == "old");

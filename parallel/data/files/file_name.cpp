@@ -32,7 +32,8 @@ void require_trusted_link(const std::filesystem::path& link) {
                           std::to_string(own.st_uid) + ") in a directory that all users share; choose another name");
 }
 
-/// Of all its parts.
+}  // namespace
+
 void require_trusted_links(const std::filesystem::path& path) {
     std::filesystem::path part;
     for (const std::filesystem::path& name : path) {
@@ -40,8 +41,6 @@ void require_trusted_links(const std::filesystem::path& path) {
         require_trusted_link(part);
     }
 }
-
-}  // namespace
 
 std::filesystem::path followed(const std::filesystem::path& path) {
     constexpr int most_links = 40;  // the kernel's limit

@@ -20,6 +20,10 @@ std::filesystem::path directory_of(const std::filesystem::path& path);
 /// may write to (/tmp).
 std::filesystem::path followed(const std::filesystem::path& path);
 
+/// Throws InvalidArgument if a part of the path is a symbolic link of another user in a directory that all may write
+/// to.
+void require_trusted_links(const std::filesystem::path& path);
+
 /// Throws InvalidArgument unless a file may take the place of what is at `path`: nothing, or a regular file.
 void require_replaceable(const std::filesystem::path& path);
 
