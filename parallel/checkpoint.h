@@ -110,17 +110,22 @@ void save(Model& model, const std::filesystem::path& path) {
     if (detail::writes_files(model)) detail::save_tensors(tensors, path);
 }
 
-/// Reads what `save` or PyTorch wrote, safetensors or the state_dict of a file of torch.save (PthFile says which one),
-/// into a wrapper or a plain module; "module." and "_orig_mod." before a name are left out. Floating tensors
-/// are converted to the model's dtype, buffers from any, one element of shape (1) loads into a scalar, and a missing
-/// num_batches_tracked leaves the model's as it is, all as in PyTorch; of tied parameters one name is enough; tensors
-/// of a dtype that Lockstep has not are let be unless the model wants them. Throws DataError, before anything has
-/// changed, naming what is missing, unexpected or of another shape; InvalidArgument for an `entry` that the file has
-/// not. load_state_dict.
+/// Reads what `save` or PyTorch wrote, safetensors, the files that "model.safetensors.index.json" names, or the
+/// state_dict of a file of torch.save (PthFile says which one), into a wrapper or a plain module; "module." and
+/// "_orig_mod." before a name are left out. Floating tensors are converted to the model's dtype, buffers from any, one
+/// element of shape (1) loads into a scalar, and a missing num_batches_tracked leaves the model's as it is, all as in
+/// PyTorch; of tied parameters one name is enough; tensors of a dtype that Lockstep does not have are ignored unless the
+/// model wants them. Throws DataError, before anything has changed, naming what is missing, unexpected or of another
+/// shape; InvalidArgument for an `entry` that the file does not have. load_state_dict.
 template <class Model>
 LoadResult load(Model& model, const std::filesystem::path& path, const LoadOptions& options = {}) {
     return detail::load_tensors(detail::tensors_of(model, "load"), path, options);
 }
+
+/// Reads one tensor of such a file, with the dtype that it has there, to the host. `entry` is LoadOptions::entry.
+/// Throws DataError as PthFile and SafetensorsFile do, and for a tensor of a type that Lockstep does not have;
+/// InvalidArgument if the file has no tensor of that name.
+Tensor load_tensor(const std::filesystem::path& path, const std::string& name, const std::string& entry = {});
 
 /// Writes the state of the run alone, for the weights that the model has now and that were saved to `checkpoint`
 /// before. A process that is killed between `save` and this leaves weights without a state: save_checkpoint does not.

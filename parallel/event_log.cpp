@@ -5,6 +5,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/parallel/data/files/utf8.h"
 #include "lockstep/parallel/events/histogram.h"
 #include "lockstep/parallel/events/log_writer.h"
 #include "lockstep/parallel/events/picture.h"
@@ -66,7 +67,7 @@ struct Moment {
 
 WireMessage with_tag(const std::string& tag) {
     WireMessage message;
-    message.bytes(value_fields::tag, tag);
+    message.bytes(value_fields::tag, internal::as_utf8(tag));
     return message;
 }
 
@@ -132,7 +133,7 @@ void put_histogram(LogText& text, const std::string& tag, const Moment& moment, 
     text.events += moment.record(
         summary_of(with_tag(tag + "/not_finite").real32(value_fields::simple_value, static_cast<float>(others))));
     const ordered_json line = {{"step", moment.step},
-                               {"histogram", tag},
+                               {"histogram", internal::as_utf8(tag)},
                                {"finite", histogram.count},
                                {"nan", histogram.nans},
                                {"inf", histogram.infinities}};
@@ -179,10 +180,10 @@ void EventLog::scalars(std::int64_t step, const std::vector<LoggedNumber>& scala
             const double number = std::visit([](auto value) { return static_cast<double>(value); }, scalar.value);
             summary.message(value_fields::number,
                             with_tag(scalar.tag).real32(value_fields::simple_value, static_cast<float>(number)));
-            std::visit([&](auto value) { line[scalar.tag] = value; }, scalar.value);
+            std::visit([&](auto value) { line[internal::as_utf8(scalar.tag)] = value; }, scalar.value);
         }
         text.events += moment.record(summary);
-        text.lines += line.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + '\n';
+        text.lines += line.dump() + '\n';
     });
 }
 
@@ -242,7 +243,7 @@ void EventLog::text(const std::string& tag, const std::string& markdown, std::in
         shape.message(tensor_fields::dimension, dimension);
         tensor.number(tensor_fields::dtype, tensor_fields::string_type)
             .message(tensor_fields::shape, shape)
-            .bytes(tensor_fields::string_value, markdown);
+            .bytes(tensor_fields::string_value, internal::as_utf8(markdown));
         text.events += moment.record(
             summary_of(with_tag(tag).message(value_fields::metadata, metadata).message(value_fields::tensor, tensor)));
     });

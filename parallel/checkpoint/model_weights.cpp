@@ -11,8 +11,10 @@
 #include <type_traits>
 #include <utility>
 
+#include "lockstep/parallel/checkpoint/sharded_weights.h"
 #include "lockstep/parallel/data/files/digest.h"
 #include "lockstep/parallel/data/files/file.h"
+#include "lockstep/parallel/data/files/in_quotes.h"
 #include "lockstep/parallel/data/files/torch_file.h"
 #include "lockstep/parallel/data/pth.h"
 #include "lockstep/runtime/autograd.h"
@@ -107,6 +109,33 @@ void add_tensor(Digest& digest, std::string_view name, DType dtype, const std::v
     digest.add(bytes);
 }
 
+void require_no_entry(const std::filesystem::path& path, const std::string& entry) {
+    if (!entry.empty())
+        throw InvalidArgument(
+            fmt::format("{}: a safetensors file has no dictionary under '{}', its tensors are all it "
+                        "has; leave LoadOptions::entry out",
+                        path.string(), entry));
+}
+
+template <class File>
+Tensor tensor_of(const File& file, const std::filesystem::path& path, const std::string& name) {
+    const auto* const entry = file.find(name);
+    if (!entry) {
+        const auto other = file.unsupported().find(name);
+        if (other != file.unsupported().end())
+            throw DataError(fmt::format("{}: tensor {} is {}, which Lockstep does not have", path.string(),
+                                        in_quotes(name), in_quotes(other->second)));
+        throw InvalidArgument(fmt::format("load_tensor: {} has no tensor {} among its {}", path.string(),
+                                          in_quotes(name), file.entries().size()));
+    }
+    if (entry->shape.size() > Shape::max_dims)
+        throw DataError(fmt::format("{}: tensor {} has {} dimensions; at most {} are supported", path.string(),
+                                    in_quotes(name), entry->shape.size(), Shape::max_dims));
+    const Tensor value = Tensor::empty(Shape(std::span<const std::int64_t>(entry->shape)), entry->dtype);
+    file.read(name, {bytes_of(value), static_cast<std::size_t>(entry->bytes)});
+    return value;
+}
+
 /// The names of a file by those of a model.
 class NameMap {
 public:
@@ -185,21 +214,30 @@ HostWeights::HostWeights(const std::vector<NamedTensor>& tensors, const Paramete
     }
 }
 
+Tensor read_tensor(const std::filesystem::path& path, const std::string& name, const std::string& entry) {
+    InputFile file(path);
+    if (torch_file(file) == TorchFile::archive) return tensor_of(PthFile(std::move(file), entry), path, name);
+    require_no_entry(path, entry);
+    if (ShardedWeights::is_index(file)) return tensor_of(ShardedWeights(file), path, name);
+    return tensor_of(SafetensorsFile(std::move(file)), path, name);
+}
+
 StagedWeights::StagedWeights(const std::vector<NamedTensor>& tensors, const std::filesystem::path& path,
                              const LoadOptions& options)
     : tensors_(tensors) {
     InputFile file(path);
     if (torch_file(file) == TorchFile::archive) {
         stage(PthFile(std::move(file), options.entry), path, options);
-    } else {
-        const SafetensorsFile opened(std::move(file));
-        if (!options.entry.empty())
-            throw InvalidArgument(
-                fmt::format("{}: a safetensors file has no dictionary under '{}', its tensors are all it "
-                            "has; leave LoadOptions::entry out",
-                            path.string(), options.entry));
-        stage(opened, path, options);
+        return;
     }
+    if (ShardedWeights::is_index(file)) {
+        require_no_entry(path, options.entry);
+        stage(ShardedWeights(file), path, options);
+        return;
+    }
+    const SafetensorsFile opened(std::move(file));
+    require_no_entry(path, options.entry);
+    stage(opened, path, options);
 }
 
 template <class File>
