@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 
 #include "lockstep/parallel/comm/note_failure.h"
 #include "lockstep/parallel/engine/copy_out.h"
@@ -133,7 +134,9 @@ StepLoss Engine::step(Optimizer& optimizer, const ModelCall& call, const std::ve
             throw InvalidArgument(
                 "step: adaptive rates do not go with a communication hook, after which gradients are no longer the sum "
                 "of what shards have shown; leave one of them out");
-        GradientMeasures{.shards = shards() * options.accumulation_steps}.check();
+        constexpr std::int64_t most = std::numeric_limits<int>::max();
+        const std::int64_t pieces = std::int64_t{shards()} * options.accumulation_steps;
+        GradientMeasures{.shards = static_cast<int>(std::min(pieces, most))}.check();
     }
     if (scaler) {
         if (impl_->parts().ranks.hook())

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <map>
@@ -102,13 +103,21 @@ public:
     }
 
     Stream& of(Device device, StreamRole role, int index) {
+        std::atomic<Stream*>* first = index == 0 ? first_of(device, role) : nullptr;
+        if (first)
+            if (Stream* stream = first->load(std::memory_order_acquire)) return *stream;
         if (index < 0) throw InvalidArgument(fmt::format("stream {} of {}: count from 0", index, device.str()));
-        const std::scoped_lock lock(mutex_);
-        auto& stream = streams_[{device, role, index}];
+        Stream* stream = find(device, role, index);
         if (!stream) {
             require_visible(device);
-            stream.reset(new Stream(device, role, index, static_cast<int>(streams_.size()) - 1));
+            // Made without the lock: a GPU's first stream waits for its driver.
+            std::unique_ptr<Stream> made(new Stream(device, role, index, next_id_++));
+            const std::scoped_lock lock(mutex_);
+            auto& place = streams_[{device, role, index}];
+            if (!place) place = std::move(made);
+            stream = place.get();
         }
+        if (first) first->store(stream, std::memory_order_release);
         return *stream;
     }
 
@@ -121,8 +130,24 @@ public:
     }
 
 private:
+    static constexpr std::size_t roles = 5, most_devices = 65;
+
+    /// Where stream 0 of a role is kept for all to see without a lock; null for devices of high numbers.
+    std::atomic<Stream*>* first_of(Device device, StreamRole role) {
+        const auto number = static_cast<std::size_t>(device.index() + 1);
+        if (number >= most_devices) return nullptr;
+        return &firsts_[static_cast<std::size_t>(device.kind())][number][static_cast<std::size_t>(role)];
+    }
+    Stream* find(Device device, StreamRole role, int index) {
+        const std::scoped_lock lock(mutex_);
+        const auto found = streams_.find({device, role, index});
+        return found == streams_.end() ? nullptr : found->second.get();
+    }
+
     std::mutex mutex_;
     std::map<std::tuple<Device, StreamRole, int>, std::unique_ptr<Stream>> streams_;
+    std::array<std::array<std::array<std::atomic<Stream*>, roles>, most_devices>, 2> firsts_{};
+    std::atomic<int> next_id_{0};
 };
 
 Stream& Stream::of(Device device, StreamRole role, int index) {
