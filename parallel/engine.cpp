@@ -12,6 +12,7 @@
 #include "lockstep/parallel/engine/training_run.h"
 #include "lockstep/parallel/internal/make_engine.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/ending.h"
 #include "lockstep/runtime/internal/forked.h"
 #include "lockstep/runtime/internal/unwinding_notice.h"
 #include "lockstep/runtime/step_log.h"
@@ -45,7 +46,8 @@ Engine::Engine(const std::vector<NamedTensor>& tensors, Devices devices, const E
 }
 
 Engine::~Engine() {
-    if (impl_->made_in != forked::generation()) {
+    // A thread that is inside a call while another one ends the process never comes back.
+    if (impl_->made_in != forked::generation() || (ending::begun() && one_thread().used_by_another())) {
         forked::keep(std::move(impl_));
         return;
     }

@@ -9,6 +9,7 @@
 #include "lockstep/parallel/data/internal/batch_reader.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/cpu_topology.h"
+#include "lockstep/runtime/internal/ending.h"
 #include "lockstep/runtime/internal/forked.h"
 #include "lockstep/runtime/one_thread.h"
 #include "lockstep/runtime/random.h"
@@ -327,7 +328,10 @@ struct BatchLoader::State {
 BatchLoader::BatchLoader(const Engine& engine, std::shared_ptr<const RowSource> source, const LoaderOptions& options)
     : state_(std::make_unique<State>(engine, std::move(source), options)) {}
 BatchLoader::~BatchLoader() {
-    if (state_->made_in != forked::generation()) forked::keep(std::move(state_));
+    const bool of_parent = state_->made_in != forked::generation();
+    // A thread that is inside one of its calls, or reads for it, while another one ends the process, never comes back.
+    if (of_parent || (ending::begun() && (state_->one_thread.used_by_another() || state_->reader->is_reading_here())))
+        forked::keep(std::move(state_));
 }
 
 std::int64_t BatchLoader::batches() const { return state_->batches; }

@@ -14,6 +14,7 @@
 #include "lockstep/runtime/internal/algorithm_choices.h"
 #include "lockstep/runtime/internal/backend.h"
 #include "lockstep/runtime/internal/core_operations.h"
+#include "lockstep/runtime/internal/ending.h"
 #include "lockstep/runtime/internal/kernel_registration.h"
 #include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/internal/widened_kernel.h"
@@ -103,6 +104,7 @@ struct KernelTable::Impl {
         Factory factory = nullptr;
         Supports supports = nullptr;
         Factory short_floats = nullptr;
+        std::atomic<bool> used = false;  ///< a kernel was made
     };
     std::unordered_map<std::type_index, Entry> entries;
 
@@ -271,6 +273,7 @@ std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, Kern
         kernel->threads = request.threads;
         kernel->hardware = hardware;
         shared = std::move(kernel);
+        if (!impl_->entries.find(typeid(operation))->second.used.exchange(true)) ending::watch();
         impl_->publish(*place, shared, request);
     } catch (...) {
         --making;
