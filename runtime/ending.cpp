@@ -6,13 +6,12 @@
 #include <cstdlib>
 #include <thread>
 
-#include "lockstep/runtime/cpu/cpu_queue.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/internal/rest.h"
 
 namespace lockstep::ending {
 
 std::atomic<bool> has_begun{false};
+std::atomic<void (*)()> wait_for_devices{nullptr};
 
 namespace {
 
@@ -26,7 +25,7 @@ void begin() {
     if (!ender.compare_exchange_strong(nobody, std::this_thread::get_id()) && nobody != std::this_thread::get_id())
         return;
     has_begun = true;
-    rest_at_exit();
+    if (void (*const wait)() = wait_for_devices) wait();
 }
 
 }  // namespace

@@ -106,6 +106,7 @@ public:
         static StreamTable* table = [] {
             auto* made = new StreamTable;
             std::atexit(rest_at_exit);  // for what static destructors enqueue
+            ending::wait_for_devices = rest_at_exit;
             ending::watch();
             return made;
         }();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <random>
 #include <system_error>
 #include <thread>
@@ -14,6 +15,7 @@
 #include "lockstep/runtime/cpu/thread_count.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/cpu_topology.h"
+#include "lockstep/runtime/internal/ending.h"
 #include "lockstep/runtime/internal/environment.h"
 #include "lockstep/runtime/internal/forked.h"
 #include "lockstep/runtime/internal/spin.h"
@@ -27,6 +29,16 @@ std::atomic<int> keepers{0};  // StreamThreads that live
 
 std::atomic<bool> stopped{false};             // workers begin no item
 thread_local std::vector<CpuQueue*> serving;  // queues of which this thread does an item
+
+/// Libraries make static objects at the first calls of a kind, which are among a thread's first items.
+void watch_early_items() {
+    constexpr unsigned early = 512;
+    constexpr int most = 1000;  // of all threads, which come and go
+    static std::atomic<int> watched{0};
+    thread_local unsigned items = 0;
+    if (items >= early) return;
+    if (std::has_single_bit(++items) && watched.fetch_add(1, std::memory_order_relaxed) < most) ending::watch();
+}
 
 /// How long a thread that nobody keeps stays without anything to do.
 constexpr std::chrono::seconds idle_limit(1);
@@ -250,6 +262,7 @@ void CpuQueue::perform(Item& item) {
     const ThreadCount scope(item.threads);
     const UsedCores more(item.threads - 1);
     item.work(Launch{device_, nullptr});
+    watch_early_items();
 }
 
 void CpuQueue::leave(std::unique_lock<std::mutex>& lock) {

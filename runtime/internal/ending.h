@@ -7,6 +7,8 @@
 namespace lockstep::ending {
 
 extern std::atomic<bool> has_begun;
+/// Set by the streams, once there are some. A launcher has none, and does not link them.
+extern std::atomic<void (*)()> wait_for_devices;
 
 /// exit() has been called. Static objects are being destroyed, by the thread that called it.
 inline bool begun() noexcept { return has_begun.load(std::memory_order_relaxed); }

@@ -5,7 +5,5 @@ namespace lockstep {
 
 /// Blocks the host until every stream of every device is empty; throws the first failure found.
 void rest_all_streams();
-/// The same as the process ends: nothing is thrown, and a worker that calls it does not wait for itself.
-void rest_at_exit();
 
 }  // namespace lockstep

@@ -87,6 +87,7 @@ int main(int count, char** arguments) {
         for (int i = 0; i < 5; ++i) training.model.step(training.sgd, images, labels, ls::nll_loss);
         return 7;
     } else if (how == "exit of a reader") {
+        training.epoch(0);
         reader_ends = true;
         train_on(training, begun);
     }
