@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 
 #include "lockstep/parallel/comm/note_failure.h"
 #include "lockstep/parallel/engine/copy_out.h"
@@ -12,6 +13,7 @@
 #include "lockstep/parallel/internal/make_engine.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/ending.h"
 #include "lockstep/runtime/internal/forked.h"
 #include "lockstep/runtime/internal/unwinding_notice.h"
 #include "lockstep/runtime/step_log.h"
@@ -45,7 +47,8 @@ Engine::Engine(const std::vector<NamedTensor>& tensors, Devices devices, const E
 }
 
 Engine::~Engine() {
-    if (impl_->made_in != forked::generation()) {
+    // A thread that is inside a call while another one ends the process never comes back.
+    if (impl_->made_in != forked::generation() || (ending::begun() && one_thread().used_by_another())) {
         forked::keep(std::move(impl_));
         return;
     }
@@ -137,7 +140,9 @@ StepLoss Engine::step(Optimizer& optimizer, const ModelCall& call, const std::ve
             throw InvalidArgument(
                 "step: adaptive rates do not go with a communication hook, after which gradients are no longer the sum "
                 "of what shards have shown; leave one of them out");
-        GradientMeasures{.shards = shards() * options.accumulation_steps}.check();
+        constexpr std::int64_t most = std::numeric_limits<int>::max();
+        const std::int64_t pieces = std::int64_t{shards()} * options.accumulation_steps;
+        GradientMeasures{.shards = static_cast<int>(std::min(pieces, most))}.check();
     }
     if (scaler) {
         if (impl_->parts().ranks.hook())
