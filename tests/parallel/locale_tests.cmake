@@ -8,9 +8,6 @@ if(LOCKSTEP_LOCALEDEF AND NOT EXISTS ${locales}/de_DE.UTF-8)
 endif()
 foreach(suite test_checkpoint test_checkpoint_pairs test_load_options test_safetensors test_pth test_idx test_event_log
               test_files test_runner test_adaptive_steps test_grad_scaler)
-  if(TARGET ${suite})
-    add_test(NAME ${suite}_in_german COMMAND ${suite})
-    set_tests_properties(${suite}_in_german PROPERTIES LABELS parallel TIMEOUT 600
-      ENVIRONMENT "LOCPATH=${locales};LOCKSTEP_TEST_LOCALE=de_DE.UTF-8")
-  endif()
+  lockstep_test_entry(${suite}_in_german ${suite})
+  set_tests_properties(${suite}_in_german PROPERTIES ENVIRONMENT "LOCPATH=${locales};LOCKSTEP_TEST_LOCALE=de_DE.UTF-8")
 endforeach()
