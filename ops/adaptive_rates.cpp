@@ -21,6 +21,9 @@ constexpr double least = 1e-30;
 /// In the order of YellowFin's averages.
 constexpr std::array average_names{"smallest", "largest", "variance", "norm", "square", "distance", "momentum", "lr"};
 
+/// No run has more; damage does.
+constexpr double most_steps = 9e15, most_groups = 1e6, most_shards = 1e9;
+
 constexpr const char* under_way = "under_way";
 std::string of_pending(std::size_t index, const char* what) { return fmt::format("{}.{}.{}", under_way, index, what); }
 
@@ -105,13 +108,17 @@ std::map<std::string, double> AdaptiveRates::state() {
 }
 
 void AdaptiveRates::load_state(const std::map<std::string, double>& state) {
+    // measures of steps under way may be those of an overflow
+    for (const auto& [name, value] : state)
+        if (!name.starts_with(under_way) && !std::isfinite(value))
+            throw InvalidArgument(fmt::format("{}: {} {} in the state is not finite", this->name(), name, value));
     std::deque<Pending> pending;
-    const double count = number(state, under_way);
-    for (std::size_t i = 0; static_cast<double>(i) < std::min<double>(count, lag); ++i) {
+    const auto steps = static_cast<std::size_t>(count(state, under_way, lag));
+    for (std::size_t i = 0; i < steps; ++i) {
         auto step = std::make_shared<MeasuredStep>();
         if (number(state, of_pending(i, "skipped")) != 0) step->outcome = MeasuredStep::Outcome::skipped;
         step->measures = {number(state, of_pending(i, "shard_squares")), number(state, of_pending(i, "mean_square")),
-                          static_cast<int>(number(state, of_pending(i, "shards")))};
+                          static_cast<int>(count(state, of_pending(i, "shards"), most_shards))};
         step->done = true;
         pending.push_back({std::move(step)});
     }
@@ -126,6 +133,15 @@ double AdaptiveRates::number(const std::map<std::string, double>& numbers, const
         throw InvalidArgument(
             fmt::format("{}: the state has no number \"{}\"; it is another rule's", this->name(), name));
     return found->second;
+}
+
+std::int64_t AdaptiveRates::count(const std::map<std::string, double>& numbers, const std::string& name,
+                                  double most) const {
+    const double value = number(numbers, name);
+    if (!(value >= 0 && value <= most && value == std::floor(value)))
+        throw InvalidArgument(
+            fmt::format("{}: {} {} in the state is not a whole number from 0 to {}", this->name(), name, value, most));
+    return static_cast<std::int64_t>(value);
 }
 
 // ---- AdaScale -----------------------------------------------------------------------------------------------------
@@ -162,8 +178,8 @@ std::map<std::string, double> AdaScale::numbers() const {
 
 void AdaScale::set_numbers(const std::map<std::string, double>& numbers) {
     std::vector<double> initial_lr;
-    const double groups = number(numbers, "groups");
-    while (static_cast<double>(initial_lr.size()) < groups)
+    const std::int64_t groups = count(numbers, "groups", most_groups);
+    while (std::ssize(initial_lr) < groups)
         initial_lr.push_back(number(numbers, fmt::format("initial_lr.{}", initial_lr.size())));
     square_ = number(numbers, "square");
     variance_ = number(numbers, "variance");
@@ -245,7 +261,7 @@ std::map<std::string, double> YellowFin::numbers() const {
 
 void YellowFin::set_numbers(const std::map<std::string, double>& numbers) {
     YellowFin read(options_);
-    read.steps_ = static_cast<std::int64_t>(number(numbers, "steps"));
+    read.steps_ = count(numbers, "steps", most_steps);
     for (std::size_t i = 0; i < squares_.size(); ++i) read.squares_[i] = number(numbers, fmt::format("squares.{}", i));
     for (std::size_t i = 0; i < averages_.size(); ++i) read.averages_[i] = number(numbers, average_names[i]);
     steps_ = read.steps_;

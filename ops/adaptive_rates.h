@@ -85,6 +85,8 @@ protected:
     virtual void set_numbers(const std::map<std::string, double>& numbers) = 0;
     /// `numbers` without the one that is called `name`: throws.
     double number(const std::map<std::string, double>& numbers, const std::string& name) const;
+    /// The same for a whole number from 0 to `most`.
+    std::int64_t count(const std::map<std::string, double>& numbers, const std::string& name, double most) const;
 
 private:
     static constexpr std::size_t lag = 2;  ///< as many steps may be in flight

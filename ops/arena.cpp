@@ -92,10 +92,11 @@ std::vector<ArenaLayout> lay_out(const std::vector<NamedTensor>& tensors, bool p
 ParameterStore::ParameterStore(const std::vector<NamedTensor>& tensors, const std::vector<Device>& devices)
     : parameters_(lay_out(tensors, true)), buffers_(lay_out(tensors, false)) {
     if (!devices.empty()) require_one_device(tensors);
-    if (find(tensors))
-        throw InvalidArgument(fmt::format(
-            "the parameter {} belongs to another wrapper or optimizer already; copy the model to wrap it again",
-            tensors.front().name));
+    for (const NamedTensor& named : tensors)
+        if (find({named}))
+            throw InvalidArgument(fmt::format(
+                "the parameter {} belongs to another wrapper or optimizer already; copy the model to wrap it again",
+                named.name));
     const auto add_replica = [&](Device device, std::optional<Device> all_on) {
         Replica replica;
         replica.device = device;
@@ -106,6 +107,10 @@ ParameterStore::ParameterStore(const std::vector<NamedTensor>& tensors, const st
     };
     for (const Device device : devices) add_replica(device, device);
     if (devices.empty()) add_replica(tensors.front().member->tensor().device(), std::nullopt);
+    for (const NamedTensor& named : tensors) {
+        members_.push_back(named.member->identity());
+        member_names_.push_back(named.name);
+    }
     move_in(parameters_, replicas_.front().parameters, parameter_group_);
     move_in(buffers_, replicas_.front().buffers, buffer_group_);
 }
@@ -128,6 +133,7 @@ void ParameterStore::move_in(std::vector<ArenaLayout>& layouts, std::vector<std:
             inside.copy_(outside);
             inside.requires_grad_(outside.requires_grad());
             segment.members.front()->rebind(inside);
+            held_.emplace_back(segment.name, detail::HeldValue(*segment.members.front()));
             segment.tensor = inside;
             segment.members.clear();
         }
@@ -153,7 +159,24 @@ std::shared_ptr<ParameterStore> ParameterStore::find(const std::vector<NamedTens
 
 std::shared_ptr<ParameterStore> ParameterStore::of(const std::vector<NamedTensor>& tensors) {
     if (tensors.empty()) throw InvalidArgument("the model has no parameters: list its members with LOCKSTEP_MEMBERS");
-    if (auto store = find(tensors)) return store;
+    std::shared_ptr<ParameterStore> known;
+    const NamedTensor *inside = nullptr, *outside = nullptr;
+    for (const NamedTensor& named : tensors) {
+        if (!named.is_parameter) continue;
+        const std::shared_ptr<ParameterStore> own = find({named});
+        if (own && (!known || own == known)) {
+            known = own;
+            inside = &named;
+        } else {
+            outside = &named;
+        }
+    }
+    if (inside && outside)
+        throw InvalidArgument(
+            fmt::format("optimizer: an optimizer of another part has {}, but not {}; make one of the whole model first "
+                        "and keep it, then those of parts",
+                        inside->name, outside->name));
+    if (known) return known;
     auto store = std::make_shared<ParameterStore>(tensors, std::vector<Device>{});
     store->enlist(store);
     return store;
@@ -165,13 +188,61 @@ void ParameterStore::enlist(const std::shared_ptr<ParameterStore>& self) {
         for (const auto& arena : *arenas) registry().stores[arena.get()] = self;
 }
 
+void ParameterStore::require_members(const char* function) const {
+    if (member_check) return member_check(function);
+    if (update_hook) return;  // the wrapper is gone, which its hook reports
+    const auto in_use = [](const auto& one) { return one.second.in_use(); };
+    // Arenas have reversed member order. An optimizer may outlive the whole model.
+    const auto gone = std::find_if_not(held_.rbegin(), held_.rend(), in_use);
+    if (gone != held_.rend() && std::any_of(held_.begin(), held_.end(), in_use))
+        throw InvalidArgument(
+            fmt::format("{}: {} is no longer part of the model (replaced or removed after the optimizer was made); "
+                        "make a new optimizer of the changed model",
+                        function, gone->first));
+}
+
+bool ParameterStore::adopt(const std::vector<NamedTensor>& present) const {
+    if (present.size() != members_.size()) return false;
+    std::vector<std::pair<const detail::HeldValue*, ModuleTensor*>> adopted;
+    for (std::size_t i = 0; i < present.size(); ++i) {
+        if (present[i].name != member_names_[i]) return false;
+        if (present[i].member->identity() == members_[i]) continue;
+        const auto held = std::find_if(held_.begin(), held_.end(),
+                                       [&](const auto& one) { return one.second.identity() == members_[i]; });
+        if (held->second.in_use() || !held->second.fits(*present[i].member)) return false;
+        adopted.emplace_back(&held->second, present[i].member);
+    }
+    for (const auto& [value, member] : adopted) value->adopt(*member);
+    return true;
+}
+
+void ParameterStore::refuse_members(const char* function, const std::vector<NamedTensor>& present) const {
+    const auto is_there = [&](const std::string& name) {
+        return std::any_of(present.begin(), present.end(), [&](const NamedTensor& one) { return one.name == name; });
+    };
+    std::size_t i = 0;  // the first difference
+    while (i < std::min(members_.size(), present.size()) && present[i].name == member_names_[i] &&
+           present[i].member->identity() == members_[i])
+        ++i;
+    const bool same_name = i < members_.size() && i < present.size() && present[i].name == member_names_[i];
+    const bool added = !same_name && i < present.size() && (i == members_.size() || is_there(member_names_[i]));
+    const char* what = "replaced";
+    if (!same_name) what = added ? "added" : "removed";
+    if (same_name && present[i].member->identity() == nullptr) what = "moved from";
+    throw InvalidArgument(
+        fmt::format("{}: {} was {} after the model was wrapped; assign values of the same shape, or wrap the changed "
+                    "model",
+                    function, added ? present[i].name : member_names_[i], what));
+}
+
 void ParameterStore::need_gradients(DeviceIndex device) {
     Replica& replica = at(replicas_, device);
     for (std::size_t a = 0; a < parameters_.size(); ++a)
         if (!replica.gradients[a]) {
             Stream& stream = Stream::of(replica.parameters[a]->device());
-            replica.gradients[a] = Buffer::allocate(stream, parameters_[a].bytes(), "gradients");
-            stream.fill(replica.gradients[a]->data(), 0, parameters_[a].bytes());
+            auto gradients = Buffer::allocate(stream, parameters_[a].bytes(), "gradients");
+            stream.fill(gradients->data(), 0, parameters_[a].bytes());
+            replica.gradients[a] = std::move(gradients);
         }
 }
 

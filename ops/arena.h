@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/ops/module.h"
@@ -69,7 +70,8 @@ public:
 
     /// The store that holds some of `tensors`, or null.
     static std::shared_ptr<ParameterStore> find(const std::vector<NamedTensor>& tensors);
-    /// The store that holds the parameters of `tensors`, or a new one on the devices where they lie.
+    /// The store that holds all parameters of `tensors`, among others perhaps; or a new one, on the devices where they
+    /// are, if no store holds any. Throws InvalidArgument when a store holds some of them only.
     static std::shared_ptr<ParameterStore> of(const std::vector<NamedTensor>& tensors);
 
     /// Lets `of` find this store.
@@ -89,6 +91,18 @@ public:
     }
     /// The tensor of a segment on replica 0.
     const Tensor& tensor(const ArenaSegment& segment) const { return segment.tensor; }
+    /// Identities of the model's members, in member order.
+    const std::vector<const void*>& members() const { return members_; }
+    /// Throws InvalidArgument, in the name of `function`, if the members of the model are no longer those of the store:
+    /// a layer was replaced, moved, added or removed. Every public call that uses the store makes this check.
+    void require_members(const char* function) const;
+    /// Makes the members that the model has now those of the store, with the values that they have, where they took the
+    /// places of members that are gone: a vector that was assigned by move has other elements. False, with nothing
+    /// changed, where the structure is another.
+    bool adopt(const std::vector<NamedTensor>& present) const;
+    /// Throws that; `present`: the members that the model has now.
+    [[noreturn]] void refuse_members(const char* function, const std::vector<NamedTensor>& present) const;
+
     /// Grows with every write to a member from outside.
     std::uint64_t version() const {
         return parameter_group_->writes + parameter_group_->all_writes + buffer_group_->writes;
@@ -105,6 +119,9 @@ public:
 
     /// Performs an optimizer's update where a wrapper owns the replicas; empty for a plain model.
     std::function<void(Optimizer&)> update_hook;
+    /// Makes the check of require_members if a wrapper knows the whole model; empty for a plain model, of which only
+    /// members that are gone are noticed.
+    std::function<void(const char* function)> member_check;
     /// Whether the optimizer of that id exists; optimizers enter and leave themselves.
     bool has_optimizer(std::uint64_t id) const { return optimizers_.contains(id); }
     /// All that exist, by id: in the order in which they were made.
@@ -113,12 +130,15 @@ public:
     void leave_optimizer(std::uint64_t id) { optimizers_.erase(id); }
 
 private:
-    static void move_in(std::vector<ArenaLayout>& layouts, std::vector<std::shared_ptr<Buffer>>& home,
-                        const std::shared_ptr<StorageGroup>& group);
+    void move_in(std::vector<ArenaLayout>& layouts, std::vector<std::shared_ptr<Buffer>>& home,
+                 const std::shared_ptr<StorageGroup>& group);
     std::vector<ArenaLayout> parameters_, buffers_;
     std::vector<Replica> replicas_;
     std::shared_ptr<StorageGroup> parameter_group_ = std::make_shared<StorageGroup>();
     std::shared_ptr<StorageGroup> buffer_group_ = std::make_shared<StorageGroup>();
+    std::vector<const void*> members_;       // in member order
+    std::vector<std::string> member_names_;  // likewise
+    std::vector<std::pair<std::string, detail::HeldValue>> held_;
     std::map<std::uint64_t, Optimizer*> optimizers_;
     OneThreadAtATime one_thread_{"this model"};
     mutable std::string trainable_flags_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <set>
 
 #include "lockstep/ops/internal/flat_gradients.h"
 #include "lockstep/runtime/autograd.h"
@@ -50,11 +51,23 @@ void clip_grad_value_(const std::vector<Tensor>& parameters, const ClipGradValue
         apply_one(ClampGradients{gradient.range, clip.clip_value}, {Tensor()}, gradient.elements);
 }
 
+std::vector<Tensor> detail::parameters_among(const std::vector<NamedTensor>& tensors) {
+    if (const auto store = ParameterStore::find(tensors)) store->require_members("clip_grad");
+    std::vector<Tensor> parameters;
+    std::set<const void*> seen;
+    for (const NamedTensor& named : tensors)
+        if (named.is_parameter && seen.insert(named.member->identity()).second)
+            parameters.push_back(named.member->tensor());
+    return parameters;
+}
+
 Tensor clip_grad_norm_(const Optimizer& optimizer, const ClipGradNorm& clip) {
+    optimizer.store()->require_members("clip_grad_norm_");
     return clip_grad_norm_(optimizer.parameters(clip.group), clip);
 }
 
 void clip_grad_value_(const Optimizer& optimizer, const ClipGradValue& clip) {
+    optimizer.store()->require_members("clip_grad_value_");
     clip_grad_value_(optimizer.parameters(clip.group), clip);
 }
 

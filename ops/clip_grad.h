@@ -42,19 +42,17 @@ Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, const ClipGradNorm
 void clip_grad_value_(const std::vector<Tensor>& parameters, const ClipGradValue& clip);
 
 namespace detail {
-/// Of a wrapper or a plain module.
+/// Each once, however many members share it. Throws InvalidArgument where the model's members have changed.
+std::vector<Tensor> parameters_among(const std::vector<NamedTensor>& tensors);
+/// Of a wrapper, a plain module or a part of one.
 template <class Model>
 std::vector<Tensor> parameters_of(Model& model) {
-    std::vector<Tensor> parameters;
-    const auto collect = [&](auto& net) {
-        for (const NamedTensor& named : named_tensors(net))
-            if (named.is_parameter) parameters.push_back(named.member->tensor());
-    };
-    if constexpr (requires { model.module(); })
-        collect(model.module());
-    else
-        collect(model);
-    return parameters;
+    if constexpr (requires { model.module(); }) {
+        model.parameter_store()->require_members("clip_grad");
+        return parameters_among(named_tensors(model.module()));
+    } else {
+        return parameters_among(named_tensors(model));
+    }
 }
 template <class Model>
 inline constexpr bool is_model =

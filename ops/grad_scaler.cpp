@@ -126,6 +126,7 @@ void GradScaler::unscale_(Optimizer& optimizer) {
     if (progress.largest.defined())
         throw InvalidArgument(
             "GradScaler: unscale_() has already been called on this optimizer since the last update().");
+    optimizer.store()->require_members("GradScaler::unscale_");
     const NoGrad no_grad;
     const std::vector<FlatGradient> gradients = flat_gradients(optimizer.parameters());
     if (gradients.empty())

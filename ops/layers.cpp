@@ -149,4 +149,10 @@ MaxPool2d::MaxPool2d(Pair window, std::optional<Pair> step, Pair pad)
     require_pair("MaxPool2d", "padding", padding, 0);
 }
 
+void Upsample::describe(Signature& signature) const {
+    const Pair size = options.size.value_or(Pair(0));
+    const ScaleFactor scale = options.scale_factor.value_or(ScaleFactor(0));
+    signature.add(size.h).add(size.w).add(scale.h).add(scale.w).add(options.mode).add(options.align_corners);
+}
+
 }  // namespace lockstep

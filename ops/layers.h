@@ -3,6 +3,10 @@
 // and born there in f32 (`to` in module.h moves and converts a module). Constructors throw InvalidArgument. Shapes,
 // formulas and what is not there: the functions of the same name in functional.h. Arguments that are not listed here
 // (device, dtype, inplace, padding_mode, ...) are not there either.
+//
+// Options may be changed between two steps. A wrapper asks every listed module that has one for
+// `void describe(Signature&) const`, which adds what `forward` reads of it to the key of programs; a module of your own
+// may have one, too.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +18,7 @@
 
 #include "lockstep/ops/functional.h"
 #include "lockstep/ops/module.h"
+#include "lockstep/runtime/signature.h"
 
 namespace lockstep {
 
@@ -46,6 +51,7 @@ struct Conv2d {
 
     Tensor forward(const Tensor& x) const;
     Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const { signature.add(stride.h).add(stride.w).add(padding.h).add(padding.w); }
 };
 
 struct ConvTranspose2dOptions {
@@ -68,6 +74,10 @@ struct ConvTranspose2d {
 
     Tensor forward(const Tensor& x) const;
     Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const {
+        signature.add(stride.h).add(stride.w).add(padding.h).add(padding.w);
+        signature.add(output_padding.h).add(output_padding.w);
+    }
 };
 
 struct BatchNorm2dOptions {
@@ -91,6 +101,9 @@ struct BatchNorm2d {
 
     Tensor forward(const Tensor& x) const;
     Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const {
+        signature.add(options.eps).add(options.momentum).add(options.statistics);
+    }
 };
 
 /// torch.nn.SyncBatchNorm: normalises with the statistics of the whole batch, over all shards, devices and processes,
@@ -131,10 +144,17 @@ struct LayerNorm {
 
     Tensor forward(const Tensor& x) const;
     Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const { signature.add(normalized_shape).add(eps); }
+};
+
+/// A layer without parameters.
+struct PlainLayer {
+    template <class Visit>
+    void lockstep_members(Visit&&) {}
 };
 
 /// torch.nn.Dropout.
-struct Dropout {
+struct Dropout : PlainLayer {
     explicit Dropout(double probability = 0.5);
 
     double p;
@@ -142,10 +162,11 @@ struct Dropout {
 
     Tensor forward(const Tensor& x) const { return dropout(x, p, training); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const { signature.add(p); }
 };
 
 /// torch.nn.Dropout2d: whole channels.
-struct Dropout2d {
+struct Dropout2d : PlainLayer {
     explicit Dropout2d(double probability = 0.5);
 
     double p;
@@ -153,12 +174,7 @@ struct Dropout2d {
 
     Tensor forward(const Tensor& x) const { return dropout2d(x, p, training); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
-};
-
-/// A layer without parameters or modes.
-struct PlainLayer {
-    template <class Visit>
-    void lockstep_members(Visit&&) {}
+    void describe(Signature& signature) const { signature.add(p); }
 };
 
 /// torch.nn.MaxPool2d; the stride is that of the window unless given.
@@ -169,6 +185,10 @@ struct MaxPool2d : PlainLayer {
 
     Tensor forward(const Tensor& x) const { return max_pool2d(x, kernel_size, stride, padding); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const {
+        signature.add(kernel_size.h).add(kernel_size.w);
+        signature.add(stride.h).add(stride.w).add(padding.h).add(padding.w);
+    }
 };
 
 /// torch.nn.Upsample.
@@ -179,6 +199,7 @@ struct Upsample : PlainLayer {
 
     Tensor forward(const Tensor& x) const { return interpolate(x, options); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const;
 };
 
 struct ReLU : PlainLayer {
@@ -203,6 +224,7 @@ struct GELU : PlainLayer {
 
     Tensor forward(const Tensor& x) const { return gelu(x, form); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const { signature.add(form); }
 };
 
 struct SiLU : PlainLayer {
@@ -222,6 +244,7 @@ struct LeakyReLU : PlainLayer {
 
     Tensor forward(const Tensor& x) const { return leaky_relu(x, negative_slope); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const { signature.add(negative_slope); }
 };
 
 /// torch.nn.Flatten: all dimensions after the batch, unless said otherwise.
@@ -232,6 +255,7 @@ struct Flatten : PlainLayer {
 
     Tensor forward(const Tensor& x) const { return flatten(x, start_dim, end_dim); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const { signature.add(start_dim).add(end_dim); }
 };
 
 struct Softmax : PlainLayer {
@@ -241,6 +265,7 @@ struct Softmax : PlainLayer {
 
     Tensor forward(const Tensor& x) const { return softmax(x, dim); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const { signature.add(dim); }
 };
 
 struct LogSoftmax : PlainLayer {
@@ -250,6 +275,7 @@ struct LogSoftmax : PlainLayer {
 
     Tensor forward(const Tensor& x) const { return log_softmax(x, dim); }
     Tensor operator()(const Tensor& x) const { return forward(x); }
+    void describe(Signature& signature) const { signature.add(dim); }
 };
 
 /// Layers one after another, named "0", "1", ... torch.nn.Sequential.

@@ -26,6 +26,14 @@ double number_in(const std::map<std::string, double>& state, const std::string& 
     return found->second;
 }
 
+/// A whole number from 0 on that a run can have.
+std::int64_t count_in(const std::map<std::string, double>& state, const std::string& name) {
+    const double value = number_in(state, name);
+    require(value >= 0 && value < 9e15 && value == std::floor(value),
+            fmt::format("{} {} in the state of a schedule is not a whole number from 0 on", name, value));
+    return static_cast<std::int64_t>(value);
+}
+
 }  // namespace
 
 // ---- base -------------------------------------------------------------------------------------------------------
@@ -69,12 +77,15 @@ std::map<std::string, double> LRSchedule::state() const {
 }
 
 void LRSchedule::load_state(const std::map<std::string, double>& state) {
-    const double epoch = number(state, "last_epoch");
-    require(epoch >= 0 && epoch == std::floor(epoch), fmt::format("a schedule cannot be in epoch {}", epoch));
+    const std::int64_t epoch = count_in(state, "last_epoch");
     std::vector<double> initial;
-    for (std::size_t group = 0; group < last_lr_.size(); ++group)
-        initial.push_back(number(state, fmt::format("initial_lr.{}", group)));
-    epoch_ = static_cast<std::int64_t>(epoch);
+    for (std::size_t group = 0; group < last_lr_.size(); ++group) {
+        const std::string name = fmt::format("initial_lr.{}", group);
+        initial.push_back(number(state, name));
+        require(initial.back() >= 0 && std::isfinite(initial.back()),
+                fmt::format("{} {} in the state of a schedule is not a learning rate", name, initial.back()));
+    }
+    epoch_ = epoch;
     for (int group = 0; group < std::ssize(last_lr_); ++group) {
         optimizer_.set_initial_lr(initial[static_cast<std::size_t>(group)], group);
         last_lr_[static_cast<std::size_t>(group)] = optimizer_.lr(group);
@@ -183,11 +194,11 @@ std::map<std::string, double> CosineAnnealingWarmRestarts::state() const {
 }
 
 void CosineAnnealingWarmRestarts::load_state(const std::map<std::string, double>& state) {
-    const double since = number(state, "since_restart"), until = number(state, "until_restart");
-    require(since >= 0 && until > since, "the state of CosineAnnealingWarmRestarts lies outside of a cycle");
+    const std::int64_t since = count_in(state, "since_restart"), until = count_in(state, "until_restart");
+    require(until > since, "the state of CosineAnnealingWarmRestarts lies outside of a cycle");
     LRSchedule::load_state(state);
-    since_restart_ = static_cast<std::int64_t>(since);
-    until_restart_ = static_cast<std::int64_t>(until);
+    since_restart_ = since;
+    until_restart_ = until;
 }
 
 // ---- one cycle --------------------------------------------------------------------------------------------------
@@ -281,6 +292,16 @@ std::map<std::string, double> SequentialLR::state() const {
 }
 
 void SequentialLR::load_state(const std::map<std::string, double>& state) {
+    const auto before = this->state();
+    try {
+        set_state(state);
+    } catch (...) {
+        set_state(before);
+        throw;
+    }
+}
+
+void SequentialLR::set_state(const std::map<std::string, double>& state) {
     for (std::size_t i = 0; i < schedules_.size(); ++i) {
         const std::string prefix = fmt::format("{}.", i);
         std::map<std::string, double> own;
@@ -333,11 +354,12 @@ std::map<std::string, double> ReduceLROnPlateau::state() const {
 }
 
 void ReduceLROnPlateau::load_state(const std::map<std::string, double>& state) {
-    const double best = number_in(state, "best"), bad = number_in(state, "bad_epochs"),
-                 left = number_in(state, "cooldown_left");
+    const double best = number_in(state, "best");
+    require(!std::isnan(best), "best nan in the state of a schedule is not a number");
+    const std::int64_t bad = count_in(state, "bad_epochs"), left = count_in(state, "cooldown_left");
     best_ = best;
-    bad_epochs_ = static_cast<std::int64_t>(bad);
-    cooldown_left_ = static_cast<std::int64_t>(left);
+    bad_epochs_ = bad;
+    cooldown_left_ = left;
 }
 
 }  // namespace lockstep

@@ -204,6 +204,7 @@ private:
     double next_lr(int group, double lr) const override;
     void advance() override;
     LRSchedule& current() const;
+    void set_state(const std::map<std::string, double>& state);
     std::vector<std::shared_ptr<LRSchedule>> schedules_;
     std::vector<std::int64_t> milestones_;
 };

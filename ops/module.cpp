@@ -22,6 +22,7 @@ struct TieGroup {
 
     Tensor value;
     int next_member = 1;  ///< number for the next tensor tied to these
+    bool held = false;    ///< by a store: assigning writes the value
 
     std::weak_ptr<TieGroup> copy;  ///< the copy that is being made
     std::vector<int> joined;       ///< members whose copies belong to it
@@ -46,8 +47,7 @@ Tensor copy_of(const Tensor& value) {
 
 /// The group that the copy of `member` of `group` belongs to.
 std::shared_ptr<TieGroup> copied(const std::shared_ptr<TieGroup>& group, int member) {
-    // Only module tensors hold groups, so the count is that of the members.
-    if (group.use_count() == 1) return std::make_shared<TieGroup>(copy_of(group->value));
+    if (group->next_member == 1) return std::make_shared<TieGroup>(copy_of(group->value));
     std::shared_ptr<TieGroup> copy = group->copy.lock();
     const bool open = copy && group->started == detail::uses &&
                       std::find(group->joined.begin(), group->joined.end(), member) == group->joined.end();
@@ -74,17 +74,46 @@ ModuleTensor::ModuleTensor(const ModuleTensor& other) : member_(other.member_) {
     if (other.group_) group_ = copied(other.group_, other.member_);
 }
 
+/// Whether assigning `other` changes values only, which is done then.
+bool ModuleTensor::writes(const ModuleTensor& other) const {
+    if (!group_ || !group_->held || !other.group_) return false;
+    if (!(group_->value.shape() == other.group_->value.shape())) return false;
+    const NoGrad no_grad;
+    group_->value.copy_(other.group_->value);
+    return true;
+}
+
 // NOLINTNEXTLINE(bugprone-unhandled-self-assignment): the first line handles it
 ModuleTensor& ModuleTensor::operator=(const ModuleTensor& other) {
-    if (group_ == other.group_) return *this;  // itself, or tied to it
+    if (group_ == other.group_ || writes(other)) return *this;  // the first: itself, or tied to it
     member_ = other.member_;
     group_ = other.group_ ? copied(other.group_, other.member_) : nullptr;
     return *this;
 }
 
 ModuleTensor::ModuleTensor(ModuleTensor&& other) noexcept = default;
-ModuleTensor& ModuleTensor::operator=(ModuleTensor&& other) noexcept = default;
+ModuleTensor& ModuleTensor::operator=(ModuleTensor&& other) {
+    if (group_ == other.group_ || writes(other)) return *this;
+    member_ = other.member_;
+    group_ = std::move(other.group_);
+    return *this;
+}
 ModuleTensor::~ModuleTensor() = default;
+
+detail::HeldValue::HeldValue(const ModuleTensor& member) : group_(member.group_) { group_->held = true; }
+detail::HeldValue::~HeldValue() {
+    if (group_) group_->held = false;
+}
+bool detail::HeldValue::in_use() const { return group_.use_count() > 1; }
+bool detail::HeldValue::fits(const ModuleTensor& member) const {
+    return member.group_ && !member.group_->held && member.group_->value.shape() == group_->value.shape();
+}
+void detail::HeldValue::adopt(ModuleTensor& member) const {
+    const NoGrad no_grad;
+    group_->value.copy_(member.group_->value);
+    member.group_ = group_;
+    member.member_ = group_->next_member > 1 ? group_->next_member++ : 0;
+}
 
 const Tensor& ModuleTensor::tensor() const {
     if (!group_)
@@ -100,6 +129,10 @@ void ModuleTensor::rebind(Tensor value) const {
         throw InvalidArgument(
             fmt::format("rebind: a module tensor of shape {} cannot become one of shape {}; keep the shape",
                         present.shape().str(), value.defined() ? value.shape().str() : "undefined"));
+    if (group_->held)
+        throw InvalidArgument(
+            "rebind: the tensor belongs to a wrapper or an optimizer, which keep it in their memory; write its values "
+            "with copy_");
     group_->value = std::move(value);
 }
 
@@ -109,6 +142,8 @@ void tie(ModuleTensor& a, ModuleTensor& b) {
     const Tensor& first = a.tensor();
     const Tensor& second = b.tensor();
     if (a.group_ == b.group_) return;
+    if (b.group_->held)
+        throw InvalidArgument("tie: the second tensor belongs to a wrapper or an optimizer; tie before they are made");
     if (!(first.shape() == second.shape()) || first.dtype() != second.dtype())
         throw InvalidArgument(fmt::format("tie: {} {} and {} {} cannot be one value; shapes and dtypes must agree",
                                           name_of(first.dtype()), first.shape().str(), name_of(second.dtype()),

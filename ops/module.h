@@ -29,9 +29,13 @@ namespace lockstep {
 
 namespace detail {
 struct TieGroup;
-}
+class HeldValue;
+}  // namespace detail
 
-/// A tensor that belongs to a module. Copying copies the values; `tie` makes two of them one.
+/// A tensor that belongs to a module. Copying copies the values; `tie` makes two of them one. Assigning to a member of
+/// a model that a wrapper or an optimizer holds writes the values and keeps its trainable flag and gradient. A value of
+/// another shape replaces the member; the next call of the wrapper or the optimizer then throws InvalidArgument, which
+/// names it.
 class ModuleTensor {
 public:
     /// Shares `value` (no copy): a value born inside the module.
@@ -39,20 +43,22 @@ public:
     ModuleTensor(const ModuleTensor& other);
     ModuleTensor& operator=(const ModuleTensor& other);
     ModuleTensor(ModuleTensor&& other) noexcept;
-    ModuleTensor& operator=(ModuleTensor&& other) noexcept;
+    ModuleTensor& operator=(ModuleTensor&& other);
     ~ModuleTensor();
 
     const Tensor& tensor() const;
     operator const Tensor&() const { return tensor(); }  // NOLINT(google-explicit-constructor): it is used as one
     const Tensor* operator->() const { return &tensor(); }
-    /// Makes the module use `value` from now on (wrappers and optimizers move values into arenas with this). Tied
-    /// tensors follow.
+    /// Makes the module use `value` from now on. Tied tensors follow. Throws InvalidArgument for another shape, and for
+    /// a member of a model that a wrapper or an optimizer holds.
     void rebind(Tensor value) const;
     /// Identity of the value: equal for tied tensors.
     const void* identity() const { return group_.get(); }
 
 private:
     friend void tie(ModuleTensor& a, ModuleTensor& b);
+    friend class detail::HeldValue;
+    bool writes(const ModuleTensor& other) const;
     std::shared_ptr<detail::TieGroup> group_;
     int member_ = 0;
 };
@@ -63,6 +69,27 @@ public:
     explicit Parameter(Tensor value);
 };
 
+namespace detail {
+/// Keeps the value of a member for a store. While it lives, assigning to the member writes the value.
+class HeldValue {
+public:
+    explicit HeldValue(const ModuleTensor& member);
+    HeldValue(HeldValue&&) noexcept = default;
+    HeldValue& operator=(HeldValue&&) = delete;
+    ~HeldValue();
+    /// Whether a member still has this value.
+    bool in_use() const;
+    const void* identity() const { return group_.get(); }
+    /// Whether `adopt` can be called: the value of the member has this shape, and no store holds it.
+    bool fits(const ModuleTensor& member) const;
+    /// Takes the values of a member, which has this value from now on.
+    void adopt(ModuleTensor& member) const;
+
+private:
+    std::shared_ptr<TieGroup> group_;
+};
+}  // namespace detail
+
 /// State that is saved but not trained (running statistics): PyTorch's register_buffer.
 class ModuleBuffer : public ModuleTensor {
 public:
@@ -70,8 +97,9 @@ public:
 };
 
 /// Makes `b` the same value as `a` from now on, in copies of their model too. Throws InvalidArgument when shape or
-/// dtype differ. A model is copied member by member, so a tied member that is copied alone must have been used (read,
-/// or its copy) before the model is copied: otherwise its copy is taken for a part of the model's.
+/// dtype differ, and for a `b` of a model that a wrapper or an optimizer holds. A model is copied member by member, so
+/// a tied member that is copied alone must have been used (read, or its copy) before the model is copied: otherwise its
+/// copy is taken for a part of the model's.
 void tie(ModuleTensor& a, ModuleTensor& b);
 
 /// One parameter or buffer found in a model.
@@ -198,6 +226,25 @@ std::vector<NamedTensor> named_tensors(Model& model) {
 }
 
 namespace detail {
+/// Compares the members of a model, in member order, with the identities that are expected.
+struct MemberComparison {
+    const std::vector<const void*>& expected;
+    std::size_t found = 0;
+    bool same = true;
+
+    void tensor(NoName, ModuleTensor& member, bool) {
+        same = same && found < expected.size() && expected[found] == member.identity();
+        ++found;
+    }
+    void training_flag(NoName, bool&) {}
+};
+template <class Model>
+bool has_members(Model& model, const std::vector<const void*>& expected) {
+    MemberComparison comparison{expected};
+    visit_module(NoName(), model, comparison);
+    return comparison.same && comparison.found == expected.size();
+}
+
 /// What `to` does to the tensors of a module.
 void move_tensors(const std::vector<NamedTensor>& tensors, Device device);
 void convert_tensors(const std::vector<NamedTensor>& tensors, DType dtype);

@@ -15,10 +15,12 @@ namespace {
 /// Puts `change` of each value in its place, once where several members share it. None is changed when one cannot be.
 template <class Change>
 void replace_values(const std::vector<NamedTensor>& tensors, Change change) {
-    if (ParameterStore::find(tensors))
-        throw InvalidArgument(fmt::format(
-            "to: the parameter {} belongs to a wrapper or an optimizer; move the model before they are made, or a copy",
-            tensors.front().name));
+    for (const NamedTensor& named : tensors)
+        if (ParameterStore::find({named}))
+            throw InvalidArgument(
+                fmt::format("to: the parameter {} belongs to a wrapper or an optimizer; move the "
+                            "model before they are made, or a copy",
+                            named.name));
     const NoGrad no_grad;
     std::vector<std::pair<const ModuleTensor*, Tensor>> changed;
     std::set<const void*> seen;

@@ -32,9 +32,18 @@ std::shared_ptr<Buffer> zero_state(Device device, std::size_t bytes) {
     return memory;
 }
 
-bool matches(const ArenaSegment& segment, const std::string& name) {
-    return std::any_of(segment.names.begin(), segment.names.end(),
+/// Whether one of the names is `name`, or that of a tensor in a module of that name.
+bool are_in(const std::vector<std::string>& names, const std::string& name) {
+    return std::any_of(names.begin(), names.end(),
                        [&](const std::string& own) { return own == name || own.starts_with(name + "."); });
+}
+
+/// Calls `visit` with every parameter of a store.
+template <class Visit>
+void for_each_parameter(const ParameterStore& store, Visit&& visit) {
+    for (std::size_t a = 0; a < store.parameters().size(); ++a)
+        for (std::size_t i = 0; i < store.parameters()[a].segments.size(); ++i)
+            visit(ParameterId{static_cast<int>(a), static_cast<int>(i)}, store.parameters()[a].segments[i]);
 }
 
 double read(const OptionsLayout::Setting& setting, const std::vector<std::byte>& options) {
@@ -60,11 +69,25 @@ std::vector<std::byte> bytes_of(const void* options, std::size_t count) {
 
 }  // namespace
 
-Optimizer::Optimizer(std::shared_ptr<ParameterStore> store, const OptionsLayout& layout, const void* options)
-    : store_(std::move(store)), layout_(layout) {
+OptimizedParameters::OptimizedParameters(const std::vector<NamedTensor>& tensors)
+    : store(ParameterStore::of(tensors)), part(std::in_place) {
+    std::map<const TensorImpl*, ParameterId> known;
+    for_each_parameter(*store, [&](ParameterId id, const ArenaSegment& segment) {
+        known.emplace(store->tensor(segment).impl().get(), id);
+    });
+    for (const NamedTensor& named : tensors)
+        if (named.is_parameter) (*part)[known.at(named.member->tensor().impl().get())].push_back(named.name);
+}
+
+Optimizer::Optimizer(const OptimizedParameters& parameters, const OptionsLayout& layout, const void* options)
+    : store_(parameters.store), layout_(layout) {
     layout_.check(options);
     groups_.push_back(bytes_of(options, layout_.bytes));
-    for (const ArenaLayout& arena : store_->parameters()) group_of_.emplace_back(arena.segments.size(), 0);
+    for (const ArenaLayout& arena : store_->parameters())
+        group_of_.emplace_back(arena.segments.size(), parameters.part ? no_group : 0);
+    if (parameters.part) part_names_ = *parameters.part;
+    for (const auto& [id, names] : part_names_)
+        group_of_[static_cast<std::size_t>(id.arena)][static_cast<std::size_t>(id.number)] = 0;
     static std::atomic<std::uint64_t> made{0};
     id_ = ++made;  // 0 stands for none
     const OneThreadAtATime::Use use(store_->one_thread(), "an optimizer is made");
@@ -75,6 +98,13 @@ Optimizer::~Optimizer() { store_->leave_optimizer(id_); }
 
 // ---- groups -----------------------------------------------------------------------------------------------------
 
+bool Optimizer::matches(ParameterId parameter, const std::string& wanted) const {
+    if (!updates(parameter)) return false;
+    const auto own = part_names_.find(parameter);
+    return are_in(store_->segment(parameter).names, wanted) ||
+           (own != part_names_.end() && are_in(own->second, wanted));
+}
+
 int Optimizer::add_group(const std::vector<std::string>& names, const void* options) {
     const OneThreadAtATime::Use use(store_->one_thread(), "add_group");
     layout_.check(options);
@@ -82,16 +112,15 @@ int Optimizer::add_group(const std::vector<std::string>& names, const void* opti
     auto moved = group_of_;
     for (const std::string& wanted : names) {
         bool found = false;
-        for (std::size_t a = 0; a < moved.size(); ++a)
-            for (std::size_t i = 0; i < moved[a].size(); ++i)
-                if (matches(store_->parameters()[a].segments[i], wanted)) {
-                    moved[a][i] = group;
-                    found = true;
-                }
+        for_each_parameter(*store_, [&](ParameterId id, const ArenaSegment&) {
+            if (!matches(id, wanted)) return;
+            moved[static_cast<std::size_t>(id.arena)][static_cast<std::size_t>(id.number)] = group;
+            found = true;
+        });
         if (!found)
             throw InvalidArgument(fmt::format(
-                "{}: no parameter is called {} or lies in a module of that name; named_tensors() lists them", name(),
-                wanted));
+                "{}: no parameter is called {} or lies in a module of that name; named_tensors() lists them",
+                name(), wanted));
     }
     group_of_ = std::move(moved);
     groups_.push_back(bytes_of(options, layout_.bytes));
@@ -170,10 +199,9 @@ void Optimizer::set_all(const std::vector<std::map<std::string, double>>& values
 std::vector<Tensor> Optimizer::parameters(int group) const {
     if (group != -1) check_group(group);
     std::vector<Tensor> found;
-    for (std::size_t a = 0; a < group_of_.size(); ++a)
-        for (std::size_t i = 0; i < group_of_[a].size(); ++i)
-            if (group == -1 || group_of_[a][i] == group)
-                found.push_back(store_->tensor(store_->parameters()[a].segments[i]));
+    for_each_parameter(*store_, [&](ParameterId id, const ArenaSegment& segment) {
+        if (updates(id) && (group == -1 || group_of(id) == group)) found.push_back(store_->tensor(segment));
+    });
     return found;
 }
 
@@ -196,15 +224,16 @@ std::vector<std::byte> Optimizer::rows(int arena) const {
     std::vector<std::byte> bytes(segments.size() * row_bytes());
     for (std::size_t i = 0; i < segments.size(); ++i) {
         const int group = group_of_[a][i];
+        const bool own = group != no_group;
         ParameterRow row;
         row.begin = segments[i].begin;
         row.end = segments[i].end;
-        row.trainable = store_->tensor(segments[i]).requires_grad() ? 1 : 0;
-        row.counts = counts(group) ? 1 : 0;
+        row.trainable = own && store_->tensor(segments[i]).requires_grad() ? 1 : 0;
+        row.counts = own && counts(group) ? 1 : 0;
         row.group = group;
         std::byte* begin = bytes.data() + i * row_bytes();
         std::memcpy(begin, &row, sizeof row);
-        std::memcpy(begin + sizeof row, groups_[static_cast<std::size_t>(group)].data(), layout_.bytes);
+        std::memcpy(begin + sizeof row, groups_[static_cast<std::size_t>(own ? group : 0)].data(), layout_.bytes);
     }
     return bytes;
 }
@@ -222,9 +251,10 @@ OptimizerState& Optimizer::state_on(Device device, const std::vector<std::int64_
     for (auto& [known, found] : states_)
         if (known == device) state = &found;
     if (!state) {
-        state = &states_.emplace_back(device, OptimizerState{}).second;
+        OptimizerState fresh;
         for (std::size_t a = 0; a < arenas.size(); ++a)
-            state->rows.push_back(zero_state(place(a), arenas[a].segments.size() * row_bytes()));
+            fresh.rows.push_back(zero_state(place(a), arenas[a].segments.size() * row_bytes()));
+        state = &states_.emplace_back(device, std::move(fresh)).second;
     }
     if (state->made_for == version_) return *state;
     for (const std::string& wanted : states()) {
@@ -239,6 +269,7 @@ OptimizerState& Optimizer::state_on(Device device, const std::vector<std::int64_
 void Optimizer::step() {
     const OneThreadAtATime::Use use(store_->one_thread(), "optimizer step");
     const PublicCall call("optimizer step");
+    store_->require_members("optimizer step");
     if (store_->update_hook)
         store_->update_hook(*this);
     else
@@ -247,12 +278,17 @@ void Optimizer::step() {
 
 void Optimizer::zero_grad() {
     const OneThreadAtATime::Use use(store_->one_thread(), "zero_grad");
-    for (const ArenaLayout& arena : store_->parameters())
-        for (const ArenaSegment& segment : arena.segments) store_->tensor(segment).set_grad(Tensor());
+    store_->require_members("zero_grad");
+    for (const Tensor& parameter : parameters()) parameter.set_grad(Tensor());
 }
 
 void Optimizer::step_plain() {
     const NoGrad no_grad;
+    const std::vector<Tensor> own = parameters();
+    if (std::none_of(own.begin(), own.end(), [](const Tensor& parameter) { return parameter.grad().defined(); }))
+        throw InvalidArgument(
+            "optimizer step: no parameter has a gradient; call backward() on a loss first (a wrapper trains a copy: "
+            "make the optimizer of the wrapper)");
     Replica& replica = store_->replicas().front();
     store_->need_gradients(first_device);
     std::vector<std::int64_t> elements;
@@ -278,9 +314,10 @@ void Optimizer::step_plain() {
         std::vector<int> updated;
         for (std::size_t i = 0; i < arena.segments.size(); ++i) {
             const ArenaSegment& segment = arena.segments[i];
+            const int index = static_cast<int>(i);
+            if (!updates({static_cast<int>(a), index})) continue;
             const Tensor gradient = store_->tensor(segment).grad();
             if (!gradient.defined() || segment.begin == segment.end) continue;
-            const int index = static_cast<int>(i);
             const ArenaRange range{segment.begin, segment.end, index, index + 1};
             const auto part = [&](const Tensor& tensor) { return tensor.slice(0, range.begin, range.end); };
             UpdateOperands operands{part(whole.gradients), part(whole.parameters), whole.rows, {}};

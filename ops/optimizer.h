@@ -13,6 +13,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -35,6 +36,19 @@ struct OptimizerState {
     std::uint64_t made_for = 0;           ///< settings whose states are all there
     std::uint64_t settings_version = 0;   ///< of the settings that `rows` hold
     std::uint64_t trainable_version = 0;  ///< likewise, of the parameters' flags
+};
+
+/// The parameters that an optimizer updates.
+struct OptimizedParameters {
+    /// All of a store.
+    OptimizedParameters(std::shared_ptr<ParameterStore> all)  // NOLINT(google-explicit-constructor)
+        : store(std::move(all)) {}
+    /// Those of a plain module, or of a part of a model, wrapped or plain: `SGD(model->head)`.
+    explicit OptimizedParameters(const std::vector<NamedTensor>& tensors);
+
+    std::shared_ptr<ParameterStore> store;
+    /// Their names within the part; nothing: all of the store, under the names that it has for them.
+    std::optional<std::map<ParameterId, std::vector<std::string>>> part = {};
 };
 
 /// Base of all optimizers. It belongs to its model: one thread at a time uses either, and every call throws
@@ -63,8 +77,10 @@ public:
     double lr(int group = 0) const { return setting("lr", group); }
     void set_lr(double lr, int group = 0) { set_setting("lr", lr, group); }
 
-    /// The parameters of a group; -1: all.
+    /// The parameters of a group; -1: all that the optimizer updates.
     std::vector<Tensor> parameters(int group = -1) const;
+    /// Whether the optimizer updates this parameter of its store.
+    bool updates(ParameterId parameter) const { return group_of(parameter) != no_group; }
 
     // For schedules: the rates that groups had when the first one was made (PyTorch's initial_lr).
 
@@ -98,7 +114,7 @@ public:
     virtual void update_range(const ArenaRange& range, const UpdateOperands& operands) const = 0;
 
 protected:
-    Optimizer(std::shared_ptr<ParameterStore> store, const OptionsLayout& layout, const void* options);
+    Optimizer(const OptimizedParameters& parameters, const OptionsLayout& layout, const void* options);
 
     int add_group(const std::vector<std::string>& names, const void* options);
     const void* options_of(int group) const;
@@ -107,11 +123,17 @@ protected:
     virtual bool counts(int group) const = 0;
 
 private:
+    static constexpr int no_group = -1;  // of parameters that the optimizer does not update
+    int group_of(ParameterId parameter) const {
+        return group_of_[static_cast<std::size_t>(parameter.arena)][static_cast<std::size_t>(parameter.number)];
+    }
+    bool matches(ParameterId parameter, const std::string& name) const;
     void step_plain();
     void check_group(int group) const;
     const OptionsLayout::Setting& find(std::string_view name) const;
 
     std::shared_ptr<ParameterStore> store_;
+    std::map<ParameterId, std::vector<std::string>> part_names_;
     const OptionsLayout& layout_;
     std::uint64_t id_;
     std::vector<std::vector<std::byte>> groups_;  ///< their options
@@ -124,11 +146,11 @@ private:
 };
 
 template <class Model>
-std::shared_ptr<ParameterStore> parameter_store_of(Model& model) {
+OptimizedParameters parameters_to_optimize(Model& model) {
     if constexpr (requires { model.parameter_store(); })
         return model.parameter_store();
     else
-        return ParameterStore::of(named_tensors(model));
+        return OptimizedParameters(named_tensors(model));
 }
 
 /// An optimizer whose groups have these options: an aggregate of numbers (double), flags (bool) and arrays of them,
@@ -137,7 +159,8 @@ std::shared_ptr<ParameterStore> parameter_store_of(Model& model) {
 template <class Options>
 class OptimizerWith : public Optimizer {
 public:
-    /// Moves the parameters whose name is in `names`, or begins with one of them followed by a dot, to a new group.
+    /// Moves the parameters whose name is in `names`, or begins with one of them followed by a dot, to a new group, so
+    /// that every parameter is in one group. In an optimizer of a part names are those of the part or of the model.
     /// Returns its number. Throws InvalidArgument for names that match nothing.
     int add_group(const std::vector<std::string>& names, const Options& options) {
         return Optimizer::add_group(names, &options);
@@ -147,8 +170,8 @@ public:
     void set_options(const Options& options, int group = 0) { set_options_of(group, &options); }
 
 protected:
-    OptimizerWith(std::shared_ptr<ParameterStore> store, const Options& options)
-        : Optimizer(std::move(store), OptionsLayout::of<Options>(), &options) {}
+    OptimizerWith(const OptimizedParameters& parameters, const Options& options)
+        : Optimizer(parameters, OptionsLayout::of<Options>(), &options) {}
 };
 
 /// An optimizer of one's own:
@@ -175,10 +198,10 @@ protected:
 template <class Options>
 class CustomOptimizer : public OptimizerWith<Options> {
 public:
-    /// `model`: a wrapper, or a plain module. All parameters form group 0.
+    /// `model`: a wrapper, a plain module, or a part of one. Its parameters form group 0; others are not updated.
     template <class Model>
     explicit CustomOptimizer(Model& model, const Options& options = {})
-        : OptimizerWith<Options>(parameter_store_of(model), options) {}
+        : OptimizerWith<Options>(parameters_to_optimize(model), options) {}
 
     /// Computes the new parameters and states of a range, with functions that treat every element by itself. It is
     /// called once for each range and program, as `forward` is traced: settings are tensors, so that they may change.
@@ -200,12 +223,12 @@ class FusedOptimizer : public OptimizerWith<typename Rule::Options> {
 public:
     using Options = typename Rule::Options;
 
-    /// `model`: a wrapper, or a plain module. All parameters form group 0. Throws InvalidArgument for options that the
-    /// optimizer does not allow.
+    /// `model`: a wrapper, a plain module, or a part of one. Its parameters form group 0; others are not updated.
+    /// Throws InvalidArgument for options that the optimizer does not allow.
     template <class Model>
     requires(!std::is_same_v<std::remove_const_t<Model>, std::shared_ptr<ParameterStore>>) explicit FusedOptimizer(
         Model& model, const Options& options = {})
-        : FusedOptimizer(parameter_store_of(model), options) {}
+        : OptimizerWith<Options>(parameters_to_optimize(model), options) {}
     explicit FusedOptimizer(std::shared_ptr<ParameterStore> store, const Options& options)
         : OptimizerWith<Options>(std::move(store), options) {}
 

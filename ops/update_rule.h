@@ -35,7 +35,7 @@ struct ParameterRow {
     std::int64_t updates = 0;         ///< so far, those that count; devices keep this themselves
     std::int32_t trainable = 1;
     std::int32_t counts = 1;  ///< whether an update counts
-    std::int32_t group = 0;
+    std::int32_t group = 0;   ///< -1: the optimizer does not update the parameter
     std::int32_t unused = 0;  ///< rows are copied as bytes
 };
 

@@ -177,6 +177,10 @@ CheckpointLock& CheckpointLock::operator=(CheckpointLock&&) noexcept = default;
 
 Path resume_path(const Path& checkpoint) { return internal::followed(checkpoint).string() + ".resume"; }
 
+Tensor load_tensor(const Path& path, const std::string& name, const std::string& entry) {
+    return internal::read_tensor(path, name, entry);
+}
+
 void internal::write_checkpoint(const Snapshot& snapshot, const Path& checkpoint) {
     const Writing here(checkpoint);
     finish_interrupted_save(checkpoint);

@@ -51,12 +51,15 @@ std::optional<RunState> load_both(Engine& engine, const std::vector<NamedTensor>
 
 /// The tensors of a wrapper (after all its steps), or of a plain module.
 template <class Model>
-std::vector<NamedTensor> tensors_of(Model& model) {
+std::vector<NamedTensor> tensors_of(Model& model, const char* function) {
     if constexpr (requires { model.engine(); }) {
         model.synchronize();
+        model.parameter_store()->require_members(function);
         return named_tensors(model.module());
     } else {
-        return named_tensors(model);
+        std::vector<NamedTensor> tensors = named_tensors(model);
+        if (const auto store = ParameterStore::find(tensors)) store->require_members(function);
+        return tensors;
     }
 }
 
@@ -82,7 +85,7 @@ std::filesystem::path resume_path(const std::filesystem::path& checkpoint);
 /// for an optimizer of another model and a `run` that cannot be. Of several processes rank 0 writes.
 template <class Model>
 void save_checkpoint(Model& model, Optimizer& optimizer, const RunState& run, const std::filesystem::path& checkpoint) {
-    const std::vector<NamedTensor> tensors = detail::tensors_of(model);
+    const std::vector<NamedTensor> tensors = detail::tensors_of(model, "save_checkpoint");
     if (detail::writes_files(model)) detail::save_both(model.engine(), tensors, optimizer, run, checkpoint);
 }
 
@@ -92,7 +95,7 @@ void save_checkpoint(Model& model, Optimizer& optimizer, const RunState& run, co
 /// or weights and state were not written together; InvalidArgument when it is another optimizer's or has other groups.
 template <class Model>
 std::optional<RunState> load_checkpoint(Model& model, Optimizer& optimizer, const std::filesystem::path& checkpoint) {
-    return detail::load_both(model.engine(), detail::tensors_of(model), optimizer, checkpoint);
+    return detail::load_both(model.engine(), detail::tensors_of(model, "load_checkpoint"), optimizer, checkpoint);
 }
 
 /// Writes parameters and buffers of a wrapper or a plain module, tied ones under each of their names: a file that
@@ -103,26 +106,33 @@ std::optional<RunState> load_checkpoint(Model& model, Optimizer& optimizer, cons
 /// were there before: save_checkpoint writes both.
 template <class Model>
 void save(Model& model, const std::filesystem::path& path) {
-    const std::vector<NamedTensor> tensors = detail::tensors_of(model);
+    const std::vector<NamedTensor> tensors = detail::tensors_of(model, "save");
     if (detail::writes_files(model)) detail::save_tensors(tensors, path);
 }
 
-/// Reads what `save` or PyTorch wrote, safetensors or the state_dict of a file of torch.save (PthFile says which one),
-/// into a wrapper or a plain module; "module." and "_orig_mod." before a name are left out. Floating tensors are
-/// converted to the model's dtype; of tied parameters one name is enough; tensors of a dtype that Lockstep has not are
-/// let be unless the model wants them. Throws DataError, before anything has changed, naming what is missing,
-/// unexpected or of another shape; InvalidArgument for an `entry` that the file has not. load_state_dict.
+/// Reads what `save` or PyTorch wrote, safetensors, the files that "model.safetensors.index.json" names, or the
+/// state_dict of a file of torch.save (PthFile says which one), into a wrapper or a plain module; "module." and
+/// "_orig_mod." before a name are left out. Floating tensors are converted to the model's dtype, buffers from any, one
+/// element of shape (1) loads into a scalar, and a missing num_batches_tracked leaves the model's as it is, all as in
+/// PyTorch; of tied parameters one name is enough; tensors of a dtype that Lockstep does not have are ignored unless the
+/// model wants them. Throws DataError, before anything has changed, naming what is missing, unexpected or of another
+/// shape; InvalidArgument for an `entry` that the file does not have. load_state_dict.
 template <class Model>
 LoadResult load(Model& model, const std::filesystem::path& path, const LoadOptions& options = {}) {
-    return detail::load_tensors(detail::tensors_of(model), path, options);
+    return detail::load_tensors(detail::tensors_of(model, "load"), path, options);
 }
+
+/// Reads one tensor of such a file, with the dtype that it has there, to the host. `entry` is LoadOptions::entry.
+/// Throws DataError as PthFile and SafetensorsFile do, and for a tensor of a type that Lockstep does not have;
+/// InvalidArgument if the file has no tensor of that name.
+Tensor load_tensor(const std::filesystem::path& path, const std::string& name, const std::string& entry = {});
 
 /// Writes the state of the run alone, for the weights that the model has now and that were saved to `checkpoint`
 /// before. A process that is killed between `save` and this leaves weights without a state: save_checkpoint does not.
 /// Throws as that.
 template <class Model>
 void save_resume(Model& model, Optimizer& optimizer, const RunState& run, const std::filesystem::path& checkpoint) {
-    const std::vector<NamedTensor> tensors = detail::tensors_of(model);
+    const std::vector<NamedTensor> tensors = detail::tensors_of(model, "save_resume");
     if (detail::writes_files(model)) detail::save_run(model.engine(), tensors, optimizer, run, checkpoint);
 }
 
@@ -130,7 +140,7 @@ void save_resume(Model& model, Optimizer& optimizer, const RunState& run, const 
 /// where there is no state of a run.
 template <class Model>
 RunState load_resume(Model& model, Optimizer& optimizer, const std::filesystem::path& checkpoint) {
-    return detail::load_run(model.engine(), detail::tensors_of(model), optimizer, checkpoint);
+    return detail::load_run(model.engine(), detail::tensors_of(model, "load_resume"), optimizer, checkpoint);
 }
 
 }  // namespace lockstep

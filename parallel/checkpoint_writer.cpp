@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lockstep/parallel/checkpoint/snapshot.h"
+#include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/forked.h"
 #include "lockstep/runtime/warning.h"
 
@@ -98,34 +99,39 @@ CheckpointWriter::~CheckpointWriter() = default;
 CheckpointWriter::CheckpointWriter(CheckpointWriter&&) noexcept = default;
 CheckpointWriter& CheckpointWriter::operator=(CheckpointWriter&&) noexcept = default;
 
+CheckpointWriter::Impl& CheckpointWriter::impl() const {
+    if (!impl_) throw InvalidArgument("CheckpointWriter: used after it was moved from; use the object it was moved to");
+    return *impl_;
+}
+
 void CheckpointWriter::begin(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer,
                              const RunState& run, const std::vector<std::filesystem::path>& checkpoints) {
-    if (impl_->is_of_parent()) forked::refuse("save", "this CheckpointWriter");
-    std::unique_lock lock(impl_->mutex);
-    impl_->rest(lock);
-    auto snapshot = std::make_unique<internal::Snapshot>("save", engine, tensors, optimizer, run, impl_->memory);
-    if (!impl_->thread.joinable()) impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
-    impl_->snapshot = std::move(snapshot);
-    impl_->checkpoints = checkpoints;
+    if (impl().is_of_parent()) forked::refuse("save", "this CheckpointWriter");
+    std::unique_lock lock(impl().mutex);
+    impl().rest(lock);
+    auto snapshot = std::make_unique<internal::Snapshot>("save", engine, tensors, optimizer, run, impl().memory);
+    if (!impl().thread.joinable()) impl().thread = std::thread([impl = &impl()] { impl->run(); });
+    impl().snapshot = std::move(snapshot);
+    impl().checkpoints = checkpoints;
     lock.unlock();
-    impl_->changed.notify_all();
+    impl().changed.notify_all();
 }
 
 void CheckpointWriter::skip(const std::vector<std::filesystem::path>& checkpoints) {
-    for (const auto& checkpoint : checkpoints) impl_->finished.push_back({checkpoint});
+    for (const auto& checkpoint : checkpoints) impl().finished.push_back({checkpoint});
 }
 
 std::vector<FinishedSave> CheckpointWriter::finished() {
-    if (impl_->is_of_parent()) return {};
-    const std::scoped_lock lock(impl_->mutex);
-    return std::exchange(impl_->finished, {});
+    if (impl().is_of_parent()) return {};
+    const std::scoped_lock lock(impl().mutex);
+    return std::exchange(impl().finished, {});
 }
 
 void CheckpointWriter::wait() {
-    if (impl_->is_of_parent()) return;
-    std::unique_lock lock(impl_->mutex);
-    impl_->rest(lock);
-    if (const auto failed = std::exchange(impl_->failure, nullptr)) std::rethrow_exception(failed);
+    if (impl().is_of_parent()) return;
+    std::unique_lock lock(impl().mutex);
+    impl().rest(lock);
+    if (const auto failed = std::exchange(impl().failure, nullptr)) std::rethrow_exception(failed);
 }
 
 }  // namespace lockstep

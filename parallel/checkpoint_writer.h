@@ -64,6 +64,7 @@ private:
                const std::vector<std::filesystem::path>& checkpoints);
     void skip(const std::vector<std::filesystem::path>& checkpoints);
     struct Impl;
+    Impl& impl() const;
     std::shared_ptr<Impl> impl_;
 };
 

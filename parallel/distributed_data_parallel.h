@@ -33,7 +33,8 @@ public:
     /// where models or options differ, naming rank and parameter.
     explicit DistributedDataParallel(Net model, ProcessGroup& group, Device device,
                                      const DistributedDataParallelOptions& options = {})
-        : ShardedModel<Net>(std::move(model), Devices({device}), options, group.communicator("ddp")) {}
+        : ShardedModel<Net>("DistributedDataParallel", std::move(model), Devices({device}), options,
+                            group.communicator("ddp")) {}
     /// On the visible device of number local rank modulo their count.
     explicit DistributedDataParallel(Net model, ProcessGroup& group, const DistributedDataParallelOptions& options = {})
         : DistributedDataParallel(std::move(model), group, device_of_rank(group), options) {}

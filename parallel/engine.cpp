@@ -4,13 +4,16 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 
 #include "lockstep/parallel/comm/note_failure.h"
 #include "lockstep/parallel/engine/copy_out.h"
 #include "lockstep/parallel/engine/step_arrivals.h"
 #include "lockstep/parallel/engine/training_run.h"
 #include "lockstep/parallel/internal/make_engine.h"
+#include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/ending.h"
 #include "lockstep/runtime/internal/forked.h"
 #include "lockstep/runtime/internal/unwinding_notice.h"
 #include "lockstep/runtime/step_log.h"
@@ -44,7 +47,8 @@ Engine::Engine(const std::vector<NamedTensor>& tensors, Devices devices, const E
 }
 
 Engine::~Engine() {
-    if (impl_->made_in != forked::generation()) {
+    // A thread that is inside a call while another one ends the process never comes back.
+    if (impl_->made_in != forked::generation() || (ending::begun() && one_thread().used_by_another())) {
         forked::keep(std::move(impl_));
         return;
     }
@@ -119,6 +123,9 @@ Device Engine::device_of_shard(int shard) const {
 StepLoss Engine::step(Optimizer& optimizer, const ModelCall& call, const std::vector<BatchInput>& inputs,
                       const StepOptions& options) {
     const OneThreadAtATime::Use use(one_thread(), "step");
+    if (!grad_enabled())
+        throw InvalidArgument("step: called inside NoGrad, where the loss has no gradient; leave that scope first");
+    store()->require_members("step");
     if (optimizer.store() != store())
         throw InvalidArgument(
             "step: the optimizer belongs to another model; make it from this wrapper: SGD(model, ...)");
@@ -133,7 +140,9 @@ StepLoss Engine::step(Optimizer& optimizer, const ModelCall& call, const std::ve
             throw InvalidArgument(
                 "step: adaptive rates do not go with a communication hook, after which gradients are no longer the sum "
                 "of what shards have shown; leave one of them out");
-        GradientMeasures{.shards = shards() * options.accumulation_steps}.check();
+        constexpr std::int64_t most = std::numeric_limits<int>::max();
+        const std::int64_t pieces = std::int64_t{shards()} * options.accumulation_steps;
+        GradientMeasures{.shards = static_cast<int>(std::min(pieces, most))}.check();
     }
     if (scaler) {
         if (impl_->parts().ranks.hook())
@@ -151,6 +160,7 @@ StepLoss Engine::step(Optimizer& optimizer, const ModelCall& call, const std::ve
 
 ForwardResult Engine::forward(const ModelCall& call, const std::vector<BatchInput>& inputs) {
     const OneThreadAtATime::Use use(one_thread(), "forward");
+    store()->require_members("forward");
     GatheredOutputs gathered = impl_->run.forward(call, inputs, impl_->options.output_device.value_or(devices()[0]));
     return {std::move(gathered.outputs), std::move(gathered.prototype)};
 }
@@ -251,9 +261,15 @@ void Engine::set_steps_done(std::uint64_t steps) {
 
 bool Engine::is_done(const StepOutcome& outcome) const { return impl_->run.in_flight().is_done(outcome); }
 
-bool StepLoss::ready() const { return outcome_->done || engine_->is_done(*outcome_); }
+const std::shared_ptr<StepOutcome>& StepLoss::outcome() const {
+    if (!outcome_) throw InvalidArgument("StepLoss: used after it was moved from; use the object it was moved to");
+    return outcome_;
+}
+
+bool StepLoss::ready() const { return outcome()->done || engine_->is_done(*outcome_); }
 
 const StepOutcome& StepLoss::done() const {
+    static_cast<void>(outcome());
     if (!outcome_->done) engine_->synchronize();
     if (outcome_->refused) throw StepError(outcome_->reason, outcome_->step);
     return *outcome_;

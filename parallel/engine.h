@@ -44,6 +44,7 @@ public:
     double grad_norm() const;
 
 private:
+    const std::shared_ptr<StepOutcome>& outcome() const;
     const StepOutcome& done() const;
     Engine* engine_;  ///< asked until the outcome is there
     std::shared_ptr<StepOutcome> outcome_;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/parallel/data/files/utf8.h"
 #include "lockstep/parallel/events/histogram.h"
 #include "lockstep/parallel/events/log_writer.h"
 #include "lockstep/parallel/events/picture.h"
@@ -66,7 +67,7 @@ struct Moment {
 
 WireMessage with_tag(const std::string& tag) {
     WireMessage message;
-    message.bytes(value_fields::tag, tag);
+    message.bytes(value_fields::tag, internal::as_utf8(tag));
     return message;
 }
 
@@ -132,7 +133,7 @@ void put_histogram(LogText& text, const std::string& tag, const Moment& moment, 
     text.events += moment.record(
         summary_of(with_tag(tag + "/not_finite").real32(value_fields::simple_value, static_cast<float>(others))));
     const ordered_json line = {{"step", moment.step},
-                               {"histogram", tag},
+                               {"histogram", internal::as_utf8(tag)},
                                {"finite", histogram.count},
                                {"nan", histogram.nans},
                                {"inf", histogram.infinities}};
@@ -150,8 +151,14 @@ auto histogram_task(const std::string& tag, const Tensor& values, std::int64_t s
 
 EventLog::EventLog() = default;
 EventLog::~EventLog() = default;
-EventLog::EventLog(EventLog&& other) noexcept = default;
-EventLog& EventLog::operator=(EventLog&& other) noexcept = default;
+EventLog::EventLog(EventLog&& other) noexcept
+    : writer_(std::move(other.writer_)), moved_from_(std::exchange(other.moved_from_, true)) {}
+EventLog& EventLog::operator=(EventLog&& other) noexcept {
+    if (this == &other) return *this;
+    writer_ = std::move(other.writer_);
+    moved_from_ = std::exchange(other.moved_from_, true);
+    return *this;
+}
 
 EventLog::EventLog(const std::filesystem::path& directory, const EventLogOptions& options) {
     if (options.rank != 0) return;
@@ -165,7 +172,7 @@ void EventLog::scalars(std::int64_t step, const std::vector<LoggedNumber>& scala
         if (scalar.tag == "step")
             throw InvalidArgument("EventLog::scalars: 'step' is the step itself; choose another tag");
     }
-    if (!writer_) return;
+    if (!writer()) return;
     writer_->put(0, [scalars, moment = Moment{step}](LogText& text) {
         WireMessage summary;
         ordered_json line = {{"step", moment.step}};
@@ -173,16 +180,16 @@ void EventLog::scalars(std::int64_t step, const std::vector<LoggedNumber>& scala
             const double number = std::visit([](auto value) { return static_cast<double>(value); }, scalar.value);
             summary.message(value_fields::number,
                             with_tag(scalar.tag).real32(value_fields::simple_value, static_cast<float>(number)));
-            std::visit([&](auto value) { line[scalar.tag] = value; }, scalar.value);
+            std::visit([&](auto value) { line[internal::as_utf8(scalar.tag)] = value; }, scalar.value);
         }
         text.events += moment.record(summary);
-        text.lines += line.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + '\n';
+        text.lines += line.dump() + '\n';
     });
 }
 
 void EventLog::image(const std::string& tag, const Tensor& pixels, std::int64_t step) {
     require_tag("image", tag);
-    if (!writer_) return;
+    if (!writer()) return;
     internal::Picture picture = picture_from(tag, pixels);
     const std::size_t bytes = picture.pixels.size();
     writer_->put(bytes, [tag, moment = Moment{step}, picture = std::move(picture)](LogText& text) {
@@ -192,7 +199,7 @@ void EventLog::image(const std::string& tag, const Tensor& pixels, std::int64_t 
 
 void EventLog::mask(const std::string& tag, const Tensor& classes, std::int64_t step) {
     require_tag("mask", tag);
-    if (!writer_) return;
+    if (!writer()) return;
     const DType dtype = classes.dtype();
     if ((dtype != DType::u8 && dtype != DType::i32 && dtype != DType::i64) || classes.dims() != 2 ||
         classes.numel() == 0)
@@ -213,7 +220,7 @@ void EventLog::mask(const std::string& tag, const Tensor& classes, std::int64_t 
 
 void EventLog::histogram(const std::string& tag, const Tensor& values, std::int64_t step) {
     require_tag("histogram", tag);
-    if (!writer_) return;
+    if (!writer()) return;
     if (values.numel() == 0)
         throw InvalidArgument(
             fmt::format("EventLog::histogram: '{}' of shape {} has no element", tag, values.shape().str()));
@@ -227,7 +234,7 @@ void EventLog::histogram(const std::string& tag, const Tensor& values, std::int6
 
 void EventLog::text(const std::string& tag, const std::string& markdown, std::int64_t step) {
     require_tag("text", tag);
-    if (!writer_) return;
+    if (!writer()) return;
     writer_->put(markdown.size(), [tag, markdown, moment = Moment{step}](LogText& text) {
         WireMessage plugin, metadata, dimension, shape, tensor;
         plugin.bytes(metadata_fields::plugin_name, "text");
@@ -236,7 +243,7 @@ void EventLog::text(const std::string& tag, const std::string& markdown, std::in
         shape.message(tensor_fields::dimension, dimension);
         tensor.number(tensor_fields::dtype, tensor_fields::string_type)
             .message(tensor_fields::shape, shape)
-            .bytes(tensor_fields::string_value, markdown);
+            .bytes(tensor_fields::string_value, internal::as_utf8(markdown));
         text.events += moment.record(
             summary_of(with_tag(tag).message(value_fields::metadata, metadata).message(value_fields::tensor, tensor)));
     });
@@ -245,13 +252,21 @@ void EventLog::text(const std::string& tag, const std::string& markdown, std::in
 void EventLog::json_line(const std::string& object) {
     const auto parsed = ordered_json::parse(object, nullptr, false);
     if (!parsed.is_object()) throw InvalidArgument("EventLog::json_line: '" + object + "' is no JSON object");
-    if (writer_) writer_->put(object.size(), [line = parsed.dump() + '\n'](LogText& text) { text.lines += line; });
+    if (writer()) writer_->put(object.size(), [line = parsed.dump() + '\n'](LogText& text) { text.lines += line; });
 }
 
 void EventLog::flush() {
-    if (writer_) writer_->flush();
+    if (writer()) writer_->flush();
 }
 
-void EventLog::close() { writer_.reset(); }
+void EventLog::close() {
+    static_cast<void>(writer());
+    writer_.reset();
+}
+
+const std::shared_ptr<internal::LogWriter>& EventLog::writer() const {
+    if (moved_from_) throw InvalidArgument("EventLog: used after it was moved from; use the object it was moved to");
+    return writer_;
+}
 
 }  // namespace lockstep

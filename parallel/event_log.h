@@ -85,7 +85,9 @@ public:
     void close();
 
 private:
+    const std::shared_ptr<internal::LogWriter>& writer() const;
     std::shared_ptr<internal::LogWriter> writer_;  // null: nothing is written
+    bool moved_from_ = false;
 };
 
 }  // namespace lockstep

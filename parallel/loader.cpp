@@ -8,6 +8,8 @@
 
 #include "lockstep/parallel/data/internal/batch_reader.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/cpu_topology.h"
+#include "lockstep/runtime/internal/ending.h"
 #include "lockstep/runtime/internal/forked.h"
 #include "lockstep/runtime/one_thread.h"
 #include "lockstep/runtime/random.h"
@@ -65,6 +67,41 @@ LoaderOptions checked(LoaderOptions options) {
     return options;
 }
 
+/// Throws InvalidArgument where `what`, which the caller's object reports, is negative, or more than this machine can
+/// hold with `bytes` for each: before anything is allocated.
+void require_size(const char* what, std::int64_t size, std::size_t bytes) {
+    const std::size_t most = total_memory() / bytes;
+    if (size < 0 || static_cast<std::uint64_t>(size) > most)
+        throw InvalidArgument(
+            fmt::format("Loader: {} is {}; expected 0 to {}, for which this machine has memory", what, size, most));
+}
+
+/// Bytes of `rows` rows of all fields, each field aligned. Throws InvalidArgument for fields that no memory can hold.
+std::size_t bytes_of_fields(std::span<const RowField> fields, std::int64_t rows, std::vector<std::size_t>& offsets) {
+    std::size_t total = 0;
+    for (std::size_t f = 0; f < fields.size(); ++f) {
+        const Shape& shape = fields[f].shape;
+        const auto refuse = [&](const char* expected) {
+            throw InvalidArgument(fmt::format("Loader: fields() of the data set: field {} has shape {}; expected {}", f,
+                                              shape.str(), expected));
+        };
+        if (shape.dims() >= Shape::max_dims) refuse("at most 7 dimensions, as the batch comes before them");
+        if (std::any_of(shape.begin(), shape.end(), [](std::int64_t size) { return size < 0; }))
+            refuse("sizes from 0 up");
+        std::size_t bytes = size_of(fields[f].dtype) * static_cast<std::size_t>(rows);
+        bool fits = true;
+        for (const std::int64_t size : shape)
+            fits = !__builtin_mul_overflow(bytes, static_cast<std::size_t>(size), &bytes) && fits;
+        const bool empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
+        if (!empty && (!fits || bytes > total_memory() - std::min(total, total_memory())))
+            refuse("a batch of rows that this machine has memory for");
+        if (empty) bytes = 0;
+        offsets.push_back(total);
+        total += (bytes + field_alignment - 1) / field_alignment * field_alignment;
+    }
+    return total;
+}
+
 void require_count(const char* what, std::int64_t count, std::int64_t said) {
     if (count != said)
         throw InvalidArgument(
@@ -84,7 +121,8 @@ std::vector<std::int64_t> rows_of_epoch(const LoaderOptions& options, std::int64
 EpochOrder batches_of_sampler(const AnySampler& sampler, std::uint64_t epoch) {
     const std::vector<std::vector<std::int64_t>> batches = sampler.batches(epoch);
     require_count("batches", std::ssize(batches), sampler.batch_count());
-    EpochOrder order{{}, {0}};
+    EpochOrder order;
+    order.begins.push_back(0);
     for (const std::vector<std::int64_t>& batch : batches) {
         if (batch.empty() || std::ssize(batch) > sampler.batch_size())
             throw InvalidArgument(
@@ -103,12 +141,15 @@ EpochOrder order_of_epoch(const LoaderOptions& options, std::int64_t size, std::
         order = batches_of_sampler(options.sampler, epoch);
     } else {
         order.rows = rows_of_epoch(options, size, epoch);
-        for (std::int64_t batch = 0; batch <= batches; ++batch)
-            order.begins.push_back(std::min(batch * options.batch_size, std::ssize(order.rows)));
     }
     if (options.sampler) {
         require_count("rows", std::ssize(order.rows), options.sampler.rows());
         require_rows_of("Loader: the sampler", order.rows, size);
+    }
+    if (!options.sampler.is_batching()) {
+        for (std::int64_t batch = 0; batch < batches; ++batch) order.begins.push_back(batch * options.batch_size);
+        order.begins.push_back(batches <= std::ssize(order.rows) / options.batch_size ? batches * options.batch_size
+                                                                                      : std::ssize(order.rows));
     }
     return order;
 }
@@ -125,18 +166,25 @@ struct BatchLoader::State {
 
     State(const Engine& engine, std::shared_ptr<const RowSource> read_from, const LoaderOptions& wanted)
         : options(checked(wanted)), source(std::move(read_from)), size(source->size()) {
+        require_size("size() of the data set", size, sizeof(std::int64_t));
         if (size < 1) throw InvalidArgument("Loader: the data set is empty; give one with rows");
         const std::int64_t sampled = options.sampler ? options.sampler.rows() : size;
+        require_size(options.sampler.is_batching() ? "rows() of the sampler" : "size() of the sampler", sampled,
+                     sizeof(std::int64_t));
+        const std::int64_t whole = sampled / options.batch_size;
         if (options.sampler.is_batching())
             batches = options.sampler.batch_count();
         else
-            batches = options.drop_last ? sampled / options.batch_size
-                                        : (sampled + options.batch_size - 1) / options.batch_size;
+            batches = options.drop_last || sampled % options.batch_size == 0 ? whole : whole + 1;
+        if (options.sampler.is_batching() && batches > sampled)
+            throw InvalidArgument(
+                fmt::format("Loader: size() of the sampler is {} batches, rows() is {}; expected a row or more in each",
+                            batches, sampled));
         if (batches < 1 || sampled < 1)
             throw InvalidArgument(
                 fmt::format("Loader: {} rows make no batch of {}; use a smaller batch or keep the last one", sampled,
                             options.batch_size));
-        rows = options.sampler.is_batching() ? sampled : std::min(sampled, batches * options.batch_size);
+        rows = !options.sampler.is_batching() && batches == whole ? batches * options.batch_size : sampled;
         held = engine.held_shards();
         devices.assign(static_cast<std::size_t>(engine.shards()), engine.devices()[0]);
         for (int shard = held.first; shard < held.last; ++shard)
@@ -146,16 +194,16 @@ struct BatchLoader::State {
                 "Loader: batches of {} rows for {} shards: {} of them get no rows; use a larger batch or fewer shards",
                 options.batch_size, engine.shards(),
                 engine.shards() - cut_batch(options.batch_size, engine.shards()).present));
+        // A rank reads the rows of its own shards alone. They are the most where every shard is full: a shorter batch
+        // may give a rank more rows than a longer one, but never shards with more rows.
         const std::int64_t most = std::min(options.batch_size, rows);
-        std::size_t bytes = 0;
+        const std::int64_t most_held = std::min(most, cut_batch(most, engine.shards()).chunk * held.size());
         std::vector<std::size_t> offsets;
-        for (const RowField& field : source->fields()) {
-            offsets.push_back(bytes);
-            bytes += (field.row_bytes() * static_cast<std::size_t>(most) + field_alignment - 1) / field_alignment *
-                     field_alignment;
-        }
+        const std::size_t bytes = bytes_of_fields(source->fields(), most_held, offsets);
+        const auto slot_count = static_cast<std::size_t>(options.prefetch) + 1;
+        require_size("prefetch + 1", static_cast<std::int64_t>(slot_count), std::max<std::size_t>(bytes, 1));
         // One beyond those being read, so that reading goes on while the copies of the last one run.
-        slots.resize(static_cast<std::size_t>(options.prefetch) + 1);
+        slots.resize(slot_count);
         for (Slot& slot : slots) {
             slot.memory = Buffer::allocate_pinned(bytes);
             for (const Device device : devices) slot.memory->used_on(Stream::of(device, StreamRole::input));
@@ -280,7 +328,10 @@ struct BatchLoader::State {
 BatchLoader::BatchLoader(const Engine& engine, std::shared_ptr<const RowSource> source, const LoaderOptions& options)
     : state_(std::make_unique<State>(engine, std::move(source), options)) {}
 BatchLoader::~BatchLoader() {
-    if (state_->made_in != forked::generation()) forked::keep(std::move(state_));
+    const bool of_parent = state_->made_in != forked::generation();
+    // A thread that is inside one of its calls, or reads for it, while another one ends the process, never comes back.
+    if (of_parent || (ending::begun() && (state_->one_thread.used_by_another() || state_->reader->is_reading_here())))
+        forked::keep(std::move(state_));
 }
 
 std::int64_t BatchLoader::batches() const { return state_->batches; }
@@ -293,6 +344,10 @@ std::uint64_t BatchLoader::begin(std::uint64_t epoch, std::int64_t first_batch) 
     if (first_batch < 0 || first_batch > state.batches)
         throw InvalidArgument(fmt::format("Loader: an epoch cannot begin at batch {}, it has {}; begin at one it has",
                                           first_batch, state.batches));
+    if (const std::int64_t size = state.source->size(); size != state.size)
+        throw InvalidArgument(
+            fmt::format("Loader: size() of the data set is {}, and was {} when the loader was made; make another one",
+                        size, state.size));
     EpochOrder order = order_of_epoch(state.options, state.size, state.batches, epoch);
     state.stop();
     state.order = std::move(order);

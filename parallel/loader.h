@@ -15,6 +15,7 @@
 #include "lockstep/parallel/data/dataset.h"
 #include "lockstep/parallel/data/sharded_tensor.h"
 #include "lockstep/parallel/engine.h"
+#include "lockstep/runtime/error.h"
 
 namespace lockstep {
 
@@ -138,15 +139,19 @@ public:
 
     /// Throws InvalidArgument when `first_batch` (where a run is resumed) is not in 0..batches(), and when the sampler
     /// gives rows that the data set has not, or other numbers of rows or batches than it said.
-    Epoch epoch(std::uint64_t epoch, std::int64_t first_batch = 0) { return Epoch(core_, epoch, first_batch); }
+    Epoch epoch(std::uint64_t epoch, std::int64_t first_batch = 0) { return Epoch(core(), epoch, first_batch); }
 
     /// Batches of an epoch, and rows in them.
-    std::int64_t batches() const { return core_->batches(); }
-    std::int64_t rows() const { return core_->rows(); }
+    std::int64_t batches() const { return core()->batches(); }
+    std::int64_t rows() const { return core()->rows(); }
     /// With a sampler that makes the batches `batch_size` is that of the largest one.
-    const LoaderOptions& options() const { return core_->options(); }
+    const LoaderOptions& options() const { return core()->options(); }
 
 private:
+    const std::shared_ptr<detail::BatchLoader>& core() const {
+        if (!core_) throw InvalidArgument("Loader: used after it was moved from; use the object it was moved to");
+        return core_;
+    }
     std::shared_ptr<detail::BatchLoader> core_;
 };
 

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <exception>
 #include <iterator>
+#include <locale>
 #include <sstream>
 #include <system_error>
 
@@ -20,20 +20,6 @@ namespace {
 const double* fresh_score(const Run& run, const std::string& name) {
     const auto found = run.scores().find(name);
     return found != run.scores().end() && found->second.steps == run.state().steps ? &found->second.value : nullptr;
-}
-
-std::string exact(double value) { return fmt::format("{:a}", value); }
-
-std::optional<double> number_in(const Run& run, const std::string& field) {
-    const auto& fields = run.state().fields;
-    const auto found = fields.find(field);
-    if (found == fields.end()) return std::nullopt;
-    char* end = nullptr;
-    const double value = std::strtod(found->second.c_str(), &end);
-    if (end == found->second.c_str() || *end != '\0')
-        throw DataError(
-            fmt::format("the checkpoint's field '{}' is '{}'; it should be a number", field, found->second));
-    return value;
 }
 
 bool is_better(double score, const std::optional<double>& best, bool higher_is_better, double min_delta = 0) {
@@ -109,7 +95,11 @@ void SaveCheckpoints::before_run(Run& run) {
     const auto kept = run.state().fields.find(kept_files);
     if (options_.keep == 0 || kept == run.state().fields.end()) return;
     std::istringstream text(kept->second);
+    text.imbue(std::locale::classic());
     for (Numbers numbers; text >> numbers.epoch >> numbers.steps;) files_.push_back(numbers);
+    if (!text.eof())
+        throw DataError(
+            fmt::format("the checkpoint's field '{}' is '{}'; it should be whole numbers", kept_files, kept->second));
 }
 
 void SaveCheckpoints::before_step(Run& run) {
@@ -159,13 +149,13 @@ bool SaveCheckpoints::is_due(const Run& run) const {
 
 bool SaveCheckpoints::is_best(const Run& run) const {
     const double* const score = options_.best.empty() ? nullptr : fresh_score(run, options_.score);
-    return score && is_better(*score, number_in(run, "best " + options_.score), options_.higher_is_better);
+    return score && is_better(*score, number_in(run.state(), "best " + options_.score), options_.higher_is_better);
 }
 
 void SaveCheckpoints::save_what_is_due(Run& run) {
     std::vector<std::filesystem::path> files;
     if (is_best(run)) {
-        run.fields()["best " + options_.score] = exact(*fresh_score(run, options_.score));
+        run.fields()["best " + options_.score] = field_of(*fresh_score(run, options_.score));
         files.push_back(options_.best);
     }
     if (is_due(run)) {
@@ -186,7 +176,7 @@ void SaveCheckpoints::save(Run& run, const std::vector<std::filesystem::path>& f
 void SaveCheckpoints::note_scores(Run& run) const {
     for (const auto& [name, score] : run.scores())
         if (score.steps == run.state().steps)
-            run.fields()["score " + name] = exact(score.value);
+            run.fields()["score " + name] = field_of(score.value);
         else
             run.fields().erase("score " + name);
 }
@@ -236,7 +226,7 @@ void SaveCheckpoints::remove_old_files(const Run& run) {
 void FollowSchedule::before_run(Run& run) {
     std::map<std::string, double> state;
     for (const auto& [name, value] : schedule_->state())
-        if (const auto kept = number_in(run, name_ + " " + name)) state[name] = *kept;
+        if (const auto kept = number_in(run.state(), name_ + " " + name)) state[name] = *kept;
     if (!state.empty()) schedule_->load_state(state);
     if (by_ == ScheduleBy::epoch) follow(static_cast<std::int64_t>(run.state().epoch));
 }
@@ -254,7 +244,7 @@ void FollowSchedule::follow(std::int64_t to) {
 }
 
 void FollowSchedule::before_save(Run& run) {
-    for (const auto& [name, value] : schedule_->state()) run.fields()[name_ + " " + name] = exact(value);
+    for (const auto& [name, value] : schedule_->state()) run.fields()[name_ + " " + name] = field_of(value);
 }
 
 void LogRun::after_step(Run& run, const StepReport& step) {
@@ -289,13 +279,15 @@ void StopEarly::look(Run& run) {
     if (!score || looked_ == run.state().steps) return;
     looked_ = run.state().steps;
     const std::string best = "early stop: best " + score_, waited = "early stop: evaluations since";
-    if (is_better(*score, number_in(run, best), higher_is_better_, min_delta_)) {
-        run.fields()[best] = exact(*score);
-        run.fields()[waited] = exact(0);
+    if (is_better(*score, number_in(run.state(), best), higher_is_better_, min_delta_)) {
+        run.fields()[best] = field_of(*score);
+        run.fields()[waited] = field_of(0);
         return;
     }
-    const double since = number_in(run, waited).value_or(0) + 1;
-    run.fields()[waited] = exact(since);
+    const double since = number_in(run.state(), waited).value_or(0) + 1;
+    if (!(since >= 1))
+        throw DataError(fmt::format("the checkpoint's field '{}' is {}; it should be 0 or more", waited, since - 1));
+    run.fields()[waited] = field_of(since);
     if (since >= patience_) run.end();
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 namespace lockstep {
@@ -20,5 +21,11 @@ struct RunState {
     /// beside "format". It is written, and a run that goes on sets it again.
     std::map<std::string, std::string> metadata = {};
 };
+
+/// A number as RunState::fields hold it: exact, and the same in every locale ("0x1.8p-1").
+std::string field_of(double value);
+/// The number in a field of the run, or nothing if it has no such field. Throws DataError for a text that is not a
+/// number.
+std::optional<double> number_in(const RunState& run, const std::string& field);
 
 }  // namespace lockstep

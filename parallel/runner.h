@@ -25,7 +25,7 @@
 namespace lockstep {
 
 struct RunnerOptions {
-    std::uint64_t epochs = std::numeric_limits<std::uint64_t>::max();  ///< of the whole run
+    std::uint64_t epochs = (std::numeric_limits<std::uint64_t>::max)();  ///< of the whole run
     std::optional<std::int64_t> steps = std::nullopt;  ///< of the whole run: it ends by what comes first
     StepOptions step = {};  ///< of every step; the states of its scaler and rates are kept in checkpoints
 };
@@ -44,7 +44,7 @@ public:
           trainer_(
               model, optimizer, loader, std::move(loss), [this](const StepReport& step) { return tell(step); },
               options.step) {
-        if (options.epochs == std::numeric_limits<std::uint64_t>::max() && !options.steps)
+        if (options.epochs == (std::numeric_limits<std::uint64_t>::max)() && !options.steps)
             throw InvalidArgument("Runner: give a number of epochs or of steps");
         trainer_.before_step([this](std::int64_t step) {
             state_.steps = static_cast<std::uint64_t>(step);
@@ -70,7 +70,7 @@ public:
         trainer_.set_steps(static_cast<std::int64_t>(state.steps));
     }
     /// Ends the run when one of the signals comes to any of the processes. Keeps the reference.
-    void stop_on(const StopSignals& signals) { trainer_.stop_on(signals); }
+    void stop_on(const StopSignals& stop) { trainer_.stop_on(stop); }
 
     /// Where several processes train, it is collective. Throws what steps, loader and hooks throw.
     void run() {
@@ -84,12 +84,12 @@ public:
 
     std::int64_t batches_per_epoch() const override { return loader_.batches(); }
     std::int64_t planned_steps() const override {
-        const auto left = static_cast<double>(options_.epochs - std::min(options_.epochs, state_.epoch));
-        std::int64_t planned = std::numeric_limits<std::int64_t>::max();
+        const auto left = static_cast<double>(options_.epochs - (std::min)(options_.epochs, state_.epoch));
+        std::int64_t planned = (std::numeric_limits<std::int64_t>::max)();
         if (left * static_cast<double>(loader_.batches()) < 9e18)
             planned = static_cast<std::int64_t>(state_.steps) +
-                      std::max<std::int64_t>(0, static_cast<std::int64_t>(left) * loader_.batches() - state_.batch);
-        return options_.steps ? std::min(*options_.steps, planned) : planned;
+                      (std::max<std::int64_t>)(0, static_cast<std::int64_t>(left) * loader_.batches() - state_.batch);
+        return options_.steps ? (std::min)(*options_.steps, planned) : planned;
     }
     double rows_per_second() const override { return trainer_.rows_per_second(); }
     Optimizer& optimizer() override { return optimizer_; }
@@ -123,7 +123,7 @@ private:
     std::optional<std::int64_t> next_pause() const {
         std::optional<std::int64_t> first = options_.steps;
         for (const auto& hook : hooks_)
-            if (const auto pause = hook->next_pause(*this)) first = std::min(*pause, first.value_or(*pause));
+            if (const auto pause = hook->next_pause(*this)) first = (std::min)(*pause, first.value_or(*pause));
         return first;
     }
     bool epoch_is_over() const { return state_.batch > 0 && state_.batch >= loader_.batches(); }

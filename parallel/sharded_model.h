@@ -33,6 +33,21 @@ decltype(auto) call_forward(Net& model, const Input& input) {
         return model.forward(input);
 }
 
+/// Takes the modes and options of all modules into a program's key.
+struct ModuleState {
+    Signature& key;
+    bool training = false;  ///< of some module
+    void tensor(NoName, ModuleTensor&, bool) {}
+    void training_flag(NoName, bool& flag) {
+        key.add(flag);
+        training |= flag;
+    }
+    template <class Module>
+    void module(const Module& of) requires structure::Describes<Module> {
+        of.describe(key);
+    }
+};
+
 template <class T>
 constexpr void require_walkable() {
     static_assert(structure::walkable<T>,
@@ -65,19 +80,19 @@ class ShardedModel {
 public:
     /// The model on replica 0, as are `*` and `->`.
     Net& module() {
-        engine_->one_thread().require_free("a member of the model");
+        live().one_thread().require_free("a member of the model");
         return *model_;
     }
     Net& operator*() { return module(); }
     Net* operator->() { return &module(); }
-    Engine& engine() { return *engine_; }
-    const Devices& devices() const { return engine_->devices(); }
-    int shards() const { return engine_->shards(); }
-    const std::shared_ptr<ParameterStore>& parameter_store() const { return engine_->store(); }
+    Engine& engine() { return live(); }
+    const Devices& devices() const { return live().devices(); }
+    int shards() const { return live().shards(); }
+    const std::shared_ptr<ParameterStore>& parameter_store() const { return live().store(); }
 
     /// Sets the mode of all modules.
     void train(bool on = true) {
-        const OneThreadAtATime::Use use(engine_->one_thread(), "train");
+        const OneThreadAtATime::Use use(live().one_thread(), "train");
         set_training(*model_, on);
     }
     void eval() { train(false); }
@@ -88,6 +103,15 @@ public:
     /// return a Loss. Returns at once; errors that only devices can find are thrown at the latest two calls later or
     /// when the loss is read. Gradients that `backward` left are forgotten. `options`: `{.accumulation_steps = 4}`
     /// takes the batch in four microbatches and updates once (gradient accumulation).
+    ///
+    /// `forward` and the loss are called when a program is traced, and not in every step. Part of a program's key are
+    /// modes and options of all layers, the loss with what it captured by value, and arguments. Other numbers and flags
+    /// that `forward` or the loss read (a reference, a member of the model, random numbers of the host) are frozen:
+    /// use a tensor, an argument, a by-value capture or `void describe(Signature&) const` of a module. Uses 1, 2, 3, 10,
+    /// 100, ... of a kept program call `forward` again and throw InvalidArgument, naming the operation and both values,
+    /// where it has changed; in several processes that ends the job.
+    /// Throws InvalidArgument for a tensor that requires a gradient and is no parameter of the model (a layer that
+    /// LOCKSTEP_MEMBERS does not list), and where no parameter gets a gradient.
     template <class Input, class Target, class LossFunction>
     StepLoss step(Optimizer& optimizer, const Input& input, const Target& target, const LossFunction& loss,
                   const StepOptions& options = {}) {
@@ -98,7 +122,7 @@ public:
             std::is_same_v<std::invoke_result_t<const LossFunction&, Result, const structure::traced_t<Target>&>, Loss>,
             "step takes a loss that returns lockstep::Loss, a sum of terms that is exact on shards; write what is "
             "none with sum_over_shards, or on gathered outputs (forward, then backward)");
-        const OneThreadAtATime::Use use(engine_->one_thread(), "step");
+        const OneThreadAtATime::Use use(live().one_thread(), "step");
         const auto both = std::tie(input, target);
         ModelCall& call = call_of(both);
         call.key.add(std::string_view(typeid(LossFunction).name()));
@@ -114,13 +138,14 @@ public:
             result.loss = loss(detail::call_forward(*model_, traced_input), traced_target).terms();
             return result;
         };
-        return engine_->step(optimizer, call, leaves_of(both), options);
+        return live().step(optimizer, call, leaves_of(both), options);
     }
 
     /// forward on all devices; outputs come gathered along dimension 0 on the output device, in the containers and
     /// structs that forward returns (scalars become a vector with one element per shard). Differentiable: `backward()`
     /// on a loss of them sums the gradients into the parameters' `grad()`, once for each forward. Inside NoGrad nothing
-    /// is kept.
+    /// is kept. `backward()` throws InvalidArgument, naming the tensor, where weights that it reads were written since
+    /// (an optimizer's step, a load, copy_). `forward` of the model is called as in `step`.
     template <class... Inputs>
     auto forward(const Inputs&... inputs) {
         (detail::require_walkable<Inputs>(), ...);
@@ -130,7 +155,7 @@ public:
                       "the tensors in what forward returns cannot be found: return tensors, values, and tuples, pairs, "
                       "vectors, arrays, maps and optionals of them, or a struct that lists its members with "
                       "LOCKSTEP_MEMBERS(a, b)");
-        const OneThreadAtATime::Use use(engine_->one_thread(), "forward");
+        const OneThreadAtATime::Use use(live().one_thread(), "forward");
         const auto all = std::tie(inputs...);
         ModelCall& call = call_of(all);
         call.function = [&](const std::vector<Tensor>& symbols) {
@@ -139,7 +164,7 @@ public:
             // Braces fix the order of evaluation.
             return traced_forward(std::tuple<structure::traced_t<Inputs>...>{structure::replaced(inputs, take)...});
         };
-        const ForwardResult result = engine_->forward(call, leaves_of(all));
+        const ForwardResult result = live().forward(call, leaves_of(all));
         Result output = *static_cast<const Result*>(result.prototype.get());
         auto next = result.outputs.begin();
         structure::for_each_tensor(output, [&](Tensor& tensor) { tensor = *next++; });
@@ -152,17 +177,35 @@ public:
 
     /// Whether training ends before the step to come, because one of the signals has come here or to another process:
     /// all ask before each of their steps and get the same answer before the same one (Engine::stop_before_step).
-    bool stops(const StopSignals& signals) { return engine_->stop_before_step(signals.signal()).has_value(); }
+    bool stops(const StopSignals& stop) { return live().stop_before_step(stop.signal()).has_value(); }
     /// Waits for all steps; throws what they have to throw.
-    void synchronize() { engine_->synchronize(); }
+    void synchronize() { live().synchronize(); }
 
 protected:
-    ShardedModel(Net model, Devices devices, const EngineOptions& options, std::shared_ptr<Communicator> job)
-        : model_(std::make_unique<Net>(std::move(model))),
+    /// `type`: name of the wrapper, for messages.
+    ShardedModel(const char* type, Net model, Devices devices, const EngineOptions& options,
+                 std::shared_ptr<Communicator> job)
+        : type_(type),
+          model_(std::make_unique<Net>(std::move(model))),
           engine_(std::make_unique<Engine>(named_tensors(*model_), std::move(devices), options, std::move(job))) {
         static_assert(
             !requires { model.parameter_store(); }, "this model is wrapped already");
+        ParameterStore& store = *engine_->store();
+        store.member_check = [net = model_.get(), &store](const char* function) {
+            if (detail::has_members(*net, store.members())) return;
+            const std::vector<NamedTensor> present = named_tensors(*net);
+            if (!store.adopt(present)) store.refuse_members(function, present);
+        };
     }
+    ShardedModel(ShardedModel&&) noexcept = default;
+    ShardedModel& operator=(ShardedModel&& other) noexcept {
+        if (this == &other) return *this;
+        engine_ = std::move(other.engine_);  // the old engine goes before its model
+        model_ = std::move(other.model_);
+        call_ = std::move(other.call_);
+        return *this;
+    }
+    ~ShardedModel() = default;
 
     /// What `forward` does with so many tensors. Throws InvalidArgument where the model takes something else, or has
     /// several forwards.
@@ -178,6 +221,13 @@ protected:
     }
 
 private:
+    Engine& live() const {
+        if (!engine_)
+            throw InvalidArgument(std::string(type_) +
+                                  ": used after it was moved from; use the object it was moved to");
+        return *engine_;
+    }
+
     template <std::size_t... i>
     ModelCall forward_of_tensors(std::index_sequence<i...>) {
         ModelCall call = call_of(std::tuple{(static_cast<void>(i), Tensor())...});
@@ -204,10 +254,11 @@ private:
     /// A call with these inputs, which still lacks its function; valid until the next call.
     template <class Values>
     ModelCall& call_of(const Values& values) {
-        const std::string modes = training_modes(*model_);
-        call_.training = modes.find('t') != std::string::npos;
         call_.key.clear();
-        call_.key.add(std::string_view(modes)).add(std::string_view(typeid(Values).name()));
+        detail::ModuleState state{call_.key};
+        detail::visit_module(detail::NoName(), *model_, state);
+        call_.training = state.training;
+        call_.key.add(std::string_view(typeid(Values).name()));
         structure::describe(values, call_.key);
         call_.keep = nullptr;
         return call_;
@@ -221,6 +272,7 @@ private:
         return leaves;
     }
 
+    const char* type_;
     std::unique_ptr<Net> model_;
     std::unique_ptr<Engine> engine_;  // after the model: goes first
     ModelCall call_;                  // the last one: its memory is used again

@@ -2,12 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <map>
 #include <string>
 #include <string_view>
-
-#include "lockstep/runtime/error.h"
 
 namespace lockstep {
 
@@ -22,8 +19,7 @@ bool belongs(std::string_view field, std::string_view owner) {
 /// Takes the place of the numbers that the owner had there.
 void keep(std::string_view owner, const std::map<std::string, double>& numbers, RunState& run) {
     std::erase_if(run.fields, [&](const auto& field) { return belongs(field.first, owner); });
-    for (const auto& [name, value] : numbers)
-        run.fields[fmt::format("{} {}", owner, name)] = fmt::format("{:a}", value);
+    for (const auto& [name, value] : numbers) run.fields[fmt::format("{} {}", owner, name)] = field_of(value);
 }
 
 /// Empty where the owner has none.
@@ -31,10 +27,7 @@ std::map<std::string, double> kept(std::string_view owner, const RunState& run) 
     std::map<std::string, double> numbers;
     for (const auto& [field, text] : run.fields) {
         if (!belongs(field, owner)) continue;
-        char* end = nullptr;
-        numbers[field.substr(owner.size() + 1)] = std::strtod(text.c_str(), &end);
-        if (end == text.c_str() || *end != '\0')
-            throw DataError(fmt::format("the checkpoint's field '{}' is '{}'; it should be a number", field, text));
+        numbers[field.substr(owner.size() + 1)] = *number_in(run, field);
     }
     return numbers;
 }

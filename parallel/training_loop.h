@@ -101,7 +101,7 @@ public:
     /// Called with the number of every step before it is enqueued.
     void before_step(std::function<void(std::int64_t step)> call) { before_step_ = std::move(call); }
     /// Training ends when one of the signals comes to any of the processes. Keeps the reference.
-    void stop_on(const StopSignals& signals) { signals_ = &signals; }
+    void stop_on(const StopSignals& stop) { signals_ = &stop; }
     /// Why the last run() ended, where the callback or a signal wanted that: the signal, or 0. Where several processes
     /// train, what one of them wants ends all of them after the same step, with the same answer here.
     std::optional<int> stopped() const { return stopped_; }

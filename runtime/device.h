@@ -83,6 +83,9 @@ public:
     static Devices parse(std::string_view text);
     /// Throws InvalidArgument: empty list, duplicates, invisible devices, kinds mixed, the host.
     Devices(std::vector<Device> devices);  // NOLINT(google-explicit-constructor): {Device::cpu(0), Device::cpu(1)}
+    /// Moving copies, so that no list is left empty.
+    Devices(const Devices&) = default;
+    Devices& operator=(const Devices&) = default;
     Devices(std::initializer_list<Device> devices) : Devices(std::vector<Device>(devices)) {}
 
     int size() const { return static_cast<int>(devices_.size()); }

@@ -22,8 +22,11 @@ public:
           arrived_(device) {}
 
     void begin(std::string_view call) {
-        call_ = call;
-        state_ = State::open;
+        {
+            const std::scoped_lock lock(mutex_);
+            call_ = call;
+            state_ = State::open;
+        }
         stream_.fill(word_->data(), 0, sizeof(StatusWord));
     }
     Device device() const { return stream_.device(); }
@@ -31,6 +34,7 @@ public:
     void end() {
         stream_.copy(copy_->data(), Device::host(), word_->data(), stream_.device(), sizeof(StatusWord));
         stream_.record(arrived_);
+        const std::scoped_lock lock(mutex_);
         state_ = State::on_its_way;
     }
 
@@ -42,8 +46,8 @@ public:
     }
     /// Waits for it. Empty unless there is something to tell, for the first who asks.
     std::string told() {
-        const std::scoped_lock lock(mutex_);
         await();
+        const std::scoped_lock lock(mutex_);
         if (state_ != State::bad) return {};
         state_ = State::settled;
         const auto& found = *static_cast<const StatusWord*>(copy_->data());
@@ -52,17 +56,22 @@ public:
     }
     /// Waits for it; true where it has something to tell.
     bool bad() {
-        const std::scoped_lock lock(mutex_);
         await();
+        const std::scoped_lock lock(mutex_);
         return state_ == State::bad;
     }
 
 private:
     enum class State : std::uint8_t { open, on_its_way, bad, settled };
+    /// Waits without the lock. Who calls holds a reference, so the report is not used for another call meanwhile.
     void await() {
-        if (state_ != State::on_its_way) return;
+        {
+            const std::scoped_lock lock(mutex_);
+            if (state_ != State::on_its_way) return;
+        }
         arrived_.synchronize();
-        look();
+        const std::scoped_lock lock(mutex_);
+        if (state_ == State::on_its_way) look();
     }
     void look() { state_ = static_cast<const StatusWord*>(copy_->data())->code == 0 ? State::settled : State::bad; }
 
@@ -91,11 +100,18 @@ Table& table() {
 }  // namespace
 
 std::shared_ptr<EagerReport> begin(Device device, std::string_view call) {
-    const std::scoped_lock lock(table().mutex);
-    auto& reports = table().of[device];
-    const auto free = std::find_if(reports.begin(), reports.end(),
-                                   [](const auto& report) { return report.use_count() == 1 && report->settled(); });
-    const auto report = free == reports.end() ? reports.emplace_back(std::make_shared<EagerReport>(device)) : *free;
+    const auto free_one = [&]() -> std::shared_ptr<EagerReport> {
+        const std::scoped_lock lock(table().mutex);
+        for (const auto& report : table().of[device])
+            if (report.use_count() == 1 && report->settled()) return report;
+        return nullptr;
+    };
+    std::shared_ptr<EagerReport> report = free_one();
+    if (!report) {
+        report = std::make_shared<EagerReport>(device);  // without the lock: takes memory
+        const std::scoped_lock lock(table().mutex);
+        table().of[device].push_back(report);
+    }
     report->begin(call);
     return report;
 }

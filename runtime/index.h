@@ -44,7 +44,7 @@ public:
         int number_;
     };
 
-    constexpr IndexRange(int first, int last) : first_(first), last_(std::max(first, last)) {}
+    constexpr IndexRange(int first, int last) : first_(first), last_((std::max)(first, last)) {}
     constexpr Iterator begin() const { return Iterator(first_); }
     constexpr Iterator end() const { return Iterator(last_); }
 

@@ -2,14 +2,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <condition_variable>
 #include <mutex>
+#include <shared_mutex>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/algorithm_choices.h"
 #include "lockstep/runtime/internal/backend.h"
 #include "lockstep/runtime/internal/core_operations.h"
+#include "lockstep/runtime/internal/ending.h"
 #include "lockstep/runtime/internal/kernel_registration.h"
 #include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/internal/widened_kernel.h"
@@ -61,16 +66,45 @@ std::unique_ptr<Kernel> made_by(KernelTable::Factory factory, const Operation& o
 
 }  // namespace
 
+namespace {
+
+/// Kernels without a user that are kept. Those in use are kept by their users and do not count.
+constexpr std::size_t most_idle = 1024;
+/// Kernels that may be made before idle ones are counted again.
+constexpr std::size_t between_counts = 128;
+
+/// Factories that this thread is inside of.
+thread_local int making = 0;
+
+/// A kernel, or the place of one that a thread is making.
+struct Kept {
+    std::shared_ptr<const Kernel> kernel;  ///< null until it is made; then nothing changes but `used`
+    std::vector<TensorMeta> in, out;
+    bool failed = false;  ///< its factory threw: the place is no longer in the table
+    std::atomic<std::uint64_t> used{0};
+
+    /// Changes the request to what the kernel was made for. Offsets belong to the caller.
+    void answer(KernelRequest& request) const {
+        for (std::size_t i = 0; i < request.in.size(); ++i)
+            if (!request.in[i].same_layout(in[i])) request.in[i] = in[i];
+        for (std::size_t i = 0; i < request.out.size(); ++i) {
+            if (request.out[i].same_layout(out[i])) continue;
+            const std::int64_t offset = request.out[i].offset;
+            request.out[i] = out[i];
+            request.out[i].offset = offset;
+        }
+    }
+};
+
+}  // namespace
+
 struct KernelTable::Impl {
-    struct Made {
-        std::shared_ptr<const Kernel> kernel;
-        std::vector<TensorMeta> in, out;
-    };
     DeviceKind kind;
     struct Entry {
         Factory factory = nullptr;
         Supports supports = nullptr;
         Factory short_floats = nullptr;
+        std::atomic<bool> used = false;  ///< a kernel was made
     };
     std::unordered_map<std::type_index, Entry> entries;
 
@@ -103,9 +137,78 @@ struct KernelTable::Impl {
             operation, request, [&](KernelRequest& wide) { return made_by(factory, operation, wide); }, convert);
     }
 
-    std::mutex mutex;
-    std::unordered_map<std::string, Made> made;
-    std::size_t room = 4096;  ///< kernels that may be kept before those that nobody uses go
+    /// The kernel under `key`, made or remembered; null while a thread is making it.
+    std::shared_ptr<Kept> find(const std::string& key) {
+        const std::shared_lock lock(mutex);
+        const auto found = kept.find(key);
+        if (found == kept.end() || !found->second->kernel) return nullptr;
+        found->second->used.store(now.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
+        return found->second;
+    }
+
+    /// Waits while another thread makes the kernel under `key`. Returns the kernel, or an empty place: the caller makes
+    /// the kernel and publishes it. A thread that is inside a factory never waits, because the other one may wait for
+    /// it; it makes a kernel that is not kept.
+    std::shared_ptr<Kept> claim(const std::string& key) {
+        auto fresh = std::make_shared<Kept>();
+        std::unique_lock lock(mutex);
+        for (;;) {
+            const auto [place, added] = kept.try_emplace(key, fresh);
+            if (added) return fresh;
+            const std::shared_ptr<Kept> there = place->second;
+            if (there->kernel) return there;
+            if (making > 0) return fresh;
+            changed.wait(lock, [&] { return there->kernel || there->failed; });
+            if (there->kernel) return there;
+        }
+    }
+
+    void publish(Kept& place, std::shared_ptr<const Kernel> kernel, const KernelRequest& request) {
+        std::vector<std::shared_ptr<Kept>> dropped;  // destroyed without the lock
+        {
+            const std::scoped_lock lock(mutex);
+            place.in = request.in;
+            place.out = request.out;
+            place.used = now.fetch_add(1, std::memory_order_relaxed);
+            place.kernel = std::move(kernel);
+            if (++made_since_count >= between_counts) dropped = drop_idle();
+        }
+        changed.notify_all();
+    }
+
+    void give_up(const std::string& key, const std::shared_ptr<Kept>& place) noexcept {
+        {
+            const std::scoped_lock lock(mutex);
+            place->failed = true;
+            const auto found = kept.find(key);
+            if (found != kept.end() && found->second == place) kept.erase(found);
+        }
+        changed.notify_all();
+    }
+
+    /// With the lock: takes out the idle kernels that were not used for the longest time, beyond `most_idle`.
+    std::vector<std::shared_ptr<Kept>> drop_idle() {
+        made_since_count = 0;
+        std::vector<std::pair<std::uint64_t, const std::string*>> idle;
+        for (const auto& [key, place] : kept)
+            if (place->kernel && place->kernel.use_count() == 1) idle.emplace_back(place->used, &key);
+        std::vector<std::shared_ptr<Kept>> dropped;
+        if (idle.size() <= most_idle) return dropped;
+        const std::size_t excess = idle.size() - most_idle;
+        std::nth_element(idle.begin(), idle.begin() + static_cast<std::ptrdiff_t>(excess), idle.end());
+        for (std::size_t i = 0; i < excess; ++i) {
+            const auto found = kept.find(*idle[i].second);
+            dropped.push_back(std::move(found->second));
+            kept.erase(found);
+        }
+        return dropped;
+    }
+
+    std::shared_mutex mutex;              ///< never held while a kernel is made
+    std::condition_variable_any changed;  ///< a kernel was made, or its factory threw
+    std::unordered_map<std::string, std::shared_ptr<Kept>> kept;
+    std::atomic<std::uint64_t> now{1};  ///< counts uses
+    std::size_t made_since_count = 0;
 };
 
 KernelTable::KernelTable(DeviceKind kind) : impl_(std::make_shared<Impl>()) {
@@ -136,8 +239,9 @@ void KernelTable::add_short_floats(std::type_index operation, Factory factory) {
 bool KernelTable::has(const Operation& operation) const { return impl_->factory_of(operation) != nullptr; }
 
 std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, KernelRequest& request) {
-    Signature key;
-    key.add(std::string_view(typeid(operation).name()));
+    thread_local Signature key;  // its memory is used again
+    key.clear();
+    key.add(reinterpret_cast<std::uintptr_t>(&typeid(operation)));
     operation.describe(key);
     const std::uint64_t hardware = backend_of(request.device).hardware(request.device.index());
     key.add(hardware).add(request.threads).add(request.deterministic).add(request.shards).add(request.convolution);
@@ -146,37 +250,37 @@ std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, Kern
     for (const TensorMeta& meta : request.in) key.add(meta);
     for (const TensorMeta& meta : request.out) key.add(meta);
 
-    std::unique_lock lock(impl_->mutex);
-    if (const auto found = impl_->made.find(key.bytes()); found != impl_->made.end()) {
-        for (std::size_t i = 0; i < request.in.size(); ++i) {
-            const std::int64_t offset = request.in[i].offset;
-            const bool converted = !request.in[i].same_layout(found->second.in[i]);
-            request.in[i] = found->second.in[i];
-            if (!converted) request.in[i].offset = offset;
-        }
-        for (std::size_t i = 0; i < request.out.size(); ++i) {
-            const std::int64_t offset = request.out[i].offset;
-            request.out[i] = found->second.out[i];
-            request.out[i].offset = offset;
-        }
-        return found->second.kernel;
-    }
-    if (impl_->made.size() >= impl_->room) {
-        std::erase_if(impl_->made, [](const auto& entry) { return entry.second.kernel.use_count() == 1; });
-        impl_->room = std::max<std::size_t>(4096, 2 * impl_->made.size());
+    if (const auto found = impl_->find(key.bytes())) {
+        found->answer(request);
+        return found->kernel;
     }
     const Factory factory = impl_->factory_of(operation);
     if (factory == nullptr)
         throw DeviceError(fmt::format("{}: there is no kernel for {} devices; add one to their kernel table",
                                       call_and_operation(PublicCall::name(), operation.name()),
                                       impl_->kind == DeviceKind::cuda ? "cuda" : "cpu"));
+    const std::string own_key = key.bytes();  // the factory may ask for kernels, too
+    const std::shared_ptr<Kept> place = impl_->claim(own_key);
+    if (place->kernel) {
+        place->answer(request);
+        return place->kernel;
+    }
     bool widened = false;
-    std::unique_ptr<Kernel> kernel = impl_->made_for(operation, factory, request, widened);
-    kernel->threads = request.threads;
-    kernel->hardware = hardware;
-    std::shared_ptr<const Kernel> shared = std::move(kernel);
-    impl_->made[key.bytes()] = {shared, request.in, request.out};
-    lock.unlock();
+    std::shared_ptr<const Kernel> shared;
+    ++making;
+    try {
+        std::unique_ptr<Kernel> kernel = impl_->made_for(operation, factory, request, widened);
+        kernel->threads = request.threads;
+        kernel->hardware = hardware;
+        shared = std::move(kernel);
+        if (!impl_->entries.find(typeid(operation))->second.used.exchange(true)) ending::watch();
+        impl_->publish(*place, shared, request);
+    } catch (...) {
+        --making;
+        impl_->give_up(own_key, place);
+        throw;
+    }
+    --making;
     if (widened && impl_->kind == DeviceKind::cpu) tell_of_emulation(request);
     return shared;
 }

@@ -27,9 +27,13 @@ OneThreadAtATime::Use::Use(OneThreadAtATime& thing, const char* call) : thing_(&
         thing.refuse(call);
 }
 
-void OneThreadAtATime::require_free(const char* call) const {
+bool OneThreadAtATime::used_by_another() const {
     const std::thread::id owner = owner_.load(std::memory_order_acquire);
-    if (owner != std::thread::id() && owner != std::this_thread::get_id()) refuse(call);
+    return owner != std::thread::id() && owner != std::this_thread::get_id();
+}
+
+void OneThreadAtATime::require_free(const char* call) const {
+    if (used_by_another()) refuse(call);
 }
 
 void OneThreadAtATime::refuse(const char* call) const {

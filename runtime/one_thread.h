@@ -34,6 +34,7 @@ public:
 
     /// For what is handed out without a call that lasts. Throws InvalidArgument while another thread is inside one.
     void require_free(const char* call) const;
+    bool used_by_another() const;
 
 private:
     [[noreturn]] void refuse(const char* call) const;

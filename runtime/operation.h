@@ -4,7 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <ranges>
+#include <string>
 #include <string_view>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "lockstep/runtime/signature.h"
@@ -25,6 +29,8 @@ public:
     virtual std::string_view name() const = 0;
     /// Appends every attribute that changes the kernel or the result.
     virtual void describe(Signature&) const {}
+    /// The attributes for messages, in their order: "(0.5, true)"; empty without any.
+    virtual std::string attributes() const { return {}; }
     virtual Reach reach() const { return Reach::shard; }
     /// Changes state that outlives the step (running statistics, counters): runs only when the step is good.
     virtual bool commits() const { return false; }
@@ -44,6 +50,42 @@ public:
         return true;
     }
 };
+
+namespace detail {
+
+std::string attribute_text(bool value);
+std::string attribute_text(double value);
+std::string attribute_text(std::int64_t value);
+std::string attribute_text(const Shape& shape);
+std::string attribute_text(const TensorMeta& meta);
+
+/// An attribute as text: what Signature::add takes.
+template <class T>
+std::string text_of_attribute(const T& value) {
+    if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, Shape> || std::is_same_v<T, TensorMeta>) {
+        return attribute_text(value);
+    } else if constexpr (std::is_floating_point_v<T>) {
+        return attribute_text(static_cast<double>(value));
+    } else if constexpr (std::is_integral_v<T> || std::is_enum_v<T>) {
+        return attribute_text(static_cast<std::int64_t>(value));
+    } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+        return std::string(std::string_view(value));
+    } else {
+        std::string text;
+        const auto add = [&text](const auto& member) {
+            text += (text.empty() ? "(" : ", ") + text_of_attribute(member);
+        };
+        if constexpr (std::ranges::sized_range<const T>)
+            for (const auto& element : value) add(element);
+        else if constexpr (requires { std::tuple_size<T>::value; })
+            std::apply([&add](const auto&... members) { (add(members), ...); }, value);
+        else
+            std::apply([&add](const auto&... members) { (add(members), ...); }, members_of_aggregate(value));
+        return text.empty() ? text : text + ")";
+    }
+}
+
+}  // namespace detail
 
 /// The name of an aggregate that says an operation: a constant, or a function where attributes are part of it.
 template <class Op>
@@ -70,6 +112,7 @@ public:
     const Op& op() const { return op_; }
     std::string_view name() const override { return operation_name(op_); }
     void describe(Signature& signature) const override { signature.add(op_); }
+    std::string attributes() const override { return detail::text_of_attribute(op_); }
     Reach reach() const override {
         if constexpr (requires { Op::reach; }) return Op::reach;
         return Operation::reach();

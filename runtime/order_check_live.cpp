@@ -23,6 +23,7 @@ struct Live {
     std::mutex mutex;
     bool checking = environment::flag("LOCKSTEP_CHECK_ORDER");
     bool recording = false;
+    std::uint64_t refused_call = 0, calls = 0;
     std::atomic<bool> enabled{checking};
     OrderChecker checker;
     std::vector<OrderEntry> log;
@@ -41,7 +42,11 @@ struct Live {
         return made;
     }
 
+    void set_enabled() { enabled = checking || recording || refused_call > 0; }
+
     void report(OrderEntry entry) {
+        if (++calls == refused_call)
+            throw DeviceError(fmt::format("a call on stream {} was refused, as a test asked", entry.stream_name));
         if (checking) {
             if (const auto violation = checker.append(entry)) throw OrderError(violation->text);
         }
@@ -68,7 +73,7 @@ void set_checking(bool on) {
     const std::scoped_lock lock(state.mutex);
     state.checker = OrderChecker();
     state.checking = on;
-    state.enabled = on || state.recording;
+    state.set_enabled();
 }
 
 void start_recording() {
@@ -77,7 +82,7 @@ void start_recording() {
     if (state.recording)
         throw InvalidArgument("start_recording: a recording of the order is under way; take_recording ends it");
     state.recording = true;
-    state.enabled = true;
+    state.set_enabled();
 }
 
 std::vector<OrderEntry> take_recording() {
@@ -86,8 +91,22 @@ std::vector<OrderEntry> take_recording() {
     if (!state.recording)
         throw InvalidArgument("take_recording: nothing is being recorded; call start_recording first");
     state.recording = false;
-    state.enabled = state.checking;
+    state.set_enabled();
     return std::exchange(state.log, {});
+}
+
+void refuse_call(std::uint64_t nth) {
+    Live& state = live();
+    const std::scoped_lock lock(state.mutex);
+    state.refused_call = nth;
+    state.calls = 0;
+    state.set_enabled();
+}
+
+std::uint64_t calls_since_refusal() {
+    Live& state = live();
+    const std::scoped_lock lock(state.mutex);
+    return state.calls;
 }
 
 void name_memory(const void* address, std::size_t bytes, std::string_view text) {

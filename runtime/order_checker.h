@@ -75,7 +75,8 @@ private:
 
 namespace order_check {
 
-/// Whether enqueues are to be reported to the functions below: LOCKSTEP_CHECK_ORDER=1, or a recording is under way.
+/// Whether enqueues are to be reported to the functions below: LOCKSTEP_CHECK_ORDER=1, a recording is under way, or
+/// a call is to be refused.
 /// Throws InvalidArgument when that variable is malformed.
 bool enabled();
 /// Overrides LOCKSTEP_CHECK_ORDER from now on; what was seen so far is forgotten.
@@ -85,6 +86,12 @@ void set_checking(bool on);
 void start_recording();
 /// Ends the recording and returns it. Throws InvalidArgument when there is none.
 std::vector<OrderEntry> take_recording();
+
+/// For tests: call number `nth` (from 1) that is reported from now on throws DeviceError instead, before it has done
+/// anything, as one that a device refuses. 0: none.
+void refuse_call(std::uint64_t nth);
+/// Calls reported since then.
+std::uint64_t calls_since_refusal();
 
 /// Messages call this range `text` ("parameters of cpu:1"), or parts of it, until another name covers it. Does
 /// nothing unless enabled.

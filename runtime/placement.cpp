@@ -20,8 +20,9 @@ BatchCut cut_batch(std::int64_t rows, int shards) {
     BatchCut cut;
     cut.rows = rows;
     cut.shards = shards;
-    cut.chunk = (rows + shards - 1) / shards;
-    cut.present = static_cast<int>((rows + cut.chunk - 1) / cut.chunk);
+    const auto rounded_up = [](std::int64_t a, std::int64_t b) { return a / b + (a % b != 0 ? 1 : 0); };
+    cut.chunk = rounded_up(rows, shards);
+    cut.present = static_cast<int>(rounded_up(rows, cut.chunk));
     cut.spacing = cut.chunk;
     cut.end = cut.present;
     return cut;
@@ -43,7 +44,7 @@ std::vector<BatchCut> cut_microbatches(const BatchCut& batch, int accumulation_s
     if (accumulation_steps < 1)
         throw InvalidArgument(fmt::format(
             "{} accumulation steps: give a positive number, 1 for the whole batch at once", accumulation_steps));
-    const std::int64_t piece = (batch.chunk + accumulation_steps - 1) / accumulation_steps;
+    const std::int64_t piece = (batch.chunk - 1) / accumulation_steps + 1;
     std::vector<BatchCut> cuts;
     for (std::int64_t begin = 0; begin < batch.chunk; begin += piece) {
         BatchCut& cut = cuts.emplace_back(batch);

@@ -17,7 +17,7 @@ struct ShardRange {
     bool empty() const { return last <= first; }
     bool contains(int shard) const { return first <= shard && shard < last; }
     /// Those below `present`.
-    ShardRange among(int present) const { return {std::min(first, present), std::min(last, present)}; }
+    ShardRange among(int present) const { return {(std::min)(first, present), (std::min)(last, present)}; }
     friend bool operator==(const ShardRange&, const ShardRange&) = default;
 };
 

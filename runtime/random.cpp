@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "lockstep/runtime/internal/eager_state.h"
+#include "lockstep/runtime/internal/host_random.h"
 
 namespace lockstep {
 
@@ -47,6 +48,16 @@ void manual_seed(std::uint64_t seed) {
 std::uint64_t current_seed() {
     const std::scoped_lock lock(generator().mutex);
     return generator().seed;
+}
+
+HostRandomScope::HostRandomScope() {
+    const std::scoped_lock lock(generator().mutex);
+    position_ = generator().position;
+}
+
+HostRandomScope::~HostRandomScope() {
+    const std::scoped_lock lock(generator().mutex);
+    generator().position = position_;
 }
 
 void host_uniform(float* out, std::int64_t count, float low, float high) {

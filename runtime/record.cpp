@@ -2,13 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
 #include <utility>
 
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/common_device.h"
 #include "lockstep/runtime/internal/core_operations.h"
+#include "lockstep/runtime/internal/cpu_topology.h"
 #include "lockstep/runtime/internal/eager_reports.h"
 #include "lockstep/runtime/internal/eager_state.h"
 #include "lockstep/runtime/internal/environment.h"
@@ -24,16 +28,52 @@ namespace lockstep {
 
 namespace {
 
-/// A number for every distinct opaque layout, so that signatures need not know what is inside.
+/// Numbers of opaque layouts, so that signatures need not know what is inside: equal layouts have the same one while
+/// one of them lives, and no number is used again. A layout that has its number is found by its address.
+class LayoutNumbers {
+public:
+    std::uint64_t of(const std::shared_ptr<const OpaqueLayout>& layout) {
+        {
+            const std::shared_lock lock(mutex_);
+            if (const std::uint64_t number = known(layout)) return number;
+        }
+        const std::scoped_lock lock(mutex_);
+        if (const std::uint64_t number = known(layout)) return number;
+        if (numbers_.size() >= room_) {
+            std::erase_if(numbers_, [](const auto& entry) { return entry.second.layout.expired(); });
+            room_ = std::max<std::size_t>(64, 2 * numbers_.size());
+        }
+        std::uint64_t number = 0;
+        for (const auto& [address, entry] : numbers_)
+            if (const auto other = entry.layout.lock(); other && other->equals(*layout)) {
+                number = entry.number;
+                break;
+            }
+        if (number == 0) number = ++last_;
+        numbers_[layout.get()] = {layout, number};
+        return number;
+    }
+
+private:
+    struct Entry {
+        std::weak_ptr<const OpaqueLayout> layout;
+        std::uint64_t number = 0;
+    };
+    /// 0 where the layout has none. Another one may have had its address before.
+    std::uint64_t known(const std::shared_ptr<const OpaqueLayout>& layout) const {
+        const auto found = numbers_.find(layout.get());
+        return found == numbers_.end() || found->second.layout.expired() ? 0 : found->second.number;
+    }
+
+    std::shared_mutex mutex_;
+    std::unordered_map<const OpaqueLayout*, Entry> numbers_;
+    std::size_t room_ = 64;
+    std::uint64_t last_ = 0;
+};
+
 std::uint64_t layout_number(const std::shared_ptr<const OpaqueLayout>& layout) {
-    static std::mutex mutex;
-    static auto* known = new std::vector<std::shared_ptr<const OpaqueLayout>>;
-    if (!layout) return 0;
-    const std::scoped_lock lock(mutex);
-    for (std::size_t i = 0; i < known->size(); ++i)
-        if ((*known)[i] == layout || (*known)[i]->equals(*layout)) return i + 1;
-    known->push_back(layout);
-    return known->size();
+    static auto* numbers = new LayoutNumbers;  // kernels are asked for until the very end
+    return layout ? numbers->of(layout) : 0;
 }
 
 }  // namespace
@@ -55,6 +95,18 @@ Signature& Signature::add(const TensorMeta& meta) {
     if (!meta.opaque) add(meta.strides);
     return *this;
 }
+
+// ---- attributes -------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+std::string attribute_text(bool value) { return value ? "true" : "false"; }
+std::string attribute_text(double value) { return fmt::format("{}", value == 0 ? 0.0 : value); }  // not "-0"
+std::string attribute_text(std::int64_t value) { return fmt::format("{}", value); }
+std::string attribute_text(const Shape& shape) { return shape.str(); }
+std::string attribute_text(const TensorMeta& meta) { return meta.str(); }
+
+}  // namespace detail
 
 // ---- names ------------------------------------------------------------------------------------------------------
 
@@ -96,7 +148,7 @@ ComputeScope::~ComputeScope() {
 int ComputeScope::threads_for(Device device) {
     if (device.is_host() && forked::lost_host_threads()) return 1;
     if (scope_threads > 0) return scope_threads;
-    return device.kind() == DeviceKind::cuda ? 1 : device_info(device).units;
+    return device.kind() == DeviceKind::cuda ? 1 : threads_of_cpu_device(device.index());
 }
 
 bool ComputeScope::deterministic() { return scope_deterministic; }

@@ -42,7 +42,7 @@ struct StopSignals::Before {
     struct sigaction action;
 };
 
-StopSignals::StopSignals(const std::vector<int>& signals) {
+StopSignals::StopSignals(const std::vector<int>& numbers) {
     if (exists.exchange(true)) throw InvalidArgument("StopSignals: there is one already; end it first");
     first_signal = 0;
     first_came = 0;
@@ -50,7 +50,7 @@ StopSignals::StopSignals(const std::vector<int>& signals) {
     action.sa_handler = keep;
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
-    for (const int signal : signals) {
+    for (const int signal : numbers) {
         Before before{signal, {}};
         const bool known = ::sigaction(signal, nullptr, &before.action) == 0;
         if (known && (before.action.sa_handler == SIG_IGN || before.action.sa_handler == keep)) continue;

@@ -24,7 +24,7 @@ public:
     static constexpr std::chrono::milliseconds one_wish{300};
 
     /// Throws InvalidArgument when there is one already, or for signals that cannot be caught.
-    explicit StopSignals(const std::vector<int>& signals = {SIGINT, SIGTERM});
+    explicit StopSignals(const std::vector<int>& numbers = {SIGINT, SIGTERM});
     ~StopSignals();
     StopSignals(const StopSignals&) = delete;
     StopSignals& operator=(const StopSignals&) = delete;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <map>
@@ -11,9 +12,11 @@
 #include <vector>
 
 #include "lockstep/runtime/copy_count.h"
+#include "lockstep/runtime/cpu/cpu_queue.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/backend.h"
 #include "lockstep/runtime/internal/eager_reports.h"
+#include "lockstep/runtime/internal/ending.h"
 #include "lockstep/runtime/internal/forked.h"
 #include "lockstep/runtime/internal/rest.h"
 #include "lockstep/runtime/internal/serial_mode.h"
@@ -46,6 +49,12 @@ void check_ownership(const Stream& stream, std::string_view what, std::span<cons
     }
 }
 
+/// A call that gives the device work. The host's own work goes on: threads that end with a static object do it.
+void require_open(std::string_view what, Device device) {
+    forked::require(what, device);
+    if (ending::begun() && !device.is_host()) ending::hold_back(what);
+}
+
 }  // namespace
 
 Event::Event(Device device, bool timed) : device_(device), timed_(timed), id_(next_event_id++) {
@@ -75,6 +84,7 @@ double Event::elapsed_ms(const Event& from, const Event& to) {
 }
 
 void rest_at_exit() {
+    if (stop_cpu_workers_from_one()) return;  // it would wait for itself
     try {
         rest_all_streams();
     } catch (...) {  // the process is ending; there is nobody left to tell
@@ -96,19 +106,29 @@ public:
         static StreamTable* table = [] {
             auto* made = new StreamTable;
             std::atexit(rest_at_exit);  // for what static destructors enqueue
+            ending::wait_for_devices = rest_at_exit;
+            ending::watch();
             return made;
         }();
         return *table;
     }
 
     Stream& of(Device device, StreamRole role, int index) {
+        std::atomic<Stream*>* first = index == 0 ? first_of(device, role) : nullptr;
+        if (first)
+            if (Stream* stream = first->load(std::memory_order_acquire)) return *stream;
         if (index < 0) throw InvalidArgument(fmt::format("stream {} of {}: count from 0", index, device.str()));
-        const std::scoped_lock lock(mutex_);
-        auto& stream = streams_[{device, role, index}];
+        Stream* stream = find(device, role, index);
         if (!stream) {
             require_visible(device);
-            stream.reset(new Stream(device, role, index, static_cast<int>(streams_.size()) - 1));
+            // Made without the lock: a GPU's first stream waits for its driver.
+            std::unique_ptr<Stream> made(new Stream(device, role, index, next_id_++));
+            const std::scoped_lock lock(mutex_);
+            auto& place = streams_[{device, role, index}];
+            if (!place) place = std::move(made);
+            stream = place.get();
         }
+        if (first) first->store(stream, std::memory_order_release);
         return *stream;
     }
 
@@ -121,8 +141,24 @@ public:
     }
 
 private:
+    static constexpr std::size_t roles = 5, most_devices = 65;
+
+    /// Where stream 0 of a role is kept for all to see without a lock; null for devices of high numbers.
+    std::atomic<Stream*>* first_of(Device device, StreamRole role) {
+        const auto number = static_cast<std::size_t>(device.index() + 1);
+        if (number >= most_devices) return nullptr;
+        return &firsts_[static_cast<std::size_t>(device.kind())][number][static_cast<std::size_t>(role)];
+    }
+    Stream* find(Device device, StreamRole role, int index) {
+        const std::scoped_lock lock(mutex_);
+        const auto found = streams_.find({device, role, index});
+        return found == streams_.end() ? nullptr : found->second.get();
+    }
+
     std::mutex mutex_;
     std::map<std::tuple<Device, StreamRole, int>, std::unique_ptr<Stream>> streams_;
+    std::array<std::array<std::array<std::atomic<Stream*>, roles>, most_devices>, 2> firsts_{};
+    std::atomic<int> next_id_{0};
 };
 
 Stream& Stream::of(Device device, StreamRole role, int index) {
@@ -140,7 +176,7 @@ Stream::Stream(Device device, StreamRole role, int index, int id)
 void Stream::run(std::string_view what, std::span<const Access> accesses, Work work, int threads) {
     if (!work)
         throw InvalidArgument(fmt::format("{} on stream {}: there is no work to run; pass a function", what, name_));
-    forked::require(what, device_);
+    require_open(what, device_);
     check_ownership(*this, what, accesses);
     for (const Access& access : accesses)
         if (access.mode == Access::Mode::peer_read) copy_count::add(access.owner, device_, access.bytes);
@@ -150,7 +186,7 @@ void Stream::run(std::string_view what, std::span<const Access> accesses, Work w
 }
 
 void Stream::account_copy(std::span<Access, 2> accesses, std::size_t bytes) {
-    forked::require("copy", device_);
+    require_open("copy", device_);
     Access& from = accesses[0];
     const Access& to = accesses[1];
     if (from.owner != device_) from.mode = Access::Mode::peer_read;
@@ -185,7 +221,7 @@ void Stream::copy_2d(void* to, std::size_t to_pitch, Device to_device, const voi
 
 void Stream::fill(void* to, std::uint8_t value, std::size_t bytes) {
     if (bytes == 0) return;
-    forked::require("fill", device_);
+    require_open("fill", device_);
     const Access access[] = {{to, bytes, device_, Access::Mode::write}};
     if (order_check::enabled()) order_check::on_work(id_, name_, "fill", access);
     const serial_mode::Guard guard(device_, access);
@@ -194,7 +230,7 @@ void Stream::fill(void* to, std::uint8_t value, std::size_t bytes) {
 
 void Stream::callback(std::function<void()> function) {
     if (!function) throw InvalidArgument(fmt::format("callback on stream {}: there is no function; pass one", name_));
-    forked::require("callback", device_);
+    require_open("callback", device_);
     impl_->callback(std::move(function));
 }
 

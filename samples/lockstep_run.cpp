@@ -175,7 +175,7 @@ ls::LaunchOptions options_of(const CLI::App& app, Flags& flags) {
     launch.command = command_of(app);
     launch.processes = ls::processes_per_node(flags.processes);
     launch.bind_cores = !flags.no_binding;
-    launch.signals = signals_of(flags.signals);
+    launch.passed_signals = signals_of(flags.signals);
     if (flags.grace)
         launch.grace = launch.stop_grace = std::chrono::milliseconds(static_cast<std::int64_t>(*flags.grace * 1000));
     launch.redirects = streams_of("--redirects", flags.redirects, launch.processes);

@@ -1,3 +1,23 @@
+// LOCKSTEP_TEST_LOCALE=NAME: all tests under that locale, for C's functions and for streams.
+#include <clocale>
+#include <cstdlib>
+#include <iostream>
+#include <locale>
+#include <stdexcept>
+
 #include "lockstep/tests/catch_runner.h"
 
-int main(int argc, char** argv) { return run_catch(argc, argv); }
+int main(int argc, char** argv) {
+    if (const char* name = std::getenv("LOCKSTEP_TEST_LOCALE")) {
+        try {
+            std::locale::global(std::locale(name));  // C's as well
+        } catch (const std::runtime_error&) {
+            std::cout << "skipped: this machine has no locale " << name << '\n';
+            return 0;
+        }
+        std::setlocale(LC_MESSAGES, "C");  // tests read what the system says of errors
+        std::cout << "under the locale " << name << ", where a half is written 0" << std::localeconv()->decimal_point
+                  << "5\n";
+    }
+    return run_catch(argc, argv);
+}

@@ -3,10 +3,13 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 
 #include "lockstep/ops/cpu/onednn.h"
 #include "lockstep/ops/cpu/parallel.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/ending.h"
 
 namespace lockstep::cpu {
 namespace {
@@ -22,6 +25,14 @@ Factor factor_of(std::int64_t rows, std::int64_t columns, const Matrix<float>& m
         if (rows == 1 || matrix.row >= columns) return {'N', std::max(rows == 1 ? columns : matrix.row, columns)};
     }
     return {'T', std::max(columns == 1 ? rows : matrix.column, rows)};
+}
+
+/// oneDNN makes the code of a kind of product at its first call, as a static object.
+void watch_first(const Factor& left, const Factor& right, bool vector) {
+    static std::array<std::atomic<bool>, 8> met{};
+    const int kind = (left.transposed == 'T' ? 1 : 0) + (right.transposed == 'T' ? 2 : 0) + (vector ? 4 : 0);
+    std::atomic<bool>& known = met[static_cast<std::size_t>(kind)];
+    if (!known.load(std::memory_order_relaxed) && !known.exchange(true)) ending::watch();
 }
 
 }  // namespace
@@ -49,6 +60,7 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix<float>& a
     if (status != dnnl::status::success)
         throw DeviceError("oneDNN's sgemm failed with status " + std::to_string(static_cast<int>(status)) +
                           "; free memory if that is 1");
+    watch_first(left, right, m == 1 || n == 1);
 }
 
 void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix<double>& a, const Matrix<double>& b, double* c,

@@ -18,7 +18,8 @@ void for_meant(const GradientRange& meant, const void* rows, const Work& work) {
     if (rows == nullptr) return work(std::int64_t{0}, meant.range.elements());
     for_parameters(meant.range, rows, meant.row_bytes,
                    [&](const ParameterRow& row, std::int64_t first, std::int64_t count) {
-                       if (meant.group == GradientRange::all_groups || meant.group == row.group) work(first, count);
+                       if (row.group >= 0 && (meant.group == GradientRange::all_groups || meant.group == row.group))
+                           work(first, count);
                    });
 }
 

@@ -14,7 +14,13 @@ const dnnl::engine& cpu_engine() {
         // Refused once oneDNN has been used, which is then the program's own decision.
         if (isa < machine_isa())
             static_cast<void>(dnnl::set_max_cpu_isa(isa == Isa::avx2 ? dnnl::cpu_isa::avx2 : dnnl::cpu_isa::sse41));
-        return dnnl::engine(dnnl::engine::kind::cpu, 0);
+        dnnl::engine made(dnnl::engine::kind::cpu, 0);
+        // What oneDNN keeps in static objects for every memory and stream is there before the first kernel runs: static
+        // objects of later calls would be destroyed before workers have come to rest.
+        const dnnl::memory::desc number({1}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::a);
+        static_cast<void>(dnnl::memory(number, made));
+        static_cast<void>(dnnl::stream(made));
+        return made;
     }();
     return engine;
 }

@@ -24,7 +24,7 @@ struct Meant {
         const int parameter = rows.at(range.range.begin + i, range.range);
         if (parameter < 0) return 0;
         const ParameterRow& row = rows[parameter];
-        if (range.group != GradientRange::all_groups && range.group != row.group) return 0;
+        if (row.group < 0 || (range.group != GradientRange::all_groups && range.group != row.group)) return 0;
         const std::int64_t end = row.end - range.range.begin;
         return end < last ? end : last;
     }

@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-/// Which elements of a range are meant: those of the parameters of a group, or of all.
+/// Which elements of a range are meant: those of the parameters of a group, or of all groups of the optimizer.
 struct GradientRange {
     static constexpr int all_groups = -1;
     ArenaRange range;

@@ -121,6 +121,15 @@ std::vector<std::string> states_with(Optimizer& optimizer, const ResumeFile& fil
     if (static_cast<int>(saved.groups.size()) != optimizer.groups())
         throw InvalidArgument(fmt::format("{} has {} parameter groups, the optimizer {}; make the same groups before",
                                           file.path().string(), saved.groups.size(), optimizer.groups()));
+    const std::vector<ArenaLayout>& layouts = optimizer.store()->parameters();
+    for (std::size_t a = 0; a < layouts.size(); ++a)
+        for (std::size_t i = 0; i < layouts[a].segments.size(); ++i)
+            if (const std::string& name = layouts[a].segments[i].name;
+                saved.updates.contains(name) && !optimizer.updates({static_cast<int>(a), static_cast<int>(i)}))
+                throw InvalidArgument(
+                    fmt::format("{} holds the state of {}, which the optimizer does not update; make it of the same "
+                                "parameters",
+                                file.path().string(), name));
     for (const auto& group : saved.groups)
         for (const auto& [name, value] : group)
             if (!std::isfinite(value))

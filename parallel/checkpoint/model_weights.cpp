@@ -11,8 +11,10 @@
 #include <type_traits>
 #include <utility>
 
+#include "lockstep/parallel/checkpoint/sharded_weights.h"
 #include "lockstep/parallel/data/files/digest.h"
 #include "lockstep/parallel/data/files/file.h"
+#include "lockstep/parallel/data/files/in_quotes.h"
 #include "lockstep/parallel/data/files/torch_file.h"
 #include "lockstep/parallel/data/pth.h"
 #include "lockstep/runtime/autograd.h"
@@ -58,7 +60,23 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
         .str();
 }
 
-bool convertible(DType from, DType to) { return from == to || (is_floating(from) && is_floating(to)); }
+/// Whether PyTorch loads a tensor of this shape into `present`: files of PyTorch 0.3 have one element for a scalar.
+bool fits(const std::vector<std::int64_t>& shape, const Shape& present) {
+    if (present.empty() && shape.size() == 1 && shape[0] == 1) return true;
+    return std::equal(shape.begin(), shape.end(), present.begin(), present.end());
+}
+
+/// Whether values of the file's dtype become those of the model. Weights of integers are somebody's codes for numbers.
+bool convertible(const NamedTensor& named, DType from) {
+    const DType to = named.member->tensor().dtype();
+    return from == to || (is_floating(from) && is_floating(to)) || !named.is_parameter;
+}
+
+/// Whether a file may lack it: batch normalization of PyTorch before 0.4.1 did not count its batches.
+bool is_optional(const NamedTensor& named) {
+    constexpr std::string_view count = "num_batches_tracked";
+    return !named.is_parameter && (named.name == count || named.name.ends_with(std::string(".") + count.data()));
+}
 
 /// Names for a message: the first ones, and how many there are.
 void append(std::string& text, const char* what, const std::vector<std::string>& names) {
@@ -89,6 +107,33 @@ void add_tensor(Digest& digest, std::string_view name, DType dtype, const std::v
     digest.add(std::uint64_t{shape.size()});
     for (const std::int64_t dimension : shape) digest.add(static_cast<std::uint64_t>(dimension));
     digest.add(bytes);
+}
+
+void require_no_entry(const std::filesystem::path& path, const std::string& entry) {
+    if (!entry.empty())
+        throw InvalidArgument(
+            fmt::format("{}: a safetensors file has no dictionary under '{}', its tensors are all it "
+                        "has; leave LoadOptions::entry out",
+                        path.string(), entry));
+}
+
+template <class File>
+Tensor tensor_of(const File& file, const std::filesystem::path& path, const std::string& name) {
+    const auto* const entry = file.find(name);
+    if (!entry) {
+        const auto other = file.unsupported().find(name);
+        if (other != file.unsupported().end())
+            throw DataError(fmt::format("{}: tensor {} is {}, which Lockstep does not have", path.string(),
+                                        in_quotes(name), in_quotes(other->second)));
+        throw InvalidArgument(fmt::format("load_tensor: {} has no tensor {} among its {}", path.string(),
+                                          in_quotes(name), file.entries().size()));
+    }
+    if (entry->shape.size() > Shape::max_dims)
+        throw DataError(fmt::format("{}: tensor {} has {} dimensions; at most {} are supported", path.string(),
+                                    in_quotes(name), entry->shape.size(), Shape::max_dims));
+    const Tensor value = Tensor::empty(Shape(std::span<const std::int64_t>(entry->shape)), entry->dtype);
+    file.read(name, {bytes_of(value), static_cast<std::size_t>(entry->bytes)});
+    return value;
 }
 
 /// The names of a file by those of a model.
@@ -169,21 +214,30 @@ HostWeights::HostWeights(const std::vector<NamedTensor>& tensors, const Paramete
     }
 }
 
+Tensor read_tensor(const std::filesystem::path& path, const std::string& name, const std::string& entry) {
+    InputFile file(path);
+    if (torch_file(file) == TorchFile::archive) return tensor_of(PthFile(std::move(file), entry), path, name);
+    require_no_entry(path, entry);
+    if (ShardedWeights::is_index(file)) return tensor_of(ShardedWeights(file), path, name);
+    return tensor_of(SafetensorsFile(std::move(file)), path, name);
+}
+
 StagedWeights::StagedWeights(const std::vector<NamedTensor>& tensors, const std::filesystem::path& path,
                              const LoadOptions& options)
     : tensors_(tensors) {
     InputFile file(path);
     if (torch_file(file) == TorchFile::archive) {
         stage(PthFile(std::move(file), options.entry), path, options);
-    } else {
-        const SafetensorsFile opened(std::move(file));
-        if (!options.entry.empty())
-            throw InvalidArgument(
-                fmt::format("{}: a safetensors file has no dictionary under '{}', its tensors are all it "
-                            "has; leave LoadOptions::entry out",
-                            path.string(), options.entry));
-        stage(opened, path, options);
+        return;
     }
+    if (ShardedWeights::is_index(file)) {
+        require_no_entry(path, options.entry);
+        stage(ShardedWeights(file), path, options);
+        return;
+    }
+    const SafetensorsFile opened(std::move(file));
+    require_no_entry(path, options.entry);
+    stage(opened, path, options);
 }
 
 template <class File>
@@ -209,7 +263,7 @@ void StagedWeights::stage(const File& file, const std::filesystem::path& path, c
         }
     }
     for (const NamedTensor& named : tensors_)
-        if (!values_.contains(named.member->identity()) && names.wants(named.name))
+        if (!values_.contains(named.member->identity()) && names.wants(named.name) && !is_optional(named))
             result_.missing.push_back(named.name);
 
     std::string text;
@@ -224,8 +278,7 @@ void StagedWeights::stage(const File& file, const std::filesystem::path& path, c
 template <class File, class Entry>
 void StagedWeights::read(const NamedTensor& named, const File& file, const Entry& entry) {
     const Tensor& present = named.member->tensor();
-    if (!std::equal(entry.shape.begin(), entry.shape.end(), present.shape().begin(), present.shape().end()) ||
-        !convertible(entry.dtype, present.dtype())) {
+    if (!fits(entry.shape, present.shape()) || !convertible(named, entry.dtype)) {
         mismatched_.push_back(fmt::format("{} ({} {} in the model, {} {} in the file)", named.name,
                                           name_of(present.dtype()), present.shape().str(), name_of(entry.dtype),
                                           shape_text(entry.shape)));

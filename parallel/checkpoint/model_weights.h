@@ -35,10 +35,13 @@ private:
     std::vector<SafetensorsTensor> tensors_;
 };
 
+/// load_tensor
+Tensor read_tensor(const std::filesystem::path& path, const std::string& name, const std::string& entry);
+
 /// What a file has for a model, read and checked, before the model has any of it.
 class StagedWeights {
 public:
-    /// Reads a safetensors file or one of torch.save. Throws as `load` says.
+    /// Reads a safetensors file, an index of several, or a file of torch.save. Throws as `load` says.
     StagedWeights(const std::vector<NamedTensor>& tensors, const std::filesystem::path& path,
                   const LoadOptions& options);
     const LoadResult& result() const { return result_; }
@@ -52,7 +55,7 @@ private:
         const NamedTensor* target;
         Tensor tensor;  ///< undefined where the file has another shape
     };
-    /// `File` is SafetensorsFile or PthFile.
+    /// `File` is SafetensorsFile, ShardedWeights or PthFile.
     template <class File>
     void stage(const File& file, const std::filesystem::path& path, const LoadOptions& options);
     template <class File, class Entry>

@@ -57,6 +57,9 @@ std::string complaint_about(const RunState& run) {
     if (run.batch_size < 0) return fmt::format("a batch of {} rows is none", run.batch_size);
     if (run.batch > 0 && run.batch_size == 0)
         return fmt::format("batch {} counts in batches of 0 rows; say how many rows they have", run.batch);
+    if (run.batch > 0 &&
+        static_cast<std::uint64_t>(run.batch_size) > largest_count / static_cast<std::uint64_t>(run.batch))
+        return fmt::format("batch {} of {} rows is beyond what a run can have", run.batch, run.batch_size);
     return {};
 }
 
@@ -65,7 +68,7 @@ template <class T>
 T number_from(const json& state, const char* name, const std::filesystem::path& path) {
     const json& value = state.at(name);
     if (!value.is_number_unsigned() || !std::in_range<T>(value.get<std::uint64_t>()))
-        refuse_resume(path, fmt::format("{} is no whole number from 0 up", name));
+        refuse_resume(path, fmt::format("{} {} is not a whole number from 0 on", name, value.dump()));
     return static_cast<T>(value.get<std::uint64_t>());
 }
 
@@ -127,7 +130,7 @@ ResumeFile::ResumeFile(const std::filesystem::path& path, InputFile opened)
         const auto text = file_.metadata().find(key);
         if (text == file_.metadata().end()) refuse_resume(path, "there is no state of a run in it");
         const json state = json::parse(text->second);
-        version_ = state.at("version").get<int>();
+        version_ = number_from<int>(state, "version", path);
         if (version_ < version_without_seal || version_ > current_version)
             refuse_resume(path, "it was written by another version of Lockstep");
         if (sealed_ != (version_ != version_without_seal)) refuse_resume(path, "its content is not what was written");
@@ -146,10 +149,9 @@ ResumeFile::ResumeFile(const std::filesystem::path& path, InputFile opened)
         } else {
             optimizer_.name = state.at("optimizer").at("name").get<std::string>();
             for (const auto& [name, count] : state.at("optimizer").at("updates").items()) {
+                if (!count.is_number_unsigned() || count.get<std::uint64_t>() > largest_count)
+                    refuse_resume(path, fmt::format("{} updates of {} cannot be", count.dump(), name));
                 optimizer_.updates[name] = count.get<std::int64_t>();
-                if (optimizer_.updates[name] < 0 ||
-                    static_cast<std::uint64_t>(optimizer_.updates[name]) > largest_count)
-                    refuse_resume(path, fmt::format("{} updates of {} cannot be", optimizer_.updates[name], name));
             }
         }
     } catch (const json::exception&) {

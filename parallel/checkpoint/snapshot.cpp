@@ -14,6 +14,7 @@ void require_own(const Engine& engine, const Optimizer& optimizer, const char* f
 Snapshot::Snapshot(const char* function, Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer,
                    const RunState& run, HostMemory& memory)
     : run_(run), algorithms_(engine.algorithms()), copies_(engine.devices()[0]) {
+    engine.store()->require_members(function);
     require_own(engine, optimizer, function);
     require_sensible(run);
     memory.rewind();

@@ -64,7 +64,7 @@ struct LaunchOptions {
     /// entry per local rank, or none at all. Where both name a stream, `tee` holds.
     std::vector<Streams> redirects = {}, tee = {};
     /// Are passed on to all ranks. SIGINT, SIGTERM, SIGHUP and SIGQUIT end the run as well.
-    std::vector<int> signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+    std::vector<int> passed_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
     /// How long the others may run after a rank has failed, to say what they miss; and then again between SIGTERM and
     /// SIGKILL.
     std::chrono::milliseconds grace{5000};

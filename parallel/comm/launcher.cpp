@@ -103,7 +103,7 @@ void require_streams(const LaunchOptions& options) {
 }
 
 void require_signals(const LaunchOptions& options) {
-    for (const int signal : options.signals)
+    for (const int signal : options.passed_signals)
         require(signal > 0 && signal < NSIG && signal != SIGKILL && signal != SIGSTOP && signal != SIGCHLD,
                 fmt::format("{} cannot be passed on; leave it out", name_of_signal(signal)));
 }
@@ -152,7 +152,7 @@ LaunchResult launch(const LaunchOptions& options) {
         require_forkable();
     }
     const std::filesystem::path program = options.function ? std::filesystem::path() : program_of(options.command);
-    std::vector<int> watched = options.signals;
+    std::vector<int> watched = options.passed_signals;
     watched.push_back(SIGCHLD);
     SignalWatch signals(watched);
     for (LaunchResult result;; ++result.restarts) {

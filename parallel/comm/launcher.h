@@ -26,11 +26,11 @@ namespace lockstep {
 /// until the attempt has ended, so that nobody else is given it: rank 0 listens on it with SO_REUSEADDR, as our store
 /// and PyTorch's do.
 ///
-/// Meanwhile this process's handlers of SIGCHLD and of `options.signals` are replaced; a signal that is ignored stays
-/// so. Only one launch at a time. The ranks die with the calling thread, however it ends, and with this process what
-/// they have started, even where SIGKILL took it: a process of its own, a child of this one, watches over that. What
-/// stays is who has left the process group of its rank (setsid, job control of a shell), and, should a SIGKILL take
-/// that watcher as well, whatever the ranks themselves have started.
+/// Meanwhile this process's handlers of SIGCHLD and of `options.passed_signals` are replaced; a signal that is ignored
+/// stays so. Only one launch at a time. The ranks die with the calling thread, however it ends, and with this process
+/// what they have started, even where SIGKILL took it: a process of its own, a child of this one, watches over that.
+/// What stays is who has left the process group of its rank (setsid, job control of a shell), and, should a SIGKILL
+/// take that watcher as well, whatever the ranks themselves have started.
 ///
 /// Throws InvalidArgument, before anything is started, for a program that cannot be executed and for options that
 /// cannot be or contradict each other, and Error when the system refuses processes or files.

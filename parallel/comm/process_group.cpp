@@ -23,7 +23,7 @@ std::shared_ptr<Communicator> world(const ProcessGroupOptions& options, const Re
     info.rank = rendezvous.rank();
     info.size = rendezvous.world_size();
     info.store = rendezvous.store();
-    info.timeout = options.timeout;
+    info.timeout = options.time_limit;
     info.master_addr = rendezvous.info().master_addr;
     info.failure = rendezvous.failure();
     info.global_ranks.resize(static_cast<std::size_t>(info.size));
@@ -134,22 +134,28 @@ void ProcessGroup::abort(const std::string& reason) noexcept {
     communicator_->abort(reason);
 }
 
-bool ProcessGroup::Work::done() const { return state_->done(); }
+WorkState& ProcessGroup::Work::state() const {
+    if (!state_)
+        throw InvalidArgument("ProcessGroup::Work: used after it was moved from; use the object it was moved to");
+    return *state_;
+}
+
+bool ProcessGroup::Work::done() const { return state().done(); }
 
 void ProcessGroup::Work::wait() const {
-    state_->wait();
-    state_->check();
+    state().wait();
+    state().check();
 }
 
 bool ProcessGroup::Work::wait_for(std::chrono::milliseconds time) const {
-    if (!state_->wait_until(std::chrono::steady_clock::now() + time)) return false;
-    state_->check();
+    if (!state().wait_until(std::chrono::steady_clock::now() + time)) return false;
+    state().check();
     return true;
 }
 
 int ProcessGroup::Work::source() const {
     wait();
-    return state_->source();
+    return state().source();
 }
 
 void ProcessGroup::all_reduce(const Tensor& tensor, ReduceOp op) {

@@ -34,7 +34,7 @@ struct ProcessGroupOptions {
     /// How the processes find each other.
     RendezvousOptions rendezvous = {};
     /// An operation that takes longer fails; then the group is dead on every rank.
-    std::chrono::milliseconds timeout = Store::default_timeout;
+    std::chrono::milliseconds time_limit = Store::default_timeout;
 };
 
 /// A backend that this version knows.
@@ -77,7 +77,7 @@ public:
         explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
         /// True once it has succeeded or failed.
         bool done() const;
-        /// Returns once the operation is done, which is soon after the group's timeout at the latest. Throws
+        /// Returns once the operation is done, which is soon after the group's time_limit at the latest. Throws
         /// CommunicationError when it failed, every time.
         void wait() const;
         /// As `wait`, but false when it is not done in time.
@@ -86,6 +86,7 @@ public:
         int source() const;
 
     private:
+        WorkState& state() const;
         std::shared_ptr<WorkState> state_;
     };
     static constexpr int any_source = -1;
@@ -157,10 +158,10 @@ public:
     /// Returns when all ranks have called it.
     void barrier();
     Work barrier_async();
-    /// As barrier; an error on rank 0 names all ranks that have not come within `timeout`.
-    void monitored_barrier(std::chrono::milliseconds timeout);
+    /// As barrier; an error on rank 0 names all ranks that have not come within `time_limit`.
+    void monitored_barrier(std::chrono::milliseconds time_limit);
 
-    /// Runs `prepare` on one rank of each host while the others wait (no longer than the group's timeout), for what
+    /// Runs `prepare` on one rank of each host while the others wait (no longer than the group's time_limit), for what
     /// must be there once (data that is unpacked, for one). Collective. What it throws is thrown on its rank, and
     /// CommunicationError that quotes it on the others.
     void once_per_host(const std::function<void()>& prepare);

@@ -164,10 +164,10 @@ Rendezvous::Rendezvous(const RendezvousOptions& options) : failure_(std::make_sh
     if (!options.rank && !method.rank) info_ = rank_info();
     info_from(info_, options, method);
     if (method.scheme == "file") {
-        file_ = std::make_shared<FileStore>(method.path, options.timeout);
+        file_ = std::make_shared<FileStore>(method.path, options.time_limit);
         store_ = file_;
     } else if (info_.world_size == 1 && method.scheme == "env") {
-        TcpStoreOptions own{.timeout = options.timeout, .token = handshake::random_token()};
+        TcpStoreOptions own{.time_limit = options.time_limit, .token = handshake::random_token()};
         server_ = std::make_unique<TcpStoreServer>(own);
         own.port = server_->port();
         store_ = std::make_shared<TcpStore>(own);
@@ -175,7 +175,7 @@ Rendezvous::Rendezvous(const RendezvousOptions& options) : failure_(std::make_sh
         const char* token = std::getenv("LOCKSTEP_STORE_TOKEN");
         TcpStoreOptions there{.host = info_.master_addr,
                               .port = info_.master_port,
-                              .timeout = options.timeout,
+                              .time_limit = options.time_limit,
                               .token = options.token.empty() && token ? token : options.token,
                               .ports = info_.master_ports,
                               .job = info_.job};
@@ -200,7 +200,7 @@ Rendezvous::Rendezvous(const RendezvousOptions& options) : failure_(std::make_sh
         presence_ = std::make_unique<TcpStore>(there);
     }
     store_ = std::make_shared<PrefixStore>(std::string(prefix), store_);
-    join(options.timeout);
+    join(options.time_limit);
 }
 
 void Rendezvous::join(Milliseconds timeout) {

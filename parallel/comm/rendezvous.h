@@ -18,7 +18,7 @@ struct RendezvousOptions {
     /// "?rank=R&world_size=N" after it, or by the environment.
     std::string init_method = "env://";
     std::optional<int> rank = {}, world_size = {};
-    Store::Milliseconds timeout = Store::default_timeout;
+    Store::Milliseconds time_limit = Store::default_timeout;
     /// Shared by all ranks; needed where rank 0 can be reached from other machines, or ranks belong to several users.
     /// LOCKSTEP_STORE_TOKEN unless set.
     std::string token = {};
@@ -29,7 +29,7 @@ class Rendezvous {
 public:
     /// Returns on every rank once all are there. Rank 0 serves the store; under torchrun, whose agent holds
     /// MASTER_PORT, on one of the next ports. Throws InvalidArgument for what cannot be, and CommunicationError, within
-    /// the timeout, when ranks do not arrive (naming them), a rank is there twice or world sizes differ.
+    /// the time_limit, when ranks do not arrive (naming them), a rank is there twice or world sizes differ.
     explicit Rendezvous(const RendezvousOptions& options = {});
     /// Rank 0 gives the others a few seconds to take their leave, unless the job has failed.
     ~Rendezvous();
@@ -44,9 +44,9 @@ public:
     const std::shared_ptr<JobFailure>& failure() const { return failure_; }
 
 private:
-    void join(Store::Milliseconds timeout);
+    void join(Store::Milliseconds time_limit);
     /// After the deadline: says to all that nobody needs to wait any longer, and throws, unless all are there by now.
-    void give_up(Store::Milliseconds timeout);
+    void give_up(Store::Milliseconds time_limit);
     /// "ranks 1, 3 have not arrived".
     std::string missing() const;
     /// Leaves a job that has not come together, and throws.

@@ -71,7 +71,7 @@ std::unique_ptr<Store> PrefixStore::clone(Milliseconds timeout) {
     return std::make_unique<PrefixStore>(prefix_, store_->clone(timeout));
 }
 
-Store::Milliseconds PrefixStore::timeout() const { return store_->timeout(); }
+Store::Milliseconds PrefixStore::time_limit() const { return store_->time_limit(); }
 
 std::string PrefixStore::describe() const { return store_->describe(); }
 

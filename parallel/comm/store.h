@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace lockstep {
 
@@ -23,12 +24,15 @@ public:
     static constexpr std::size_t longest_value = std::size_t{8} << 20;
     static constexpr Milliseconds default_timeout{300'000};
 
+    Store() = default;
     virtual ~Store() = default;
+    Store(const Store&) = delete;
+    Store& operator=(const Store&) = delete;
 
     virtual void set(std::string_view key, std::string_view value) = 0;
     /// Waits until the key is there.
-    virtual std::string get(std::string_view key, Milliseconds timeout) = 0;
-    std::string get(std::string_view key) { return get(key, timeout()); }
+    virtual std::string get(std::string_view key, Milliseconds time_limit) = 0;
+    std::string get(std::string_view key) { return get(key, time_limit()); }
     /// Nothing when the key is not there; does not wait.
     virtual std::optional<std::string> try_get(std::string_view key) = 0;
     /// Adds to the decimal number that the key holds (none: 0) and returns the sum. Throws CommunicationError when it
@@ -40,13 +44,13 @@ public:
     /// True when the key was there.
     virtual bool remove(std::string_view key) = 0;
     virtual std::int64_t count() = 0;
-    /// The same store, for another thread that waits by itself, and with a timeout of its own.
-    std::unique_ptr<Store> clone() { return clone(timeout()); }
-    virtual std::unique_ptr<Store> clone(Milliseconds timeout) = 0;
-    /// For a `timeout` that may be too short to connect: tries again for `time_to_connect`.
-    std::unique_ptr<Store> clone(Milliseconds timeout, Milliseconds time_to_connect);
+    /// The same store, for another thread that waits by itself, and with a time_limit of its own.
+    std::unique_ptr<Store> clone() { return clone(time_limit()); }
+    virtual std::unique_ptr<Store> clone(Milliseconds time_limit) = 0;
+    /// For a `time_limit` that may be too short to connect: tries again for `time_to_connect`.
+    std::unique_ptr<Store> clone(Milliseconds time_limit, Milliseconds time_to_connect);
     /// Of calls that wait and are not given another one.
-    virtual Milliseconds timeout() const = 0;
+    virtual Milliseconds time_limit() const = 0;
     /// "store of rank 0 at 127.0.0.1:29500", for messages.
     virtual std::string describe() const = 0;
 
@@ -58,7 +62,7 @@ protected:
 struct TcpStoreOptions {
     std::string host = "127.0.0.1";
     int port = 0;
-    Store::Milliseconds timeout = Store::default_timeout;  ///< also of connecting
+    Store::Milliseconds time_limit = Store::default_timeout;  ///< also of connecting
     /// Shared secret of at most 256 bytes, best generated at random. Both sides prove that they know it, and neither
     /// sends it. Without one the host must be a loopback address, and only processes of the server's user are admitted.
     std::string token = {};
@@ -90,7 +94,7 @@ private:
 
 class TcpStore final : public Store {
 public:
-    /// Connects, and tries again until the timeout while nobody listens there or the server closes the connection
+    /// Connects, and tries again until the time_limit while nobody listens there or the server closes the connection
     /// early.
     explicit TcpStore(const TcpStoreOptions& options);
     ~TcpStore() override;
@@ -98,14 +102,14 @@ public:
     using Store::clone;
     using Store::get;
     void set(std::string_view key, std::string_view value) override;
-    std::string get(std::string_view key, Milliseconds timeout) override;
+    std::string get(std::string_view key, Milliseconds time_limit) override;
     std::optional<std::string> try_get(std::string_view key) override;
     std::int64_t add(std::string_view key, std::int64_t amount) override;
     std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;
     bool remove(std::string_view key) override;
     std::int64_t count() override;
-    std::unique_ptr<Store> clone(Milliseconds timeout) override;
-    Milliseconds timeout() const override;
+    std::unique_ptr<Store> clone(Milliseconds time_limit) override;
+    Milliseconds time_limit() const override;
     std::string describe() const override;
     /// Of the server.
     int port() const;
@@ -126,27 +130,29 @@ class FilePresence;
 class FileStore final : public Store {
 public:
     /// Makes the file, for this user alone, unless it is there. Throws InvalidArgument when it cannot, or when the file
-    /// belongs to another user or others can write or replace it, and DataError when it is no store. The timeout is for
-    /// its lock as well.
-    explicit FileStore(std::filesystem::path file, Milliseconds timeout = default_timeout);
+    /// belongs to another user or others can write or replace it, and DataError when it is no store. The time_limit is
+    /// for its lock as well.
+    explicit FileStore(std::filesystem::path file, Milliseconds time_limit = default_timeout);
 
     using Store::clone;
     using Store::get;
     void set(std::string_view key, std::string_view value) override;
-    std::string get(std::string_view key, Milliseconds timeout) override;
+    std::string get(std::string_view key, Milliseconds time_limit) override;
     std::optional<std::string> try_get(std::string_view key) override;
     std::int64_t add(std::string_view key, std::int64_t amount) override;
     std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;
     bool remove(std::string_view key) override;
     std::int64_t count() override;
-    std::unique_ptr<Store> clone(Milliseconds timeout) override;
-    Milliseconds timeout() const override { return timeout_; }
+    std::unique_ptr<Store> clone(Milliseconds time_limit) override;
+    Milliseconds time_limit() const override { return timeout_; }
     std::string describe() const override;
     /// Removes the file. Later calls on stores that have it open throw CommunicationError, also when another file has
     /// its name by then.
-    void remove_file(Milliseconds timeout);
+    void remove_file(Milliseconds time_limit);
 
 private:
+    FileStore(std::shared_ptr<const FilePresence> presence, Milliseconds time_limit)
+        : presence_(std::move(presence)), timeout_(time_limit) {}
     std::shared_ptr<const FilePresence> presence_;  ///< of this and all its clones
     Milliseconds timeout_;
 };
@@ -159,15 +165,15 @@ public:
     using Store::clone;
     using Store::get;
     void set(std::string_view key, std::string_view value) override;
-    std::string get(std::string_view key, Milliseconds timeout) override;
+    std::string get(std::string_view key, Milliseconds time_limit) override;
     std::optional<std::string> try_get(std::string_view key) override;
     std::int64_t add(std::string_view key, std::int64_t amount) override;
     std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;
     bool remove(std::string_view key) override;
     /// Of the whole store.
     std::int64_t count() override;
-    std::unique_ptr<Store> clone(Milliseconds timeout) override;
-    Milliseconds timeout() const override;
+    std::unique_ptr<Store> clone(Milliseconds time_limit) override;
+    Milliseconds time_limit() const override;
     std::string describe() const override;
 
 private:

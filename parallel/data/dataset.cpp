@@ -43,6 +43,15 @@ RowField row_field(const Tensor& row) {
     return {row.dtype(), row.shape()};
 }
 
+void require_same_fields(std::span<const RowField> now, std::span<const RowField> before) {
+    for (std::size_t f = 0; f < before.size(); ++f)
+        if (now[f].dtype != before[f].dtype || !(now[f].shape == before[f].shape))
+            throw InvalidArgument(fmt::format(
+                "fields() of the data set: field {} is {} {}, and was {} {} when the loader was made; expected one "
+                "shape for all rows",
+                f, name_of(now[f].dtype), now[f].shape.str(), name_of(before[f].dtype), before[f].shape.str()));
+}
+
 void copy_row(const Tensor& row, const RowField& field, std::int64_t number, std::byte* to) {
     if (!row.defined() || !row.device().is_host() || row.dtype() != field.dtype || !(row.shape() == field.shape))
         throw InvalidArgument(fmt::format(

@@ -127,6 +127,8 @@ using tuple_of = typename TupleOf<T, std::make_index_sequence<n>>::type;
 std::vector<Tensor> checked_rows(std::vector<Tensor> tensors);
 const std::byte* first_byte(const Tensor& contiguous);
 RowField row_field(const Tensor& row);
+/// Throws InvalidArgument where a data set's fields() are no longer what they were: its `read` would write elsewhere.
+void require_same_fields(std::span<const RowField> now, std::span<const RowField> before);
 /// Writes the elements of `row`. Throws InvalidArgument when it is not as `field` says, naming the row.
 void copy_row(const Tensor& row, const RowField& field, std::int64_t number, std::byte* to);
 
@@ -163,6 +165,7 @@ public:
     const std::vector<RowField>& fields() const override { return fields_; }
     void read(std::span<const std::int64_t> rows, std::span<std::byte* const> to, EpochKey epoch) const override {
         if constexpr (RowReader<Data>) {
+            require_same_fields(data_.fields(), fields_);
             std::vector<RowContext> contexts;
             if constexpr (ReadsInContext<Data>) {
                 contexts.reserve(rows.size());

@@ -11,6 +11,7 @@
 
 #include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/files/file.h"
+#include "lockstep/parallel/data/files/other_kind.h"
 #include "lockstep/parallel/data/files/shape_bytes.h"
 #include "lockstep/runtime/error.h"
 
@@ -97,13 +98,26 @@ private:
             const int status = inflate(&stream_, Z_NO_FLUSH);
             done += room - stream_.avail_out;
             if (status == Z_STREAM_END) {
-                ended_ = stream_.avail_in == 0 && position_ == file_.size();
+                pass_zeros();
+                ended_ = stream_.avail_in == 0;
                 if (!ended_ && inflateReset(&stream_) != Z_OK) corrupt();
             } else if (status != Z_OK) {
                 corrupt();
             }
         }
         return done;
+    }
+    /// Zeros between and after members are padding, as gzip reads it.
+    void pass_zeros() {
+        for (;;) {
+            if (stream_.avail_in == 0) {
+                if (position_ == file_.size()) return;
+                refill();
+            }
+            if (*stream_.next_in != 0) return;
+            ++stream_.next_in;
+            --stream_.avail_in;
+        }
     }
     void refill() {
         const std::uint64_t left = file_.size() - position_;
@@ -207,11 +221,14 @@ IdxArray parse_array(const std::string& name, Source& source) {
     return array;
 }
 
+constexpr std::string_view expected = "IDX, plain or gzip";
+
 /// What `parse` makes of the content, packed or not.
 template <class Parse>
 auto read_content(const std::filesystem::path& path, Parse&& parse) {
     const InputFile file(path);
     std::array<std::byte, 2> start{};
+    if (file.size() == 0) internal::refuse_other_kind(file, expected);
     if (file.size() < start.size()) refuse(file.name(), file.size(), "the file ends before its header does");
     file.read_at(0, start);
     // by content: downloaded files lose or keep their .gz as the browser likes
@@ -219,6 +236,7 @@ auto read_content(const std::filesystem::path& path, Parse&& parse) {
         GzipSource source(file);
         return parse(file.name(), source);
     }
+    if (start[0] != std::byte{0}) internal::refuse_other_kind(file, expected);
     PlainSource source(file);
     return parse(file.name(), source);
 }

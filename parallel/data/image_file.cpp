@@ -9,6 +9,7 @@
 
 #include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/files/file.h"
+#include "lockstep/parallel/data/files/other_kind.h"
 #include "lockstep/parallel/data/images/codecs.h"
 #include "lockstep/runtime/error.h"
 
@@ -47,6 +48,7 @@ const ImageFormat& format_of(const InputFile& file) {
     const std::string_view text(reinterpret_cast<const char*>(begin.data()), begin.size());
     for (const ImageFormat& format : image_formats)
         if (text.starts_with(format.signature)) return format;
+    internal::refuse_other_kind(file, "a JPEG, PNG or GIF image");
     throw DataError(
         fmt::format("{}: offset 0: this is no JPEG, PNG or GIF file; convert it to one, or take it away", file.name()));
 }

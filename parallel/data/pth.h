@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,11 +26,11 @@ class InputFile;
 class PthFile {
 public:
     /// The state_dict is the only dictionary of tensors in the one that was saved; or, of several, the one called
-    /// model_state_dict, state_dict or model; or the one called `entry`; or, where none is in it, what was saved
-    /// itself. What is no tensor (numbers, lists) is left out. Throws DataError, naming file and offset, when the file
-    /// is missing, damaged, of PyTorch before 1.6 or of a big-endian machine, holds anything but tensors, dictionaries,
-    /// lists, texts and numbers, or several dictionaries to choose from; InvalidArgument when there is no `entry`.
-    /// Takes at most some 40 bytes of memory for each byte of the pickle, and none for elements.
+    /// model_state_dict, state_dict or model; or the one called `entry`; or, if none is in it, what was saved itself.
+    /// Objects of classes (argparse.Namespace) beside the tensors are passed over and never executed. Throws DataError,
+    /// naming file and offset, if the file is missing, damaged, from PyTorch before 1.6 or from a big-endian machine,
+    /// if what was saved is not a dictionary, or if several of its dictionaries could be meant; InvalidArgument if
+    /// `entry` is not found. Takes at most some 60 bytes of memory for each byte of the pickle, and none for elements.
     explicit PthFile(const std::filesystem::path& path, const std::string& entry = {});
     /// One that is open already, for the library's own use.
     PthFile(internal::InputFile&& file, const std::string& entry);
@@ -39,10 +40,15 @@ public:
 
     /// All tensors that Lockstep has the dtype of, in the order of the dictionary.
     const std::vector<PthEntry>& entries() const;
-    /// The other ones, by name, with what PyTorch calls their dtype ("int16"), or "9 dimensions".
+    /// The other ones, by name, with what PyTorch calls their dtype ("int16"), "9 dimensions", or the function that
+    /// makes them ("torch._utils._rebuild_sparse_tensor").
     const std::map<std::string, std::string>& unsupported() const;
     /// The tensor of that name among entries(), or null. Lives as long as this object.
     const PthEntry* find(std::string_view name) const;
+    /// The names of what the state_dict holds besides tensors ("mask_values"), then of what is beside it ("epoch").
+    const std::vector<std::string>& value_names() const;
+    /// The value of that name, or nothing. Throws DataError if it has more than a million parts or 100 levels.
+    std::optional<PthValue> value(std::string_view name) const;
     /// Copies the elements of one tensor, row-major, to host memory. Throws InvalidArgument when there is no such
     /// tensor or `to` is not of its size; DataError when reading fails, the record does not have its checksum, or a
     /// bool is neither 0 nor 1.

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "lockstep/runtime/dtype.h"
@@ -16,6 +18,30 @@ struct PthEntry {
     DType dtype = DType::f32;
     std::vector<std::int64_t> shape;
     std::uint64_t bytes = 0;
+};
+
+/// A value of Python that a file holds beside its tensors.
+struct PthValue {
+    struct None {
+        bool operator==(const None&) const = default;
+    };
+    /// A tensor, or an object whose content is not read; `type` is the name of its class or of the function that makes
+    /// it.
+    struct Unread {
+        std::string type;
+        bool operator==(const Unread&) const = default;
+    };
+    using List = std::vector<PthValue>;                             ///< a list, a tuple or a set
+    using Dictionary = std::vector<std::pair<PthValue, PthValue>>;  ///< in the order of the file
+
+    std::variant<None, bool, std::int64_t, double, std::string, List, Dictionary, Unread> value;
+
+    /// Null if it is of another type.
+    template <class T>
+    const T* as() const {
+        return std::get_if<T>(&value);
+    }
+    bool operator==(const PthValue&) const = default;
 };
 
 }  // namespace lockstep

@@ -1,5 +1,7 @@
 #include "lockstep/parallel/engine/manual_step.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "lockstep/ops/functional.h"
@@ -12,6 +14,34 @@
 #include "lockstep/runtime/internal/operand.h"
 
 namespace lockstep {
+
+namespace {
+
+template <class Visit>
+void for_each_read_back(const BatchProgram& batch, Visit&& visit) {
+    for (const ReadBack& read : batch.full->read_back) visit(read);
+    if (batch.uneven())
+        for (const ReadBack& read : batch.last->read_back) visit(read);
+}
+
+void note_versions(const BatchProgram& batch, Instance& instance) {
+    instance.read_versions.clear();
+    for_each_read_back(batch, [&](const ReadBack& read) { instance.read_versions.push_back(read.storage->version()); });
+}
+
+/// Throws InvalidArgument, naming one, unless what backward reads is as forward found it.
+void require_unchanged(const BatchProgram& batch, const Instance& instance) {
+    auto version = instance.read_versions.begin();
+    for_each_read_back(batch, [&](const ReadBack& read) {
+        if (const std::uint64_t then = *version++, now = read.storage->version(); now != then)
+            throw InvalidArgument(
+                fmt::format("backward: {} was changed after the forward that needs it (version {}, now {}); call "
+                            "backward() before the change, or forward again after it",
+                            read.name, then, now));
+    });
+}
+
+}  // namespace
 
 ManualStep::ManualStep(EngineParts& parts, InFlight& in_flight, ReplicaKeeper& replicas)
     : parts_(parts),
@@ -26,16 +56,14 @@ ManualStep::ManualStep(EngineParts& parts, InFlight& in_flight, ReplicaKeeper& r
 }
 
 ManualStep::~ManualStep() {
+    parts_.memory.store()->member_check = nullptr;
     parts_.memory.store()->update_hook = [](Optimizer&) {
         throw InvalidArgument(
             "optimizer step: the wrapper whose parameters it updates is gone; keep it as long as its optimizer");
     };
 }
 
-Tensor ManualStep::joined(const ScheduledProgram& program, const Instance& instance,
-                          const std::function<const Operand&(const ShardProgram&)>& of, Device device) {
-    // The host waits for the values: what went wrong with them is thrown here, once, and not by the next call.
-    if (device.is_host()) in_flight_.drain();
+Tensor ManualStep::room(const ScheduledProgram& program, const OperandOf& of, Device device) {
     const BatchProgram& batch = program.batch();
     const TensorMeta& meta = of(*batch.full).meta;
     Shape shape = meta.shape;
@@ -46,7 +74,15 @@ Tensor ManualStep::joined(const ScheduledProgram& program, const Instance& insta
         shape[0] = 0;
     for (int shard = batch.held.first; !scalars && shard < batch.held.last; ++shard)
         shape[0] += of(batch.of(shard)).meta.shape[0];
-    const Tensor result = Tensor::empty(shape, meta.dtype, device).tag_batch();
+    return Tensor::empty(shape, meta.dtype, device).tag_batch();
+}
+
+void ManualStep::join_shards(const Tensor& result, const ScheduledProgram& program, const Instance& instance,
+                             const OperandOf& of) {
+    const Device device = result.device();
+    // The host waits for the values: what went wrong with them is thrown here, once, and not by the next call.
+    if (device.is_host()) in_flight_.drain();
+    const BatchProgram& batch = program.batch();
     char* to = static_cast<char*>(result.impl()->storage->buffer->data());
     Stream& stream = Stream::of(device);
     for (int shard = batch.held.first; shard < batch.held.last; ++shard) {
@@ -55,18 +91,19 @@ Tensor ManualStep::joined(const ScheduledProgram& program, const Instance& insta
         const std::size_t bytes = static_cast<std::size_t>(operand.meta.numel()) * size_of(operand.meta.dtype);
         Stream& lane = parts_.topology.compute(shard);
         if (device.is_host()) {
-            lane.copy(to, device, instance.address(ref), ref.owner, bytes);
+            retry_once([&] { lane.copy(to, device, instance.address(ref), ref.owner, bytes); });
         } else {
-            stream.wait(lane);
-            stream.copy(to, device, instance.address(ref), ref.owner, bytes);
-            lane.wait(stream);
+            retry_once([&] {
+                stream.wait(lane);
+                stream.copy(to, device, instance.address(ref), ref.owner, bytes);
+                lane.wait(stream);
+            });
         }
         to += bytes;
     }
     if (device.is_host())
         for (int shard = batch.held.first; shard < batch.held.last; ++shard)
             parts_.topology.compute(shard).synchronize();
-    return result;
 }
 
 GradientSync ManualStep::sync() const {
@@ -80,19 +117,26 @@ void ManualStep::add_own(UsedParameters& used) const {
         if (gradients_.has(parameter)) used.add(parameter);
 }
 
-std::vector<Tensor> ManualStep::gather(ScheduledProgram& program, std::shared_ptr<Instance> instance,
-                                       const std::vector<BatchInput>& inputs, const std::vector<bool>& wants,
-                                       GradientSync sync, double scale, Device output_device) {
-    const BatchProgram& batch = program.batch();
+std::vector<Tensor> ManualStep::room_for_outputs(const ScheduledProgram& program, Device output_device) {
     std::vector<Tensor> outputs;
+    for (std::size_t i = 0; i < program.batch().full->outputs.size(); ++i)
+        outputs.push_back(room(
+            program, [i](const ShardProgram& shard) -> const Operand& { return shard.outputs[i]; }, output_device));
+    return outputs;
+}
+
+void ManualStep::gather(std::vector<Tensor>& outputs, ScheduledProgram& program, std::shared_ptr<Instance> instance,
+                        const std::vector<BatchInput>& inputs, const std::vector<bool>& wants, GradientSync sync,
+                        double scale) {
+    const BatchProgram& batch = program.batch();
     std::vector<Tensor> differentiable;
-    for (std::size_t i = 0; i < batch.full->outputs.size(); ++i) {
-        const auto output = [i](const ShardProgram& shard) -> const Operand& { return shard.outputs[i]; };
-        outputs.push_back(joined(program, *instance, output, output_device));
-        if (parts_.eager) outputs.back().impl()->storage->reports = parts_.eager;
-        if (batch.full->output_gradients[i].buffer) differentiable.push_back(outputs.back());
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+        join_shards(outputs[i], program, *instance,
+                    [i](const ShardProgram& shard) -> const Operand& { return shard.outputs[i]; });
+        if (parts_.eager) outputs[i].impl()->storage->reports = parts_.eager;
+        if (batch.full->output_gradients[i].buffer) differentiable.push_back(outputs[i]);
     }
-    if (differentiable.empty()) return outputs;
+    if (differentiable.empty()) return;
     std::vector<Tensor> autograd_inputs;
     std::vector<Device> input_devices;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -100,6 +144,7 @@ std::vector<Tensor> ManualStep::gather(ScheduledProgram& program, std::shared_pt
         autograd_inputs.push_back(whole && wants[i] ? *whole : Tensor());
         input_devices.push_back(whole ? whole->device() : Device::host());
     }
+    note_versions(program.batch(), *instance);
     // The autograd graph holds the instance, and with it the program, used or not.
     const std::weak_ptr<const bool> alive = alive_;
     add_autograd_node(
@@ -114,12 +159,12 @@ std::vector<Tensor> ManualStep::gather(ScheduledProgram& program, std::shared_pt
                 throw InvalidArgument(
                     "backward: a wrapper's activations are freed by the first backward, retain_graph or not; "
                     "call forward again, or add the losses and go back once");
+            require_unchanged(program.batch(), *instance);
             *used = true;
             for (Tensor& gradient : gradients)
                 if (scale != 1 && gradient.defined()) gradient = gradient * scale;
             return backward(program, *instance, gradients, input_devices, sync);
         });
-    return outputs;
 }
 
 void ManualStep::go_back_without_gradients(ScheduledProgram& program, Instance& instance, GradientSync sync) {
@@ -166,6 +211,13 @@ std::vector<Tensor> ManualStep::backward(ScheduledProgram& program, Instance& in
         throw InvalidArgument(
             "backward: since its forward another one has gone back without bringing gradients together; call forward "
             "after that one, or go back in the order of the forwards");
+    const auto input_gradient = [](std::size_t i) -> OperandOf {
+        return [i](const ShardProgram& shard) -> const Operand& { return shard.input_gradients[i]; };
+    };
+    std::vector<Tensor> input_gradients(input_devices.size());
+    for (std::size_t i = 0; i < input_devices.size(); ++i)
+        if (program.batch().full->input_gradients[i].buffer)
+            input_gradients[i] = room(program, input_gradient(i), input_devices[i]);
     const int slot = in_flight_.begin();
     for (const Tensor& gradient : gradients) eager_reports::add(parts_.eager, eager_reports::of(gradient));
     StepRecorder* const recorder = parts_.recorder.get();
@@ -191,12 +243,8 @@ std::vector<Tensor> ManualStep::backward(ScheduledProgram& program, Instance& in
         own_parameters_.insert(program.parameters().begin(), program.parameters().end());
     gradients_.show(program.parameters());
     parts_.pass_on_eager_reports(true);
-    std::vector<Tensor> input_gradients;
-    for (std::size_t i = 0; i < input_devices.size(); ++i) {
-        const auto gradient = [i](const ShardProgram& shard) -> const Operand& { return shard.input_gradients[i]; };
-        input_gradients.push_back(
-            gradient(*program.batch().full).buffer ? joined(program, instance, gradient, input_devices[i]) : Tensor());
-    }
+    for (std::size_t i = 0; i < input_devices.size(); ++i)
+        if (input_gradients[i].defined()) join_shards(input_gradients[i], program, instance, input_gradient(i));
     return input_gradients;
 }
 

@@ -20,11 +20,12 @@ public:
     ManualStep(const ManualStep&) = delete;
     ManualStep& operator=(const ManualStep&) = delete;
 
-    /// Outputs of a program on `output_device`, in the autograd graph where the program has a backward, whose gradients
-    /// are multiplied by `scale`.
-    std::vector<Tensor> gather(ScheduledProgram& program, std::shared_ptr<Instance> instance,
-                               const std::vector<BatchInput>& inputs, const std::vector<bool>& wants, GradientSync sync,
-                               double scale, Device output_device);
+    /// Memory on `output_device` for the outputs of a program, taken before its forward is enqueued.
+    static std::vector<Tensor> room_for_outputs(const ScheduledProgram& program, Device output_device);
+    /// Fills `outputs` with those of a program. They are in the autograd graph where the program has a backward, whose
+    /// gradients are multiplied by `scale`.
+    void gather(std::vector<Tensor>& outputs, ScheduledProgram& program, std::shared_ptr<Instance> instance,
+                const std::vector<BatchInput>& inputs, const std::vector<bool>& wants, GradientSync sync, double scale);
     /// The backward of a forward whose outputs nobody has used: it takes part in the reduction of what other ranks
     /// have.
     void go_back_without_gradients(ScheduledProgram& program, Instance& instance, GradientSync sync);
@@ -51,10 +52,12 @@ private:
                                  const std::vector<Device>& input_devices, GradientSync sync);
     /// Enqueues the copies of the outputs' gradients to where the program reads them.
     void scatter(const ScheduledProgram& program, const Instance& instance, const std::vector<Tensor>& gradients);
-    /// The operand that `of` picks in each shard's program, joined over this process's shards to one tensor on
-    /// `device`.
-    Tensor joined(const ScheduledProgram& program, const Instance& instance,
-                  const std::function<const Operand&(const ShardProgram&)>& of, Device device);
+    using OperandOf = std::function<const Operand&(const ShardProgram&)>;
+    /// Memory on `device` for the operand that `of` picks in each shard's program, of all shards of this process.
+    static Tensor room(const ScheduledProgram& program, const OperandOf& of, Device device);
+    /// Joins those operands in `result`. The program has committed: a call that fails is made once more.
+    void join_shards(const Tensor& result, const ScheduledProgram& program, const Instance& instance,
+                     const OperandOf& of);
 
     EngineParts& parts_;
     InFlight& in_flight_;

@@ -49,9 +49,11 @@ void ManualUpdate::step(Optimizer& optimizer) {
     const int slot = in_flight_.begin();
     const ParameterStore& store = *parts_.memory.store();
     std::string with_gradient;
-    for (const ArenaLayout& layout : store.parameters())
-        for (const ArenaSegment& segment : layout.segments)
-            with_gradient += store.tensor(segment).grad().defined() ? '1' : '0';
+    for (std::size_t a = 0; a < store.parameters().size(); ++a)
+        for (std::size_t i = 0; i < store.parameters()[a].segments.size(); ++i) {
+            const ParameterId id{static_cast<int>(a), static_cast<int>(i)};
+            with_gradient += optimizer.updates(id) && store.tensor(store.segment(id)).grad().defined() ? '1' : '0';
+        }
     if (with_gradient.find('1') == std::string::npos)
         throw InvalidArgument("optimizer step: no parameter has a gradient; call backward() on a loss first");
     gradients_.take_in();
@@ -73,7 +75,11 @@ void ManualUpdate::step(Optimizer& optimizer) {
         retry_once([&] { replicas_.hand_back(); });
     });
     parts_.pass_on_eager_reports(false);
-    parts_.memory.store()->touch_parameters();
+    auto has_gradient = with_gradient.begin();
+    for (const ArenaLayout& layout : store.parameters())
+        for (const ArenaSegment& segment : layout.segments)
+            if (const Tensor& tensor = store.tensor(segment); *has_gradient++ == '1' && tensor.requires_grad())
+                tensor.impl()->storage->count_write();
     replicas_.mark_current();
 }
 

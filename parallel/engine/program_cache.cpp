@@ -1,11 +1,13 @@
 #include "lockstep/parallel/engine/program_cache.h"
 
-#include <algorithm>
+#include <fmt/format.h>
 
-#include "lockstep/parallel/program/trace_check.h"
+#include <algorithm>
+#include <exception>
+#include <utility>
+
 #include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/internal/algorithm_choices.h"
-#include "lockstep/runtime/internal/environment.h"
 
 namespace lockstep {
 
@@ -30,11 +32,6 @@ std::vector<std::shared_ptr<Storage>> constants_of(const EngineMemory& memory,
     return found;
 }
 
-bool checks_traces() {
-    static const bool checks = environment::flag("LOCKSTEP_CHECK_TRACE");
-    return checks;
-}
-
 }  // namespace
 
 void ProgramCache::describe(const ProgramRequest& request, Signature& key) const {
@@ -51,17 +48,14 @@ void ProgramCache::describe(const ProgramRequest& request, Signature& key) const
         key.add(with_rows(request.inputs[i], 1)).add(static_cast<bool>(request.wants_gradient[i]));
 }
 
-ShardProgram ProgramCache::trace(const ProgramRequest& request, std::int64_t rows) const {
-    return trace_shard(request, rows, parts_.topology.arithmetic, *parts_.memory.store(), stops_at_nan_);
-}
-
 std::shared_ptr<const ShardProgram> ProgramCache::shard_program(const ProgramRequest& request, std::int64_t rows) {
     Signature own;
     describe(request, own);
     own.add(rows);
     if (const auto* kept = shard_programs_.find(own.bytes())) return *kept;
     ++traces_;
-    auto traced = std::make_shared<ShardProgram>(trace(request, rows));
+    auto traced = std::make_shared<ShardProgram>(
+        trace_shard(request, rows, parts_.topology.arithmetic, *parts_.memory.store(), stops_at_nan_));
     if (request.call.keep) traced->keep = request.call.keep();
     // A scheduled program has two of them at most, microbatches three. Those that are dropped here live on in their
     // scheduled programs.
@@ -131,9 +125,32 @@ ProgramCache::Entry ProgramCache::make(const ProgramRequest& request, std::span<
     return fresh;
 }
 
-void ProgramCache::require_unchanged(const ProgramRequest& request, const BatchProgram& batch) const {
-    require_same_trace(*batch.full, trace(request, batch.cut.rows_of(batch.cut.first_shard)));
-    if (batch.uneven()) require_same_trace(*batch.last, trace(request, batch.cut.rows_of(batch.cut.end - 1)));
+void ProgramCache::check_trace(TraceChecks& checks, const ProgramRequest& request,
+                               std::span<const std::shared_ptr<const BatchProgram>> batches) const {
+    if (!checks.due()) return;
+    std::vector<std::pair<const ShardProgram*, std::int64_t>> programs;  // each once, with its rows
+    const auto add = [&programs](const ShardProgram* program, std::int64_t rows) {
+        const std::pair entry(program, rows);
+        if (std::find(programs.begin(), programs.end(), entry) == programs.end()) programs.push_back(entry);
+    };
+    for (const auto& batch : batches) {
+        add(batch->full.get(), batch->cut.rows_of(batch->cut.first_shard));
+        add(batch->last.get(), batch->cut.rows_of(batch->cut.end - 1));
+    }
+    try {
+        for (const auto& [program, rows] : programs)
+            require_same_trace(
+                *program,
+                trace_forward_again(request, rows, parts_.topology.arithmetic, *parts_.memory.store(), stops_at_nan_),
+                *parts_.memory.store());
+    } catch (const std::exception& error) {
+        if (parts_.ranks.job() && request.pass != Pass::inference) {
+            in_flight_.drain();  // steps before this one are done on all ranks
+            parts_.ranks.others().abort(fmt::format("rank {}: {}", parts_.topology.rank.number(), error.what()));
+        }
+        throw;
+    }
+    checks.passed();
 }
 
 void ProgramCache::begin_key(const ProgramRequest& request, const BatchCut& first) {
@@ -159,9 +176,10 @@ ProgramCache::Entry& ProgramCache::kept(const ProgramRequest& request, std::span
     add_to_key(spec);
     Entry* entry = entries_.find(key_.bytes());
     if (!entry) return entries_.add(key_.bytes(), make(request, cuts, spec, used));
-    if (checks_traces() && entry->program) require_unchanged(request, entry->program->batch());
-    if (checks_traces() && entry->microbatches)
-        for (const auto& part : entry->microbatches->parts()) require_unchanged(request, *part);
+    if (entry->microbatches)
+        check_trace(entry->checks, request, entry->microbatches->parts());
+    else
+        check_trace(entry->checks, request, {&entry->program->shared_batch(), 1});
     refresh_constants(*entry);
     return *entry;
 }
@@ -169,8 +187,8 @@ ProgramCache::Entry& ProgramCache::kept(const ProgramRequest& request, std::span
 const TracedBatch& ProgramCache::traced(const ProgramRequest& request, const BatchCut& cut) {
     const AlgorithmScope scope(parts_.algorithms.get());
     begin_key(request, cut);
-    if (const TracedBatch* found = traced_.find(key_.bytes())) {
-        if (checks_traces()) require_unchanged(request, *found->batch);
+    if (TracedBatch* found = traced_.find(key_.bytes())) {
+        check_trace(found->checks, request, {&found->batch, 1});
         return *found;
     }
     auto batch = batch_program(request, cut);

@@ -8,6 +8,7 @@
 
 #include "lockstep/parallel/engine/in_flight.h"
 #include "lockstep/parallel/engine/recently_used.h"
+#include "lockstep/parallel/program/trace_check.h"
 #include "lockstep/parallel/program/trace_shard.h"
 #include "lockstep/parallel/schedule/constant_cache.h"
 #include "lockstep/parallel/schedule/microbatches.h"
@@ -18,6 +19,7 @@ namespace lockstep {
 struct TracedBatch {
     std::shared_ptr<const BatchProgram> batch;
     UsedParameters used;
+    TraceChecks checks = {};
 };
 
 class ProgramCache {
@@ -51,6 +53,7 @@ private:
         std::unique_ptr<ScheduledProgram> program;
         std::unique_ptr<Microbatches> microbatches;       ///< instead of `program`
         std::vector<std::shared_ptr<Storage>> constants;  ///< what it reads outside the model's arenas
+        TraceChecks checks;
     };
     using Batches = std::vector<std::shared_ptr<const BatchProgram>>;
 
@@ -69,9 +72,11 @@ private:
     void add_to_key(const ReductionSpec& spec);
     /// The key without rows and reduction.
     void describe(const ProgramRequest& request, Signature& key) const;
-    ShardProgram trace(const ProgramRequest& request, std::int64_t rows) const;
     std::shared_ptr<const ShardProgram> shard_program(const ProgramRequest& request, std::int64_t rows);
-    void require_unchanged(const ProgramRequest& request, const BatchProgram& batch) const;
+    /// Where that is due: throws InvalidArgument if what forward or loss read on the host has changed. No process goes
+    /// on with a call that one of them refuses.
+    void check_trace(TraceChecks& checks, const ProgramRequest& request,
+                     std::span<const std::shared_ptr<const BatchProgram>> batches) const;
     /// Waits for what is in flight, and drops programs of optimizers that are gone and the least recently used ones
     /// until there is room.
     void make_room();

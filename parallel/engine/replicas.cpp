@@ -11,8 +11,9 @@
 namespace lockstep {
 
 void ReplicaKeeper::refresh() {
-    if (parts_.memory.store()->version() == version_) return;
-    mark_current();
+    const std::uint64_t version = parts_.memory.store()->version();
+    if (version == version_) return;
+    mark_stale();  // until all copies are enqueued
     const std::vector<Replica>& replicas = parts_.memory.store()->replicas();
     Stream& home = Stream::of(parts_.topology.devices[0]);  // where members are written
     parts_.topology.commit(first_device).wait(home);
@@ -33,6 +34,7 @@ void ReplicaKeeper::refresh() {
         home.wait(stream);  // the next write from outside must not overtake the copy
         parts_.topology.commit(first_device).wait(stream);
     }
+    version_ = version;
 }
 
 void ReplicaKeeper::store_settings(Optimizer& optimizer) {

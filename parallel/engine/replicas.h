@@ -30,6 +30,10 @@ public:
     void verify();
 
     void count(const ScheduledProgram& program, bool backward);
+    /// Counts what a program's commits write on replica 0. `mark_current` comes after that.
+    static void count_writes(const BatchProgram& batch) {
+        for (const auto& storage : batch.full->written) storage->count_write();
+    }
     const std::vector<std::uint64_t>& operations() const { return operations_; }
 
 private:

@@ -44,8 +44,12 @@ struct TrainingRun::PreparedStep {
         whole->enqueue_backward(*instance, phase, recorder);
     }
     void count(ReplicaKeeper& replicas) const {
-        if (whole) return replicas.count(*whole, true);
-        for (const ScheduledProgram* program : microbatches->programs()) replicas.count(*program, true);
+        const auto count_one = [&](const ScheduledProgram& program) {
+            replicas.count(program, true);
+            ReplicaKeeper::count_writes(program.batch());
+        };
+        if (whole) return count_one(*whole);
+        for (const ScheduledProgram* program : microbatches->programs()) count_one(*program);
     }
 };
 
@@ -177,6 +181,7 @@ void TrainingRun::enqueue_forward(ScheduledProgram& program, Instance& instance,
         retry_once([&] { replicas_.hand_back(); });
     });
     replicas_.count(program, false);
+    ReplicaKeeper::count_writes(program.batch());
     replicas_.mark_current();
     if (program.batch().pass != Pass::inference) parts_->ranks.stops()->count();
 }
@@ -207,9 +212,10 @@ GatheredOutputs TrainingRun::forward(const ModelCall& call, const std::vector<Ba
                                             [&] { scale = join ? join->enter(sync, inputs, batch.cut().chunk) : 1; });
     const auto instance = program.acquire();
     if (join) join->keep({program.shared_batch(), inputs, &program, instance}, sync);
+    std::vector<Tensor> outputs = ManualStep::room_for_outputs(program, output_device);
     enqueue_forward(program, *instance, batch, slot);
-    const auto& prototype = program.batch().full->prototype;
-    return {manual_.gather(program, instance, inputs, wants, sync, scale, output_device), prototype};
+    manual_.gather(outputs, program, instance, inputs, wants, sync, scale);
+    return {std::move(outputs), program.batch().full->prototype};
 }
 
 }  // namespace lockstep

@@ -27,6 +27,7 @@ void in_two_phases(EngineParts& parts, ReplicaKeeper& replicas, Work&& work, Com
         // The other processes have this step in full: there is no going on with them.
         parts.ranks.others().abort(fmt::format("rank {} failed in the middle of a call", parts.topology.rank.number()));
         rest();
+        replicas.mark_stale();  // a copy of replica 0 may be what has failed, now or on its device
         std::rethrow_exception(first);
     }
     try {

@@ -36,6 +36,7 @@ bool reaches(const std::string& line, std::int64_t step) {
 }  // namespace
 
 LogFile::LogFile(const std::filesystem::path& path) : name_(path.string()) {
+    require_trusted_links(path);
     std::error_code unknown;
     if (std::filesystem::is_fifo(path, unknown)) refuse_log(name_, "it is a pipe");
     descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);

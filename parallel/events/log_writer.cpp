@@ -7,6 +7,7 @@
 #include <exception>
 #include <utility>
 
+#include "lockstep/parallel/data/files/file_name.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/forked.h"
 #include "lockstep/runtime/warning.h"
@@ -23,6 +24,7 @@ constexpr std::size_t most_pending_bytes = std::size_t{1} << 30;
 std::filesystem::path prepared_lines(const std::filesystem::path& directory, const std::string& name,
                                      std::optional<std::int64_t> resume_step) {
     std::error_code failed;
+    require_trusted_links(directory);
     std::filesystem::create_directories(directory, failed);
     if (failed)
         throw InvalidArgument(fmt::format("{} cannot be made: {}; choose another directory for the log",

@@ -13,13 +13,16 @@ namespace lockstep {
 
 namespace {
 
+/// Far more than a machine has devices or cores; every shard takes memory, every thread a stack.
+constexpr int most_shards = 65536, most_threads = 4096;
+
 void check(const EngineOptions& options, const std::vector<NamedTensor>& tensors, bool alone) {
-    if (options.shards < 0)
+    if (options.shards < 0 || options.shards > most_shards)
         throw InvalidArgument(
-            fmt::format("{} shards: give a positive number, or 0 for one per device", options.shards));
-    if (options.threads_per_shard < 0)
-        throw InvalidArgument(
-            fmt::format("{} threads per shard: give a positive number, or 0 to choose", options.threads_per_shard));
+            fmt::format("shards: {}; expected 1 to {}, or 0 for one per device", options.shards, most_shards));
+    if (options.threads_per_shard < 0 || options.threads_per_shard > most_threads)
+        throw InvalidArgument(fmt::format("threads_per_shard: {}; expected 1 to {}, or 0 to choose",
+                                          options.threads_per_shard, most_threads));
     if (options.kept_programs < 1)
         throw InvalidArgument(fmt::format("{} programs to keep: give at least 1", options.kept_programs));
     if (options.autocast && !is_short_float(*options.autocast))

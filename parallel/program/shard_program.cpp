@@ -30,6 +30,27 @@ void ShardProgram::note_outside() {
                 if (operand.storage && seen.insert(operand.storage.get()).second) outside.push_back(operand.storage);
 }
 
+std::string name_of_member(const ParameterStore& store, const Storage& storage) {
+    for (const auto* layouts : {&store.parameters(), &store.buffers()})
+        for (const ArenaLayout& layout : *layouts)
+            for (const ArenaSegment& segment : layout.segments)
+                if (store.tensor(segment).impl()->storage.get() == &storage) return segment.name;
+    return {};
+}
+
+void ShardProgram::note_read_back(const ParameterStore& store) {
+    std::set<const Storage*> seen;
+    for (std::size_t i = backward_begin; i < records.size(); ++i)
+        for (const Operand& operand : records[i].in) {
+            if (!operand.storage || !seen.insert(operand.storage.get()).second) continue;
+            std::string name = name_of_member(store, *operand.storage);
+            if (name.empty())
+                name = fmt::format("a constant of shape {} that {} reads", operand.meta.shape.str(),
+                                   records[i].call ? std::string_view(records[i].call) : records[i].operation->name());
+            read_back.push_back({operand.storage, std::move(name)});
+        }
+}
+
 void require_matching_spans(const ShardProgram& a, const ShardProgram& b) {
     const auto spans = [](const ShardProgram& program) {
         std::vector<const Record*> found;

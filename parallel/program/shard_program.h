@@ -29,6 +29,12 @@ struct ParameterCast {
     friend auto operator<=>(const ParameterCast&, const ParameterCast&) = default;
 };
 
+/// A tensor outside the trace that backward reads: it must be as forward found it.
+struct ReadBack {
+    std::shared_ptr<Storage> storage;
+    std::string name;  ///< of the parameter or buffer, or what says which constant it is
+};
+
 /// What kind of program is traced.
 enum class Pass : std::uint8_t {
     inference,     ///< forward without autograd, changes nothing
@@ -40,8 +46,17 @@ enum class Pass : std::uint8_t {
 /// Whether a program of that kind goes backward.
 constexpr bool has_backward(Pass pass) { return pass == Pass::training || pass == Pass::step; }
 
+/// Forward and loss as they were traced, before records were moved or joined.
+struct ForwardTrace {
+    std::vector<Record> records;  ///< then those that commit
+    std::vector<Operand> outputs;
+    std::string graph;      ///< which operations backward goes through, as bytes
+    std::string structure;  ///< see ShardProgram
+};
+
 struct ShardProgram {
     std::shared_ptr<Trace> trace;
+    std::shared_ptr<const ForwardTrace> forward;
     std::vector<Operand> inputs;            ///< the scattered inputs; no buffer: not read
     std::vector<Operand> outputs;           ///< forward's outputs
     std::vector<Operand> output_gradients;  ///< their gradients (training)
@@ -63,13 +78,22 @@ struct ShardProgram {
     std::shared_ptr<const void> keep;               ///< see ModelCall
     std::vector<std::shared_ptr<Storage>> outside;  ///< storages outside the trace that records read
 
+    std::vector<ReadBack> read_back;  ///< each once
+    std::vector<std::shared_ptr<Storage>>
+        written;  ///< buffers of the model that the commits write, once for each write
+
     /// The gradient of `parameter`, or null.
     const Delivery* delivery(ParameterId parameter) const;
     /// All parameters that get one.
     std::set<ParameterId> delivered() const;
     /// Fills in `outside`.
     void note_outside();
+    /// Fills in `read_back`.
+    void note_read_back(const ParameterStore& store);
 };
+
+/// The parameter or buffer that `storage` belongs to; empty where it belongs to none.
+std::string name_of_member(const ParameterStore& store, const Storage& storage);
 
 /// Whether it reads the inputs of all shards.
 inline bool spans_shards(const Record& record) { return record.operation->reach() == Reach::all_shards; }

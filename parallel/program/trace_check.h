@@ -1,11 +1,26 @@
-// LOCKSTEP_CHECK_TRACE=1: forward is traced again at every call, to find host state that changed under a kept program.
+// Host state that forward or loss read is frozen with the program. To find out when it changed, forward is traced again
+// now and then, and compared.
 #pragma once
+
+#include <cstdint>
 
 #include "lockstep/parallel/program/shard_program.h"
 
 namespace lockstep {
 
-/// Throws InvalidArgument, naming the first difference, unless `now` records what `kept` does.
-void require_same_trace(const ShardProgram& kept, const ShardProgram& now);
+/// Which uses of a kept program trace forward again: 1, 2, 3, 10, 100, 1000 and so on; with LOCKSTEP_CHECK_TRACE=1 all.
+class TraceChecks {
+public:
+    /// Counts a use. Whether it is one of those, or the last one of those did not pass.
+    bool due();
+    void passed() { next_ = uses_ < 3 ? uses_ + 1 : uses_ < 10 ? 10 : next_after(uses_); }
+
+private:
+    static std::uint64_t next_after(std::uint64_t uses);
+    std::uint64_t uses_ = 0, next_ = 1;
+};
+
+/// Throws InvalidArgument, naming the first difference, unless `now` records what `kept` was made of.
+void require_same_trace(const ShardProgram& kept, const ForwardTrace& now, const ParameterStore& store);
 
 }  // namespace lockstep

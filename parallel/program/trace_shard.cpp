@@ -17,6 +17,7 @@
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/core_operations.h"
+#include "lockstep/runtime/internal/host_random.h"
 #include "lockstep/runtime/record.h"
 
 namespace lockstep {
@@ -73,13 +74,33 @@ public:
 private:
     void complete(const Tensor& leaf, const Tensor& gradient) {
         for (std::size_t i = 0; i < inputs_.size(); ++i)
-            if (inputs_[i].impl() == leaf.impl()) input_gradients_[i] = gradient;
+            if (inputs_[i].impl() == leaf.impl()) {
+                input_gradients_[i] = gradient;
+                return;
+            }
         const auto parameter = parameters_.of(leaf);
-        if (!parameter) return;
+        if (!parameter) refuse(leaf);
         const Tensor own = exclusive(gradient);
         // Before it may be summed where it lies.
         if (measures_) measure(own);
         program_.deliveries.push_back({*parameter, operand_of(own), program_.trace->records().size() - 1});
+    }
+
+    /// Nobody would update `leaf`, or save it.
+    [[noreturn]] void refuse(const Tensor& leaf) const {
+        const auto reads_it = [&](const Record& record) {
+            return std::any_of(record.in.begin(), record.in.end(),
+                               [&](const Operand& in) { return in.storage && in.storage == leaf.impl()->storage; });
+        };
+        const auto& records = program_.forward->records;
+        const auto reader = std::find_if(records.begin(), records.end(), reads_it);
+        throw InvalidArgument(
+            fmt::format("{}: a tensor of shape {} requires a gradient and is not a parameter of the model; list its "
+                        "layer in LOCKSTEP_MEMBERS, or detach() it where it is not to be trained",
+                        reader == records.end() ? "forward or loss"
+                        : reader->call          ? std::string_view(reader->call)
+                                                : reader->operation->name(),
+                        leaf.shape().str()));
     }
 
     void measure(const Tensor& gradient) {
@@ -204,6 +225,53 @@ void defer_to_commits(std::vector<Record>& records, const std::vector<Record>& c
     records.insert(records.end(), std::make_move_iterator(deferred.rbegin()), std::make_move_iterator(deferred.rend()));
 }
 
+/// The operations that backward goes through from `roots`, in the order in which they were made, as bytes.
+std::string graph_of(const std::vector<Tensor>& roots) {
+    std::map<std::uint64_t, const AutogradNode*> nodes;  // by number
+    std::vector<const AutogradNode*> stack;
+    const auto find = [&](const std::shared_ptr<AutogradNode>& node) {
+        if (node && nodes.emplace(node->sequence, node.get()).second) stack.push_back(node.get());
+    };
+    for (const Tensor& root : roots) find(root.impl()->node);
+    while (!stack.empty()) {
+        const AutogradNode* node = stack.back();
+        stack.pop_back();
+        for (const AutogradNode::Edge& edge : node->inputs) find(edge.node);
+    }
+    std::map<const AutogradNode*, std::int64_t> places;
+    for (const auto& entry : nodes) places.emplace(entry.second, static_cast<std::int64_t>(places.size()));
+    Signature graph;
+    const auto add = [&](const std::shared_ptr<AutogradNode>& node, int output, const Tensor& leaf) {
+        graph.add(node ? places.at(node.get()) : -1).add(output);
+        if (!leaf.defined()) return;
+        const bool symbolic = leaf.is_symbolic();
+        graph.add(symbolic).add(symbolic ? static_cast<std::uintptr_t>(leaf.impl()->storage->buffer->trace_id())
+                                         : reinterpret_cast<std::uintptr_t>(leaf.impl().get()));
+    };
+    for (const auto& [number, node] : nodes) {
+        graph.add(std::string_view(node->name));
+        for (const AutogradNode::Edge& edge : node->inputs) add(edge.node, edge.output, edge.leaf);
+    }
+    for (const Tensor& root : roots)
+        add(root.impl()->node, root.impl()->output_index, root.is_leaf() ? root : Tensor());
+    return graph.bytes();
+}
+
+/// The storages outside the trace that `commits` write, once for each write.
+std::vector<std::shared_ptr<Storage>> written_by(const std::vector<Record>& commits) {
+    std::vector<std::shared_ptr<Storage>> written;
+    for (const Record& commit : commits)
+        for (const Operand& out : commit.out)
+            if (out.storage) written.push_back(out.storage);
+    return written;
+}
+
+/// Takes back what counted as a write when it was traced: programs write when they run.
+void forget_write(Storage& storage) {
+    --storage.writes;
+    if (storage.group) --storage.group->writes;
+}
+
 }  // namespace
 
 TensorMeta with_rows(const TensorMeta& input, std::int64_t rows) {
@@ -212,6 +280,81 @@ TensorMeta with_rows(const TensorMeta& input, std::int64_t rows) {
     return TensorMeta::contiguous(input.dtype, shape, true);
 }
 
+namespace {
+
+/// Forward and loss of a shard, with what backward begins with.
+struct ForwardHalf {
+    std::vector<Tensor> inputs;
+    std::vector<Tensor> roots, gradients;
+    Tensor scale;
+};
+
+void require_trainable(const std::vector<Tensor>& roots, const ParameterStore& store) {
+    if (!roots.empty()) return;
+    const bool frozen = store.trainable_flags().find('1') == std::string::npos;
+    throw InvalidArgument(
+        fmt::format("step: the loss does not depend on a parameter that requires a gradient{}; unfreeze one with "
+                    "requires_grad_(), or call forward to evaluate",
+                    frozen ? " (all are frozen)" : ""));
+}
+
+/// Calls the model and the loss. Under a TraceScope of `program.trace`.
+ForwardHalf trace_forward(ShardProgram& program, const ProgramRequest& request, std::int64_t rows,
+                          const ParameterStore& store, bool stops_at_nan) {
+    Trace& trace = *program.trace;
+    const bool wants_gradients = has_backward(request.pass);
+    ForwardHalf half;
+    for (std::size_t i = 0; i < request.inputs.size(); ++i) {
+        half.inputs.push_back(
+            trace.input(with_rows(request.inputs[i], rows), wants_gradients && request.wants_gradient[i]));
+        program.inputs.push_back(operand_of(half.inputs.back()));
+    }
+
+    ModelResult result;
+    if (wants_gradients) {
+        result = request.call.function(half.inputs);
+    } else {
+        const NoGrad no_grad;
+        result = request.call.function(half.inputs);
+    }
+    if (request.pass == Pass::step) {
+        std::vector<Tensor> pooled;
+        if (request.microbatch) pooled = take_in_denominators(program, result.loss);
+        if (request.scaled) {
+            half.scale = trace.input(TensorMeta::contiguous(DType::f64, {}));
+            program.loss_scale = operand_of(half.scale);
+        }
+        program.loss = operand_of(pool_loss(result.loss, request.microbatch ? &pooled : nullptr, half.scale,
+                                            stops_at_nan && !request.scaled, half.roots, half.gradients));
+        require_trainable(half.roots, store);
+    }
+    for (Tensor& output : result.outputs) {
+        const Tensor plain = output.contiguous();
+        program.outputs.push_back(operand_of(plain));
+        if (wants_gradients && plain.requires_grad()) {
+            half.roots.push_back(plain);
+            half.gradients.push_back(
+                trace.input(TensorMeta::contiguous(plain.dtype(), plain.shape(), plain.is_batch())));
+            program.output_gradients.push_back(operand_of(half.gradients.back()));
+        } else {
+            program.output_gradients.emplace_back();
+        }
+    }
+    program.structure = std::move(result.structure);
+    program.prototype = std::move(result.prototype);
+
+    auto forward = std::make_shared<ForwardTrace>();
+    forward->records = trace.records();
+    forward->records.insert(forward->records.end(), trace.commits().begin(), trace.commits().end());
+    forward->outputs = program.outputs;
+    forward->graph = graph_of(half.roots);
+    forward->structure = program.structure;
+    program.forward = std::move(forward);
+    return half;
+}
+
+}  // namespace
+
 ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const TraceSettings& settings,
                          const ParameterStore& store, bool stops_at_nan) {
     ShardProgram program;
@@ -219,66 +362,42 @@ ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const
     Trace& trace = *program.trace;
     const TraceScope scope(trace);
     const Autocast precision(Autocast::dtype_or(settings.autocast));
-    const bool wants_gradients = has_backward(request.pass);
-
-    std::vector<Tensor> inputs;
-    for (std::size_t i = 0; i < request.inputs.size(); ++i) {
-        inputs.push_back(trace.input(with_rows(request.inputs[i], rows), wants_gradients && request.wants_gradient[i]));
-        program.inputs.push_back(operand_of(inputs.back()));
-    }
-
-    ModelResult result;
-    if (wants_gradients) {
-        result = request.call.function(inputs);
-    } else {
-        const NoGrad no_grad;
-        result = request.call.function(inputs);
-    }
-    std::vector<Tensor> roots;
-    std::vector<Tensor> gradients;
-    Tensor scale;
-    if (request.pass == Pass::step) {
-        std::vector<Tensor> pooled;
-        if (request.microbatch) pooled = take_in_denominators(program, result.loss);
-        if (request.scaled) {
-            scale = trace.input(TensorMeta::contiguous(DType::f64, {}));
-            program.loss_scale = operand_of(scale);
-        }
-        program.loss = operand_of(pool_loss(result.loss, request.microbatch ? &pooled : nullptr, scale,
-                                            stops_at_nan && !request.scaled, roots, gradients));
-    }
-    for (Tensor& output : result.outputs) {
-        const Tensor plain = output.contiguous();
-        program.outputs.push_back(operand_of(plain));
-        if (wants_gradients && plain.requires_grad()) {
-            roots.push_back(plain);
-            gradients.push_back(trace.input(TensorMeta::contiguous(plain.dtype(), plain.shape(), plain.is_batch())));
-            program.output_gradients.push_back(operand_of(gradients.back()));
-        } else {
-            program.output_gradients.emplace_back();
-        }
-    }
-    program.structure = std::move(result.structure);
-    program.prototype = std::move(result.prototype);
+    const ForwardHalf half = trace_forward(program, request, rows, store, stops_at_nan);
     // In PyTorch's longer form backward reads what this forward has made, whatever another one makes meanwhile.
     if (request.pass != Pass::training)
         program.casts = take_parameter_casts(trace.records(), trace.commits(), program.outputs, store);
+    const std::vector<std::shared_ptr<Storage>> written = written_by(trace.commits());
     defer_to_commits(trace.records(), trace.commits());
     program.commit_begin = trace.records().size();
     if (request.pass != Pass::inference)
         for (Record& record : trace.commits()) trace.records().push_back(std::move(record));
     program.backward_begin = trace.records().size();
-    if (wants_gradients) {
+    if (has_backward(request.pass)) {
         const ParameterIndex parameters(store);
-        BackwardTracer tracer(program, parameters, inputs, request.measured);
-        tracer.run(roots, gradients);
+        BackwardTracer tracer(program, parameters, half.inputs, request.measured);
+        tracer.run(half.roots, half.gradients);
         if (tracer.squares().defined())
-            program.squares = operand_of(squares_over_shards(tracer.squares(), rows, scale));
+            program.squares = operand_of(squares_over_shards(tracer.squares(), rows, half.scale));
     }
     program.records = std::move(trace.records());
     fuse_neighbours(program);
     program.note_outside();
+    program.note_read_back(store);
+    if (request.pass != Pass::inference) program.written = written;
+    for (const auto& storage : written) forget_write(*storage);
     return program;
+}
+
+ForwardTrace trace_forward_again(const ProgramRequest& request, std::int64_t rows, const TraceSettings& settings,
+                                 const ParameterStore& store, bool stops_at_nan) {
+    ShardProgram program;
+    program.trace = std::make_shared<Trace>(settings);
+    const TraceScope scope(*program.trace);
+    const Autocast precision(Autocast::dtype_or(settings.autocast));
+    const HostRandomScope random;
+    (void)trace_forward(program, request, rows, store, stops_at_nan);
+    for (const auto& storage : written_by(program.trace->commits())) forget_write(*storage);
+    return *program.forward;
 }
 
 }  // namespace lockstep

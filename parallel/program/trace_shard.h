@@ -31,4 +31,9 @@ TensorMeta with_rows(const TensorMeta& input, std::int64_t rows);
 ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const TraceSettings& settings,
                          const ParameterStore& store, bool stops_at_nan);
 
+/// Traces forward and loss of such a call again, to be compared (trace_check.h). What the library draws or counts
+/// meanwhile is as before.
+ForwardTrace trace_forward_again(const ProgramRequest& request, std::int64_t rows, const TraceSettings& settings,
+                                 const ParameterStore& store, bool stops_at_nan);
+
 }  // namespace lockstep

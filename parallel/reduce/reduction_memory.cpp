@@ -17,10 +17,12 @@ MemoryRef ReductionMemory::parameters(DeviceIndex device, const Bucket& part) co
 }
 
 const std::vector<std::shared_ptr<Buffer>>& ReductionMemory::sums_beside_root() {
-    if (sums_beside_root_.empty())
+    if (sums_beside_root_.empty()) {
+        std::vector<std::shared_ptr<Buffer>> sums;
         for (const ArenaLayout& layout : memory_.store()->parameters())
-            sums_beside_root_.push_back(
-                Buffer::zeroed(topology_.devices[0], layout.bytes(), "gradients of one backward"));
+            sums.push_back(Buffer::zeroed(topology_.devices[0], layout.bytes(), "gradients of one backward"));
+        sums_beside_root_ = std::move(sums);
+    }
     return sums_beside_root_;
 }
 

@@ -6,10 +6,11 @@ namespace lockstep {
 
 void ConstantCache::refresh(const Topology& topology, const std::shared_ptr<Storage>& storage) {
     Copies& copies = copies_[storage.get()];
-    if (!copies.buffers.empty() && copies.version == storage->version()) return;
+    const std::uint64_t version = storage->version();
+    if (copies.version == version) return;
     eager_reports::check(storage->reports);  // its values are waited for here
     copies.storage = storage;
-    copies.version = storage->version();
+    copies.version.reset();
     const Device source = storage->buffer->device();
     if (!source.is_host()) Stream::of(source).synchronize();
     for (const DeviceIndex d : topology.devices.indices()) {
@@ -23,6 +24,7 @@ void ConstantCache::refresh(const Topology& topology, const std::shared_ptr<Stor
                     storage->buffer->bytes());
         stream.synchronize();
     }
+    copies.version = version;
 }
 
 const std::shared_ptr<Buffer>& ConstantCache::on(const std::shared_ptr<Storage>& storage, DeviceIndex device) const {

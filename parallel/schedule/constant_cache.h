@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "lockstep/parallel/schedule/topology.h"
@@ -24,8 +25,8 @@ public:
 
 private:
     struct Copies {
-        std::shared_ptr<Storage> storage;  // kept, so that its address stays its own
-        std::uint64_t version = 0;
+        std::shared_ptr<Storage> storage;      // kept, so that its address stays its own
+        std::optional<std::uint64_t> version;  ///< that all devices have
         std::vector<std::shared_ptr<Buffer>> buffers;
     };
     std::map<const Storage*, Copies> copies_;

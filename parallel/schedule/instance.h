@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -20,6 +21,9 @@ public:
     void enqueue(Schedule& schedule, std::size_t first, std::size_t last, Phase phase, StepRecorder* recorder = nullptr,
                  SpanKind computing = SpanKind::backward);
     void* address(const MemoryRef& ref) const;
+
+    /// Versions of what the batch program reads back (ShardProgram::read_back) when its forward was enqueued.
+    std::vector<std::uint64_t> read_versions;
 
 private:
     struct Task {

@@ -79,7 +79,9 @@ void Microbatches::prepare() {
                 bytes = std::max(bytes, program->memory().workspace_bytes(shard));
         workspaces.push_back(Buffer::allocate(topology_.compute(shard), bytes, "activations"));
     }
-    for (const auto& program : programs_) instances_.push_back(program->instance_in(workspaces));
+    std::vector<std::shared_ptr<Instance>> instances;
+    for (const auto& program : programs_) instances.push_back(program->instance_in(workspaces));
+    instances_ = std::move(instances);
 }
 
 void Microbatches::enqueue(const Scatter& scatter, Phase phase, StepRecorder* recorder) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <random>
 #include <system_error>
 #include <thread>
@@ -14,6 +15,7 @@
 #include "lockstep/runtime/cpu/thread_count.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/cpu_topology.h"
+#include "lockstep/runtime/internal/ending.h"
 #include "lockstep/runtime/internal/environment.h"
 #include "lockstep/runtime/internal/forked.h"
 #include "lockstep/runtime/internal/spin.h"
@@ -24,6 +26,19 @@ namespace {
 
 std::atomic<int> workers{0};
 std::atomic<int> keepers{0};  // StreamThreads that live
+
+std::atomic<bool> stopped{false};             // workers begin no item
+thread_local std::vector<CpuQueue*> serving;  // queues of which this thread does an item
+
+/// Libraries make static objects at the first calls of a kind, which are among a thread's first items.
+void watch_early_items() {
+    constexpr unsigned early = 512;
+    constexpr int most = 1000;  // of all threads, which come and go
+    static std::atomic<int> watched{0};
+    thread_local unsigned items = 0;
+    if (items >= early) return;
+    if (std::has_single_bit(++items) && watched.fetch_add(1, std::memory_order_relaxed) < most) ending::watch();
+}
 
 /// How long a thread that nobody keeps stays without anything to do.
 constexpr std::chrono::seconds idle_limit(1);
@@ -211,9 +226,13 @@ void CpuQueue::help(const CpuEventState* until, std::uint64_t ticket) {
 
 void CpuQueue::do_ready(std::unique_lock<std::mutex>& lock, const CpuEventState* until, std::uint64_t ticket) {
     while (ready() && !(until && until->reached(ticket))) {
+        if (stopped) {  // for good: the process is ending
+            changed_.wait(lock, [] { return false; });
+        }
         Item item = std::move(items_.front());
         items_.pop_front();
         busy_ = true;
+        serving.push_back(this);
         const bool skip = item.work && failure_;
         std::exception_ptr failure;
         lock.unlock();
@@ -228,7 +247,8 @@ void CpuQueue::do_ready(std::unique_lock<std::mutex>& lock, const CpuEventState*
         lock.lock();
         if (failure && !failure_) failure_ = failure;
         busy_ = false;
-        if (items_.empty()) rested_.notify_all();
+        serving.pop_back();
+        if (items_.empty() || stopped) rested_.notify_all();
     }
 }
 
@@ -242,6 +262,7 @@ void CpuQueue::perform(Item& item) {
     const ThreadCount scope(item.threads);
     const UsedCores more(item.threads - 1);
     item.work(Launch{device_, nullptr});
+    watch_early_items();
 }
 
 void CpuQueue::leave(std::unique_lock<std::mutex>& lock) {
@@ -275,6 +296,19 @@ void CpuQueue::synchronize() {
         lock.lock();
     }
     if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+void CpuQueue::await_stop() {
+    std::unique_lock lock(mutex_);
+    if (std::find(serving.begin(), serving.end(), this) != serving.end()) return;
+    rested_.wait(lock, [&] { return !busy_; });
+}
+
+bool stop_cpu_workers_from_one() {
+    if (serving.empty()) return false;
+    stopped = true;
+    for (const auto& queue : all_queues()) queue->await_stop();
+    return true;
 }
 
 bool CpuQueue::idle() const {

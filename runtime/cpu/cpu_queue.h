@@ -48,6 +48,9 @@ public:
     /// Waits until it has, or the queue has got more work after all.
     void await_end_of_thread();
 
+    /// With workers stopped: waits until no other thread does an item of it.
+    void await_stop();
+
     /// The item in front may be ready now: sees that somebody looks.
     void announce();
     /// Its own thread looks.
@@ -102,5 +105,9 @@ void wake_offered_queues();
 
 /// Threads that CPU streams have now.
 int cpu_worker_count();
+
+/// Where the caller is such a thread, whose work has called exit(): the others end what they are doing and do nothing
+/// more. False, and nothing happens, where it is none.
+bool stop_cpu_workers_from_one();
 
 }  // namespace lockstep

@@ -158,10 +158,16 @@ int cores_of_cpu_device(int) {
     return std::max(usable_cores() / virtual_devices(), 1);
 }
 
+int threads_of_cpu_device(int index) {
+    static const int host = usable_cores(), device = cores_of_cpu_device(0);
+    if (index >= 0) require_visible(Device::cpu(index));
+    return index < 0 ? host : device;
+}
+
 int physical_cpu_device(int index) { return visible().at(static_cast<std::size_t>(index)); }
 
 std::string cpu_model_name() {
-    const std::string name = proc_value("/proc/cpuinfo", "model name");
+    static const std::string name = proc_value("/proc/cpuinfo", "model name");
     return name.empty() ? "CPU" : name;
 }
 

@@ -17,6 +17,9 @@ int usable_cores();
 int cpu_device_count();
 /// Cores of visible virtual device `index`: all have the same number, at least one.
 int cores_of_cpu_device(int index);
+/// Threads for eager work on device `index` (-1: the host): its cores, as they were when this was first asked. Throws
+/// InvalidArgument for a device that is not visible.
+int threads_of_cpu_device(int index);
 /// Number of visible virtual device `index` before CUDA_VISIBLE_DEVICES renumbered it.
 int physical_cpu_device(int index);
 /// "AMD EPYC 9654 96-Core Processor"; "CPU" where the kernel does not tell.

@@ -183,7 +183,7 @@ std::string run_by_launcher(const std::vector<std::string>& command) {
 
 void try_collectives(const std::string& backend, const std::filesystem::path& file) {
     constexpr std::chrono::seconds timeout(20);
-    ls::ProcessGroup group({.backend = backend, .rendezvous = {.timeout = timeout}, .timeout = timeout});
+    ls::ProcessGroup group({.backend = backend, .rendezvous = {.time_limit = timeout}, .time_limit = timeout});
     const int gpus = ls::device_count(ls::DeviceKind::cuda);
     std::vector<CollectiveTrial> trials;
     std::string answers;  // one letter each

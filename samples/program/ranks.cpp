@@ -152,9 +152,11 @@ std::shared_ptr<lockstep::ProcessGroup> join_ranks(const RankFlags& flags, const
     const int ranks_here = flags.world_size.value_or(lockstep::rank_info().local_world_size);
     return std::make_shared<lockstep::ProcessGroup>(lockstep::ProcessGroupOptions{
         .backend = flags.backend.empty() ? usual_backend(devices, ranks_here) : flags.backend,
-        .rendezvous =
-            {.init_method = flags.init_method, .rank = flags.rank, .world_size = flags.world_size, .timeout = timeout},
-        .timeout = timeout});
+        .rendezvous = {.init_method = flags.init_method,
+                       .rank = flags.rank,
+                       .world_size = flags.world_size,
+                       .time_limit = timeout},
+        .time_limit = timeout});
 }
 
 }  // namespace program

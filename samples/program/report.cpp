@@ -111,9 +111,10 @@ RunLog::RunLog(const Options& options, const std::string& program, const lockste
     }
     for (const auto& [name, version] : lockstep::library_versions()) head["versions"][name] = version;
     log_ = lockstep::EventLog(options.log_dir, how);
-    log_.json_line(head.dump());
+    const auto replace = ordered_json::error_handler_t::replace;  // names of files may be other than UTF-8
+    log_.json_line(head.dump(-1, ' ', false, replace));
     log_.text("configuration", "```toml\n" + options.configuration + "```", static_cast<std::int64_t>(steps));
-    log_.text("run", "```\n" + head.dump(1) + "\n```", static_cast<std::int64_t>(steps));
+    log_.text("run", "```\n" + head.dump(1, ' ', false, replace) + "\n```", static_cast<std::int64_t>(steps));
 }
 
 }  // namespace program

@@ -1,7 +1,6 @@
 #include "lockstep/samples/program/train.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 namespace program {
 
@@ -15,11 +14,11 @@ std::string rates_of(const lockstep::Optimizer& optimizer) {
 
 void set_rate(const Options& options, const lockstep::RunState& state, lockstep::Optimizer& optimizer) {
     if (!options.lr) return;
-    const auto began = state.fields.find("schedule initial_lr.0");  // of FollowSchedule
-    if (began == state.fields.end()) return optimizer.set_lr(*options.lr);
-    if (const double rate = std::strtod(began->second.c_str(), nullptr); rate != *options.lr)
+    const auto began = lockstep::number_in(state, "schedule initial_lr.0");  // of FollowSchedule
+    if (!began) return optimizer.set_lr(*options.lr);
+    if (*began != *options.lr)
         throw UsageError(fmt::format("--lr {}: the run of {} began with {}, and its schedule goes on; leave --lr out",
-                                     *options.lr, options.load.string(), rate));
+                                     *options.lr, options.load.string(), *began));
 }
 
 void require_same_run(const Options& options, const lockstep::RunState& state, std::int64_t batch_size) {

@@ -58,8 +58,8 @@ inline std::string on_gpus(const GpuRanks& start, const std::function<std::vecto
                             .rendezvous = {.init_method = "file://" + (place / "store").string(),
                                            .rank = rank,
                                            .world_size = start.size,
-                                           .timeout = std::chrono::seconds(60)},
-                            .timeout = start.timeout});
+                                           .time_limit = std::chrono::seconds(60)},
+                            .time_limit = start.timeout});
         std::vector<std::string> lines = body(group);
         test::set_delays(0, 0);
         for (const std::string& mistake : test::take_mistakes()) lines.push_back(mistake);

@@ -1,6 +1,9 @@
 // AdaScale's gain and YellowFin's momentum where the answer is known: on quadratics with noise of a given variance.
 #include <cmath>
+#include <limits>
+#include <map>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "lockstep/ops/adaptive_rates.h"
@@ -27,6 +30,15 @@ GradientMeasures measured(std::mt19937& random, int shards, double slope, double
         }
     for (const double g : mean) measures.mean_square += g * g;
     return measures;
+}
+
+std::string refusal(AdaptiveRates& rates, const std::map<std::string, double>& state) {
+    try {
+        rates.load_state(state);
+    } catch (const InvalidArgument& error) {
+        return error.what();
+    }
+    return "nothing was refused";
 }
 
 }  // namespace
@@ -99,4 +111,34 @@ TEST_CASE("measures that are not finite are left out, and one shard is refused")
                       "adaptive rates: 1 shards do not show how much gradients vary; train with two or more");
     CHECK_THROWS_AS(fin.update({1, 1, 1}), InvalidArgument);
     CHECK_THROWS_AS(YellowFin({.smoothing = 1}), InvalidArgument);
+}
+
+TEST_CASE("a state that no rule can have is refused, and nothing changes") {
+    constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
+    AdaScale scale;
+    YellowFin fin;
+    for (AdaptiveRates* rates : {static_cast<AdaptiveRates*>(&scale), static_cast<AdaptiveRates*>(&fin)}) {
+        for (int step = 0; step < 30; ++step) rates->update({3.0 + step % 3, 1.0, 4});
+        const auto good = rates->state();
+        rates->load_state(good);
+        CHECK(rates->state() == good);
+        for (const auto& [name, value] : good) {
+            std::vector<double> bad{nan, infinity, -infinity};
+            if (name == "steps" || name == "groups" || name == "under_way") bad.insert(bad.end(), {-1.0, 0.5, 1e300});
+            for (const double other : bad) {
+                CAPTURE(name, other);
+                auto changed = good;
+                changed[name] = other;
+                CHECK(refusal(*rates, changed).find(name) != std::string::npos);
+                CHECK(rates->state() == good);
+            }
+        }
+        auto changed = good;
+        changed["under_way"] = 1;
+        for (const std::string name : {"skipped", "shard_squares", "mean_square", "shards"})
+            changed["under_way.0." + name] = name == "shards" ? -3 : 0;
+        CHECK(refusal(*rates, changed).find("under_way.0.shards -3 in the state") != std::string::npos);
+        CHECK(rates->state() == good);
+        rates->update({4.0, 1.0, 4});
+    }
 }

@@ -2,6 +2,7 @@
 #include "lockstep/ops/lr_schedules.h"
 
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -240,6 +241,41 @@ TEST_CASE("a schedule goes on from its state") {
     }
     CHECK(refused([&] { through.load_state({}); }) ==
           "the state of a schedule lacks since_restart; give what state() returned");
+}
+
+TEST_CASE("a state that no schedule can have is refused, and nothing changes") {
+    Trained trained;
+    std::vector<std::shared_ptr<LRSchedule>> all;
+    all.push_back(std::make_shared<CosineAnnealingWarmRestarts>(trained.sgd, 2, 2));
+    all.push_back(std::make_shared<ExponentialLR>(trained.sgd, 0.5));
+    SequentialLR schedule(trained.sgd, std::move(all), {7});
+    for (int step = 0; step < 3; ++step) schedule.step();
+    const auto good = schedule.state();
+    CHECK(good.size() >= 8);
+    constexpr double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
+    for (const auto& [name, value] : good) {
+        for (const double bad : {-1.0, nan, infinity, -infinity, 1e300, 0.5}) {
+            const bool is_rate = name.find("initial_lr") != std::string::npos;
+            if (is_rate && (bad == 1e300 || bad == 0.5)) continue;
+            CAPTURE(name, bad);
+            auto changed = good;
+            changed[name] = bad;
+            CHECK_THROWS_AS(schedule.load_state(changed), InvalidArgument);
+            CHECK(schedule.state() == good);
+        }
+    }
+    ReduceLROnPlateau plateau(trained.sgd, {});
+    plateau.step(1);
+    const auto before = plateau.state();
+    for (const std::string name : {"bad_epochs", "cooldown_left", "best"})
+        for (const double bad : {-1.0, nan, infinity, 1e300, 0.5}) {
+            if (name == "best" && !std::isnan(bad)) continue;
+            CAPTURE(name, bad);
+            auto changed = before;
+            changed[name] = bad;
+            CHECK_THROWS_AS(plateau.load_state(changed), InvalidArgument);
+            CHECK(plateau.state() == before);
+        }
 }
 
 TEST_CASE("groups keep the ratio of their rates") {

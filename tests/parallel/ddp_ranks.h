@@ -33,8 +33,8 @@ inline std::string on_ranks(int size, const std::function<void(ProcessGroup&)>& 
                             .rendezvous = {.init_method = "file://" + (place / "store").string(),
                                            .rank = rank,
                                            .world_size = size,
-                                           .timeout = std::chrono::seconds(60)},
-                            .timeout = timeout});
+                                           .time_limit = std::chrono::seconds(60)},
+                            .time_limit = timeout});
         body(group);
         return std::vector<std::string>();
     });

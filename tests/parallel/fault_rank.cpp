@@ -16,7 +16,7 @@ void start_mpi(const Trial& trial, int rank, const std::filesystem::path& folder
                                   .rendezvous = {.init_method = "file://" + (folder / "start").string(),
                                                  .rank = rank,
                                                  .world_size = trial.ranks},
-                                  .timeout = std::chrono::seconds(60)});
+                                  .time_limit = std::chrono::seconds(60)});
 }
 
 }  // namespace

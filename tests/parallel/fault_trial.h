@@ -167,8 +167,8 @@ inline void train(const Trial& trial, int rank, const Meeting& meeting, const Bo
                             .rendezvous = {.init_method = meeting.init_method,
                                            .rank = rank,
                                            .world_size = trial.ranks,
-                                           .timeout = meeting.timeout},
-                            .timeout = meeting.timeout});
+                                           .time_limit = meeting.timeout},
+                            .time_limit = meeting.timeout});
     fault_in(Place::construction);
     ls::DistributedDataParallel model(Net{}, group, {.bucket_bytes = 20'000});
     ls::SGD sgd(model, {.lr = 0.01, .momentum = 0.5});

@@ -47,8 +47,24 @@ inline std::string pickle(const std::string& value) { return proto2 + value + st
 struct ArchiveRecord {
     std::string name, bytes;
     std::uint16_t method = 0, flags = 0;
-    std::uint64_t claimed = 0;  ///< bytes that it says it has, where that is not as many as it has
+    std::uint64_t claimed = 0;  ///< bytes that it says it has, if not as many as it has; of a deflated one inflated
+    std::string content = {};   ///< of a deflated one, for its checksum
 };
+
+/// As a zip archive stores it.
+inline std::string deflate(const std::string& bytes) {
+    z_stream stream{};
+    ::deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, -15, 8, Z_DEFAULT_STRATEGY);
+    std::string packed(bytes.size() + 100, '\0');
+    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
+    stream.avail_in = static_cast<uInt>(bytes.size());
+    stream.next_out = reinterpret_cast<Bytef*>(packed.data());
+    stream.avail_out = static_cast<uInt>(packed.size());
+    ::deflate(&stream, Z_FINISH);
+    packed.resize(stream.total_out);
+    ::deflateEnd(&stream);
+    return packed;
+}
 
 /// Of one archive: all offsets and sizes in 64 bits; what may be done to a directory entry before it is written.
 struct ArchiveForm {
@@ -60,21 +76,23 @@ inline std::string archive_of(const std::vector<ArchiveRecord>& records, const A
     std::string file, directory;
     for (std::size_t i = 0; i < records.size(); ++i) {
         const ArchiveRecord& record = records[i];
-        const auto* const bytes = reinterpret_cast<const unsigned char*>(record.bytes.data());
-        const std::uint64_t crc = ::crc32(0, bytes, static_cast<unsigned>(record.bytes.size()));
+        const std::string& content = record.content.empty() ? record.bytes : record.content;
+        const auto* const bytes = reinterpret_cast<const unsigned char*>(content.data());
+        const std::uint64_t crc = ::crc32(0, bytes, static_cast<unsigned>(content.size()));
         const std::uint64_t size = record.claimed != 0 ? record.claimed : record.bytes.size();
+        const std::uint64_t packed = record.method == 8 && record.claimed != 0 ? record.bytes.size() : size;
         std::uint64_t header = file.size();
         std::string name = record.name;
         file += "PK\x03\x04" + little(0, 2) + little(record.flags, 2) + little(record.method, 2) + little(0, 4) +
-                little(crc, 4) + little(size, 4) + little(size, 4) + little(name.size(), 2) + little(2, 2) + name +
+                little(crc, 4) + little(packed, 4) + little(size, 4) + little(name.size(), 2) + little(2, 2) + name +
                 "xy" + record.bytes;
         if (form.change) form.change(i, header, name);
         const std::string extra = form.zip64 ? little(7, 2) + little(1, 2) + "z" + little(1, 2) + little(24, 2) +
-                                                   little(size, 8) + little(size, 8) + little(header, 8)
+                                                   little(size, 8) + little(packed, 8) + little(header, 8)
                                              : "";
         const auto in_32 = [&](std::uint64_t value) { return little(form.zip64 ? 0xffffffff : value, 4); };
         directory += "PK\x01\x02" + little(0, 4) + little(record.flags, 2) + little(record.method, 2) + little(0, 4) +
-                     little(crc, 4) + in_32(size) + in_32(size) + little(name.size(), 2) + little(extra.size(), 2) +
+                     little(crc, 4) + in_32(packed) + in_32(size) + little(name.size(), 2) + little(extra.size(), 2) +
                      little(0, 10) + in_32(header) + name + extra;
     }
     const std::uint64_t begin = file.size(), end = begin + directory.size();

@@ -32,7 +32,8 @@ struct Careless {
 };
 
 constexpr auto advice =
-    "; host state that they read is frozen when they are traced, so hand in what changes as an argument or a tensor";
+    "; numbers and flags that they read are frozen when they are traced: use a tensor, an argument or a by-value capture "
+    "of the loss";
 
 }  // namespace
 
@@ -58,19 +59,19 @@ TEST_CASE("what changed under a kept program is named; nothing is said while not
         CHECK(text.find(advice) != std::string::npos);
     };
     model->scale = 2;
-    said(", has other attributes");
+    said(", had the attributes (1, 0) and has (2, 0)");
     model->scale = 1;
     model->second = true;  // another parameter of the same shape
-    said(", or reads other tensors");
+    said(", reads b.weight where it read a.weight");
     model->second = false;
     model->shift[2] = 7;  // a constant made anew in every forward
-    said(", or reads other tensors");
+    said(", reads a constant whose element 2 was 3 and is 7");
     model->shift[2] = 3;
     model->extra = true;
     said(" and is relu ");
     model->extra = false;
     model->swap = true;
-    said(", or reads other tensors");
+    said(" of the trace where it read result ");
     model->swap = false;
     factor = 3;
     said("");

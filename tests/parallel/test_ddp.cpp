@@ -249,8 +249,8 @@ TEST_CASE("a rank that is killed in the middle of training ends the others with 
                             .rendezvous = {.init_method = "file://" + (place / "store").string(),
                                            .rank = rank,
                                            .world_size = 3,
-                                           .timeout = std::chrono::seconds(60)},
-                            .timeout = std::chrono::seconds(60)});
+                                           .time_limit = std::chrono::seconds(60)},
+                            .time_limit = std::chrono::seconds(60)});
         DistributedDataParallel model(seeded(1), group);
         SGD sgd(model, {.lr = 0.01});
         try {
@@ -286,5 +286,54 @@ TEST_CASE("an f64 model has settings and loss in f64") {
               const double off = f64::largest_difference(f64::parameters_of(model.module()), expected.parameters);
               expect(off_loss < f64::rounding && off < f64::rounding,
                      fmt::format("losses are off by {}, parameters by {}", off_loss, off));
+          }) == "");
+}
+
+namespace {
+struct Scaled {
+    Linear fc{6, 3};
+    double scale = 1;
+    LOCKSTEP_MEMBERS(fc)
+    Tensor forward(const Tensor& x) { return fc(x) * scale; }
+};
+}  // namespace
+
+TEST_CASE("host state that changed under a kept program, on all ranks or on one: all throw, none waits") {
+    for (const bool on_all : {true, false})
+        for (const bool manual : {true, false})
+            CHECK(on_ranks(3, [&](ProcessGroup& group) {
+                      DistributedDataParallel<Scaled> model(Scaled{}, group);
+                      SGD sgd(model, {.lr = 0.01});
+                      const Data data(3);
+                      const auto step = [&] {
+                          if (manual)
+                              loss_of(model(data.x), data.y.to(Device::cpu(0))).backward();
+                          else
+                              model.step(sgd, data.x, data.y, mse_loss);
+                      };
+                      for (int i = 0; i < 10; ++i) step();  // the next repeat is looked at
+                      model.synchronize();
+                      if (on_all || group.rank() == 1) model->scale = 2;
+                      expect_throws<Error>("had the attributes (1, 0) and has (2, 0)", [&] {
+                          for (int i = 0; i < 4; ++i) step();
+                          model.synchronize();
+                      });
+                  }) == "");
+}
+
+TEST_CASE("backward after an optimizer's step is refused on every rank, and training goes on") {
+    CHECK(on_ranks(2, [&](ProcessGroup& group) {
+              DistributedDataParallel<Net> model(seeded(3), group);
+              SGD sgd(model, {.lr = 0.01});
+              const Data data(1);
+              loss_of(model(data.x), data.y.to(Device::cpu(0))).backward();
+              const Tensor loss = loss_of(model(data.x), data.y.to(Device::cpu(0)));
+              sgd.step();
+              expect_throws<InvalidArgument>("backward: second.weight was changed after the forward that needs it",
+                                             [&] { loss.backward(); });
+              sgd.zero_grad();
+              loss_of(model(data.x), data.y.to(Device::cpu(0))).backward();
+              sgd.step();
+              model.engine().verify_replicas();
           }) == "");
 }

@@ -100,7 +100,7 @@ Measured measure(const ls::LoggedStep& step, const ls::StepSplit& split) {
 std::vector<Measured> train(int rank, const std::string& store, const Times& times) {
     ls::ProcessGroup group({.backend = "shm",
                             .rendezvous = {.init_method = "file://" + store, .rank = rank, .world_size = 2},
-                            .timeout = std::chrono::seconds(60)});
+                            .time_limit = std::chrono::seconds(60)});
     ls::KernelTable::of(ls::DeviceKind::cpu).add<ls::TreeSum, make_slow_sum>();
     ls::DistributedDataParallel model(Net{}, group, {.bucket_bytes = times.bucket_bytes});
     ls::SGD sgd(model, {.lr = 0.01});

@@ -244,6 +244,43 @@ TEST_CASE("texts are for TensorBoard's text plugin, and lines of a program's own
     CHECK(get_bytes(place / "log.jsonl") == "{\"program\":\"test\"}\n");
 }
 
+TEST_CASE("tags and texts that are not UTF-8 are written with U+FFFD, and all that follows is readable") {
+    const std::string bad = "\xef\xbf\xbd";
+    // Latin 1, a lone continuation, an overlong '/', a surrogate, beyond U+10FFFF, a cut character; and what is right
+    const std::vector<std::pair<std::string, std::string>> texts = {
+        {"gr\xfc\xdf", "gr" + bad + bad},
+        {"\x80", bad},
+        {"a\xc0\xaf", "a" + bad + bad},
+        {"\xed\xa0\x80z", bad + bad + bad + "z"},
+        {"\xf4\x90\x80\x80", bad + bad + bad + bad},
+        {"\xe2\x82", bad + bad},
+        {"\xc3\xbc \xe2\x82\xac \xf0\x9f\x98\x80 \xed\x9f\xbf", "\xc3\xbc \xe2\x82\xac \xf0\x9f\x98\x80 \xed\x9f\xbf"},
+        {std::string("nul\0", 4), std::string("nul\0", 4)}};
+    for (const auto& [given, written] : texts) {
+        CAPTURE(given);
+        const TemporaryDirectory place;
+        {
+            EventLog log(place.path());
+            log.scalars(0, {{given, 1.5}});
+            log.histogram(given, Tensor::from(std::vector<float>{1, std::numeric_limits<float>::infinity()}, {2}), 1);
+            log.text(given, given, 2);
+            log.image(given, Tensor::zeros({2, 2}, DType::u8), 3);
+            log.scalars(4, {{"after", 2.5}});
+        }
+        const std::vector<Fields> events = events_of(place);
+        REQUIRE(events.size() == 8);
+        for (std::size_t i = 2; i < 7; ++i)
+            CHECK(value_of(events[i]).bytes.at(1).at(0) == written + (i == 4 ? "/not_finite" : ""));
+        CHECK(value_of(events[5]).message(8).bytes.at(8).at(0) == written);
+        CHECK(value_of(events[7]).bytes.at(1).at(0) == "after");
+        const std::vector<json> lines = lines_of(place);
+        REQUIRE(lines.size() == 3);
+        CHECK(lines[0].at(written) == 1.5);
+        CHECK(lines[1].at("histogram") == written);
+        CHECK(lines[2].at("after") == 2.5);
+    }
+}
+
 TEST_CASE("a run that goes on has a file of its own that sorts last, and lines of lost steps go") {
     const TemporaryDirectory place;
     for (const int begin : {0, 5, 5, 8}) {

@@ -13,6 +13,7 @@
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/parallel/data/files/file_lock.h"
+#include "lockstep/parallel/event_log.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/file_fixture.h"
@@ -97,6 +98,55 @@ TEST_CASE("a symbolic link stays and what it names is replaced") {
     CHECK(directory.file_count() == 4);
     std::filesystem::create_symlink("round", directory / "round");
     CHECK_THROWS_WITH(AtomicFile(directory / "round"), contains("in a circle"));
+}
+
+TEST_CASE("a link of another user in a directory that all share is not followed") {
+    if (::geteuid() != 0) {
+        WARN("skipped: only root can give links away");
+        return;
+    }
+    const TemporaryDirectory directory;
+    constexpr uid_t stranger = 12345;
+    std::filesystem::create_directories(directory / "shared/inner");
+    put_bytes(directory / "precious", "old");
+    const std::filesystem::path link = directory / "shared/link";
+    std::filesystem::create_symlink(directory / "precious", link);
+    std::filesystem::create_symlink(directory.path(), directory / "shared/way");
+    std::filesystem::create_symlink(link, directory / "detour");
+    const auto write = [](const std::filesystem::path& path) {
+        AtomicFile file(path);
+        file.write(std::as_bytes(std::span("new", 3)));
+        file.commit();
+    };
+    const auto give_to = [&](uid_t owner) {
+        REQUIRE(::lchown(link.c_str(), owner, owner) == 0);
+        REQUIRE(::lchown((directory / "shared/way").c_str(), owner, owner) == 0);
+    };
+    give_to(stranger);
+    for (const mode_t mode : {01777, 01757}) {
+        REQUIRE(::chmod((directory / "shared").c_str(), mode) == 0);
+        for (const auto& path :
+             {link, directory / "shared/way/precious", directory / "shared/way/fresh", directory / "detour"}) {
+            CAPTURE(path.string(), mode);
+            CHECK_THROWS_AS(write(path), InvalidArgument);
+            CHECK_THROWS_WITH(write(path), contains("a symbolic link of another user (12345)"));
+            CHECK_THROWS_AS(internal::FileLock::acquire(path), InvalidArgument);
+            CHECK_THROWS_AS(EventLog(path), InvalidArgument);
+        }
+    }
+    CHECK(get_bytes(directory / "precious") == "old");
+    CHECK_FALSE(std::filesystem::exists(directory / "fresh"));
+    for (const mode_t mode : {0777, 0755, 01755}) {  // nothing is shared by rule
+        REQUIRE(::chmod((directory / "shared").c_str(), mode) == 0);
+        CHECK_NOTHROW(write(link));
+    }
+    REQUIRE(::chmod((directory / "shared").c_str(), 01777) == 0);
+    give_to(::geteuid());  // one's own
+    CHECK_NOTHROW(write(link));
+    give_to(stranger);
+    REQUIRE(::chown((directory / "shared").c_str(), stranger, stranger) == 0);  // that of the directory's owner
+    CHECK_NOTHROW(write(link));
+    CHECK(get_bytes(directory / "precious") == "new");
 }
 
 TEST_CASE("a file that is replaced keeps its mode and its owner; a new one has what umask says") {

@@ -73,9 +73,10 @@ constexpr const char* some_files[] = {"rgb.jpg",     "grey.jpg",  "progressive.j
 
 TEST_CASE("damaged images: what is no image is refused with the file's name") {
     const TemporaryDirectory directory;
-    CHECK_THAT(refusal_of_file(""), contains("offset 0: this is no JPEG, PNG or GIF file"));
+    CHECK_THAT(refusal_of_file(""), contains("offset 0: the file is empty, expected a JPEG, PNG or GIF image"));
     CHECK_THAT(refusal_of_file("text"), contains("this is no JPEG, PNG or GIF file"));
-    CHECK_THAT(refusal_of_file("BM not this one either"), contains("this is no JPEG, PNG or GIF file"));
+    CHECK_THAT(refusal_of_file("BM not this one either"),
+               contains("this is a BMP image, expected a JPEG, PNG or GIF image"));
     CHECK_THAT(refusal_of<DataError>([&] { read_image(directory / "missing.png"); }),
                contains("missing.png: cannot be"));
     CHECK_THAT(refusal_of<DataError>([&] { read_image(directory.path()); }), contains("is not a regular file"));

@@ -36,6 +36,11 @@ struct Tiny {
     LOCKSTEP_MEMBERS(a)
 };
 
+struct Normed {
+    BatchNorm2d norm{2};
+    LOCKSTEP_MEMBERS(norm)
+};
+
 std::vector<float> values(const Linear& layer) {
     std::vector<float> all = layer.weight->to_vector<float>();
     for (const float value : (*layer.bias)->to_vector<float>()) all.push_back(value);
@@ -192,4 +197,71 @@ TEST_CASE("a header whose length begins as a pickle does is no pickle") {
     header.resize(640, ' ');
     put_bytes(directory / "good", file_of(header, "a"));
     CHECK(SafetensorsFile(directory / "good").entries().size() == 1);
+}
+
+TEST_CASE("counts of batches load in all forms that PyTorch loads, and others are refused by name") {
+    const TemporaryDirectory directory;
+    const std::filesystem::path path = directory / "net";
+    const std::array<float, 2> two{0.5F, 2};
+    const auto write = [&](DType dtype, std::vector<std::int64_t> shape, const void* count) {
+        std::vector<SafetensorsTensor> tensors;
+        for (const char* name : {"norm.weight", "norm.bias", "norm.running_mean", "norm.running_var"})
+            tensors.push_back({name, DType::f32, {2}, two.data()});
+        if (count) tensors.push_back({"norm.num_batches_tracked", dtype, std::move(shape), count});
+        write_safetensors(path, tensors);
+    };
+    const auto counted = [&] {
+        Normed net;
+        (*net.norm.num_batches_tracked)->fill_(3);
+        const LoadResult result = load(net, path);
+        CHECK(result.missing.empty());
+        CHECK((*net.norm.num_batches_tracked)->dtype() == DType::i64);
+        CHECK((*net.norm.num_batches_tracked)->shape().empty());
+        CHECK((*net.norm.running_var)->to_vector<float>() == std::vector<float>{0.5F, 2});
+        return (*net.norm.num_batches_tracked)->to_vector<std::int64_t>().at(0);
+    };
+    const std::int64_t in_i64 = 12;
+    const std::int32_t in_i32 = 13;
+    const float in_f32 = 14;
+    const double in_f64 = 15;
+    const std::uint16_t in_f16 = 0x4c00, in_bf16 = 0x4188;  // 16, 17
+    const std::uint8_t in_u8 = 18;
+    write(DType::i64, {}, &in_i64);
+    CHECK(counted() == 12);
+    write(DType::i64, {1}, &in_i64);
+    CHECK(counted() == 12);
+    write(DType::i32, {}, &in_i32);
+    CHECK(counted() == 13);
+    write(DType::f32, {}, &in_f32);
+    CHECK(counted() == 14);
+    write(DType::f64, {1}, &in_f64);
+    CHECK(counted() == 15);
+    write(DType::f16, {}, &in_f16);
+    CHECK(counted() == 16);
+    write(DType::bf16, {}, &in_bf16);
+    CHECK(counted() == 17);
+    write(DType::u8, {}, &in_u8);
+    CHECK(counted() == 18);
+    write(DType::i64, {}, nullptr);  // missing: the model's own stays
+    CHECK(counted() == 3);
+
+    Normed net;
+    const std::array<std::int64_t, 2> counts{1, 2};
+    write(DType::i64, {2}, counts.data());
+    CHECK_THROWS_WITH(load(net, path), Catch::Contains("norm.num_batches_tracked (i64 () in the model, i64 (2,)"));
+    write(DType::i64, {1, 1}, counts.data());
+    CHECK_THROWS_WITH(load(net, path), Catch::Contains("norm.num_batches_tracked"));
+    CHECK((*net.norm.running_var)->to_vector<float>() == std::vector<float>{1, 1});
+
+    // Weights are not converted from integers, nor are vectors of one element weights of another shape.
+    const std::array<std::int32_t, 1> five{5};
+    const std::array<float, 1> five_f32{5};
+    Tiny tiny;
+    write_safetensors(path, {{"a.weight", DType::i32, {1, 1}, five.data()}});
+    CHECK_THROWS_WITH(load(tiny, path), Catch::Contains("a.weight (f32 (1, 1) in the model, i32 (1, 1) in the file)"));
+    write_safetensors(path, {{"a.weight", DType::f32, {1}, five_f32.data()}});
+    CHECK_THROWS_AS(load(tiny, path), DataError);
+    const std::array<float, 2> weights{1, 2};
+    write_safetensors(path, {{"norm.weight", DType::f32, {2}, weights.data()}});
+    CHECK_THROWS_WITH(load(net, path), Catch::Contains("missing norm.bias, norm.running_mean, norm.running_var;"));
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <limits>
 #include <numeric>
 #include <string>
 
@@ -328,4 +329,96 @@ TEST_CASE("Mnist reads images in 0..1 or normalised, and refuses files that do n
     write_idx(files.train_images, DType::u8, flat, std::as_bytes(std::span(eleven)), IdxCompression::gzip);
     CHECK_THROWS_WITH(Mnist(directory.path()), contains("3 dimensions"));
     CHECK_THROWS_AS(Mnist(directory / "nothing"), DataError);
+}
+
+namespace {
+
+/// Reports what a test wants.
+struct Reporting {
+    std::int64_t rows = 8;
+    std::shared_ptr<Shape> shape = std::make_shared<Shape>(Shape{3});
+    std::shared_ptr<std::int64_t> size_now = nullptr;
+    std::int64_t size() const { return size_now ? *size_now : rows; }
+    std::array<RowField, 1> fields() const { return {RowField{DType::f32, *shape}}; }
+    void read(std::span<const std::int64_t> wanted, std::span<std::byte* const> to) const {
+        const std::size_t bytes = fields()[0].row_bytes();
+        for (std::size_t i = 0; i < wanted.size(); ++i) std::fill_n(to[0] + i * bytes, bytes, std::byte{1});
+    }
+};
+
+struct ClaimingSampler {
+    std::int64_t claim;
+    std::int64_t size() const { return claim; }
+    std::vector<std::int64_t> indices(std::uint64_t) const { return {0, 1}; }
+};
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+template <class F>
+std::string refused(F call) {
+    try {
+        call();
+    } catch (const InvalidArgument& error) {
+        return error.what();
+    }
+    return {};
+}
+
+}  // namespace
+
+TEST_CASE("sizes that a data set or a sampler reports are refused before anything is allocated") {
+    DataParallel<Net> model = model_of(1, 1);
+    constexpr std::int64_t huge = std::int64_t{1} << 60;
+    const auto made = [&](Reporting data, const LoaderOptions& options) {
+        return refused([&] { Loader loader(model, data, options); });
+    };
+    for (const Shape& shape : {Shape{-3}, Shape{3, -1}, Shape{huge, 16, 16}, Shape{huge}, Shape{1 << 30, 1 << 30},
+                               Shape{-huge, -huge}, Shape{1, 1, 1, 1, 1, 1, 1, 1}}) {
+        Reporting data;
+        *data.shape = shape;
+        const std::string text = made(data, {.batch_size = 2});
+        INFO(text);
+        CHECK(has(text, "fields() of the data set: field 0 has shape " + shape.str()));
+    }
+    CHECK(has(made({.rows = huge}, {}), "size() of the data set is 1152921504606846976"));
+    CHECK(has(made({.rows = -1}, {}), "size() of the data set is -1"));
+    for (const std::int64_t claim : {huge, std::int64_t{-5}, std::numeric_limits<std::int64_t>::max()})
+        CHECK(has(made({}, {.batch_size = 2, .sampler = ClaimingSampler{claim}}),
+                  "size() of the sampler is " + std::to_string(claim)));
+    Loader wrong(model, Reporting{}, {.sampler = ClaimingSampler{5}});
+    CHECK(has(refused([&] { wrong.epoch(0); }), "the sampler gave 2 rows"));
+}
+
+TEST_CASE("a data set that changes its size or its fields is refused, with nothing written") {
+    DataParallel<Net> model = model_of(1, 1);
+    Reporting data;
+    data.size_now = std::make_shared<std::int64_t>(8);
+    Loader loader(model, data, {.batch_size = 4, .workers = 0});
+    *data.size_now = 4;
+    CHECK(has(refused([&] { loader.epoch(0); }), "size() of the data set is 4, and was 8"));
+    *data.size_now = 8;
+    auto epoch = loader.epoch(0);
+    *data.shape = Shape{1000};
+    CHECK(has(refused([&] { epoch.begin(); }), "field 0 is f32 (1000,), and was f32 (3,)"));
+}
+
+TEST_CASE("options at the ends of their types are refused or work") {
+    DataParallel<Net> model = model_of(1, 1);
+    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+    Loader<TensorDataset<2>> one(model, numbered(6), {.batch_size = most});
+    CHECK(one.batches() == 1);
+    CHECK(one.rows() == 6);
+    CHECK(rows_of_epoch(one, 0).size() == 1);
+    CHECK(has(refused([&] { Loader<TensorDataset<2>>(model, numbered(6), {.batch_size = most, .drop_last = true}); }),
+              "make no batch"));
+    constexpr int largest = std::numeric_limits<int>::max();
+    CHECK_FALSE(refused([&] { Loader<TensorDataset<2>>(model, numbered(6), {.prefetch = largest}); }).empty());
+    CHECK_FALSE(refused([&] { Loader<TensorDataset<2>>(model, numbered(6), {.workers = largest}); }).empty());
+    CHECK(has(refused([&] { DataParallel<Net>(Net{}, some(1), {.shards = largest}); }), "shards: 2147483647"));
+    CHECK(has(refused([&] { DataParallel<Net>(Net{}, some(1), {.threads_per_shard = largest}); }),
+              "threads_per_shard: 2147483647"));
+    CHECK(cut_batch(most, 3).present == 3);
+    CHECK(cut_batch(most, largest).rows_of(0) == most / largest + 1);
+    CHECK(cut_microbatches(cut_batch(most, 1), 1).size() == 1);
+    CHECK(cut_microbatches(cut_batch(5, 1), largest).size() == 5);
 }

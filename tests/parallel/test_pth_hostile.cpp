@@ -98,6 +98,24 @@ TEST_CASE("pth: archives put together by hand are read, with offsets and sizes i
     CHECK(b == std::array<float, 3>{2, 3, 4});
 }
 
+TEST_CASE("pth: repacked archives are read: deflated, without a folder, with a comment or bytes after them") {
+    const TemporaryDirectory directory;
+    const std::string numbers("\0\0\x80\x3f\0\0\0\x40\0\0\x40\x40\0\0\x80\x40", 16);  // 1, 2, 3, 4
+    const std::string in = GENERATE("x/", "");
+    const std::string after = GENERATE("", "x", "0123456789012345678901234567890123456789");
+    put_bytes(directory / "file",
+              archive_of({{in + "data/0", deflate(numbers), 8, 0, 16, numbers},
+                          {in + "data.pkl", deflate(good_pickle), 8, 0, good_pickle.size(), good_pickle}}) +
+                  after);
+    const PthFile file(directory / "file");
+    std::array<float, 4> a{};
+    std::array<float, 3> b{};
+    file.read("a", std::as_writable_bytes(std::span(a)));
+    file.read("b", std::as_writable_bytes(std::span(b)));
+    CHECK(a == std::array<float, 4>{1, 2, 3, 4});
+    CHECK(b == std::array<float, 3>{2, 3, 4});
+}
+
 TEST_CASE("pth: nothing that a file names is run, and what is no state_dict is refused by name") {
     const auto called = [](const std::string& module, const std::string& name, const std::string& arguments) {
         return pickle(global(module, name) + arguments + "R");
@@ -109,11 +127,17 @@ TEST_CASE("pth: nothing that a file names is run, and what is no state_dict is r
                                                                                        {"torch", "load"},
                                                                                        {"torch", ""},
                                                                                        {"torch._utils", "_rebuild"},
-                                                                                       {"collections", "Counter"},
-                                                                                       {"os", "OrderedDict"},
-                                                                                       {"__torch__", "Net"}}) {
+                                                                                       {"os", "OrderedDict"}}) {
         const std::string message = refusal_of_pickle(called(module, name, tuple(text("touch /tmp/harm"))));
-        CHECK_THAT(message, contains("it holds '" + module + "." + name + "'") && contains("nothing is executed"));
+        CHECK_THAT(message,
+                   contains("it holds '" + module + "." + name + "'") && contains("neither read nor executed"));
+        // beside tensors it is passed over
+        const TemporaryDirectory directory;
+        const std::string call = global(module, name) + tuple(text("touch /tmp/harm")) + "R";
+        put_bytes(directory / "file",
+                  pth_of(pickle(dictionary(text("harm") + call + text("a") + tensor(four, 0, {4}, {1}))), {floats}));
+        CHECK(opened(directory / "file").names == std::vector<std::string>{"a"});
+        CHECK(PthFile(directory / "file").value("harm") == PthValue{PthValue::Unread{module + "." + name}});
     }
     CHECK_THAT(refusal_of_pickle(proto2 + text("os") + text("system") + "\x93."), contains("it holds 'os.system'"));
     CHECK_THAT(refusal_of_pickle(pickle(global("o\x1bs", "sy\rstem"))), contains("'o?s.sy?stem'"));
@@ -126,8 +150,14 @@ TEST_CASE("pth: nothing that a file names is run, and what is no state_dict is r
     CHECK_THAT(refusal_of_pickle(called("torch._utils", "_rebuild_parameter", tuple(none))), contains("a Parameter"));
     CHECK_THAT(refusal_of_pickle(pickle(four + "}b")), contains("something else than an OrderedDict"));
     CHECK_THAT(refusal_of_pickle(pickle("}" + none + "b")), contains("something else than an OrderedDict"));
-    // INST, OBJ, NEWOBJ, NEWOBJ_EX, EXT1, PERSID, STRING and what no protocol has.
-    for (const std::string opcode : {"i", "o", "\x81", "\x92", "\x82", "P", "S", "\xff"})
+    CHECK_THAT(refusal_of_pickle(called("collections", "defaultdict", tuple(none + none))),
+               contains("more than a dict"));
+    CHECK_THAT(refusal_of_pickle(called("builtins", "set", tuple(none))), contains("something else than a list"));
+    CHECK_THAT(refusal_of_pickle(called("__torch__", "Net", ")")), contains("are not stored by name"));
+    CHECK_THAT(refusal_of_pickle(pickle(none + ")\x81")), contains("made by what is no class"));
+    CHECK_THAT(refusal_of_pickle(pickle(global("torch", "Size") + ")\x81")), contains("makes no objects"));
+    // INST, OBJ, EXT1, PERSID, STRING, NEXT_BUFFER and what no protocol has.
+    for (const std::string opcode : {"i", "o", "\x82", "P", "S", "\x97", "\xff"})
         CHECK_THAT(refusal_of_pickle(pickle(mark + global("torch", "Size") + ")" + opcode)),
                    contains("which no state_dict needs"));
     CHECK_THAT(refusal_of_pickle(pickle(none + "Q")), contains("a persistent id is not that of a storage"));
@@ -176,6 +206,119 @@ TEST_CASE("pth: pickles that want much depth, memory or values are refused") {
     CHECK(opened(directory / "file").names == std::vector<std::string>{"a"});
 }
 
+// What torch.save of PyTorch 2 writes for them.
+TEST_CASE("pth: the negative bit changes the sign, and what else is said of a tensor is understood or refused") {
+    const std::string yes = "\x88";
+    const auto v2 = [&](const std::string& of, const std::string& more) {
+        return global("torch._utils", "_rebuild_tensor_v2") +
+               tuple(of + integer(0) + integers({2, 2}) + integers({2, 1}) + no + ordered_dict + more) + "R";
+    };
+    const auto v3 = [&](const std::string& dtype, const std::string& more) {
+        return global("torch._utils", "_rebuild_tensor_v3") +
+               tuple(storage("UntypedStorage", "0", 16) + integer(0) + integers({2, 2}) + integers({2, 1}) + no +
+                     ordered_dict + global("torch", dtype) + more) +
+               "R";
+    };
+    const std::string negative = dictionary(text("neg") + yes), conjugate = dictionary(text("conj") + yes);
+    const std::string numbers("\0\0\x80\x3f\0\0\0\x40\0\0\0\x80\0\0\xc0\x7f", 16);  // 1, 2, -0, nan
+    const TemporaryDirectory directory;
+    const auto bytes_of = [&](const std::string& value, const std::string& elements) {
+        put_bytes(directory / "file", pth_of(pickle(dictionary(text("a") + value)), {elements}));
+        const PthFile file(directory / "file");
+        std::string bytes(file.find("a")->bytes, 'x');
+        file.read("a", std::as_writable_bytes(std::span(bytes)));
+        return bytes;
+    };
+    std::string minus = numbers;
+    for (const std::size_t last : {3, 7, 11, 15}) minus[last] = static_cast<char>(minus[last] ^ '\x80');
+    CHECK(bytes_of(v2(four, ""), numbers) == numbers);
+    CHECK(bytes_of(v2(four, none), numbers) == numbers);
+    CHECK(bytes_of(v2(four, conjugate), numbers) == numbers);
+    CHECK(bytes_of(v2(four, dictionary(text("neg") + no)), numbers) == numbers);
+    CHECK(bytes_of(v2(four, negative), numbers) == minus);
+    CHECK(bytes_of(v3("float32", negative), numbers) == minus);
+    const std::string integers4 = little(1, 4) + little(0xfffffffe, 4) + little(0, 4) + little(0x80000000, 4);
+    CHECK(bytes_of(v2(storage("IntStorage", "0", 4), negative), integers4) ==
+          little(0xffffffff, 4) + little(2, 4) + little(0, 4) + little(0x80000000, 4));
+    CHECK(bytes_of(v2(storage("ByteStorage", "0", 4), negative), std::string("\0\1\2\xff", 4)) ==
+          std::string("\0\xff\xfe\1", 4));
+    CHECK(bytes_of(v2(storage("BFloat16Storage", "0", 4), negative), std::string("\x80\x3f\0\x40\0\x80\x80\xbf", 8)) ==
+          std::string("\x80\xbf\0\xc0\0\0\x80\x3f", 8));
+    // a transposed one
+    CHECK(bytes_of(global("torch._utils", "_rebuild_tensor_v2") +
+                       tuple(four + integer(0) + integers({2, 2}) + integers({1, 2}) + no + ordered_dict + negative) +
+                       "R",
+                   numbers) == minus.substr(0, 4) + minus.substr(8, 4) + minus.substr(4, 4) + minus.substr(12));
+
+    CHECK_THAT(refusal_of_tensor(v2(four, dictionary(text("pos") + yes))),
+               contains("metadata 'pos', which is unknown"));
+    CHECK_THAT(refusal_of_tensor(v2(four, dictionary(text("neg") + none))),
+               contains("metadata 'neg', which is unknown"));
+    CHECK_THAT(refusal_of_tensor(v2(four, dictionary(integer(1) + yes))), contains("which is unknown"));
+    CHECK_THAT(refusal_of_tensor(v2(four, yes)), contains("metadata is not a dictionary"));
+    CHECK_THAT(refusal_of_tensor(v2(four, none + none)), contains("described by 8 values; at most 7 are known"));
+    CHECK_THAT(refusal_of_tensor(v3("float32", none + none)), contains("described by 9 values; at most 8 are known"));
+    CHECK_THAT(refusal_of_tensor(v2(storage("BoolStorage", "0", 4), negative)), contains("has the negative bit"));
+
+    // (function, type, arguments, attributes), and tensors that are no dense elements
+    const std::string rebuild = global("torch._utils", "_rebuild_tensor_v2");
+    const std::string arguments =
+        tuple(four + integer(0) + integers({2, 2}) + integers({2, 1}) + no + ordered_dict + negative);
+    const auto typed = [&](const std::string& function, const std::string& type, const std::string& with) {
+        return global("torch._tensor", "_rebuild_from_type_v2") +
+               tuple(function + type + with + dictionary(text("note") + none)) + "R";
+    };
+    CHECK(bytes_of(typed(rebuild, global("torch", "Tensor"), arguments), numbers) == minus);
+    CHECK(bytes_of(global("torch._utils", "_rebuild_parameter_with_state") +
+                       tuple(v2(four, negative) + yes + ordered_dict + dictionary(text("note") + none)) + "R",
+                   numbers) == minus);
+    const auto unsupported = [&](const std::string& value) {
+        put_bytes(directory / "file",
+                  pth_of(pickle(dictionary(text("b") + v2(four, "") + text("a") + value)), {numbers}));
+        const PthFile file(directory / "file");
+        CHECK(opened(directory / "file").names == std::vector<std::string>{"b"});
+        return file.unsupported().at("a");
+    };
+    CHECK(unsupported(typed(rebuild, global("tv", "Image"), arguments)) == "tv.Image");
+    CHECK(unsupported(typed(global("os", "system"), global("torch", "Tensor"), arguments)) == "os.system");
+    for (const std::string name : {"_rebuild_qtensor", "_rebuild_sparse_tensor", "_rebuild_wrapper_subclass",
+                                   "_rebuild_meta_tensor_no_storage", "_rebuild_nested_tensor"})
+        CHECK(unsupported(global("torch._utils", name) + tuple(none) + "R") == "torch._utils." + name);
+    CHECK_THAT(
+        refusal_of_tensor(typed(global("torch._tensor", "_rebuild_from_type_v2"), global("torch", "Tensor"), ")")),
+        contains("function that makes tensors"));
+    CHECK_THAT(refusal_of_tensor(typed(global("torch", "Size"), global("torch", "Tensor"), tuple(integers({})))),
+               contains("function that makes tensors"));
+    CHECK_THAT(refusal_of_tensor(v2(four, "") + dictionary("") + "b"), contains("something else than an OrderedDict"));
+}
+
+TEST_CASE("pth: values without end are refused when they are asked for") {
+    const TemporaryDirectory directory;
+    std::string lists = "]q" + std::string(1, '\0');
+    for (int level = 1; level < 30; ++level) {
+        const std::string before = "h" + std::string(1, static_cast<char>(level - 1));
+        lists += "]q" + std::string(1, static_cast<char>(level)) + mark + before + before + "e";
+    }
+    put_bytes(directory / "file",
+              pth_of(pickle("}" + text("many") + mark + lists + "t" + "s" + text("deep") + std::string(200, ']') +
+                            std::string(199, 'a') + "s" + text("a") + tensor(four, 0, {4}, {1}) + "s"),
+                     {floats}));
+    const PthFile file(directory / "file");
+    for (const std::string name : {"many", "deep"}) {
+        CHECK_THROWS_AS(file.value(name), DataError);
+        CHECK_THROWS_WITH(file.value(name), contains("more than a million parts or 100 levels"));
+    }
+    // modules that share their members without end
+    std::string modules = global("__torch__", "Leaf") + ")\x81" + dictionary(text("w") + tensor(four, 0, {4}, {1})) +
+                          "bq" + std::string(1, '\0');
+    for (int level = 1; level < 30; ++level) {
+        const std::string before = "h" + std::string(1, static_cast<char>(level - 1));
+        modules += "0" + global("__torch__", "Net") + ")\x81" + dictionary(text("l") + before + text("r") + before) +
+                   "bq" + std::string(1, static_cast<char>(level));
+    }
+    CHECK_THAT(refusal(pth_of(pickle(modules), {floats})), contains("more than a million names"));
+}
+
 TEST_CASE("pth: tensors that are not what their storage holds are refused") {
     const std::string out = "reaches out of its storage";
     constexpr std::int64_t huge = INT64_MAX;
@@ -217,17 +360,32 @@ TEST_CASE("pth: tensors that are not what their storage holds are refused") {
 
 TEST_CASE("pth: archives that are not torch.save's are refused") {
     const ArchiveRecord pkl{"x/data.pkl", good_pickle}, data{"x/data/0", floats};
-    CHECK_THAT(refusal(""), contains("does not begin as an archive"));
+    CHECK_THAT(refusal(""), contains("the file is empty"));
     CHECK_THAT(refusal("PK\x03\x04" + std::string(100, 'x')), contains("it may have been cut short"));
-    CHECK_THAT(refusal(archive_of({pkl, data}) + "x"), contains("it may have been cut short"));
+    CHECK_THAT(refusal(archive_of({pkl, data}) + std::string(70'000, 'x')), contains("it may have been cut short"));
     CHECK_THAT(refusal(archive_of({data})), contains("has no record 'x/'data.pkl"));
     CHECK_THAT(refusal(archive_of({pkl, data, data})), contains("'x/data/0' is there twice"));
     ArchiveRecord other = data;
-    other.method = 8;
-    CHECK_THAT(refusal(archive_of({pkl, other})), contains("'x/data/0' is compressed or encrypted"));
+    other.method = 12;
+    CHECK_THAT(refusal(archive_of({pkl, other})), contains("'x/data/0' is encrypted, or compressed other than by"));
+    other.method = 8;  // it is not deflated, though it says so
+    CHECK_THAT(refusal(archive_of({pkl, other})), contains("'x/data/0' "));
+    const ArchiveRecord deflated{"x/data/0", deflate(floats), 8};
+    CHECK_THAT(refusal(archive_of({pkl, {"x/data/0", deflated.bytes, 8, 0, 100'000'000}})),
+               contains("cannot inflate to"));
+    CHECK_THAT(refusal(archive_of({pkl, {"x/data/0", deflated.bytes, 8, 0, 12}})), contains("12 bytes"));
+    for (std::size_t bytes = 0; bytes < deflated.bytes.size(); ++bytes)
+        CHECK_THAT(refusal(archive_of({pkl, {"x/data/0", deflated.bytes.substr(0, bytes), 8, 0, 16}})),
+                   contains("'x/data/0' is cut off"));
+    CHECK_THAT(refusal(archive_of({pkl, {"x/data/0", deflated.bytes + "x", 8, 0, 16}})),
+               contains("does not inflate to its size"));
+    CHECK_THAT(refusal(archive_of({pkl, {"x/data/0", deflate(floats + "x"), 8, 0, 16}})),
+               contains("inflates to more than it should"));
+    CHECK_THAT(refusal(archive_of({pkl, {"x/data/0", deflate(floats.substr(1)), 8, 0, 16}})),
+               contains("does not inflate to its size"));
     other.method = 0;
     other.flags = 1;
-    CHECK_THAT(refusal(archive_of({pkl, other})), contains("'x/data/0' is compressed or encrypted"));
+    CHECK_THAT(refusal(archive_of({pkl, other})), contains("'x/data/0' is encrypted, or"));
     other.flags = 0;
     other.claimed = 10'000;
     CHECK_THAT(refusal(archive_of({pkl, other})), contains("of 10000 bytes reaches into the directory"));

@@ -47,10 +47,10 @@ TEST_CASE("the newest checkpoints and the best one are kept, with their scores")
     };
     const RunState best = state_in("best.safetensors"), last = state_in("net5-25.safetensors");
     CHECK(best.steps == 10);
-    CHECK(std::strtod(best.fields.at("score dice").c_str(), nullptr) == 0.9);
+    CHECK(number_in(best, "score dice") == 0.9);
     CHECK(last.steps == 25);
-    CHECK(std::strtod(last.fields.at("score dice").c_str(), nullptr) == 0.7);
-    CHECK(std::strtod(last.fields.at("best dice").c_str(), nullptr) == 0.9);
+    CHECK(number_in(last, "score dice") == 0.7);
+    CHECK(number_in(last, "best dice") == 0.9);
 
     const auto refused = [](const SaveCheckpointsOptions& options) {
         return message_of<InvalidArgument>([&] { SaveCheckpoints bad(options); });

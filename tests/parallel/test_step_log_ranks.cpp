@@ -29,7 +29,7 @@ constexpr int slow_rank = 1;
 std::vector<std::string> train(int rank, const std::string& store) {
     ls::ProcessGroup group({.backend = "shm",
                             .rendezvous = {.init_method = "file://" + store, .rank = rank, .world_size = 2},
-                            .timeout = std::chrono::seconds(60)});
+                            .time_limit = std::chrono::seconds(60)});
     ls::DistributedDataParallel model(Touched{}, group, ls::Device::cpu(0));
     ls::SGD sgd(model, {.lr = 0.1});
     const ls::Tensor x = ls::Tensor::from(std::vector<float>(24, 1), {6, 4});

@@ -1,14 +1,21 @@
 #!/usr/bin/env python3
 """Write the files of torch.save that tests/parallel/test_pth.cpp reads. Their values count up from 0 in row-major order.
 
-Needs the Python package torch; run it only to change those files.
+Needs the Python packages torch and numpy; run it only to change those files. cpp_module.pt and cpp_tensors.pt are from C++:
+torch::save of a module with Linear(3, 4) "body", Linear(4, 2) "head" and BatchNorm1d(2) "norm", whose parameters count up
+from 0, and of a vector of arange(3.f) and ones({2}).
 usage: make_pth.py DIRECTORY     (tests/parallel/pth)
 """
 
 import argparse
+import collections
+import datetime
+import enum
+import math
 import pathlib
 import sys
 
+import numpy
 import torch
 from torch import nn
 
@@ -47,6 +54,44 @@ def checkpoint():
     }
 
 
+class Colour(enum.Enum):
+    red = 1
+
+
+def beside():
+    """A state_dict two of whose tensors have attributes, and values of many kinds."""
+    state = dict(Net().state_dict())
+    noted, parameter = state["body.weight"].clone(), nn.Parameter(state["head.weight"].clone())
+    noted.note, parameter.tags = "mine", {"a": 1}
+    state |= {"body.weight": noted, "head.weight": parameter}
+    return {
+        "model": state,
+        "device": torch.device("cuda", 1),
+        "set": {1, 2},
+        "frozenset": frozenset([3]),
+        "counter": collections.Counter("aab"),
+        "default": collections.defaultdict(list, {"k": [1]}),
+        "bytes": b"\xff\x00",
+        "bytearray": bytearray(b"ab"),
+        "namespace": argparse.Namespace(lr=0.1),
+        "when": datetime.datetime(2024, 1, 2),
+        "path": pathlib.Path("/data/x"),
+        "enum": Colour.red,
+        "function": math.sqrt,
+        "class": Net,
+        "numpy scalar": numpy.float64(0.5),
+        "array": numpy.arange(3.0),
+        "complex": 1j,
+        "none": None,
+        "true": True,
+        "large": 2**100,
+        "nested": [(1, {"x": [0.5]})],
+        "sparse": torch.eye(2).to_sparse(),
+        "quantized": torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+        "generator state": torch.zeros(2, dtype=torch.uint8),
+    }
+
+
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
@@ -82,6 +127,10 @@ def main():
     torch.save({"model": net.state_dict(), "ema": half, "best": torch.tensor(0.5)}, directory / "averaged.pth")
     torch.save({"generator": net.state_dict(), "critic": half}, directory / "several.pth")
     torch.save({"state_dict": net.state_dict(), "args": argparse.Namespace(lr=0.1)}, directory / "namespace.pth")
+    for protocol in (2, 5):
+        torch.save(beside(), directory / f"beside{protocol}.pth", pickle_protocol=protocol)
+    layers = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    torch.jit.save(torch.jit.script(layers), directory / "script.pt")
     torch.save(net.state_dict(), directory / "legacy.pth", _use_new_zipfile_serialization=False)
 
 

@@ -1,4 +1,5 @@
 // Device memory: what is reused when, what is counted, and what running out of it says.
+#include <thread>
 #include "lockstep/runtime/memory.h"
 
 #include <algorithm>
@@ -231,4 +232,21 @@ TEST_CASE("pinned memory is the host's, and stays until copies from it are done"
     const auto* copied = static_cast<const unsigned char*>(target->data());
     for (unsigned i = 0; i < 1000; ++i)
         if (copied[i] != static_cast<unsigned char>(i)) FAIL("byte " << i);
+}
+
+TEST_CASE("a worker frees memory while another thread gives cached memory back") {
+    if (testing::serial()) return;
+    Stream& stream = Stream::of(Device::cpu(0), StreamRole::compute, 3);
+    { const auto cached = Buffer::allocate(stream, mib, "test"); }  // release must wait for this stream
+    auto captured = Buffer::allocate(stream, 2 * mib, "test");
+    testing::Gate release_waits;
+    stream.run("hold", {}, [&release_waits, captured = std::move(captured)](const Launch&) mutable {
+        release_waits.pass();
+        captured.reset();  // takes the pool's lock, which must be free
+    });
+    std::thread releasing([] { release_cached_memory(Device::cpu(0)); });
+    release_waits.open();
+    releasing.join();
+    stream.synchronize();
+    CHECK(memory_stats(Device::cpu(0)).reserved >= memory_stats(Device::cpu(0)).current);
 }

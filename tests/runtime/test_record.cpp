@@ -2,8 +2,12 @@
 #include "lockstep/runtime/record.h"
 
 #include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lockstep/ops/functional.h"
@@ -292,4 +296,97 @@ TEST_CASE("compute scopes nest") {
     }
     CHECK(ComputeScope::threads_for(Device::cpu(0)) == before);
     CHECK_FALSE(ComputeScope::deterministic());
+}
+
+namespace {
+
+/// Kernels whose factories tests hold up: `number` says which.
+struct Held {
+    static constexpr const char* name = "held";
+    int number = 0;
+};
+testing::Gate first_has_begun, second_is_made;
+std::atomic<int> made{0}, failures_left{0};
+
+std::shared_ptr<const Kernel> held_kernel(int number) {
+    KernelRequest request;
+    request.in = request.out = {plain({1})};
+    return KernelTable::of(DeviceKind::cpu).make(*make_operation(Held{number}), request);
+}
+
+std::unique_ptr<Kernel> make_held(const Held& held, KernelRequest&) {
+    if (held.number == 1) {
+        first_has_begun.open();
+        second_is_made.pass();
+    }
+    if (held.number == 3) held_kernel(4);
+    if (held.number == 5 && failures_left-- > 0) throw InvalidArgument("held: not this time");
+    ++made;
+    return make_kernel([](const KernelArgs&) {});
+}
+
+bool with_held_kernels() {
+    static const bool there = [] {
+        KernelTable::of(DeviceKind::cpu).add<Held, make_held>();
+        return true;
+    }();
+    return there;
+}
+
+}  // namespace
+
+TEST_CASE("a kernel is made while another thread's factory waits for it") {
+    REQUIRE(with_held_kernels());
+    std::thread first([] { held_kernel(1); });
+    first_has_begun.pass();
+    held_kernel(2);  // with a lock around factories this would wait for the first, and the first for this
+    second_is_made.open();
+    first.join();
+    CHECK(made == 2);
+    held_kernel(1);
+    held_kernel(2);
+    CHECK(made == 2);
+}
+
+TEST_CASE("a factory may make kernels, and one that throws is called again") {
+    REQUIRE(with_held_kernels());
+    const int before = made;
+    const auto outer = held_kernel(3);
+    CHECK(made == before + 2);
+    CHECK(held_kernel(3) == outer);
+    held_kernel(4);
+    CHECK(made == before + 2);
+    failures_left = 1;
+    CHECK_THROWS_AS(held_kernel(5), InvalidArgument);
+    CHECK(held_kernel(5) == held_kernel(5));
+    CHECK(made == before + 3);
+}
+
+TEST_CASE("threads that want one kernel at once get the same one") {
+    REQUIRE(with_held_kernels());
+    const int before = made;
+    std::vector<std::shared_ptr<const Kernel>> found(8);
+    std::vector<std::thread> threads;
+    for (auto& place : found) threads.emplace_back([&place] { place = held_kernel(100000); });
+    for (std::thread& thread : threads) thread.join();
+    CHECK(made == before + 1);
+    for (const auto& kernel : found) CHECK(kernel == found.front());
+}
+
+TEST_CASE("kernels that nobody uses are bounded, those in use stay, and the last used stay longest") {
+    REQUIRE(with_held_kernels());
+    const auto in_use = held_kernel(1000);
+    const std::weak_ptr<const Kernel> oldest = held_kernel(1001), often = held_kernel(1002);
+    std::vector<std::weak_ptr<const Kernel>> all;
+    for (int i = 0; i < 4000; ++i) {
+        all.emplace_back(held_kernel(2000 + i));
+        held_kernel(1002);
+    }
+    CHECK(held_kernel(1000) == in_use);
+    CHECK(oldest.expired());
+    CHECK_FALSE(often.expired());
+    const auto kept = std::count_if(all.begin(), all.end(), [](const auto& kernel) { return !kernel.expired(); });
+    CHECK(kept >= 1000);
+    CHECK(kept <= 1024 + 128);
+    CHECK_FALSE(all.back().expired());
 }

@@ -68,10 +68,8 @@ bool FileStore::remove(std::string_view key) {
 
 std::int64_t FileStore::count() { return LockedLog(*presence_, timeout_).keys().count(); }
 
-std::unique_ptr<Store> FileStore::clone(Milliseconds timeout) {
-    auto other = std::make_unique<FileStore>(*this);
-    other->timeout_ = timeout;
-    return other;
+std::unique_ptr<Store> FileStore::clone(Milliseconds time_limit) {
+    return std::unique_ptr<Store>(new FileStore(presence_, time_limit));
 }
 
 void FileStore::remove_file(Milliseconds timeout) { LockedLog(*presence_, timeout).remove_file(); }

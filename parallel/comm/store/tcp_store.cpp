@@ -123,7 +123,7 @@ private:
     /// Tries until the deadline: the server may not be listening yet, and one with many strangers closes slow
     /// newcomers.
     void connect() {
-        const Deadline deadline = Clock::now() + options_.timeout;
+        const Deadline deadline = Clock::now() + options_.time_limit;
         const int first = options_.port, end = first + options_.ports;
         for (milliseconds pause = first_pause;; pause = std::min(2 * pause, longest_pause)) {
             std::string failure;
@@ -228,7 +228,7 @@ TcpStore::~TcpStore() = default;
 
 void TcpStore::set(std::string_view key, std::string_view value) {
     require_value(key, value);
-    connection_->ask(fmt::format("set '{}'", key), Command::set, {key, value}, timeout());
+    connection_->ask(fmt::format("set '{}'", key), Command::set, {key, value}, time_limit());
 }
 
 std::string TcpStore::get(std::string_view key, Milliseconds timeout) {
@@ -243,20 +243,21 @@ std::string TcpStore::get(std::string_view key, Milliseconds timeout) {
 
 std::optional<std::string> TcpStore::try_get(std::string_view key) {
     require_key(key);
-    return connection_->ask(fmt::format("try_get '{}'", key), Command::try_get, {key}, timeout());
+    return connection_->ask(fmt::format("try_get '{}'", key), Command::try_get, {key}, time_limit());
 }
 
 std::int64_t TcpStore::add(std::string_view key, std::int64_t amount) {
     require_key(key);
-    return number_in(connection_->ask(fmt::format("add to '{}'", key), Command::add, {key, number(amount)}, timeout()),
-                     describe());
+    return number_in(
+        connection_->ask(fmt::format("add to '{}'", key), Command::add, {key, number(amount)}, time_limit()),
+        describe());
 }
 
 std::string TcpStore::compare_set(std::string_view key, std::string_view expected, std::string_view desired) {
     require_value(key, expected);
     require_value(key, desired);
     return connection_
-        ->ask(fmt::format("compare_set '{}'", key), Command::compare_set, {key, expected, desired}, timeout())
+        ->ask(fmt::format("compare_set '{}'", key), Command::compare_set, {key, expected, desired}, time_limit())
         .value_or("");
 }
 
@@ -267,26 +268,26 @@ void TcpStore::append_on_loss(std::string_view key, std::string_view text) {
     if (text.size() > longest_last_words)
         throw InvalidArgument(fmt::format("store: append_on_loss of {} bytes to '{}'; at most {} are kept", text.size(),
                                           key, longest_last_words));
-    connection_->ask(fmt::format("append_on_loss to '{}'", key), Command::append_on_loss, {key, text}, timeout());
+    connection_->ask(fmt::format("append_on_loss to '{}'", key), Command::append_on_loss, {key, text}, time_limit());
 }
 
 bool TcpStore::remove(std::string_view key) {
     require_key(key);
-    return number_in(connection_->ask(fmt::format("remove '{}'", key), Command::remove, {key}, timeout()),
+    return number_in(connection_->ask(fmt::format("remove '{}'", key), Command::remove, {key}, time_limit()),
                      describe()) != 0;
 }
 
 std::int64_t TcpStore::count() {
-    return number_in(connection_->ask("count", Command::count, {}, timeout()), describe());
+    return number_in(connection_->ask("count", Command::count, {}, time_limit()), describe());
 }
 
 std::unique_ptr<Store> TcpStore::clone(Milliseconds timeout) {
     TcpStoreOptions options = connection_->options();
-    options.timeout = timeout;
+    options.time_limit = timeout;
     return std::make_unique<TcpStore>(options);
 }
 
-Store::Milliseconds TcpStore::timeout() const { return connection_->options().timeout; }
+Store::Milliseconds TcpStore::time_limit() const { return connection_->options().time_limit; }
 
 std::string TcpStore::describe() const { return connection_->describe(); }
 

@@ -16,8 +16,13 @@ std::string reason();
 std::filesystem::path directory_of(const std::filesystem::path& path);
 
 /// What `path` means once symbolic links are followed, whether there is a file or not; only the last part counts.
-/// Throws InvalidArgument for links that lead round in a circle.
+/// Throws InvalidArgument for links that lead round in a circle, and for those of other users in a directory that all
+/// may write to (/tmp).
 std::filesystem::path followed(const std::filesystem::path& path);
+
+/// Throws InvalidArgument if a part of the path is a symbolic link of another user in a directory that all may write
+/// to.
+void require_trusted_links(const std::filesystem::path& path);
 
 /// Throws InvalidArgument unless a file may take the place of what is at `path`: nothing, or a regular file.
 void require_replaceable(const std::filesystem::path& path);

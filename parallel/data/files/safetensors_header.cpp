@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lockstep/parallel/data/files/in_quotes.h"
+#include "lockstep/parallel/data/files/other_kind.h"
 #include "lockstep/parallel/data/files/safetensors_format.h"
 #include "lockstep/parallel/data/files/shape_bytes.h"
 #include "lockstep/parallel/data/files/torch_file.h"
@@ -41,13 +42,14 @@ public:
     /// Where tensors of dtypes lie that Lockstep has not.
     const std::vector<ByteRange>& other_ranges() const { return other_ranges_; }
 
-    bool null() override { return other_value(); }
-    bool boolean(bool) override { return other_value(); }
-    bool number_integer(std::int64_t) override { return other_value(); }
-    bool number_float(double, const std::string&) override { return other_value(); }
-    bool binary(Json::binary_t&) override { return other_value(); }
+    bool null() override { return is_ignored() || (where_ == Where::root && key_ == metadata_key) || other_value(); }
+    bool boolean(bool) override { return is_ignored() || other_value(); }
+    bool number_integer(std::int64_t) override { return is_ignored() || other_value(); }
+    bool number_float(double, const std::string&) override { return is_ignored() || other_value(); }
+    bool binary(Json::binary_t&) override { return is_ignored() || other_value(); }
 
     bool number_unsigned(std::uint64_t value) override {
+        if (is_ignored()) return true;
         constexpr auto largest = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
         if (where_ != Where::shape && where_ != Where::offsets) return other_value();
         if (value > largest) refuse_count();
@@ -56,6 +58,7 @@ public:
     }
 
     bool string(std::string& value) override {
+        if (is_ignored()) return true;
         if (where_ == Where::metadata) {
             if (!header_.metadata.try_emplace(std::move(key_), std::move(value)).second) refuse_repeated(key_);
             return true;
@@ -66,6 +69,7 @@ public:
     }
 
     bool start_object(std::size_t) override {
+        if (begins_ignored()) return true;
         go_deeper();
         if (where_ == Where::nowhere)
             where_ = Where::root;
@@ -78,6 +82,7 @@ public:
     }
 
     bool end_object() override {
+        if (ignored_depth_ > 0) return --ignored_depth_, true;
         --depth_;
         if (where_ == Where::skipped) refuse(file_, prefix_bytes, complaint_);
         if (where_ == Where::tensor) end_tensor();
@@ -86,6 +91,7 @@ public:
     }
 
     bool start_array(std::size_t) override {
+        if (begins_ignored()) return true;
         go_deeper();
         if (where_ == Where::tensor && field_ == Field::shape)
             where_ = Where::shape;
@@ -97,6 +103,7 @@ public:
     }
 
     bool end_array() override {
+        if (ignored_depth_ > 0) return --ignored_depth_, true;
         --depth_;
         if (where_ == Where::skipped) refuse(file_, prefix_bytes, complaint_);
         where_ = Where::tensor;
@@ -104,7 +111,7 @@ public:
     }
 
     bool key(std::string& value) override {
-        if (where_ == Where::skipped) return true;
+        if (where_ == Where::skipped || ignored_depth_ > 0) return true;
         if (where_ != Where::tensor) {
             key_ = std::move(value);
             if (where_ == Where::root && key_ == metadata_key && std::exchange(has_metadata_, true))
@@ -115,7 +122,10 @@ public:
                  : value == "shape"        ? Field::shape
                  : value == "data_offsets" ? Field::offsets
                                            : Field::unknown;
-        if (field_ == Field::unknown) refuse_description();
+        if (field_ == Field::unknown) {  // what others have added
+            ignores_next_ = true;
+            return true;
+        }
         const unsigned bit = 1U << static_cast<unsigned>(field_);
         if ((fields_ & bit) != 0) refuse_repeated(value);
         fields_ |= bit;
@@ -159,6 +169,15 @@ private:
         }
         if (key_ == metadata_key) return "__metadata__ is not a JSON object";
         return "tensor " + in_quotes(key_) + ": its description is not dtype, shape and data_offsets";
+    }
+
+    /// Whether a value belongs to a key of a tensor's description that the format does not have.
+    bool is_ignored() { return ignored_depth_ > 0 || std::exchange(ignores_next_, false); }
+    bool begins_ignored() {
+        if (!is_ignored()) return false;
+        constexpr int deepest = 100;
+        if (++ignored_depth_ > deepest) refuse(file_, prefix_bytes, "the header is nested too deeply");
+        return true;
     }
 
     bool other_value() {
@@ -227,7 +246,8 @@ private:
     std::vector<ByteRange> other_ranges_;
     Where where_ = Where::nowhere;
     Field field_ = Field::unknown;
-    int depth_ = 0;
+    int depth_ = 0, ignored_depth_ = 0;
+    bool ignores_next_ = false;
     bool has_metadata_ = false;
     std::string key_, complaint_;
     SafetensorsEntry current_;
@@ -235,6 +255,8 @@ private:
     std::vector<std::int64_t> offsets_;
     unsigned fields_ = 0;
 };
+
+constexpr std::string_view expected = "a safetensors file or one of torch.save";
 
 /// Files of torch.save, which begin with what would be a much too long header.
 void refuse_torch_save(const InputFile& file) {
@@ -289,6 +311,7 @@ void note_names(const InputFile& file, SafetensorsHeader& header) {
 }  // namespace
 
 SafetensorsHeader read_safetensors_header(const InputFile& file) {
+    if (file.size() == 0) refuse_other_kind(file, expected);
     if (file.size() < prefix_bytes)
         refuse(file, file.size(), "the file ends within the 8 bytes of the header's length");
     std::array<char, prefix_bytes> prefix{};
@@ -297,6 +320,7 @@ SafetensorsHeader read_safetensors_header(const InputFile& file) {
     const bool too_long = length > longest_header;
     if (too_long || length > file.size() - prefix_bytes) {
         refuse_torch_save(file);
+        refuse_other_kind(file, expected);
         const std::string is = "the header's length is " + std::to_string(length) + ", ";
         if (too_long) refuse(file, 0, is + "more than " + std::to_string(longest_header) + " bytes");
         refuse(file, 0, is + "but only " + std::to_string(file.size() - prefix_bytes) + " bytes follow");

@@ -1,5 +1,7 @@
 #include "lockstep/parallel/data/internal/batch_reader.h"
 
+#include <algorithm>
+
 namespace lockstep::internal {
 
 BatchReader::BatchReader(std::shared_ptr<const detail::RowSource> source, int workers, std::size_t slots)
@@ -82,6 +84,11 @@ void BatchReader::cancel() noexcept {
     std::unique_lock lock(mutex_);
     queue_.clear();
     done_.wait(lock, [&] { return busy_ == 0; });
+}
+
+bool BatchReader::is_reading_here() const {
+    return std::any_of(threads_.begin(), threads_.end(),
+                       [](const std::thread& thread) { return thread.get_id() == std::this_thread::get_id(); });
 }
 
 }  // namespace lockstep::internal

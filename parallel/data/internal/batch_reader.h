@@ -33,6 +33,8 @@ public:
     void wait(std::size_t slot);
     /// Forgets what has not begun, waits for the rest.
     void cancel() noexcept;
+    /// The caller is one of its threads: what it reads has called exit().
+    bool is_reading_here() const;
 
 private:
     struct Slot {

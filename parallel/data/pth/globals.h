@@ -1,29 +1,34 @@
-// The functions and types that a pickle may name.
+// Functions and types that a pickle names.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string_view>
 
 namespace lockstep::internal {
 
 enum class TorchGlobal : std::uint8_t {
+    unknown,  ///< its objects are passed over, unread
     ordered_dict,
+    dictionary,  ///< made of another one, or empty with a factory of missing values
+    set,         ///< made of a list
     size,
-    rebuild_tensor,             ///< of a storage that knows its type
-    rebuild_tensor_with_dtype,  ///< which comes as a further argument
+    rebuild_tensor,             ///< of a storage that has a type
+    rebuild_tensor_with_dtype,  ///< given as a further argument
     rebuild_parameter,
+    rebuild_parameter_with_state,
+    rebuild_from_type,  ///< calls another function, for a tensor with attributes
+    rebuild_other,      ///< a tensor without dense elements in one storage
     typed_storage,
     untyped_storage,
-    dtype
+    dtype,
+    tensor_type  ///< torch.Tensor, Parameter or Buffer
 };
 
 struct NamedGlobal {
-    TorchGlobal what;
+    TorchGlobal what = TorchGlobal::unknown;
     std::uint32_t type = 0;  ///< which of torch_types a storage or a dtype means
 };
 
-/// Nothing where no state_dict needs it.
-std::optional<NamedGlobal> find_global(std::string_view module, std::string_view name);
+NamedGlobal find_global(std::string_view module, std::string_view name);
 
 }  // namespace lockstep::internal

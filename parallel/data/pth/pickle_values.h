@@ -3,10 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "lockstep/parallel/data/pth/globals.h"
 
 namespace lockstep::internal {
 
@@ -16,20 +20,34 @@ enum class PickleKind : std::uint8_t {
     none,
     boolean,
     integer,
-    number,  ///< a floating one, or an integer of more than 64 bits: nobody asks which
+    large_integer,  ///< of more than 64 bits, which nobody needs
+    number,
     text,
+    bytes,
     tuple,
-    list,
+    list,  ///< or a set
     dictionary,
-    global,   ///< one of the functions and types that a pickle may name
+    global,   ///< a function or type
+    object,   ///< made by an unknown one
     storage,  ///< a record with elements
     tensor
 };
 
 struct PickleValue {
     PickleKind kind = PickleKind::none;
-    std::uint32_t length = 0;  ///< of a text or a tuple; which type a global means
-    std::int64_t value = 0;    ///< the integer, or where in PickleValues the rest lies
+    std::uint32_t length = 0;  ///< of a text or a tuple
+    std::int64_t value = 0;    ///< the integer, boolean or bits of the number; or where in PickleValues the rest is
+};
+
+struct PickleGlobal {
+    TorchGlobal what;
+    std::uint32_t type = 0;  ///< NamedGlobal::type
+    PickleIndex module = 0, name = 0;
+};
+
+struct PickleObject {
+    PickleIndex made_by = 0;  ///< a global
+    PickleIndex state = 0;    ///< set by the pickle after the call; `made_by` where none was
 };
 
 /// Elements in a record of the archive.
@@ -45,6 +63,8 @@ struct PickleTensor {
     std::uint32_t storage = 0, type = 0;
     std::uint64_t offset = 0;  ///< in elements
     PickleIndex sizes = 0, strides = 0;
+    bool negative = false;                    ///< the values are those of the storage with the other sign
+    std::optional<PickleIndex> other_kind{};  ///< the global that makes it, if it is not of dense elements
 };
 
 class PickleValues {
@@ -62,7 +82,7 @@ public:
     std::span<const PickleIndex> items(const PickleValue& value) const {
         if (value.kind == PickleKind::tuple)
             return std::span(tuples_).subspan(static_cast<std::size_t>(value.value), value.length);
-        if (value.value == unfilled) return {};
+        if (value.kind == PickleKind::object || value.value == unfilled) return {};
         return containers_[static_cast<std::size_t>(value.value)].items;
     }
     /// Whether one of a dictionary's values is a tensor.
@@ -73,6 +93,18 @@ public:
     const PickleStorage& storage(std::uint32_t index) const { return storages_[index]; }
     const PickleTensor& tensor(const PickleValue& value) const {
         return tensors_[static_cast<std::size_t>(value.value)];
+    }
+
+    const PickleGlobal& global(const PickleValue& value) const {
+        return globals_[static_cast<std::size_t>(value.value)];
+    }
+    const PickleObject& object(const PickleValue& value) const {
+        return objects_[static_cast<std::size_t>(value.value)];
+    }
+    /// "torch.nn.modules.linear.Linear"
+    std::string full_name(PickleIndex global_index) const {
+        const PickleGlobal& found = global(values_[global_index]);
+        return std::string(text(values_[found.module])) + '.' + std::string(text(values_[found.name]));
     }
 
     PickleIndex add(const PickleValue& value) {
@@ -94,6 +126,17 @@ public:
     PickleIndex add_tensor(const PickleTensor& tensor) {
         tensors_.push_back(tensor);
         return add({PickleKind::tensor, 0, std::ssize(tensors_) - 1});
+    }
+    PickleIndex add_global(const PickleGlobal& global) {
+        globals_.push_back(global);
+        return add({PickleKind::global, 0, std::ssize(globals_) - 1});
+    }
+    PickleIndex add_object(PickleIndex made_by) {
+        objects_.push_back({made_by, made_by});
+        return add({PickleKind::object, 0, std::ssize(objects_) - 1});
+    }
+    void set_state(PickleIndex object, PickleIndex state) {
+        objects_[static_cast<std::size_t>(values_[object].value)].state = state;
     }
     /// Appends to a list or, keys and values in turn, to a dictionary.
     void append(PickleIndex container, std::span<const PickleIndex> items) {
@@ -120,6 +163,8 @@ private:
     std::vector<Container> containers_;
     std::vector<PickleStorage> storages_;
     std::vector<PickleTensor> tensors_;
+    std::vector<PickleGlobal> globals_;
+    std::vector<PickleObject> objects_;
 };
 
 }  // namespace lockstep::internal

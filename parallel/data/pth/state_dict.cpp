@@ -24,33 +24,92 @@ constexpr std::array<std::string_view, 3> usual_names = {"model_state_dict", "st
 
 class StateDictFinder {
 public:
-    StateDictFinder(const Unpickled& pickle, const StoredZip& zip, const std::string& directory,
-                    const std::string& file, std::uint64_t offset)
-        : values_(pickle.values),
+    StateDictFinder(const Unpickled& pickle, const ZipArchive& zip, const std::string& directory,
+                    const std::string& file)
+        : pickle_(pickle),
+          values_(pickle.values),
           root_(values_[pickle.root]),
           zip_(zip),
           directory_(directory),
           file_(file),
-          offset_(offset) {}
+          offset_(pickle.offset) {}
 
     StateDict find(const std::string& wanted) const {
         StateDict found;
-        const std::span<const PickleIndex> items = values_.items(chosen(wanted));
-        std::unordered_set<std::string_view> names;
-        for (std::size_t i = 0; i < items.size(); i += 2) {
-            const PickleValue& key = values_[items[i]];
-            const PickleValue& value = values_[items[i + 1]];
-            if (value.kind != PickleKind::tensor) continue;
-            if (key.kind != PickleKind::text) refuse("the name of a tensor is no text");
-            const std::string_view name = values_.text(key);
-            if (!names.insert(name).second) refuse("the name " + in_quotes(name) + " is there twice");
-            add(found, std::string(name), values_.tensor(value));
+        if (is_module(pickle_.root)) {
+            if (!wanted.empty())
+                throw InvalidArgument(
+                    fmt::format("{}: an archive of a TorchScript or C++ module has no dictionary {}; "
+                                "leave LoadOptions::entry out",
+                                file_, in_quotes(wanted)));
+            Names names;
+            add_module(found, names, pickle_.root, "", 0);
+            return found;
         }
+        const PickleValue& dictionary = chosen(wanted);
+        Names names;
+        add_items(found, names, dictionary, "");
+        if (&dictionary != &root_) add_values(found, root_);
         return found;
     }
 
 private:
     [[noreturn]] void refuse(const std::string& what) const { refuse_pth(file_, offset_, what); }
+
+    using Names = std::unordered_set<std::string>;
+
+    /// Of TorchScript, or of torch::save in C++.
+    bool is_module(PickleIndex index) const {
+        if (values_[index].kind != PickleKind::object) return false;
+        const PickleGlobal& made_by = values_.global(values_[values_.object(values_[index]).made_by]);
+        return values_.text(values_[made_by.module]).starts_with("__torch__");
+    }
+
+    /// Members of modules are called "layer.weight".
+    void add_module(StateDict& to, Names& names, PickleIndex module, const std::string& prefix, int depth) const {
+        constexpr int deepest = 100;
+        if (depth > deepest) refuse("its modules are nested more than 100 deep");
+        const PickleValue& members = values_[values_.object(values_[module]).state];
+        if (members.kind != PickleKind::dictionary)
+            refuse(fmt::format("the members of {} are not stored by name", in_quotes(prefix)));
+        add_items(to, names, members, prefix);
+        const std::span<const PickleIndex> items = values_.items(members);
+        for (std::size_t i = 0; i < items.size(); i += 2) {
+            if (!is_module(items[i + 1])) continue;
+            if (values_[items[i]].kind != PickleKind::text) refuse("the name of a module is no text");
+            // a member may be shared, so that few of them can have names without end
+            constexpr std::size_t most = 1'000'000;
+            const std::string name = prefix + std::string(values_.text(values_[items[i]])) + ".";
+            if (!names.insert(name).second) refuse("the name " + in_quotes(name) + " is there twice");
+            if (names.size() > most) refuse("its modules have more than a million names");
+            add_module(to, names, items[i + 1], name, depth + 1);
+        }
+    }
+
+    void add_items(StateDict& to, Names& names, const PickleValue& dictionary, const std::string& prefix) const {
+        const std::span<const PickleIndex> items = values_.items(dictionary);
+        for (std::size_t i = 0; i < items.size(); i += 2) {
+            const PickleValue& key = values_[items[i]];
+            const PickleValue& value = values_[items[i + 1]];
+            if (value.kind != PickleKind::tensor) continue;
+            if (key.kind != PickleKind::text) refuse("the name of a tensor is no text");
+            std::string name = prefix + std::string(values_.text(key));
+            if (!names.insert(name).second) refuse("the name " + in_quotes(name) + " is there twice");
+            add(to, std::move(name), values_.tensor(value));
+        }
+        if (prefix.empty()) add_values(to, dictionary);
+    }
+
+    /// What is no tensor. Of two with one name the first counts, which is that beside the tensors.
+    void add_values(StateDict& to, const PickleValue& dictionary) const {
+        const std::span<const PickleIndex> items = values_.items(dictionary);
+        for (std::size_t i = 0; i < items.size(); i += 2) {
+            if (values_[items[i]].kind != PickleKind::text || values_[items[i + 1]].kind == PickleKind::tensor)
+                continue;
+            std::string name(values_.text(values_[items[i]]));
+            if (to.values.emplace(name, items[i + 1]).second) to.value_names.push_back(std::move(name));
+        }
+    }
 
     struct Named {
         std::string_view name;
@@ -78,6 +137,13 @@ private:
     }
 
     const PickleValue& chosen(const std::string& wanted) const {
+        if (root_.kind == PickleKind::object || root_.kind == PickleKind::global)
+            throw DataError(fmt::format(
+                "{}: offset {}: it holds {}, which is neither read nor executed; expected a dictionary of tensors, as "
+                "torch.save(model.state_dict(), 'weights.pth') in Python writes it",
+                file_, offset_,
+                in_quotes(values_.full_name(root_.kind == PickleKind::object ? values_.object(root_).made_by
+                                                                             : pickle_.root))));
         if (root_.kind != PickleKind::dictionary)
             throw DataError(
                 fmt::format("{}: offset {}: it holds no dictionary of tensors; save one in Python: "
@@ -129,6 +195,10 @@ private:
     }
 
     void add(StateDict& to, std::string name, const PickleTensor& tensor) const {
+        if (tensor.other_kind) {
+            to.unsupported.emplace(std::move(name), values_.full_name(*tensor.other_kind));
+            return;
+        }
         const ZipRecord& record = record_of(values_.storage(tensor.storage), name);
         const TorchType& type = torch_types[tensor.type];
         const std::size_t dimensions = values_[tensor.sizes].length;
@@ -139,12 +209,13 @@ private:
         PthEntry entry{std::move(name), *type.ours, counts(tensor.sizes)};
         entry.bytes = shape_bytes(entry.shape, type.bytes).value_or(0);
         to.entries.push_back(std::move(entry));
-        to.layouts.push_back({&record, tensor.offset, counts(tensor.strides)});
+        to.layouts.push_back({&record, tensor.offset, counts(tensor.strides), tensor.negative});
     }
 
+    const Unpickled& pickle_;
     const PickleValues& values_;
     const PickleValue& root_;
-    const StoredZip& zip_;
+    const ZipArchive& zip_;
     const std::string& directory_;
     const std::string& file_;
     const std::uint64_t offset_;
@@ -152,9 +223,9 @@ private:
 
 }  // namespace
 
-StateDict find_state_dict(const Unpickled& pickle, const std::string& wanted, const StoredZip& zip,
-                          const std::string& directory, const std::string& file, std::uint64_t offset) {
-    return StateDictFinder(pickle, zip, directory, file, offset).find(wanted);
+StateDict find_state_dict(const Unpickled& pickle, const std::string& wanted, const ZipArchive& zip,
+                          const std::string& directory, const std::string& file) {
+    return StateDictFinder(pickle, zip, directory, file).find(wanted);
 }
 
 }  // namespace lockstep::internal

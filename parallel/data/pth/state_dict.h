@@ -2,12 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/data/pth/stored_zip.h"
 #include "lockstep/parallel/data/pth/unpickle.h"
+#include "lockstep/parallel/data/pth/zip_archive.h"
 #include "lockstep/parallel/data/pth_types.h"
 
 namespace lockstep::internal {
@@ -17,17 +18,20 @@ struct PthLayout {
     const ZipRecord* record = nullptr;
     std::uint64_t offset = 0;
     std::vector<std::int64_t> strides;
+    bool negative = false;  ///< the tensor's values have the other sign
 };
 
 struct StateDict {
     std::vector<PthEntry> entries;
     std::vector<PthLayout> layouts;  ///< of the entries
     std::map<std::string, std::string> unsupported;
+    std::vector<std::string> value_names;
+    std::map<std::string, PickleIndex, std::less<>> values;  ///< of these names
 };
 
-/// The tensors of the dictionary that PthFile says. `directory` is what precedes the names of the archive's records,
-/// `offset` where the pickle begins. Throws as PthFile does.
-StateDict find_state_dict(const Unpickled& pickle, const std::string& wanted, const StoredZip& zip,
-                          const std::string& directory, const std::string& file, std::uint64_t offset);
+/// The tensors and values of the dictionary that PthFile says. `directory` precedes the names of the archive's records.
+/// Throws as PthFile does.
+StateDict find_state_dict(const Unpickled& pickle, const std::string& wanted, const ZipArchive& zip,
+                          const std::string& directory, const std::string& file);
 
 }  // namespace lockstep::internal

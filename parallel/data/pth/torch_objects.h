@@ -14,12 +14,13 @@ public:
     using std::runtime_error::runtime_error;
 };
 
-/// The result of calling `function`, one of find_global's, with the tuple `arguments`. Throws PickleFault when they are
-/// not what PyTorch gives it, and for tensors that reach out of their storage.
-PickleIndex call_global(PickleValues& values, PickleValue function, PickleValue arguments);
+/// What the global `function` would make of the tuple `arguments`; an object whose content is not read, if it is
+/// unknown. Throws PickleFault for arguments that PyTorch does not give it, and for tensors that reach out of their
+/// storage.
+PickleIndex call_global(PickleValues& values, PickleIndex function, PickleIndex arguments);
 
 /// The storage that a persistent id means: ("storage", type, record, device, number of elements). Throws PickleFault
 /// for another one.
-PickleIndex storage_of_id(PickleValues& values, PickleValue id);
+PickleIndex storage_of_id(PickleValues& values, PickleIndex id);
 
 }  // namespace lockstep::internal

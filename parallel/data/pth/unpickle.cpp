@@ -3,12 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <cstring>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "lockstep/parallel/data/files/in_quotes.h"
 #include "lockstep/parallel/data/pth/globals.h"
 #include "lockstep/parallel/data/pth/refuse.h"
 #include "lockstep/parallel/data/pth/torch_objects.h"
@@ -26,7 +26,10 @@ enum class Opcode : unsigned char {
     binint = 'J',
     binint1 = 'K',
     binint2 = 'M',
+    duplicate = '2',
     none = 'N',
+    binbytes = 'B',
+    short_binbytes = 'C',
     binpersid = 'Q',
     reduce = 'R',
     binunicode = 'X',
@@ -46,17 +49,25 @@ enum class Opcode : unsigned char {
     setitems = 'u',
     binfloat = 'G',
     proto = 0x80,
+    newobj = 0x81,
     tuple1 = 0x85,
     tuple2 = 0x86,
     tuple3 = 0x87,
     newtrue = 0x88,
     newfalse = 0x89,
     long1 = 0x8a,
+    long4 = 0x8b,
     short_binunicode = 0x8c,
     binunicode8 = 0x8d,
+    binbytes8 = 0x8e,
+    empty_set = 0x8f,
+    additems = 0x90,
+    frozenset = 0x91,
+    newobj_ex = 0x92,
     stack_global = 0x93,
     memoize = 0x94,
-    frame = 0x95
+    frame = 0x95,
+    bytearray8 = 0x96
 };
 
 /// The machine that a pickle is a program for: a stack, marks on it, and values that are kept by number.
@@ -74,23 +85,13 @@ public:
                     throw PickleFault(fmt::format("the pickle makes more than {} values", most_values));
             if (stack_.size() != 1 || !marks_.empty() || at_ != bytes().size())
                 throw PickleFault("the pickle ends here, with something left");
-        } catch (const ForbiddenGlobal& global) {
-            throw DataError(fmt::format(
-                "{}: offset {}: it holds {}, and of a file of torch.save only tensors, dictionaries, lists and numbers "
-                "are read, nothing is executed; save these alone in Python: torch.save(model.state_dict(), "
-                "'weights.pth')",
-                file, offset + opcode_at_, in_quotes(global.name)));
         } catch (const PickleFault& fault) {
             refuse_pth(file, offset + opcode_at_, fault.what());
         }
-        return {std::move(values_), stack_.front()};
+        return {std::move(values_), stack_.front(), offset};
     }
 
 private:
-    struct ForbiddenGlobal {
-        std::string name;
-    };
-
     const std::string& bytes() const { return values_.bytes(); }
 
     /// The `count` bytes that come next.
@@ -104,6 +105,11 @@ private:
     T take_number() {
         T value = 0;
         std::memcpy(&value, take(sizeof(T)).data(), sizeof(T));
+        return value;
+    }
+    std::uint64_t take_big_endian() {
+        std::uint64_t value = 0;
+        for (const char byte : take(sizeof(value))) value = value << 8 | static_cast<unsigned char>(byte);
         return value;
     }
     std::string_view take_line() {
@@ -143,19 +149,23 @@ private:
     /// The last `count` values go into the container before them.
     void fill(PickleKind kind, std::size_t count) {
         const PickleIndex container = last(count + 1).front();
+        if (values_[container].kind == PickleKind::object) {  // of a class that is like a list or a dictionary
+            drop(count);
+            return;
+        }
         if (values_[container].kind != kind || (kind == PickleKind::dictionary && count % 2 != 0))
             throw PickleFault("something is put into what is no list or dictionary");
         values_.append(container, last(count));
         drop(count);
     }
-    void push_text(std::uint64_t length) {
+    void push_text(std::uint64_t length, PickleKind kind = PickleKind::text) {
         const auto begin = static_cast<std::int64_t>(at_);
-        push(values_.add({PickleKind::text, static_cast<std::uint32_t>(take(length).size()), begin}));
+        push(values_.add({kind, static_cast<std::uint32_t>(take(length).size()), begin}));
     }
     void push_long(std::size_t length) {
         const std::string_view digits = take(length);
         if (length > sizeof(std::int64_t)) {
-            push(values_.add({PickleKind::number}));
+            push(values_.add({PickleKind::large_integer}));
             return;
         }
         // little-endian two's complement of that length
@@ -163,10 +173,13 @@ private:
         std::memcpy(&value, digits.data(), digits.size());
         push(values_.add_integer(static_cast<std::int64_t>(value)));
     }
-    void push_global(std::string_view module, std::string_view name) {
-        const auto found = find_global(module, name);
-        if (!found) throw ForbiddenGlobal{fmt::format("{}.{}", module, name)};
-        push(values_.add({PickleKind::global, found->type, static_cast<std::int64_t>(found->what)}));
+    void push_global(PickleIndex module, PickleIndex name) {
+        const NamedGlobal found = find_global(values_.text(values_[module]), values_.text(values_[name]));
+        push(values_.add_global({found.what, found.type, module, name}));
+    }
+    PickleIndex add_line() {
+        const auto begin = static_cast<std::int64_t>(at_);
+        return values_.add({PickleKind::text, static_cast<std::uint32_t>(take_line().size()), begin});
     }
     void push_known(std::size_t number) {
         if (number >= memo_.size()) throw PickleFault("a value is asked for by a number that none has");
@@ -182,16 +195,27 @@ private:
     }
     void call() {
         const std::span<const PickleIndex> both = last(2);
-        const PickleIndex result = call_global(values_, values_[both[0]], values_[both[1]]);
+        const PickleIndex result = call_global(values_, both[0], both[1]);
         drop(2);
         push(result);
     }
+    /// An object of the last values: a class, its arguments and maybe named ones.
+    void make_object(std::size_t count) {
+        const PickleIndex made_by = last(count).front();
+        if (values_[made_by].kind != PickleKind::global) throw PickleFault("an object is made by what is no class");
+        const TorchGlobal what = values_.global(values_[made_by]).what;
+        if (what != TorchGlobal::unknown && what != TorchGlobal::tensor_type)
+            throw PickleFault("an object is made by a function that makes no objects");
+        drop(count);
+        push(values_.add_object(made_by));
+    }
     /// Attributes of an OrderedDict, as the state_dict of a module has them, are no part of it.
-    void drop_attributes() {
+    void take_state() {
         const std::span<const PickleIndex> both = last(2);
-        for (const PickleIndex part : both)
-            if (values_[part].kind != PickleKind::dictionary)
-                throw PickleFault("attributes are given to something else than an OrderedDict");
+        if (values_[both[0]].kind == PickleKind::object)
+            values_.set_state(both[0], both[1]);
+        else if (values_[both[0]].kind != PickleKind::dictionary || values_[both[1]].kind != PickleKind::dictionary)
+            throw PickleFault("attributes are given to something else than an OrderedDict");
         drop(1);
     }
 
@@ -219,25 +243,30 @@ bool PickleMachine::step() {
                 throw PickleFault("the pickle ends within what begins here");
             break;
         case Opcode::none: push(values_.add({PickleKind::none})); break;
-        case Opcode::newtrue:
+        case Opcode::newtrue: push(values_.add({PickleKind::boolean, 0, 1})); break;
         case Opcode::newfalse: push(values_.add({PickleKind::boolean})); break;
         case Opcode::binint: push(values_.add_integer(take_number<std::int32_t>())); break;
         case Opcode::binint1: push(values_.add_integer(take_number<std::uint8_t>())); break;
         case Opcode::binint2: push(values_.add_integer(take_number<std::uint16_t>())); break;
         case Opcode::long1: push_long(take_number<std::uint8_t>()); break;
-        case Opcode::binfloat:
-            take(sizeof(double));
-            push(values_.add({PickleKind::number}));
+        case Opcode::long4: push_long(take_number<std::uint32_t>()); break;
+        case Opcode::binfloat:  // alone among all numbers the highest byte is first
+            push(values_.add({PickleKind::number, 0, std::bit_cast<std::int64_t>(take_big_endian())}));
             break;
+        case Opcode::binbytes: push_text(take_number<std::uint32_t>(), PickleKind::bytes); break;
+        case Opcode::short_binbytes: push_text(take_number<std::uint8_t>(), PickleKind::bytes); break;
+        case Opcode::binbytes8:
+        case Opcode::bytearray8: push_text(take_number<std::uint64_t>(), PickleKind::bytes); break;
         case Opcode::binunicode: push_text(take_number<std::uint32_t>()); break;
         case Opcode::short_binunicode: push_text(take_number<std::uint8_t>()); break;
         case Opcode::binunicode8: push_text(take_number<std::uint64_t>()); break;
         case Opcode::empty_tuple: push(values_.add_tuple({})); break;
+        case Opcode::empty_set:
         case Opcode::empty_list: push(values_.add_container(PickleKind::list)); break;
         case Opcode::empty_dict: push(values_.add_container(PickleKind::dictionary)); break;
         case Opcode::global: {
-            const std::string_view module = take_line();
-            push_global(module, take_line());
+            const PickleIndex module = add_line();
+            push_global(module, add_line());
             break;
         }
         case Opcode::binget: push_known(take_number<std::uint8_t>()); break;
@@ -264,6 +293,9 @@ void PickleMachine::step_on_stack(Opcode opcode) {
         case Opcode::tuple2: make_tuple(2); break;
         case Opcode::tuple3: make_tuple(3); break;
         case Opcode::tuple: make_tuple(take_mark()); break;
+        case Opcode::frozenset: make_tuple(take_mark()); break;
+        case Opcode::duplicate: push(last(1).front()); break;
+        case Opcode::additems: fill(PickleKind::list, take_mark()); break;
         case Opcode::append: fill(PickleKind::list, 1); break;
         case Opcode::appends: fill(PickleKind::list, take_mark()); break;
         case Opcode::setitem: fill(PickleKind::dictionary, 2); break;
@@ -272,14 +304,16 @@ void PickleMachine::step_on_stack(Opcode opcode) {
             const std::span<const PickleIndex> names = last(2);
             for (const PickleIndex name : names)
                 if (values_[name].kind != PickleKind::text) throw PickleFault("what is named has no text for a name");
-            const std::string_view module = values_.text(values_[names[0]]), name = values_.text(values_[names[1]]);
+            const PickleIndex module = names[0], name = names[1];
             drop(2);
             push_global(module, name);
             break;
         }
         case Opcode::reduce: call(); break;
-        case Opcode::build: drop_attributes(); break;
-        case Opcode::binpersid: push(storage_of_id(values_, values_[pop()])); break;
+        case Opcode::newobj: make_object(2); break;
+        case Opcode::newobj_ex: make_object(3); break;
+        case Opcode::build: take_state(); break;
+        case Opcode::binpersid: push(storage_of_id(values_, pop())); break;
         default:
             throw PickleFault(fmt::format("the pickle has the opcode {:#04x}, which no state_dict needs",
                                           static_cast<unsigned char>(opcode)));

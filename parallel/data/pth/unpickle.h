@@ -11,13 +11,13 @@ namespace lockstep::internal {
 struct Unpickled {
     PickleValues values;
     PickleIndex root;
+    std::uint64_t offset;  ///< where the pickle begins in the file
 };
 
-/// What `pickle` describes, in protocols 2 to 5. It can name tensors, their types, parts and sizes, and ordered
-/// dictionaries; the functions that make them stand for these here, and nothing that the file holds is ever run. Throws
-/// DataError, naming what is asked for, where it names anything else, and where it is damaged or more than 100 MB,
-/// 10 million values or 100 open brackets; `file` and where the pickle begins in it are for messages. Time and memory
-/// grow with its length.
+/// What `pickle` describes, in protocols 2 to 5. Nothing that the file names is ever executed: functions that make
+/// tensors, their parts and dictionaries are known, and what others make is an object that only has a name. Throws
+/// DataError if it is damaged or more than 100 MB, 10 million values or 100 open brackets; `file` and where the pickle
+/// begins in it are for messages. Time and memory grow with its length.
 Unpickled unpickle(std::string pickle, const std::string& file, std::uint64_t offset);
 
 }  // namespace lockstep::internal

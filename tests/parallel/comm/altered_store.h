@@ -31,7 +31,7 @@ public:
     bool remove(std::string_view key) override { return store_->remove(key); }
     std::int64_t count() override { return store_->count(); }
     std::unique_ptr<Store> clone(Milliseconds timeout) override { return store_->clone(timeout); }
-    Milliseconds timeout() const override { return store_->timeout(); }
+    Milliseconds time_limit() const override { return store_->time_limit(); }
     std::string describe() const override { return store_->describe(); }
 
 private:

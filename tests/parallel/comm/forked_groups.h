@@ -41,8 +41,8 @@ inline ProcessGroupOptions options_of(const std::string& backend, const Temporar
             .rendezvous = {.init_method = "file://" + (place / "store").string(),
                            .rank = rank,
                            .world_size = size,
-                           .timeout = std::chrono::seconds(60)},
-            .timeout = timeout};
+                           .time_limit = std::chrono::seconds(60)},
+            .time_limit = timeout};
 }
 
 /// Runs `body` on `size` ranks; what they say, a line each.

@@ -130,8 +130,8 @@ TEST_CASE("hosts: the rank with the store may die as well") {
                             .rendezvous = {.init_method = fmt::format("tcp://127.0.0.1:{}", port_of(port)),
                                            .rank = rank,
                                            .world_size = 4,
-                                           .timeout = milliseconds(20000)},
-                            .timeout = milliseconds(20000)});
+                                           .time_limit = milliseconds(20000)},
+                            .time_limit = milliseconds(20000)});
         group.barrier();
         if (rank == victim) ::kill(::getpid(), SIGKILL);
         const auto begin = std::chrono::steady_clock::now();

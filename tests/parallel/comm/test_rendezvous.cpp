@@ -51,7 +51,7 @@ std::vector<std::string> errors_of(int count, const std::function<void(int)>& pr
 }
 
 RendezvousOptions member(const std::string& method, int rank, int world_size, int timeout_ms = 20000) {
-    return {.init_method = method, .rank = rank, .world_size = world_size, .timeout = milliseconds(timeout_ms)};
+    return {.init_method = method, .rank = rank, .world_size = world_size, .time_limit = milliseconds(timeout_ms)};
 }
 
 }  // namespace
@@ -98,7 +98,7 @@ TEST_CASE("under torchrun the store lies beside the agent's port") {
                                 {"TORCHELASTIC_RESTART_COUNT", "0"}});
     const auto errors = errors_of(3, [&](int rank) {
         if (rank == 0) std::this_thread::sleep_for(milliseconds(300));  // the others look for it meanwhile
-        const Rendezvous job({.rank = rank, .world_size = 3, .timeout = milliseconds(20000)});
+        const Rendezvous job({.rank = rank, .world_size = 3, .time_limit = milliseconds(20000)});
         CHECK(job.store()->add("came", 1) <= 3);
     });
     for (const std::string& error : errors) CHECK(error.empty());
@@ -106,8 +106,8 @@ TEST_CASE("under torchrun the store lies beside the agent's port") {
 
 TEST_CASE("the address of rank 0 comes from the environment, also where the rank does not") {
     const Environment address({{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(free_port())}});
-    for (const std::string& error :
-         errors_of(2, [&](int rank) { Rendezvous({.rank = rank, .world_size = 2, .timeout = milliseconds(20000)}); }))
+    for (const std::string& error : errors_of(
+             2, [&](int rank) { Rendezvous({.rank = rank, .world_size = 2, .time_limit = milliseconds(20000)}); }))
         CHECK(error.empty());
 }
 
@@ -259,7 +259,7 @@ TEST_CASE("ports that were made from a job's name and are taken are passed by") 
     testing::ForkedRanks ranks(3, [&](int rank) -> std::vector<std::string> {
         std::this_thread::sleep_for(milliseconds(300));  // the ports are taken by then
         const Environment environment(environment_of(rank));
-        const Rendezvous job({.timeout = milliseconds(20000), .token = token});
+        const Rendezvous job({.time_limit = milliseconds(20000), .token = token});
         return job.store()->add("came", 1) <= 3 ? std::vector<std::string>() : std::vector<std::string>{"too many"};
     });
     // Somebody who says nothing, a store of somebody else's, and one of another job of this user.

@@ -36,7 +36,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-TcpStoreOptions at(int port) { return {.port = port, .timeout = milliseconds(20000)}; }
+TcpStoreOptions at(int port) { return {.port = port, .time_limit = milliseconds(20000)}; }
 
 /// One of each kind.
 struct AnyStore {
@@ -149,7 +149,7 @@ TEST_CASE("a store that is not there, or goes away, is an error in time") {
     }
     const auto begin = Clock::now();
     const std::string text =
-        message_of<CommunicationError>([&] { TcpStore({.port = port, .timeout = milliseconds(200)}); });
+        message_of<CommunicationError>([&] { TcpStore({.port = port, .time_limit = milliseconds(200)}); });
     CHECK(contains(text, "127.0.0.1:" + std::to_string(port)));
     CHECK(contains(text, "rank 0"));
     CHECK(Clock::now() - begin < milliseconds(5000));

@@ -40,7 +40,7 @@ namespace {
 const std::string secret = "a secret that nobody is told";
 
 TcpStoreOptions at(int port, const std::string& token, milliseconds timeout = milliseconds(20000)) {
-    return {.port = port, .timeout = timeout, .token = token};
+    return {.port = port, .time_limit = timeout, .token = token};
 }
 
 std::string answer(const std::string& field) {

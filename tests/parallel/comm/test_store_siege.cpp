@@ -45,7 +45,7 @@ constexpr bool memory_counts = false;  // sanitizers keep what was given back
 constexpr bool memory_counts = true;
 #endif
 
-TcpStoreOptions at(int port) { return {.port = port, .timeout = milliseconds(30000), .token = secret}; }
+TcpStoreOptions at(int port) { return {.port = port, .time_limit = milliseconds(30000), .token = secret}; }
 
 std::string big_value() { return std::string(4 * mib, 'v'); }
 
@@ -299,9 +299,9 @@ TEST_CASE("a job trains, saves and takes up ranks among silent strangers and cli
                             .rendezvous = {.init_method = fmt::format("tcp://127.0.0.1:{}", port),
                                            .rank = rank,
                                            .world_size = ranks,
-                                           .timeout = seconds(60),
+                                           .time_limit = seconds(60),
                                            .token = secret},
-                            .timeout = seconds(60)});
+                            .time_limit = seconds(60)});
         manual_seed(1);
         DistributedDataParallel model(Net{}, group);
         SGD sgd(model, {.lr = 0.01});

@@ -63,7 +63,7 @@ void print_environment() {
 
 void join(const std::string& how) {
     lockstep::RendezvousOptions options;
-    options.timeout = std::chrono::seconds(60);
+    options.time_limit = std::chrono::seconds(60);
     int rank = 0, world_size = 0, used = 0;
     if (std::sscanf(how.c_str(), "%d/%d@%n", &rank, &world_size, &used) == 2) {
         options.rank = rank;

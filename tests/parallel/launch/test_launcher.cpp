@@ -116,7 +116,7 @@ TEST_CASE("options that cannot be are refused") {
         CHECK(contains(with([&](auto& o) { o.master_addr = address; }), "give a host's name or address"));
     CHECK(contains(with([](auto& o) { o.max_restarts = -1; }), "-1 restarts"));
     CHECK(contains(with([](auto& o) { o.grace = std::chrono::milliseconds(-1); }), "grace"));
-    CHECK(contains(with([](auto& o) { o.signals = {SIGCHLD}; }), "SIGCHLD"));
+    CHECK(contains(with([](auto& o) { o.passed_signals = {SIGCHLD}; }), "SIGCHLD"));
     CHECK(contains(with([](auto& o) { o.tee = {Streams::out}; }), "1 local ranks were chosen, and there are 2"));
     CHECK(contains(with([](auto& o) { o.nodes = 2; }), "node rank, master address and master port"));
     CHECK(with([](auto&) {}).empty());

@@ -1,5 +1,5 @@
 // Format: APPNOTE.TXT 6.3.10, sections 4.3.7 (local header), 4.3.12 (directory), 4.3.14 to 4.3.16 (its end).
-#include "lockstep/parallel/data/pth/stored_zip.h"
+#include "lockstep/parallel/data/pth/zip_archive.h"
 
 #include <zlib.h>
 
@@ -19,6 +19,9 @@ constexpr std::uint32_t local_mark = 0x04034b50, directory_mark = 0x02014b50, en
 constexpr std::size_t local_bytes = 30, directory_entry_bytes = 46, end_bytes = 22, end64_bytes = 56,
                       locator64_bytes = 20;
 constexpr std::uint32_t in_64_bits_32 = 0xffffffff;
+constexpr std::uint16_t method_stored = 0, method_deflate = 8;
+/// deflate's best: 258 bytes for two bits
+constexpr std::uint64_t most_inflated = 1032;
 
 /// The number at `at`; the caller has seen to it that there are as many bytes.
 template <class T>
@@ -40,16 +43,23 @@ struct DirectoryPlace {
     std::uint64_t offset = 0, bytes = 0, records = 0, end = 0;
 };
 
-/// By the archive's last bytes. An archive of torch.save has no comment, so nothing need be searched for.
-DirectoryPlace find_directory(const InputFile& file) {
+/// Where the mark of the archive's end is: at the very end, unless the archive has a comment or something was appended.
+std::uint64_t find_end(const InputFile& file) {
     const std::uint64_t size = file.size();
     if (size < end_bytes)
         refuse_pth(file.name(), size,
                    "the file ends within the " + std::to_string(end_bytes) + " bytes at the end of an archive");
-    const std::uint64_t end_at = size - end_bytes;
+    constexpr std::uint64_t most_appended = std::uint64_t{1} << 16;
+    std::vector<char> tail(std::min(size, end_bytes + most_appended));
+    file.read_at(size - tail.size(), std::as_writable_bytes(std::span(tail)));
+    for (std::size_t at = tail.size() - end_bytes + 1; at-- > 0;)
+        if (number_at<std::uint32_t>(tail, at) == end_mark) return size - tail.size() + at;
+    refuse_pth(file.name(), size - end_bytes, "the file does not end as an archive does, it may have been cut short");
+}
+
+DirectoryPlace find_directory(const InputFile& file) {
+    const std::uint64_t end_at = find_end(file);
     const auto end = read_bytes<end_bytes>(file, end_at);
-    if (number_at<std::uint32_t>(end, 0) != end_mark || number_at<std::uint16_t>(end, 20) != 0)
-        refuse_pth(file.name(), end_at, "the file does not end as an archive does, it may have been cut short");
     DirectoryPlace place{number_at<std::uint32_t>(end, 16), number_at<std::uint32_t>(end, 12),
                          number_at<std::uint16_t>(end, 10), end_at};
     if (end_at >= locator64_bytes + end64_bytes) {
@@ -107,7 +117,8 @@ std::uint64_t data_offset(const InputFile& file, const ZipRecord& record, std::u
     if (record.header > directory || directory - record.header < local_bytes + record.name.size()) refuse();
     std::string local(local_bytes + record.name.size(), '\0');
     file.read_at(record.header, std::as_writable_bytes(std::span(local)));
-    if (number_at<std::uint32_t>(local, 0) != local_mark || number_at<std::uint16_t>(local, 8) != 0 ||
+    if (number_at<std::uint32_t>(local, 0) != local_mark ||
+        number_at<std::uint16_t>(local, 8) != (record.deflated ? method_deflate : method_stored) ||
         number_at<std::uint16_t>(local, 26) != record.name.size() ||
         std::string_view(local).substr(local_bytes) != record.name)
         refuse();
@@ -116,7 +127,7 @@ std::uint64_t data_offset(const InputFile& file, const ZipRecord& record, std::u
 
 }  // namespace
 
-StoredZip::StoredZip(const InputFile& file) {
+ZipArchive::ZipArchive(const InputFile& file) {
     const DirectoryPlace place = find_directory(file);
     directory_.resize(place.bytes);
     file.read_at(place.offset, std::as_writable_bytes(std::span(directory_)));
@@ -133,21 +144,28 @@ StoredZip::StoredZip(const InputFile& file) {
         ZipRecord record;
         record.name = {rest.data() + directory_entry_bytes, name};
         record.crc = number_at<std::uint32_t>(rest, 16);
-        record.bytes = number_at<std::uint32_t>(rest, 20);
+        record.packed = number_at<std::uint32_t>(rest, 20);
+        record.bytes = number_at<std::uint32_t>(rest, 24);
         record.header = number_at<std::uint32_t>(rest, 42);
-        std::uint64_t unpacked = number_at<std::uint32_t>(rest, 24);
-        take_64_bits(rest.subspan(directory_entry_bytes + name, extra), {&unpacked, &record.bytes, &record.header});
+        take_64_bits(rest.subspan(directory_entry_bytes + name, extra),
+                     {&record.bytes, &record.packed, &record.header});
         constexpr std::uint16_t encrypted = 1;
-        if (number_at<std::uint16_t>(rest, 10) != 0 || (number_at<std::uint16_t>(rest, 8) & encrypted) != 0 ||
-            unpacked != record.bytes)
-            refuse_pth(
-                file.name(), here(),
-                "the record " + in_quotes(record.name) + " is compressed or encrypted, which torch.save never does");
-        record.offset = data_offset(file, record, place.offset);
-        if (record.offset > place.offset || record.bytes > place.offset - record.offset)
+        const auto method = number_at<std::uint16_t>(rest, 10);
+        record.deflated = method == method_deflate;
+        if ((method != method_stored && !record.deflated) || (number_at<std::uint16_t>(rest, 8) & encrypted) != 0)
             refuse_pth(file.name(), here(),
-                       "the record " + in_quotes(record.name) + " of " + std::to_string(record.bytes) +
+                       "the record " + in_quotes(record.name) + " is encrypted, or compressed other than by deflate");
+        if (!record.deflated && record.packed != record.bytes)
+            refuse_pth(file.name(), here(), "the record " + in_quotes(record.name) + " has two sizes");
+        record.offset = data_offset(file, record, place.offset);
+        if (record.offset > place.offset || record.packed > place.offset - record.offset)
+            refuse_pth(file.name(), here(),
+                       "the record " + in_quotes(record.name) + " of " + std::to_string(record.packed) +
                            " bytes reaches into the directory");
+        if (record.deflated && record.bytes / most_inflated > record.packed)
+            refuse_pth(file.name(), here(),
+                       "the record " + in_quotes(record.name) + " of " + std::to_string(record.packed) +
+                           " bytes cannot inflate to " + std::to_string(record.bytes));
         records_.push_back(record);
         rest = rest.subspan(directory_entry_bytes + name + extra + comment);
     }
@@ -162,13 +180,13 @@ StoredZip::StoredZip(const InputFile& file) {
     for (const ZipRecord& record : records_) {
         if (record.header < free)
             refuse_pth(file.name(), record.header, "the record " + in_quotes(record.name) + " overlaps another one");
-        free = record.offset + record.bytes;
+        free = record.offset + record.packed;
         if (!by_name_.emplace(record.name, &record).second)
             refuse_pth(file.name(), record.header, "the record " + in_quotes(record.name) + " is there twice");
     }
 }
 
-const ZipRecord* StoredZip::find(std::string_view name) const {
+const ZipRecord* ZipArchive::find(std::string_view name) const {
     const auto found = by_name_.find(name);
     return found == by_name_.end() ? nullptr : found->second;
 }
@@ -197,10 +215,59 @@ void require_crc(const InputFile& file, const ZipRecord& record) {
     require_crc(file, record, found);
 }
 
+namespace {
+
+/// Fills `to` from the packed bytes, which must hold just as much.
+void inflate_record(const InputFile& file, const ZipRecord& record, std::span<std::byte> to) {
+    const auto refuse = [&](const std::string& what) {
+        refuse_pth(file.name(), record.offset, "the record " + in_quotes(record.name) + " " + what);
+    };
+    z_stream stream{};
+    constexpr int raw_window = -15;
+    if (inflateInit2(&stream, raw_window) != Z_OK)
+        throw DataError(file.name() + ": zlib cannot be started; free some memory");
+    struct End {
+        z_stream& stream;
+        ~End() { inflateEnd(&stream); }
+    } const end{stream};
+    constexpr std::uint64_t piece = std::uint64_t{1} << 18, largest_room = std::uint64_t{1} << 30;
+    std::vector<std::byte> input(std::min(piece, record.packed));
+    std::uint64_t taken = 0, done = 0;
+    std::byte beyond{};  // a place for what would be too much
+    for (int status = Z_OK; status != Z_STREAM_END;) {
+        if (stream.avail_in == 0) {
+            const auto some = std::span(input).first(std::min(piece, record.packed - taken));
+            if (some.empty()) refuse("is cut off");
+            file.read_at(record.offset + taken, some);
+            taken += some.size();
+            stream.next_in = reinterpret_cast<Bytef*>(some.data());
+            stream.avail_in = static_cast<uInt>(some.size());
+        }
+        const std::uint64_t room = std::min<std::uint64_t>(to.size() - done, largest_room);
+        stream.next_out = reinterpret_cast<Bytef*>(room > 0 ? to.data() + done : &beyond);
+        stream.avail_out = room > 0 ? static_cast<uInt>(room) : 1;
+        const uInt before = stream.avail_out;
+        status = inflate(&stream, Z_NO_FLUSH);
+        if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR) refuse("is damaged");
+        done += before - stream.avail_out;
+        if (done > to.size()) refuse("inflates to more than it should");
+    }
+    if (done != to.size() || taken != record.packed || stream.avail_in != 0) refuse("does not inflate to its size");
+}
+
+}  // namespace
+
+void read_record(const InputFile& file, const ZipRecord& record, std::span<std::byte> to) {
+    if (record.deflated)
+        inflate_record(file, record, to);
+    else
+        file.read_at(record.offset, to);
+    require_crc(file, record, crc_of(0, to));
+}
+
 std::string read_record(const InputFile& file, const ZipRecord& record) {
     std::string bytes(record.bytes, '\0');
-    file.read_at(record.offset, std::as_writable_bytes(std::span(bytes)));
-    require_crc(file, record, crc_of(0, std::as_bytes(std::span(bytes))));
+    read_record(file, record, std::as_writable_bytes(std::span(bytes)));
     return bytes;
 }
 

@@ -1,5 +1,5 @@
-// The zip archives of torch.save: every record lies in them as it is, uncompressed. A library for zip files would bring
-// decompression, encryption and writing, and say nothing of offsets and overlaps, which are what matters here.
+// The zip archives of torch.save, also repacked ones. A library for zip files would add encryption and writing, and
+// does not report offsets and overlaps, which matter here.
 #pragma once
 
 #include <cstddef>
@@ -14,21 +14,24 @@
 
 namespace lockstep::internal {
 
-/// A record: where its bytes lie in the file, and their checksum.
+/// A record: where its bytes are in the file, and the checksum of its content.
 struct ZipRecord {
     std::string_view name;
     std::uint64_t header = 0;  ///< where what precedes the bytes begins
     std::uint64_t offset = 0;
-    std::uint64_t bytes = 0;
+    std::uint64_t bytes = 0;   ///< of its content
+    std::uint64_t packed = 0;  ///< bytes in the file: as many, unless it is deflated
     std::uint32_t crc = 0;
+    bool deflated = false;
 };
 
-/// The directory of an archive, read and checked: no record is compressed or encrypted, reaches out of the file,
-/// overlaps another one or has its name. Memory and time grow with the directory's length.
-class StoredZip {
+/// The directory of an archive, read and checked: no record is encrypted, compressed other than by deflate, reaches out
+/// of the file, overlaps another one or has its name. Memory and time grow with the directory's length. What follows
+/// the archive in the file is ignored, up to 64 KiB.
+class ZipArchive {
 public:
     /// Throws DataError for anything else.
-    explicit StoredZip(const InputFile& file);
+    explicit ZipArchive(const InputFile& file);
     /// All of them by place.
     const std::vector<ZipRecord>& records() const { return records_; }
     /// Null where there is none of that name.
@@ -44,9 +47,10 @@ private:
 std::uint32_t crc_of(std::uint32_t before, std::span<const std::byte> bytes);
 /// Throws DataError: the bytes of this record are not those that were written.
 void require_crc(const InputFile& file, const ZipRecord& record, std::uint32_t found);
-/// The same, reading all of its bytes for that.
+/// The same for a record that is not deflated, reading all of its bytes.
 void require_crc(const InputFile& file, const ZipRecord& record);
-/// All bytes of a record.
+/// Fills `to`, which has the size of the content. Throws DataError if that does not have its checksum.
+void read_record(const InputFile& file, const ZipRecord& record, std::span<std::byte> to);
 std::string read_record(const InputFile& file, const ZipRecord& record);
 
 }  // namespace lockstep::internal

@@ -1,0 +1,15 @@
+// Every public header compiles after those of Qt, ncurses, X11 and Windows: no parameter, member or enumerator has the
+// name of one of their macros.
+// clang-format off: the order matters
+#include <bits/stdc++.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "lockstep/tests/headers/foreign_macros.h"
+#include "lockstep/lockstep.h"
+#include "lockstep_public_headers.h"
+
+int main() {
+    const lockstep::Devices devices{lockstep::Device::cpu(0)};
+    return devices.size() == 1 ? 0 : 1;
+}

@@ -1,0 +1,385 @@
+// What tracing would freeze or lose without a word: options of layers, numbers that forward and the loss read, and
+// layers that the model does not list.
+#include <functional>
+#include <random>
+#include <string>
+
+#include "lockstep/ops/sgd.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/parallel/messages.h"
+#include "lockstep/tests/parallel/small_net.h"
+
+using namespace small_net;
+
+namespace {
+
+constexpr const char* advice =
+    "; numbers and flags that they read are frozen when they are traced: use a tensor, an argument or a by-value "
+    "capture "
+    "of the loss";
+
+struct Plain {
+    ls::Linear a{4, 4};
+    double scale = 1;
+    LOCKSTEP_MEMBERS(a)
+    ls::Tensor forward(const ls::Tensor& x) { return a(x) * scale; }
+};
+
+template <class Net>
+struct Run {
+    ls::DataParallel<Net> model;
+    ls::SGD sgd{model, {.lr = 0.01}};
+    ls::Tensor x = ls::Tensor::randn({8, 4}), y = ls::Tensor::randn({8, 4});
+    explicit Run(Net net, int count = 3) : model(std::move(net), devices(count)) {}
+    template <class Loss>
+    void step(const Loss& loss) {
+        model.step(sgd, x, y, loss);
+    }
+    void step() { step(ls::mse_loss); }
+};
+
+template <class Action>
+std::string refused(const Action& action) {
+    const std::string text = message_of<ls::InvalidArgument>(action);
+    CHECK(text.find(advice) != std::string::npos);
+    return text;
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("a number that the loss reads by reference: the first repeat refuses it, with the record and both values") {
+    Run run(Plain{});
+    double beta = 1;
+    const auto loss = [&beta](const ls::Tensor& output, const ls::Tensor& target) {
+        return ls::mean_loss(ls::square(output - target) * beta);
+    };
+    run.step(loss);
+    beta = 0.5;
+    const std::string text = refused([&] { run.step(loss); });
+    INFO(text);
+    CHECK(has(text, "forward or loss changed for shards of input shape (3, 4): record "));
+    CHECK(has(text, "had the attributes (1, 0) and has (0.5, 0)"));
+    CHECK(run.model.engine().steps_done() == 1);
+    refused([&] { run.step(loss); });  // until it is put right
+    beta = 1;
+    for (int i = 0; i < 20; ++i) run.step(loss);
+    CHECK(run.model.engine().steps_done() == 21);
+    run.model.engine().verify_replicas();
+}
+
+TEST_CASE("by value it is another loss") {
+    Run run(Plain{}, 1);
+    const auto with = [](double beta) {
+        return [beta](const ls::Tensor& output, const ls::Tensor& target) {
+            return ls::mean_loss(ls::square(output - target) * beta);
+        };
+    };
+    const double one = run.model.step(run.sgd, run.x, run.y, with(1)).item();
+    CHECK(run.model.engine().traces() == 1);
+    run.sgd.set_lr(0);
+    const double all = run.model.step(run.sgd, run.x, run.y, with(1)).item();
+    const double half = run.model.step(run.sgd, run.x, run.y, with(0.5)).item();
+    CHECK(half == all * 0.5);
+    CHECK(one != all);
+    CHECK(run.model.engine().traces() == 2);
+}
+
+namespace {
+struct Counted {
+    ls::Linear a{4, 4};
+    int* calls = nullptr;
+    LOCKSTEP_MEMBERS(a)
+    ls::Tensor forward(const ls::Tensor& x) {
+        ++*calls;
+        return a(x);
+    }
+};
+}  // namespace
+
+TEST_CASE("repeats 1, 2, 3, 10 and 100 call forward again, no others") {
+    int calls = 0;
+    Counted net;
+    net.calls = &calls;
+    Run run(net, 2);
+    std::vector<int> at;
+    for (int repeat = 0; repeat <= 101; ++repeat) {
+        const int before = calls;
+        run.step();
+        if (calls != before) at.push_back(repeat);
+    }
+    CHECK(at == std::vector<int>{0, 1, 2, 3, 10, 100});
+    CHECK(run.model.engine().traces() == 1);
+}
+
+namespace {
+struct Cut {
+    ls::Linear a{4, 4};
+    bool cut = false;
+    LOCKSTEP_MEMBERS(a)
+    ls::Tensor forward(const ls::Tensor& x) { return (cut ? a(x).detach() : a(x)) + a(x); }
+};
+}  // namespace
+
+TEST_CASE("members that forward reads: a number, a flag that only gradients show, later repeats, other programs") {
+    Run run(Plain{});
+    const auto train = [&] { run.step(); };
+    const auto in_parts = [&] { run.model.step(run.sgd, run.x, run.y, ls::mse_loss, {.accumulation_steps = 2}); };
+    const auto forward = [&] { (void)run.model(run.x); };
+    const auto evaluate = [&] {
+        const ls::NoGrad no_grad;
+        (void)run.model(run.x);
+    };
+    for (const std::function<void()>& call : {std::function<void()>(train), std::function<void()>(in_parts),
+                                              std::function<void()>(forward), std::function<void()>(evaluate)}) {
+        for (int i = 0; i < 10; ++i) call();
+        run.model->scale = 2;  // repeat 10 is looked at
+        CHECK(has(refused(call), "had the attributes (1, 0) and has (2, 0)"));
+        run.model->scale = 1;
+        call();
+    }
+    const auto steps = run.model.engine().steps_done();
+    Run other(Cut{});
+    other.step();
+    other.model->cut = true;
+    CHECK(has(refused([&] { other.step(); }), "gradients take another way"));
+    CHECK(run.model.engine().steps_done() == steps);
+}
+
+namespace {
+struct Noisy {
+    ls::Linear a{4, 4};
+    LOCKSTEP_MEMBERS(a)
+    ls::Tensor forward(const ls::Tensor& x) { return a(x) + ls::Tensor::randn({4}); }
+};
+struct Drawing {  // draws, and uses nothing of it
+    ls::Linear a{4, 4};
+    LOCKSTEP_MEMBERS(a)
+    ls::Tensor forward(const ls::Tensor& x) {
+        (void)ls::Tensor::randn({4});
+        return a(x);
+    }
+};
+struct Skipping {  // stochastic depth
+    ls::Linear a{4, 4};
+    std::minstd_rand dice{7};
+    LOCKSTEP_MEMBERS(a)
+    ls::Tensor forward(const ls::Tensor& x) { return dice() % 2 == 0 ? a(x) : ls::relu(a(x)); }
+};
+}  // namespace
+
+TEST_CASE("random numbers of the host, and what the library draws meanwhile") {
+    Run run(Noisy{});
+    run.step();
+    const std::string text = refused([&] { run.step(); });
+    INFO(text);
+    CHECK(has(text, "reads a constant whose element 0 was "));
+
+    std::vector<std::vector<float>> next;
+    for (const int steps : {1, 4}) {
+        ls::manual_seed(5);
+        Run drawn(Drawing{});
+        for (int i = 0; i < steps; ++i) drawn.step();
+        next.push_back(ls::Tensor::randn({4}).to_vector<float>());
+    }
+    CHECK(next[0] == next[1]);
+
+    Run skipping(Skipping{}, 1);
+    const std::string skipped = message_of<ls::InvalidArgument>([&] {
+        for (int i = 0; i < 200; ++i) skipping.step();
+    });
+    CHECK(has(skipped, "record 1 was "));
+}
+
+namespace {
+struct Normed {
+    ls::Linear a{4, 4};
+    ls::BatchNorm2d norm{4};
+    ls::Dropout drop{0.5};
+    LOCKSTEP_MEMBERS(a, norm, drop)
+    ls::Tensor forward(const ls::Tensor& x) { return drop(norm(a(x).reshape({-1, 4, 1, 1})).flatten(1)); }
+};
+}  // namespace
+
+TEST_CASE("tracing again changes nothing: masks, running statistics, hooks, replicas") {
+    ls::manual_seed(6);
+    const Normed net;
+    Run often(net), once(net);
+    once.x = often.x;
+    once.y = often.y;
+    int hooks = 0;
+    often.model->a.weight->register_hook([&](const ls::Tensor&) { ++hooks; });
+    for (int i = 0; i < 12; ++i) {
+        often.step();
+        // Another loss each time: a new program, which is not traced again.
+        once.step([i](const ls::Tensor& a, const ls::Tensor& b) { return i < 0 ? ls::Loss() : ls::mse_loss(a, b); });
+    }
+    CHECK(once.model.engine().traces() == 24);
+    CHECK(often.model.engine().traces() == 2);
+    CHECK(hooks == 2);  // for shards of 3 and of 2 rows
+    for (const auto& [a, b] : {std::pair(&often, &once)}) {
+        const auto mine = ls::named_tensors(*a->model), theirs = ls::named_tensors(*b->model);
+        for (std::size_t i = 0; i < mine.size(); ++i)
+            CHECK(mine[i].member->tensor().detach().to(ls::DType::f64).to_vector<double>() ==
+                  theirs[i].member->tensor().detach().to(ls::DType::f64).to_vector<double>());
+        a->model.engine().verify_replicas();
+    }
+}
+
+namespace {
+struct Own {
+    ls::Linear fc{4, 4};
+    double slope = 1;
+    LOCKSTEP_MEMBERS(fc)
+    ls::Tensor forward(const ls::Tensor& x) const { return fc(x) * slope; }
+    void describe(ls::Signature& key) const { key.add(slope); }
+};
+struct Options {
+    ls::Conv2d conv{1, 2, 3, {.padding = 1}};
+    ls::BatchNorm2d norm{2};
+    ls::LayerNorm layer_norm{4};
+    ls::MaxPool2d pool{2};
+    ls::Sequential<ls::LeakyReLU, ls::GELU> list{ls::LeakyReLU(0.1), ls::GELU()};
+    std::vector<ls::Dropout> drops{ls::Dropout(0.0), ls::Dropout(0.0)};
+    Own own;
+    LOCKSTEP_MEMBERS(conv, norm, layer_norm, pool, list, drops, own)
+    ls::Tensor forward(const ls::Tensor& x) {
+        const ls::Tensor y = norm(conv(x.reshape({-1, 1, 2, 2})));
+        return own.forward(layer_norm(list(drops[1](ls::flatten(ls::mean(y, {1}, true), 1)))));
+    }
+};
+}  // namespace
+
+TEST_CASE("options of layers are part of the key, in lists and in structs of your own, too") {
+    ls::manual_seed(8);
+    ls::DataParallel<Options> model(Options{}, devices(1));
+    ls::SGD sgd(model, {.lr = 0});
+    const ls::Tensor x = ls::Tensor::randn({6, 4}), y = ls::Tensor::randn({6, 4});
+    const auto loss = [&] { return model.step(sgd, x, y, ls::mse_loss).item(); };
+    const double first = loss();
+    std::uint64_t traces = model.engine().traces();
+    const auto another = [&](const std::function<void()>& change, bool shows = true) {
+        change();
+        const double now = loss();
+        CHECK(model.engine().traces() == ++traces);
+        if (shows) CHECK(now != first);
+        loss();
+        CHECK(model.engine().traces() == traces);
+    };
+    another([&] { model->norm.options.eps = 0.5; });
+    another([&] { model->norm.options.momentum = 0.9; }, false);
+    another([&] { model->norm.options.statistics = ls::BatchNormStatistics::synchronized; }, false);
+    another([&] { model->layer_norm.eps = 0.5; });
+    another([&] { std::get<0>(model->list.layers).negative_slope = 0.5; });
+    another([&] { std::get<1>(model->list.layers).form = ls::GeluForm::tanh; });
+    another([&] { model->drops[1].p = 0.5; });
+    another([&] { model->pool.stride = 1; }, false);
+    another([&] { model->own.slope = 2; });
+}
+
+namespace {
+
+ls::Linear& forgotten_layer() {
+    static ls::Linear layer{4, 4};
+    return layer;
+}
+
+struct Lacking {
+    ls::Linear a{4, 4}, b{4, 4};
+    LOCKSTEP_MEMBERS(a)
+    ls::Tensor forward(const ls::Tensor& x) { return b(a(x)); }
+};
+struct Block {
+    ls::Conv2d conv{1, 4, {1, 4}}, listed{4, 4, 1};
+    LOCKSTEP_MEMBERS(listed)
+    ls::Tensor forward(const ls::Tensor& x) { return listed(conv(x)); }
+};
+struct Nested {
+    Block block;
+    ls::Linear a{4, 4};
+    LOCKSTEP_MEMBERS(block, a)
+    ls::Tensor forward(const ls::Tensor& x) { return a(block.forward(x.reshape({-1, 1, 1, 4})).flatten(1)); }
+};
+struct WithGlobal {
+    ls::Linear a{4, 4};
+    LOCKSTEP_MEMBERS(a)
+    ls::Tensor forward(const ls::Tensor& x) { return forgotten_layer()(a(x)); }
+};
+
+}  // namespace
+
+TEST_CASE("a layer that the model does not list is refused, in step and in forward") {
+    constexpr const char* said =
+        " requires a gradient and is not a parameter of the model; list its layer in LOCKSTEP_MEMBERS, or detach() it "
+        "where it is not to be trained";
+    const auto check = [&](auto net, const std::string& call, const std::string& shape) {
+        for (const int count : {1, 2}) {
+            Run run(net, count);
+            const std::string text = message_of<ls::InvalidArgument>([&] { run.step(); });
+            INFO(text);
+            CHECK((text == call + ": a tensor of shape (4,)" + said ||
+                   text == call + ": a tensor of shape " + shape + said));
+            CHECK(message_of<ls::InvalidArgument>([&] { (void)run.model(run.x); }) == text);
+            CHECK(run.model.engine().steps_done() == 0);
+            const ls::NoGrad no_grad;
+            CHECK(run.model(run.x).shape() == ls::Shape{8, 4});
+        }
+    };
+    check(Lacking{}, "linear", "(4, 4)");
+    check(Nested{}, "conv2d", "(4, 1, 1, 4)");
+    check(WithGlobal{}, "linear", "(4, 4)");
+}
+
+TEST_CASE("a tensor that the loss captured and that requires a gradient; members of the model may be captured") {
+    Run run(Plain{}, 2);
+    const ls::Tensor weight = ls::Tensor::full({4}, 2).requires_grad_();
+    const auto weighted = [&weight](const ls::Tensor& a, const ls::Tensor& b) {
+        return ls::mean_loss(ls::square(a - b) * weight);
+    };
+    CHECK(has(message_of<ls::InvalidArgument>([&] { run.step(weighted); }), "mul: a tensor of shape (4,) requires"));
+    const ls::Tensor own = run.model->a.weight;
+    run.step([own](const ls::Tensor& a, const ls::Tensor& b) {
+        return ls::mse_loss(a, b) + 0.1 * ls::mean_loss(ls::square(own));
+    });
+    CHECK(run.model.engine().steps_done() == 1);
+}
+
+TEST_CASE("teachers: under NoGrad, detached, frozen") {
+    ls::Linear teacher{4, 4};
+    const auto steps_with = [](const auto& teach) {
+        Run run(Plain{}, 2);
+        run.model.step(run.sgd, run.x, run.x,
+                       [&](const ls::Tensor& a, const ls::Tensor& x) { return ls::mse_loss(a, teach(x)); });
+        return run.model.engine().steps_done();
+    };
+    CHECK(steps_with([&](const ls::Tensor& x) {
+              const ls::NoGrad no_grad;
+              return teacher(x);
+          }) == 1);
+    CHECK(steps_with([&](const ls::Tensor& x) { return teacher(x).detach(); }) == 1);
+    teacher.weight->requires_grad_(false);
+    teacher.bias->tensor().requires_grad_(false);
+    CHECK(steps_with([&](const ls::Tensor& x) { return teacher(x); }) == 1);
+}
+
+TEST_CASE("nothing to train: step is an error") {
+    Run run(Plain{}, 2);
+    run.step();
+    CHECK(has(message_of<ls::InvalidArgument>([&] {
+                  const ls::NoGrad no_grad;
+                  run.step();
+              }),
+              "step: called inside NoGrad"));
+    for (const ls::NamedTensor& named : ls::named_tensors(*run.model)) named.member->tensor().requires_grad_(false);
+    CHECK(message_of<ls::InvalidArgument>([&] { run.step(); }) ==
+          "step: the loss does not depend on a parameter that requires a gradient (all are frozen); unfreeze one with "
+          "requires_grad_(), or call forward to evaluate");
+    run.model->a.weight->requires_grad_();
+    CHECK(has(message_of<ls::InvalidArgument>([&] {
+                  run.step([](const ls::Tensor& a, const ls::Tensor& b) { return ls::mse_loss(a.detach(), b); });
+              }),
+              "step: the loss does not depend on a parameter that requires a gradient;"));
+    run.step();
+    CHECK(run.model.engine().steps_done() == 2);
+}
