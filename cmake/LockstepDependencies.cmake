@@ -61,14 +61,14 @@ include(CMakePushCheckState)
 set(LOCKSTEP_HAS_GLOO OFF)
 set(LOCKSTEP_GLOO_STATUS "switched off by LOCKSTEP_GLOO")
 # A header that Gloo's headers include and its package lacks; last in the search, so that a real one comes first.
-set(LOCKSTEP_GLOO_OPTIONS -idirafter ${CMAKE_CURRENT_SOURCE_DIR}/parallel/comm/gloo/missing)
+set(LOCKSTEP_GLOO_MISSING ${CMAKE_CURRENT_SOURCE_DIR}/parallel/comm/gloo/missing)
+set(LOCKSTEP_GLOO_OPTIONS -idirafter ${LOCKSTEP_GLOO_MISSING})
 if(LOCKSTEP_GLOO)
   find_package(Gloo QUIET)
   set(LOCKSTEP_GLOO_STATUS "not found; libgloo-dev brings it")
   if(Gloo_FOUND)
     cmake_push_check_state(RESET)
-    set(CMAKE_REQUIRED_FLAGS "${LOCKSTEP_GLOO_OPTIONS}")
-    string(REPLACE ";" " " CMAKE_REQUIRED_FLAGS "${CMAKE_REQUIRED_FLAGS}")
+    set(CMAKE_REQUIRED_FLAGS "-idirafter \"${LOCKSTEP_GLOO_MISSING}\"")
     set(CMAKE_REQUIRED_LIBRARIES Gloo::gloo Threads::Threads)
     check_cxx_source_compiles("#include <gloo/allreduce.h>
       #include <gloo/transport/tcp/context.h>

@@ -5,8 +5,8 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#include "lockstep/tests/headers/foreign_macros.h"
 #include "lockstep/lockstep.h"
+#include "lockstep/tests/headers/foreign_macros.h"
 #include "lockstep_public_headers.h"
 
 int main() {

@@ -1,10 +1,12 @@
 #include "lockstep/tests/headers/layering.h"
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <regex>
+#include <sstream>
 
 namespace lockstep::test {
 
@@ -124,6 +126,26 @@ std::vector<std::string> dragged_in(const Includes& includes, const std::string&
             const bool system = included.front() == '<';
             if (system ? !is_of_the_language(included) : !is_public(included)) found.push_back(included);
             if (!system) open.push_back(included);
+        }
+    }
+    return found;
+}
+
+std::vector<std::string> shared_names(const std::string& source) {
+    static const std::regex internal(R"re(((TEST_CASE|TEMPLATE_TEST_CASE|using|static|const|constexpr)\b|namespace \w+ = ).*)re");
+    std::vector<std::string> found, namespaces;
+    std::istringstream lines(source);
+    int number = 0;
+    for (std::string line; std::getline(lines, line);) {
+        ++number;
+        if (line.starts_with("namespace ") && line.ends_with("{")) {
+            namespaces.push_back(line);
+        } else if (line.starts_with("}  // namespace")) {
+            if (!namespaces.empty()) namespaces.pop_back();
+        } else if (std::find(namespaces.begin(), namespaces.end(), "namespace {") == namespaces.end() &&
+                   !line.empty() && std::isalpha(static_cast<unsigned char>(line.front())) != 0 &&
+                   !std::regex_match(line, internal)) {
+            found.push_back(std::to_string(number) + ": " + line);
         }
     }
     return found;

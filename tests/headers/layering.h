@@ -22,6 +22,10 @@ Includes read_includes(const std::string& top, const std::vector<std::string>& f
 /// headers of Lockstep and headers of other libraries.
 std::vector<std::string> dragged_in(const Includes& includes, const std::string& header);
 
+/// Lines of a source with test cases that define a name with external linkage: "12: struct Net {". Tests of one program
+/// would share it without a word.
+std::vector<std::string> shared_names(const std::string& source);
+
 /// The public headers among the files.
 std::vector<std::string> public_headers(const Includes& includes);
 

@@ -1,5 +1,9 @@
 // Each room includes only rooms above it in the table of docs/architecture.md, files of parallel/ do not depend on each
 // other in a circle, and public headers include no private header and none of another library.
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/headers/layering.h"
 
@@ -60,6 +64,28 @@ TEST_CASE("a planted header is found, also behind another one") {
     CHECK(dragged_in(planted, "tests/headers/planted_private.h") == Lines{"tests/headers/private.h"});
     for (const char* header : {"<fmt/format.h>", "<cuda_runtime_api.h>", "<mpi.h>", "<execution>", "ops/cpu/gemm.h"})
         CHECK(dragged_in(with("runtime/shape.h", header), "lockstep.h") == Lines{header});
+}
+
+TEST_CASE("tests that share a program define nothing that another one could use") {
+    int tests = 0;
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(std::filesystem::path(LOCKSTEP_SOURCE_DIR) / "tests")) {
+        if (entry.path().extension() != ".cpp" || !entry.path().filename().string().starts_with("test_")) continue;
+        std::ifstream file(entry.path());
+        const std::string text(std::istreambuf_iterator<char>(file), {});
+        INFO(entry.path());
+        CHECK(shared_names(text) == Lines());
+        ++tests;
+    }
+    CHECK(tests > 150);
+}
+
+TEST_CASE("a planted name is found") {
+    CHECK(
+        shared_names("#include <map>\nnamespace {\nstruct Net {\n};\n}  // namespace\nTEST_CASE(\"x\") {}\n").empty());
+    CHECK(shared_names("struct Net {\n};\n") == Lines{"1: struct Net {"});
+    CHECK(shared_names("namespace lockstep {\nvoid f() {\n}\n}  // namespace lockstep\n") == Lines{"2: void f() {"});
+    CHECK(shared_names("namespace {\n}  // namespace\ntemplate <class T>\nint g() {\n").size() == 2);
 }
 
 TEST_CASE("there are no circles in parallel/") { CHECK(cycles(tree()) == Lines()); }

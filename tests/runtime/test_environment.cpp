@@ -33,7 +33,7 @@ ProgramRun child(const std::string& setting) {
     const ssize_t length = readlink("/proc/self/exe", part.data(), part.size() - 1);
     REQUIRE(length > 0);
     const std::string self(part.data(), static_cast<std::size_t>(length));
-    FILE* pipe = popen(("env '" + setting + "' '" + self + "' '[.child]' 2>&1").c_str(), "r");
+    FILE* pipe = popen(("env '" + setting + "' '" + self + "' '[.child][#test_environment]' 2>&1").c_str(), "r");
     REQUIRE(pipe != nullptr);
     ProgramRun run;
     while (const std::size_t bytes = std::fread(part.data(), 1, part.size(), pipe))

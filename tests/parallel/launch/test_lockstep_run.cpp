@@ -361,7 +361,7 @@ TEST_CASE("nor does what a rank's shell has started, whatever was killed with lo
     const bool group_too = GENERATE(false, true);
     const TemporaryDirectory directory;
     const std::string worker =
-        std::string(LAUNCH_WORKER) + " pid=" + directory.path().string() + " child=" + directory.path().string();
+        "'" LAUNCH_WORKER "' pid=" + directory.path().string() + " child=" + directory.path().string();
     StartedProcess run({LOCKSTEP_RUN, "--nproc-per-node=2", "sh", "-c", worker + " sleep=60000; true"});
     const auto all = processes_in(directory, 4);
     ::kill(group_too ? -run.process() : run.process(), SIGKILL);
