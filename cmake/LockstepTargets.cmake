@@ -36,6 +36,9 @@ if(LOCKSTEP_HAS_NCCL)
   target_link_libraries(lockstep PRIVATE NCCL::nccl)
 endif()
 
+# Programs load only the libraries that they use: most systems do not link so by default.
+target_link_options(lockstep INTERFACE LINKER:--as-needed)
+
 # Warnings for Lockstep's own C++ sources; a project that embeds Lockstep is left alone.
 function(lockstep_warnings target)
   if(LOCKSTEP_STRICT)
@@ -70,6 +73,23 @@ target_precompile_headers(lockstep PRIVATE
   <optional> <set> <span> <string> <string_view> <thread> <tuple> <utility> <variant> <vector>
   <fmt/format.h>
   ${PROJECT_SOURCE_DIR}/runtime/tensor.h)
+
+# Groups for CMAKE_UNITY_BUILD, made of neighbours in one folder only: a program that links the archive gets the libraries that
+# the folders it uses need, and no others.
+function(lockstep_unity_groups target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR} NORMALIZE)
+    cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE file)
+    cmake_path(GET file PARENT_PATH folder)
+    string(MAKE_C_IDENTIFIER "${folder}" folder)
+    list(APPEND ${folder}_seen ${file})
+    list(LENGTH ${folder}_seen count)
+    math(EXPR part "(${count} - 1) / 12")
+    set_source_files_properties(${source} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP ${folder}_${part})
+  endforeach()
+endfunction()
 
 # What lockstep-run is made of, compiled file by file where CMAKE_UNITY_BUILD is on: together with others it would bring
 # the whole library, and every library of that, into a program that starts others.

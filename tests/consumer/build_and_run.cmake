@@ -1,5 +1,7 @@
-# cmake -D PROJECT= -D WORK_DIR= -D LOCKSTEP_SOURCE= -D LOCKSTEP_BUILD= -D GENERATOR= -D COMPILER= -D LAUNCHER= -P ...
-# Installs LOCKSTEP_BUILD into WORK_DIR, then configures, builds and runs PROJECT, which takes what it wants of the two.
+# cmake -D PROJECT= -D PROGRAMS= -D WORK_DIR= -D LOCKSTEP_SOURCE= -D LOCKSTEP_BUILD= -D GENERATOR= -D COMPILER= -D LAUNCHER=
+#   -D READELF= -D LOADED= -P ...
+# Installs LOCKSTEP_BUILD into WORK_DIR, then configures and builds PROJECT, which uses the installation or LOCKSTEP_SOURCE, and
+# runs its PROGRAMS. The program add must not load libraries for images, files or communication; main loads LOADED.
 cmake_minimum_required(VERSION 3.25)
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
@@ -17,5 +19,19 @@ run(${CMAKE_COMMAND} -S ${PROJECT} -B ${WORK_DIR}/build -G ${GENERATOR} -D CMAKE
   -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_CXX_FLAGS_DEBUG=-O0 -D CMAKE_UNITY_BUILD=ON
   -D LOCKSTEP_SOURCE=${LOCKSTEP_SOURCE} -D LOCKSTEP_CUDA=OFF -D CMAKE_PREFIX_PATH=${WORK_DIR}/prefix
   --no-warn-unused-cli)
-run(${CMAKE_COMMAND} --build ${WORK_DIR}/build --target consumer)
-run(${CMAKE_COMMAND} -E chdir ${WORK_DIR} ${WORK_DIR}/build/consumer)
+run(${CMAKE_COMMAND} --build ${WORK_DIR}/build --target ${PROGRAMS})
+foreach(program IN LISTS PROGRAMS)
+  run(${CMAKE_COMMAND} -E chdir ${WORK_DIR} ${WORK_DIR}/build/${program})
+  execute_process(COMMAND ${READELF} -d ${WORK_DIR}/build/${program} OUTPUT_VARIABLE dynamic COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL "Shared library: \\[[^]]*\\]" libraries "${dynamic}")
+  message("${program}: ${libraries}")
+  if(program STREQUAL add AND libraries MATCHES "\\[(lib(mpi|nccl|gloo|jpeg|png|gif|sodium|z)[^]]*)")
+    message(FATAL_ERROR "add loads ${CMAKE_MATCH_1}, although it only adds two tensors")
+  elseif(program STREQUAL main)
+    foreach(library IN LISTS LOADED)
+      if(NOT libraries MATCHES "\\[lib${library}\\.so")
+        message(FATAL_ERROR "main does not load lib${library}: the check of add cannot fail")
+      endif()
+    endforeach()
+  endif()
+endforeach()
