@@ -312,6 +312,7 @@ std::string resolved_flags(CLI::App& app, const Options& options) {
     if (!options.timeout_seconds) leave_out("--timeout");          // for several processes alone
     if (!options.load.empty() && !options.lr) leave_out("--lr");
     if (!options.load.empty() && !options.momentum) leave_out("--momentum");
+    if (!options.load.empty() && !options.weight_decay) leave_out("--weight-decay");
     return app.config_to_str(true, false);
 }
 
