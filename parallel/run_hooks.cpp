@@ -362,6 +362,7 @@ void FollowPlateau::before_save(Run& run) {
 
 void LogRun::before_run(Run& run) {
     if (!run.has_pause_left()) logged_ = run.state().steps;  // by the run that this one resumes
+    if (run.state().steps > 0) lr_ = run.optimizer().lr();
 }
 
 void LogRun::after_step(Run& run, const StepReport& step) {

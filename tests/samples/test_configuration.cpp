@@ -234,7 +234,8 @@ TEST_CASE("a run is continued with the flags that decide its result, unless they
         linear(place, same + "--quiet=false --seed 9 --amp bf16 --allow-changed amp,seed --log-dir log --save other");
     CHECK(changed.status == 0);
     CHECK_THAT(changed.out, contains("continues with --amp bf16 instead of off, --seed 9 instead of 1\n"));
-    refused(same + "--load other", "--amp off: the run of other has bf16; --seed 1: the run of other has 9");
+    refused("--devices cpu:0 --quiet --load other --schedule step --lr-period 2 --clip 1 --shards 2 --batch-size 512",
+            "--amp off: the run of other has bf16; --seed 1: the run of other has 9");
 }
 
 TEST_CASE("a job that is started again resumes by itself, and begins anew if there is nothing") {

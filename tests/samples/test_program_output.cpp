@@ -171,7 +171,7 @@ TEST_CASE("closed standard streams are no place for a program's files") {
     for (const char* line :
          {"lockstep-run --nproc-per-node 1 true", "make-digits --data digits --train 4 --test 4", "lockstep-info"})
         CHECK(std::system(
-                  ("cd '" + place.path().string() + "' && '" + programs + "/" + line + " <&- >&- 2>&-").c_str()) == 0);
+                  ("cd '" + place.path().string() + "' && '" + programs + "'/" + line + " <&- >&- 2>&-").c_str()) == 0);
 }
 
 TEST_CASE("output that cannot be written ends no training") {
