@@ -51,7 +51,8 @@ public:
     bool is_complete() const { return static_cast<std::int64_t>(state_.steps) >= planned_steps(); }
     /// No step is to come: hooks are called for the end of the run.
     bool is_over() const { return over_; }
-    /// A signal stopped the run that this one resumes at a pause, before its hooks were called. They are called first.
+    /// A signal stopped the run that this one resumes at a pause or at the end of an epoch, before its hooks were
+    /// called. They are called first.
     bool has_pause_left() const;
     /// Rows a second of training alone.
     virtual double rows_per_second() const = 0;
@@ -141,6 +142,8 @@ std::string text_of(const std::vector<GradientClip>& clip);
 /// The facts in `now` of which the state has another value. A state without the fact is of an earlier version.
 std::vector<ChangedFact> changed_facts(const RunState& state, const std::map<std::string, std::string>& now);
 
-inline bool Run::has_pause_left() const { return state_.fields.contains(detail::pause_left); }
+inline bool Run::has_pause_left() const {
+    return state_.fields.contains(detail::pause_left) || (state_.batch > 0 && state_.batch >= batches_per_epoch());
+}
 
 }  // namespace lockstep

@@ -109,8 +109,7 @@ public:
         rate_setters_.clear();
         if (options_.step.rates) note_rate_setter(options_.step.rates->name(), true);
         each(&RunHook::before_run);
-        while (!ended_ && !stopped_ && state_.epoch < options_.epochs &&
-               (!is_complete() || epoch_is_over() || has_pause_left()))
+        while (!ended_ && !stopped_ && state_.epoch < options_.epochs && (!is_complete() || has_pause_left()))
             train_epoch();
         if (ended_ && !stopped_) stopped_ = 0;
         over_ = true;
@@ -178,7 +177,7 @@ private:
     void train_epoch() {
         if (!epoch_is_over()) each(&RunHook::before_epoch);
         first_step_ = static_cast<std::int64_t>(state_.steps) - state_.batch;
-        if (has_pause_left()) pause();
+        if (state_.fields.contains(detail::pause_left)) pause();
         while (!ended_ && !stopped_ && !epoch_is_over() && !is_complete()) {
             const auto next = next_pause();
             state_.batch = trainer_.run(state_.epoch, state_.batch, next);
