@@ -98,6 +98,10 @@ std::optional<RunState> load_checkpoint(Model& model, Optimizer& optimizer, cons
     return detail::load_both(model.engine(), detail::tensors_of(model, "load_checkpoint"), optimizer, checkpoint);
 }
 
+/// The state of the run of a checkpoint, without the model; nothing if there is none beside the weights. Throws
+/// DataError when it is damaged.
+std::optional<RunState> read_run(const std::filesystem::path& checkpoint);
+
 /// Writes parameters and buffers of a wrapper or a plain module, tied ones under each of their names: a file that
 /// PyTorch loads. An old file is replaced at once or, after an error, as it was; symbolic links are followed, mode and
 /// owner stay. Waits for all steps and throws what they have to throw; InvalidArgument where the directory cannot be

@@ -1,10 +1,13 @@
 #include "lockstep/samples/program/command_line.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <csignal>
 #include <cstdint>
@@ -74,6 +77,28 @@ std::string source_of(const CLI::App& app, const CLI::Option& config, const std:
     return typed ? "" : config.as<std::string>() + ": ";
 }
 
+/// Closed standard streams would be the first files that a program opens: its log, or the lock of a checkpoint.
+void open_standard_streams() {
+    for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
+        if (::fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
+        const int opened = ::open("/dev/null", stream == STDIN_FILENO ? O_RDONLY : O_WRONLY);
+        if (opened >= 0 && opened != stream) {  // a lower number was free: nobody expects it
+            ::dup2(opened, stream);
+            ::close(opened);
+        }
+    }
+}
+
+/// Whether standard output is lost; a reader that left, as `head` does, has what it wanted.
+bool has_lost_output() {
+    std::cout.flush();
+    errno = 0;
+    const bool failed = std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout;
+    if (!failed) return false;
+    pollfd reader{STDOUT_FILENO, POLLOUT, 0};
+    return ::poll(&reader, 1, 0) < 0 || (reader.revents & POLLERR) == 0;
+}
+
 void end_by(int signal) {
     std::cout.flush();
     std::fflush(nullptr);
@@ -113,9 +138,11 @@ void end_line_on_terminal() {
 }
 
 int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body) {
+    open_standard_streams();
     // A limit of files' sizes makes writing fail. A handler, and not SIG_IGN, which programs started here would
     // inherit.
     std::signal(SIGXFSZ, [](int) {});
+    std::signal(SIGPIPE, [](int) {});  // likewise a reader that has left
     let_hangups_end();
     // In one piece: other ranks write to the same stream.
     const auto complain = [&](const std::string& text) { std::cerr << app.get_name() + ": " + one_line(text) + '\n'; };
@@ -141,8 +168,7 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body)
             std::cout << app.help();
         else
             body();
-        std::cout.flush();
-        if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout) throw OutputLost();
+        if (has_lost_output()) throw OutputLost();
         return 0;
     } catch (const Stopped& stop) {
         if (*stop.what() != 0) complain(stop.what());

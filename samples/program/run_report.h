@@ -22,6 +22,7 @@ public:
         std::int64_t rows;               ///< of an epoch
         std::string unit;                ///< what they are: "samples"
         ScoreName score;                 ///< of the Evaluation that it reports
+        std::string changes = {};        ///< "continues with --seed 3 instead of 1", if something has changed
         bool has_weights_alone = false;  ///< of --load, where nothing else was there to go on with
     };
     /// Keeps the reference to `options`. `steps`: how many the run has done.

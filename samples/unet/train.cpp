@@ -29,11 +29,10 @@ namespace {
 struct TrainFlags {
     double scale = 0.5, validation = 10;  ///< percent
     Options net;
-    std::string optimizer = "adamw", schedule = "cosine", batch_norm = "all";
+    std::string optimizer = "adamw", batch_norm = "all";
     bool flip = false;
 };
 
-constexpr double weight_decay = 1e-8, lowest_lr = 1e-7;
 constexpr int evaluations_per_epoch = 5;
 constexpr std::int64_t validation_rows = 4;  ///< at least so many at once
 
@@ -56,13 +55,9 @@ void add_flags(CLI::App& app, TrainFlags& flags, program::Options& options) {
         ->type_name("N")
         ->check(CLI::Range(std::int64_t{2}, std::int64_t{512}).description(""))
         ->capture_default_str();
-    app.add_option("--optimizer", flags.optimizer, "with weight decay 1e-8")
+    app.add_option("--optimizer", flags.optimizer, "rule that updates the weights")
         ->type_name("adamw|adam|rmsprop|sgd")
         ->check(one_of({"adamw", "adam", "rmsprop", "sgd"}))
-        ->capture_default_str();
-    app.add_option("--schedule", flags.schedule, "of the learning rate, once an epoch; cosine: down to 1e-7")
-        ->type_name("cosine|constant")
-        ->check(one_of({"cosine", "constant"}))
         ->capture_default_str();
     app.add_option("--batch-norm", flags.batch_norm,
                    "running statistics of all shards, or of the first as in DataParallel; sync: the whole batch "
@@ -100,14 +95,14 @@ template <class Model>
 std::unique_ptr<ls::Optimizer> make_optimizer(const std::string& name, Model& model, const program::Options& options) {
     const ls::SgdOptions sgd = program::sgd_options(options);
     if (name == "adam")
-        return std::make_unique<ls::Adam>(model, ls::AdamOptions{.lr = sgd.lr, .weight_decay = weight_decay});
+        return std::make_unique<ls::Adam>(model, ls::AdamOptions{.lr = sgd.lr, .weight_decay = sgd.weight_decay});
     if (name == "rmsprop")
         return std::make_unique<ls::RMSprop>(
-            model, ls::RmspropOptions{.lr = sgd.lr, .weight_decay = weight_decay, .momentum = sgd.momentum});
+            model, ls::RmspropOptions{.lr = sgd.lr, .weight_decay = sgd.weight_decay, .momentum = sgd.momentum});
     if (name == "sgd")
         return std::make_unique<ls::SGD>(
-            model, ls::SgdOptions{.lr = sgd.lr, .momentum = sgd.momentum, .weight_decay = weight_decay});
-    return std::make_unique<ls::AdamW>(model, ls::AdamWOptions{.lr = sgd.lr, .weight_decay = weight_decay});
+            model, ls::SgdOptions{.lr = sgd.lr, .momentum = sgd.momentum, .weight_decay = sgd.weight_decay});
+    return std::make_unique<ls::AdamW>(model, ls::AdamWOptions{.lr = sgd.lr, .weight_decay = sgd.weight_decay});
 }
 
 /// What --load says of the network; the flags must make the same one.
@@ -157,13 +152,15 @@ std::optional<program::Stop> train(TrainFlags flags, program::Options options,
         ls::Loader batches(model, TrainingImages(parts.training, Augmentation{flags.flip}),
                            {.batch_size = batch, .shuffle = true, .seed = options.seed, .workers = options.workers});
         const auto optimizer = make_optimizer(flags.optimizer, model, options);
-        std::optional<ls::CosineAnnealingLR> schedule;
-        if (flags.schedule == "cosine" && options.epochs > 0) schedule.emplace(*optimizer, options.epochs, lowest_lr);
         program::Training training{.optimizer = *optimizer,
                                    .unit = "images",
                                    .score = {"dice", false},
                                    .evaluations = evaluations_per_epoch,
-                                   .schedule = schedule ? &*schedule : nullptr,
+                                   .facts = {{"scale", fmt::format("{}", flags.scale)},
+                                             {"validation", fmt::format("{}", flags.validation)},
+                                             {"flip", flags.flip ? "true" : "false"},
+                                             {"batch-norm", flags.batch_norm},
+                                             {"data", fmt::format("{} images", images.size())}},
                                    .metadata = metadata};
         std::optional<ls::Loader<Images>> validation;
         if (parts.validation) {
@@ -189,6 +186,9 @@ int train(int argc, char** argv) {
     options.epochs = 5;
     options.default_lr = 1e-5;
     options.default_momentum = 0.9;
+    options.default_weight_decay = 1e-8;
+    options.schedule.name = "cosine";
+    options.schedule.lowest = 1e-7;
     options.seed = 0;
     options.save_every.epochs = 5;
     TrainFlags flags;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -114,7 +115,12 @@ TEST_CASE("a signal ends a run at one step, which is saved and goes on with the 
                            {"dp, SIGTERM", dp, SIGTERM, To::program},
                            {"ddp, SIGINT to the program", ddp, SIGINT, To::program},
                            {"ddp, SIGTERM to one rank", ddp, SIGTERM, To::one_rank},
-                           {"ddp, SIGINT to the program and its ranks", ddp, SIGINT, To::everybody}}) {
+                           {"ddp, SIGINT to the program and its ranks", ddp, SIGINT, To::everybody},
+                           {"none, SIGUSR1", none, SIGUSR1, To::program},
+                           {"dp, SIGXCPU", dp, SIGXCPU, To::program},
+                           {"ddp, SIGUSR1 to the program", ddp, SIGUSR1, To::program},
+                           {"ddp, SIGUSR2 to one rank", ddp, SIGUSR2, To::one_rank},
+                           {"ddp, SIGUSR1 to the program and its ranks", ddp, SIGUSR1, To::everybody}}) {
         CAPTURE(name);
         const TemporaryDirectory place;
         StartedProcess run(endless(place / "net", how));
@@ -124,7 +130,7 @@ TEST_CASE("a signal ends a run at one step, which is saved and goes on with the 
         const std::string err = run.err();
         CHECK(std::count(err.begin(), err.end(), '\n') == 1);
         check_no_litter(place);
-        check_goes_on(place, steps_told(err, signal == SIGINT ? "SIGINT" : "SIGTERM", place / "net"));
+        check_goes_on(place, steps_told(err, ("SIG" + std::string(::sigabbrev_np(signal))).c_str(), place / "net"));
     }
 }
 

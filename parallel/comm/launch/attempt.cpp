@@ -161,7 +161,11 @@ private:
         for (std::size_t i = 0; i < children_.size(); ++i) {
             if (!children_[i].ended() || !children_[i].failed() || failures_seen_[i] || told_) continue;
             failures_seen_[i] = Clock::now();
-            if (phase_ == Phase::running) enter(Phase::noticing);
+            if (phase_ != Phase::running) continue;
+            if (const int signal = warning_that_ended(children_[i]); signal != 0)
+                await_stop(signal);
+            else
+                enter(Phase::noticing);
         }
     }
 
@@ -233,16 +237,31 @@ private:
         if (signal == SIGCHLD || phase_ == Phase::killed) return;
         if (!ends_the_run(signal)) return send_to_all(signal);
         if (end_.signal == 0) {
-            end_.signal = signal;
-            interrupted_ = Clock::now();
-            if (!told_) told_ = interrupted_;
             send_to_all(signal);
-            enter(Phase::ending);
-            deadline_ = interrupted_ + options_.stop_grace;
+            await_stop(signal);
+        } else if (is_advance_warning(end_.signal) && !repeated_) {  // the scheduler's SIGTERM after its warning
+            repeated_ = true;
+            interrupted_ = Clock::now();
+            send_to_all(signal);
         } else if (Clock::now() - interrupted_ >= StopSignals::one_wish) {
             phase_ = Phase::ending;
             escalate();
         }
+    }
+
+    /// An advance warning by which a rank has ended, or as whose consequence: all ranks stop after the same step.
+    static int warning_that_ended(const Child& child) {
+        const int signal = child.signal() != 0 ? child.signal() : child.exit_status() - 128;
+        return is_advance_warning(signal) ? signal : 0;
+    }
+
+    /// The ranks save and end because of a signal.
+    void await_stop(int signal) {
+        end_.signal = signal;
+        interrupted_ = Clock::now();
+        if (!told_) told_ = interrupted_;
+        enter(Phase::ending);
+        deadline_ = interrupted_ + options_.stop_grace;
     }
 
     /// Until something happens. Output goes on its way meanwhile.
@@ -293,7 +312,8 @@ private:
     std::optional<GroupGuard> guard_;  // destroyed before the numbers of the children may be another's
     Phase phase_ = Phase::running;
     Clock::time_point deadline_{}, interrupted_{};
-    std::optional<Clock::time_point> told_;                        // when this process first ended ranks
+    bool repeated_ = false;                  // a signal that ends the run has followed an advance warning
+    std::optional<Clock::time_point> told_;  // when this process first ended ranks
     std::vector<std::optional<Clock::time_point>> failures_seen_;  // one per rank; of those before that
     std::optional<RankFailure> silent_;                            // who had said nothing then
     AttemptEnd end_;
