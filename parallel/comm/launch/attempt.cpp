@@ -20,6 +20,7 @@
 #include "lockstep/parallel/comm/launch/output_route.h"
 #include "lockstep/parallel/comm/launch/rank_environment.h"
 #include "lockstep/parallel/comm/store/handshake.h"
+#include "lockstep/parallel/comm/store/host_name.h"
 #include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/cpu_topology.h"
@@ -67,7 +68,7 @@ public:
         : options_(options), number_(number), signals_(signals) {
         RankSettings settings{
             .attempt = number, .master_addr = options.master_addr, .master_port = options.master_port};
-        if (settings.master_addr.empty()) settings.master_addr = "127.0.0.1";
+        settings.master_addr = settings.master_addr.empty() ? "127.0.0.1" : host_of(settings.master_addr, "launch");
         if (settings.master_port == 0) {
             port_ = hold_free_port();
             settings.master_port = port_of(port_);
@@ -107,9 +108,8 @@ public:
         for (;;) {
             look_for_deaths();
             if (std::all_of(children_.begin(), children_.end(), [](Child& child) { return child.ended(); })) break;
-            if (phase_ != Phase::running && Clock::now() >= deadline_ && !escalate()) break;
-            sleep(phase_ == Phase::running ? longest_sleep
-                                           : std::min(longest_sleep, milliseconds(milliseconds_until(deadline_))));
+            if (phase_ != Phase::running && RunClock::now() >= deadline_ && !escalate()) break;
+            sleep(phase_ == Phase::running ? longest_sleep : milliseconds(poll_time(deadline_)));
             for (const int signal : signals_.take()) pass_on(signal);
         }
         send_to_all(SIGKILL);  // what the ranks have started and left behind
@@ -212,7 +212,7 @@ private:
 
     void enter(Phase phase) {
         phase_ = phase;
-        deadline_ = Clock::now() + options_.grace;
+        deadline_ = RunClock::now() + options_.grace;
     }
 
     void send_to_all(int signal) const {
@@ -229,7 +229,7 @@ private:
         }
         send_to_all(told ? SIGKILL : SIGTERM);
         enter(told ? Phase::killed : Phase::ending);
-        if (told) deadline_ = std::max(deadline_, Clock::now() + quiet_at_the_end);  // even SIGKILL takes its time
+        if (told) deadline_ = std::max(deadline_, RunClock::now() + quiet_at_the_end);  // even SIGKILL takes its time
         return true;
     }
 
@@ -261,7 +261,7 @@ private:
         interrupted_ = Clock::now();
         if (!told_) told_ = interrupted_;
         enter(Phase::ending);
-        deadline_ = interrupted_ + options_.stop_grace;
+        deadline_ = RunClock::now() + options_.stop_grace;
     }
 
     /// Until something happens. Output goes on its way meanwhile.
@@ -282,17 +282,17 @@ private:
     /// A console that is slow is waited for, until a signal comes: what was printed last tells most. Others than the
     /// ranks, who have their streams too, are not.
     void deliver_last_words() {
-        auto deadline = Clock::now() + quiet_at_the_end;
+        auto deadline = RunClock::now() + quiet_at_the_end;
         for (;;) {
             bool more = false;
             for (const auto* all : {&outs_, &errs_})
                 for (const auto& route : *all) {
                     if (!route) continue;
                     more = more || route->next().fd >= 0;
-                    if (route->waits_for_console()) deadline = Clock::now() + quiet_at_the_end;
+                    if (route->waits_for_console()) deadline = RunClock::now() + quiet_at_the_end;
                 }
-            if (!more || Clock::now() >= deadline) return;
-            sleep(milliseconds(milliseconds_until(deadline)));
+            if (!more || RunClock::now() >= deadline) return;
+            sleep(milliseconds(poll_time(deadline)));
             for (const int signal : signals_.take()) {
                 if (!ends_the_run(signal)) continue;
                 if (end_.signal == 0) end_.signal = signal;
@@ -311,7 +311,8 @@ private:
     std::vector<Child> children_;
     std::optional<GroupGuard> guard_;  // destroyed before the numbers of the children may be another's
     Phase phase_ = Phase::running;
-    Clock::time_point deadline_{}, interrupted_{};
+    Deadline deadline_{};
+    Clock::time_point interrupted_{};
     bool repeated_ = false;                  // a signal that ends the run has followed an advance warning
     std::optional<Clock::time_point> told_;  // when this process first ended ranks
     std::vector<std::optional<Clock::time_point>> failures_seen_;  // one per rank; of those before that
