@@ -14,6 +14,7 @@
 #include <string_view>
 #include <system_error>
 #include <tuple>
+#include <utility>
 
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/comm/launcher.h"
@@ -387,6 +388,16 @@ void check(const Options& options, const std::string& program) {
         throw UsageError("--save-every requires --save or --work-dir");
     for (const auto* path : {&options.save, &options.json})
         if (!path->empty() && !path->has_filename()) throw UsageError(path->string() + " is a directory; name a file");
+    // --save numbers files by their names, and nothing else is numbered.
+    for (const auto& [flag, path] : {std::pair("--work-dir", options.work_dir),
+                                     {"--save", options.save.parent_path()},
+                                     {"--load", options.load},
+                                     {"--log-dir", options.log_dir},
+                                     {"--json", options.json}})
+        for (const char* number : {"{epoch}", "{step}"})
+            if (path.string().find(number) != std::string::npos)
+                throw UsageError(
+                    fmt::format("{} {}: {} is for the name of a file in --save", flag, path.string(), number));
     if (options.keep > 0 && options.save.string().find("{epoch}") == std::string::npos &&
         options.save.string().find("{step}") == std::string::npos)
         throw UsageError("--keep requires {epoch} or {step} in the name of --save");
@@ -412,7 +423,9 @@ void make_room_for(const std::vector<lockstep::Device>& devices) {
     int highest = -1;
     for (const lockstep::Device device : devices)
         if (device.kind() == lockstep::DeviceKind::cpu) highest = std::max(highest, device.index());
-    constexpr int standard = 2;
+    constexpr int standard = 2, most = 64;
+    if (highest >= most && !std::getenv("LOCKSTEP_CPU_DEVICES"))
+        throw lockstep::InvalidArgument(fmt::format("cpu:{}: virtual devices are cpu:0 to cpu:{}", highest, most - 1));
     if (highest >= standard) setenv("LOCKSTEP_CPU_DEVICES", std::to_string(highest + 1).c_str(), 0);
 }
 

@@ -40,6 +40,7 @@ void RunReport::before_run(lockstep::Run& run) {
 
 void RunReport::before_epoch(lockstep::Run& run) {
     first_batch_ = static_cast<std::int64_t>(run.state().steps) - run.state().batch;
+    first_loss_ = figures_.losses.size();
 }
 
 void RunReport::after_step(lockstep::Run& run, const lockstep::StepReport& step) {
@@ -63,7 +64,10 @@ void RunReport::at_pause(lockstep::Run& run) {
     if (score != run.scores().end() && score->second.steps == run.state().steps) tell_of_part(run);
 }
 
-void RunReport::after_epoch(lockstep::Run& run) { tell(run, fmt::format("epoch {}: ", run.state().epoch)); }
+void RunReport::after_epoch(lockstep::Run& run) {
+    reported_ = first_loss_;
+    tell(run, fmt::format("epoch {}: ", run.state().epoch));
+}
 
 void RunReport::after_run(lockstep::Run& run) {
     const lockstep::RunState& state = run.state();

@@ -41,7 +41,8 @@ public:
     RunLog& log() { return *log_; }
 
 private:
-    /// `line` with the mean loss since the last one, rate and score.
+    /// `line` with the mean loss of the epoch (of the steps that this process made in it) at the epoch's end, otherwise
+    /// since the last line, and with rate and score.
     void tell(lockstep::Run& run, std::string line);
     void tell_of_part(lockstep::Run& run);
     /// The line that PyTorch's examples print for every so many batches.
@@ -54,6 +55,7 @@ private:
     std::unique_ptr<Progress> progress_;
     Figures figures_;
     std::int64_t first_batch_ = 0;       // the step that would have been the first of the epoch
+    std::size_t first_loss_ = 0;         // of the epoch
     std::size_t reported_ = 0;           // losses that a line has told of
     std::optional<std::uint64_t> told_;  // the number of steps at the last line
 };
