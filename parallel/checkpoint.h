@@ -118,9 +118,9 @@ void save(Model& model, const std::filesystem::path& path) {
 /// state_dict of a file of torch.save (PthFile says which one), into a wrapper or a plain module; "module." and
 /// "_orig_mod." before a name are left out. Floating tensors are converted to the model's dtype, buffers from any, one
 /// element of shape (1) loads into a scalar, and a missing num_batches_tracked leaves the model's as it is, all as in
-/// PyTorch; of tied parameters one name is enough; tensors of a dtype that Lockstep does not have are ignored unless the
-/// model wants them. Throws DataError, before anything has changed, naming what is missing, unexpected or of another
-/// shape; InvalidArgument for an `entry` that the file does not have. load_state_dict.
+/// PyTorch; of tied parameters one name is enough; tensors of a dtype that Lockstep does not have are ignored unless
+/// the model wants them. Throws DataError, before anything has changed, naming what is missing, unexpected or of
+/// another shape; InvalidArgument for an `entry` that the file does not have. load_state_dict.
 template <class Model>
 LoadResult load(Model& model, const std::filesystem::path& path, const LoadOptions& options = {}) {
     return detail::load_tensors(detail::tensors_of(model, "load"), path, options);
