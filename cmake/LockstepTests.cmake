@@ -133,11 +133,3 @@ function(lockstep_gpu_entry entry test)
   set_tests_properties(${entry} PROPERTIES TIMEOUT 600 LABELS gpu RESOURCE_LOCK gpu
     SKIP_REGULAR_EXPRESSION "skipped: no CUDA device")
 endfunction()
-
-# lockstep_order_tests(names... ): those tests once more, under the ordering checker; label `order`.
-function(lockstep_order_tests)
-  foreach(name IN LISTS ARGN)
-    lockstep_test_entry(${name}_order ${name})
-    set_tests_properties(${name}_order PROPERTIES LABELS order ENVIRONMENT LOCKSTEP_CHECK_ORDER=1)
-  endforeach()
-endfunction()

@@ -9,5 +9,5 @@ endif()
 foreach(suite test_checkpoint test_checkpoint_pairs test_load_options test_safetensors test_pth test_idx test_event_log
               test_files test_runner test_adaptive_steps test_grad_scaler)
   lockstep_test_entry(${suite}_in_german ${suite})
-  set_tests_properties(${suite}_in_german PROPERTIES SKIP_REGULAR_EXPRESSION "skipped: this machine has no locale" ENVIRONMENT "LOCPATH=${locales};LOCKSTEP_TEST_LOCALE=de_DE.UTF-8")
+  set_tests_properties(${suite}_in_german PROPERTIES LABELS "parallel;full" SKIP_REGULAR_EXPRESSION "skipped: this machine has no locale" ENVIRONMENT "LOCPATH=${locales};LOCKSTEP_TEST_LOCALE=de_DE.UTF-8")
 endforeach()

@@ -10,6 +10,7 @@
 #include "lockstep/tests/parallel/child_process.h"
 #include "lockstep/tests/parallel/file_fixture.h"
 #include "lockstep/tests/parallel/networks.h"
+#include "lockstep/tests/parallel/pairwise.h"
 #include "lockstep/tests/reference/network.h"
 
 using namespace lockstep;
@@ -58,7 +59,8 @@ Result train(const TrainingRun& run) {
     child.cores = run.cores;
     child.output = output;
     INFO(run.net << " on " << run.devices << " devices, " << run.reduction << ", " << run.rows << " rows, delays "
-                 << run.delay_us << ", cores " << run.cores);
+                 << run.delay_us << ", cores " << run.cores << ", buckets " << run.bucket_bytes << ", "
+                 << run.optimizer);
     REQUIRE(test::run_child(child) == 0);
     Result result;
     result.checkpoint = test::get_bytes(file);
@@ -91,7 +93,8 @@ void check_spread(const TrainingRun& run, const std::vector<std::uint64_t>& oper
 void check_equal(const Result& expected, const TrainingRun& run) {
     const Result found = train(run);
     INFO(run.net << " on " << run.devices << " devices, " << run.reduction << ", " << run.rows << " rows, delays "
-                 << run.delay_us << ", cores " << run.cores);
+                 << run.delay_us << ", cores " << run.cores << ", buckets " << run.bucket_bytes << ", "
+                 << run.optimizer);
     CHECK(found.checkpoint.size() == expected.checkpoint.size());
     CHECK((found.checkpoint == expected.checkpoint));  // in parentheses: files are not printed
     check_spread(run, found.operations);
@@ -168,7 +171,55 @@ reference::Network small_reference(const std::map<std::string, reference::Values
 
 }  // namespace
 
-TEST_CASE("small: one checkpoint for all devices and reductions") {
+TEST_CASE("every two values meet in pairwise combinations") {
+    for (const std::vector<std::size_t>& sizes : std::vector<std::vector<std::size_t>>{
+             {2, 2}, {3, 1, 4}, {2, 2, 2, 2, 2}, {6, 6, 3, 2}, {3, 2, 6, 2, 3, 2, 3, 6}}) {
+        std::size_t product = 1;
+        for (const std::size_t size : sizes) product *= size;
+        const std::vector<test::Combination> rows = test::pairwise(sizes);
+        CHECK(rows.size() <= product);
+        for (std::size_t b = 1; b < sizes.size(); ++b)
+            for (std::size_t a = 0; a < b; ++a)
+                for (std::size_t i = 0; i < sizes[a]; ++i)
+                    for (std::size_t j = 0; j < sizes[b]; ++j)
+                        CHECK(std::any_of(rows.begin(), rows.end(),
+                                          [&](const test::Combination& row) { return row[a] == i && row[b] == j; }));
+        for (const test::Combination& row : rows) {
+            REQUIRE(row.size() == sizes.size());
+            for (std::size_t option = 0; option < sizes.size(); ++option) CHECK(row[option] < sizes[option]);
+        }
+    }
+    CHECK(test::pairwise({3, 2, 6, 2, 3, 2, 3, 6}).size() < 50);  // of 7776
+}
+
+// The full product, one option after the other, is hidden: it takes some 150 processes.
+TEST_CASE("one checkpoint whatever the devices, the reduction, the buckets, the delays, the cores and the optimizer") {
+    const std::vector<std::string> nets{"small", "normed", "cnn"}, reductions{"root", "slices"},
+        optimizers{"sgd", "adam", "adamw", "rmsprop", "adagrad", "lion"};
+    const std::vector<std::int64_t> rows{84, 69};  // last batches of 20 and of 5 rows, fewer than there are shards
+    const std::vector<int> devices{1, 2, 3, 4, 5, 8}, delays{0, 200}, cores{0, 1, 2};
+    const std::vector<std::size_t> buckets{std::size_t{1} << 20, 4096, 20000};  // the last ones begin within parameters
+    std::map<std::string, Result> expected;  // on one device, by what decides about the result
+    for (const test::Combination& at :
+         test::pairwise({nets.size(), rows.size(), optimizers.size(), devices.size(), reductions.size(), buckets.size(),
+                         delays.size(), cores.size()})) {
+        TrainingRun run;
+        run.net = nets[at[0]];
+        run.rows = rows[at[1]];
+        run.optimizer = optimizers[at[2]];
+        const auto [one, is_new] = expected.try_emplace(run.net + std::to_string(run.rows) + run.optimizer);
+        if (is_new) one->second = train(run);
+        run.devices = devices[at[3]];
+        run.reduction = reductions[at[4]];
+        run.bucket_bytes = buckets[at[5]];
+        run.delay_us = delays[at[6]];
+        run.cores = cores[at[7]];
+        check_equal(one->second, run);
+    }
+    CHECK(expected.size() > 30);
+}
+
+TEST_CASE("small: one checkpoint for all devices and reductions", "[.full]") {
     for (const std::int64_t rows : {404, 389}) {  // 389: the last batch has 5 rows, fewer than there are shards
         TrainingRun run;
         run.rows = rows;
@@ -176,7 +227,7 @@ TEST_CASE("small: one checkpoint for all devices and reductions") {
     }
 }
 
-TEST_CASE("batch normalisation and two dropouts: one checkpoint for all devices and reductions") {
+TEST_CASE("batch normalisation and two dropouts: one checkpoint for all devices and reductions", "[.full]") {
     for (const std::int64_t rows : {404, 389}) {
         TrainingRun run;
         run.net = "normed";
@@ -185,7 +236,7 @@ TEST_CASE("batch normalisation and two dropouts: one checkpoint for all devices 
     }
 }
 
-TEST_CASE("cnn: one checkpoint for all devices and reductions") {
+TEST_CASE("cnn: one checkpoint for all devices and reductions", "[.full]") {
     for (const std::int64_t rows : {84, 69}) {  // last batches of 20 and 5 rows
         TrainingRun run;
         run.net = "cnn";
@@ -194,7 +245,7 @@ TEST_CASE("cnn: one checkpoint for all devices and reductions") {
     }
 }
 
-TEST_CASE("buckets, cores and random delays do not change the checkpoint") {
+TEST_CASE("buckets, cores and random delays do not change the checkpoint", "[.full]") {
     for (const char* net : {"small", "normed"}) {
         TrainingRun run;
         run.net = net;
@@ -232,7 +283,7 @@ TEST_CASE("buckets, cores and random delays do not change the checkpoint") {
     check_equal(expected, run);
 }
 
-TEST_CASE("every optimizer: one checkpoint for all devices and reductions") {
+TEST_CASE("every optimizer: one checkpoint for all devices and reductions", "[.full]") {
     for (const char* optimizer : {"adam", "adamw", "rmsprop", "adagrad", "lion"}) {
         TrainingRun run;
         run.epochs = 1;
