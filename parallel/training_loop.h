@@ -120,7 +120,7 @@ public:
                      std::optional<std::int64_t> last_step = std::nullopt) {
         model_.train();
         stopped_.reset();
-        enough_ = false;
+        enough_ = reports_ = false;
         std::int64_t batch = first_batch;
         throughput_.resume();
         auto batches = loader_.epoch(epoch, first_batch);
@@ -162,6 +162,7 @@ private:
         auto [done, loss] = std::move(behind_.front());
         behind_.pop_front();
         done.loss = loss.item();
+        if (how_.scaler) how_.scaler->note_step(loss.skipped());
         throughput_.done(done.rows);
         reports_ = true;
         const bool goes_on = on_step_(done);

@@ -1,6 +1,7 @@
 #include "lockstep/samples/program/train.h"
 
 #include <algorithm>
+#include <string_view>
 
 namespace program {
 
@@ -44,6 +45,15 @@ std::map<std::string, std::string> facts_of(const Options& options, const lockst
     const bool fixed_before = before->second.find(',') == std::string::npos;
     if ((!fixed_before && !options.shards) || std::atoi(before->second.c_str()) == shards) own = before->second;
     return facts;
+}
+
+void keep_facts_of_finished(const Options& options, const lockstep::RunState& state,
+                            std::map<std::string, std::string>& facts) {
+    const bool by_steps = options.steps && state.steps >= static_cast<std::uint64_t>(*options.steps);
+    if (!by_steps && state.epoch < static_cast<std::uint64_t>(options.epochs)) return;
+    const std::string_view begin = lockstep::detail::fact;
+    for (const auto& [field, value] : state.fields)
+        if (field.starts_with(begin)) facts[field.substr(begin.size())] = value;
 }
 
 std::string accepted_changes(const Options& options, const lockstep::RunState& state,

@@ -66,6 +66,10 @@ void set_rate(const Options& options, const lockstep::RunState& state, lockstep:
 /// continued, which may have been made with one shard per device.
 std::map<std::string, std::string> facts_of(const Options& options, const lockstep::RunState& state, int shards);
 
+/// A run that is complete is evaluated and saved, whatever the flags: its facts stay as they are.
+void keep_facts_of_finished(const Options& options, const lockstep::RunState& state,
+                            std::map<std::string, std::string>& facts);
+
 /// "continues with --seed 3 instead of 1", for what --allow-changed names; empty: nothing has changed. Throws
 /// UsageError for other facts that have changed, and for another batch size within an epoch.
 std::string accepted_changes(const Options& options, const lockstep::RunState& state,
@@ -170,6 +174,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
     state.metadata = training.metadata;
     std::map<std::string, std::string> facts = training.facts;
     facts.merge(facts_of(options, state, model.shards()));
+    keep_facts_of_finished(options, state, facts);
     std::vector<lockstep::GradientClip> clip;
     if (options.clip > 0) clip.emplace_back(lockstep::ClipGradNorm{.max_norm = options.clip});
     // The range of f16 is what scaling is for; bf16 has that of f32.
@@ -183,7 +188,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
          .step = {
              .accumulation_steps = options.accumulation_steps, .clip = clip, .scaler = &scaler, .rates = rates.get()}});
     const std::string changes = accepted_changes(options, state, runner.facts(), loader.options().batch_size);
-    state.seed = options.seed;
+    state.seed = std::stoull(facts.at("seed"));
     runner.go_on_from(state);
     const lockstep::StopSignals signals(options.stop_signals);
     runner.stop_on(signals);

@@ -191,6 +191,7 @@ TEST_CASE("a save that fails is a warning each time, training goes on, and the l
 TEST_CASE("a warning handler that throws in the writer's thread ends neither the process nor the writer") {
     const TemporaryDirectory directory;
     Training training(3);
+    training.to(2);
     const WarningHandler before = set_warning_handler([](const std::string& text) { throw std::runtime_error(text); });
     CheckpointWriter writer;
     {

@@ -74,7 +74,7 @@ TEST_CASE("help names all flags and succeeds") {
                                  "--timeout",
                                  "--reduction"})
             CHECK_THAT(help.out, contains(flag));
-        CHECK_THAT(help.out, contains("A second signal ends it at once"));
+        CHECK_THAT(help.out, contains("A second SIGINT or SIGTERM ends it"));
     }
     CHECK_THAT(place.run("mnist --help").out, contains("--net"));
 }

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/tests/catch.h"
@@ -185,22 +186,26 @@ TEST_CASE("without --save the program says that nothing was saved") {
 }
 
 TEST_CASE("under lockstep-run a signal to it or to one rank stops all ranks, and the run is saved once") {
-    for (const To whom : {To::program, To::one_rank}) {
+    for (const auto& [whom, signal] : std::vector<std::pair<To, int>>{
+             {To::program, SIGTERM}, {To::one_rank, SIGTERM}, {To::program, SIGUSR1}, {To::one_rank, SIGUSR2}}) {
+        const std::string name = "SIG" + std::string(::sigabbrev_np(signal));
+        CAPTURE(name);
         const TemporaryDirectory place;
         Words words{programs + "/lockstep-run", "--nproc-per-node", "3"};
         for (const std::string& word : endless(place / "net", {"--parallel", "ddp"})) words.push_back(word);
         StartedProcess run(words);
         REQUIRE(trains(place / "net"));
-        send(run, whom, SIGTERM);
+        send(run, whom, signal);
         CHECK(run.status() == 1);
-        if (whom == To::program)
-            CHECK_THAT(run.err(), contains("lockstep-run: ended by signal 15 (SIGTERM) from outside\n"));
+        if (whom == To::program || signal != SIGTERM)
+            CHECK_THAT(run.err(),
+                       contains(fmt::format("lockstep-run: ended by signal {} ({}) from outside\n", signal, name)));
         else
             CHECK_THAT(run.err(), contains(" failed first: exit status 143\n"));
         check_no_litter(place);
         // lockstep-run may quote the last lines of a rank.
         const std::string told = run.err().substr(0, run.err().find("lockstep-run:"));
-        check_goes_on(place, steps_told(told, "SIGTERM", place / "net"));
+        check_goes_on(place, steps_told(told, name.c_str(), place / "net"));
     }
 }
 

@@ -235,6 +235,7 @@ private:
 
     void pass_on(int signal) {
         if (signal == SIGCHLD || phase_ == Phase::killed) return;
+        if (is_advance_warning(signal)) warned_ = signal;
         if (!ends_the_run(signal)) return send_to_all(signal);
         if (end_.signal == 0) {
             send_to_all(signal);
@@ -249,9 +250,11 @@ private:
         }
     }
 
-    /// An advance warning by which a rank has ended, or as whose consequence: all ranks stop after the same step.
-    static int warning_that_ended(const Child& child) {
-        const int signal = child.signal() != 0 ? child.signal() : child.exit_status() - 128;
+    /// The advance warning that a rank says it has stopped for, or that was passed on and killed it; 0: none. All ranks
+    /// stop after the same step.
+    int warning_that_ended(const Child& child) const {
+        if (child.signal() != 0) return child.signal() == warned_ ? warned_ : 0;
+        const int signal = child.exit_status() - 128;
         return is_advance_warning(signal) ? signal : 0;
     }
 
@@ -313,6 +316,7 @@ private:
     Phase phase_ = Phase::running;
     Deadline deadline_{};
     Clock::time_point interrupted_{};
+    int warned_ = 0;                         // the last advance warning that was passed on
     bool repeated_ = false;                  // a signal that ends the run has followed an advance warning
     std::optional<Clock::time_point> told_;  // when this process first ended ranks
     std::vector<std::optional<Clock::time_point>> failures_seen_;  // one per rank; of those before that
