@@ -61,6 +61,8 @@ public:
     /// Sets the rates of all groups for the next step; those of the optimizer hold until there are measures. Throws
     /// InvalidArgument where it lacks a setting that the rule needs.
     virtual void set(Optimizer& optimizer) = 0;
+    /// How many steps of a single shard a step counts for, as it was set last; 1 unless a rule says otherwise.
+    virtual double gain() const { return 1; }
 
     /// What a run needs to go on with this rule: numbers by name. Throws InvalidArgument while steps are under way
     /// (`synchronize()` of the wrapper waits for them).
@@ -123,7 +125,7 @@ public:
     void update(const GradientMeasures& measures) override;
     void set(Optimizer& optimizer) override;
     /// Of the last step that was measured; 1 before the first.
-    double gain() const { return gain_; }
+    double gain() const override { return gain_; }
     /// How many steps of a single shard the run is worth: what the schedule is asked with.
     double scale_invariant_steps() const { return steps_; }
 

@@ -20,6 +20,7 @@ namespace {
 /// Masks and what predicts them, both (N, C, positions ...) and floating.
 struct Masks {
     Tensor predicted, target;
+    Tensor kept;  ///< (N, 1, positions ...): 1, or 0 where nothing counts; undefined: all count
 };
 
 /// Class numbers as a mask for each class.
@@ -32,7 +33,8 @@ Tensor masks_of_classes(const Tensor& classes, const Tensor& like_input) {
 /// f16 and bf16 do not hold the number of positions.
 Tensor counted_in_f32(const Tensor& x) { return is_short_float(x.dtype()) ? x.to(DType::f32) : x; }
 
-Masks take_masks(const char* name, const Tensor& narrow, const Tensor& narrow_target, double epsilon) {
+Masks take_masks(const char* name, const Tensor& narrow, const Tensor& narrow_target, double epsilon,
+                 std::optional<std::int64_t> ignore_index) {
     const Tensor given = counted_in_f32(narrow), target = counted_in_f32(narrow_target);
     if (given.dims() != 3 && given.dims() != 4)
         throw InvalidArgument(fmt::format("{}: input has {} dimensions, {}, but must be (N, C, H, W) or (N, H, W)",
@@ -48,35 +50,51 @@ Masks take_masks(const char* name, const Tensor& narrow, const Tensor& narrow_ta
                 fmt::format("{}: target {} and input {}: the target must be {}, a class for each "
                             "position, or a mask for each class of the input's shape and dtype",
                             name, target.shape().str(), given.shape().str(), positions.str()));
-        return {input, masks_of_classes(target, input)};
+        if (!ignore_index) return {input, masks_of_classes(target, input), {}};
+        // Small integers are exact in f32: 1 but for the class that is ignored, which is taken for class 0.
+        const Tensor numbers = target.to(input.dtype()),
+                     kept = sign(square(numbers - static_cast<double>(*ignore_index)));
+        return {input, masks_of_classes((numbers * kept).to(DType::i64), input), kept.unsqueeze(1)};
     }
+    if (ignore_index)
+        throw InvalidArgument(fmt::format("{}: ignore_index needs a target of classes (i64), not of dtype {}", name,
+                                          name_of(target.dtype())));
     if (!(target.shape() == given.shape()) || target.dtype() != given.dtype())
         throw InvalidArgument(fmt::format(
             "{}: target {} of dtype {} and input {} of dtype {}: the target must be of the input's shape and dtype, or "
             "classes of dtype i64",
             name, target.shape().str(), name_of(target.dtype()), given.shape().str(), name_of(given.dtype())));
-    return {input, single ? target.unsqueeze(1) : target};
+    return {input, single ? target.unsqueeze(1) : target, {}};
 }
 
-/// Dice (C), or (N, C) of every image.
-Tensor coefficients(const Masks& masks, DiceOver over, double epsilon) {
-    const Dims dims = over == DiceOver::image ? Dims{2, 3} : Dims{0, 2, 3};
+/// The classes that count, in the last dimension.
+Tensor counted_classes(const Tensor& x, bool include_background) {
+    const std::int64_t classes = x.size(-1);
+    const bool all = include_background || classes == 1;
+    return all ? x : tagged(x.slice(-1, 1, classes), x.is_batch());
+}
+
+/// Dice of all classes, as the options want them: a scalar, or (N) of every image.
+Tensor coefficients(Masks masks, const DiceOptions& options) {
+    if (masks.kept.defined()) {
+        masks.predicted = masks.predicted * masks.kept;
+        masks.target = masks.target * masks.kept;
+    }
+    const Dims dims = options.over == DiceOver::image ? Dims{2, 3} : Dims{0, 2, 3};
     Tensor common = sum(masks.predicted * masks.target, dims),
            both = sum(masks.predicted, dims) + sum(masks.target, dims);
-    if (over == DiceOver::batch) {
+    if (options.over == DiceOver::batch) {
         const std::vector<Tensor> sums = sum_over_shards({common, both});
         common = sums[0];
         both = sums[1];
     }
-    return (common * 2 + epsilon) / (both + epsilon);
-}
-
-/// Mean over the last dimension, which counts classes.
-Tensor over_classes(const Tensor& dice, bool include_background) {
-    const std::int64_t classes = dice.size(-1);
-    const bool all = include_background || classes == 1;
-    const Tensor counted = all ? dice : tagged(dice.slice(-1, 1, classes), dice.is_batch());
-    return mean(counted, -1);
+    if (options.pool_classes) {
+        common = sum(counted_classes(common, options.include_background), {-1});
+        both = sum(counted_classes(both, options.include_background), {-1});
+        return (common * 2 + options.epsilon) / (both + options.epsilon);
+    }
+    return mean(counted_classes((common * 2 + options.epsilon) / (both + options.epsilon), options.include_background),
+                -1);
 }
 
 }  // namespace
@@ -87,26 +105,26 @@ Loss DiceLoss::operator()(const Tensor& first, const Tensor& second) const {
     const MeetingDevice device(first, second);
     const Prologue call(name,
                         {takes::floating("input", device.bring(first)), takes::any("target", device.bring(second))});
-    const Masks masks = take_masks(name, call[0], call[1], options.epsilon);
     const Tensor loss =
-        1 - over_classes(coefficients(masks, options.over, options.epsilon), options.include_background);
+        1 - coefficients(take_masks(name, call[0], call[1], options.epsilon, options.ignore_index), options);
     // Rows weigh the shards, and the microbatches; a dice of the whole batch is the same on all shards.
     const auto rows = static_cast<double>(call[0].size(0));
     const Tensor numerator = options.over == DiceOver::image ? sum(loss) : loss * rows;
     return Loss({numerator, Tensor::full({}, rows, numerator.dtype(), numerator.device()), 1});
 }
 
-Tensor dice_score(const Tensor& logits, const Tensor& given_target, double epsilon) {
+Tensor dice_score(const Tensor& logits, const Tensor& given_target, double epsilon,
+                  std::optional<std::int64_t> ignore_index) {
     constexpr const char* name = "dice_score";
     const NoGrad no_grad;
     const PublicCall bringing(name);
     const MeetingDevice device(logits, given_target);
     const Prologue call(
         name, {takes::floating("input", device.bring(logits)), takes::any("target", device.bring(given_target))});
-    Masks masks = take_masks(name, call[0], call[1], epsilon);
+    Masks masks = take_masks(name, call[0], call[1], epsilon, ignore_index);
     masks.predicted = masks.predicted.size(1) > 1 ? masks_of_classes(argmax(masks.predicted, 1), masks.predicted)
                                                   : relu(sign(sigmoid(masks.predicted) - 0.5));
-    return over_classes(coefficients(masks, DiceOver::image, epsilon), false);
+    return coefficients(masks, {.over = DiceOver::image, .include_background = false, .epsilon = epsilon});
 }
 
 }  // namespace lockstep

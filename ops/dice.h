@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "lockstep/ops/loss.h"
 
@@ -18,7 +19,11 @@ enum class DiceOver : std::uint8_t {
 struct DiceOptions {
     DiceOver over = DiceOver::batch;
     bool include_background = true;  ///< class 0 counts; it always does where it is the only one
+    /// One dice of all classes together: |A.B|, |A| and |B| are summed over them, too. Otherwise their mean.
+    bool pool_classes = false;
     double epsilon = 1e-6;
+    /// Positions of this class count nothing; the target must hold classes (i64).
+    std::optional<std::int64_t> ignore_index = std::nullopt;
 };
 
 /// 1 - dice, averaged over the classes. input: probabilities (N, C, H, W), from softmax over dimension 1 or from
@@ -27,8 +32,8 @@ struct DiceOptions {
 ///
 ///     cross_entropy(logits, masks) + dice_loss(softmax(logits, 1), masks)
 ///
-/// Of steps with several microbatches "batch" is the microbatch, and the loss their mean by rows. Not there: weights of
-/// classes, ignore_index.
+/// In steps with several microbatches "batch" is the microbatch, and the loss their mean by rows. Not supported:
+/// weights of classes.
 struct DiceLoss {
     DiceOptions options;
     Loss operator()(const Tensor& input, const Tensor& target) const;
@@ -37,7 +42,8 @@ inline const DiceLoss dice_loss{};
 
 /// Dice of every image, averaged over the classes without the background, or of the only class: (N). Not
 /// differentiable. logits (N, C, H, W), of which the largest is the class of a position; of a single class, (N, 1, H,
-/// W) or (N, H, W), it is there where sigmoid exceeds 0.5. target as for DiceLoss.
-Tensor dice_score(const Tensor& logits, const Tensor& target, double epsilon = 1e-6);
+/// W) or (N, H, W), it is there where sigmoid exceeds 0.5. target and ignore_index as for DiceLoss.
+Tensor dice_score(const Tensor& logits, const Tensor& target, double epsilon = 1e-6,
+                  std::optional<std::int64_t> ignore_index = std::nullopt);
 
 }  // namespace lockstep

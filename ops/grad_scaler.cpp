@@ -14,6 +14,7 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/stream.h"
+#include "lockstep/runtime/warning.h"
 
 namespace lockstep {
 
@@ -181,6 +182,20 @@ void GradScaler::update(std::optional<double> new_scale) {
     }
     devices_have_it_ = false;
     progress_.clear();
+}
+
+void GradScaler::note_step(bool skipped) {
+    if (!options_.enabled) return;
+    skipped_in_a_row_ = skipped ? skipped_in_a_row_ + 1 : 0;
+    if (!skipped || skipped_in_a_row_ % steps_between_looks != 0) return;
+    const double scale = get_scale();
+    if (scale == 0)
+        throw Error(
+            fmt::format("GradScaler: the scale is 0 after {} skipped steps in a row; expected gradients that are "
+                        "finite at some scale: check the data, the loss and the learning rate",
+                        skipped_in_a_row_));
+    warn(fmt::format("GradScaler: {} steps in a row were skipped, as gradients were not finite; the scale is {}",
+                     skipped_in_a_row_, scale));
 }
 
 void GradScaler::bring_to(const std::shared_ptr<ParameterStore>& store) {

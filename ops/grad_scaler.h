@@ -75,6 +75,12 @@ public:
     /// Sets the scale of the next iteration: by the rule, or to `new_scale`.
     void update(std::optional<double> new_scale = std::nullopt);
 
+    /// For training loops, after each step (Trainer and Runner call it): `skipped` as StepLoss has it. After every 50
+    /// steps in a row that were skipped it warns, and throws Error if the scale is 0, from which it never recovers.
+    /// PyTorch skips all further steps silently.
+    void note_step(bool skipped);
+    static constexpr std::int64_t steps_between_looks = 50;
+
     // For wrappers.
 
     /// A number that no other scaler of the process has or had: programs are kept by it.
@@ -102,6 +108,7 @@ private:
     bool devices_are_ahead_ = false;  ///< it is newer
     std::weak_ptr<ParameterStore> store_;
     std::vector<std::pair<Device, std::shared_ptr<Buffer>>> on_devices_;
+    std::int64_t skipped_in_a_row_ = 0;
     std::map<std::uint64_t, Progress> progress_;  ///< by the optimizer's id
 };
 

@@ -62,9 +62,14 @@ void write(const OptionsLayout::Setting& setting, double value, std::vector<std:
         std::memcpy(at, &value, sizeof value);
 }
 
-std::vector<std::byte> bytes_of(const void* options, std::size_t count) {
-    const auto* bytes = static_cast<const std::byte*>(options);
-    return {bytes, bytes + count};
+/// Options as bytes; padding is 0, so that equal options have equal bytes.
+std::vector<std::byte> bytes_of(const void* options, const OptionsLayout& layout) {
+    std::vector<std::byte> bytes(layout.bytes);
+    const auto* from = static_cast<const std::byte*>(options);
+    for (const OptionsLayout::Setting& setting : layout.settings)
+        std::memcpy(bytes.data() + setting.offset, from + setting.offset,
+                    setting.is_flag ? sizeof(bool) : sizeof(double));
+    return bytes;
 }
 
 }  // namespace
@@ -82,7 +87,7 @@ OptimizedParameters::OptimizedParameters(const std::vector<NamedTensor>& tensors
 Optimizer::Optimizer(const OptimizedParameters& parameters, const OptionsLayout& layout, const void* options)
     : store_(parameters.store), layout_(layout) {
     layout_.check(options);
-    groups_.push_back(bytes_of(options, layout_.bytes));
+    groups_.push_back(bytes_of(options, layout_));
     for (const ArenaLayout& arena : store_->parameters())
         group_of_.emplace_back(arena.segments.size(), parameters.part ? no_group : 0);
     if (parameters.part) part_names_ = *parameters.part;
@@ -119,11 +124,11 @@ int Optimizer::add_group(const std::vector<std::string>& names, const void* opti
         });
         if (!found)
             throw InvalidArgument(fmt::format(
-                "{}: no parameter is called {} or lies in a module of that name; named_tensors() lists them",
-                name(), wanted));
+                "{}: no parameter is called {} or lies in a module of that name; named_tensors() lists them", name(),
+                wanted));
     }
     group_of_ = std::move(moved);
-    groups_.push_back(bytes_of(options, layout_.bytes));
+    groups_.push_back(bytes_of(options, layout_));
     ++version_;
     return group;
 }
@@ -143,7 +148,7 @@ void Optimizer::set_options_of(int group, const void* options) {
     const OneThreadAtATime::Use use(store_->one_thread(), "set_options");
     check_group(group);
     layout_.check(options);
-    groups_[static_cast<std::size_t>(group)] = bytes_of(options, layout_.bytes);
+    groups_[static_cast<std::size_t>(group)] = bytes_of(options, layout_);
     ++version_;
 }
 

@@ -175,6 +175,11 @@ CheckpointLock::~CheckpointLock() = default;
 CheckpointLock::CheckpointLock(CheckpointLock&&) noexcept = default;
 CheckpointLock& CheckpointLock::operator=(CheckpointLock&&) noexcept = default;
 
+std::optional<RunState> read_run(const Path& checkpoint) {
+    const auto state = find_state(internal::digest_of(SafetensorsFile(checkpoint)), checkpoint);
+    return state ? std::optional(state->run()) : std::nullopt;
+}
+
 Path resume_path(const Path& checkpoint) { return internal::followed(checkpoint).string() + ".resume"; }
 
 Tensor load_tensor(const Path& path, const std::string& name, const std::string& entry) {

@@ -98,6 +98,10 @@ std::optional<RunState> load_checkpoint(Model& model, Optimizer& optimizer, cons
     return detail::load_both(model.engine(), detail::tensors_of(model, "load_checkpoint"), optimizer, checkpoint);
 }
 
+/// The state of the run of a checkpoint, without the model; nothing if there is none beside the weights. Throws
+/// DataError when it is damaged.
+std::optional<RunState> read_run(const std::filesystem::path& checkpoint);
+
 /// Writes parameters and buffers of a wrapper or a plain module, tied ones under each of their names: a file that
 /// PyTorch loads. An old file is replaced at once or, after an error, as it was; symbolic links are followed, mode and
 /// owner stay. Waits for all steps and throws what they have to throw; InvalidArgument where the directory cannot be
@@ -114,9 +118,9 @@ void save(Model& model, const std::filesystem::path& path) {
 /// state_dict of a file of torch.save (PthFile says which one), into a wrapper or a plain module; "module." and
 /// "_orig_mod." before a name are left out. Floating tensors are converted to the model's dtype, buffers from any, one
 /// element of shape (1) loads into a scalar, and a missing num_batches_tracked leaves the model's as it is, all as in
-/// PyTorch; of tied parameters one name is enough; tensors of a dtype that Lockstep does not have are ignored unless the
-/// model wants them. Throws DataError, before anything has changed, naming what is missing, unexpected or of another
-/// shape; InvalidArgument for an `entry` that the file does not have. load_state_dict.
+/// PyTorch; of tied parameters one name is enough; tensors of a dtype that Lockstep does not have are ignored unless
+/// the model wants them. Throws DataError, before anything has changed, naming what is missing, unexpected or of
+/// another shape; InvalidArgument for an `entry` that the file does not have. load_state_dict.
 template <class Model>
 LoadResult load(Model& model, const std::filesystem::path& path, const LoadOptions& options = {}) {
     return detail::load_tensors(detail::tensors_of(model, "load"), path, options);

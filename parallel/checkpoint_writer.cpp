@@ -80,8 +80,8 @@ struct CheckpointWriter::Impl {
             } catch (const std::exception& error) {
                 failed = std::current_exception();
                 save.error = error.what();
-                warn(fmt::format("the checkpoint of step {} was not saved, and training goes on: {}",
-                                 snapshot->run().steps, error.what()));
+                warn_in_thread(fmt::format("the checkpoint of step {} was not saved, and training goes on: {}",
+                                           snapshot->run().steps, error.what()));
             }
         }
         return failed;

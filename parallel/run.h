@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/ops/clip_grad.h"
 #include "lockstep/ops/optimizer.h"
 #include "lockstep/parallel/run_state.h"
 #include "lockstep/parallel/step_report.h"
@@ -25,6 +26,11 @@ class CheckpointWriter;
 struct Score {
     double value = 0;
     std::uint64_t steps = 0;  ///< how many the run had made
+};
+
+/// A fact of a run that the one which resumes it has otherwise.
+struct ChangedFact {
+    std::string name, before, now;
 };
 
 /// Where several processes train, all of them have the same hooks, and what a hook decides it decides alike on all.
@@ -43,6 +49,11 @@ public:
     /// Steps of the whole run when it ends as planned.
     virtual std::int64_t planned_steps() const = 0;
     bool is_complete() const { return static_cast<std::int64_t>(state_.steps) >= planned_steps(); }
+    /// No step is to come: hooks are called for the end of the run.
+    bool is_over() const { return over_; }
+    /// A signal stopped the run that this one resumes at a pause or at the end of an epoch, before its hooks were
+    /// called. They are called first.
+    bool has_pause_left() const;
     /// Rows a second of training alone.
     virtual double rows_per_second() const = 0;
     virtual Optimizer& optimizer() = 0;
@@ -52,6 +63,10 @@ public:
     /// The last result of an evaluation, by its name.
     const std::map<std::string, Score>& scores() const { return scores_; }
     void set_score(const std::string& name, double value) { scores_[name] = {value, state_.steps}; }
+
+    /// For hooks, in `before_run`: `name` sets the learning rate. Throws InvalidArgument if something of the same name
+    /// does, or if one of several must be the only one.
+    void note_rate_setter(const std::string& name, bool only_one);
 
     /// Ends the run as soon as can be: at once between steps, some steps later from `after_step`.
     void end() { ended_ = true; }
@@ -65,13 +80,18 @@ public:
 
 protected:
     RunState state_;
+    bool over_ = false;
+    std::map<std::string, bool> rate_setters_;  // by name; true: must be the only one
     std::map<std::string, Score> scores_;
     bool ended_ = false;
     std::optional<int> stopped_;
 };
 
-/// What is called in the course of a run, in the order in which hooks were added. "Between steps" no step is under way,
-/// and the model may be used. What a hook throws ends the run.
+/// Functions that a run calls, in the order in which hooks were added. "Between steps" no step is under way, and the
+/// model may be used. An exception from a hook ends the run. At a pause, at the end of an epoch and at the end of the
+/// run, all hooks are called by `evaluate`, then by `at_pause`, `after_epoch` or `after_run`, then by `save_if_due`:
+/// the order of hooks does not decide what a checkpoint holds. A run that a signal stops at a pause or at the end of an
+/// epoch leaves those calls to the run that resumes it.
 class RunHook {
 public:
     virtual ~RunHook() = default;
@@ -93,12 +113,37 @@ public:
         static_cast<void>(run);
         return std::nullopt;
     }
+    /// Between steps: computes the scores of this point of the run, if they are due.
+    virtual void evaluate(Run& run) { static_cast<void>(run); }
     /// Between steps, when the run has paused for this hook or another.
     virtual void at_pause(Run& run) { static_cast<void>(run); }
     /// Between steps, after the last of an epoch; state() says the next one.
     virtual void after_epoch(Run& run) { static_cast<void>(run); }
     /// Between steps, after the last; also of a run that was stopped, not of one that ends by an exception.
     virtual void after_run(Run& run) { static_cast<void>(run); }
+    /// Saves a checkpoint, if one is due: between steps, after all other calls for that point of the run, and before
+    /// each step, before `before_step` of any hook.
+    virtual void save_if_due(Run& run) { static_cast<void>(run); }
 };
+
+namespace detail {
+/// The field of a state whose run was stopped at a pause, before the hooks were called.
+inline constexpr const char* pause_left = "pause left";
+/// The beginning of the fields that hold facts.
+inline constexpr const char* fact = "fact ";
+/// The scores of the point at which the state was saved.
+std::map<std::string, Score> scores_in(const RunState& state);
+/// Throws InvalidArgument for a fact that has changed and may not, and for a name in `may_change` that is not a fact.
+void require_same_facts(const RunState& state, const std::map<std::string, std::string>& now,
+                        const std::vector<std::string>& may_change);
+std::string text_of(const std::vector<GradientClip>& clip);
+}  // namespace detail
+
+/// The facts in `now` of which the state has another value. A state without the fact is of an earlier version.
+std::vector<ChangedFact> changed_facts(const RunState& state, const std::map<std::string, std::string>& now);
+
+inline bool Run::has_pause_left() const {
+    return state_.fields.contains(detail::pause_left) || (state_.batch > 0 && state_.batch >= batches_per_epoch());
+}
 
 }  // namespace lockstep

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <locale>
 #include <sstream>
+#include <string_view>
 #include <system_error>
 
 #include "lockstep/runtime/error.h"
@@ -28,6 +29,14 @@ bool is_better(double score, const std::optional<double>& best, bool higher_is_b
     return higher_is_better ? score > *best + min_delta : score < *best - min_delta;
 }
 
+/// At the end of an epoch, when all evaluations have been made once.
+void require_score(const Run& run, const std::string& name, const char* hook) {
+    if (run.scores().empty() || run.scores().contains(name)) return;
+    std::string known;
+    for (const auto& [other, score] : run.scores()) known += fmt::format("{}'{}'", known.empty() ? "" : ", ", other);
+    throw InvalidArgument(fmt::format("{}: score '{}' is not known; expected one of {}", hook, name, known));
+}
+
 std::string replaced(std::string text, const std::string& what, std::uint64_t number) {
     for (auto at = text.find(what); at != std::string::npos; at = text.find(what))
         text.replace(at, what.size(), std::to_string(number));
@@ -36,6 +45,10 @@ std::string replaced(std::string text, const std::string& what, std::uint64_t nu
 
 /// The field of the state that tells which files are there: by numbers, so that a checkpoint can name no others.
 constexpr const char* kept_files = "kept checkpoints";
+/// The epoch and the steps of the last checkpoint that was saved as planned, or "epoch steps" of a state without the
+/// field. A run that was stopped between has saved its state elsewhere, and this checkpoint is still due.
+constexpr const char* last_file = "last checkpoint";
+constexpr const char* score_field = "score ";
 
 bool has_number(const std::filesystem::path& file) {
     return file.string().find("{epoch}") != std::string::npos || file.string().find("{step}") != std::string::npos;
@@ -53,6 +66,59 @@ std::int64_t Evaluation::mark(const Run& run, std::int64_t number) const {
     return (number * run.batches_per_epoch() + per_epoch_ - 1) / per_epoch_;
 }
 
+void Run::note_rate_setter(const std::string& name, bool only_one) {
+    if (rate_setters_.contains(name))
+        throw InvalidArgument(fmt::format("Runner: {} is there twice; expected another name for each", name));
+    for (const auto& [other, must_be_only] : rate_setters_)
+        if (only_one || must_be_only)
+            throw InvalidArgument(
+                fmt::format("Runner: {} and {} both set the learning rate; expected one of them", other, name));
+    rate_setters_[name] = only_one;
+}
+
+std::vector<ChangedFact> changed_facts(const RunState& state, const std::map<std::string, std::string>& now) {
+    std::vector<ChangedFact> changed;
+    for (const auto& [name, value] : now) {
+        const auto before = state.fields.find(detail::fact + name);
+        if (before != state.fields.end() && before->second != value) changed.push_back({name, before->second, value});
+    }
+    return changed;
+}
+
+void detail::require_same_facts(const RunState& state, const std::map<std::string, std::string>& now,
+                                const std::vector<std::string>& may_change) {
+    for (const std::string& name : may_change)
+        if (!now.contains(name))
+            throw InvalidArgument(fmt::format("Runner: may_change names '{}'; expected a fact of the run", name));
+    std::string text;
+    for (const auto& [name, before, value] : changed_facts(state, now))
+        if (std::find(may_change.begin(), may_change.end(), name) == may_change.end())
+            text += fmt::format("{}{} is '{}', and the run has '{}'", text.empty() ? "" : "; ", name, value, before);
+    if (!text.empty())
+        throw InvalidArgument(fmt::format("Runner: {}; expected the same, or the name in may_change", text));
+}
+
+std::string detail::text_of(const std::vector<GradientClip>& clip) {
+    std::string text;
+    for (const GradientClip& one : clip) {
+        if (!text.empty()) text += ", ";
+        if (const auto* norm = std::get_if<ClipGradNorm>(&one))
+            text += fmt::format("norm {} of order {} in group {}", norm->max_norm, norm->norm_type, norm->group);
+        else
+            text += fmt::format("value {} in group {}", std::get<ClipGradValue>(one).clip_value,
+                                std::get<ClipGradValue>(one).group);
+    }
+    return text.empty() ? "none" : text;
+}
+
+std::map<std::string, Score> detail::scores_in(const RunState& state) {
+    std::map<std::string, Score> scores;
+    for (const auto& [field, text] : state.fields)
+        if (field.starts_with(score_field))
+            scores[field.substr(std::string_view(score_field).size())] = {number_in(state, field).value(), state.steps};
+    return scores;
+}
+
 std::optional<std::int64_t> Evaluation::next_pause(const Run& run) const {
     for (std::int64_t i = 1; i < per_epoch_; ++i)
         if (const std::int64_t batch = mark(run, i); batch > run.state().batch && batch < run.batches_per_epoch())
@@ -60,20 +126,17 @@ std::optional<std::int64_t> Evaluation::next_pause(const Run& run) const {
     return std::nullopt;
 }
 
-void Evaluation::at_pause(Run& run) {
+bool Evaluation::is_due(const Run& run) const {
+    const RunState& state = run.state();
+    if (run.is_over()) return run.stopped().value_or(0) == 0;
+    if (state.batch == 0) return true;
     for (std::int64_t i = 1; i < per_epoch_; ++i)
-        if (mark(run, i) == run.state().batch && run.state().batch < run.batches_per_epoch()) return evaluate(run);
-}
-
-void Evaluation::after_epoch(Run& run) { evaluate(run); }
-
-void Evaluation::after_run(Run& run) {
-    const bool by_signal = run.stopped().value_or(0) != 0;
-    if (!by_signal && !fresh_score(run, name_)) evaluate(run);
+        if (mark(run, i) == state.batch && state.batch < run.batches_per_epoch()) return true;
+    return false;
 }
 
 void Evaluation::evaluate(Run& run) {
-    if (!fresh_score(run, name_)) run.set_score(name_, evaluate_());
+    if (is_due(run) && !fresh_score(run, name_)) run.set_score(name_, evaluate_());
 }
 
 SaveCheckpoints::SaveCheckpoints(SaveCheckpointsOptions options) : options_(std::move(options)) {
@@ -91,7 +154,7 @@ SaveCheckpoints::SaveCheckpoints(SaveCheckpointsOptions options) : options_(std:
 }
 
 void SaveCheckpoints::before_run(Run& run) {
-    began_ = run.state().steps;
+    if (!run.fields().contains(last_file)) note_last(run);
     const auto kept = run.state().fields.find(kept_files);
     if (options_.keep == 0 || kept == run.state().fields.end()) return;
     std::istringstream text(kept->second);
@@ -102,12 +165,19 @@ void SaveCheckpoints::before_run(Run& run) {
             fmt::format("the checkpoint's field '{}' is '{}'; it should be whole numbers", kept_files, kept->second));
 }
 
-void SaveCheckpoints::before_step(Run& run) {
-    hear_of_saves(run);
-    save_what_is_due(run);
+void SaveCheckpoints::after_epoch(Run& run) {
+    if (!options_.best.empty()) require_score(run, options_.score, "SaveCheckpoints");
 }
 
-void SaveCheckpoints::after_run(Run& run) {
+void SaveCheckpoints::save_if_due(Run& run) {
+    hear_of_saves(run);
+    if (run.is_over())
+        save_at_end(run);
+    else
+        save_what_is_due(run);
+}
+
+void SaveCheckpoints::save_at_end(Run& run) {
     const bool interrupted = run.stopped().value_or(0) != 0 && !options_.interrupted.empty();
     if (!interrupted) save_what_is_due(run);
     const bool saves = options_.at_end && (interrupted || saved_ != run.state().steps);
@@ -115,10 +185,14 @@ void SaveCheckpoints::after_run(Run& run) {
         writer_.wait();
     } catch (const std::exception&) {
         hear_of_saves(run);
-        if (!saves) throw;  // otherwise there will be a newer one, and of this one has been warned
+        if (!saves) throw;  // otherwise a newer one follows, and there was a warning of this one
     }
     hear_of_saves(run);
     if (saves) save_last(run, interrupted);
+}
+
+void SaveCheckpoints::note_last(Run& run) {
+    run.fields()[last_file] = fmt::format("{} {}", run.state().epoch, run.state().steps);
 }
 
 void SaveCheckpoints::save_last(Run& run, bool interrupted) {
@@ -127,6 +201,7 @@ void SaveCheckpoints::save_last(Run& run, bool interrupted) {
     if (!interrupted) {
         begun_.push_back({run.state().epoch, run.state().steps});
         file = file_of(begun_.back());
+        note_last(run);
     }
     note_scores(run);
     note_files(run);
@@ -140,11 +215,13 @@ std::filesystem::path SaveCheckpoints::file_of(const Numbers& numbers) const {
 
 bool SaveCheckpoints::is_due(const Run& run) const {
     const RunState& state = run.state();
-    if (state.steps == began_ || saved_ == state.steps || (options_.at_end && run.is_complete())) return false;
-    const auto steps = static_cast<std::int64_t>(state.steps);
-    if (options_.every_steps > 0 && steps % options_.every_steps == 0) return true;
-    return options_.every_epochs > 0 && state.batch == 0 &&
-           static_cast<std::int64_t>(state.epoch) % options_.every_epochs == 0;
+    if (state.steps == 0 || saved_ == state.steps || (options_.at_end && run.is_complete())) return false;
+    const auto steps = static_cast<std::int64_t>(state.steps), epochs = static_cast<std::int64_t>(state.epoch);
+    const bool by_steps = options_.every_steps > 0 && steps % options_.every_steps == 0;
+    const bool by_epochs = options_.every_epochs > 0 && state.batch == 0 && epochs % options_.every_epochs == 0;
+    if (!by_steps && !by_epochs) return false;
+    const auto last = state.fields.find(last_file);
+    return last == state.fields.end() || last->second != fmt::format("{} {}", state.epoch, state.steps);
 }
 
 bool SaveCheckpoints::is_best(const Run& run) const {
@@ -161,6 +238,7 @@ void SaveCheckpoints::save_what_is_due(Run& run) {
     if (is_due(run)) {
         begun_.push_back({run.state().epoch, run.state().steps});
         files.push_back(file_of(begun_.back()));
+        note_last(run);
         saved_ = run.state().steps;
     }
     if (!files.empty()) save(run, files);
@@ -176,9 +254,9 @@ void SaveCheckpoints::save(Run& run, const std::vector<std::filesystem::path>& f
 void SaveCheckpoints::note_scores(Run& run) const {
     for (const auto& [name, score] : run.scores())
         if (score.steps == run.state().steps)
-            run.fields()["score " + name] = field_of(score.value);
+            run.fields()[score_field + name] = field_of(score.value);
         else
-            run.fields().erase("score " + name);
+            run.fields().erase(score_field + name);
 }
 
 void SaveCheckpoints::note_files(Run& run) const {
@@ -224,6 +302,7 @@ void SaveCheckpoints::remove_old_files(const Run& run) {
 }
 
 void FollowSchedule::before_run(Run& run) {
+    run.note_rate_setter(fmt::format("FollowSchedule '{}'", name_), false);
     std::map<std::string, double> state;
     for (const auto& [name, value] : schedule_->state())
         if (const auto kept = number_in(run.state(), name_ + " " + name)) state[name] = *kept;
@@ -247,7 +326,37 @@ void FollowSchedule::before_save(Run& run) {
     for (const auto& [name, value] : schedule_->state()) run.fields()[name_ + " " + name] = field_of(value);
 }
 
+void FollowPlateau::before_run(Run& run) {
+    run.note_rate_setter(fmt::format("FollowPlateau '{}'", name_), false);
+    std::map<std::string, double> state;
+    for (const auto& [name, value] : schedule_->state())
+        if (const auto kept = number_in(run.state(), name_ + " " + name)) state[name] = *kept;
+    if (!state.empty()) schedule_->load_state(state);
+}
+
+void FollowPlateau::after_epoch(Run& run) {
+    require_score(run, score_, "FollowPlateau");
+    look(run);
+}
+
+void FollowPlateau::look(const Run& run) {
+    const double* const score = fresh_score(run, score_);
+    if (!score || looked_ == run.state().steps) return;
+    looked_ = run.state().steps;
+    schedule_->step(*score);
+}
+
+void FollowPlateau::before_save(Run& run) {
+    for (const auto& [name, value] : schedule_->state()) run.fields()[name_ + " " + name] = field_of(value);
+}
+
+void LogRun::before_run(Run& run) {
+    if (!run.has_pause_left()) logged_ = run.state().steps;  // by the run that this one resumes
+    if (run.state().steps > 0) lr_ = run.optimizer().lr();
+}
+
 void LogRun::after_step(Run& run, const StepReport& step) {
+    lr_ = step.lr;
     if (run.leads()) log_->scalars(step.step, {{"epoch", step.epoch}, {"rows", step.rows}, {"loss", step.loss}});
 }
 
@@ -261,12 +370,14 @@ void LogRun::log_scores(Run& run, bool always) {
         numbers.emplace_back(tag, score.value);
     }
     if (run.leads() && steps > 0 && logged_ != steps && (always || numbers.size() > 1)) {
-        numbers.emplace_back("lr", run.optimizer().lr());
+        numbers.emplace_back("lr", lr_.value_or(run.optimizer().lr()));
         log_->scalars(static_cast<std::int64_t>(steps) - 1, numbers);
         logged_ = steps;
     }
     log_->flush();
 }
+
+std::string StopEarly::waited() { return "early stop: evaluations since"; }
 
 StopEarly::StopEarly(std::string score, int patience, double min_delta, bool higher_is_better)
     : score_(std::move(score)), patience_(patience), min_delta_(min_delta), higher_is_better_(higher_is_better) {
@@ -274,20 +385,29 @@ StopEarly::StopEarly(std::string score, int patience, double min_delta, bool hig
         throw InvalidArgument(fmt::format("StopEarly on {}: a patience of {}; give 1 or more", score_, patience));
 }
 
+void StopEarly::before_run(Run& run) {
+    if (number_in(run.state(), waited()).value_or(0) >= patience_) run.end();
+}
+
+void StopEarly::after_epoch(Run& run) {
+    require_score(run, score_, "StopEarly");
+    look(run);
+}
+
 void StopEarly::look(Run& run) {
     const double* const score = fresh_score(run, score_);
     if (!score || looked_ == run.state().steps) return;
     looked_ = run.state().steps;
-    const std::string best = "early stop: best " + score_, waited = "early stop: evaluations since";
+    const std::string best = "early stop: best " + score_;
     if (is_better(*score, number_in(run.state(), best), higher_is_better_, min_delta_)) {
         run.fields()[best] = field_of(*score);
-        run.fields()[waited] = field_of(0);
+        run.fields()[waited()] = field_of(0);
         return;
     }
-    const double since = number_in(run.state(), waited).value_or(0) + 1;
+    const double since = number_in(run.state(), waited()).value_or(0) + 1;
     if (!(since >= 1))
-        throw DataError(fmt::format("the checkpoint's field '{}' is {}; it should be 0 or more", waited, since - 1));
-    run.fields()[waited] = field_of(since);
+        throw DataError(fmt::format("the checkpoint's field '{}' is {}; it should be 0 or more", waited(), since - 1));
+    run.fields()[waited()] = field_of(since);
     if (since >= patience_) run.end();
 }
 

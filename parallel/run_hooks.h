@@ -24,12 +24,10 @@ public:
     /// `evaluate` is called on all ranks, and may change the model's mode.
     Evaluation(std::string name, std::function<double()> evaluate, int per_epoch = 1);
     std::optional<std::int64_t> next_pause(const Run& run) const override;
-    void at_pause(Run& run) override;
-    void after_epoch(Run& run) override;
-    void after_run(Run& run) override;
+    void evaluate(Run& run) override;
 
 private:
-    void evaluate(Run& run);
+    bool is_due(const Run& run) const;
     /// The batches of an epoch after which evaluation `number` comes.
     std::int64_t mark(const Run& run, std::int64_t number) const;
     std::string name_;
@@ -54,17 +52,16 @@ struct SaveCheckpointsOptions {
 };
 
 /// Saves checkpoints in the background (CheckpointWriter): while files are written, training goes on. What cannot be
-/// saved is a warning; where that was the last one, the run throws at its end. There it waits for what it saves. Scores
-/// of that point of the run are fields of the state, named "score NAME", and the best one so far is "best NAME".
+/// saved is a warning; where that was the last one, the run throws at its end. There it waits for what it saves. A
+/// score that no evaluation computes is an error (InvalidArgument) at the end of the first epoch. Scores of that point
+/// of the run are fields of the state, named "score NAME", and the best one so far is "best NAME".
 class SaveCheckpoints : public RunHook {
 public:
     /// Throws InvalidArgument for options that do not fit together.
     explicit SaveCheckpoints(SaveCheckpointsOptions options);
     void before_run(Run& run) override;
-    void before_step(Run& run) override;
-    void at_pause(Run& run) override { save_what_is_due(run); }
-    void after_epoch(Run& run) override { save_what_is_due(run); }
-    void after_run(Run& run) override;
+    void after_epoch(Run& run) override;
+    void save_if_due(Run& run) override;
     /// Called with its file once a checkpoint is there, between steps or before one.
     std::function<void(const std::filesystem::path&)> on_save;
 
@@ -76,12 +73,14 @@ private:
     };
     std::filesystem::path file_of(const Numbers& numbers) const;
     bool is_due(const Run& run) const;
+    void save_at_end(Run& run);
     bool is_best(const Run& run) const;
     void save_what_is_due(Run& run);
     void save(Run& run, const std::vector<std::filesystem::path>& files);
     /// Fields of the state: scores of this point of the run, and which files are kept.
     void note_scores(Run& run) const;
     void note_files(Run& run) const;
+    static void note_last(Run& run);
     void save_last(Run& run, bool interrupted);
     void hear_of_saves(const Run& run);
     void hear_of(const Run& run, const FinishedSave& save);
@@ -89,7 +88,6 @@ private:
 
     SaveCheckpointsOptions options_;
     CheckpointWriter writer_;
-    std::uint64_t began_ = 0;             // steps of the run when it went on
     std::optional<std::uint64_t> saved_;  // the number of steps of the last one
     std::deque<Numbers> begun_;           // being saved
     std::deque<Numbers> files_;           // that are there
@@ -99,8 +97,8 @@ private:
 enum class ScheduleBy : std::uint8_t { step, epoch };
 
 /// Calls the schedule's `step()` before every step but the first, or after every epoch. Its state is kept in
-/// checkpoints by a SaveCheckpoints that is added after it: a run that goes on finds it; where it does not, the
-/// schedule is brought to where the run is.
+/// checkpoints. A run that resumes one without that state steps the schedule until it has caught up. Several schedules
+/// of an optimizer are chained, as in PyTorch; with adaptive rates (StepOptions::rates) a schedule is refused.
 class FollowSchedule : public RunHook {
 public:
     /// Keeps the reference. `name`: of the fields of the state; several schedules need several names.
@@ -118,13 +116,33 @@ private:
     std::string name_;
 };
 
+/// Tells a ReduceLROnPlateau every new score. Its state is kept in checkpoints.
+class FollowPlateau : public RunHook {
+public:
+    /// Keeps the reference. `score`: the name of an Evaluation. `name`: of the fields of the state.
+    FollowPlateau(ReduceLROnPlateau& schedule, std::string score, std::string name = "plateau")
+        : schedule_(&schedule), score_(std::move(score)), name_(std::move(name)) {}
+    void before_run(Run& run) override;
+    void at_pause(Run& run) override { look(run); }
+    void after_epoch(Run& run) override;
+    void before_save(Run& run) override;
+
+private:
+    void look(const Run& run);
+    ReduceLROnPlateau* schedule_;
+    std::string score_, name_;
+    std::optional<std::uint64_t> looked_;  // the number of steps of the score that it was told last
+};
+
 /// Writes a run to a log: of every step its loss, epoch and rows; of every evaluation all scores of that point (their
 /// names with underscores for spaces), and of it and of every epoch's end the learning rate, at the last step before
-/// it. Added after the evaluations, and before a schedule that takes its step at the end of an epoch.
+/// it, and of that step. All of it is written before a checkpoint is saved.
 class LogRun : public RunHook {
 public:
     /// Keeps the reference. Of several processes rank 0 writes.
     explicit LogRun(EventLog& log) : log_(&log) {}
+    void before_run(Run& run) override;
+    void before_save(Run&) override { log_->flush(); }
     void after_step(Run& run, const StepReport& step) override;
     void at_pause(Run& run) override { log_scores(run, false); }
     void after_epoch(Run& run) override { log_scores(run, true); }
@@ -134,6 +152,7 @@ private:
     void log_scores(Run& run, bool always);
     EventLog* log_;
     std::uint64_t logged_ = 0;  // steps of the last ones
+    std::optional<double> lr_;  // of the last step
 };
 
 /// Tells a sampler which epoch begins, by its `set_epoch`: one that the program reads rows from by itself. (That of a
@@ -149,16 +168,19 @@ private:
     Sampler* sampler_;
 };
 
-/// Ends the run when a score has not become better for so many evaluations.
+/// Ends the run when a score has not become better for so many evaluations; a run that resumes one that ended so ends
+/// at once. A score that no evaluation computes is an error (InvalidArgument) at the end of the first epoch.
 class StopEarly : public RunHook {
 public:
     /// Better: by more than `min_delta`. Throws InvalidArgument for a patience below 1.
     StopEarly(std::string score, int patience, double min_delta = 0, bool higher_is_better = true);
+    void before_run(Run& run) override;
     void at_pause(Run& run) override { look(run); }
-    void after_epoch(Run& run) override { look(run); }
+    void after_epoch(Run& run) override;
 
 private:
     void look(Run& run);
+    static std::string waited();  ///< the field that counts evaluations
     std::string score_;
     int patience_;
     double min_delta_;

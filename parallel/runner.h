@@ -10,8 +10,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,6 +29,12 @@ namespace lockstep {
 struct RunnerOptions {
     std::uint64_t epochs = (std::numeric_limits<std::uint64_t>::max)();  ///< of the whole run
     std::optional<std::int64_t> steps = std::nullopt;  ///< of the whole run: it ends by what comes first
+    /// What decides the result, by name, beside what the Runner knows itself: "rows", "batch-size", "seed" of a
+    /// shuffled order, "accumulation-steps", "clip" and "rates". Values are kept in checkpoints, and a run that resumes
+    /// one with another value is refused.
+    std::map<std::string, std::string> facts = {};
+    /// Names of facts that a resume may change: the checkpoints that follow have the new value.
+    std::vector<std::string> may_change = {};
     StepOptions step = {};  ///< of every step; the states of its scaler and rates are kept in checkpoints
 };
 
@@ -49,11 +57,13 @@ public:
         trainer_.before_step([this](std::int64_t step) {
             state_.steps = static_cast<std::uint64_t>(step);
             state_.batch = step - first_step_;
-            for (const auto& hook : hooks_) hook->before_step(*this);
+            each(&RunHook::save_if_due);
+            each(&RunHook::before_step);
         });
     }
 
-    /// Called after the hooks added before it. Returns the one that is kept.
+    /// Called after the hooks added before it. Returns the one that is kept. A hook that another one adds during the
+    /// run is called from the next event on, without `before_run`.
     template <class Hook>
     Hook& add(Hook hook) {
         auto kept = std::make_unique<Hook>(std::move(hook));
@@ -61,12 +71,31 @@ public:
         hooks_.push_back(std::move(kept));
         return result;
     }
+    /// What decides the result of this run: RunnerOptions::facts and what the Runner knows itself.
+    std::map<std::string, std::string> facts() const {
+        const LoaderOptions& order = loader_.options();
+        std::map<std::string, std::string> all = options_.facts;
+        all.try_emplace("rows", std::to_string(loader_.rows()));
+        all.try_emplace("batch-size", std::to_string(order.batch_size));
+        if (order.shuffle) all.try_emplace("seed", std::to_string(order.seed));
+        all.try_emplace("accumulation-steps", std::to_string(options_.step.accumulation_steps));
+        all.try_emplace("clip", detail::text_of(options_.step.clip));
+        all.try_emplace("rates", options_.step.rates ? options_.step.rates->name() : "none");
+        return all;
+    }
     /// The run goes on from there, as load_checkpoint returned it. Throws as restore_scaler and
-    /// restore_rates.
+    /// restore_rates; InvalidArgument for facts that have changed and may not, and for another batch size within an
+    /// epoch.
     void go_on_from(const RunState& state) {
+        detail::require_same_facts(state, facts(), options_.may_change);
         if (options_.step.scaler) restore_scaler(*options_.step.scaler, state);
         if (options_.step.rates) restore_rates(*options_.step.rates, state);
+        if (state.batch > 0 && state.batch_size > 0 && state.batch_size != loader_.options().batch_size)
+            throw InvalidArgument("Runner: " + std::to_string(loader_.options().batch_size) +
+                                  " rows a step; expected " + std::to_string(state.batch_size) +
+                                  ", as the run was stopped within an epoch of that many");
         state_ = state;
+        scores_ = detail::scores_in(state);
         trainer_.set_steps(static_cast<std::int64_t>(state.steps));
     }
     /// Ends the run when one of the signals comes to any of the processes. Keeps the reference.
@@ -75,11 +104,18 @@ public:
     /// Where several processes train, it is collective. Throws what steps, loader and hooks throw.
     void run() {
         state_.batch_size = loader_.options().batch_size;
+        for (const auto& [name, value] : facts()) state_.fields[detail::fact + name] = value;
+        over_ = false;
+        rate_setters_.clear();
+        if (options_.step.rates) note_rate_setter(options_.step.rates->name(), true);
         each(&RunHook::before_run);
-        while (!ended_ && !stopped_ && state_.epoch < options_.epochs && (!is_complete() || epoch_is_over()))
+        while (!ended_ && !stopped_ && state_.epoch < options_.epochs && (!is_complete() || has_pause_left()))
             train_epoch();
         if (ended_ && !stopped_) stopped_ = 0;
+        over_ = true;
+        each(&RunHook::evaluate);
         each(&RunHook::after_run);
+        each(&RunHook::save_if_due);
     }
 
     std::int64_t batches_per_epoch() const override { return loader_.batches(); }
@@ -105,11 +141,21 @@ public:
 
 private:
     using Call = void (RunHook::*)(Run&);
+    /// A hook may add others meanwhile, which moves the vector and not the hooks.
     void each(Call call) {
-        for (const auto& hook : hooks_) (hook.get()->*call)(*this);
+        const std::size_t count = hooks_.size();
+        for (std::size_t i = 0; i < count; ++i) (hooks_[i].get()->*call)(*this);
     }
-    /// What is about to be saved holds all that hooks, scaler and rates want to find again.
+    bool is_stopped_by_signal() const { return stopped_.value_or(0) != 0; }
+    void pause() {
+        state_.fields.erase(detail::pause_left);
+        each(&RunHook::evaluate);
+        each(&RunHook::at_pause);
+        each(&RunHook::save_if_due);
+    }
+    /// Hooks, scaler and rates write to the state what they need to resume: hooks know of every step that it counts.
     void prepare_to_save() {
+        trainer_.report_steps();
         each(&RunHook::before_save);
         if (options_.step.scaler) keep_scaler(*options_.step.scaler, state_);
         if (!options_.step.rates) return;
@@ -117,7 +163,8 @@ private:
         keep_rates(*options_.step.rates, state_);
     }
     bool tell(const StepReport& step) {
-        for (const auto& hook : hooks_) hook->after_step(*this, step);
+        const std::size_t count = hooks_.size();
+        for (std::size_t i = 0; i < count; ++i) hooks_[i]->after_step(*this, step);
         return !ended_;
     }
     std::optional<std::int64_t> next_pause() const {
@@ -130,18 +177,25 @@ private:
     void train_epoch() {
         if (!epoch_is_over()) each(&RunHook::before_epoch);
         first_step_ = static_cast<std::int64_t>(state_.steps) - state_.batch;
+        if (state_.fields.contains(detail::pause_left)) pause();
         while (!ended_ && !stopped_ && !epoch_is_over() && !is_complete()) {
-            const auto pause = next_pause();
-            state_.batch = trainer_.run(state_.epoch, state_.batch, pause);
+            const auto next = next_pause();
+            state_.batch = trainer_.run(state_.epoch, state_.batch, next);
             state_.steps = static_cast<std::uint64_t>(trainer_.steps());
             stopped_ = trainer_.stopped();
-            if (!stopped_ && pause && trainer_.steps() >= *pause) each(&RunHook::at_pause);
+            if (!next || trainer_.steps() < *next) continue;
+            if (is_stopped_by_signal())
+                state_.fields[detail::pause_left] = "1";
+            else
+                pause();
         }
-        // Who is stopped after the last batch leaves what comes after an epoch to the run that goes on.
-        if (!epoch_is_over() || stopped_) return;
+        // A signal leaves the end of an epoch, too, to the run that resumes this one.
+        if (!epoch_is_over() || is_stopped_by_signal()) return;
         ++state_.epoch;
         state_.batch = 0;
+        each(&RunHook::evaluate);
         each(&RunHook::after_epoch);
+        each(&RunHook::save_if_due);
     }
 
     Model& model_;

@@ -107,11 +107,11 @@ public:
     /// `forward` and the loss are called when a program is traced, and not in every step. Part of a program's key are
     /// modes and options of all layers, the loss with what it captured by value, and arguments. Other numbers and flags
     /// that `forward` or the loss read (a reference, a member of the model, random numbers of the host) are frozen:
-    /// use a tensor, an argument, a by-value capture or `void describe(Signature&) const` of a module. Uses 1, 2, 3, 10,
-    /// 100, ... of a kept program call `forward` again and throw InvalidArgument, naming the operation and both values,
-    /// where it has changed; in several processes that ends the job.
-    /// Throws InvalidArgument for a tensor that requires a gradient and is no parameter of the model (a layer that
-    /// LOCKSTEP_MEMBERS does not list), and where no parameter gets a gradient.
+    /// use a tensor, an argument, a by-value capture or `void describe(Signature&) const` of a module. Uses 1, 2, 3,
+    /// 10, 100, ... of a kept program call `forward` again and throw InvalidArgument, naming the operation and both
+    /// values, where it has changed; in several processes that ends the job. Throws InvalidArgument for a tensor that
+    /// requires a gradient and is no parameter of the model (a layer that LOCKSTEP_MEMBERS does not list), and where no
+    /// parameter gets a gradient.
     template <class Input, class Target, class LossFunction>
     StepLoss step(Optimizer& optimizer, const Input& input, const Target& target, const LossFunction& loss,
                   const StepOptions& options = {}) {

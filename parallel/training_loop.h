@@ -2,15 +2,19 @@
 // has just enqueued.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "lockstep/ops/functional.h"
+#include "lockstep/ops/summary.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/loader.h"
 #include "lockstep/parallel/step_report.h"
@@ -92,7 +96,10 @@ public:
           loader_(loader),
           loss_(std::move(loss)),
           on_step_(std::move(on_step)),
-          how_(how) {}
+          how_(how) {
+        const std::vector<std::string> settings = optimizer.setting_names();
+        has_momentum_ = std::find(settings.begin(), settings.end(), "momentum") != settings.end();
+    }
 
     /// Continues the count of steps of an earlier run.
     void set_steps(std::int64_t steps) { steps_ = steps; }
@@ -113,7 +120,7 @@ public:
                      std::optional<std::int64_t> last_step = std::nullopt) {
         model_.train();
         stopped_.reset();
-        enough_ = false;
+        enough_ = reports_ = false;
         std::int64_t batch = first_batch;
         throughput_.resume();
         auto batches = loader_.epoch(epoch, first_batch);
@@ -121,7 +128,11 @@ public:
             if (last_step && steps_ >= *last_step) break;
             if ((stopped_ = model_.engine().stop_before_step(wish()))) break;
             if (before_step_) before_step_(steps_);
-            behind_.push_back({{epoch, steps_, input.rows(), 0}, model_.step(optimizer_, input, target, loss_, how_)});
+            StepLoss loss = model_.step(optimizer_, input, target, loss_, how_);
+            behind_.push_back(
+                {{epoch, steps_, input.rows(), 0, optimizer_.lr(), has_momentum_ ? optimizer_.setting("momentum") : 0,
+                  how_.rates ? how_.rates->gain() : 1},
+                 std::move(loss)});
             ++steps_;
             ++batch;
             if (throughput_.step()) {
@@ -137,6 +148,11 @@ public:
         return batch;
     }
 
+    /// Waits for the steps that have been enqueued, and calls the callback for them. Nothing within the callback.
+    void report_steps() {
+        while (!behind_.empty() && !reports_) report();
+    }
+
     /// Rows a second of all training so far.
     double rows_per_second() const { return throughput_.rows_per_second(); }
 
@@ -146,8 +162,12 @@ private:
         auto [done, loss] = std::move(behind_.front());
         behind_.pop_front();
         done.loss = loss.item();
+        if (how_.scaler) how_.scaler->note_step(loss.skipped());
         throughput_.done(done.rows);
-        if (!on_step_(done)) enough_ = true;
+        reports_ = true;
+        const bool goes_on = on_step_(done);
+        reports_ = false;
+        if (!goes_on) enough_ = true;
     }
     std::optional<int> wish() const {
         const std::optional<int> signal = signals_ ? signals_->signal() : std::nullopt;
@@ -163,19 +183,21 @@ private:
     std::function<void(std::int64_t)> before_step_;
     const StopSignals* signals_ = nullptr;
     bool enough_ = false;  // the callback has said so
+    bool reports_ = false;
+    bool has_momentum_ = false;
     std::optional<int> stopped_;
     std::int64_t steps_ = 0;
     Throughput throughput_;
     std::deque<std::pair<StepReport, StepLoss>> behind_;
 };
 
-/// The share (0 to 1) of rows of `loader`, pairs (input, class), whose largest output is that of their class. Puts the
-/// model in evaluation mode. Where several processes train together each looks at its rows, and all get the share of
-/// all rows.
+/// The share (0 to 1) of rows of `loader`, pairs (input, class), whose largest output is that of their class. Computed
+/// in evaluation mode; every module has its own mode again afterwards, after an exception too. Where several processes
+/// train together each looks at its rows, and all get the share of all rows.
 template <class Model, class Data>
 double accuracy(Model& model, Loader<Data>& loader) {
     const NoGrad no_grad;
-    model.eval();
+    const detail::EvaluationScope evaluation(model.module());
     std::int64_t right = 0, rows = 0;
     for (auto& [input, target] : loader.epoch(0)) {
         const auto found = argmax(model.forward(input), 1).template to_vector<std::int64_t>();

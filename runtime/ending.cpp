@@ -24,8 +24,15 @@ void begin() {
     std::thread::id nobody;
     if (!ender.compare_exchange_strong(nobody, std::this_thread::get_id()) && nobody != std::this_thread::get_id())
         return;
-    has_begun = true;
-    if (void (*const wait)() = wait_for_devices) wait();
+    const bool first = !has_begun.exchange(true);
+    void (*const wait)() = wait_for_devices;
+    if (!wait) return;
+    wait();
+    // A thread that was past the check may enqueue one more piece of work.
+    for (int turn = 0; first && turn < 5; ++turn) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        wait();
+    }
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 
 std::atomic<bool> exists{false};
 std::atomic<int> first_signal{0};         // 0: none has come
-std::atomic<std::int64_t> first_came{0};  // in milliseconds
+std::atomic<std::int64_t> first_came{0};  // in milliseconds; of the first that is no warning
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free);
 
 std::int64_t now() {
@@ -26,9 +26,10 @@ std::int64_t now() {
 void keep(int signal) {
     const int error = errno;
     int none = 0;
-    if (first_signal.compare_exchange_strong(none, signal)) {
-        first_came = now();
-    } else if (const std::int64_t came = first_came; came != 0 && now() - came >= StopSignals::one_wish.count()) {
+    first_signal.compare_exchange_strong(none, signal);
+    std::int64_t came = 0;
+    if (!is_advance_warning(signal) && !first_came.compare_exchange_strong(came, now()) &&
+        now() - came >= StopSignals::one_wish.count()) {
         ::signal(signal, SIG_DFL);
         ::raise(signal);  // ends this process as soon as the handler has returned
     }

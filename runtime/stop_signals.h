@@ -15,9 +15,14 @@
 
 namespace lockstep {
 
-/// While it lives, the first of its signals does nothing but being kept; the next one that comes at least `one_wish`
-/// later ends the process as if this were not here. Signals that are ignored stay so (nohup). One at a time in a
-/// process; what the signals did before is restored at the end.
+/// SIGUSR1, SIGUSR2 and SIGXCPU: a scheduler (sbatch --signal) or a limit of CPU time (ulimit -t) sends them some time
+/// before it ends a process, and repeats them.
+constexpr bool is_advance_warning(int signal) { return signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGXCPU; }
+
+/// While it lives, the first of its signals is recorded and otherwise ignored; the next one that comes at least
+/// `one_wish` later ends the process as if this were not here. Advance warnings do not count as a first or a next one:
+/// they are recorded, and the SIGTERM that follows one does not end the process yet. Signals that are ignored stay so
+/// (nohup). One at a time in a process; what the signals did before is restored at the end.
 class StopSignals {
 public:
     /// Terminals, launchers and `timeout` send one wish several times, to a process and to its group.

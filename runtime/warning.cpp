@@ -31,4 +31,12 @@ void warn(const std::string& text) {
         std::fprintf(stderr, "lockstep: warning: %s\n", text.c_str());
 }
 
+void warn_in_thread(const std::string& text) noexcept {
+    try {
+        warn(text);
+    } catch (...) {
+        std::fprintf(stderr, "lockstep: warning: %s\n", text.c_str());
+    }
+}
+
 }  // namespace lockstep

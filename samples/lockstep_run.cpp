@@ -23,7 +23,7 @@ namespace {
 
 /// The flags as they were given.
 struct Flags {
-    std::string processes = "auto", tee, redirects, signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
+    std::string processes = "auto", tee, redirects, signals = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2,SIGXCPU";
     bool standalone = false, no_binding = false;
     std::optional<double> grace;
     ls::LaunchOptions launch;
@@ -84,7 +84,9 @@ void add_flags(CLI::App& app, Flags& flags) {
         ->type_name("N")
         ->capture_default_str();
     app.add_option("--signals", flags.signals,
-                   "are passed on to all ranks; those of the default end the run as well, after --grace")
+                   "signals that are passed on to all ranks; the first four end the run as well, after --grace, and "
+                   "the others once "
+                   "a rank ends by them")
         ->type_name("LIST")
         ->capture_default_str();
     app.add_option(

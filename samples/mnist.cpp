@@ -32,7 +32,10 @@ std::optional<program::Stop> train(const program::Options& options, std::chrono:
                                 {.batch_size = std::max<std::int64_t>(batch, 250), .workers = options.workers});
         ls::SGD sgd(model, program::sgd_options(options));
         return program::train("mnist", options, model, batches, ls::nll_loss,
-                              {.optimizer = sgd, .evaluate = [&] { return ls::accuracy(model, test_batches); }}, began);
+                              {.optimizer = sgd,
+                               .evaluate = [&] { return ls::accuracy(model, test_batches); },
+                               .facts = {{"data", program::describe_data(training)}}},
+                              began);
     });
 }
 

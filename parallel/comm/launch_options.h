@@ -63,8 +63,9 @@ struct LaunchOptions {
     /// What goes to files alone, and what to files and, with "[rank]:" before every line, to the console too: one
     /// entry per local rank, or none at all. Where both name a stream, `tee` holds.
     std::vector<Streams> redirects = {}, tee = {};
-    /// Are passed on to all ranks. SIGINT, SIGTERM, SIGHUP and SIGQUIT end the run as well.
-    std::vector<int> passed_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+    /// Signals that are passed on to all ranks. SIGINT, SIGTERM, SIGHUP and SIGQUIT end the run as well; SIGUSR1,
+    /// SIGUSR2 and SIGXCPU do when a rank ends by one of them, or with the status 128 + signal.
+    std::vector<int> passed_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGXCPU};
     /// How long the others may run after a rank has failed, to say what they miss; and then again between SIGTERM and
     /// SIGKILL.
     std::chrono::milliseconds grace{5000};

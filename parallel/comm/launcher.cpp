@@ -17,6 +17,7 @@
 
 #include "lockstep/parallel/comm/launch/attempt.h"
 #include "lockstep/parallel/comm/launch/signal_watch.h"
+#include "lockstep/parallel/comm/store/host_name.h"
 #include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/runtime/device.h"
 #include "lockstep/runtime/error.h"
@@ -66,12 +67,6 @@ void require(bool good, const std::string& complaint) {
     if (!good) throw InvalidArgument("launch: " + complaint);
 }
 
-bool is_host(const std::string& text) {
-    return std::all_of(text.begin(), text.end(), [](unsigned char c) {
-        return (std::isalnum(c) && c < 128) || c == '.' || c == '-' || c == '_' || c == ':' || c == '%';
-    });
-}
-
 void require_nodes(const LaunchOptions& options) {
     const int node_rank = options.node_rank.value_or(0);
     require(node_rank >= 0 && node_rank < options.nodes,
@@ -84,7 +79,7 @@ void require_nodes(const LaunchOptions& options) {
             "ranks on several nodes are not started again, since their launchers know nothing of each other; give no "
             "restarts");
     const char* token = std::getenv("LOCKSTEP_STORE_TOKEN");
-    require((token && *token) || is_loopback(options.master_addr),
+    require((token && *token) || is_loopback(host_of(options.master_addr, "launch: master address")),
             fmt::format("others can reach {} too; set LOCKSTEP_STORE_TOKEN to the same secret on all nodes",
                         options.master_addr));
 }
@@ -114,8 +109,7 @@ void require_sound(const LaunchOptions& options) {
     require(options.nodes >= 1 && options.nodes <= most_in_a_job / options.processes,
             fmt::format("{} nodes of {} processes; give at least one, and at most {} processes in all", options.nodes,
                         options.processes, most_in_a_job));
-    require(is_host(options.master_addr),
-            fmt::format("master address '{}' is none; give a host's name or address", options.master_addr));
+    if (!options.master_addr.empty()) host_of(options.master_addr, "launch: master address");
     require(options.master_port >= 0 && options.master_port <= 65535,
             fmt::format("master port {}; give 1 to 65535, or 0 for a free one", options.master_port));
     require(options.max_restarts >= 0, fmt::format("{} restarts; give 0 or more", options.max_restarts));

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "lockstep/parallel/comm/store/host_name.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/environment.h"
 
@@ -127,7 +128,8 @@ RankInfo rank_info() {
         info = from_open_mpi();
     else if (!text("SLURM_STEP_NUM_TASKS").empty())
         info = from_slurm();
-    if (const std::string address = text("MASTER_ADDR"); !address.empty()) info.master_addr = address;
+    if (const std::string address = text("MASTER_ADDR"); !address.empty())
+        info.master_addr = host_of(address, "MASTER_ADDR");
     // What need not be reached from other machines is not: launchers often name the host as others see it.
     const bool counts_hosts =
         info.launcher == Launcher::open_mpi || info.launcher == Launcher::slurm || !text("LOCAL_WORLD_SIZE").empty();

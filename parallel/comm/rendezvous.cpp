@@ -16,6 +16,7 @@
 #include "lockstep/parallel/comm/note_failure.h"
 #include "lockstep/parallel/comm/store/departures.h"
 #include "lockstep/parallel/comm/store/handshake.h"
+#include "lockstep/parallel/comm/store/host_name.h"
 #include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/environment.h"
@@ -24,7 +25,6 @@ namespace lockstep {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Milliseconds = Store::Milliseconds;
 
 constexpr Milliseconds time_to_leave(5000);
@@ -87,9 +87,7 @@ InitMethod parse(const std::string& text) {
     if (method.scheme == "tcp") {
         const auto last = rest.rfind(':');
         if (last == std::string::npos || last == 0) malformed(text);
-        method.host = rest.substr(0, last);
-        if (method.host.size() > 2 && method.host.front() == '[' && method.host.back() == ']')
-            method.host = method.host.substr(1, method.host.size() - 2);
+        method.host = host_of(rest.substr(0, last), fmt::format("rendezvous: init method '{}'", text));
         method.port = number_in(std::string_view(rest).substr(last + 1), text);
         if (method.port < 1 || method.port > 65535) malformed(text);
     } else if (method.scheme == "file") {
@@ -109,7 +107,8 @@ std::optional<int> agreed(const char* what, std::optional<int> a, std::optional<
 }
 
 void take_address(RankInfo& info) {
-    if (const char* address = std::getenv("MASTER_ADDR")) info.master_addr = address;
+    if (const char* address = std::getenv("MASTER_ADDR"); address && *address)
+        info.master_addr = host_of(address, "MASTER_ADDR");
     info.master_port = static_cast<int>(environment::integer("MASTER_PORT", 1, 65535).value_or(0));
     if (std::getenv("TORCHELASTIC_RUN_ID")) info.launcher = Launcher::torchrun;  // whose agent is there all the same
 }
@@ -204,7 +203,7 @@ Rendezvous::Rendezvous(const RendezvousOptions& options) : failure_(std::make_sh
 }
 
 void Rendezvous::join(Milliseconds timeout) {
-    const auto deadline = Clock::now() + timeout;
+    const auto deadline = RunClock::now() + timeout;
     const std::string size = std::to_string(info_.world_size);
     const std::string in_use = file_ ? "; or another job uses this file: name another one" : "";
     if (const std::string found = store_->compare_set("world_size", "", size); found != size) {
@@ -226,7 +225,7 @@ void Rendezvous::join(Milliseconds timeout) {
     if (store_->add(arrivals, 1) == info_.world_size) store_->compare_set(verdict, "", complete);
     std::string found;
     try {
-        const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
+        const auto left = std::chrono::duration_cast<Milliseconds>(deadline - RunClock::now());
         found = store_->get(verdict, std::max(left, Milliseconds(0)));
     } catch (const CommunicationError&) {
         give_up(timeout);  // where the store itself has gone, that is what this throws
@@ -269,11 +268,11 @@ void Rendezvous::fail(const std::string& reason) const {
 }
 
 void Rendezvous::leave(Store& store, std::int64_t ranks, Milliseconds patience) const {
-    const auto deadline = Clock::now() + patience;
+    const auto deadline = RunClock::now() + patience;
     std::int64_t left = store.add("left", 1);
     if (file_ && left >= ranks) file_->remove_file(patience);
     const bool others_look = server_ || (file_ && failure_->noted());  // for who is missing
-    for (; others_look && left < ranks && Clock::now() < deadline; left = store.add("left", 0))
+    for (; others_look && left < ranks && RunClock::now() < deadline; left = store.add("left", 0))
         std::this_thread::sleep_for(Milliseconds(2));
 }
 

@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "lockstep/parallel/comm/store/deadline.h"
+#include "lockstep/parallel/comm/store/not_admitted.h"
 #include "lockstep/runtime/error.h"
 
 namespace lockstep {
@@ -23,11 +26,18 @@ void Store::require_value(std::string_view key, std::string_view value) {
 }
 
 std::unique_ptr<Store> Store::clone(Milliseconds timeout, Milliseconds time_to_connect) {
-    for (const auto deadline = std::chrono::steady_clock::now() + time_to_connect;;) try {
+    constexpr Milliseconds first_pause(5), longest_pause(100);
+    const Deadline deadline = RunClock::now() + time_to_connect;
+    for (Milliseconds pause = first_pause;; pause = std::min(2 * pause, longest_pause)) {
+        try {
             return clone(timeout);
+        } catch (const NotAdmitted&) {  // another attempt would end in the same way
+            throw;
         } catch (const CommunicationError&) {
-            if (std::chrono::steady_clock::now() >= deadline) throw;
+            if (RunClock::now() >= deadline) throw;
         }
+        pause_for(pause);
+    }
 }
 
 PrefixStore::PrefixStore(std::string prefix, std::shared_ptr<Store> store)

@@ -21,6 +21,8 @@ struct HostImage {
     ImageMode mode = ImageMode::rgb;
     std::vector<std::uint8_t> pixels;                  ///< (height, width, channels), row-major
     std::vector<std::array<std::uint8_t, 3>> palette;  ///< of mode palette: the colour of each index; else empty
+    /// For a file with 16 bits per channel, of which `pixels` has the upper 8: the largest value that is not alpha.
+    std::uint16_t peak16 = 0;
 
     int channels() const { return channels_of(mode); }
 };
@@ -37,7 +39,8 @@ inline constexpr std::int64_t largest_image_pixels = 178'956'970;
 struct ImageHeader {
     std::int64_t height = 0, width = 0;
     ImageMode mode = ImageMode::rgb;
-    int bits = 8;  ///< per channel in the file (1 to 16)
+    int bits = 8;         ///< per channel in the file (1 to 16)
+    int orientation = 1;  ///< EXIF's (1 to 8): how a viewer turns the pixels of a JPEG, which readers here do not
 };
 
 /// The colours of a palette, or grey as three equal channels; alpha is dropped. An index without a colour is black.

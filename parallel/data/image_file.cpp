@@ -44,13 +44,13 @@ std::vector<std::byte> first_bytes(const InputFile& file, std::uint64_t count) {
 }
 
 const ImageFormat& format_of(const InputFile& file) {
-    const std::vector<std::byte> begin = first_bytes(file, 8);
+    const std::vector<std::byte> begin = first_bytes(file, 16);
     const std::string_view text(reinterpret_cast<const char*>(begin.data()), begin.size());
     for (const ImageFormat& format : image_formats)
         if (text.starts_with(format.signature)) return format;
     internal::refuse_other_kind(file, "a JPEG, PNG or GIF image");
     throw DataError(
-        fmt::format("{}: offset 0: this is no JPEG, PNG or GIF file; convert it to one, or take it away", file.name()));
+        fmt::format("{}: offset 0: this is not a JPEG, PNG or GIF file; expected one of these", file.name()));
 }
 
 std::vector<std::byte> all_bytes(const InputFile& file) {

@@ -11,13 +11,15 @@ namespace lockstep {
 
 /// Throws DataError, naming file and offset, when the file is missing, no image, damaged before its first pixel, claims
 /// more pixels than largest_image_pixels or than a file of its length can hold, or is of a kind that is not read: JPEG
-/// other than grey and colour (CMYK).
+/// other than grey and colour (CMYK), or one of several scans whose number times pixels, or whose pixels beyond 67
+/// million, are out of proportion to its length.
 ImageHeader read_image_header(const std::filesystem::path& path);
 
 /// The image of a file, with the pixels that Pillow reads: of a GIF the first frame (grey where its palette is a ramp
-/// of greys); 16 bits per channel become their upper 8; 1, 2 or 4 bits of grey are spread over 0 to 255; palettes keep
-/// their indices; a transparent colour is a colour. Orientation tags and colour profiles do not count. Throws as
-/// read_image_header, and when the file is truncated or corrupt.
+/// of greys); 16 bits per channel become their upper 8, and HostImage::peak16 says how much of the range they use; 1, 2
+/// or 4 bits of grey are spread over 0 to 255; palettes keep their indices; a transparent colour is a colour.
+/// Orientation tags, colour profiles and gamma are ignored. Throws as read_image_header, and when the file is truncated
+/// or corrupt.
 HostImage read_image(const std::filesystem::path& path);
 
 /// These write a file that appears whole or not at all. They throw InvalidArgument for images that are empty, too large

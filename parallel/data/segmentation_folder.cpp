@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <mutex>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -13,13 +13,17 @@
 #include "lockstep/parallel/data/internal/for_each_row.h"
 #include "lockstep/parallel/data/internal/image_pairs.h"
 #include "lockstep/parallel/data/internal/mask_classes.h"
+#include "lockstep/parallel/data/internal/mask_kinds.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/warning.h"
 
 namespace lockstep {
 
 using internal::ImagePair;
 using internal::MaskClasses;
+using internal::MaskFile;
 using internal::PackedValue;
+using internal::PaletteReading;
 
 namespace {
 
@@ -54,17 +58,19 @@ HostImage read_mask(const std::filesystem::path& path, const std::filesystem::pa
     HostImage mask = read_image(path);
     if (mask.height != image.height || mask.width != image.width)
         throw DataError(
-            fmt::format("{}: the mask is {} (width x height), but its image {} is {}; make both the same "
+            fmt::format("{}: the mask is {} (width x height), but its image {} is {}{}; make both the same "
                         "size",
-                        path.string(), size_text(mask), image_path.string(), size_text(image)));
+                        path.string(), size_text(mask), image_path.string(), size_text(image),
+                        image.orientation != 1 ? fmt::format(", with EXIF orientation {}", image.orientation) : ""));
     return mask;
 }
 
 /// What reading all files shows.
 struct FolderScan {
-    ImageHeader image;      ///< of all images
-    int mask_channels = 0;  ///< of all masks
-    std::set<PackedValue> values;
+    ImageHeader image;  ///< of all images
+    std::vector<MaskFile> masks;
+    PaletteReading reading = PaletteReading::index;
+    int mask_channels = 0;  ///< of all masks, read that way
 };
 
 /// For a mask with other values than there may be; `known` are those.
@@ -73,17 +79,50 @@ struct FolderScan {
     for (const PackedValue v : known.values())
         list += (list.empty() ? "" : ", ") + internal::value_text(v, known.channels());
     throw DataError(
-        fmt::format("{}: the mask has a pixel of {}, which is the value of no class (they are {}); mend the "
+        fmt::format("{}: the mask has a pixel of {}, which is the value of no class (they are {}); fix the "
                     "mask or name all values",
                     path.string(), internal::value_text(value, known.channels()), list));
 }
 
-void require_mask_channels(const std::filesystem::path& path, const HostImage& mask, int channels,
+void require_mask_channels(const std::filesystem::path& path, ImageMode mode, int found, int channels,
                            const std::string& those_of) {
-    if (mask.channels() != channels)
+    if (found != channels)
         throw DataError(fmt::format("{}: the mask is {} with {} per pixel, but {} {}; convert them to the same",
-                                    path.string(), name_of(mask.mode), counted(mask.channels(), "number"), those_of,
-                                    channels));
+                                    path.string(), name_of(mode), counted(found, "number"), those_of, channels));
+}
+
+/// What a network learns from 16 bits that use a tenth of their range: few levels.
+void warn_of_images(const std::vector<ImagePair>& pairs, const std::vector<std::uint16_t>& peaks,
+                    const std::vector<int>& orientations) {
+    constexpr int whole_range = 65535, tenth = whole_range / 10;
+    const auto peak = std::max_element(peaks.begin(), peaks.end());
+    if (*peak > 0 && *peak < tenth)
+        warn(
+            fmt::format("{}: images have 16 bits per channel and no value above {}; 8 bits keep {} levels of them: "
+                        "multiply the values so that they use the range of 0 to 65535",
+                        pairs[static_cast<std::size_t>(peak - peaks.begin())].image.parent_path().string(), *peak,
+                        *peak / 256 + 1));
+    const auto turned = std::find_if(orientations.begin(), orientations.end(), [](int value) { return value != 1; });
+    if (turned == orientations.end()) return;
+    const auto count = std::count_if(turned, orientations.end(), [](int value) { return value != 1; });
+    warn(fmt::format(
+        "{}: the image has EXIF orientation {}, which is ignored{}; if masks are drawn on the turned image, "
+        "turn its pixels",
+        pairs[static_cast<std::size_t>(turned - orientations.begin())].image.string(), *turned,
+        count > 1 ? fmt::format(", as that of {} more", count - 1) : ""));
+}
+
+MaskFile mask_file(const std::filesystem::path& path, const HostImage& mask) {
+    MaskFile file{path, mask.mode, internal::values_of(mask, most_values), {}};
+    if (file.values.size() > most_values)
+        throw DataError(
+            fmt::format("{}: the mask has more than {} different values, one per class is expected; "
+                        "save masks without smoothing, as PNG or GIF",
+                        path.string(), most_values));
+    if (mask.mode == ImageMode::palette)
+        for (const PackedValue index : file.values)
+            file.palette[index] = index < mask.palette.size() ? mask.palette[index] : internal::Colour{};
+    return file;
 }
 
 /// `given`: the classes where the options name them.
@@ -96,48 +135,67 @@ FolderScan scan_folder(const std::vector<ImagePair>& pairs, const SegmentationFo
         throw DataError(
             fmt::format("{}: the image is {} with {}, and {} were asked for; convert the images or ask for {}",
                         first_name, name_of(scan.image.mode), counted(found, "channel"), options.channels, found));
-    scan.mask_channels = given != nullptr ? given->channels() : channels_of(read_image_header(pairs[0].mask).mode);
-    const std::string those_of = given != nullptr ? "the values of the classes have" : pairs[0].mask.string() + " has";
 
-    std::mutex mutex;
-    internal::for_each_row(std::ssize(pairs), options.threads, [&](std::int64_t row) {
-        const auto& [image_path, mask_path] = pairs[static_cast<std::size_t>(row)];
+    scan.masks.resize(pairs.size());
+    std::vector<std::uint16_t> peaks(pairs.size());
+    std::vector<int> orientations(pairs.size(), 1);
+    internal::for_each_row(std::ssize(pairs), options.threads, [&](std::int64_t i) {
+        const auto row = static_cast<std::size_t>(i);
+        const auto& [image_path, mask_path] = pairs[row];
         const ImageHeader image = read_image_header(image_path);
         require_alike(image_path.string(), image, first_name, scan.image);
+        orientations[row] = image.orientation;
+        if (image.bits > 8) peaks[row] = read_image(image_path).peak16;
         if (read_image_header(mask_path).bits > 8)
             throw DataError(fmt::format("{}: the mask has 16 bits per channel, of which 8 are read; save it with 8",
                                         mask_path.string()));
-        const HostImage mask = read_mask(mask_path, image_path, image);
-        require_mask_channels(mask_path, mask, scan.mask_channels, those_of);
-        const std::set<PackedValue> values = internal::values_of(mask, most_values);
-        if (values.size() > most_values)
-            throw DataError(
-                fmt::format("{}: the mask has more than {} different values, one per class is expected; "
-                            "save masks without smoothing, as PNG or GIF",
-                            mask_path.string(), most_values));
-        for (const PackedValue value : values)
-            if (given != nullptr && !given->contains(value)) refuse_value(mask_path, value, *given);
-        const std::scoped_lock lock(mutex);
-        scan.values.insert(values.begin(), values.end());
+        scan.masks[row] = mask_file(mask_path, read_mask(mask_path, image_path, image));
     });
+    warn_of_images(pairs, peaks, orientations);
+
+    internal::KnownValues known;
+    if (given != nullptr) {
+        known.values = {given->values().begin(), given->values().end()};
+        known.channels = given->channels();
+        if (!options.ignore_value.empty()) known.values.insert(internal::packed_value(options.ignore_value));
+    }
+    for (const auto& [index, colour] : options.mask_palette) known.palette[index] = colour;
+    scan.reading = internal::palette_reading(scan.masks, known);
+    scan.mask_channels = given != nullptr ? given->channels() : internal::channels_of(scan.masks[0], scan.reading);
+    const std::string those_of = given != nullptr ? "the values of the classes have" : pairs[0].mask.string() + " has";
+    for (const MaskFile& file : scan.masks) {
+        require_mask_channels(file.path, file.mode, internal::channels_of(file, scan.reading), scan.mask_channels,
+                              those_of);
+        if (given == nullptr) continue;
+        for (const PackedValue value : internal::values_of(file, scan.reading))
+            if (!given->contains(value)) refuse_value(file.path, value, *given);
+    }
     return scan;
 }
 
-/// The mask, first by name, that has more values than `classes`, together with those before it.
-void require_few_values(const std::vector<ImagePair>& pairs, const FolderScan& scan, std::size_t most) {
-    if (scan.values.size() <= most) return;
-    std::set<PackedValue> so_far;
-    for (const ImagePair& pair : pairs) {
-        so_far.merge(internal::values_of(read_image(pair.mask), most_values));
-        if (so_far.size() > most)
+/// The values of all masks but the one that is ignored. Throws for the mask, first by name, that has more than `most`
+/// together with those before it.
+std::set<PackedValue> values_of_all(const FolderScan& scan, std::size_t most, std::optional<PackedValue> ignored) {
+    std::set<PackedValue> all;
+    for (const MaskFile& file : scan.masks) {
+        all.merge(internal::values_of(file, scan.reading));
+        if (ignored) all.erase(*ignored);
+        if (all.size() > most)
             throw DataError(
                 fmt::format("{}: the masks up to this one have {} different values, for {} classes; give "
-                            "more classes or mend the mask",
-                            pair.mask.string(), so_far.size(), most));
+                            "more classes or fix the mask",
+                            file.path.string(), all.size(), most));
     }
+    return all;
 }
 
-MaskClasses classes_of(const std::vector<MaskValue>& values) {
+void require_value(const char* option, const MaskValue& value) {
+    if (value.size() > 4)
+        throw InvalidArgument(
+            fmt::format("SegmentationFolder: {} has {} numbers; expected 1 to 4", option, value.size()));
+}
+
+MaskClasses classes_of(const std::vector<MaskValue>& values, std::optional<PackedValue> ignored) {
     const auto refuse = [](const std::string& what) {
         throw InvalidArgument("SegmentationFolder: mask_values: " + what +
                               "; give each class its own value, all of 1 to "
@@ -151,7 +209,9 @@ MaskClasses classes_of(const std::vector<MaskValue>& values) {
         packed.push_back(internal::packed_value(value));
     }
     if (std::set(packed.begin(), packed.end()).size() != packed.size()) refuse("two classes have the same");
-    return {std::move(packed), static_cast<int>(values[0].size())};
+    if (ignored && std::find(packed.begin(), packed.end(), *ignored) != packed.end())
+        refuse("the value of a class is to be ignored");
+    return {std::move(packed), static_cast<int>(values[0].size()), ignored};
 }
 
 }  // namespace
@@ -160,6 +220,8 @@ struct SegmentationFolder::Content {
     std::vector<ImagePair> pairs;
     double scale = 1;
     ImageHeader image;  ///< of all images, as files hold them
+    PaletteReading reading = PaletteReading::index;
+    std::map<std::uint8_t, std::array<std::uint8_t, 3>> mask_palette;
     MaskClasses classes;
     std::vector<MaskValue> mask_values;
     int class_count = 0;
@@ -177,14 +239,15 @@ struct SegmentationFolder::Content {
 void SegmentationFolder::Content::read(std::int64_t row, float* image_to, std::int64_t* mask_to) const {
     const auto& [image_path, mask_path] = pair(row);
     HostImage picture = read_image(image_path);
-    require_alike(image_path.string(), {picture.height, picture.width, picture.mode, 8}, pairs[0].image.string(),
+    require_alike(image_path.string(), {picture.height, picture.width, picture.mode, 8, 1}, pairs[0].image.string(),
                   image);
     if (picture.mode == ImageMode::palette) picture = as_rgb(picture);
     write_channels(scale_image(picture, scale, Resampling::bicubic),
                    {image_to, static_cast<std::size_t>(fields[0].shape.numel())});
 
-    const HostImage mask = read_mask(mask_path, image_path, image);
-    require_mask_channels(mask_path, mask, classes.channels(), "those read before have");
+    const HostImage stored = read_mask(mask_path, image_path, image);
+    const HostImage mask = internal::read_palette(stored, reading);
+    require_mask_channels(mask_path, stored.mode, mask.channels(), classes.channels(), "those read before have");
     const auto unknown = classes.write(scale_image(mask, scale, Resampling::nearest),
                                        {mask_to, static_cast<std::size_t>(fields[1].shape.numel())});
     if (unknown) refuse_value(mask_path, *unknown, classes);
@@ -199,7 +262,19 @@ SegmentationFolder::SegmentationFolder(const std::filesystem::path& images, cons
                         options.classes, options.channels, options.threads));
     auto content = std::make_shared<Content>();
     content->scale = options.scale;
-    if (!options.mask_values.empty()) content->classes = classes_of(options.mask_values);
+    std::optional<PackedValue> ignored;
+    if (!options.ignore_value.empty()) {
+        require_value("ignore_value", options.ignore_value);
+        ignored = internal::packed_value(options.ignore_value);
+    }
+    if (!options.mask_values.empty()) {
+        content->classes = classes_of(options.mask_values, ignored);
+        if (ignored && options.ignore_value.size() != options.mask_values[0].size())
+            throw InvalidArgument(fmt::format(
+                "SegmentationFolder: ignore_value has {} and mask_values have {}; expected "
+                "as many",
+                counted(static_cast<int>(options.ignore_value.size()), "number"), options.mask_values[0].size()));
+    }
     content->pairs = internal::find_image_pairs(images, masks, options.mask_suffix);
     // Before all files are read: a scale that is refused, is.
     const ImageHeader first = read_image_header(content->pairs[0].image);
@@ -207,10 +282,24 @@ SegmentationFolder::SegmentationFolder(const std::filesystem::path& images, cons
 
     const FolderScan scan =
         scan_folder(content->pairs, options, options.mask_values.empty() ? nullptr : &content->classes);
+    content->reading = scan.reading;
+    if (ignored && static_cast<int>(options.ignore_value.size()) != scan.mask_channels)
+        throw InvalidArgument(
+            fmt::format("SegmentationFolder: ignore_value has {} and a pixel of the masks has {}; "
+                        "expected as many",
+                        counted(static_cast<int>(options.ignore_value.size()), "number"), scan.mask_channels));
     if (options.mask_values.empty()) {
         const std::size_t most = options.classes > 0 ? static_cast<std::size_t>(options.classes) : most_values;
-        require_few_values(content->pairs, scan, most);
-        content->classes = MaskClasses({scan.values.begin(), scan.values.end()}, scan.mask_channels);
+        const std::set<PackedValue> values = values_of_all(scan, most, ignored);
+        if (values.empty())
+            throw DataError(fmt::format("{}: all pixels of all masks have the value that is ignored",
+                                        content->pairs[0].mask.parent_path().string()));
+        content->classes = MaskClasses({values.begin(), values.end()}, scan.mask_channels, ignored);
+    }
+    if (scan.reading == PaletteReading::index) {
+        content->mask_palette = options.mask_palette;
+        for (const auto& [index, colour] : internal::palette_of(scan.masks))
+            content->mask_palette.emplace(static_cast<std::uint8_t>(index), colour);
     }
     for (const PackedValue value : content->classes.values())
         content->mask_values.push_back(internal::unpacked_value(value, content->classes.channels()));
@@ -250,6 +339,9 @@ std::tuple<Tensor, Tensor> SegmentationFolder::get(std::int64_t row) const {
 int SegmentationFolder::channels() const { return static_cast<int>(content_->fields[0].shape[0]); }
 int SegmentationFolder::classes() const { return content_->class_count; }
 const std::vector<MaskValue>& SegmentationFolder::mask_values() const { return content_->mask_values; }
+const std::map<std::uint8_t, std::array<std::uint8_t, 3>>& SegmentationFolder::mask_palette() const {
+    return content_->mask_palette;
+}
 const std::filesystem::path& SegmentationFolder::image_file(std::int64_t row) const {
     return content_->pair(row).image;
 }

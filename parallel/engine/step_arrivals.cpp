@@ -1,22 +1,26 @@
 #include "lockstep/parallel/engine/step_arrivals.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <fstream>
 #include <functional>
 #include <string>
 
 #include "lockstep/parallel/comm/group/communicator.h"
+#include "lockstep/parallel/comm/group/host_identity.h"
 
 namespace lockstep {
 
 namespace {
 
-std::uint64_t hash_of_host() {
-    std::string boot;
-    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-    return std::hash<std::string>()(boot);
+std::uint64_t hash_of_machine(int rank) {
+    try {
+        return std::hash<std::string>()(machine_of(rank));
+    } catch (const TransportError&) {  // no descriptor is left: its clock cannot be compared
+        return std::hash<std::string>()(fmt::format("rank {}", rank));
+    }
 }
 
 }  // namespace
@@ -27,7 +31,8 @@ void add_arrivals(std::vector<LoggedStep>& steps, Communicator& job) {
     for (const LoggedStep& step : steps)
         for (const StepSpan& span : step.spans)
             if (span.collective) own.push_back(span.begin);
-    const std::array<std::uint64_t, 3> mine{hash_of_host(), own.size(), steps.empty() ? 0 : steps.front().number};
+    const std::array<std::uint64_t, 3> mine{hash_of_machine(job.rank()), own.size(),
+                                            steps.empty() ? 0 : steps.front().number};
     std::vector<std::array<std::uint64_t, 3>> all(ranks);
     job.all_gather(&mine, all.data(), std::vector<std::size_t>(ranks, sizeof mine));
     if (std::any_of(all.begin(), all.end(), [&](const auto& other) { return other != mine; })) return;

@@ -135,7 +135,7 @@ void LogWriter::append(LogFile& file, const std::string& text) {
 }
 
 void LogWriter::warn_once(const std::string& text) {
-    if (!std::exchange(warned_, true)) warn(text);
+    if (!std::exchange(warned_, true)) warn_in_thread(text);
 }
 
 }  // namespace lockstep::internal

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -18,6 +19,7 @@
 #include <set>
 #include <string_view>
 
+#include "lockstep/runtime/cpu/cpu_quota.h"
 #include "lockstep/runtime/device.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/environment.h"
@@ -148,7 +150,9 @@ std::vector<int> cores_around(const std::vector<int>& share, const std::vector<i
 // A kernel that was made for more threads than OpenMP gives it (OMP_THREAD_LIMIT) would wait for the others for ever.
 int usable_cores() {
     environment::integer("OMP_THREAD_LIMIT", 1, std::numeric_limits<int>::max());  // OpenMP ignores what it cannot read
-    return std::min(static_cast<int>(allowed_cores().size()), omp_get_thread_limit());
+    static const std::optional<double> quota = cpu_quota();  // more threads than the quota pays for are throttled
+    const int cores = std::min(static_cast<int>(allowed_cores().size()), omp_get_thread_limit());
+    return quota ? std::clamp(static_cast<int>(std::ceil(std::min(*quota, 1e6))), 1, cores) : cores;
 }
 
 int cpu_device_count() { return static_cast<int>(visible().size()); }

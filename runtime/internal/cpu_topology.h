@@ -11,7 +11,8 @@ namespace lockstep {
 std::vector<int> allowed_cores();
 /// Those of `cores` that belong to the same NUMA nodes as the cores of `share`.
 std::vector<int> cores_around(const std::vector<int>& share, const std::vector<int>& cores);
-/// How many of the allowed cores OpenMP may use. Throws InvalidArgument where OMP_THREAD_LIMIT is no number from 1 up.
+/// How many of the allowed cores OpenMP may use: limited by OMP_THREAD_LIMIT and by the CPU quota of the control group,
+/// which is read once and rounded up. Throws InvalidArgument where OMP_THREAD_LIMIT is no number from 1 up.
 int usable_cores();
 /// Virtual CPU devices that are visible.
 int cpu_device_count();

@@ -35,7 +35,7 @@ halves::Part made_batch(const Settings& settings) {
 
 halves::UNet made_net(const Settings& settings) {
     ls::manual_seed(settings.seed);
-    return halves::UNet(settings.net);
+    return halves::UNet(settings.net, settings.cut);
 }
 
 constexpr ls::AdamWOptions adamw{.lr = 1e-3};

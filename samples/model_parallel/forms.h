@@ -8,6 +8,7 @@
 
 #include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/runtime/device.h"
+#include "lockstep/samples/model_parallel/halves.h"
 #include "lockstep/samples/unet/net.h"
 
 namespace forms {
@@ -15,6 +16,7 @@ namespace forms {
 struct Settings {
     lockstep::Devices devices;  ///< two; of a rank its own
     unet::Options net;
+    halves::Cut cut = halves::Cut::arithmetic;
     std::int64_t batch_size = 0, image_size = 0, micro_batches = 0;
     int steps = 0;  ///< that are measured, after two that are not
     std::uint64_t seed = 0;
@@ -36,7 +38,7 @@ Measured none(const Settings& settings);
 Measured data_parallel(const Settings& settings);
 /// Likewise with a process for each. Collective; the same on all ranks but for the milliseconds.
 Measured distributed(const Settings& settings, lockstep::ProcessGroup& group);
-/// The model cut: the whole batch through one half after the other, or in micro-batches through both.
+/// The model cut: the whole batch through one part after the other, or in micro-batches through both.
 Measured serial(const Settings& settings);
 Measured pipelined(const Settings& settings);
 

@@ -24,7 +24,7 @@ namespace ls = lockstep;
 namespace {
 
 struct Flags {
-    std::string devices = "all";
+    std::string devices = "all", split = "arithmetic";
     std::int64_t batch_size = 8, micro_batches = 4, width = 16, image_size = 192;
     int steps = 7;
     std::uint64_t seed = 1;
@@ -52,6 +52,7 @@ forms::Settings settings_of(const Flags& flags, ls::Devices devices) {
                                               flags.batch_size, flags.micro_batches));
     return {.devices = std::move(devices),
             .net = {.width = flags.width},
+            .cut = flags.split == "parameters" ? halves::Cut::parameters : halves::Cut::arithmetic,
             .batch_size = flags.batch_size,
             .image_size = flags.image_size,
             .micro_batches = flags.micro_batches,
@@ -91,9 +92,9 @@ forms::Measured in_processes(const Flags& flags, const forms::Settings& settings
     const std::vector<std::string> command{
         program,        "--rank-of-ddp",        "--devices",       settings.devices.str(),
         "--batch-size", text(flags.batch_size), "--micro-batches", text(flags.micro_batches),
-        "--width",      text(flags.width),      "--image-size",    text(flags.image_size),
-        "--steps",      text(flags.steps),      "--seed",          text(flags.seed),
-        "--json",       figures.path().string()};
+        "--width",      text(flags.width),      "--split",         flags.split,
+        "--image-size", text(flags.image_size), "--steps",         text(flags.steps),
+        "--seed",       text(flags.seed),       "--json",          figures.path().string()};
     // A rank has its share of the cores, and one device of all of them.
     if (settings.devices.kind() == ls::DeviceKind::cpu) setenv("LOCKSTEP_CPU_DEVICES", "1", 1);
     program::launch_ranks({}, settings.devices.size(), command);
@@ -120,22 +121,27 @@ void print_table(const std::vector<forms::Measured>& all) {
 
 constexpr const char* in_words = R"(
 none       one device, in a wrapper, which traces the step: what dp and ddp are compared with.
-plain      one device without: every operation is enqueued as it is called, as in the two halves.
+plain      one device without: every operation is enqueued as it is called, as in the two parts.
 dp         speeds up: each device takes half of the batch. Saves only activations: each holds the whole model. Both
            wait at the end of forward for each other's part of the loss, and for gradients before the update.
 ddp        the same with a process for each device, which waits for the other through shared memory.
-serial     saves memory: each device holds half of the model, of its gradients and of the optimizer's state. Speeds
-           nothing up: the second half waits for the first to go forward, the first for the second to come back.
-pipelined  saves memory, of activations too, and speeds up where a micro-batch keeps a device busy: one half works on
+serial     saves memory: each device holds its part of the model, of the gradients and of the optimizer's state. No
+           faster: the decoder waits for the encoder's forward, the encoder for the decoder's backward.
+pipelined  saves memory, of activations too, and speeds up where a micro-batch keeps a device busy: one part works on
            the next while the other works on this one. Each waits for the other at the beginning and the end of a
-           step, and the smaller half in between. BatchNorm and dice see one micro-batch at a time: another loss.
+           step, and the one with less arithmetic in between. BatchNorm and dice see one micro-batch at a time: another loss.
 )";
 
 void run_all(const Flags& flags, const std::string& program) {
     const forms::Settings settings = settings_of(flags, chosen_devices(flags));
-    fmt::print("model_parallel: U-Net of width {}, {} images of {} x {} a step, {} micro-batches, on {}\n\n",
-               flags.width, flags.batch_size, flags.image_size, flags.image_size, flags.micro_batches,
-               settings.devices.str());
+    fmt::print("model_parallel: U-Net of width {}, {} images of {} x {} a step, {} micro-batches, on {}\n", flags.width,
+               flags.batch_size, flags.image_size, flags.image_size, flags.micro_batches, settings.devices.str());
+    const halves::Shares share = halves::shares(settings.net, settings.cut);
+    fmt::print(
+        "serial and pipelined, cut by {}: {} has {:.0f} % of the parameters and {:.0f} % of the multiply-adds, {} the "
+        "rest\n\n",
+        flags.split, settings.devices[0].str(), 100 * share.parameters, 100 * share.multiply_adds,
+        settings.devices[1].str());
     std::vector<forms::Measured> all;
     for (const auto form : {forms::none, forms::plain, forms::data_parallel}) all.push_back(form(settings));
     all.push_back(in_processes(flags, settings, program));
@@ -143,7 +149,11 @@ void run_all(const Flags& flags, const std::string& program) {
     print_table(all);
     fmt::print("{}", in_words);
     if (flags.json.empty()) return;
-    nlohmann::json figures = {{"devices", settings.devices.str()}, {"forms", nlohmann::json::array()}};
+    nlohmann::json figures = {{"devices", settings.devices.str()},
+                              {"split", flags.split},
+                              {"first_share_of_parameters", share.parameters},
+                              {"first_share_of_multiply_adds", share.multiply_adds},
+                              {"forms", nlohmann::json::array()}};
     for (const forms::Measured& form : all) figures["forms"].push_back(json_of(form));
     write_json(flags.json, figures);
 }
@@ -165,6 +175,11 @@ int main(int argc, char** argv) {
     add("--batch-size,-b", flags.batch_size, "images of a step", 2, 1 << 16);
     add("--micro-batches", flags.micro_batches, "equal parts in which a batch goes through the pipeline", 1, 1 << 16);
     add("--width", flags.width, "channels of the first level; PyTorch's U-Net has 64", 1, 1024);
+    app.add_option("--split", flags.split,
+                   "cut of the model in two: about half of the arithmetic on each device, or of the parameters")
+        ->type_name("arithmetic|parameters")
+        ->check(CLI::IsMember({"arithmetic", "parameters"}).description(""))
+        ->capture_default_str();
     add("--image-size", flags.image_size, "side of an image in pixels", 16, 4096);
     add("--steps", flags.steps, "steps that are measured of each form, after two that are not", 1, 1 << 20);
     app.add_option("--seed", flags.seed, "of weights and images")

@@ -1,10 +1,13 @@
 #include "lockstep/samples/program/command_line.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <csignal>
 #include <cstdint>
@@ -13,6 +16,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -74,6 +78,46 @@ std::string source_of(const CLI::App& app, const CLI::Option& config, const std:
     return typed ? "" : config.as<std::string>() + ": ";
 }
 
+/// The flag, "--save", that has an empty value; or nothing.
+std::string without_value(const CLI::App& app) {
+    for (const CLI::Option* option : app.get_options()) {
+        const std::vector<std::string>& values = option->results();
+        if (option->get_expected_min() > 0 && std::find(values.begin(), values.end(), "") != values.end())
+            return option->get_name();
+    }
+    return {};
+}
+
+/// "--epochs: is given 2 times" where CLI11 says how many values it wants.
+std::string about_count(std::string text) {
+    const std::string_view count = ": At Most 1 required but received ";
+    if (const auto at = text.find(count); at != std::string::npos)
+        return text.substr(0, at) + ": is given " + text.substr(at + count.size()) + " times, expected once";
+    return text;
+}
+
+/// Closed standard streams would be the first files that a program opens: its log, or the lock of a checkpoint.
+void open_standard_streams() {
+    for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
+        if (::fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
+        const int opened = ::open("/dev/null", stream == STDIN_FILENO ? O_RDONLY : O_WRONLY);
+        if (opened >= 0 && opened != stream) {  // a lower number was free: nobody expects it
+            ::dup2(opened, stream);
+            ::close(opened);
+        }
+    }
+}
+
+/// Whether standard output is lost; a reader that left, as `head` does, has what it wanted.
+bool has_lost_output() {
+    std::cout.flush();
+    errno = 0;
+    const bool failed = std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout;
+    if (!failed) return false;
+    pollfd reader{STDOUT_FILENO, POLLOUT, 0};
+    return ::poll(&reader, 1, 0) < 0 || (reader.revents & POLLERR) == 0;
+}
+
 void end_by(int signal) {
     std::cout.flush();
     std::fflush(nullptr);
@@ -113,27 +157,38 @@ void end_line_on_terminal() {
 }
 
 int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body) {
+    open_standard_streams();
     // A limit of files' sizes makes writing fail. A handler, and not SIG_IGN, which programs started here would
     // inherit.
     std::signal(SIGXFSZ, [](int) {});
+    std::signal(SIGPIPE, [](int) {});  // likewise a reader that has left
     let_hangups_end();
     // In one piece: other ranks write to the same stream.
     const auto complain = [&](const std::string& text) { std::cerr << app.get_name() + ": " + one_line(text) + '\n'; };
+    // A program of several commands has the file of each.
+    const bool has_file = app.get_require_subcommand_min() == 0;
     const CLI::Option* config =
-        app.set_config("--config", "", "reads flags from it, such as: epochs = 5; those on the command line win")
-            ->type_name("FILE");
+        has_file ? app.set_config("--config", "",
+                                  "reads flags from it, one a line: NAME = VALUE; those on the command line win")
+                       ->type_name("FILE")
+                 : nullptr;
     app.config_formatter(std::make_shared<FlagsFile>());
     app.allow_config_extras(CLI::config_extras_mode::error);
     bool help = false;
     try {
         app.parse(argc, argv);
+        if (const std::string flag = without_value(app); !flag.empty()) {
+            complain(flag + ": the value is empty (--help shows all flags)");
+            return 2;
+        }
     } catch (const CLI::CallForHelp&) {
         help = true;
     } catch (const CLI::ConfigError& error) {
         complain(about_file(config->as<std::string>(), error.what()));
         return 2;
     } catch (const CLI::ParseError& error) {
-        complain(source_of(app, *config, error.what(), argc, argv) + error.what() + " (--help shows all flags)");
+        const std::string source = config ? source_of(app, *config, error.what(), argc, argv) : std::string();
+        complain(source + about_count(error.what()) + " (--help shows all flags)");
         return 2;
     }
     try {
@@ -141,8 +196,7 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body)
             std::cout << app.help();
         else
             body();
-        std::cout.flush();
-        if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout) throw OutputLost();
+        if (has_lost_output()) throw OutputLost();
         return 0;
     } catch (const Stopped& stop) {
         if (*stop.what() != 0) complain(stop.what());

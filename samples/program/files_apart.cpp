@@ -36,7 +36,14 @@ void require_apart(const Named& one, const std::vector<Named>& others) {
 void require_files_apart(const Options& options, const std::string& program) {
     const std::vector<Named> saved = checkpoint("--save", options.save), loaded = checkpoint("--load", options.load);
     std::vector<Named> reports;
-    if (!options.json.empty()) reports.push_back({"--json " + options.json.string(), options.json});
+    for (const Named& best : checkpoint("--best", options.best)) {
+        require_apart(best, saved);
+        require_apart(best, loaded);
+        reports.push_back(best);
+    }
+    std::vector<Named> json;
+    if (!options.json.empty()) json.push_back({"--json " + options.json.string(), options.json});
+    reports.insert(reports.end(), json.begin(), json.end());
     if (!options.log_dir.empty()) {
         const std::filesystem::path log = options.log_dir / (program + ".jsonl");
         reports.push_back({"the log " + log.string(), log});
@@ -48,7 +55,7 @@ void require_files_apart(const Options& options, const std::string& program) {
     if (!options.config.empty()) {
         const Named read{"--config " + options.config.string(), options.config};
         require_apart(read, saved);
-        if (!options.json.empty()) require_apart(read, {reports.front()});
+        require_apart(read, json);
     }
     for (std::size_t i = 0; i < reports.size(); ++i) {
         require_apart(reports[i], saved);

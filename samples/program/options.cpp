@@ -1,15 +1,22 @@
 #include "lockstep/samples/program/options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <span>
+#include <string_view>
 #include <system_error>
+#include <tuple>
+#include <utility>
 
+#include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/comm/launcher.h"
 #include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/runtime/error.h"
@@ -43,6 +50,16 @@ std::optional<SaveEvery> save_every_of(const std::string& text, bool plain_is_ep
     const auto [end, error] = std::from_chars(text.data(), last, count);
     if (error != std::errc() || end != last || count < 1) return std::nullopt;
     return epochs ? SaveEvery{.epochs = count} : SaveEvery{.steps = count};
+}
+
+int signal_of(const std::string& text) {
+    const std::string name = text.starts_with("SIG") ? text.substr(3) : text;
+    for (int signal = 1; signal < NSIG; ++signal) {
+        const char* known = ::sigabbrev_np(signal);
+        if (((known && name == known) || name == std::to_string(signal)) && signal != SIGKILL && signal != SIGSTOP)
+            return signal;
+    }
+    throw CLI::ValidationError("--stop-signals", "'" + text + "' is not a signal that can be caught");
 }
 
 std::string text_of(double value) { return fmt::format("{}", value); }
@@ -106,6 +123,69 @@ void add_flags_of_devices(CLI::App& app, Options& options, const Program& progra
     app.add_flag("--quiet", options.quiet, "prints warnings and errors only");
 }
 
+/// What changes steps and rates. A program may have a flag of its own in place of one of these.
+void add_flags_of_rates(CLI::App& app, Options& options) {
+    const auto is_free = [&](const char* flag) { return app.get_option_no_throw(flag) == nullptr; };
+    if (is_free("--weight-decay"))
+        app.add_option("--weight-decay", options.weight_decay,
+                       "decay of the weights; a run that is continued keeps its own")
+            ->type_name("RATE")
+            ->check(is_rate())
+            ->default_str(text_of(options.default_weight_decay));
+    if (is_free("--clip"))
+        app.add_option("--clip", options.clip, "largest norm of the gradients; 0: any")
+            ->type_name("NORM")
+            ->check(is_rate())
+            ->capture_default_str();
+    if (is_free("--schedule")) {
+        const std::vector<std::string> names{"constant",        "step",      "multistep",
+                                             "exponential",     "linear",    "cosine",
+                                             "cosine-restarts", "one-cycle", "plateau"};
+        app.add_option("--schedule", options.schedule.name,
+                       "learning rate over the epochs (one-cycle: over the steps up to --lr; plateau: by evaluations)")
+            ->type_name("constant|step|multistep|exponential|linear|cosine|cosine-restarts|one-cycle|plateau")
+            ->check(silent(CLI::IsMember(names)))
+            ->capture_default_str();
+        const auto is_count = silent(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31));
+        app.add_option(
+               "--lr-period", options.schedule.period,
+               "epochs between reductions (step), until the rate is reached (linear) or restarts (cosine-restarts)")
+            ->type_name("N")
+            ->check(is_count)
+            ->capture_default_str();
+        app.add_option("--lr-milestones", options.schedule.milestones, "epochs of reductions (multistep)")
+            ->type_name("LIST")
+            ->delimiter(',')
+            ->check(is_count);
+        app.add_option("--lr-gamma", options.schedule.gamma,
+                       "factor of a reduction (step, multistep, plateau) or of an epoch (exponential)")
+            ->type_name("FACTOR")
+            ->check(is_between(0, 1, false))
+            ->capture_default_str();
+        app.add_option("--lr-min", options.schedule.lowest, "lowest rate (cosine, cosine-restarts, plateau)")
+            ->type_name("RATE")
+            ->check(is_rate())
+            ->capture_default_str();
+        app.add_option("--lr-patience", options.schedule.patience,
+                       "evaluations without a better score before a reduction (plateau)")
+            ->type_name("N")
+            ->check(silent(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31)))
+            ->capture_default_str();
+    }
+    app.add_option("--rates", options.rates,
+                   "adaptive learning rate instead of a schedule: adascale, or yellowfin, which sets the momentum too")
+        ->type_name("none|adascale|yellowfin")
+        ->check(silent(CLI::IsMember({"none", "adascale", "yellowfin"})))
+        ->capture_default_str();
+    app.add_option("--early-stop", options.early_stop, "ends the run after N evaluations without a better score")
+        ->type_name("N")
+        ->check(silent(CLI::Range(1, 1 << 30)));
+    app.add_option("--keep", options.keep, "newest checkpoints that are kept ({epoch} or {step} in --save) (all)")
+        ->type_name("N")
+        ->check(silent(CLI::Range(1, 1 << 30)));
+    app.add_option("--best", options.best, "saves the checkpoint with the best score there as well")->type_name("FILE");
+}
+
 void add_flags_of_training(CLI::App& app, Options& options, const Program& program) {
     app.add_option("--accumulation-steps", options.accumulation_steps,
                    "parts in which a step takes its batch, one after another, with the memory of one")
@@ -133,6 +213,7 @@ void add_flags_of_training(CLI::App& app, Options& options, const Program& progr
         ->type_name("RATE")
         ->check(is_rate())
         ->default_str(text_of(options.default_momentum));
+    add_flags_of_rates(app, options);
     app.add_option("--seed", options.seed, "of weights, masks and the order of the data")
         ->type_name("N")
         ->transform(is_natural())
@@ -163,6 +244,26 @@ void add_flags_of_training(CLI::App& app, Options& options, const Program& progr
                    "begins with these weights (safetensors, or PyTorch's .pth); continues the run of FILE.resume if it "
                    "is there")
         ->type_name("FILE");
+    app.add_option_function<std::string>(
+           "--resume", [&options](const std::string&) { options.resumes_if_there = true; },
+           "auto: continues from the newest checkpoint of --save, or of a run that a signal stopped; without one the "
+           "run "
+           "begins as --load says")
+        ->type_name("auto")
+        ->check(silent(CLI::IsMember({"auto"})));
+    app.add_option("--allow-changed", options.allow_changed,
+                   "flags that may differ from those of the run that is continued, such as batch-size,seed")
+        ->type_name("NAMES")
+        ->delimiter(',');
+    app.add_option_function<std::string>(
+           "--stop-signals",
+           [&options](const std::string& text) {
+               options.stop_signals.clear();
+               for (const std::string& name : CLI::detail::split(text, ','))
+                   options.stop_signals.push_back(signal_of(name));
+           },
+           "signals that stop the run after a step, which is saved (SIGINT,SIGTERM,SIGUSR1,SIGUSR2,SIGXCPU)")
+        ->type_name("LIST");
     app.add_option(
            "--log-dir", options.log_dir,
            "writes every step to DIR/" + program.name + ".jsonl, and for TensorBoard; with --load after what is there")
@@ -172,9 +273,12 @@ void add_flags_of_training(CLI::App& app, Options& options, const Program& progr
         ->type_name("N")
         ->check(silent(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31)));
     app.footer(
-        "SIGINT (Ctrl-C) and SIGTERM stop a run after a step, of all processes together: it is saved where --save is "
-        "given, and\nthe program ends by that signal (status 130, 143). A second signal ends it at once. Otherwise the "
-        "status is 0 for success,\n1 for a failed run, 2 for wrong usage.");
+        "SIGINT (Ctrl-C), SIGTERM and the other --stop-signals stop a run after a step, of all processes together: it "
+        "is "
+        "saved if\n--save is given, and the program ends by that signal (status 128 + signal: 130, 143). A second "
+        "SIGINT "
+        "or SIGTERM ends it\nat once. Otherwise the status is 0 for success, 1 for a failed run or if standard output "
+        "could not be written, 2 for wrong\nusage.");
 }
 
 void join(Options& options) {
@@ -209,7 +313,60 @@ std::string resolved_flags(CLI::App& app, const Options& options) {
     if (!options.timeout_seconds) leave_out("--timeout");          // for several processes alone
     if (!options.load.empty() && !options.lr) leave_out("--lr");
     if (!options.load.empty() && !options.momentum) leave_out("--momentum");
+    if (!options.load.empty() && !options.weight_decay) leave_out("--weight-decay");
     return app.config_to_str(true, false);
+}
+
+/// The file's name with numbers for {epoch} and {step}.
+bool is_checkpoint_of(const std::string& pattern, std::string_view name) {
+    for (std::size_t at = 0; at < pattern.size();) {
+        const std::string_view rest = std::string_view(pattern).substr(at);
+        const std::size_t place = rest.starts_with("{epoch}") ? 7 : rest.starts_with("{step}") ? 6 : 0;
+        const std::size_t digits = name.find_first_not_of("0123456789") == std::string_view::npos
+                                       ? name.size()
+                                       : name.find_first_not_of("0123456789");
+        const std::size_t taken = place > 0 ? digits : 1;
+        if (name.empty() || taken == 0 || (place == 0 && name[0] != rest[0])) return false;
+        name.remove_prefix(taken);
+        at += place > 0 ? place : 1;
+    }
+    return name.empty();
+}
+
+/// The checkpoint that has made most steps among those of --save and INTERRUPTED; empty: there is none. One that cannot
+/// be read is a warning.
+std::filesystem::path newest_checkpoint(const std::filesystem::path& save) {
+    const std::string pattern = save.filename().string();
+    const bool several = pattern.find("{epoch}") != std::string::npos || pattern.find("{step}") != std::string::npos;
+    std::filesystem::path directory = save.parent_path(), newest;
+    if (directory.empty()) directory = ".";
+    std::optional<lockstep::RunState> most;
+    std::error_code missing;
+    for (const auto& entry : std::filesystem::directory_iterator(directory, missing)) {
+        const std::string name = entry.path().filename().string();
+        if (!is_checkpoint_of(pattern, name) && !(several && name == "INTERRUPTED.safetensors")) continue;
+        try {
+            const auto state = lockstep::read_run(entry.path());
+            const auto progress = [](const lockstep::RunState& run) { return std::tuple(run.steps, run.epoch); };
+            if (!state || (most && progress(*state) < progress(*most))) continue;
+            if (most && progress(*state) == progress(*most) && name == "INTERRUPTED.safetensors") continue;
+            most = state;
+            newest = save.parent_path() / name;
+        } catch (const lockstep::Error& error) {
+            lockstep::warn(fmt::format("--resume auto passes over {}: {}", entry.path().string(), error.what()));
+        }
+    }
+    return newest;
+}
+
+void find_checkpoint(Options& options) {
+    if (!options.resumes_if_there) return;
+    if (options.save.empty()) throw UsageError("--resume auto requires --save or --work-dir");
+    if (options.save.parent_path().string().find('{') != std::string::npos)
+        throw UsageError("--resume auto: " + options.save.string() +
+                         " has a number in its directory; expected it in the "
+                         "name alone");
+    if (const auto found = newest_checkpoint(options.save); !found.empty()) options.load = found;
 }
 
 void leave_configuration(const Options& options) {
@@ -231,6 +388,25 @@ void check(const Options& options, const std::string& program) {
         throw UsageError("--save-every requires --save or --work-dir");
     for (const auto* path : {&options.save, &options.json})
         if (!path->empty() && !path->has_filename()) throw UsageError(path->string() + " is a directory; name a file");
+    // --save numbers files by their names, and nothing else is numbered.
+    for (const auto& [flag, path] : {std::pair("--work-dir", options.work_dir),
+                                     {"--save", options.save.parent_path()},
+                                     {"--load", options.load},
+                                     {"--log-dir", options.log_dir},
+                                     {"--json", options.json}})
+        for (const char* number : {"{epoch}", "{step}"})
+            if (path.string().find(number) != std::string::npos)
+                throw UsageError(
+                    fmt::format("{} {}: {} is for the name of a file in --save", flag, path.string(), number));
+    if (options.keep > 0 && options.save.string().find("{epoch}") == std::string::npos &&
+        options.save.string().find("{step}") == std::string::npos)
+        throw UsageError("--keep requires {epoch} or {step} in the name of --save");
+    if (!options.best.empty() && options.save.empty()) throw UsageError("--best requires --save or --work-dir");
+    if (options.schedule.name == "multistep" && options.schedule.milestones.empty())
+        throw UsageError("--schedule multistep requires --lr-milestones");
+    if (options.rates != "none" && options.schedule.name != "constant")
+        throw UsageError("--rates " + options.rates + " and --schedule " + options.schedule.name +
+                         " both set the learning rate; expected one of them");
     require_files_apart(options, program);
 }
 
@@ -247,7 +423,9 @@ void make_room_for(const std::vector<lockstep::Device>& devices) {
     int highest = -1;
     for (const lockstep::Device device : devices)
         if (device.kind() == lockstep::DeviceKind::cpu) highest = std::max(highest, device.index());
-    constexpr int standard = 2;
+    constexpr int standard = 2, most = 64;
+    if (highest >= most && !std::getenv("LOCKSTEP_CPU_DEVICES"))
+        throw lockstep::InvalidArgument(fmt::format("cpu:{}: virtual devices are cpu:0 to cpu:{}", highest, most - 1));
     if (highest >= standard) setenv("LOCKSTEP_CPU_DEVICES", std::to_string(highest + 1).c_str(), 0);
 }
 
@@ -297,6 +475,19 @@ void warn_where_each_trains_alone() {
 }
 
 }  // namespace
+
+std::string ScheduleFlags::str() const {
+    if (name == "step" || name == "multistep")
+        return fmt::format("{} {} x {}", name,
+                           name == "step" ? fmt::format("{}", period) : fmt::format("{}", fmt::join(milestones, ",")),
+                           gamma);
+    if (name == "exponential") return fmt::format("{} {}", name, gamma);
+    if (name == "linear") return fmt::format("{} {}", name, period);
+    if (name == "cosine") return fmt::format("{} to {}", name, lowest);
+    if (name == "cosine-restarts") return fmt::format("{} {} to {}", name, period, lowest);
+    if (name == "plateau") return fmt::format("{} {} x {} to {}", name, patience, gamma, lowest);
+    return name;
+}
 
 lockstep::Devices Options::chosen_devices() const {
     return about_devices([&] {
@@ -352,6 +543,10 @@ int run(const Program& program, Options& options, int argc, char** argv,
         const CLI::Option& config = *app.get_config_ptr();
         if (config.count() > 0) options.config = config.as<std::string>();  // CLI11 2.4.1 reads what is not there
         use_work_dir(options, program);
+        // A program's own default gives way to adaptive rates.
+        if (const CLI::Option* schedule = app.get_option_no_throw("--schedule");
+            schedule && schedule->count() == 0 && options.rates != "none")
+            options.schedule.name = "constant";
         require_launcher(options);
         check(options, program.name);
         options.distributed() ? require_a_device_each(options) : warn_where_each_trains_alone();
@@ -364,6 +559,7 @@ int run(const Program& program, Options& options, int argc, char** argv,
             return launch_ranks(options, devices.size(), lockstep::own_command(argc, argv));
         }
         if (options.distributed()) join(options);
+        find_checkpoint(options);
         options.configuration = resolved_flags(app, options);
         std::optional<Stop> stop;
         try {

@@ -1,6 +1,8 @@
 // The flags that all programs that train share.
 #pragma once
 
+#include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -20,6 +22,16 @@ struct SaveEvery {
     std::int64_t steps = 0, epochs = 0;
 };
 
+/// The learning rate over a run.
+struct ScheduleFlags {
+    std::string name = "constant";
+    std::int64_t period = 30;                ///< epochs
+    std::vector<std::int64_t> milestones{};  ///< epochs
+    double gamma = 0.1, lowest = 0;
+    std::int64_t patience = 10;  ///< evaluations
+    std::string str() const;     ///< with the numbers that count
+};
+
 struct Options : RankFlags {
     std::string parallel = "dp";
     std::string devices = "all";
@@ -31,6 +43,14 @@ struct Options : RankFlags {
     std::optional<std::int64_t> steps;
     double default_lr = 0.01, default_momentum = 0.5;
     std::optional<double> lr, momentum;  ///< where they were given
+    std::optional<double> weight_decay;  ///< where it was given
+    double default_weight_decay = 0;
+    double clip = 0;  ///< largest norm of the gradients; 0: any
+    ScheduleFlags schedule;
+    std::string rates = "none";  ///< or "adascale", "yellowfin"
+    int early_stop = 0;          ///< evaluations without a better score that end a run; 0: any number
+    std::size_t keep = 0;        ///< checkpoints; 0: all
+    std::filesystem::path best;  ///< the checkpoint with the best score; empty: none
     std::uint64_t seed = 1;
     bool deterministic = false;
     bool benchmark = false;   ///< algorithms are chosen by trials
@@ -38,6 +58,9 @@ struct Options : RankFlags {
     int workers = 1;
     std::filesystem::path data;
     std::filesystem::path save, load, log_dir, json;
+    bool resumes_if_there = false;           ///< --resume auto: `load` is what was found, if anything
+    std::vector<std::string> allow_changed;  ///< names of facts that a resume may change
+    std::vector<int> stop_signals = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU};
     std::filesystem::path work_dir;  ///< for what `save` and `log_dir` leave open, and the configuration
     SaveEvery save_every;
     std::int64_t log_interval = 0;  ///< batches between lines such as those of PyTorch's examples; 0: none

@@ -5,9 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
+
+#include "lockstep/runtime/warning.h"
 
 namespace program {
 
@@ -107,7 +111,8 @@ void Progress::line(const std::string& text) {
     if (quiet_) return;
     clear();
     std::puts(text.c_str());
-    std::fflush(stdout);
+    if (std::fflush(stdout) == 0 || std::exchange(told_of_loss_, true)) return;
+    lockstep::warn(std::string("standard output cannot be written: ") + std::strerror(errno) + "; training continues");
 }
 
 }  // namespace program

@@ -55,7 +55,7 @@ void launch_and_wait(lockstep::LaunchOptions& launch, int processes) {
         throw Stopped({result.signal, result.killed ? result.str() : ""}, Stopped::As::program);
     }
     // A signal came to one of them, and all have stopped.
-    for (const int signal : {SIGINT, SIGTERM})
+    for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU})
         if (!result.killed && result.failure->exit_status == 128 + signal)
             throw Stopped({signal, ""}, Stopped::As::program);
     if (!result.failure->silent && !result.failure->last_lines.empty())

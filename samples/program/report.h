@@ -17,6 +17,7 @@ namespace program {
 struct ScoreName {
     std::string name = "test accuracy";
     bool is_share = true;  ///< told in percent
+    bool higher_is_better = true;
     /// In files: "test_accuracy".
     std::string key() const;
     std::string str(double value) const;

@@ -16,6 +16,7 @@ RunReport::RunReport(const std::string& name, const Options& options, const lock
       devices_(devices),
       log_(std::make_unique<RunLog>(options, name, devices, steps)) {
     figures_.score_name = training_.score;
+    if (!training_.changes.empty()) log_->events().text("changes", training_.changes, static_cast<std::int64_t>(steps));
 }
 
 void RunReport::before_run(lockstep::Run& run) {
@@ -26,6 +27,7 @@ void RunReport::before_run(lockstep::Run& run) {
     line(fmt::format("{}: {}, {}", name_, describe(options_, devices_), training_.how));
     if (before > 0)
         line(fmt::format("continues {}: {} steps done, {}", options_.load.string(), before, training_.rates));
+    if (!training_.changes.empty()) line(training_.changes);
     if (before > 0 && run.is_complete())
         line(fmt::format("nothing is left to do: {} epochs and {} steps are done; to go on give more {}",
                          run.state().epoch, before, options_.steps ? "--steps and --epochs" : "--epochs"));
@@ -38,6 +40,7 @@ void RunReport::before_run(lockstep::Run& run) {
 
 void RunReport::before_epoch(lockstep::Run& run) {
     first_batch_ = static_cast<std::int64_t>(run.state().steps) - run.state().batch;
+    first_loss_ = figures_.losses.size();
 }
 
 void RunReport::after_step(lockstep::Run& run, const lockstep::StepReport& step) {
@@ -61,7 +64,10 @@ void RunReport::at_pause(lockstep::Run& run) {
     if (score != run.scores().end() && score->second.steps == run.state().steps) tell_of_part(run);
 }
 
-void RunReport::after_epoch(lockstep::Run& run) { tell(run, fmt::format("epoch {}: ", run.state().epoch)); }
+void RunReport::after_epoch(lockstep::Run& run) {
+    reported_ = first_loss_;
+    tell(run, fmt::format("epoch {}: ", run.state().epoch));
+}
 
 void RunReport::after_run(lockstep::Run& run) {
     const lockstep::RunState& state = run.state();

@@ -22,6 +22,7 @@ public:
         std::int64_t rows;               ///< of an epoch
         std::string unit;                ///< what they are: "samples"
         ScoreName score;                 ///< of the Evaluation that it reports
+        std::string changes = {};        ///< "continues with --seed 3 instead of 1", if something has changed
         bool has_weights_alone = false;  ///< of --load, where nothing else was there to go on with
     };
     /// Keeps the reference to `options`. `steps`: how many the run has done.
@@ -40,7 +41,8 @@ public:
     RunLog& log() { return *log_; }
 
 private:
-    /// `line` with the mean loss since the last one, rate and score.
+    /// `line` with the mean loss of the epoch (of the steps that this process made in it) at the epoch's end, otherwise
+    /// since the last line, and with rate and score.
     void tell(lockstep::Run& run, std::string line);
     void tell_of_part(lockstep::Run& run);
     /// The line that PyTorch's examples print for every so many batches.
@@ -53,6 +55,7 @@ private:
     std::unique_ptr<Progress> progress_;
     Figures figures_;
     std::int64_t first_batch_ = 0;       // the step that would have been the first of the epoch
+    std::size_t first_loss_ = 0;         // of the epoch
     std::size_t reported_ = 0;           // losses that a line has told of
     std::optional<std::uint64_t> told_;  // the number of steps at the last line
 };

@@ -22,9 +22,9 @@ std::string_view next_line(std::string_view& text) {
 }
 
 bool is_own(const std::string& flag) {
-    constexpr std::array<std::string_view, 17> own{
-        "help", "backend", "init-method", "rank",  "world-size", "timeout",  "devices",  "workers",     "data",
-        "save", "log-dir", "json",        "quiet", "config",     "work-dir", "launcher", "log-interval"};
+    constexpr std::array<std::string_view, 18> own{
+        "help", "backend",      "init-method", "rank", "world-size", "timeout", "devices",  "workers",  "data",
+        "save", "stop-signals", "log-dir",     "json", "quiet",      "config",  "work-dir", "launcher", "log-interval"};
     return std::find(own.begin(), own.end(), flag) != own.end();
 }
 

@@ -1,15 +1,22 @@
 // The images and masks of a run, and which of them it is validated on.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "lockstep/parallel/data/segmentation_folder.h"
 #include "lockstep/parallel/data/subset.h"
 #include "lockstep/parallel/data/transforms.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace unet {
 
@@ -29,12 +36,26 @@ struct DataOptions {
     std::filesystem::path directory;  ///< with imgs and masks
     double scale = 0.5;
     int classes = 2;                                    ///< of the network; 1: there or not there
-    std::optional<int> channels;                        ///< of the network's images; none: any
+    std::optional<int> channels = {};                   ///< of the network's images; none: any
     std::vector<lockstep::MaskValue> mask_values = {};  ///< of classes; empty: all that there are
+    std::map<std::uint8_t, std::array<std::uint8_t, 3>> mask_palette = {};
+    lockstep::MaskValue ignore_value = {};  ///< of pixels without a class; empty: none
+};
+
+/// --mask-values and --ignore-value, where they are given.
+struct MaskFlags {
+    std::string mask_values, ignore_value;
+
+    void add_to(CLI::App& app);
+    std::vector<lockstep::MaskValue> values() const;
+    lockstep::MaskValue ignored() const;
 };
 
 /// Throws as SegmentationFolder does, and UsageError for images that the network does not take.
 lockstep::SegmentationFolder open_images(const DataOptions& options);
+
+/// Throws UsageError for scaled images that are too small for the network, which halves them four times.
+void require_room(const std::string& what, double scale, std::int64_t height, std::int64_t width);
 
 /// The rows to train on and those to validate on, of which there are floor(size * percent / 100): the split that the
 /// PyTorch program makes with its seed 0. Throws UsageError for a share that leaves nothing for one of them, unless

@@ -1,6 +1,5 @@
 #include "lockstep/samples/unet/evaluation_log.h"
 
-#include "lockstep/samples/unet/loss.h"
 #include "lockstep/samples/unet/pictures.h"
 
 namespace unet {
@@ -24,19 +23,22 @@ ls::Tensor pixels_of(const ls::Tensor& image) {
 
 }  // namespace
 
-void log_evaluation(ls::EventLog& log, const UNet& net, const std::tuple<ls::Tensor, ls::Tensor>& row,
-                    std::int64_t step) {
+void log_evaluation(ls::EventLog& log, const UNet& net, const SegmentationLoss& loss,
+                    const std::tuple<ls::Tensor, ls::Tensor>& row, std::int64_t step) {
     const auto& [image, mask] = row;
     UNet copy = net;
     ls::set_training(copy, false);
     const ls::Device device = copy.outc.conv.weight->device();
     const ls::Tensor logits = copy.forward(image.unsqueeze(0).to(device));
     log.image("image", pixels_of(image), step);
-    log.mask("mask/true", mask, step);
+    std::vector<std::uint8_t> there;
+    for (const std::int64_t number : mask.to_vector<std::int64_t>())
+        there.push_back(number == ls::ignored_class ? 0 : static_cast<std::uint8_t>(number));
+    log.mask("mask/true", ls::Tensor::from(there, mask.shape()), step);
     const ClassMap found = classes_of(logits.detach());
     log.mask("mask/predicted", ls::Tensor::from(found.classes, {found.height, found.width}), step);
 
-    SegmentationLoss()(logits, mask.unsqueeze(0).to(device)).backward();
+    loss(logits, mask.unsqueeze(0).to(device)).backward();
     for (const ls::NamedTensor& named : ls::named_tensors(copy)) {
         if (!named.is_parameter) continue;
         log.histogram("weights/" + named.name, named.member->tensor().detach(), step);

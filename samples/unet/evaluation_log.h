@@ -6,6 +6,7 @@
 
 #include "lockstep/parallel/event_log.h"
 #include "lockstep/runtime/tensor.h"
+#include "lockstep/samples/unet/loss.h"
 #include "lockstep/samples/unet/net.h"
 
 namespace unet {
@@ -13,7 +14,7 @@ namespace unet {
 /// An image with its true and its predicted mask, and histograms of all weights and of the gradients that the loss of
 /// this image has with respect to them, in evaluation mode. `row`: of a SegmentationFolder. Takes a copy of the
 /// network, which stays as it is.
-void log_evaluation(lockstep::EventLog& log, const UNet& net, const std::tuple<lockstep::Tensor, lockstep::Tensor>& row,
-                    std::int64_t step);
+void log_evaluation(lockstep::EventLog& log, const UNet& net, const SegmentationLoss& loss,
+                    const std::tuple<lockstep::Tensor, lockstep::Tensor>& row, std::int64_t step);
 
 }  // namespace unet

@@ -29,7 +29,8 @@ std::array<std::uint8_t, 3> colour_of(std::size_t class_number, std::size_t clas
     return colour;
 }
 
-ls::HostImage mask_image(const ClassMap& map, const std::vector<ls::MaskValue>& mask_values) {
+ls::HostImage mask_image(const ClassMap& map, const std::vector<ls::MaskValue>& mask_values,
+                         const std::map<std::uint8_t, std::array<std::uint8_t, 3>>& palette) {
     constexpr std::array<ls::ImageMode, 5> modes{ls::ImageMode::palette, ls::ImageMode::palette,
                                                  ls::ImageMode::grey_alpha, ls::ImageMode::rgb, ls::ImageMode::rgba};
     ls::HostImage image{map.height, map.width, modes[mask_values.at(0).size()], {}, {}};
@@ -41,8 +42,12 @@ ls::HostImage mask_image(const ClassMap& map, const std::vector<ls::MaskValue>& 
     if (image.mode != ls::ImageMode::palette) return image;
     for (const ls::MaskValue& value : mask_values)
         image.palette.resize(std::max<std::size_t>(image.palette.size(), value[0] + std::size_t{1}));
-    for (std::size_t number = 0; number < mask_values.size(); ++number)
-        image.palette[mask_values[number][0]] = colour_of(number, mask_values.size());
+    const bool complete = std::all_of(mask_values.begin(), mask_values.end(),
+                                      [&](const ls::MaskValue& value) { return palette.contains(value[0]); });
+    for (std::size_t number = 0; number < mask_values.size(); ++number) {
+        const std::uint8_t index = mask_values[number][0];
+        image.palette[index] = complete ? palette.at(index) : colour_of(number, mask_values.size());
+    }
     return image;
 }
 

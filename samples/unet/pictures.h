@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "lockstep/parallel/data/image.h"
@@ -25,8 +26,9 @@ ClassMap classes_of(const lockstep::Tensor& logits, double threshold = 0.5);
 std::array<std::uint8_t, 3> colour_of(std::size_t class_number, std::size_t classes);
 
 /// A mask file of the kind that the network has learned from: pixels hold `mask_values`, those of one channel as
-/// indices of a palette in which each class has its colour.
-lockstep::HostImage mask_image(const ClassMap& map, const std::vector<lockstep::MaskValue>& mask_values);
+/// indices of a palette, with the colours of `palette` or, if it lacks a class, one for each.
+lockstep::HostImage mask_image(const ClassMap& map, const std::vector<lockstep::MaskValue>& mask_values,
+                               const std::map<std::uint8_t, std::array<std::uint8_t, 3>>& palette = {});
 
 /// `image` as RGB, with the colour of every class but the first laid over it by half.
 lockstep::HostImage overlay(const lockstep::HostImage& image, const ClassMap& map);

@@ -1,12 +1,16 @@
 // unet train: the flags of the PyTorch program and those of all programs here, and what they make.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "lockstep/parallel/lockstep.h"
 #include "lockstep/samples/program/command_line.h"
@@ -29,16 +33,43 @@ namespace {
 struct TrainFlags {
     double scale = 0.5, validation = 10;  ///< percent
     Options net;
-    std::string optimizer = "adamw", schedule = "cosine", batch_norm = "all";
+    std::string recipe = "default", optimizer = "adamw", batch_norm = "all", loss = "ce+dice";
+    std::vector<double> class_weights;
+    MaskFlags masks;
     bool flip = false;
 };
 
-constexpr double weight_decay = 1e-8, lowest_lr = 1e-7;
 constexpr int evaluations_per_epoch = 5;
 constexpr std::int64_t validation_rows = 4;  ///< at least so many at once
 
 void add_flags(CLI::App& app, TrainFlags& flags, program::Options& options) {
     const auto one_of = [](const std::vector<std::string>& names) { return CLI::IsMember(names).description(""); };
+    // First, so that other flags that are given win.
+    app.add_option_function<std::string>(
+           "--recipe",
+           [&app, &flags, &options](const std::string& name) {
+               flags.recipe = name;
+               if (name != "pytorch-unet") return;
+               options.default_momentum = 0.999;
+               flags.optimizer = "rmsprop";
+               options.schedule.name = "plateau";
+               options.schedule.lowest = 0;
+               flags.loss = "ce+pooled-dice";
+               options.clip = 1;
+               for (const auto& [flag, value] : {std::pair("--momentum", "0.999"),
+                                                 {"--optimizer", "rmsprop"},
+                                                 {"--schedule", "plateau"},
+                                                 {"--loss", "ce+pooled-dice"},
+                                                 {"--clip", "1"},
+                                                 {"--lr-min", "0"}})
+                   app.get_option(flag)->default_str(value);
+           },
+           "defaults of other flags. pytorch-unet: those of the PyTorch program since December 2022: --optimizer "
+           "rmsprop "
+           "--momentum 0.999 --clip 1 --schedule plateau --lr-min 0 --loss ce+pooled-dice")
+        ->type_name("default|pytorch-unet")
+        ->check(one_of({"default", "pytorch-unet"}))
+        ->default_str(flags.recipe);
     app.add_option("--scale,-s", flags.scale, "of the images' sides")
         ->type_name("NUMBER")
         ->check(program::is_between(0, 1, false))
@@ -56,14 +87,23 @@ void add_flags(CLI::App& app, TrainFlags& flags, program::Options& options) {
         ->type_name("N")
         ->check(CLI::Range(std::int64_t{2}, std::int64_t{512}).description(""))
         ->capture_default_str();
-    app.add_option("--optimizer", flags.optimizer, "with weight decay 1e-8")
+    app.add_option("--optimizer", flags.optimizer, "rule that updates the weights")
         ->type_name("adamw|adam|rmsprop|sgd")
         ->check(one_of({"adamw", "adam", "rmsprop", "sgd"}))
         ->capture_default_str();
-    app.add_option("--schedule", flags.schedule, "of the learning rate, once an epoch; cosine: down to 1e-7")
-        ->type_name("cosine|constant")
-        ->check(one_of({"cosine", "constant"}))
+    app.add_option(
+           "--loss", flags.loss,
+           "cross-entropy alone, or with the mean of the classes' dice, or with one dice of all classes together")
+        ->type_name("ce+dice|ce+pooled-dice|ce")
+        ->check(one_of({"ce+dice", "ce+pooled-dice", "ce"}))
         ->capture_default_str();
+    app.add_option(
+           "--class-weights", flags.class_weights,
+           "weights of class 0, 1, ... in cross-entropy; for --classes 1 one number, that of pixels of the mask")
+        ->type_name("NUMBER,...")
+        ->delimiter(',')
+        ->check(program::is_between(0, 1e30));
+    flags.masks.add_to(app);
     app.add_option("--batch-norm", flags.batch_norm,
                    "running statistics of all shards, or of the first as in DataParallel; sync: the whole batch "
                    "normalises, too (SyncBatchNorm)")
@@ -100,14 +140,14 @@ template <class Model>
 std::unique_ptr<ls::Optimizer> make_optimizer(const std::string& name, Model& model, const program::Options& options) {
     const ls::SgdOptions sgd = program::sgd_options(options);
     if (name == "adam")
-        return std::make_unique<ls::Adam>(model, ls::AdamOptions{.lr = sgd.lr, .weight_decay = weight_decay});
+        return std::make_unique<ls::Adam>(model, ls::AdamOptions{.lr = sgd.lr, .weight_decay = sgd.weight_decay});
     if (name == "rmsprop")
         return std::make_unique<ls::RMSprop>(
-            model, ls::RmspropOptions{.lr = sgd.lr, .weight_decay = weight_decay, .momentum = sgd.momentum});
+            model, ls::RmspropOptions{.lr = sgd.lr, .weight_decay = sgd.weight_decay, .momentum = sgd.momentum});
     if (name == "sgd")
         return std::make_unique<ls::SGD>(
-            model, ls::SgdOptions{.lr = sgd.lr, .momentum = sgd.momentum, .weight_decay = weight_decay});
-    return std::make_unique<ls::AdamW>(model, ls::AdamWOptions{.lr = sgd.lr, .weight_decay = weight_decay});
+            model, ls::SgdOptions{.lr = sgd.lr, .momentum = sgd.momentum, .weight_decay = sgd.weight_decay});
+    return std::make_unique<ls::AdamW>(model, ls::AdamWOptions{.lr = sgd.lr, .weight_decay = sgd.weight_decay});
 }
 
 /// What --load says of the network; the flags must make the same one.
@@ -121,6 +161,68 @@ std::optional<ModelFile> loaded_file(const TrainFlags& flags, const program::Opt
     return file;
 }
 
+SegmentationLoss loss_of(const TrainFlags& flags, bool ignores) {
+    SegmentationLoss loss;
+    loss.dice = flags.loss == "ce" ? DiceOf::none : flags.loss == "ce+dice" ? DiceOf::classes : DiceOf::pooled;
+    loss.ignores = ignores;
+    if (flags.class_weights.empty()) return loss;
+    if (static_cast<std::int64_t>(flags.class_weights.size()) != flags.net.classes)
+        throw program::UsageError(
+            fmt::format("--class-weights: {} {} for --classes {}; expected one for each", flags.class_weights.size(),
+                        flags.class_weights.size() == 1 ? "number" : "numbers", flags.net.classes));
+    std::vector<float> weights(flags.class_weights.begin(), flags.class_weights.end());
+    if (std::all_of(weights.begin(), weights.end(), [](float weight) { return weight == 0; }))
+        throw program::UsageError("--class-weights: all are 0; expected one above");
+    if (weights.size() == 1) {
+        loss.pos_weight = ls::Tensor::from(weights, {1});
+        weights.insert(weights.begin(), 1);
+    }
+    loss.class_weights = ls::Tensor::from(weights, {static_cast<std::int64_t>(weights.size())});
+    return loss;
+}
+
+bool contains(const std::vector<ls::MaskValue>& all, const ls::MaskValue& value) {
+    return std::find(all.begin(), all.end(), value) != all.end();
+}
+
+/// The images, with the classes of --mask-values; or those of the weights, if the masks have no other values; or, where
+/// a new run begins with weights, those of the masks.
+ls::SegmentationFolder open_for_training(const TrainFlags& flags, const program::Options& options,
+                                         const std::optional<ModelFile>& file) {
+    DataOptions data{.directory = options.data,
+                     .scale = flags.scale,
+                     .classes = static_cast<int>(flags.net.classes),
+                     .mask_values = flags.masks.values(),
+                     .ignore_value = flags.masks.ignored()};
+    if (!file) return open_images(data);
+    data.channels = static_cast<int>(file->net.channels);
+    if (data.ignore_value.empty()) data.ignore_value = file->ignore_value;
+    const bool goes_on = std::filesystem::exists(ls::resume_path(options.load));
+    if (goes_on && file->knows_mask_values && !data.mask_values.empty() && data.mask_values != file->mask_values)
+        throw program::UsageError(fmt::format("--mask-values {}: the run of {} has {}; leave the flag out",
+                                              flags.masks.mask_values, options.load.string(),
+                                              text_of(file->mask_values)));
+    if (!data.mask_values.empty() || !file->knows_mask_values) return open_images(data);
+    data.mask_values = file->mask_values;
+    data.mask_palette = file->mask_palette;
+    if (goes_on) return open_images(data);
+    try {
+        return open_images(data);
+    } catch (const ls::DataError&) {
+        data.mask_values.clear();
+        data.mask_palette.clear();
+        ls::SegmentationFolder images = open_images(data);
+        const auto& found = images.mask_values();
+        if (std::all_of(found.begin(), found.end(),
+                        [&](const auto& value) { return contains(file->mask_values, value); }))
+            throw;  // something else is wrong
+        if (!options.quiet)
+            fmt::print("unet: the masks have the values {} and those of {} are {}; classes are numbered by the masks\n",
+                       text_of(found), options.load.string(), text_of(file->mask_values));
+        return images;
+    }
+}
+
 std::optional<program::Stop> train(TrainFlags flags, program::Options options,
                                    std::chrono::steady_clock::time_point began) {
     if (flags.optimizer.starts_with("adam")) {
@@ -129,19 +231,18 @@ std::optional<program::Stop> train(TrainFlags flags, program::Options options,
         options.momentum.reset();
     }
     const std::optional<ModelFile> file = loaded_file(flags, options);
-    const ls::SegmentationFolder images = open_images(
-        {.directory = options.data,
-         .scale = flags.scale,
-         .classes = static_cast<int>(flags.net.classes),
-         .channels = file ? std::optional(static_cast<int>(file->net.channels)) : std::nullopt,
-         .mask_values = file && file->knows_mask_values ? file->mask_values : std::vector<ls::MaskValue>()});
+    const ls::SegmentationFolder images = open_for_training(flags, options, file);
+    const ls::MaskValue ignored = flags.masks.ignored().empty() && file ? file->ignore_value : flags.masks.ignored();
+    const SegmentationLoss loss = loss_of(flags, !ignored.empty());
     const Split parts = split(images, flags.validation);
+    if (options.schedule.name == "plateau" && !parts.validation)
+        throw program::UsageError("--schedule plateau: there are no images to validate on; give --validation a share");
     const std::int64_t batch = options.global_batch_size(options.chosen_devices());
     if (batch > parts.training.size())
         throw program::UsageError(
             fmt::format("a step takes {} images, and the training set has {}; give a smaller --batch-size", batch,
                         parts.training.size()));
-    const auto metadata = metadata_of(images.mask_values(), flags.scale);
+    const auto metadata = metadata_of(images, ignored, flags.scale);
     if (options.group)
         program::require_same_on_ranks(
             *options.group, {fmt::format("{} images to train on", parts.training.size()),
@@ -157,25 +258,31 @@ std::optional<program::Stop> train(TrainFlags flags, program::Options options,
         ls::Loader batches(model, TrainingImages(parts.training, Augmentation{flags.flip}),
                            {.batch_size = batch, .shuffle = true, .seed = options.seed, .workers = options.workers});
         const auto optimizer = make_optimizer(flags.optimizer, model, options);
-        std::optional<ls::CosineAnnealingLR> schedule;
-        if (flags.schedule == "cosine" && options.epochs > 0) schedule.emplace(*optimizer, options.epochs, lowest_lr);
         program::Training training{.optimizer = *optimizer,
                                    .unit = "images",
                                    .score = {"dice", false},
                                    .evaluations = evaluations_per_epoch,
-                                   .schedule = schedule ? &*schedule : nullptr,
+                                   .facts = {{"scale", fmt::format("{}", flags.scale)},
+                                             {"validation", fmt::format("{}", flags.validation)},
+                                             {"flip", flags.flip ? "true" : "false"},
+                                             {"batch-norm", flags.batch_norm},
+                                             {"loss", flags.loss},
+                                             {"class-weights", fmt::format("{}", fmt::join(flags.class_weights, ","))},
+                                             {"mask-values", text_of(images.mask_values())},
+                                             {"ignore-value", ignored.empty() ? "none" : text_of({ignored})},
+                                             {"data", fmt::format("{} images", images.size())}},
                                    .metadata = metadata};
         std::optional<ls::Loader<Images>> validation;
         if (parts.validation) {
             validation.emplace(
                 model, *parts.validation,
                 ls::LoaderOptions{.batch_size = std::max(batch, validation_rows), .workers = options.workers});
-            training.evaluate = [&] { return mean_dice(model, *validation); };
+            training.evaluate = [&] { return mean_dice(model, *validation, loss.ignores); };
             training.log_evaluation = [&](ls::EventLog& log, std::int64_t step) {
-                log_evaluation(log, *model, parts.validation->get(0), step);
+                log_evaluation(log, *model, loss, parts.validation->get(0), step);
             };
         }
-        return program::train("unet", options, model, batches, SegmentationLoss(), training, began);
+        return program::train("unet", options, model, batches, loss, training, began);
     });
 }
 
@@ -189,6 +296,10 @@ int train(int argc, char** argv) {
     options.epochs = 5;
     options.default_lr = 1e-5;
     options.default_momentum = 0.9;
+    options.default_weight_decay = 1e-8;
+    options.schedule.name = "cosine";
+    options.schedule.lowest = 1e-7;
+    options.schedule.patience = 5;
     options.seed = 0;
     options.save_every.epochs = 5;
     TrainFlags flags;

@@ -1,6 +1,7 @@
 // Every public header compiles after those of Qt, ncurses, X11 and Windows: no parameter, member or enumerator has the
 // name of one of their macros.
-// clang-format off: the order matters
+// The order matters.
+// clang-format off
 #include <bits/stdc++.h>
 #include <sys/types.h>
 #include <unistd.h>

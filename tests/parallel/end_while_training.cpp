@@ -20,12 +20,9 @@ struct Net {
     }
 };
 
-std::atomic<bool> reader_ends{false};
-
 struct Rows {
     std::int64_t size() const { return 256; }
     std::tuple<ls::Tensor, ls::Tensor> get(std::int64_t row) const {
-        if (reader_ends && row > 100) std::exit(7);
         return {ls::Tensor::full({1, 12, 12}, static_cast<double>(row) / 256),
                 ls::Tensor::full({}, static_cast<double>(row % 10), ls::DType::i64)};
     }
@@ -86,10 +83,6 @@ int main(int count, char** arguments) {
         auto& [images, labels] = *batch;
         for (int i = 0; i < 5; ++i) training.model.step(training.sgd, images, labels, ls::nll_loss);
         return 7;
-    } else if (how == "exit of a reader") {
-        training.epoch(0);
-        reader_ends = true;
-        train_on(training, begun);
     }
     return 1;
 }

@@ -17,7 +17,7 @@ namespace fault_trial {
 using ls::test::number_from;
 
 /// What the others are given beyond the deadline.
-inline milliseconds grace() { return milliseconds(number_from("LOCKSTEP_FAULT_GRACE_MS", 1000)); }
+inline milliseconds grace() { return milliseconds(number_from("LOCKSTEP_FAULT_GRACE_MS", 60000)); }
 
 inline std::set<std::string> files_in(const std::filesystem::path& directory) {
     std::set<std::string> names;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/parallel/data/image.h"
 #include "lockstep/tests/parallel/file_fixture.h"
@@ -44,6 +45,48 @@ inline HostImage computed_image(ImageMode mode, std::int64_t height, std::int64_
         image.palette.push_back({level, static_cast<std::uint8_t>(255 - i), static_cast<std::uint8_t>(7 * i)});
     }
     return image;
+}
+
+inline std::string four_bytes(std::uint32_t number) {
+    std::string bytes;
+    for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(number >> shift & 255);
+    return bytes;
+}
+
+/// CRC-32 of the PNG specification, annex D.
+inline std::uint32_t png_checksum(std::string_view bytes) {
+    std::uint32_t sum = 0xffffffff;
+    for (const char byte : bytes) {
+        sum ^= static_cast<std::uint8_t>(byte);
+        for (int bit = 0; bit < 8; ++bit) sum = (sum & 1) != 0 ? 0xedb88320U ^ (sum >> 1) : sum >> 1;
+    }
+    return ~sum;
+}
+
+inline std::string png_chunk(const std::string& type, const std::string& data) {
+    return four_bytes(static_cast<std::uint32_t>(data.size())) + type + data + four_bytes(png_checksum(type + data));
+}
+
+/// A PNG of `rows`, packed as the format wants them, without compression. `chunks` go before the pixels.
+inline std::string made_png(std::uint32_t width, int bits, int colour_type, const std::vector<std::string>& rows,
+                            const std::string& chunks = "") {
+    std::string raw;
+    for (const std::string& row : rows) raw += std::string(1, '\0') + row;
+    std::uint32_t a = 1, b = 0;
+    for (const char byte : raw) {
+        a = (a + static_cast<std::uint8_t>(byte)) % 65521;
+        b = (b + a) % 65521;
+    }
+    const auto length = static_cast<std::uint16_t>(raw.size());
+    REQUIRE(length == raw.size());
+    const auto low_first = [](std::uint16_t n) {
+        return std::string{static_cast<char>(n & 255), static_cast<char>(n >> 8)};
+    };
+    const std::string data = "\x78\x01\x01" + low_first(length) + low_first(static_cast<std::uint16_t>(~length)) + raw +
+                             four_bytes(b << 16 | a);
+    const std::string header = four_bytes(width) + four_bytes(static_cast<std::uint32_t>(rows.size())) +
+                               std::string{static_cast<char>(bits), static_cast<char>(colour_type), 0, 0, 0};
+    return "\x89PNG\r\n\x1a\n" + png_chunk("IHDR", header) + chunks + png_chunk("IDAT", data) + png_chunk("IEND", "");
 }
 
 /// What `call` throws as `Expected`.

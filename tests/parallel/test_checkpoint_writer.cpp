@@ -188,6 +188,23 @@ TEST_CASE("a save that fails is a warning each time, training goes on, and the l
     CHECK_THAT(warnings.all().back(), contains("choose a directory that exists and can be written"));
 }
 
+TEST_CASE("a warning handler that throws in the writer's thread ends neither the process nor the writer") {
+    const TemporaryDirectory directory;
+    Training training(3);
+    training.to(2);
+    const WarningHandler before = set_warning_handler([](const std::string& text) { throw std::runtime_error(text); });
+    CheckpointWriter writer;
+    {
+        const FileSizeLimit full(600);
+        save(writer, training, directory / "net");
+        CHECK_THAT(message_of<DataError>([&] { writer.wait(); }), contains("writing failed"));
+    }
+    save(writer, training, directory / "net");
+    CHECK_NOTHROW(writer.wait());
+    CHECK(std::filesystem::exists(directory / "net"));
+    set_warning_handler(before);
+}
+
 TEST_CASE("a disk without room and a directory without permission are told, and a device is no place for a file") {
     const TemporaryDirectory directory;
     Training training(3);

@@ -1,5 +1,7 @@
 // GradScaler in steps and in PyTorch's longer form, beside what PyTorch did (recorded_scales.h). In several processes:
 // test_grad_scaler_ranks.
+#include <fmt/format.h>
+
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -9,12 +11,16 @@
 
 #include "lockstep/ops/clip_grad.h"
 #include "lockstep/ops/grad_scaler.h"
+#include "lockstep/ops/sgd.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/runner.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/file_fixture.h"
 #include "lockstep/tests/parallel/kinked_run.h"
+#include "lockstep/tests/parallel/messages.h"
 #include "lockstep/tests/parallel/scaled_training.h"
+#include "lockstep/tests/parallel/taken_warnings.h"
 
 using namespace lockstep;
 using test::Kinked;
@@ -22,6 +28,12 @@ using Trained = test::KinkedRun;
 using Model = Trained::Model;
 
 namespace {
+
+struct Affine {
+    Linear fc{6, 2};
+    LOCKSTEP_MEMBERS(fc)
+    Tensor forward(const Tensor& x) { return fc(x); }
+};
 
 const test::NamedOptimizer<Model>& sgd() { return test::all_optimizers<Model>()[0]; }
 
@@ -269,4 +281,29 @@ TEST_CASE("a scaler of another model, and a state that cannot be, are refused") 
     CHECK(with("scale", 8) == "");
     CHECK(first.step(1).skipped() == false);
     CHECK(scaler.get_scale() == 8);
+}
+
+TEST_CASE("a run all of whose steps are skipped warns, and ends when the scale is 0") {
+    const test::TakenWarnings warnings;
+    DataParallel model(Affine{}, Devices({Device::cpu(0)}));
+    SGD optimizer(model, {.lr = 0.1});
+    const float infinite = std::numeric_limits<float>::infinity();
+    Loader loader(model, TensorDataset(Tensor::from(std::vector<float>(24, infinite), {4, 6}), Tensor::zeros({4, 2})),
+                  {.batch_size = 4});
+    GradScaler scaler;
+    Runner runner(model, optimizer, loader, mse_loss, {.steps = 1000, .step = {.scaler = &scaler}});
+    CHECK(::message_of<Error>([&] { runner.run(); }) ==
+          "GradScaler: the scale is 0 after 200 skipped steps in a row; expected gradients that are finite at some "
+          "scale: "
+          "check the data, the loss and the learning rate");
+    // After 50, 100 and 150 halvings; f32 has no 2^(16 - 200).
+    REQUIRE(warnings.all().size() == 3);
+    CHECK(warnings.all()[0] ==
+          fmt::format("GradScaler: 50 steps in a row were skipped, as gradients were not finite; the scale is {}",
+                      std::ldexp(1.0, 16 - 50)));
+    GradScaler good;
+    for (int i = 0; i < 49; ++i) good.note_step(true);
+    good.note_step(false);
+    for (int i = 0; i < 49; ++i) good.note_step(true);
+    CHECK(warnings.all().size() == 3);
 }

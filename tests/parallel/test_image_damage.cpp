@@ -1,6 +1,7 @@
 // Files that are no images, lie about their size, end too early or were damaged: refused, with the file's name, and
 // never worse than that.
 #include <stdexcept>
+#include <utility>
 
 #include "lockstep/parallel/data/image_file.h"
 #include "lockstep/runtime/error.h"
@@ -14,16 +15,6 @@ using namespace lockstep::test;
 namespace {
 
 std::string two_bytes(int number) { return {static_cast<char>(number >> 8), static_cast<char>(number & 255)}; }
-
-/// CRC-32 of the PNG specification, annex D.
-std::uint32_t png_checksum(std::string_view bytes) {
-    std::uint32_t sum = 0xffffffff;
-    for (const char byte : bytes) {
-        sum ^= static_cast<std::uint8_t>(byte);
-        for (int bit = 0; bit < 8; ++bit) sum = (sum & 1) != 0 ? 0xedb88320U ^ (sum >> 1) : sum >> 1;
-    }
-    return ~sum;
-}
 
 /// All chunks with the checksums of what is in them now, as far as they hang together.
 std::string with_right_checksums(std::string png) {
@@ -74,7 +65,7 @@ constexpr const char* some_files[] = {"rgb.jpg",     "grey.jpg",  "progressive.j
 TEST_CASE("damaged images: what is no image is refused with the file's name") {
     const TemporaryDirectory directory;
     CHECK_THAT(refusal_of_file(""), contains("offset 0: the file is empty, expected a JPEG, PNG or GIF image"));
-    CHECK_THAT(refusal_of_file("text"), contains("this is no JPEG, PNG or GIF file"));
+    CHECK_THAT(refusal_of_file("text"), contains("this is not a JPEG, PNG or GIF file"));
     CHECK_THAT(refusal_of_file("BM not this one either"),
                contains("this is a BMP image, expected a JPEG, PNG or GIF image"));
     CHECK_THAT(refusal_of<DataError>([&] { read_image(directory / "missing.png"); }),
@@ -148,7 +139,78 @@ TEST_CASE("damaged images: a file of thousands of scans is refused") {
     const std::size_t last_scan = jpeg.rfind("\xff\xda");
     const std::string scan = jpeg.substr(last_scan, jpeg.size() - 2 - last_scan);
     for (int i = 0; i < 600; ++i) jpeg.insert(last_scan, scan);
-    CHECK_THAT(refusal_of_file(jpeg), contains("it has more than 500 scans"));
+    CHECK_THAT(refusal_of_file(jpeg), contains("it has more than 500 scans, too many for its size"));
+}
+
+TEST_CASE("damaged images: scans times pixels are bounded") {
+    // A file of `bytes` that claims so many pixels and has `scans` more than before, of a few bytes each.
+    const auto attack = [](int width, int height, std::size_t bytes, int scans) {
+        std::string jpeg = jpeg_claiming(recorded_file("progressive.jpg"), width, height);
+        const std::size_t last_scan = jpeg.rfind("\xff\xda");
+        const std::string scan = jpeg.substr(last_scan, jpeg.size() - 2 - last_scan);
+        for (int i = 0; i < scans; ++i) jpeg.insert(last_scan, scan);
+        const std::string comment = std::string("\xff\xfe\x40\x00", 4) + std::string(0x4000 - 2, 'c');
+        while (jpeg.size() < bytes) jpeg.insert(2, comment);
+        return jpeg;
+    };
+    CHECK_THAT(refusal_of_file(attack(6000, 5000, 75'000, 200)),
+               contains("it has more than 35 scans, too many for its size"));
+    // What is in memory at once is in proportion to the file.
+    for (const std::size_t bytes : {std::size_t{300'000}, std::size_t{1'100'000}})
+        CHECK_THAT(refusal_of_file(attack(12'000, 12'000, bytes, 0)),
+                   contains("it claims 12000 x 12000 pixels (width x height), more than a file of"));
+    // Encoders make ten scans.
+    const TemporaryDirectory directory;
+    put_bytes(directory / "file", attack(13, 9, 0, 40));
+    CHECK(read_image(directory / "file").pixels.size() == 13 * 9 * 3);
+}
+
+TEST_CASE("damaged images: texts of a PNG that unpack to much are not unpacked") {
+    // Zeros by deflate with fixed codes: a literal, then repetitions of 258 bytes, 13 bits each.
+    constexpr std::uint32_t repetitions = 30'000, zeros = 1 + 258 * repetitions;
+    std::string packed;
+    unsigned held = 0, count = 0;
+    const auto put = [&](unsigned bits, unsigned length) {  // the first bit of a code is its highest
+        for (unsigned i = length; i-- > 0;) {
+            held |= (bits >> i & 1) << count++;
+            if (count == 8) packed += static_cast<char>(std::exchange(held, 0)), count = 0;
+        }
+    };
+    put(1, 1), put(0b10, 2), put(0b00110000, 8);
+    for (std::uint32_t i = 0; i < repetitions; ++i) put(0b11000101, 8), put(0, 5);
+    put(0, 7), put(0, 8);
+    const std::string stream = "\x78\x01" + packed + four_bytes((zeros % 65521) << 16 | 1);
+    std::string chunks;
+    for (const char* type : {"zTXt", "iCCP"})
+        for (int i = 0; i < 40; ++i)
+            chunks += png_chunk(type, std::string("name") + std::to_string(i) + std::string(2, '\0') + stream);
+    const TemporaryDirectory directory;
+    put_bytes(directory / "file", made_png(2, 8, 0, {"ab", "cd"}, chunks));
+    const long nothing = megabytes_for([] {});
+    CHECK(megabytes_for([&] {
+              if (read_image(directory / "file").pixels != std::vector<std::uint8_t>{'a', 'b', 'c', 'd'})
+                  throw std::runtime_error("was read otherwise");
+          }) < nothing + 60);
+}
+
+TEST_CASE("damaged images: pictures of other formats are told by name") {
+    struct Other {
+        std::string bytes;
+        const char* name;
+    };
+    using namespace std::string_literals;
+    for (const Other& other : {Other{"BM123456"s, "a BMP image"},
+                               {"II*\0\x08\0\0\0"s, "a TIFF image"},
+                               {"MM\0*\0\0\0\x08"s, "a TIFF image"},
+                               {"RIFF\x10\0\0\0WEBPVP8 "s, "a WebP image"},
+                               {"\0\0\0\x1c"
+                                "ftypheic"s,
+                                "an HEIC image"},
+                               {"<!DOCTYPE html>"s, "an HTML page"},
+                               {"version https://git-lfs.github.com/spec/v1"s, "a Git LFS pointer"},
+                               {"\x1f\x8b\x08"s, "a gzip file"}})
+        CHECK_THAT(refusal_of_file(other.bytes),
+                   contains(std::string("offset 0: this is ") + other.name + ", expected a JPEG, PNG or GIF image"));
 }
 
 TEST_CASE("damaged images: a wrong checksum is found") {

@@ -224,3 +224,67 @@ TEST_CASE("images: a network gets channels first, in [0, 1]") {
         CHECK_THROWS_WITH(scaled_size(10, 10, scale), contains("give one above 0 and not above 1"));
     CHECK_THROWS_WITH(scaled_size(30, 10, 0.05), contains("Scale is too small, resized images would have no pixel"));
 }
+
+TEST_CASE("images: 16 bits per channel become 8, and the largest value is told") {
+    const TemporaryDirectory directory;
+    const auto two = [](int n) { return std::string{static_cast<char>(n >> 8), static_cast<char>(n & 255)}; };
+    put_bytes(directory / "grey", made_png(3, 16, 0, {two(4095) + two(255) + two(256)}));
+    HostImage image = read_image(directory / "grey");
+    CHECK(image.mode == ImageMode::grey);
+    CHECK(image.pixels == std::vector<std::uint8_t>{15, 0, 1});
+    CHECK(image.peak16 == 4095);
+    // Alpha is no value.
+    put_bytes(directory / "alpha", made_png(1, 16, 4, {two(300) + two(65535)}));
+    image = read_image(directory / "alpha");
+    CHECK(image.pixels == std::vector<std::uint8_t>{1, 255});
+    CHECK(image.peak16 == 300);
+    put_bytes(directory / "rgb", made_png(1, 16, 2, {two(1) + two(65535) + two(513)}));
+    image = read_image(directory / "rgb");
+    CHECK(image.pixels == std::vector<std::uint8_t>{0, 255, 2});
+    CHECK(image.peak16 == 65535);
+    put_bytes(directory / "narrow", made_png(3, 8, 0, {"abc"}));
+    CHECK(read_image(directory / "narrow").peak16 == 0);
+}
+
+TEST_CASE("images: few bits of grey are spread, those of a palette are indices, transparency and gamma are ignored") {
+    const TemporaryDirectory directory;
+    put_bytes(directory / "1", made_png(8, 1, 0, {"\xa5"}));
+    CHECK(read_image(directory / "1").pixels == std::vector<std::uint8_t>{255, 0, 255, 0, 0, 255, 0, 255});
+    put_bytes(directory / "2", made_png(4, 2, 0, {"\x1b"}, png_chunk("gAMA", four_bytes(10000))));
+    CHECK(read_image(directory / "2").pixels == std::vector<std::uint8_t>{0, 85, 170, 255});
+    put_bytes(directory / "4", made_png(2, 4, 0, {"\x2f"}, png_chunk("tRNS", std::string("\0\x02", 2))));
+    CHECK(read_image(directory / "4").mode == ImageMode::grey);
+    CHECK(read_image(directory / "4").pixels == std::vector<std::uint8_t>{34, 255});
+    put_bytes(directory / "p",
+              made_png(4, 2, 3, {"\x1b"}, png_chunk("PLTE", "abcdefghijkl") + png_chunk("tRNS", "\1\2")));
+    const HostImage palette = read_image(directory / "p");
+    CHECK(palette.mode == ImageMode::palette);
+    CHECK(palette.pixels == std::vector<std::uint8_t>{0, 1, 2, 3});
+    CHECK(palette.palette.at(3) == std::array<std::uint8_t, 3>{'j', 'k', 'l'});
+}
+
+TEST_CASE("images: a header tells the orientation of a JPEG, which its pixels do not follow") {
+    const TemporaryDirectory directory;
+    const std::string plain = recorded_file("rgb.jpg");
+    put_bytes(directory / "plain", plain);
+    CHECK(read_image_header(directory / "plain").orientation == 1);
+    const auto with = [&](const std::string& data) {
+        std::string jpeg = plain;
+        const auto length = static_cast<char>(data.size() + 2);
+        jpeg.insert(2, std::string{'\xff', '\xe1', 0, length} + data);
+        put_bytes(directory / "turned", jpeg);
+        return read_image_header(directory / "turned").orientation;
+    };
+    using namespace std::string_literals;
+    const std::string little = "Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0"s;
+    CHECK(with(little) == 6);
+    CHECK(read_image(directory / "turned").pixels == read_image(directory / "plain").pixels);
+    CHECK(with("Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x03\0\0"s) == 3);
+    for (std::size_t length = 0; length < little.size(); ++length) {
+        const int found = with(little.substr(0, length));
+        CHECK((found == 1 || found == 6));
+    }
+    CHECK(with("Exif\0\0II*\0\xff\xff\xff\xff\x01\0"s) == 1);
+    CHECK(with("Exif\0\0II*\0\x08\0\0\0\xff\xff\x12\x01\x03\0\x01\0\0\0\x09\0\0\0"s) == 1);
+    CHECK(with("http://ns.adobe.com/xap/1.0/"s) == 1);
+}

@@ -184,6 +184,63 @@ TEST_CASE("cross entropy and dice of the whole batch in one step are those of on
     }
 }
 
+TEST_CASE("dice of all classes together, and positions that count nothing, on any shards") {
+    const auto pooled = [](const std::vector<double>& w, const Data& data, std::size_t first, std::int64_t ignored) {
+        double common = 0, both = 0;
+        for (std::int64_t n = 0; n < data.rows; ++n)
+            for (std::int64_t i = 0; i < positions; ++i) {
+                const std::size_t truth = class_at(data, n, i);
+                if (static_cast<std::int64_t>(truth) == ignored) continue;
+                const std::vector<double> p = probabilities(w, data, n, i);
+                for (std::size_t c = first; c < classes; ++c) {
+                    common += truth == c ? p[c] : 0;
+                    both += p[c] + (truth == c ? 1 : 0);
+                }
+            }
+        return 1 - (2 * common + 1e-6) / (both + 1e-6);
+    };
+    const auto kept_entropy = [](const std::vector<double>& w, const Data& data, std::int64_t ignored) {
+        double sum = 0, count = 0;
+        for (std::int64_t n = 0; n < data.rows; ++n)
+            for (std::int64_t i = 0; i < positions; ++i) {
+                const std::size_t truth = class_at(data, n, i);
+                if (static_cast<std::int64_t>(truth) == ignored) continue;
+                sum -= std::log(probabilities(w, data, n, i)[truth]);
+                ++count;
+            }
+        return sum / count;
+    };
+    manual_seed(21);
+    const Net net;
+    const Data data(7);
+    for (const int shards : {1, 3}) {
+        CAPTURE(shards);
+        check(one_step(net, shards, data,
+                       [](const Tensor& logits, const Tensor& masks) {
+                           return DiceLoss{{.pool_classes = true}}(softmax(logits, 1), masks);
+                       }),
+              expected(net, [&](const std::vector<double>& w) { return pooled(w, data, 0, -1); }));
+        check(one_step(net, shards, data,
+                       [](const Tensor& logits, const Tensor& masks) {
+                           return DiceLoss{{.include_background = false, .pool_classes = true, .ignore_index = 2}}(
+                                      softmax(logits, 1), masks) +
+                                  CrossEntropyLoss{{.ignore_index = 2}}(logits, masks);
+                       }),
+              expected(net,
+                       [&](const std::vector<double>& w) { return pooled(w, data, 1, 2) + kept_entropy(w, data, 2); }));
+    }
+    // A class out of range that is ignored, and one that is not.
+    const Tensor probabilities_of_two = Tensor::full({1, 2, 1, 4}, 0.5);
+    const Tensor masks = Tensor::from(std::vector<std::int64_t>{0, 1, -100, 1}, {1, 1, 4});
+    CHECK(DiceLoss{{.epsilon = 0, .ignore_index = -100}}(probabilities_of_two, masks).item() ==
+          Approx(1 - (2 * 0.5 / 2.5 + 2 * 1 / 3.5) / 2));
+    CHECK_THROWS_AS(DiceLoss{{.ignore_index = -99}}(probabilities_of_two, masks).item(), InvalidArgument);
+    CHECK_THROWS_AS((DiceLoss{{.ignore_index = 0}}(probabilities_of_two, probabilities_of_two)), InvalidArgument);
+    // Of a score, too: found is class 1 everywhere.
+    const Tensor logits = Tensor::from(std::vector<float>{0, 0, 0, 0, 1, 1, 1, 1}, {1, 2, 1, 4});
+    CHECK(dice_score(logits, masks, 1e-6, -100).item() == Approx(2 * 2 / 5.0));
+}
+
 TEST_CASE("dice of each image and of each shard") {
     manual_seed(62);
     const Net net;

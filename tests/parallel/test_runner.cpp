@@ -370,3 +370,201 @@ TEST_CASE("without evaluations the log has the rate of every epoch; a sampler he
                              R"({"step":19,"epoch":4,"lr":0.05})"})
         CHECK_THAT(text, test::contains(line));
 }
+
+TEST_CASE("a hook may add others while the run is under way") {
+    struct Count : RunHook {
+        explicit Count(int& steps) : steps_(steps) {}
+        void after_step(Run&, const StepReport&) override { ++steps_; }
+        int& steps_;
+    };
+    struct AddAt : RunHook {
+        AddAt(std::int64_t step, std::function<void()> add) : step_(step), add_(std::move(add)) {}
+        void after_step(Run&, const StepReport& step) override {
+            if (step.step == step_) add_();
+        }
+        void at_pause(Run&) override { add_(); }
+        void after_epoch(Run&) override { add_(); }
+        std::int64_t step_;
+        std::function<void()> add_;
+    };
+    Alone training;
+    auto runner = training.runner({.epochs = 2});
+    int counted = 0, added = 0;
+    runner.add(AddAt(3, [&] {
+        for (int i = 0; i < 20; ++i) runner.add(Count(counted));  // the vector moves
+        ++added;
+    }));
+    runner.run();
+    CHECK(added == 3);                         // step 3 and two epochs
+    CHECK(counted == 20 * (10 - 4) + 20 * 5);  // from step 4 on, and the second epoch
+}
+
+TEST_CASE("a step is reported with the rates that it was made with") {
+    struct Reports : RunHook {
+        explicit Reports(std::vector<StepReport>& steps) : steps_(steps) {}
+        void after_step(Run&, const StepReport& step) override { steps_.push_back(step); }
+        std::vector<StepReport>& steps_;
+    };
+    Alone training;
+    ExponentialLR schedule(training.sgd, 0.5);
+    auto runner = training.runner({.steps = 8});
+    runner.add(FollowSchedule(schedule, ScheduleBy::step));
+    std::vector<StepReport> steps;
+    runner.add(Reports(steps));
+    runner.run();
+    REQUIRE(steps.size() == 8);
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+        CHECK(steps[i].lr == Approx(0.05 * std::pow(0.5, i)));
+        CHECK(steps[i].momentum == 0.5);
+        CHECK(steps[i].gain == 1);
+    }
+    Alone scaled;
+    AdaScale rates;
+    auto adaptive = scaled.runner({.steps = 8, .step = {.rates = &rates}});
+    std::vector<StepReport> measured;
+    adaptive.add(Reports(measured));
+    adaptive.run();
+    REQUIRE(measured.size() == 8);
+    CHECK(measured[0].gain == 1);
+    bool has_grown = false;
+    for (const StepReport& step : measured) {
+        CHECK(step.lr == Approx(0.05 * step.gain));
+        has_grown = has_grown || step.gain > 1;
+    }
+    CHECK(has_grown);
+}
+
+TEST_CASE("two that set the learning rate are refused, unless schedules are chained") {
+    const auto refused = [](const std::function<void(Alone&)>& run) {
+        Alone training;
+        return message_of<InvalidArgument>([&] { run(training); });
+    };
+    CHECK(refused([](Alone& training) {
+              AdaScale rates;
+              StepLR schedule(training.sgd, 2);
+              auto runner = training.runner({.steps = 2, .step = {.rates = &rates}});
+              runner.add(FollowSchedule(schedule));
+              runner.run();
+          }) == "Runner: AdaScale and FollowSchedule 'schedule' both set the learning rate; expected one of them");
+    CHECK(refused([](Alone& training) {
+              YellowFin rates;
+              ExponentialLR schedule(training.sgd, 0.5);
+              auto runner = training.runner({.steps = 2, .step = {.rates = &rates}});
+              runner.add(FollowSchedule(schedule, ScheduleBy::step, "decay"));
+              runner.run();
+          }) == "Runner: YellowFin and FollowSchedule 'decay' both set the learning rate; expected one of them");
+    CHECK(refused([](Alone& training) {
+              StepLR one(training.sgd, 2), two(training.sgd, 3);
+              auto runner = training.runner({.steps = 2});
+              runner.add(FollowSchedule(one));
+              runner.add(FollowSchedule(two));
+              runner.run();
+          }) == "Runner: FollowSchedule 'schedule' is there twice; expected another name for each");
+    Alone training;
+    ExponentialLR one(training.sgd, 0.5);
+    MultiStepLR two(training.sgd, {1});
+    auto runner = training.runner({.epochs = 2});
+    runner.add(FollowSchedule(one, ScheduleBy::epoch, "one"));
+    runner.add(FollowSchedule(two, ScheduleBy::epoch, "two"));
+    runner.run();
+    CHECK(training.sgd.lr() == Approx(0.05 * 0.25 * 0.1));
+}
+
+TEST_CASE("a score that no evaluation computes is an error that names those there are") {
+    const test::TemporaryDirectory place;
+    const auto message = [&](const auto& add) {
+        Alone training;
+        auto runner = training.runner({.epochs = 3});
+        runner.add(Evaluation(
+            "dice", [] { return 1.0; }, 2));
+        runner.add(Evaluation("accuracy", [] { return 1.0; }));
+        add(runner);
+        const std::string text = message_of<InvalidArgument>([&] { runner.run(); });
+        CHECK(runner.state().steps == 5);
+        return text;
+    };
+    CHECK(message([&](auto& runner) {
+              runner.add(SaveCheckpoints({.file = place / "net", .best = place / "best", .score = "dcie"}));
+          }) == "SaveCheckpoints: score 'dcie' is not known; expected one of 'accuracy', 'dice'");
+    CHECK(message([&](auto& runner) { runner.add(StopEarly("Accuracy", 3)); }) ==
+          "StopEarly: score 'Accuracy' is not known; expected one of 'accuracy', 'dice'");
+}
+
+TEST_CASE("a run that was ended early ends at once when it is resumed") {
+    const test::TemporaryDirectory place;
+    const auto train = [&](bool resumes, int patience) {
+        Alone training;
+        auto runner = training.runner({.epochs = 9});
+        if (resumes) runner.go_on_from(load_checkpoint(training.model, training.sgd, place / "net").value());
+        int evaluated = 0;
+        runner.add(Evaluation("score", [&] { return ++evaluated, 1.0; }));
+        runner.add(StopEarly("score", patience));
+        runner.add(SaveCheckpoints({.file = place / "net"}));
+        runner.run();
+        return std::pair(runner.state().steps, evaluated);
+    };
+    CHECK(train(false, 2) == std::pair(std::uint64_t{15}, 3));
+    CHECK(train(true, 2) == std::pair(std::uint64_t{15}, 0));
+    CHECK(train(true, 4) == std::pair(std::uint64_t{25}, 2));  // with more patience it continues
+}
+
+TEST_CASE("a run is resumed with the facts that decide its result, or with those that may change") {
+    const test::TemporaryDirectory place;
+    const auto train = [&](RunnerOptions options, std::int64_t batch_size, std::uint64_t seed, bool resumes,
+                           std::uint64_t epochs) {
+        Alone training;
+        Loader<TensorDataset<2>> loader(training.model, rows(),
+                                        {.batch_size = batch_size, .shuffle = true, .seed = seed});
+        options.epochs = epochs;
+        Runner runner(training.model, training.sgd, loader, mse_loss, options);
+        if (resumes) runner.go_on_from(load_checkpoint(training.model, training.sgd, place / "net").value());
+        runner.add(SaveCheckpoints({.file = place / "net"}));
+        runner.run();
+    };
+    const auto refused = [&](const RunnerOptions& options, std::int64_t batch_size = 4, std::uint64_t seed = 2) {
+        return message_of<InvalidArgument>([&] { train(options, batch_size, seed, true, 2); });
+    };
+    const std::map<std::string, std::string> facts{{"scale", "0.5"}, {"flip", "true"}};
+    train({.facts = facts}, 4, 2, false, 1);
+    CHECK(refused({.facts = {{"scale", "0.25"}, {"flip", "false"}}}) ==
+          "Runner: flip is 'false', and the run has 'true'; scale is '0.25', and the run has '0.5'; expected the same, "
+          "or "
+          "the name in may_change");
+    CHECK_THAT(refused({.facts = facts}, 2), test::contains("batch-size is '2', and the run has '4'"));
+    CHECK_THAT(refused({.facts = facts}, 4, 3), test::contains("seed is '3', and the run has '2'"));
+    CHECK_THAT(refused({.facts = facts, .step = {.accumulation_steps = 2}}),
+               test::contains("accumulation-steps is '2', and the run has '1'"));
+    CHECK_THAT(refused({.facts = facts, .step = {.clip = {ClipGradNorm{.max_norm = 1}}}}),
+               test::contains("clip is 'norm 1 of order 2 in group -1', and the run has 'none'"));
+    CHECK_THAT(refused({.facts = facts, .may_change = {"sclae"}}), test::contains("may_change names 'sclae'"));
+    train({.facts = {{"scale", "0.25"}, {"flip", "true"}}, .may_change = {"scale"}}, 4, 2, true, 2);
+    CHECK_THAT(refused({.facts = facts}), test::contains("scale is '0.5', and the run has '0.25'"));
+    // A state of an earlier version has no facts.
+    Alone old;
+    auto runner = old.runner({.epochs = 2, .facts = facts});
+    runner.go_on_from({.epoch = 1, .steps = 5});
+    runner.run();
+    CHECK(runner.state().fields.at("fact scale") == "0.5");
+}
+
+TEST_CASE("accuracy leaves every module in the mode that it had, after an exception too") {
+    struct Rows {
+        std::int64_t broken;
+        std::int64_t size() const { return 8; }
+        std::tuple<Tensor, Tensor> get(std::int64_t row) const {
+            if (row == broken) throw DataError("row " + std::to_string(row) + " is broken");
+            return {Tensor::from(std::vector<float>(6, 1.0F), {6}),
+                    Tensor::from(std::vector<std::int64_t>{0}, Shape{})};
+        }
+    };
+    Alone training;
+    Loader<Rows> good(training.model, Rows{-1}, {.batch_size = 4}), bad(training.model, Rows{6}, {.batch_size = 4});
+    for (const bool mode : {true, false}) {
+        training.model.train(mode);
+        const double share = accuracy(training.model, good);
+        CHECK((share == 0 || share == 1));
+        CHECK(training.model->drop.training == mode);
+        CHECK_THROWS_AS(accuracy(training.model, bad), DataError);
+        CHECK(training.model->drop.training == mode);
+    }
+}

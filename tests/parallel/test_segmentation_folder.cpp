@@ -16,6 +16,7 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/image_fixture.h"
+#include "lockstep/tests/parallel/taken_warnings.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -217,7 +218,8 @@ TEST_CASE("segmentation folder: masks are named with the suffix, or without wher
     write_png(folder.masks / "b.c.gif", grey_of(2, 2, {2}));
     CHECK(folder.read().mask_file(1).filename() == "b.c.gif");
     write_png(folder.masks / "a_mask.png", grey_of(2, 2, {1}));
-    CHECK_THAT(folder.refused(), contains("b.c.png: there is no mask b.c_mask.* in"));
+    CHECK_THAT(folder.refused(), contains("b.c.png: there is no mask b.c_mask.* in") &&
+                                     contains(": its 3 files have names such as a.png"));
     write_png(folder.masks / "b.c_mask.png", grey_of(2, 2, {2}));
     CHECK(folder.read().mask_file(0).filename() == "a_mask.png");
     CHECK(folder.read({.mask_suffix = ""}).mask_file(0).filename() == "a.png");
@@ -257,7 +259,7 @@ TEST_CASE("segmentation folder: what is wrong with the files is told with their 
     CHECK_THAT(with_change([&](const Folder& f) { write_png(path(f, "car_2.png"), grey_of(6, 8, {1})); }),
                contains("car_2.png: the image is grey with 1 channel, but ") && contains("is RGB with 3 channels"));
     CHECK_THAT(with_change([&](const Folder& f) { put_bytes(path(f, "car_0.png"), "text"); }),
-               contains("car_0.png: offset 0: this is no JPEG, PNG or GIF file"));
+               contains("car_0.png: offset 0: this is not a JPEG, PNG or GIF file"));
     CHECK_THAT(with_change([&](const Folder& f) { put_bytes(path(f, "car_2.txt"), "text"); }),
                contains("car_2.txt: car_2.png has the same name"));
     CHECK_THAT(with_change([&](const Folder& f) {
@@ -353,4 +355,220 @@ TEST_CASE("segmentation folder: options that make no sense are refused") {
     CHECK_THROWS_WITH(cars.read({.mask_values = {{1}, {1, 2}}}), contains("that of class 1 has 2 numbers"));
     CHECK_THROWS_AS(cars.read({.mask_values = {{}}}), InvalidArgument);
     CHECK_THROWS_WITH(cars.read({.mask_values = {{0}, {255}}, .classes = 1}), contains("2 mask_values for 1 classes"));
+}
+
+namespace {
+
+using Palette = std::vector<std::array<std::uint8_t, 3>>;
+constexpr std::array<std::uint8_t, 3> black{0, 0, 0}, white{255, 255, 255}, red{255, 0, 0};
+
+/// Images of 1 x 4 pixels whose masks are named a_mask, b_mask, ...
+struct Masks : Folder {
+    explicit Masks(const std::vector<HostImage>& all, bool gif = false) {
+        char name = 'a';
+        for (const HostImage& mask : all) {
+            write_png(imgs / (std::string(1, name) + ".png"), computed_image(ImageMode::grey, 1, 4));
+            const auto file = masks / (std::string(1, name++) + "_mask");
+            gif ? write_gif(file, mask) : write_png(file, mask);
+        }
+    }
+};
+HostImage with_palette(const std::vector<std::uint8_t>& indices, const Palette& palette) {
+    return {1, 4, ImageMode::palette, indices, palette};
+}
+
+struct Meaning {
+    std::vector<MaskValue> values;
+    std::vector<std::vector<std::int64_t>> classes;
+    std::vector<std::string> warnings;
+};
+Meaning meaning_of(const Folder& folder, const SegmentationFolderOptions& options = {}) {
+    Meaning found;
+    const TakenWarnings taken;
+    const SegmentationFolder data = folder.read(options);
+    found.values = data.mask_values();
+    for (std::int64_t row = 0; row < data.size(); ++row) found.classes.push_back(classes_in(data, row));
+    found.warnings = taken.all();
+    return found;
+}
+using Classes = std::vector<std::vector<std::int64_t>>;
+
+}  // namespace
+
+TEST_CASE("segmentation folder: palettes that differ are told by their colours") {
+    for (const bool gif : {false, true}) {
+        // Black and white the other way round, as encoders that sort colours by their first use leave them.
+        const Meaning found = meaning_of(
+            Masks({with_palette({0, 1, 1, 0}, {black, white}), with_palette({0, 1, 1, 0}, {white, black})}, gif));
+        CHECK(found.values == std::vector<MaskValue>{{0}, {255}});
+        CHECK(found.classes == Classes{{0, 1, 1, 0}, {1, 0, 0, 1}});
+        REQUIRE(found.warnings.size() == 1);
+        CHECK_THAT(found.warnings[0],
+                   contains("b_mask: palettes of the masks differ: index 0 is (255, 255, 255) in it and "
+                            "(0, 0, 0) in ") &&
+                       contains("a_mask; classes are told by level of grey"));
+    }
+    // With colours, and an entry that no pixel uses.
+    Meaning found = meaning_of(
+        Masks({with_palette({0, 1, 1, 0}, {black, red, white}), with_palette({2, 1, 1, 0}, {red, white, black})}));
+    CHECK(found.values == std::vector<MaskValue>{{0, 0, 0}, {255, 0, 0}, {255, 255, 255}});
+    CHECK(found.classes == Classes{{0, 1, 1, 0}, {0, 2, 2, 1}});
+    CHECK(found.warnings.size() == 1);
+    // One colour under two indices, of two files.
+    found = meaning_of(
+        Masks({with_palette({0, 1, 1, 0}, {black, white}), with_palette({0, 2, 2, 0}, {black, red, white})}));
+    CHECK(found.values == std::vector<MaskValue>{{0}, {255}});
+    CHECK(found.classes == Classes{{0, 1, 1, 0}, {0, 1, 1, 0}});
+    // Only what is used counts.
+    found = meaning_of(
+        Masks({with_palette({0, 1, 1, 0}, {black, white, red}), with_palette({0, 0, 1, 0}, {black, white, black})}));
+    CHECK(found.values == std::vector<MaskValue>{{0}, {1}});
+    CHECK(found.warnings.empty());
+}
+
+TEST_CASE("segmentation folder: palettes beside grey and RGB masks") {
+    const HostImage grey{1, 4, ImageMode::grey, {0, 255, 255, 0}, {}}, numbers{1, 4, ImageMode::grey, {0, 1, 1, 0}, {}},
+        rgb{1, 4, ImageMode::rgb, {0, 0, 0, 255, 0, 0, 0, 0, 0, 0, 0, 0}, {}};
+    const HostImage black_white = with_palette({1, 0, 0, 1}, {black, white}),
+                    black_red = with_palette({1, 0, 0, 1}, {black, red});
+    Meaning found = meaning_of(Masks({grey, black_white}));
+    CHECK(found.values == std::vector<MaskValue>{{0}, {255}});
+    CHECK(found.classes == Classes{{0, 1, 1, 0}, {1, 0, 0, 1}});
+    // Numbers of classes, in palettes that show them.
+    for (const HostImage& palette : {black_white, black_red}) {
+        found = meaning_of(Masks({numbers, palette}));
+        CHECK(found.values == std::vector<MaskValue>{{0}, {1}});
+        CHECK(found.classes == Classes{{0, 1, 1, 0}, {1, 0, 0, 1}});
+    }
+    found = meaning_of(Masks({rgb, black_red}));
+    CHECK(found.values == std::vector<MaskValue>{{0, 0, 0}, {255, 0, 0}});
+    CHECK(found.classes == Classes{{0, 1, 0, 0}, {1, 0, 0, 1}});
+    CHECK_THAT(Masks({grey, rgb, black_red}).refused(),
+               contains("a_mask: the mask is grey, but ") && contains("b_mask is RGB"));
+    CHECK_THAT(Masks({{1, 4, ImageMode::grey, {0, 1, 1, 255}, {}}, black_white}).refused(),
+               contains("b_mask: both the indices and the colours of its palette are values of masks beside it"));
+    const HostImage white_first = with_palette({0, 1, 1, 0}, {red, black});
+    CHECK_THAT(Masks({numbers, black_red, white_first}).refused(),
+               contains("c_mask: palettes of the masks differ: index 0 is (255, 0, 0) in it and (0, 0, 0) in ") &&
+                   contains("b_mask; convert all masks to one palette, to grey or to RGB"));
+}
+
+TEST_CASE("segmentation folder: palettes are compared with those of training") {
+    const HostImage inverted = with_palette({0, 1, 1, 0}, {white, black}),
+                    same = with_palette({0, 1, 1, 0}, {black, white});
+    const SegmentationFolder training = Masks({same}).read();
+    CHECK(training.mask_palette() == std::map<std::uint8_t, std::array<std::uint8_t, 3>>{{0, black}, {1, white}});
+    const SegmentationFolderOptions known{.mask_values = training.mask_values(),
+                                          .mask_palette = training.mask_palette()};
+    CHECK(meaning_of(Masks({same}), known).classes == Classes{{0, 1, 1, 0}});
+    CHECK_THAT(Masks({inverted}).refused(known),
+               contains("a_mask: palettes of the masks differ: index 0 is (255, 255, 255) in "
+                        "it and (0, 0, 0) in the masks of training"));
+    // Levels of grey, as a set with different palettes has them, are found in palettes.
+    CHECK(meaning_of(Masks({inverted}), {.mask_values = {{0}, {255}}}).classes == Classes{{1, 0, 0, 1}});
+    CHECK(meaning_of(Masks({inverted}), {.mask_values = {{0, 0, 0}, {255, 255, 255}}}).classes ==
+          Classes{{1, 0, 0, 1}});
+    CHECK(meaning_of(Masks({inverted}), {.mask_values = {{0}, {1}}}).classes ==
+          Classes{{0, 1, 1, 0}});  // nothing is known
+}
+
+TEST_CASE("segmentation folder: a GIF's own palette of a frame is its palette") {
+    // A screen of black and white with a frame whose own palette is white and black.
+    const Masks folder({with_palette({0, 1, 1, 0}, {black, white}), with_palette({0, 1, 1, 0}, {black, white})}, true);
+    std::string gif = get_bytes(folder.masks / "b_mask");
+    const std::size_t frame = gif.find(',');
+    REQUIRE(gif[frame + 9] == 0);
+    gif[frame + 9] = static_cast<char>(0x80);  // a palette of two
+    gif.insert(frame + 10, "\xff\xff\xff" + std::string(3, '\0'));
+    put_bytes(folder.masks / "b_mask", gif);
+    CHECK(meaning_of(folder).classes == Classes{{0, 1, 1, 0}, {1, 0, 0, 1}});
+}
+
+TEST_CASE("segmentation folder: a pixel of the value that is ignored belongs to no class") {
+    const Masks folder({{1, 4, ImageMode::grey, {0, 9, 255, 0}, {}}, {1, 4, ImageMode::grey, {9, 9, 9, 0}, {}}});
+    for (const auto& values : {std::vector<MaskValue>(), std::vector<MaskValue>{{0}, {9}}}) {
+        const Meaning found = meaning_of(folder, {.mask_values = values, .ignore_value = {255}, .classes = 2});
+        CHECK(found.values == std::vector<MaskValue>{{0}, {9}});
+        CHECK(found.classes == Classes{{0, 1, ignored_class, 0}, {1, 1, 1, 0}});
+    }
+    CHECK_THROWS_WITH(folder.read({.mask_values = {{0}, {255}}, .ignore_value = {255}}),
+                      contains("the value of a class is to be ignored"));
+    CHECK_THROWS_WITH(folder.read({.ignore_value = {1, 2, 3}}),
+                      contains("ignore_value has 3 numbers and a pixel of the masks has 1"));
+    CHECK_THROWS_WITH(Masks({{1, 4, ImageMode::grey, {7, 7, 7, 7}, {}}}).read({.ignore_value = {7}}),
+                      contains("all pixels of all masks"));
+}
+
+TEST_CASE("segmentation folder: a broken link is an error that names it, in both folders") {
+    for (const char* name : {"imgs/new.png", "masks/new_mask.gif"}) {
+        const Cars cars;
+        std::filesystem::create_symlink("gone/new.png", cars.directory / name);
+        CHECK_THAT(cars.refused(),
+                   contains(std::string(name) + ": the link leads to gone/new.png, which cannot be found"));
+    }
+    // A link to itself, and one that leads somewhere.
+    const Cars cars;
+    std::filesystem::create_symlink("car_3.png", cars.imgs / "car_3.png");
+    CHECK_THAT(cars.refused(), contains("car_3.png: the link leads to") || contains("car_3.png: cannot be read"));
+    std::filesystem::remove(cars.imgs / "car_3.png");
+    std::filesystem::create_symlink("car_1.png", cars.imgs / "car_3.png");
+    std::filesystem::create_symlink("car_1_mask.gif", cars.masks / "car_3_mask.gif");
+    CHECK(cars.read().size() == 4);
+}
+
+TEST_CASE("segmentation folder: a name with accents in another Unicode form is told") {
+    const Folder folder;
+    write_png(folder.imgs /
+                  "b\xc3\xa9"
+                  "b\xc3\xa9.png",
+              grey_of(2, 2, {9}));  // one character
+    write_png(folder.masks /
+                  "be\xcc\x81"
+                  "be\xcc\x81_mask.png",
+              grey_of(2, 2, {1}));  // two
+    CHECK_THAT(folder.refused(),
+               contains("_mask.png looks alike, but one of the names has accents as separate characters"));
+    std::filesystem::rename(folder.masks /
+                                "be\xcc\x81"
+                                "be\xcc\x81_mask.png",
+                            folder.masks /
+                                "b\xc3\xa8"
+                                "b\xc3\xa8_mask.png");
+    CHECK_THAT(folder.refused(), contains(": its 1 file has a name such as b"));
+}
+
+TEST_CASE("segmentation folder: images that use a tenth of 16 bits, or that viewers turn, are a warning") {
+    const auto two = [](int n) { return std::string{static_cast<char>(n >> 8), static_cast<char>(n & 255)}; };
+    const auto warnings = [&](int peak) {
+        const Folder folder;
+        for (const int value : {9, peak}) {
+            const std::string name = std::to_string(value);
+            put_bytes(folder.imgs / (name + ".png"), made_png(2, 16, 0, {two(value) + two(3)}));
+            write_png(folder.masks / (name + ".png"), {1, 2, ImageMode::grey, {0, 1}, {}});
+        }
+        return meaning_of(folder).warnings;
+    };
+    REQUIRE(warnings(4095).size() == 1);
+    CHECK_THAT(warnings(4095)[0],
+               contains("imgs: images have 16 bits per channel and no value above 4095; 8 bits keep 16 levels"));
+    CHECK(warnings(6552).size() == 1);
+    CHECK(warnings(6554).empty());
+    CHECK(warnings(65535).empty());
+
+    const Folder folder;
+    std::string jpeg = recorded_file("rgb.jpg");
+    using namespace std::string_literals;
+    jpeg.insert(2,
+                "\xff\xe1\0\x22"
+                "Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0"s);
+    for (const char* name : {"a", "b"}) {
+        put_bytes(folder.imgs / (std::string(name) + ".jpg"), jpeg);
+        write_png(folder.masks / (std::string(name) + ".png"), grey_of(9, 13, {0, 1}));
+    }
+    const std::vector<std::string> turned = meaning_of(folder).warnings;
+    REQUIRE(turned.size() == 1);
+    CHECK_THAT(turned[0], contains("a.jpg: the image has EXIF orientation 6, which is ignored, as that of 1 more"));
+    write_png(folder.masks / "b.png", grey_of(13, 9, {0, 1}));
+    CHECK_THAT(folder.refused(),
+               contains("b.png: the mask is 9 x 13") && contains("is 13 x 9, with EXIF orientation 6"));
 }

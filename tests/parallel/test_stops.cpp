@@ -42,6 +42,37 @@ constexpr std::chrono::milliseconds soon = StopSignals::one_wish / 6, later = St
 
 }  // namespace
 
+TEST_CASE("advance warnings are repeated, and the first SIGTERM after them does not end the process") {
+    for (const int signal : {SIGUSR1, SIGUSR2, SIGXCPU}) {
+        CHECK(status_of([&] {
+                  const StopSignals stop({SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU});
+                  for (int i = 0; i < 2; ++i) {
+                      ::raise(signal);
+                      sleep_for(later);
+                  }
+                  ::raise(SIGTERM);
+                  sleep_for(soon);
+                  ::raise(SIGTERM);
+                  if (stop.signal() != signal) ::_exit(1);
+              }) == 0);
+        CHECK(status_of([&] {
+                  const StopSignals stop({SIGTERM, signal});
+                  ::raise(signal);
+                  ::raise(SIGTERM);
+                  sleep_for(later);
+                  ::raise(SIGTERM);
+                  ::_exit(3);
+              }) == 128 + SIGTERM);
+        CHECK(status_of([&] {
+                  const StopSignals stop({SIGTERM, signal});
+                  ::raise(SIGTERM);
+                  sleep_for(later);
+                  ::raise(signal);
+                  if (stop.signal() != SIGTERM) ::_exit(1);
+              }) == 0);
+    }
+}
+
 TEST_CASE("the first signal is kept, one that comes later ends the process as if nobody had kept any") {
     for (const int signal : {SIGINT, SIGTERM}) {
         CHECK(status_of([&] {

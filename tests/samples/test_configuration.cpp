@@ -202,3 +202,86 @@ TEST_CASE("lines of PyTorch's examples come for every Nth batch, of a run that g
     CHECK(lines("--epochs 2 --load net") == "Train Epoch: 2 [1024/2048 (50%)]\n");
     CHECK(lines("--epochs 1 --quiet").empty());
 }
+
+TEST_CASE("a run is continued with the flags that decide its result, unless they may change") {
+    const TemporaryDirectory place;
+    const std::string begin = "--devices cpu:0 --quiet --batch-size 512 --shards 2 --steps 4 --save net ";
+    REQUIRE(linear(place, begin + "--clip 1 --schedule step --lr-period 2").status == 0);
+    const std::string same =
+        "--devices cpu:0 --quiet --epochs 20 --steps 6 --load net --schedule step --lr-period 2 --clip 1 --shards 2 "
+        "--batch-size 512 ";
+    CHECK(linear(place, same).status == 0);
+    CHECK(linear(place, "--parallel none --workers 2 --log-dir log " + same).status == 0);
+    const auto refused = [&](const std::string& flags, const std::string& text) {
+        const ProgramRun run = linear(place, flags);
+        CAPTURE(run.err);
+        CHECK(run.status == 2);
+        CHECK(run.lines_of_err() == 1);
+        CHECK_THAT(run.err, contains(text));
+    };
+    const std::string rest = "--devices cpu:0 --quiet --steps 6 --load net ";
+    refused(rest + "--shards 2 --batch-size 512 --clip 1", "--schedule constant: the run of net has step 2 x 0.1");
+    refused(rest + "--batch-size 512 --clip 1 --schedule step --lr-period 2",
+            "--shards 1, one per device: the run of net has 2");
+    refused(rest + "--shards 2 --batch-size 512 --schedule step --lr-period 2",
+            "--clip none: the run of net has norm 1");
+    refused(same + "--accumulation-steps 2", "--accumulation-steps 2: the run of net has 1");
+    refused(same + "--amp bf16", "--amp bf16: the run of net has off");
+    refused(same + "--seed 9 --allow-changed amp", "--seed 9: the run of net has 1");
+    refused(same + "--allow-changed colour",
+            "--allow-changed colour: expected some of accumulation-steps, amp, batch-size");
+    const ProgramRun changed =
+        linear(place, same + "--quiet=false --seed 9 --amp bf16 --allow-changed amp,seed --log-dir log --save other");
+    CHECK(changed.status == 0);
+    CHECK_THAT(changed.out, contains("continues with --amp bf16 instead of off, --seed 9 instead of 1\n"));
+    refused("--devices cpu:0 --quiet --load other --schedule step --lr-period 2 --clip 1 --shards 2 --batch-size 512",
+            "--amp off: the run of other has bf16; --seed 1: the run of other has 9");
+}
+
+TEST_CASE("a job that is started again resumes by itself, and begins anew if there is nothing") {
+    const TemporaryDirectory place;
+    std::filesystem::create_directory(place / "runs");
+    const std::string job = "--devices cpu:0 --batch-size 512 --save runs/net{step} --save-every 2 --resume auto ";
+    const ProgramRun first = linear(place, job + "--steps 5");
+    CHECK(first.status == 0);
+    CHECK_THAT(first.out, !contains("continues"));
+    CHECK_THAT(linear(place, job + "--steps 7").out, contains("continues runs/net5: 5 steps done"));
+    // What a signal left is newer.
+    REQUIRE(
+        linear(
+            place,
+            "--devices cpu:0 --batch-size 512 --steps 9 --quiet --load runs/net7 --save runs/INTERRUPTED.safetensors")
+            .status == 0);
+    put_bytes(place / "runs/net99", "no weights");
+    put_bytes(place / "runs/net99.resume", "no state");
+    put_bytes(place / "runs/net7x", "another's");
+    const ProgramRun resumed = linear(place, job + "--steps 11");
+    CHECK(resumed.status == 0);
+    CHECK_THAT(resumed.out, contains("continues runs/INTERRUPTED.safetensors: 9 steps done"));
+    CHECK_THAT(resumed.err, contains("--resume auto passes over runs/net99: "));
+    CHECK_THAT(linear(place, job + "--steps 13").out, contains("continues runs/net11: 11 steps done"));
+    CHECK(linear(place, "--resume auto --steps 1").status == 2);
+    CHECK(linear(place, "--resume never --save net").status == 2);
+}
+
+TEST_CASE("programs that train take all schedules and adaptive rates") {
+    const TemporaryDirectory place;
+    const std::string common = "--devices cpu:0,cpu:1 --batch-size 512 --epochs 3 --quiet --save net --log-dir log ";
+    for (const char* flags :
+         {"--schedule step --lr-period 1 --lr-gamma 0.5", "--schedule multistep --lr-milestones 1,2",
+          "--schedule exponential --lr-gamma 0.9", "--schedule linear --lr-period 2", "--schedule cosine --lr-min 1e-5",
+          "--schedule cosine-restarts --lr-period 1", "--schedule one-cycle", "--rates adascale", "--rates yellowfin",
+          "--weight-decay 0.1", "--clip 0.5"}) {
+        const ProgramRun run = linear(place, common + flags);
+        CAPTURE(flags);
+        CAPTURE(run.err);
+        CHECK(run.status == 0);
+        CHECK(run.err.empty());
+    }
+    linear(place, common + "--schedule step --lr-period 1 --lr-gamma 0.5");
+    const std::string log = get_bytes(place / "log/linear.jsonl");
+    for (const char* rate : {R"("lr":0.01})", R"("lr":0.005})", R"("lr":0.0025})"}) CHECK_THAT(log, contains(rate));
+    for (const char* flags : {"--schedule step --rates adascale", "--schedule multistep", "--schedule plateau",
+                              "--early-stop 2", "--best b", "--keep 2", "--lr-gamma 2"})
+        CHECK(linear(place, common + flags).status == 2);
+}

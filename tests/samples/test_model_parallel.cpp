@@ -29,9 +29,9 @@ constexpr unet::Options small{.width = 3};
 constexpr std::int64_t rows = 8, side = 36;
 
 /// The same numbers wherever they lie.
-halves::UNet made(Device decoder) {
+halves::UNet made(Device decoder, halves::Cut cut = halves::Cut::arithmetic) {
     manual_seed(7);
-    halves::UNet net(small);
+    halves::UNet net(small, cut);
     net.encoder.to(first);
     net.decoder.to(decoder);
     return net;
@@ -73,12 +73,12 @@ Outcome outcome(halves::UNet& net, const Tensor& loss) {
 }
 
 /// Of the halves on one device or on two, with the batch in `count` parts.
-Outcome serial(Device decoder, std::int64_t count) {
-    halves::UNet net = made(decoder);
+Outcome serial(Device decoder, std::int64_t count, halves::Cut cut = halves::Cut::arithmetic) {
+    halves::UNet net = made(decoder, cut);
     return outcome(net, halves::backward_serial(net, parts(decoder, count), unet::SegmentationLoss()));
 }
-Outcome pipelined(Device decoder, std::int64_t count) {
-    halves::UNet net = made(decoder);
+Outcome pipelined(Device decoder, std::int64_t count, halves::Cut cut = halves::Cut::arithmetic) {
+    halves::UNet net = made(decoder, cut);
     return outcome(net, halves::backward_pipelined(net, parts(decoder, count), unet::SegmentationLoss()));
 }
 
@@ -103,24 +103,67 @@ TEST_CASE("the two halves are PyTorch's U-Net: parameters of the full width") {
 }
 
 TEST_CASE("halves compute what the whole U-Net does") {
-    manual_seed(7);
-    unet::UNet whole(small);
-    to(whole, first);
-    halves::UNet net = made(second);
-    std::map<std::string, Tensor> values;
-    for (const NamedTensor& named : named_tensors(whole)) values[named.name] = named.member->tensor();
-    for (const NamedTensor& named : named_tensors(net)) {
-        const Tensor& own = named.member->tensor();
-        const NoGrad no_grad;
-        own.copy_(values.at(named.name.substr(named.name.find('.') + 1)));
+    for (const halves::Cut cut : {halves::Cut::arithmetic, halves::Cut::parameters}) {
+        manual_seed(7);
+        unet::UNet whole(small);
+        to(whole, first);
+        halves::UNet net = made(second, cut);
+        std::map<std::string, Tensor> values;
+        for (const NamedTensor& named : named_tensors(whole)) values[named.name] = named.member->tensor();
+        for (const NamedTensor& named : named_tensors(net)) {
+            const Tensor& own = named.member->tensor();
+            const NoGrad no_grad;
+            own.copy_(values.at(named.name.substr(named.name.find('.') + 1)));
+        }
+        const Tensor x = parts(second, 1)[0].images;
+        CHECK(net.forward(x).to_vector<float>() == whole.forward(x).to_vector<float>());
     }
-    const Tensor x = parts(second, 1)[0].images;
-    CHECK(net.forward(x).to_vector<float>() == whole.forward(x).to_vector<float>());
+}
+
+TEST_CASE("the shares of the encoder are those of its layers, and each cut halves what it says") {
+    for (const halves::Cut cut : {halves::Cut::arithmetic, halves::Cut::parameters})
+        for (const unet::Options& options : {unet::Options{}, unet::Options{.classes = 5, .width = 6}}) {
+            halves::UNet net(options, cut);
+            // Positions of a layer's output, as a share of the image's.
+            const auto positions_of = [](const std::string& name) {
+                for (const auto& [part, share] : {std::pair("down1", 0.25),
+                                                  {"down2", 1 / 16.0},
+                                                  {"down3", 1 / 64.0},
+                                                  {"down4", 1 / 256.0},
+                                                  {"up1", 1 / 64.0},
+                                                  {"up2", 1 / 16.0},
+                                                  {"up3", 0.25}})
+                    if (name.find(part) != std::string::npos) return share;
+                return 1.0;
+            };
+            double parameters = 0, all_parameters = 0, products = 0, all_products = 0;
+            for (const NamedTensor& named : named_tensors(net)) {
+                if (!named.is_parameter) continue;
+                const Tensor& tensor = named.member->tensor();
+                const auto count = static_cast<double>(tensor.numel());
+                // A transposed convolution of 2 x 2 with stride 2 has one of its four products at each position.
+                const double once =
+                    tensor.dims() != 4 ? 0 : count * positions_of(named.name) / (tensor.size(2) == 2 ? 4 : 1);
+                const bool encodes = named.name.starts_with("encoder.");
+                parameters += encodes ? count : 0, all_parameters += count;
+                products += encodes ? once : 0, all_products += once;
+            }
+            const halves::Shares found = halves::shares(options, cut);
+            CHECK(found.parameters == Approx(parameters / all_parameters).epsilon(1e-12));
+            CHECK(found.multiply_adds == Approx(products / all_products).epsilon(1e-12));
+        }
+    const halves::Shares by_arithmetic = halves::shares({}, halves::Cut::arithmetic),
+                         by_parameters = halves::shares({}, halves::Cut::parameters);
+    CHECK(std::abs(by_arithmetic.multiply_adds - 0.5) < std::abs(by_parameters.multiply_adds - 0.5));
+    CHECK(std::abs(by_parameters.parameters - 0.5) < std::abs(by_arithmetic.parameters - 0.5));
+    CHECK(std::abs(by_arithmetic.multiply_adds - 0.5) < 0.15);
+    CHECK(std::abs(by_parameters.parameters - 0.5) < 0.15);
 }
 
 TEST_CASE("gradients of two halves, one after the other, are those of one device, bit for bit") {
     CHECK(serial(second, 1) == serial(first, 1));
     CHECK(serial(second, 4) == serial(first, 4));
+    CHECK(serial(second, 1, halves::Cut::parameters) == serial(first, 1, halves::Cut::parameters));
 }
 
 TEST_CASE("gradients of the pipeline are those of one device over the same micro-batches, bit for bit") {
@@ -129,6 +172,7 @@ TEST_CASE("gradients of the pipeline are those of one device over the same micro
     CHECK(pipelined(first, 4) == expected);
     CHECK(pipelined(second, 1) == serial(first, 1));
     CHECK(pipelined(second, 8) == serial(first, 8));
+    CHECK(pipelined(second, 4, halves::Cut::parameters) == serial(first, 4, halves::Cut::parameters));
     CHECK_FALSE(expected.gradients == serial(first, 1).gradients);  // BatchNorm sees other batches
 }
 
@@ -156,8 +200,8 @@ TEST_CASE("activations go over once, their gradients come back once, and nothing
     CHECK(copies.at({second, Device::host()}).copies ==
           4 * 2);  // of cross-entropy and dice: whether a mask is no class
     const auto over = copies.at({first, second}), back = copies.at({second, first});
-    CHECK(over.copies == 4 * halves::handed_over);
-    CHECK(back.copies == 4 * halves::handed_over);
+    CHECK(over.copies == 4 * halves::handed_over(halves::Cut::arithmetic));
+    CHECK(back.copies == 4 * halves::handed_over(halves::Cut::arithmetic));
     // Floats of x1, x2, x3 and of what up1 gives, of two images; layouts of a backend may pad channels.
     const std::uint64_t least = 4 * 2 * sizeof(float) * (3 * 36 * 36 + 6 * 18 * 18 + 12 * 9 * 9 + 24 * 4 * 4);
     CHECK(back.bytes >= least);
@@ -219,7 +263,7 @@ TEST_CASE("weights of halves on two devices go to a file, and from it to other d
     to(other.encoder, second);
     to(other.decoder, first);
     load(other, place / "halves.safetensors");
-    CHECK(other.encoder.up1.up->weight->device() == second);
+    CHECK(other.encoder.up1->up->weight->device() == second);
     const auto expected = named_tensors(net), found = named_tensors(other);
     for (std::size_t i = 0; i < expected.size(); ++i)
         if (expected[i].is_parameter)
@@ -251,6 +295,9 @@ TEST_CASE("model_parallel prints one line for each form, with its time, memory a
         CHECK(form.at("median_milliseconds").get<double>() > 0);
     }
     REQUIRE(forms.size() == 6);
+    CHECK_THAT(run.out,
+               Catch::Contains("serial and pipelined, cut by arithmetic: cpu:0 has 90 % of the parameters and "));
+    CHECK(figures.at("first_share_of_parameters").get<double>() == Approx(0.9).margin(0.01));
     const auto loss = [&](const char* form) { return forms.at(form).at("loss").get<double>(); };
     for (const char* form : {"plain", "dp", "ddp", "serial"}) CHECK(loss(form) == Approx(loss("none")).epsilon(1e-3));
     CHECK(loss("dp") == loss("ddp"));
@@ -274,6 +321,7 @@ TEST_CASE("model_parallel says in one line what it cannot do") {
              {"--batch-size 6 --micro-batches 4", "--batch-size 6 cannot be cut in 4 equal --micro-batches"},
              {"--micro-batches 0", "--micro-batches"},
              {"--image-size 15", "--image-size"},
+             {"--split layers", "--split"},
              {"--devices cpu:0", "--devices: 1 device, and two are wanted, such as cpu:0,cpu:1"},
              {"--devices cpu:0,cpu:77", "--devices: device cpu:77"},
              {"--devices tape", "--devices: "}}) {

@@ -94,7 +94,8 @@ TEST_CASE("ranks of a program that started itself say once what is wrong, and it
     REQUIRE(run_program(place, linear + "--steps 1 --save part").status == 0);
     const ProgramRun usage = run_program(place, linear + "--load part --seed 3");
     CHECK(usage.status == 2);
-    CHECK(usage.err == "linear: --seed 3: the run of part has seed 1; give that\n");
+    CHECK(usage.err ==
+          "linear: --seed 3: the run of part has 1; give the same, or accept the change by --allow-changed\n");
     const ProgramRun failed = run_program(place, linear + "--load nowhere");
     CHECK(failed.status == 1);
     CHECK(lines_of(failed.err) == 1);
@@ -147,4 +148,55 @@ TEST_CASE("after a bar that a signal has left, the last word begins a line") {
     REQUIRE(comes_true([&] { return run.ends_with(" left"); }));
     run.send(SIGHUP);
     CHECK_THAT(run.to_the_end(), contains("\r\nlinear: ended by signal 1 (SIGHUP) from outside\r\n"));
+}
+
+TEST_CASE("closed standard streams are no place for a program's files") {
+    for (const char* closed : {"<&-", ">&-", "2>&-", "<&- >&-", ">&- 2>&-", "<&- 2>&-", "<&- >&- 2>&-"})
+        for (const char* how : {"--devices cpu:0", "--parallel ddp --devices cpu:0,cpu:1"}) {
+            const TemporaryDirectory place;
+            CAPTURE(closed);
+            CAPTURE(how);
+            const std::string command = "cd '" + place.path().string() + "' && '" + programs + "/linear' " + how +
+                                        " --shards 2 --steps 3 --save net --log-dir log --json figures " + closed;
+            CHECK(std::system(command.c_str()) == 0);
+            for (const char* file : {"net", "net.resume", "log/linear.jsonl", "figures"})
+                CHECK(std::filesystem::exists(place / file));
+            CHECK(get_bytes(place / "log/linear.jsonl").find("rows a step") == std::string::npos);
+            CHECK(lines_of(get_bytes(place / "log/linear.jsonl")) == 4);
+            const std::string lock = get_bytes(place / "net.lock");
+            CHECK(lock.find("linear:") == std::string::npos);
+            CHECK(run_program(place, std::string("linear --shards 2 --steps 5 --quiet --load net ") + how).status == 0);
+        }
+    const TemporaryDirectory place;
+    for (const char* line :
+         {"lockstep-run --nproc-per-node 1 true", "make-digits --data digits --train 4 --test 4", "lockstep-info"})
+        CHECK(std::system(
+                  ("cd '" + place.path().string() + "' && '" + programs + "'/" + line + " <&- >&- 2>&-").c_str()) == 0);
+}
+
+TEST_CASE("output that cannot be written ends no training") {
+    const std::string train = "linear --devices cpu:0 --batch-size 512 --epochs 3 --log-interval 1 --save net";
+    {
+        const TemporaryDirectory place;
+        const std::string command =
+            "cd '" + place.path().string() + "' && '" + programs + "'/" + train + " >/dev/full 2>err";
+        const int status = std::system(command.c_str());
+        CHECK(WEXITSTATUS(status) == 1);  // output is lost, and the run is not
+        CHECK(std::filesystem::exists(place / "net.resume"));
+        const std::string err = get_bytes(place / "err");
+        CAPTURE(err);
+        CHECK(lines_of(err) == 2);
+        CHECK_THAT(err, contains("standard output cannot be written: No space left on device; training continues") &&
+                            contains("linear: standard output cannot be written\n"));
+    }
+    const TemporaryDirectory place;
+    const std::string command = "bash -c \"cd '" + place.path().string() + "' && '" + programs + "'/" + train +
+                                " 2>err | head -1 >out; exit \\${PIPESTATUS[0]}\"";
+    const int status = std::system(command.c_str());
+    CHECK(WEXITSTATUS(status) == 0);  // the reader had what it wanted
+    CHECK(std::filesystem::exists(place / "net.resume"));
+    CHECK(lines_of(get_bytes(place / "out")) == 1);
+    const std::string err = get_bytes(place / "err");
+    CAPTURE(err);
+    CHECK((err.empty() || lines_of(err) == 1));
 }

@@ -74,7 +74,7 @@ TEST_CASE("help names all flags and succeeds") {
                                  "--timeout",
                                  "--reduction"})
             CHECK_THAT(help.out, contains(flag));
-        CHECK_THAT(help.out, contains("A second signal ends it at once"));
+        CHECK_THAT(help.out, contains("A second SIGINT or SIGTERM ends it"));
     }
     CHECK_THAT(place.run("mnist --help").out, contains("--net"));
 }
@@ -304,7 +304,10 @@ TEST_CASE("within an epoch a run goes on with the batches that it began with") {
     CHECK(other.status == 2);
     CHECK_THAT(other.err, contains("--batch-size 64"));
     CHECK(place.mnist("--epochs 2 --load part --save whole --quiet").status == 0);
-    CHECK(place.mnist("--epochs 3 --batch-size 32 --load whole --quiet").status == 0);
+    const ProgramRun between = place.mnist("--epochs 3 --batch-size 32 --load whole --quiet");
+    CHECK(between.status == 2);
+    CHECK_THAT(between.err, contains("--batch-size 32: the run of whole has 64"));
+    CHECK(place.mnist("--epochs 3 --batch-size 32 --load whole --quiet --allow-changed batch-size").status == 0);
 }
 
 TEST_CASE("when the disk is full, or files may not be as long, the old checkpoint stays") {

@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/tests/catch.h"
@@ -114,7 +116,12 @@ TEST_CASE("a signal ends a run at one step, which is saved and goes on with the 
                            {"dp, SIGTERM", dp, SIGTERM, To::program},
                            {"ddp, SIGINT to the program", ddp, SIGINT, To::program},
                            {"ddp, SIGTERM to one rank", ddp, SIGTERM, To::one_rank},
-                           {"ddp, SIGINT to the program and its ranks", ddp, SIGINT, To::everybody}}) {
+                           {"ddp, SIGINT to the program and its ranks", ddp, SIGINT, To::everybody},
+                           {"none, SIGUSR1", none, SIGUSR1, To::program},
+                           {"dp, SIGXCPU", dp, SIGXCPU, To::program},
+                           {"ddp, SIGUSR1 to the program", ddp, SIGUSR1, To::program},
+                           {"ddp, SIGUSR2 to one rank", ddp, SIGUSR2, To::one_rank},
+                           {"ddp, SIGUSR1 to the program and its ranks", ddp, SIGUSR1, To::everybody}}) {
         CAPTURE(name);
         const TemporaryDirectory place;
         StartedProcess run(endless(place / "net", how));
@@ -124,7 +131,7 @@ TEST_CASE("a signal ends a run at one step, which is saved and goes on with the 
         const std::string err = run.err();
         CHECK(std::count(err.begin(), err.end(), '\n') == 1);
         check_no_litter(place);
-        check_goes_on(place, steps_told(err, signal == SIGINT ? "SIGINT" : "SIGTERM", place / "net"));
+        check_goes_on(place, steps_told(err, ("SIG" + std::string(::sigabbrev_np(signal))).c_str(), place / "net"));
     }
 }
 
@@ -179,22 +186,26 @@ TEST_CASE("without --save the program says that nothing was saved") {
 }
 
 TEST_CASE("under lockstep-run a signal to it or to one rank stops all ranks, and the run is saved once") {
-    for (const To whom : {To::program, To::one_rank}) {
+    for (const auto& [whom, signal] : std::vector<std::pair<To, int>>{
+             {To::program, SIGTERM}, {To::one_rank, SIGTERM}, {To::program, SIGUSR1}, {To::one_rank, SIGUSR2}}) {
+        const std::string name = "SIG" + std::string(::sigabbrev_np(signal));
+        CAPTURE(name);
         const TemporaryDirectory place;
         Words words{programs + "/lockstep-run", "--nproc-per-node", "3"};
         for (const std::string& word : endless(place / "net", {"--parallel", "ddp"})) words.push_back(word);
         StartedProcess run(words);
         REQUIRE(trains(place / "net"));
-        send(run, whom, SIGTERM);
+        send(run, whom, signal);
         CHECK(run.status() == 1);
-        if (whom == To::program)
-            CHECK_THAT(run.err(), contains("lockstep-run: ended by signal 15 (SIGTERM) from outside\n"));
+        if (whom == To::program || signal != SIGTERM)
+            CHECK_THAT(run.err(),
+                       contains(fmt::format("lockstep-run: ended by signal {} ({}) from outside\n", signal, name)));
         else
             CHECK_THAT(run.err(), contains(" failed first: exit status 143\n"));
         check_no_litter(place);
         // lockstep-run may quote the last lines of a rank.
         const std::string told = run.err().substr(0, run.err().find("lockstep-run:"));
-        check_goes_on(place, steps_told(told, "SIGTERM", place / "net"));
+        check_goes_on(place, steps_told(told, name.c_str(), place / "net"));
     }
 }
 

@@ -1,6 +1,7 @@
 // unet train as a user runs it: its flags, what it learns, its bits on any devices, how it goes on, its log.
 #include "lockstep/samples/unet/net.h"
 
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -9,8 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/parallel/data/image_file.h"
 #include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/parallel/lockstep.h"
+#include "lockstep/samples/unet/loss.h"
 #include "lockstep/samples/unet/score.h"
 #include "lockstep/tests/parallel/event_reader.h"
 #include "lockstep/tests/parallel/launch/started_process.h"
@@ -211,6 +214,12 @@ TEST_CASE("unet learns shapes") {
     const auto figures = nlohmann::json::parse(get_bytes(place / "figures.json"));
     REQUIRE(figures["losses"].size() == 90);
     CHECK(figures["losses"].front().get<double>() > 0.7);
+    // The line of an epoch tells its mean loss.
+    double mean = 0;
+    for (std::size_t step = 81; step < 90; ++step) mean += figures["losses"][step].get<double>() / 9;
+    const auto at = run.out.find("epoch 10: loss ");
+    REQUIRE(at != std::string::npos);
+    CHECK(std::stod(run.out.substr(at + 15, 6)) == Approx(mean).margin(6e-5));
     CHECK(figures["losses"].back().get<double>() < 0.5 * figures["losses"].front().get<double>());
     CHECK(figures["dice"].get<double>() > 0.6);
 }
@@ -319,6 +328,108 @@ TEST_CASE("the log has every step, five evaluations an epoch, pictures and histo
                             "weights/outc.conv.weight", "gradients/inc.double_conv.0.weight"}) {
         CAPTURE(tag);
         CHECK(tags.contains(tag));
+    }
+}
+
+TEST_CASE("--recipe pytorch-unet is six flags, others win, and the configuration repeats it") {
+    const UnetPlace place;
+    const std::string same = "-e 1 -b 3 -l 1e-3 --shards 3 ";
+    train_unet(place, same + "--recipe pytorch-unet --work-dir run --save recipe.safetensors");
+    train_unet(
+        place,
+        same +
+            "--optimizer rmsprop --momentum 0.999 --clip 1 --schedule plateau --lr-min 0 --loss ce+pooled-dice --save "
+            "flags.safetensors");
+    CHECK((checkpoint(place, "recipe") == checkpoint(place, "flags")));
+    for (const char* line :
+         {"optimizer=\"rmsprop\"", "momentum=0.999", "clip=1", "schedule=\"plateau\"", "loss=\"ce+pooled-dice\""})
+        CHECK_THAT(get_bytes(place / "run/config.toml"), contains(line));
+    REQUIRE(run_unet(place, "train --config run/config.toml --save again.safetensors").status == 0);
+    CHECK((checkpoint(place, "recipe") == checkpoint(place, "again")));
+    for (const char* other : {"--optimizer sgd", "--momentum 0.5", "--clip 0.01", "--loss ce", "--schedule constant"}) {
+        train_unet(place, same + "--recipe pytorch-unet " + other + " --save other.safetensors");
+        CHECK((checkpoint(place, "recipe") != checkpoint(place, "other")));
+    }
+    CHECK_THAT(refusal(place, "train --quiet --width 4 -v 0 --schedule plateau", 2),
+               contains("--schedule plateau: there are no images to validate on"));
+}
+
+TEST_CASE("the rate falls after evaluations without a better dice, and a run that goes on remembers them") {
+    const UnetPlace place;
+    const std::string same = "-b 4 -l 1e-2 --shards 2 --schedule plateau -v 30 --seed 4 ";
+    train_unet(place, same + "-e 5 --log-dir log --save whole.safetensors");
+    // torch.optim.lr_scheduler.ReduceLROnPlateau(mode="max", patience=5), as its documentation has it.
+    double best = -1e300, rate = 1e-2;
+    int bad = 0;
+    long evaluations = 0, falls = 0;
+    for (const auto& line : lines_of(place / "log/unet.jsonl")) {
+        if (!line.contains("dice")) continue;
+        ++evaluations;
+        CHECK(line["lr"].get<double>() == Approx(rate));  // before this evaluation
+        const double dice = line["dice"];
+        bad = dice > best * (best > 0 ? 1 + 1e-4 : 1 - 1e-4) ? 0 : bad + 1;
+        if (bad == 0) best = dice;
+        if (bad > 5) rate *= 0.1, bad = 0, ++falls;
+    }
+    CHECK(evaluations >= 10);
+    CHECK(falls > 0);
+    train_unet(place, same + "-e 5 --steps 5 --save part.safetensors");
+    train_unet(place, same + "-e 5 --load part.safetensors --save rest.safetensors");
+    CHECK((get_bytes(place / "rest.safetensors") == get_bytes(place / "whole.safetensors")));
+}
+
+TEST_CASE("weights of classes and ignored pixels train with the same bits under every strategy") {
+    const UnetPlace place(8);
+    for (const std::string flags : {"-c 2 --class-weights 0.5,2 --ignore-value 2 --loss ce+pooled-dice",
+                                    "-c 1 --class-weights 3 --ignore-value 2", "-c 1 --class-weights 3"}) {
+        CAPTURE(flags);
+        if (flags.find("ignore") != std::string::npos)
+            for (int row = 0; row < 8; ++row) {
+                const auto file = place / "data/masks" / ("shape_0000" + std::to_string(row) + "_mask.gif");
+                HostImage mask = read_image(file);
+                mask.palette.resize(3, {200, 200, 200});
+                for (std::size_t i = 0; i < mask.pixels.size(); i += 7) mask.pixels[i] = 2;
+                write_gif(file, mask);
+            }
+        else
+            write_shapes(place / "data", {.count = 8, .width = 32, .height = 32, .seed = 3});
+        const std::string same = "-e 2 -b 4 -l 1e-3 --shards 4 -v 25 " + flags + " --save ";
+        train_unet(place, same + "one.safetensors --parallel none");
+        train_unet(place, same + "two.safetensors --devices cpu:0,cpu:1");
+        train_unet(place, same + "three.safetensors --parallel ddp --devices cpu:0,cpu:1");
+        CHECK((checkpoint(place, "one") == checkpoint(place, "two")));
+        CHECK((checkpoint(place, "one") == checkpoint(place, "three")));
+    }
+    CHECK_THAT(refusal(place, "train --width 4 --class-weights 1", 2),
+               contains("--class-weights: 1 number for --classes 2; expected one for each"));
+    CHECK_THAT(refusal(place, "train --width 4 --class-weights 0,0", 2), contains("--class-weights: all are 0"));
+    CHECK_THAT(refusal(place, "train --width 4 --class-weights 1,-1", 2), contains("--class-weights"));
+}
+
+TEST_CASE("the loss of a single class with weights and ignored pixels is that of loops over them") {
+    manual_seed(2);
+    const Tensor logits = Tensor::randn({2, 1, 3, 4});
+    std::vector<std::int64_t> classes;
+    for (int i = 0; i < 24; ++i) classes.push_back(i % 5 == 0 ? ignored_class : i % 3 == 0 ? 1 : 0);
+    const Tensor masks = Tensor::from(classes, {2, 3, 4});
+    const std::vector<float> x = logits.to_vector<float>();
+    for (const double weight : {1.0, 3.0}) {
+        double entropy = 0, count = 0, common = 0, both = 0;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            if (classes[i] == ignored_class) continue;
+            const double p = 1 / (1 + std::exp(-double{x[i]}));
+            entropy -= classes[i] == 1 ? weight * std::log(p) : std::log(1 - p);
+            ++count;
+            common += classes[i] == 1 ? p : 0;
+            both += p + static_cast<double>(classes[i]);
+        }
+        unet::SegmentationLoss loss{.dice = unet::DiceOf::classes, .ignores = true};
+        if (weight != 1) {
+            loss.class_weights = Tensor::from(std::vector<float>{1, 3}, {2});
+            loss.pos_weight = Tensor::from(std::vector<float>{3}, {1});
+        }
+        CHECK(loss(logits, masks).item() ==
+              Approx(entropy / count + 1 - (2 * common + 1e-6) / (both + 1e-6)).epsilon(1e-5));
     }
 }
 

@@ -1,8 +1,11 @@
 // unet predict and unet evaluate as a user runs them: what they write, and that both agree with loops over the pixels.
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/parallel/checkpoint.h"
@@ -10,6 +13,7 @@
 #include "lockstep/parallel/data/segmentation_folder.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/samples/unet/net.h"
+#include "lockstep/tests/parallel/pth_archive.h"
 #include "lockstep/tests/samples/unet_fixture.h"
 
 using namespace lockstep;
@@ -137,6 +141,275 @@ TEST_CASE("masks have the values of the masks in training, grey ones and colours
         // They can be trained on.
         REQUIRE(run_unet(place, "evaluate -m net --quiet --json found.json").status == 0);
     }
+}
+
+TEST_CASE("predict takes a name for each image, and never writes over what it reads") {
+    const UnetPlace place(2);
+    save_network(place / "net", {.width = 4});
+    const std::string predict = "predict -m net ";
+    std::filesystem::copy_file(place / "data/imgs/shape_00000.jpg", place / "a.jpg");
+    std::filesystem::copy_file(place / "data/imgs/shape_00001.jpg", place / "b.jpg");
+    const std::string a = get_bytes(place / "a.jpg");
+    REQUIRE(run_unet(place, predict + "-i a.jpg b.jpg -o a1.png new/b1.png --quiet").status == 0);
+    REQUIRE(run_unet(place, predict + "-i a.jpg b.jpg -o folder --quiet").status == 0);
+    CHECK((get_bytes(place / "a1.png") == get_bytes(place / "folder/a_OUT.png")));
+    CHECK((get_bytes(place / "new/b1.png") == get_bytes(place / "folder/b_OUT.png")));
+
+    CHECK_THAT(refusal(place, predict + "-i a.jpg b.jpg -o one.png", 2),
+               contains("--output: 1 name for 2 images; expected one for each, or a folder"));
+    CHECK_THAT(refusal(place, predict + "-i a.jpg -o one.png two.png", 2), contains("2 names for 1 image;"));
+    CHECK_THAT(refusal(place, predict + "-i a.jpg -o one.jpg", 2), contains("--output one.jpg: masks are PNG files"));
+    CHECK_THAT(refusal(place, predict + "-i data/imgs -o one.png", 2), contains("--output one.png: expected a folder"));
+    CHECK_THAT(refusal(place, predict + "-i a.jpg b.jpg -o x.png ./x.png", 2),
+               contains("have one name for their masks"));
+    // The image itself, by its name, a link, a hard link, or as the overlay; and the weights.
+    std::filesystem::copy_file(place / "folder/a_OUT.png", place / "c.png");
+    std::filesystem::create_symlink("c.png", place / "link.png");
+    std::filesystem::create_hard_link(place / "c.png", place / "hard.png");
+    std::filesystem::copy_file(place / "a1.png", place / "d_OUT.png");
+    std::filesystem::copy_file(place / "net", place / "net.png");
+    const std::string c = get_bytes(place / "c.png");
+    for (const std::string line :
+         {"-i c.png -o c.png", "-i c.png -o ./c.png", "-i c.png -o link.png", "-i link.png -o c.png",
+          "-i c.png -o hard.png", "-i a.jpg c.png -o c.png x.png", "-i a.jpg -o net.png -m net.png"}) {
+        CAPTURE(line);
+        CHECK_THAT(refusal(place, (line.find("-m ") == std::string::npos ? predict : "predict ") + line, 2),
+                   contains("would overwrite"));
+    }
+    std::filesystem::copy_file(place / "c.png", place / "e_overlay.png");
+    CHECK_THAT(refusal(place, predict + "-i a.jpg e_overlay.png -o e_OUT.png y.png --overlay", 2),
+               contains("would overwrite the image e_overlay.png"));
+    CHECK((get_bytes(place / "c.png") == c));
+    CHECK((get_bytes(place / "a.jpg") == a));
+}
+
+TEST_CASE("predict of a folder skips hidden files and its own results") {
+    const UnetPlace place(2);
+    save_network(place / "net", {.width = 4});
+    put_bytes(place / "data/imgs/._shape_00000.jpg", "no image");
+    put_bytes(place / "data/imgs/.hidden.png", "no image");
+    const std::string line = "predict -m net -i data/imgs -o data/imgs --overlay";
+    const ProgramRun first = run_unet(place, line);
+    CAPTURE(first.err);
+    REQUIRE(first.status == 0);
+    const std::string mask = get_bytes(place / "data/imgs/shape_00000_OUT.png");
+    const ProgramRun second = run_unet(place, line);
+    CHECK(second.status == 0);
+    CHECK(second.out == first.out);
+    CHECK((get_bytes(place / "data/imgs/shape_00000_OUT.png") == mask));
+    // An image of its own that only ends that way.
+    std::filesystem::copy_file(place / "data/imgs/shape_00000.jpg", place / "data/imgs/fade_OUT.jpg");
+    std::filesystem::copy_file(place / "data/imgs/shape_00000_OUT.png", place / "data/imgs/other_OUT.png");
+    std::filesystem::create_directory(place / "folder.png");
+    const ProgramRun third = run_unet(place, "predict -m net -i data/imgs -o masks");
+    CHECK_THAT(third.out, contains("fade_OUT.jpg: masks/fade_OUT_OUT.png"));
+    CHECK_THAT(third.out, contains("other_OUT.png: masks/other_OUT_OUT.png"));
+    CHECK(third.status == 0);
+}
+
+TEST_CASE("evaluate prints dice and IoU of every class, and leaves out what is ignored") {
+    // Masks of 0, 100 and 255, the last ignored.
+    const UnetPlace place(6);
+    std::filesystem::remove_all(place / "data/masks");
+    std::filesystem::create_directory(place / "data/masks");
+    for (int row = 0; row < 6; ++row) {
+        HostImage mask{32, 32, ImageMode::grey, {}, {}};
+        for (int i = 0; i < 32 * 32; ++i) mask.pixels.push_back(i % 32 < 2 ? 255 : i / 32 < 10 + row ? 100 : 0);
+        write_png(place / "data/masks" / ("shape_0000" + std::to_string(row) + ".png"), mask);
+    }
+    train_unet(place,
+               "-e 2 -b 2 -l 1e-2 -v 0 --ignore-value 255 --class-weights 1,3 --shards 2 --devices cpu:0 --save "
+               "net.safetensors");
+    REQUIRE(run_unet(place, "predict -m net.safetensors -i data/imgs -o masks --quiet").status == 0);
+    double common[2] = {}, found[2] = {}, there[2] = {}, mean = 0;
+    for (int row = 0; row < 6; ++row) {
+        const std::string name = "shape_0000" + std::to_string(row);
+        const auto one = pixels_of(place / "masks" / (name + "_OUT.png")),
+                   two = pixels_of(place / "data/masks" / (name + ".png"));
+        double own_common = 0, own_both = 0;
+        for (std::size_t i = 0; i < one.size(); ++i) {
+            if (two[i] == 255) continue;
+            const int f = one[i] == 100, t = two[i] == 100;
+            ++found[f], ++there[t];
+            if (f == t) ++common[f];
+            own_common += f * t, own_both += f + t;
+        }
+        mean += (2 * own_common + 1e-6) / (own_both + 1e-6) / 6;
+    }
+    std::string first;
+    for (const std::string how : {"--parallel none --devices cpu:0 -b 4", "--devices cpu:0,cpu:1 -b 5",
+                                  "--parallel ddp --devices cpu:0,cpu:1,cpu:2 -b 5"}) {
+        CAPTURE(how);
+        const ProgramRun run = run_unet(place, "evaluate -m net.safetensors --shards 3 --json found.json " + how);
+        CAPTURE(run.err);
+        REQUIRE(run.status == 0);
+        CHECK_THAT(run.out,
+                   contains("\nclass 0, mask value 0: dice 0.") && contains("\nclass 1, mask value 100: dice "));
+        const std::string json = get_bytes(place / "found.json");
+        if (first.empty()) first = json;
+        CHECK(json == first);
+        const auto figures = nlohmann::json::parse(json);
+        CHECK(figures["dice"].get<double>() == Approx(mean).margin(0.005));
+        REQUIRE(figures["classes"].size() == 2);
+        for (std::size_t c = 0; c < 2; ++c) {
+            CHECK(figures["classes"][c]["value"] == nlohmann::json({c == 0 ? 0 : 100}));
+            CHECK(figures["classes"][c]["dice"].get<double>() ==
+                  Approx(2 * common[c] / (found[c] + there[c])).margin(0.005));
+            CHECK(figures["classes"][c]["iou"].get<double>() ==
+                  Approx(common[c] / (found[c] + there[c] - common[c])).margin(0.005));
+        }
+    }
+    // The weights say what is ignored; a class that no mask has.
+    CHECK_THAT(refusal(place, "evaluate -m net.safetensors --ignore-value 7", 1),
+               contains("a pixel of 255, which is the value of no class"));
+    CHECK_THAT(refusal(place, "evaluate -m net.safetensors --ignore-value 1:2", 1), contains("ignore_value"));
+    REQUIRE(run_unet(place, "evaluate -m net.safetensors --sheet sheet.jpg --quiet").status == 0);
+    CHECK(get_bytes(place / "sheet.jpg").starts_with("\xff\xd8\xff"));
+    CHECK_THAT(refusal(place, "evaluate -m net.safetensors --sheet sheet.bmp", 2),
+               contains("--sheet: sheet.bmp is neither .png nor .jpg"));
+}
+
+TEST_CASE("evaluate tells a network that gives no numbers, under every strategy") {
+    const UnetPlace place(3);
+    {
+        manual_seed(11);
+        unet::UNet net({.width = 4});
+        const NoGrad no_grad;
+        net.outc.conv.bias->tensor().copy_(Tensor::full({2}, std::nan("")));
+        save(net, place / "net");
+    }
+    for (const std::string how : {"--devices cpu:0", "--parallel ddp --devices cpu:0,cpu:1"}) {
+        const ProgramRun run = run_unet(place, "evaluate -m net -s 1 " + how);
+        CAPTURE(run.err);
+        CHECK(run.status == 0);
+        CHECK_THAT(run.out, contains("shape_00002.jpg nan\n") && contains("\ndice nan of 3 images\n"));
+    }
+}
+
+TEST_CASE("weights go on to masks with other values") {
+    const UnetPlace place(6);  // palettes of black and white: 0 and 1
+    const auto masks_of = [&](const char* data, std::uint8_t low, std::uint8_t high) {
+        std::filesystem::create_directories(place / data / "masks");
+        std::filesystem::copy(place / "data/imgs", place / data / "imgs");
+        for (int row = 0; row < 6; ++row) {
+            const std::string name = "shape_0000" + std::to_string(row);
+            HostImage mask = read_image(place / "data/masks" / (name + "_mask.gif"));
+            mask.mode = ImageMode::grey;
+            mask.palette.clear();
+            for (std::uint8_t& level : mask.pixels) level = level == 0 ? low : high;
+            write_png(place / data / "masks" / (name + "_mask.png"), mask);
+        }
+    };
+    masks_of("other", 7, 200);
+    const std::string train = "train --width 4 --scale 1 -e 1 -b 2 -v 0 --devices cpu:0 ";
+    train_unet(place, "-e 1 -b 2 -v 0 --devices cpu:0 --save base");
+    std::filesystem::remove(place / "base.resume");
+    const ProgramRun run = run_unet(place, train + "--data other --load base --save tuned");
+    CAPTURE(run.err);
+    REQUIRE(run.status == 0);
+    CHECK_THAT(
+        run.out,
+        contains(
+            "unet: the masks have the values 7,200 and those of base are 0,1; classes are numbered by the masks\n"));
+    REQUIRE(run_unet(place, "predict -m tuned -i data/imgs/shape_00001.jpg -o mask.png --quiet").status == 0);
+    for (const std::uint8_t value : pixels_of(place / "mask.png")) CHECK((value == 7 || value == 200));
+    // Named, also the other way round; a run that goes on keeps its own.
+    REQUIRE(run_unet(place, train + "--data other --load base --save turned --mask-values 200,7 --quiet").status == 0);
+    CHECK_THAT(get_bytes(place / "turned").substr(0, 20000), contains("[[200],[7]]"));
+    CHECK_THAT(refusal(place, train + "--data other --load turned --save turned --mask-values 7,200", 2),
+               contains("--mask-values 7,200: the run of turned has 200,7; leave the flag out"));
+    CHECK_THAT(
+        refusal(place, train + "--load turned --save turned", 1),
+        contains("the value of no class (they are 7, 200)") || contains("the value of no class (they are 200, 7)"));
+    CHECK_THAT(refusal(place, train + "--mask-values 0,1,", 2),
+               contains("--mask-values: 0,1, is not a list of values"));
+    CHECK_THAT(refusal(place, train + "--mask-values 0,256", 2), contains("is not a list of values"));
+    CHECK_THAT(refusal(place, train + "--mask-values 0,9", 1), contains("the value of no class (they are 0, 9)"));
+    // Masks of the same values whose palette is the other way round.
+    CHECK_THAT(refusal(place, "predict -m base -i data/imgs/shape_00001.jpg -o x.png --mask-values 3", 2),
+               contains("1 values for a network of 2 classes"));
+    for (int row = 0; row < 6; ++row) {
+        const auto file = place / "data/masks" / ("shape_0000" + std::to_string(row) + "_mask.gif");
+        HostImage mask = read_image(file);
+        std::swap(mask.palette[0], mask.palette[1]);
+        write_gif(file, mask);
+    }
+    CHECK_THAT(refusal(place, train + "--load base --save x", 1),
+               contains("palettes of the masks differ") && contains("in the masks of training"));
+    CHECK_THAT(refusal(place, "evaluate -m base", 1), contains("in the masks of training"));
+}
+
+TEST_CASE("a .pth says which values its masks have") {
+    const UnetPlace place(4);
+    save_network(place / "net", {.width = 4});
+    unet::UNet net({.width = 4});
+    load(net, place / "net");
+    // What the PyTorch program saves: the state_dict with mask_values in it.
+    const auto save_pth = [&](const char* name, const std::string& mask_values) {
+        std::string items = text("mask_values") + mask_values;
+        std::vector<ArchiveRecord> records;
+        for (const NamedTensor& named : named_tensors(net)) {
+            const Tensor& tensor_here = named.member->tensor();
+            const bool whole = tensor_here.dtype() == DType::i64;
+            const std::string key = std::to_string(records.size());
+            std::vector<std::int64_t> sizes, strides(static_cast<std::size_t>(tensor_here.dims()), 1);
+            for (int d = 0; d < tensor_here.dims(); ++d) sizes.push_back(tensor_here.size(d));
+            for (std::size_t d = strides.size(); d-- > 1;) strides[d - 1] = strides[d] * sizes[d];
+            items +=
+                text(named.name) +
+                tensor(storage(whole ? "LongStorage" : "FloatStorage", key, tensor_here.numel()), 0, sizes, strides);
+            std::string bytes;
+            if (whole)
+                for (const std::int64_t value : tensor_here.to_vector<std::int64_t>())
+                    bytes += little(static_cast<std::uint64_t>(value), 8);
+            else
+                for (const float value : tensor_here.to_vector<float>())
+                    bytes += little(std::bit_cast<std::uint32_t>(value), 4);
+            records.push_back({"archive/data/" + key, bytes});
+        }
+        records.insert(records.begin(), {"archive/data.pkl", pickle(ordered_dict + mark + items + "u")});
+        records.push_back({"archive/version", "3\n"});
+        put_bytes(place / name, archive_of(records));
+    };
+    const auto list = [](const std::string& items) { return "]" + mark + items + "e"; };
+    save_pth("grey.pth", list(integer(0) + integer(255)));
+    save_pth("colours.pth",
+             list(list(integer(0) + integer(0) + integer(0)) + list(integer(255) + integer(0) + integer(9))));
+    save_pth("bits.pth", list(no + "\x88"));
+    for (const auto& [name, values] : std::vector<std::pair<std::string, std::vector<MaskValue>>>{
+             {"grey.pth", {{0}, {255}}}, {"colours.pth", {{0, 0, 0}, {255, 0, 9}}}, {"bits.pth", {{0}, {255}}}}) {
+        CAPTURE(name);
+        REQUIRE(run_unet(place, "predict -s 1 -m " + name + " data/imgs/shape_00000.jpg -o one.png --quiet").status ==
+                0);
+        REQUIRE(run_unet(place, "predict -s 1 -m net data/imgs/shape_00000.jpg -o numbers.png --quiet").status == 0);
+        const HostImage mask = read_image(place / "one.png"), numbers = read_image(place / "numbers.png");
+        std::vector<std::uint8_t> expected;
+        for (const std::uint8_t number : numbers.pixels)
+            expected.insert(expected.end(), values[number].begin(), values[number].end());
+        CHECK(mask.pixels == expected);
+    }
+    // A set whose masks lack class 0 is numbered as in training: true masks are 255 everywhere.
+    std::filesystem::remove_all(place / "data/masks");
+    std::filesystem::create_directory(place / "data/masks");
+    for (int row = 0; row < 4; ++row)
+        write_png(place / "data/masks" / ("shape_0000" + std::to_string(row) + ".png"),
+                  {32, 32, ImageMode::grey, std::vector<std::uint8_t>(32 * 32, 255), {}});
+    REQUIRE(run_unet(place, "evaluate -s 1 -m grey.pth --json found.json --quiet").status == 0);
+    REQUIRE(run_unet(place, "predict -s 1 -m grey.pth -i data/imgs -o masks --quiet").status == 0);
+    double mean = 0;
+    for (int row = 0; row < 4; ++row) {
+        const auto pixels = pixels_of(place / ("masks/shape_0000" + std::to_string(row) + "_OUT.png"));
+        const auto found = static_cast<double>(std::count(pixels.begin(), pixels.end(), 255));
+        mean += 2 * found / (found + 32 * 32) / 4;
+    }
+    CHECK(nlohmann::json::parse(get_bytes(place / "found.json"))["dice"].get<double>() == Approx(mean).margin(0.01));
+    CHECK(mean > 0);
+    // Kept in what is saved.
+    train_unet(place, "-e 1 -b 2 -v 0 --load grey.pth --save tuned.safetensors --devices cpu:0");
+    CHECK_THAT(get_bytes(place / "tuned.safetensors").substr(0, 20000), contains("[[0],[255]]"));
+    save_pth("wrong.pth", list(integer(0) + integer(999)));
+    CHECK_THAT(refusal(place, "predict -m wrong.pth data/imgs/shape_00000.jpg", 1),
+               contains("wrong.pth: its mask_values are not values of up to 255"));
 }
 
 TEST_CASE("the threshold decides for a network of one class") {

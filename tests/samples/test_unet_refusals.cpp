@@ -45,6 +45,26 @@ TEST_CASE("unet says in one line what is wrong with its flags") {
     CHECK_THAT(refusal(place, train + "-b 12", 2),
                contains("a step takes 12 images, and the training set has 11; give a smaller --batch-size"));
     CHECK_THAT(refusal(place, train + "-s 0.01", 1), contains("no pixel"));
+    CHECK_THAT(
+        refusal(place, train + "-s 0.4", 2),
+        contains("--scale 0.4: data/imgs: the images become 12 x 12 (width x height); expected at least 16 x 16"));
+    CHECK_THAT(refusal(place, train + "--devices cpu:100", 2),
+               contains("--devices: cpu:100: virtual devices are cpu:0 to cpu:63"));
+    CHECK_THAT(refusal(place, train + "-e 1 --epochs 2", 2), contains("--epochs: is given 2 times, expected once"));
+    for (const char* flag : {"--load", "--save", "--work-dir", "--json", "--data", "--log-dir"}) {
+        CHECK_THAT(refusal(place, train + flag + " ''", 2), contains(std::string(flag)) && contains("empty"));
+        CHECK_THAT(refusal(place, train + flag + "=", 2), contains(std::string(flag)));
+    }
+    CHECK_THAT(refusal(place, "predict -m '' -i x", 2), contains("--model") && contains("empty"));
+    for (const char* flag : {"--work-dir 'a{epoch}'", "--save 'a{step}/b'", "--json 'a{epoch}'", "--load 'a{epoch}'",
+                             "--log-dir 'a{step}'"})
+        CHECK_THAT(refusal(place, train + flag, 2), contains("} is for the name of a file in --save"));
+    CHECK_THAT(refusal(place, "--config run.toml", 2), contains("unet: "));
+    CHECK(run_unet(place, "--help").out.find("--config") == std::string::npos);
+    put_bytes(place / "run.toml", "load = \"\"\n");
+    CHECK_THAT(refusal(place, train + "--config run.toml", 2), contains("--load: the value is empty"));
+    put_bytes(place / "run.toml", "quiet = true\nscale = 1\n");
+    CHECK_THAT(refusal(place, "evaluate -m net --config run.toml", 1), contains("net: "));
     put_bytes(place / "run.toml", "epocs = 1\n");
     CHECK_THAT(refusal(place, train + "--config run.toml", 2), contains("there is no flag --epocs"));
     put_bytes(place / "run.toml", "epochs = \"many\"\n");
@@ -150,5 +170,11 @@ TEST_CASE("unet predict says in one line what is wrong with images and their mas
     CHECK_THAT(refusal(place, predict + "-i data/imgs -o /proc/none", 1), contains("/proc/none"));
     CHECK_THAT(refusal(place, "train --quiet --width 4 --devices cpu:0 -v 50 --save /proc/none/net", 1),
                contains("/proc/none"));
-    CHECK_THAT(refusal(place, predict + "-i data/imgs -o masks --device cpu:9", 1), contains("cpu:9"));
+    for (const char* device : {"cpu:9", "cpu:100", "tape"})
+        CHECK_THAT(refusal(place, predict + "-i data/imgs -o masks --device " + device, 2),
+                   contains(std::string("--device ") + device + ": expected cpu:0, which has all cores"));
+    CHECK(run_unet(place, predict + "-i data/imgs -o masks --device cpu:0 --scale 1").status == 0);
+    CHECK_THAT(refusal(place, predict + "-i data/imgs -o masks --scale 0.3", 2),
+               contains("--scale 0.3: data/imgs/shape_00000.jpg: the sides become 9 x 9 (width x height); expected at "
+                        "least 16 x 16"));
 }

@@ -8,7 +8,6 @@
 
 #include <array>
 #include <cstdlib>
-#include <fstream>
 #include <string>
 
 #include "lockstep/parallel/comm/group/host_identity.h"
@@ -21,8 +20,7 @@ namespace {
 
 /// The same for two processes that share a loopback interface: one kernel, one network namespace.
 std::string loopback_name() {
-    std::string boot;
-    std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+    const std::string boot = line_of_proc("/proc/sys/kernel/random/boot_id");
     std::array<char, 64> space{};
     const ssize_t length = ::readlink("/proc/self/ns/net", space.data(), space.size());
     if (boot.empty() || length <= 0) return {};
@@ -90,6 +88,10 @@ gloo::transport::tcp::attr gloo_address(const GroupInfo& info, Deadline deadline
         result.hostname = address;
         return result;
     }
+    if (loopback_name().empty())
+        throw TransportError(
+            "/proc does not tell which host this is, so this rank counts as a host by itself; mount /proc, or set "
+            "LOCKSTEP_GLOO_INTERFACE to the network interface of the ranks (lo when all are on this host)");
     throw TransportError(
         "the ranks are on several hosts, but this one's name stands for no address that others can reach; set "
         "LOCKSTEP_GLOO_INTERFACE to the name of a network interface");

@@ -102,7 +102,7 @@ public:
     std::string peer() const { return peer_.empty() ? "the others" : "rank " + peer_; }
 
 private:
-    std::chrono::milliseconds left() const { return std::chrono::milliseconds(milliseconds_until(deadline_)); }
+    std::chrono::milliseconds left() const { return time_until(deadline_); }
     lockstep::Store& store_;
     Deadline deadline_;
     std::string peer_;  ///< Gloo asks for keys that end with the rank
@@ -110,7 +110,7 @@ private:
 
 GlooMesh::GlooMesh(const GroupInfo& info, GlooWatch& watch) : watch_(watch) {
     const WithoutSigpipe guard;
-    const Deadline deadline = std::chrono::steady_clock::now() + info.timeout;
+    const Deadline deadline = RunClock::now() + info.timeout;
     Setup setup(*info.store, deadline);
     try {
         const auto address = gloo::transport::tcp::CreateDeviceAttr(gloo_address(info, deadline));
@@ -125,7 +125,7 @@ GlooMesh::GlooMesh(const GroupInfo& info, GlooWatch& watch) : watch_(watch) {
         }
         auto context = std::make_shared<gloo::rendezvous::Context>(info.rank, info.size);
         // Of which Gloo gives every connection five.
-        context->setTimeout(std::chrono::milliseconds(std::max(1, milliseconds_until(deadline) / 5)));
+        context->setTimeout(std::max(std::chrono::milliseconds(1), time_until(deadline) / 5));
         std::shared_ptr<gloo::transport::Device> base = device;
         context->connectFullMesh(setup, base);
         context_ = std::move(context);

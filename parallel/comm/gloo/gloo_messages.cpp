@@ -81,9 +81,9 @@ public:
         if (!source_) {
             if (waiting_entry_) messages_->waiting_.erase(*waiting_entry_);
         } else if (body_ && !received()) {  // what has been said is on its way and will be written
-            const Deadline deadline = std::chrono::steady_clock::now() + patience;
+            const Deadline deadline = RunClock::now() + patience;
             for (Backoff backoff(0); !received() && !messages_->mesh_.closed() && !body_->failed(); backoff.pause())
-                if (std::chrono::steady_clock::now() > deadline)
+                if (RunClock::now() > deadline)
                     messages_->mesh_.close(fmt::format("a message from rank {} was given up half read", *source_));
         }
     }
@@ -250,7 +250,7 @@ void GlooMessages::take_leave(Deadline deadline) {
         for (Peer& one : peers_)
             for (Backoff backoff(0); one.leave_taken && !one.leave_taken->received() && !one.leave_taken->failed();
                  backoff.pause())
-                if (std::chrono::steady_clock::now() > deadline) return;
+                if (RunClock::now() > deadline) return;
     });
 }
 

@@ -19,11 +19,12 @@ namespace {
 class GlooTransport final : public MessageCollectives, private GlooWatch {
 public:
     explicit GlooTransport(const GroupInfo& info)
-        : MessageCollectives(info.rank, info.size, 0), messages_(std::make_shared<GlooMessages>(info, watch())) {}
+        : MessageCollectives(info.rank, info.size, 0, info.verdict),
+          messages_(std::make_shared<GlooMessages>(info, watch())) {}
 
     ~GlooTransport() override {
         try {
-            messages_->take_leave(std::chrono::steady_clock::now() + patience);
+            messages_->take_leave(RunClock::now() + patience);
         } catch (const std::exception&) {  // the mesh is closed
         }
         mesh().close("the transport was destroyed");
@@ -89,7 +90,7 @@ private:
         messages_->poll();
         messages_->require(peer);
         if (meanwhile) meanwhile();
-        if (std::chrono::steady_clock::now() >= deadline_) fail(late(fmt::format("rank {}", peer)));
+        if (RunClock::now() >= deadline_) fail(late(fmt::format("rank {}", peer)));
     }
 
     Deadline deadline_{};

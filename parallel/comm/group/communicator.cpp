@@ -22,8 +22,6 @@ namespace lockstep {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 std::string names_of_backends() {
     std::string names;
     for (const TransportBackend& backend : transport_backends())
@@ -104,14 +102,17 @@ void Communicator::connect(const std::string& prefix, const MakeTransport& make)
                     .timeout = info_.timeout,
                     .global_ranks = info_.global_ranks,
                     .master_addr = info_.master_addr,
-                    .gone = gone};
+                    .gone = gone,
+                    .verdict = [this] { return board_ ? board_->verdict() : std::string(); }};
     try {
         board_ = std::make_unique<ProgressBoard>(*info_.store, prefix, info_.rank, job_ranks(info_),
                                                  [this](const std::string& reason) { abort(reason); });
-        if (info_.hosts.empty()) info_.hosts = find_hosts(where, Clock::now() + info_.timeout);
+        board_->begin_waiting();
+        if (info_.hosts.empty()) info_.hosts = find_hosts(where, RunClock::now() + info_.timeout);
         where.hosts = info_.hosts;
         transport_ = make(where);
         board_->note_connected();
+        board_->end_waiting();
     } catch (const TransportError& error) {
         give_up(error.what());
     } catch (const CommunicationError& error) {  // of the store
@@ -161,7 +162,7 @@ void Communicator::perform(CollectiveCall call, Body&& body) {
     const std::uint64_t number = ++sequence_;
     if (!transport_) return;
     call.on_gpu = on_gpu();
-    const Deadline deadline = Clock::now() + info_.timeout;
+    const Deadline deadline = RunClock::now() + info_.timeout;
     board_->begin(call.name, number);
     try {
         if (compares_) compare_calls(transport_->on_host(), info_.rank, info_.size, call, deadline);
@@ -303,14 +304,15 @@ void Communicator::monitored_barrier(std::chrono::milliseconds timeout) {
     const std::uint64_t number = ++sequence_;
     if (!transport_) return;
     constexpr std::uint32_t arrive = 0xffffff01, leave = 0xffffff02;  // apart from the tags of users
-    // Rank 0 knows who is missing and tells it first.
-    constexpr std::chrono::milliseconds ahead(500);
-    const Deadline deadline = Clock::now() + timeout + (info_.rank == 0 ? std::chrono::milliseconds(0) : ahead);
+    // Rank 0 knows who is missing and tells it first, after it has found out which of them only wait themselves.
+    constexpr std::chrono::milliseconds ahead(4000);
+    const Waiting waiting(*this);
+    const Deadline deadline = RunClock::now() + timeout + (info_.rank == 0 ? std::chrono::milliseconds(0) : ahead);
     char token = 0;
     std::vector<int> missing;
     const auto arrived = [&](Message& message) {
         while (!message.advance()) {
-            if (Clock::now() >= deadline) return false;
+            if (RunClock::now() >= deadline) return false;
             if (transport_->meanwhile) transport_->meanwhile();
             std::this_thread::yield();
         }
@@ -329,10 +331,19 @@ void Communicator::monitored_barrier(std::chrono::milliseconds timeout) {
     } catch (const TransportError& error) {
         fail("monitored_barrier", number, 0, error.what());
     }
-    if (!missing.empty())
-        fail("monitored_barrier", number, 0,
-             fmt::format("{} {} did not come within {} ms", missing.size() == 1 ? "rank" : "ranks",
-                         fmt::join(missing, ", "), timeout.count()));
+    if (missing.empty()) return;
+    if (std::vector<int> idle = board_->not_waiting(missing); !idle.empty()) missing = std::move(idle);
+    fail("monitored_barrier", number, 0,
+         fmt::format("{} {} did not come within {} ms", missing.size() == 1 ? "rank" : "ranks",
+                     fmt::join(missing, ", "), timeout.count()));
+}
+
+Communicator::Waiting::Waiting(const Communicator& communicator) : communicator_(communicator) {
+    if (communicator_.board_) communicator_.board_->begin_waiting();
+}
+
+Communicator::Waiting::~Waiting() {
+    if (communicator_.board_) communicator_.board_->end_waiting();
 }
 
 std::unique_ptr<Message> Communicator::send(const void* data, std::size_t bytes, int to, std::uint32_t tag) {

@@ -85,6 +85,17 @@ public:
     std::unique_ptr<Message> receive(void* data, std::size_t bytes, int from, std::uint32_t tag);
     /// Moves a message on; true once it is done. `what` names it in errors: "receive from rank 2".
     bool advance(Message& message, std::string_view what, std::size_t bytes);
+    /// While one lives, a thread waits for a message: other ranks do not take this one for missing.
+    class Waiting {
+    public:
+        explicit Waiting(const Communicator& communicator);
+        ~Waiting();
+        Waiting(const Waiting&) = delete;
+        Waiting& operator=(const Waiting&) = delete;
+
+    private:
+        const Communicator& communicator_;
+    };
     /// There is no going on: ends the group and throws CommunicationError. `what` was being done.
     [[noreturn]] void give_up(std::string_view what, std::size_t bytes, const std::string& reason);
     /// Called over and over while a collective waits, so that messages go on.

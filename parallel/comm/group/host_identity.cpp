@@ -20,11 +20,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// A rank of which nobody can tell is a host by itself.
+constexpr const char* boot_id = "/proc/sys/kernel/random/boot_id";
+
+/// Without /proc LOCKSTEP_HOST_ID decides, and a rank without either is a host by itself.
 std::string host_identity(int rank) {
     const std::string space = process_space();
     const char* id = std::getenv("LOCKSTEP_HOST_ID");
-    return fmt::format("{}/{}", space.empty() ? fmt::format("rank {}", rank) : space, id ? id : "");
+    const std::string given = id ? id : "";
+    return fmt::format("{}/{}", space.empty() && given.empty() ? fmt::format("rank {}", rank) : space, given);
 }
 
 }  // namespace
@@ -39,8 +42,13 @@ std::string line_of_proc(const std::string& file) {
     return all.substr(0, all.find('\n'));
 }
 
+std::string machine_of(int rank) {
+    const std::string boot = line_of_proc(boot_id);
+    return boot.empty() ? fmt::format("rank {}", rank) : boot;
+}
+
 std::string process_space() {
-    const std::string boot = line_of_proc("/proc/sys/kernel/random/boot_id");
+    const std::string boot = line_of_proc(boot_id);
     std::array<char, 64> space{};
     const ssize_t length = ::readlink("/proc/self/ns/pid", space.data(), space.size());
     if (boot.empty() || length <= 0) return {};
@@ -55,7 +63,7 @@ std::string entry_of(const GroupInfo& info, std::string_view key, int peer, Dead
         const std::string gone = pause == longest && info.gone ? info.gone(info.called(peer)) : std::string();
         if (std::optional<std::string> text = info.store->try_get(name)) return std::move(*text);
         if (!gone.empty()) throw TransportError(gone);
-        if (std::chrono::steady_clock::now() >= deadline)
+        if (RunClock::now() >= deadline)
             throw TransportError(fmt::format("rank {} has not come within {} ms; was it started?", info.called(peer),
                                              info.timeout.count()));
         std::this_thread::sleep_for(pause);

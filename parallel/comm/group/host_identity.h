@@ -12,6 +12,8 @@ namespace lockstep {
 /// The same for processes that see each other in /proc: those of one machine and one PID namespace. Empty where /proc
 /// does not tell. Throws TransportError where only a limit of descriptors or memory keeps this process from reading it.
 std::string process_space();
+/// The same for processes of one running kernel, whose clocks are one. A rank that cannot tell is a machine by itself.
+std::string machine_of(int rank);
 /// The first line of a file of /proc; empty where there is none. Throws as `process_space`.
 std::string line_of_proc(const std::string& file);
 

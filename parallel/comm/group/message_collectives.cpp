@@ -60,7 +60,7 @@ void MessageCollectives::finish(Parts& parts, Deadline deadline) {
         std::erase_if(parts, [](const Part& part) { return part.message->advance(); });
         if (parts.empty()) return;
         if (meanwhile) meanwhile();
-        if (std::chrono::steady_clock::now() >= deadline) break;
+        if (RunClock::now() >= deadline) break;
         backoff.pause();
     }
     std::vector<int> missing;

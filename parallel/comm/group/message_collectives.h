@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/parallel/comm/group/transport.h"
@@ -29,7 +31,9 @@ public:
 
 protected:
     /// `spins`: see Backoff.
-    MessageCollectives(int rank, int size, int spins) : rank_(rank), size_(size), spins_(spins) {}
+    /// `verdict`: see GroupInfo.
+    MessageCollectives(int rank, int size, int spins, std::function<std::string()> verdict)
+        : rank_(rank), size_(size), spins_(spins), verdict_(std::move(verdict)) {}
 
     /// As send and receive; never mistaken for those of the user. `call`: the same on all ranks of one collective.
     virtual std::unique_ptr<Message> send_part(const void* data, std::size_t bytes, int to, std::uint32_t call) = 0;
@@ -39,13 +43,16 @@ protected:
 
     /// The number of a collective; taken at its begin.
     std::uint32_t next_call() { return ++calls_; }
-    /// The reason where the deadline has passed.
-    static std::string late(const std::string& waited_for) {
-        return "the deadline has passed; waited for " + waited_for;
+    /// The reason when the deadline has passed: who is to blame, or if nobody knows whom this rank waited for.
+    std::string late(const std::string& waited_for) const {
+        const std::string verdict = verdict_ ? verdict_() : std::string();
+        return verdict.empty() ? "the deadline has passed; waited for " + waited_for
+                               : "the deadline has passed: " + verdict;
     }
 
     const int rank_, size_;
     const int spins_;
+    const std::function<std::string()> verdict_;
 
 private:
     struct Part {

@@ -12,8 +12,6 @@ namespace lockstep {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 /// How often a thread looks for what has come before it sleeps.
 constexpr int looks = 2000;
 constexpr std::chrono::microseconds nap(200);
@@ -123,7 +121,7 @@ std::shared_ptr<WorkState> OperationQueue::start(Collective call) {
 
 std::shared_ptr<WorkState> OperationQueue::post(Transfer transfer) {
     auto state = std::make_shared<WorkState>();
-    const Deadline deadline = Clock::now() + communicator_->info().timeout;
+    const Deadline deadline = RunClock::now() + communicator_->info().timeout;
     posted_.push_back({std::move(transfer), state, deadline});
     ++under_way_;
     return state;
@@ -137,6 +135,7 @@ std::shared_ptr<WorkState> OperationQueue::start(Transfer transfer) {
 }
 
 int OperationQueue::run(Transfer transfer) {
+    const Communicator::Waiting waiting(*communicator_);
     std::unique_lock lock(mutex_);
     const auto state = post(std::move(transfer));
     const auto nobody_waits = [&] { return callers_ == 0 && queued_.empty(); };
@@ -266,7 +265,7 @@ std::optional<int> OperationQueue::move(Moving& one) {
                                      : communicator_->receive(memory, bytes, transfer.peer, transfer.tag);
     }
     if (!communicator_->advance(*one.message, transfer.name(), bytes)) {
-        if (Clock::now() < one.deadline) return std::nullopt;
+        if (RunClock::now() < one.deadline) return std::nullopt;
         communicator_->give_up(transfer.name(), bytes,
                                fmt::format("it was not done within {} ms", communicator_->info().timeout.count()));
     }

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -14,7 +15,6 @@ namespace lockstep {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 /// An operation that takes longer is told of.
@@ -29,7 +29,13 @@ constexpr milliseconds time_to_reach_store(2000);
 /// wrong.
 constexpr milliseconds time_to_finish(1000);
 /// What others have done may not have been told yet.
-constexpr milliseconds time_to_tell(500);
+constexpr milliseconds time_to_tell(800);
+/// How long a process that waits may be silent about it: several times as long as `interval`.
+constexpr milliseconds time_of_pulses(2000);
+/// Written instead of a pulse by a process that waits no more, because it has failed.
+constexpr std::string_view gave_up = "gave up";
+
+std::atomic<std::uint64_t> pulses{0};  // of this process
 
 std::string ranks_have(const std::vector<int>& ranks) {
     return fmt::format("{} {} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "),
@@ -37,6 +43,23 @@ std::string ranks_have(const std::vector<int>& ranks) {
 }
 
 }  // namespace
+
+/// Which ranks have been seen to wait, since this was made.
+class ProgressBoard::Pulses {
+public:
+    Pulses(const ProgressBoard& board, Store& job) : board_(board), job_(job), first_(board.job_ranks_.size()) {}
+    bool waits(int rank) {
+        auto& first = first_[static_cast<std::size_t>(rank)];
+        const std::string now = job_.try_get(board_.waits_key(rank)).value_or("");
+        if (!first) first = now;
+        return rank == board_.rank_ || now == gave_up || now != *first;
+    }
+
+private:
+    const ProgressBoard& board_;
+    Store& job_;
+    std::vector<std::optional<std::string>> first_;
+};
 
 ProgressBoard::ProgressBoard(Store& job, std::string prefix, int rank, std::vector<int> job_ranks,
                              std::function<void(const std::string& reason)> abort)
@@ -60,13 +83,24 @@ void ProgressBoard::begin(std::string_view operation, std::uint64_t number) {
     const std::scoped_lock lock(mutex_);
     operation_ = operation;
     number_ = number;
-    began_ = Clock::now();
+    began_ = RunClock::now();
     under_way_ = true;
+    blamed_ = false;
 }
 
 void ProgressBoard::end() {
     const std::scoped_lock lock(mutex_);
     under_way_ = false;
+}
+
+void ProgressBoard::begin_waiting() {
+    const std::scoped_lock lock(mutex_);
+    if (waiting_++ == 0) waits_since_ = RunClock::now();
+}
+
+void ProgressBoard::end_waiting() {
+    const std::scoped_lock lock(mutex_);
+    --waiting_;
 }
 
 void ProgressBoard::end_with_all() {
@@ -86,12 +120,13 @@ void ProgressBoard::publish(std::string_view key, const std::string& text) {
 
 void ProgressBoard::watch() {
     std::unique_lock lock(mutex_);
-    auto told = Clock::now(), looked = told;
-    std::optional<Clock::time_point> heard;  // that a rank has gone
+    auto told = RunClock::now(), looked = told;
+    std::optional<RunClock::time_point> heard;  // that a rank has gone
     while (!stopping_) {
         changed_.wait_for(lock, worth_telling);
-        const auto now = Clock::now();
+        const auto now = RunClock::now();
         const bool held_up = under_way_ && now - began_ >= worth_telling;
+        const bool waits = held_up || (waiting_ > 0 && now - waits_since_ >= worth_telling);
         if (!stopping_ && number_ != published_ && (held_up || now - told >= interval)) {
             published_ = number_;
             told = now;
@@ -100,11 +135,12 @@ void ProgressBoard::watch() {
             publish(progress, text);
             lock.lock();
         }
-        if (stopping_ || !held_up || now - looked < interval) continue;
+        if (stopping_ || !waits || now - looked < interval) continue;
         looked = now;
         const auto began = began_;
         lock.unlock();
-        const std::string reason = lost();
+        tell_of_waiting();
+        const std::string reason = held_up ? lost() : std::string();
         if (!reason.empty() && !heard) heard = now;
         if (!reason.empty() && now - std::max(*heard, began) >= time_to_finish) return abort_(reason);
         lock.lock();
@@ -123,24 +159,100 @@ std::string ProgressBoard::lost() {
     return {};
 }
 
+std::string ProgressBoard::waits_key(int rank) const {
+    return fmt::format("waits/{}", job_ranks_[static_cast<std::size_t>(rank)]);
+}
+
+void ProgressBoard::tell_of_waiting() {
+    try {
+        job_->set(waits_key(rank_), std::to_string(++pulses));
+    } catch (const std::exception&) {  // the store has gone with its rank: then nobody reads this
+        return;
+    }
+}
+
+ProgressBoard::Seen ProgressBoard::seen(std::string_view key, int rank) {
+    Seen there;
+    if (const std::optional<std::string> text = store_->try_get(fmt::format("{}/{}", key, rank)))
+        std::istringstream(*text) >> there.number >> there.operation;
+    return there;
+}
+
+std::vector<int> ProgressBoard::not_waiting(std::vector<int> ranks) noexcept {
+    try {
+        Pulses pulse(*this, *job_);
+        for (const auto until = RunClock::now() + time_of_pulses; !ranks.empty() && RunClock::now() < until;) {
+            std::erase_if(ranks, [&](int rank) { return pulse.waits(rank); });
+            if (!ranks.empty()) pause_for(milliseconds(50));
+        }
+    } catch (const std::exception&) {  // the store does not tell
+        return ranks;
+    }
+    return ranks;
+}
+
+std::string ProgressBoard::verdict() noexcept {
+    try {
+        Seen own, met;
+        {
+            const std::scoped_lock lock(mutex_);
+            if (!under_way_) return {};
+            own = {number_, operation_};
+            met = {met_number_, met_operation_};
+        }
+        publish(progress, fmt::format("{} {}", own.number, own.operation));
+        Pulses pulse(*this, *job_);
+        std::vector<bool> waits(job_ranks_.size());
+        Behind late;
+        std::vector<int> stalled;
+        for (const auto until = RunClock::now() + time_of_pulses;;) {
+            late = {};
+            stalled.clear();
+            for (int rank = 0; rank < static_cast<int>(job_ranks_.size()); ++rank) {
+                waits[static_cast<std::size_t>(rank)] = waits[static_cast<std::size_t>(rank)] || pulse.waits(rank);
+                if (waits[static_cast<std::size_t>(rank)]) continue;
+                Seen there = seen(progress, rank);
+                if (there.number == own.number) stalled.push_back(rank);
+                if (there.number >= own.number) continue;
+                late.ranks.push_back(rank);
+                if (there.number < met.number) there = met;
+                if (there.number > 0 && late.last.empty())
+                    late.last =
+                        fmt::format(" (rank {} was last seen in {} number {})", rank, there.operation, there.number);
+            }
+            if ((late.ranks.empty() && stalled.empty()) || RunClock::now() >= until) break;
+            pause_for(milliseconds(50));
+        }
+        if (late.ranks.empty() && stalled.empty()) return {};
+        {
+            const std::scoped_lock lock(mutex_);
+            blamed_ = true;
+        }
+        if (!late.ranks.empty()) return ranks_have(late.ranks) + " not arrived" + late.last;
+        return ranks_have(stalled) +
+               (stalled.size() == 1 ? " arrived and does not go on" : " arrived and do not go on");
+    } catch (const std::exception&) {  // the store does not tell
+        return {};
+    }
+}
+
 ProgressBoard::Behind ProgressBoard::behind(std::string_view key, std::uint64_t number, const Seen& met) {
-    const auto until = Clock::now() + time_to_tell;
+    const auto until = RunClock::now() + time_to_tell;
+    Pulses pulse(*this, *job_);
     Behind found;
     do {
-        std::this_thread::sleep_for(milliseconds(20));
+        pause_for(milliseconds(20));
         found = {};
         for (int rank = 0; rank < static_cast<int>(job_ranks_.size()); ++rank) {
-            const std::optional<std::string> text = store_->try_get(fmt::format("{}/{}", key, rank));
-            Seen there;
-            if (text) std::istringstream(*text) >> there.number >> there.operation;
-            if (there.number >= number) continue;
+            Seen there = seen(key, rank);
+            if (there.number >= number || pulse.waits(rank)) continue;
             found.ranks.push_back(rank);
             if (there.number < met.number) there = met;
             if (there.number > 0 && found.last.empty())
                 found.last =
                     fmt::format(" (rank {} was last seen in {} number {})", rank, there.operation, there.number);
         }
-    } while (!found.ranks.empty() && Clock::now() < until);
+    } while (!found.ranks.empty() && RunClock::now() < until);
     return found;
 }
 
@@ -148,11 +260,13 @@ std::string ProgressBoard::missing(std::string_view operation, std::uint64_t num
     try {
         publish(progress, fmt::format("{} {}", number, operation));
         Seen met;
+        bool blamed = false;
         {
             const std::scoped_lock lock(mutex_);
             met = {met_number_, met_operation_};
+            blamed = blamed_;
         }
-        const Behind found = behind(progress, number, met);
+        const Behind found = blamed ? Behind() : behind(progress, number, met);
         std::string text = found.ranks.empty() ? "" : ranks_have(found.ranks) + " not come so far" + found.last;
         if (const std::string first = cause(); !first.empty()) text += (text.empty() ? "" : "; ") + first;
         return text;
@@ -163,6 +277,7 @@ std::string ProgressBoard::missing(std::string_view operation, std::uint64_t num
 
 void ProgressBoard::note_cause(const std::string& reason) noexcept {
     try {
+        job_->set(waits_key(rank_), gave_up);
         store_->compare_set("cause", "", fmt::format("{} {}", rank_, reason));
     } catch (const std::exception&) {
         return;

@@ -1,6 +1,8 @@
 // Where the ranks of a group tell how far they have come, so that an error can name who is missing. Every rank writes
 // the number of its operation to the store now and then, and when it is held up; one that fails looks who has not come
 // so far. Whoever is held up looks also whether a rank has gone without finishing its work: not every backend tells.
+// A process that waits for others says so again and again in the job's store, in whatever group it waits: a rank that
+// is behind because it waits itself is not to blame, and one that is stopped falls silent.
 #pragma once
 
 #include <chrono>
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include "lockstep/parallel/comm/store.h"
+#include "lockstep/parallel/comm/store/deadline.h"
 
 namespace lockstep {
 
@@ -30,23 +33,37 @@ public:
 
     void begin(std::string_view operation, std::uint64_t number);
     void end();
+    /// What is not counted, as setting up or a message, waits for others from now on; calls may be nested.
+    void begin_waiting();
+    void end_waiting();
     /// The operation has ended well, and could not before every rank had begun it: who is missing later has come so
     /// far, whatever it could tell.
     void end_with_all();
     /// After a failure in operation `number`: "ranks 1, 3 have not come so far (rank 1 was last seen in all_reduce
     /// number 4)", and the cause where another rank noted it; what is wrong with the store where it does not tell.
-    /// Takes at most about 0.7 s.
+    /// Takes at most about a second. After a verdict it says the cause alone.
     std::string missing(std::string_view operation, std::uint64_t number) noexcept;
+    /// After the deadline of the operation that has begun: "rank 3 has not arrived (rank 3 was last seen in barrier
+    /// number 6)" or "rank 3 has arrived and does not go on", of those that do not wait themselves; empty where nobody
+    /// is found. Takes about 2 s.
+    std::string verdict() noexcept;
+    /// Those of `ranks` that do not wait for others; all of them where the store does not tell. Takes about 2 s, or
+    /// less where all wait.
+    std::vector<int> not_waiting(std::vector<int> ranks) noexcept;
     /// This rank gives up, or hears that it must. What the first one says is the cause.
     void note_cause(const std::string& reason) noexcept;
     /// This rank is connected to the others.
     void note_connected() { publish(connected, "1"); }
-    /// After the group could not be set up: "ranks 1, 3 have not connected so far". As `missing` otherwise.
+    /// After the group could not be set up: "ranks 1, 3 have not connected so far", of those that do not wait
+    /// themselves. As `missing` otherwise.
     std::string unconnected() noexcept;
 
 private:
     static constexpr std::string_view progress = "progress", connected = "connected";
     void watch();
+    /// Says in the job's store that this process waits.
+    void tell_of_waiting();
+    std::string waits_key(int rank) const;
     void publish(std::string_view key, const std::string& text);
     struct Seen {
         std::uint64_t number = 0;
@@ -58,6 +75,8 @@ private:
     };
     /// Who has not published `number` or more under `key` in time. All have come as far as `met`.
     Behind behind(std::string_view key, std::uint64_t number, const Seen& met);
+    class Pulses;
+    Seen seen(std::string_view key, int rank);
     /// Of another rank.
     std::string cause();
 
@@ -74,10 +93,13 @@ private:
     std::string operation_;
     std::uint64_t number_ = 0;  ///< of the last operation that began
     bool under_way_ = false;
+    int waiting_ = 0;  ///< begun and not ended
+    Deadline waits_since_{};
+    bool blamed_ = false;           ///< a verdict on it was given
     std::uint64_t published_ = 0;   ///< the last one that was told
     std::uint64_t met_number_ = 0;  ///< of the last one that all ranks are known to have begun
     std::string met_operation_;
-    std::chrono::steady_clock::time_point began_{};
+    Deadline began_{};
     bool stopping_ = false;
     std::thread watcher_;
 };

@@ -121,6 +121,9 @@ struct GroupInfo {
     /// Why a rank, as it is called, will not come any more ("rank 3 has died"); empty where nothing is known. May be
     /// missing.
     std::function<std::string(int called)> gone = {};
+    /// At the deadline of the operation under way: who is to blame ("rank 3 has not arrived"), from what all ranks of
+    /// the job have said of themselves; empty where nobody knows. May be missing.
+    std::function<std::string()> verdict = {};
     int called(int peer) const { return names.empty() ? peer : names[static_cast<std::size_t>(peer)]; }
 };
 

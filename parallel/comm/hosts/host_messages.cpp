@@ -67,7 +67,7 @@ private:
 
 HostMessages::HostMessages(const GroupInfo& info, const HostLayout& layout)
     : rank_(info.rank), layout_(layout), store_(info.store->clone(time_to_answer, time_to_connect)) {
-    const Deadline deadline = std::chrono::steady_clock::now() + info.timeout;
+    const Deadline deadline = RunClock::now() + info.timeout;
     const int host = layout_.host_of(rank_);
     GroupInfo part = info;
     part.hosts.clear();
@@ -80,7 +80,7 @@ HostMessages::HostMessages(const GroupInfo& info, const HostLayout& layout)
     GroupInfo all = info;
     all.hosts.clear();
     all.store = std::make_shared<PrefixStore>("between/", info.store);
-    all.timeout = std::chrono::milliseconds(std::max(1, milliseconds_until(deadline)));
+    all.timeout = std::max(std::chrono::milliseconds(1), time_until(deadline));
     between_ = gloo_backend().make(all);
 }
 

@@ -21,7 +21,9 @@ constexpr std::uint32_t direct_parts = 0xfffe0000, speakers_parts = 0xfffe8000, 
 class HostsTransport::Speakers final : public MessageCollectives {
 public:
     explicit Speakers(HostsTransport& all)
-        : MessageCollectives(all.host_, all.layout_.hosts(), 0), all_(all), ranks_(static_cast<std::size_t>(size_)) {
+        : MessageCollectives(all.host_, all.layout_.hosts(), 0, all.verdict_),
+          all_(all),
+          ranks_(static_cast<std::size_t>(size_)) {
         meanwhile = [&all] {
             if (all.meanwhile) all.meanwhile();
         };
@@ -65,7 +67,7 @@ private:
 };
 
 HostsTransport::HostsTransport(const GroupInfo& info)
-    : MessageCollectives(info.rank, info.size, 0),
+    : MessageCollectives(info.rank, info.size, 0, info.verdict),
       layout_(info.hosts, info.size),
       host_(layout_.host_of(info.rank)),
       messages_(std::make_shared<HostMessages>(info, layout_)),

@@ -20,6 +20,7 @@
 #include "lockstep/parallel/comm/launch/output_route.h"
 #include "lockstep/parallel/comm/launch/rank_environment.h"
 #include "lockstep/parallel/comm/store/handshake.h"
+#include "lockstep/parallel/comm/store/host_name.h"
 #include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/cpu_topology.h"
@@ -67,7 +68,7 @@ public:
         : options_(options), number_(number), signals_(signals) {
         RankSettings settings{
             .attempt = number, .master_addr = options.master_addr, .master_port = options.master_port};
-        if (settings.master_addr.empty()) settings.master_addr = "127.0.0.1";
+        settings.master_addr = settings.master_addr.empty() ? "127.0.0.1" : host_of(settings.master_addr, "launch");
         if (settings.master_port == 0) {
             port_ = hold_free_port();
             settings.master_port = port_of(port_);
@@ -107,9 +108,8 @@ public:
         for (;;) {
             look_for_deaths();
             if (std::all_of(children_.begin(), children_.end(), [](Child& child) { return child.ended(); })) break;
-            if (phase_ != Phase::running && Clock::now() >= deadline_ && !escalate()) break;
-            sleep(phase_ == Phase::running ? longest_sleep
-                                           : std::min(longest_sleep, milliseconds(milliseconds_until(deadline_))));
+            if (phase_ != Phase::running && RunClock::now() >= deadline_ && !escalate()) break;
+            sleep(phase_ == Phase::running ? longest_sleep : milliseconds(poll_time(deadline_)));
             for (const int signal : signals_.take()) pass_on(signal);
         }
         send_to_all(SIGKILL);  // what the ranks have started and left behind
@@ -161,7 +161,11 @@ private:
         for (std::size_t i = 0; i < children_.size(); ++i) {
             if (!children_[i].ended() || !children_[i].failed() || failures_seen_[i] || told_) continue;
             failures_seen_[i] = Clock::now();
-            if (phase_ == Phase::running) enter(Phase::noticing);
+            if (phase_ != Phase::running) continue;
+            if (const int signal = warning_that_ended(children_[i]); signal != 0)
+                await_stop(signal);
+            else
+                enter(Phase::noticing);
         }
     }
 
@@ -208,7 +212,7 @@ private:
 
     void enter(Phase phase) {
         phase_ = phase;
-        deadline_ = Clock::now() + options_.grace;
+        deadline_ = RunClock::now() + options_.grace;
     }
 
     void send_to_all(int signal) const {
@@ -225,24 +229,42 @@ private:
         }
         send_to_all(told ? SIGKILL : SIGTERM);
         enter(told ? Phase::killed : Phase::ending);
-        if (told) deadline_ = std::max(deadline_, Clock::now() + quiet_at_the_end);  // even SIGKILL takes its time
+        if (told) deadline_ = std::max(deadline_, RunClock::now() + quiet_at_the_end);  // even SIGKILL takes its time
         return true;
     }
 
     void pass_on(int signal) {
         if (signal == SIGCHLD || phase_ == Phase::killed) return;
+        if (is_advance_warning(signal)) warned_ = signal;
         if (!ends_the_run(signal)) return send_to_all(signal);
         if (end_.signal == 0) {
-            end_.signal = signal;
-            interrupted_ = Clock::now();
-            if (!told_) told_ = interrupted_;
             send_to_all(signal);
-            enter(Phase::ending);
-            deadline_ = interrupted_ + options_.stop_grace;
+            await_stop(signal);
+        } else if (is_advance_warning(end_.signal) && !repeated_) {  // the scheduler's SIGTERM after its warning
+            repeated_ = true;
+            interrupted_ = Clock::now();
+            send_to_all(signal);
         } else if (Clock::now() - interrupted_ >= StopSignals::one_wish) {
             phase_ = Phase::ending;
             escalate();
         }
+    }
+
+    /// The advance warning that a rank says it has stopped for, or that was passed on and killed it; 0: none. All ranks
+    /// stop after the same step.
+    int warning_that_ended(const Child& child) const {
+        if (child.signal() != 0) return child.signal() == warned_ ? warned_ : 0;
+        const int signal = child.exit_status() - 128;
+        return is_advance_warning(signal) ? signal : 0;
+    }
+
+    /// The ranks save and end because of a signal.
+    void await_stop(int signal) {
+        end_.signal = signal;
+        interrupted_ = Clock::now();
+        if (!told_) told_ = interrupted_;
+        enter(Phase::ending);
+        deadline_ = RunClock::now() + options_.stop_grace;
     }
 
     /// Until something happens. Output goes on its way meanwhile.
@@ -263,17 +285,17 @@ private:
     /// A console that is slow is waited for, until a signal comes: what was printed last tells most. Others than the
     /// ranks, who have their streams too, are not.
     void deliver_last_words() {
-        auto deadline = Clock::now() + quiet_at_the_end;
+        auto deadline = RunClock::now() + quiet_at_the_end;
         for (;;) {
             bool more = false;
             for (const auto* all : {&outs_, &errs_})
                 for (const auto& route : *all) {
                     if (!route) continue;
                     more = more || route->next().fd >= 0;
-                    if (route->waits_for_console()) deadline = Clock::now() + quiet_at_the_end;
+                    if (route->waits_for_console()) deadline = RunClock::now() + quiet_at_the_end;
                 }
-            if (!more || Clock::now() >= deadline) return;
-            sleep(milliseconds(milliseconds_until(deadline)));
+            if (!more || RunClock::now() >= deadline) return;
+            sleep(milliseconds(poll_time(deadline)));
             for (const int signal : signals_.take()) {
                 if (!ends_the_run(signal)) continue;
                 if (end_.signal == 0) end_.signal = signal;
@@ -292,8 +314,11 @@ private:
     std::vector<Child> children_;
     std::optional<GroupGuard> guard_;  // destroyed before the numbers of the children may be another's
     Phase phase_ = Phase::running;
-    Clock::time_point deadline_{}, interrupted_{};
-    std::optional<Clock::time_point> told_;                        // when this process first ended ranks
+    Deadline deadline_{};
+    Clock::time_point interrupted_{};
+    int warned_ = 0;                         // the last advance warning that was passed on
+    bool repeated_ = false;                  // a signal that ends the run has followed an advance warning
+    std::optional<Clock::time_point> told_;  // when this process first ended ranks
     std::vector<std::optional<Clock::time_point>> failures_seen_;  // one per rank; of those before that
     std::optional<RankFailure> silent_;                            // who had said nothing then
     AttemptEnd end_;

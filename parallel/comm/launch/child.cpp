@@ -21,7 +21,6 @@ namespace lockstep {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds time_to_exec(30000);
@@ -93,7 +92,7 @@ void become(const Prepared& to) {
 
 /// 0 when the program runs, else the errno with which it did not.
 int report_of(const Descriptor& report) {
-    const auto deadline = Clock::now() + time_to_exec;
+    const auto deadline = RunClock::now() + time_to_exec;
     for (;;) {
         int error = 0;
         const ssize_t count = read(report.get(), &error, sizeof error);
@@ -101,7 +100,7 @@ int report_of(const Descriptor& report) {
         if (count == sizeof error) return error;
         if (count < 0 && errno != EAGAIN && errno != EINTR) return errno;
         pollfd entry{report.get(), POLLIN, 0};
-        if (poll(&entry, 1, milliseconds_until(deadline)) == 0) return ETIMEDOUT;
+        if (poll(&entry, 1, poll_time(deadline)) == 0 && RunClock::now() >= deadline) return ETIMEDOUT;
     }
 }
 
@@ -151,8 +150,8 @@ Child::~Child() {
     if (process_ < 0) return;
     send(SIGKILL);
     // Reaped only now: until then its number cannot become another process's or group's.
-    const auto deadline = Clock::now() + time_to_die;
-    while (waitpid(process_, nullptr, WNOHANG) == 0 && Clock::now() < deadline)
+    const auto deadline = RunClock::now() + time_to_die;
+    while (waitpid(process_, nullptr, WNOHANG) == 0 && RunClock::now() < deadline)
         std::this_thread::sleep_for(milliseconds(1));
 }
 

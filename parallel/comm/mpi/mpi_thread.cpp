@@ -50,7 +50,8 @@ private:
 
 bool MpiThread::run(std::function<void()> call, Deadline deadline) {
     std::future<void> done = Worker::instance().start(std::move(call));
-    if (done.wait_until(deadline) != std::future_status::ready) return false;
+    while (done.wait_for(look_interval) != std::future_status::ready)
+        if (RunClock::now() >= deadline) return false;
     done.get();
     return true;
 }

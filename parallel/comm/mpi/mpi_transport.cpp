@@ -63,11 +63,11 @@ public:
         if (request_ == MPI_REQUEST_NULL || MpiWorld::given_up()) return;
         const auto lock = world_.lock();
         if (from_ != sent) MPI_Cancel(&request_);
-        const Deadline deadline = std::chrono::steady_clock::now() + time_for_destructors;
+        const Deadline deadline = RunClock::now() + time_for_destructors;
         int done = 0;
         for (Backoff backoff(0); done == 0; backoff.pause()) {
             if (MPI_Test(&request_, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return;
-            if (done == 0 && std::chrono::steady_clock::now() > deadline) {
+            if (done == 0 && RunClock::now() > deadline) {
                 health_->end("a message was given up before it was complete");
                 MpiWorld::give_up();
                 return;
@@ -131,7 +131,7 @@ int spins_of(const GroupInfo& info) {
 class MpiTransport final : public MessageCollectives {
 public:
     explicit MpiTransport(const GroupInfo& info)
-        : MessageCollectives(info.rank, info.size, spins_of(info)), world_(MpiWorld::get(info)) {
+        : MessageCollectives(info.rank, info.size, spins_of(info), info.verdict), world_(MpiWorld::get(info)) {
         meet(info);
         make_communicators(info);
     }
@@ -195,7 +195,7 @@ private:
 
     /// Making a communicator waits without a deadline: let all be there first.
     void meet(const GroupInfo& info) {
-        const Deadline deadline = std::chrono::steady_clock::now() + info.timeout;
+        const Deadline deadline = RunClock::now() + info.timeout;
         const int expected = global_rank(info, info.rank);
         if (world_.rank() != expected)
             throw TransportError(
@@ -231,7 +231,7 @@ private:
             MPI_Group_free(&group);
             MPI_Group_free(&all);
         };
-        if (!MpiThread::run(make, std::chrono::steady_clock::now() + info.timeout)) {
+        if (!MpiThread::run(make, RunClock::now() + info.timeout)) {
             MpiWorld::give_up();
             throw TransportError(
                 fmt::format("the ranks did not make a communicator within {} ms", info.timeout.count()));
@@ -299,7 +299,7 @@ private:
             if (done != 0) return;
             if (health_->ended()) fail(health_->reason());
             if (meanwhile) meanwhile();
-            if (std::chrono::steady_clock::now() >= deadline) fail(late("the other ranks"));
+            if (RunClock::now() >= deadline) fail(late("the other ranks"));
         }
     }
     [[noreturn]] void fail(const std::string& reason) override {

@@ -67,7 +67,7 @@ MpiWorld::MpiWorld(std::chrono::milliseconds timeout) {
         const auto start = [given] {
             require_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, given.get()), "MPI_Init_thread");
         };
-        if (!MpiThread::run(start, std::chrono::steady_clock::now() + timeout)) {
+        if (!MpiThread::run(start, RunClock::now() + timeout)) {
             give_up();
             throw TransportError(
                 fmt::format("MPI_Init was not done within {} ms: a rank does not start", timeout.count()));
@@ -94,8 +94,7 @@ std::unique_lock<std::mutex> MpiWorld::lock() {
 void MpiWorld::finalize() {
     int done = 0;
     MPI_Finalized(&done);
-    if (done == 0 && !skip_finalize_)
-        MpiThread::run([] { MPI_Finalize(); }, std::chrono::steady_clock::now() + timeout_);
+    if (done == 0 && !skip_finalize_) MpiThread::run([] { MPI_Finalize(); }, RunClock::now() + timeout_);
 }
 
 void require_mpi(int status, const char* call) {

@@ -12,8 +12,6 @@ namespace lockstep::nccl {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr std::chrono::microseconds nap(100);
 
 std::string text_of(ncclResult_t result, std::string_view what, ncclComm_t communicator) {
@@ -45,7 +43,7 @@ Link::~Link() { abort(); }
 void Link::settle(ncclResult_t result, std::string_view what, Deadline deadline) {
     while (result == ncclInProgress) {
         if (const std::string reason = interrupt_(); !reason.empty()) throw TransportError(reason);
-        if (Clock::now() >= deadline) throw TransportError(fmt::format("{} was not done by the deadline", what));
+        if (RunClock::now() >= deadline) throw TransportError(fmt::format("{} was not done by the deadline", what));
         std::this_thread::sleep_for(nap);
         require(ncclCommGetAsyncError(communicator_, &result), "ncclCommGetAsyncError");
     }

@@ -17,8 +17,6 @@ namespace lockstep::nccl {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 /// How often the watching thread looks.
 constexpr std::chrono::milliseconds pause(2);
 
@@ -76,7 +74,7 @@ NcclTransport::NcclTransport(const GroupInfo& info, Device device, Stream* strea
       stream_(stream ? *stream : own_stream(device)),
       waits_(stream == nullptr),
       host_(std::move(host)) {
-    const Deadline deadline = Clock::now() + info.timeout;
+    const Deadline deadline = RunClock::now() + info.timeout;
     require_gpus_apart(info, deadline);
     ncclUniqueId id{};
     if (rank_ == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
@@ -99,7 +97,7 @@ NcclTransport::~NcclTransport() {
     }
     watcher_.join();  // it has given up where that was to be done
     try {
-        stream_.run("ncclCommDestroy", {}, [&](const Launch&) { link_->finish(Clock::now() + patience); });
+        stream_.run("ncclCommDestroy", {}, [&](const Launch&) { link_->finish(RunClock::now() + patience); });
     } catch (const std::exception&) {  // the GPU is lost, and what waits on it with it
         link_->abort();
     }
@@ -143,7 +141,7 @@ void NcclTransport::perform(std::string_view name, Deadline deadline, const Call
 
 std::uint64_t NcclTransport::begin(std::string_view name, const std::shared_ptr<Event>& done) {
     const std::scoped_lock lock(mutex_);
-    if (pending_.empty()) first_since_ = Clock::now();
+    if (pending_.empty()) first_since_ = RunClock::now();
     pending_.push_back({name, done, ++operations_});
     changed_.notify_all();
     return operations_;
@@ -198,7 +196,7 @@ std::string NcclTransport::look() {
             const std::scoped_lock lock(mutex_);
             if (pending_.empty() || pending_.front().number != one->number) continue;  // another thread looks, too
             pending_.pop_front();
-            first_since_ = Clock::now();
+            first_since_ = RunClock::now();
         }
     } catch (const Error& error) {  // of the GPU
         return fmt::format("rank {} has lost {}: {}", rank_, device_.str(), error.what());
@@ -209,7 +207,7 @@ std::string NcclTransport::look() {
     if (const std::unique_lock calls(calls_, std::try_to_lock); calls)
         if (std::string reason = link_->failure(); !reason.empty()) return reason;
     const std::scoped_lock lock(mutex_);
-    if (Clock::now() - first_since_ < timeout_) return {};
+    if (RunClock::now() - first_since_ < timeout_) return {};
     return fmt::format("the deadline has passed: {} on {} was not done within {} ms", one->name, device_.str(),
                        timeout_.count());
 }

@@ -17,10 +17,10 @@ namespace lockstep::shm {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 /// How long a rank sleeps before it looks whether the others are still there.
 constexpr auto nap = std::chrono::milliseconds(10);
+/// How often it looks, a nap apart, whether a rank that seems to be missing only arrives or waits late.
+constexpr int looks_at_missing = 30;
 
 }  // namespace
 
@@ -31,7 +31,7 @@ std::string Group::called(const std::vector<int>& ranks) const {
 }
 
 Group::Group(const GroupInfo& info)
-    : rank_(info.rank), names_(info.names), segments_(static_cast<std::size_t>(info.size)) {
+    : rank_(info.rank), names_(info.names), verdict_(info.verdict), segments_(static_cast<std::size_t>(info.size)) {
     try {
         join(info);
     } catch (const TransportError& error) {
@@ -92,7 +92,7 @@ void Group::wait_long(int peer, Counter counter, std::uint64_t value, Deadline d
         waiting.counter.store(counter, std::memory_order_relaxed);
         waiting.peer.store(static_cast<std::uint32_t>(peer) + 1, std::memory_order_release);
         const std::string dead = who_died();
-        const bool left = has_left(peer), late = Clock::now() >= deadline;
+        const bool left = has_left(peer), late = RunClock::now() >= deadline;
         const bool failed = has_failed(peer);
         if (there()) continue;
         if (!dead.empty()) fail(dead);
@@ -115,7 +115,7 @@ void Group::sleep(int peer, Counter counter, std::uint64_t value, Deadline deadl
     if (progress(peer)[counter].load(std::memory_order_seq_cst) < value &&
         own.state.ended_by.load(std::memory_order_seq_cst) == 0 && !has_left(peer)) {
         const auto left =
-            std::clamp<std::chrono::nanoseconds>(deadline - Clock::now(), std::chrono::nanoseconds(0), nap);
+            std::clamp<std::chrono::nanoseconds>(deadline - RunClock::now(), std::chrono::nanoseconds(0), nap);
         const timespec time{.tv_sec = 0, .tv_nsec = static_cast<long>(left.count())};
         syscall(SYS_futex, &bell.rings, FUTEX_WAIT, rings, &time, nullptr, 0);
     }
@@ -123,7 +123,7 @@ void Group::sleep(int peer, Counter counter, std::uint64_t value, Deadline deadl
 }
 
 std::string Group::who_died() const {
-    const auto now = Clock::now();
+    const auto now = RunClock::now();
     if (now - watched_ < nap) return {};
     watched_ = now;
     return deaths();
@@ -178,26 +178,45 @@ std::string Group::reason_of_end() const {
     return fmt::format("rank {}: {}", called(who), reason);
 }
 
-/// Who is to blame if `peer` does not go on: it may wait for another rank itself.
+int Group::awaited_by(int peer) const {
+    const auto& waiting = header(peer).waiting;
+    const std::uint32_t next = waiting.peer.load(std::memory_order_acquire);
+    if (next == 0) return -1;
+    const int other = static_cast<int>(next) - 1;
+    const auto& number = progress(other)[waiting.counter.load(std::memory_order_relaxed)];
+    return number.load() >= waiting.value.load() ? -1 : other;
+}
+
+/// The rank to blame if `peer` does not continue: `peer` may wait for another rank itself.
 int Group::held_up_by(int peer) const {
     for (int steps = 0; steps < size(); ++steps) {
-        const auto& waiting = header(peer).waiting;
-        const std::uint32_t next = waiting.peer.load(std::memory_order_acquire);
-        if (next == 0) break;
-        const int other = static_cast<int>(next) - 1;
-        // What it waits for is there: it could go on.
-        if (progress(other)[waiting.counter.load(std::memory_order_relaxed)].load() >= waiting.value.load()) break;
-        if (other == rank_) break;
+        const int other = awaited_by(peer);
+        if (other < 0 || other == rank_) break;
         peer = other;
     }
     return peer;
 }
 
-void Group::throw_late(int peer) const {
-    std::vector<int> missing;
+/// Ranks that have begun fewer calls than this one and do not wait for others.
+std::vector<int> Group::not_arrived() const {
     const std::uint64_t calls = progress(rank_)[Counter::calls].load(std::memory_order_relaxed);
+    std::vector<int> missing;
     for (int other = 0; other < size(); ++other)
-        if (progress(other)[Counter::calls].load(std::memory_order_relaxed) < calls) missing.push_back(other);
+        if (progress(other)[Counter::calls].load(std::memory_order_relaxed) < calls && awaited_by(other) < 0)
+            missing.push_back(other);
+    return missing;
+}
+
+void Group::throw_late(int peer) const {
+    const std::string verdict = verdict_ ? verdict_() : std::string();
+    if (!verdict.empty()) fail("the deadline has passed: " + verdict);
+    std::vector<int> missing = not_arrived();
+    for (int looks = 1; !missing.empty() && looks < looks_at_missing; ++looks) {
+        pause_for(nap);
+        require_alive();
+        const std::vector<int> now = not_arrived();
+        std::erase_if(missing, [&](int rank) { return std::find(now.begin(), now.end(), rank) == now.end(); });
+    }
     if (missing.empty())
         fail(fmt::format("the deadline has passed: rank {} has arrived and does not go on", called(held_up_by(peer))));
     fail(fmt::format("the deadline has passed: {} {} not arrived", called(missing),

@@ -76,7 +76,10 @@ private:
     void wait_long(int peer, Counter counter, std::uint64_t value, Deadline deadline,
                    const std::function<void()>& meanwhile) const;
     void sleep(int peer, Counter counter, std::uint64_t value, Deadline deadline) const;
+    /// The rank that `peer` waits for in vain; -1: it does not wait, or could continue.
+    int awaited_by(int peer) const;
     int held_up_by(int peer) const;
+    std::vector<int> not_arrived() const;
     std::string reason_of_end() const;
     [[noreturn]] void throw_end() const { throw TransportError(reason_of_end()); }
     std::string deaths() const;
@@ -86,10 +89,11 @@ private:
 
     int rank_;
     std::vector<int> names_;
+    std::function<std::string()> verdict_;  ///< see GroupInfo
     std::vector<Segment> segments_;
     std::vector<Descriptor> processes_;  ///< one per rank, readable once it is dead; none for this rank
     std::chrono::microseconds spin_{0};  ///< before this rank sleeps
-    mutable std::chrono::steady_clock::time_point watched_;
+    mutable Deadline watched_;
 };
 
 }  // namespace lockstep::shm

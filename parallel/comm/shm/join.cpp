@@ -6,7 +6,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <sstream>
 
 #include "lockstep/parallel/comm/group/host_identity.h"
@@ -16,7 +18,12 @@ namespace lockstep::shm {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+/// The number of this process in the mounted /proc, which may be that of another PID namespace; 0: unknown.
+pid_t number_in_proc() {
+    std::array<char, 32> text{};
+    const ssize_t length = readlink("/proc/self", text.data(), text.size() - 1);
+    return length > 0 ? static_cast<pid_t>(std::strtol(text.data(), nullptr, 10)) : 0;
+}
 
 /// Of the process, in ticks since the host was started: together with its number it names a process for good.
 std::uint64_t start_time(pid_t process) {
@@ -36,22 +43,24 @@ std::uint64_t start_time(pid_t process) {
 
 struct Group::Identity {
     std::string host;
-    pid_t process = 0;
+    pid_t process = 0;  ///< its number in its PID namespace,
+    pid_t entry = 0;    ///< and in /proc
     int file = -1;
     std::uint64_t start = 0, nonce = 0;
 
-    std::string text() const { return fmt::format("{} {} {} {} {}", host, process, file, start, nonce); }
+    std::string text() const { return fmt::format("{} {} {} {} {} {}", host, process, entry, file, start, nonce); }
     static Identity of(int rank, const std::string& text) {
         Identity result;
         std::istringstream words(text);
-        if (words >> result.host >> result.process >> result.file >> result.start >> result.nonce) return result;
+        if (words >> result.host >> result.process >> result.entry >> result.file >> result.start >> result.nonce)
+            return result;
         throw TransportError(fmt::format(
             "rank {} is not of this version or no shm backend; start all ranks with the same program", rank));
     }
 };
 
 void Group::join(const GroupInfo& info) {
-    const Deadline deadline = Clock::now() + info.timeout;
+    const Deadline deadline = RunClock::now() + info.timeout;
     Descriptor file;
     segments_[static_cast<std::size_t>(rank_)] = Segment(size(), file);
     processes_.resize(static_cast<std::size_t>(size()));
@@ -77,7 +86,8 @@ std::vector<Group::Identity> Group::meet(const GroupInfo& info, const Descriptor
     const std::string space = process_space();
     if (space.empty())
         throw TransportError("/proc does not tell which host this is; mount it, or use the gloo backend");
-    const Identity own{space, getpid(), file.get(), start_time(getpid()), header(rank_).nonce};
+    const pid_t entry = number_in_proc();
+    const Identity own{space, getpid(), entry, file.get(), start_time(entry), header(rank_).nonce};
     std::vector<Identity> ranks;
     for (const std::string& text : introduce(info, "shm", own.text(), deadline))
         ranks.push_back(Identity::of(called(static_cast<int>(ranks.size())), text));
@@ -92,18 +102,20 @@ void Group::map_peer(int peer, const Identity& identity) {
     if (!process && error != ESRCH)
         throw TransportError(fmt::format("cannot watch the process of rank {}: {}", name, text_of(error)));
     // In this order: had the number been given to another process, its start would differ.
-    if (!process || start_time(identity.process) != identity.start)
+    if (!process || start_time(identity.entry) != identity.start)
         throw TransportError(fmt::format("rank {} has died", name));
     processes_[index] = std::move(process);
     const Descriptor file(
-        open(fmt::format("/proc/{}/fd/{}", identity.process, identity.file).c_str(), O_RDWR | O_CLOEXEC));
+        open(fmt::format("/proc/{}/fd/{}", identity.entry, identity.file).c_str(), O_RDWR | O_CLOEXEC));
     if (!file) {
         const int why = errno;
         pollfd exited{processes_[index].get(), POLLIN, 0};  // a process that dies first loses its files, then its life
         if (poll(&exited, 1, why == ENOENT ? 200 : 0) > 0) throw TransportError(fmt::format("rank {} has died", name));
         const bool forbidden = why == EACCES || why == EPERM;
-        throw TransportError(fmt::format("cannot open the memory of rank {}: {}{}", name, text_of(why),
-                                         forbidden ? "; ranks must belong to one user, or use the gloo backend" : ""));
+        throw TransportError(
+            fmt::format("cannot open the memory of rank {}: {}; {}", name, text_of(why),
+                        forbidden ? "ranks must belong to one user, or use the gloo backend"
+                                  : "ranks must see each other in /proc (one PID namespace), or use the gloo backend"));
     }
     try {
         segments_[index] = Segment(size(), file, identity.nonce);

@@ -1,11 +1,51 @@
-// Deadlines of blocking calls.
+// Deadlines of blocking calls, and the clock that they are measured by.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 
 namespace lockstep {
 
+/// Time during which a process ran, computed from readings of a steady clock. Between two readings it advances by at
+/// most `longest_step`: a longer gap means that the process was stopped (SIGSTOP, Ctrl-Z, scontrol suspend) or was not
+/// scheduled. Lock-free, so that a child of fork() may use it at once.
+class RunTime {
+public:
+    using Nanoseconds = std::chrono::nanoseconds;
+    static constexpr Nanoseconds longest_step = std::chrono::milliseconds(250);
+
+    /// The run time at `reading`, in nanoseconds since the clock's epoch.
+    Nanoseconds at(Nanoseconds reading) noexcept;
+
+private:
+    std::atomic<std::int64_t> last_{0}, missed_{0};
+};
+
+/// The run time of this process. A thread that waits must read it at least every `look_interval`, or the time in
+/// between is not counted.
+class RunClock {
+public:
+    using duration = std::chrono::nanoseconds;
+    using rep = duration::rep;
+    using period = duration::period;
+    using time_point = std::chrono::time_point<RunClock>;
+    static constexpr bool is_steady = false;
+
+    static time_point now() noexcept;
+};
+
+/// How long a waiting thread sleeps at most before it reads the clock again.
+inline constexpr std::chrono::milliseconds look_interval(50);
+
 /// When a blocking call must have returned or thrown.
-using Deadline = std::chrono::steady_clock::time_point;
+using Deadline = RunClock::time_point;
+
+/// Milliseconds until `deadline`; at least 0.
+std::chrono::milliseconds time_until(Deadline deadline);
+/// For poll: as `time_until`, but at most `look_interval`.
+int poll_time(Deadline deadline);
+/// Sleeps for `time` of the process's run time.
+void pause_for(std::chrono::milliseconds time);
 
 }  // namespace lockstep

@@ -52,10 +52,10 @@ bool set_lock(const Descriptor& descriptor, off_t byte, short kind) {
 
 /// Does not sleep in the kernel: a process that was stopped may hold the lock.
 void lock_for_writing(const std::filesystem::path& file, const Descriptor& descriptor, Store::Milliseconds timeout) {
-    const Deadline deadline = std::chrono::steady_clock::now() + timeout;
+    const Deadline deadline = RunClock::now() + timeout;
     for (Backoff backoff(0); !set_lock(descriptor, writer, F_WRLCK); backoff.pause()) {
         if (errno != EAGAIN && errno != EACCES && errno != EINTR) fail(file, "lock");
-        if (std::chrono::steady_clock::now() >= deadline)
+        if (RunClock::now() >= deadline)
             throw CommunicationError(
                 fmt::format("file store {}: another process has held its lock for {} ms; is one of them stopped?",
                             file.string(), timeout.count()));

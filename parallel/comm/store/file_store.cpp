@@ -19,11 +19,11 @@ void FileStore::set(std::string_view key, std::string_view value) {
 }
 
 std::string FileStore::get(std::string_view key, Milliseconds timeout) {
-    const Deadline deadline = std::chrono::steady_clock::now() + timeout;
+    const Deadline deadline = RunClock::now() + timeout;
     std::chrono::milliseconds pause(1);
     for (;;) {
         if (std::optional<std::string> value = try_get(key)) return std::move(*value);
-        if (std::chrono::steady_clock::now() >= deadline)
+        if (RunClock::now() >= deadline)
             throw CommunicationError(
                 fmt::format("{}: get '{}': nobody has set it for {} ms", describe(), key, timeout.count()));
         std::this_thread::sleep_for(pause);

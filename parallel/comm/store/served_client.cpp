@@ -43,7 +43,7 @@ bool ServedClient::receive(short events, std::size_t& most) {
     if (received < 0) return is_for_later(errno);
     in_.append(bytes.data(), static_cast<std::size_t>(received));
     most -= static_cast<std::size_t>(received);
-    last_progress_ = std::chrono::steady_clock::now();
+    last_progress_ = RunClock::now();
     return received > 0;
 }
 
@@ -92,7 +92,7 @@ bool ServedClient::send(std::size_t& most) {
         const ssize_t result = sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
         if (result < 0) return is_for_later(errno);
         const auto count = static_cast<std::size_t>(result);
-        last_progress_ = std::chrono::steady_clock::now();
+        last_progress_ = RunClock::now();
         most -= std::min(most, count);
         sent_ += count;
         if (count == head.size() + body.size()) {

@@ -78,7 +78,7 @@ private:
     KeyTable::Value value_;
     std::size_t sent_ = 0;
     bool postponed_ = false;
-    Deadline last_progress_ = std::chrono::steady_clock::now();
+    Deadline last_progress_ = RunClock::now();
 };
 
 }  // namespace lockstep

@@ -104,11 +104,6 @@ void Descriptor::reset() noexcept {
 
 int Descriptor::release() noexcept { return std::exchange(value_, -1); }
 
-int milliseconds_until(Deadline deadline) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
-    return static_cast<int>(std::clamp<std::int64_t>(left, 0, std::numeric_limits<int>::max()));
-}
-
 std::string text_of(int error) {
     const std::string text = std::generic_category().message(error);
     if (error == EMFILE) return text + " (raise the limit of this process, ulimit -n)";
@@ -173,10 +168,10 @@ Descriptor connect_to(const std::string& host, int port, Deadline deadline) {
 std::string wait_for(const Descriptor& socket, short events, Deadline deadline) {
     for (;;) {
         pollfd entry{socket.get(), events, 0};
-        const int ready = poll(&entry, 1, milliseconds_until(deadline));
+        const int ready = poll(&entry, 1, poll_time(deadline));
         if (ready > 0) return {};
-        if (ready == 0) return "no answer in time";
-        if (errno != EINTR) return text_of(errno);
+        if (ready == 0 && RunClock::now() >= deadline) return "no answer in time";
+        if (ready < 0 && errno != EINTR) return text_of(errno);
     }
 }
 

@@ -26,8 +26,6 @@ private:
     int value_ = -1;
 };
 
-/// Milliseconds until `deadline`, for poll: at least 0, at most what fits.
-int milliseconds_until(Deadline deadline);
 /// "Connection refused"; with what to do where a limit was reached.
 std::string text_of(int error);
 

@@ -10,7 +10,9 @@
 #include "lockstep/parallel/comm/store.h"
 #include "lockstep/parallel/comm/store/handshake.h"
 #include "lockstep/parallel/comm/store/key_desk.h"
+#include "lockstep/parallel/comm/store/not_admitted.h"
 #include "lockstep/parallel/comm/store/sockets.h"
+#include "lockstep/parallel/comm/store/store_address.h"
 #include "lockstep/parallel/comm/store/store_protocol.h"
 #include "lockstep/runtime/error.h"
 
@@ -20,7 +22,6 @@ using namespace store_protocol;
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 /// For one attempt: at a single port, where the server allows no more either, and at each of several ports.
@@ -37,18 +38,13 @@ std::string printable(std::string_view text) {
     return line;
 }
 
-/// Another attempt at this port would fail as well: it is not this job's store, or does not admit this process.
-struct NotLetIn : CommunicationError {
-    using CommunicationError::CommunicationError;
-};
-
 }  // namespace
 
 /// One question at a time, each answered before the next.
 class TcpStore::Connection {
 public:
     explicit Connection(const TcpStoreOptions& options)
-        : options_(options), for_this_user_(is_loopback(options.host) && options.token.empty()) {
+        : options_(sound("TcpStore", options, 1)), for_this_user_(is_loopback(options_.host) && options.token.empty()) {
         if (options_.token.size() > longest_token)
             throw InvalidArgument(fmt::format("TcpStore: a token of {} bytes; at most {} are taken",
                                               options_.token.size(), longest_token));
@@ -63,7 +59,7 @@ public:
                                    Milliseconds timeout) {
         const std::scoped_lock lock(mutex_);
         if (!socket_) throw CommunicationError(why_closed_);
-        Reply reply = exchange(command, fields, Clock::now() + timeout, longest_frame);
+        Reply reply = exchange(command, fields, RunClock::now() + timeout, longest_frame);
         if (!reply.failure.empty()) {
             socket_.reset();  // an answer that comes later would be taken for that of another question
             why_closed_ = reply.lost ? gone() : given_up(what, reply.failure);
@@ -123,23 +119,23 @@ private:
     /// Tries until the deadline: the server may not be listening yet, and one with many strangers closes slow
     /// newcomers.
     void connect() {
-        const Deadline deadline = Clock::now() + options_.time_limit;
+        const Deadline deadline = RunClock::now() + options_.time_limit;
         const int first = options_.port, end = first + options_.ports;
         for (milliseconds pause = first_pause;; pause = std::min(2 * pause, longest_pause)) {
             std::string failure;
             for (int port = first; port < end; ++port) try {
                     options_.port = port;
-                    enter(std::min(deadline, Clock::now() + (options_.ports == 1 ? time_for_hello : time_to_greet)));
+                    enter(std::min(deadline, RunClock::now() + (options_.ports == 1 ? time_for_hello : time_to_greet)));
                     options_.ports = 1;  // clones know where it is
                     return;
-                } catch (const NotLetIn& error) {
+                } catch (const NotAdmitted& error) {
                     if (options_.ports == 1) throw;  // one of several ports may be somebody else's
                     failure = error.what();
                 } catch (const CommunicationError& error) {
                     failure = error.what();
                 }
-            if (Clock::now() + pause >= deadline) give_up(first, failure);
-            std::this_thread::sleep_for(pause);
+            if (RunClock::now() + pause >= deadline) give_up(first, failure);
+            pause_for(pause);
         }
     }
 
@@ -164,7 +160,7 @@ private:
                 token = token_of_desk(deadline);
             else
                 token.clear();
-            if (token.empty()) throw NotLetIn(failure);
+            if (token.empty()) throw NotAdmitted(failure);
         }
         options_.token = std::move(token);
     }
@@ -172,7 +168,7 @@ private:
     /// Empty when there is no desk.
     std::string token_of_desk(Deadline deadline) const {
         DeskAnswer desk = ask_desk(options_.port, deadline);
-        if (!desk.refusal.empty()) throw NotLetIn(desk.refusal);
+        if (!desk.refusal.empty()) throw NotAdmitted(desk.refusal);
         return std::move(desk.key);
     }
 

@@ -20,6 +20,7 @@
 #include "lockstep/parallel/comm/store/key_table.h"
 #include "lockstep/parallel/comm/store/served_client.h"
 #include "lockstep/parallel/comm/store/sockets.h"
+#include "lockstep/parallel/comm/store/store_address.h"
 #include "lockstep/parallel/comm/store/store_commands.h"
 #include "lockstep/parallel/comm/store/store_protocol.h"
 #include "lockstep/runtime/error.h"
@@ -30,7 +31,6 @@ namespace lockstep {
 namespace {
 
 using namespace store_protocol;
-using Clock = std::chrono::steady_clock;
 using Standing = ServedClient::Standing;
 using std::chrono::milliseconds;
 
@@ -74,7 +74,8 @@ struct Room {
 
 class TcpStoreServer::Impl {
 public:
-    explicit Impl(const TcpStoreOptions& options) : token_(options.token), job_(options.job) {
+    explicit Impl(const TcpStoreOptions& given) : token_(given.token), job_(given.job) {
+        const TcpStoreOptions options = sound("TcpStoreServer", given, 0);
         if (token_.size() > longest_token)
             throw InvalidArgument(
                 fmt::format("TcpStoreServer: a token of {} bytes; at most {} are taken", token_.size(), longest_token));
@@ -127,7 +128,7 @@ private:
             std::vector<pollfd> entries{{wake_.get(), POLLIN, 0}, {-1, POLLIN, 0}, {-1, POLLIN, 0}};
             std::optional<Deadline> next;
             const auto by = [&](Deadline deadline) { next = next ? std::min(*next, deadline) : deadline; };
-            if (Clock::now() >= newcomers_from_) {
+            if (RunClock::now() >= newcomers_from_) {
                 entries[1].fd = listener_.get();
                 if (desk_) entries[2].fd = desk_->descriptor();
             } else {
@@ -137,10 +138,9 @@ private:
                 for (const ServedClient& client : *all) {
                     entries.push_back({client.descriptor(), client.events(), 0});
                     if (client.wants || client.standing != Standing::known) by(client.deadline);
-                    if (client.postponed()) by(Clock::now());
+                    if (client.postponed()) by(RunClock::now());
                 }
-            if (poll(entries.data(), entries.size(), next ? milliseconds_until(*next) : -1) < 0 && errno != EINTR)
-                return;
+            if (poll(entries.data(), entries.size(), next ? poll_time(*next) : -1) < 0 && errno != EINTR) return;
             if (entries[0].revents != 0) return;
             attend_all(entries);
             if (entries[2].revents != 0) wait_for_descriptors(desk_->serve());
@@ -180,7 +180,7 @@ private:
     bool attend(ServedClient& client, short events, std::size_t& to_receive) try {
         std::size_t to_send = most_sent;
         if (!client.send(to_send) || !client.receive(events, to_receive)) return false;
-        if (Clock::now() >= client.deadline) {
+        if (RunClock::now() >= client.deadline) {
             if (client.standing != Standing::known) return false;
             if (client.wants) client.answer(Answer::missing);
         }
@@ -209,7 +209,7 @@ private:
                 return wait_for_descriptors(errno == EAGAIN ? 0 : errno);
             }
             if (strangers_.size() >= room_.strangers) send_one_away();
-            strangers_.emplace_back(std::move(socket), Clock::now() + time_for_hello);
+            strangers_.emplace_back(std::move(socket), RunClock::now() + time_for_hello);
             attend_stranger(std::prev(strangers_.end()), POLLIN);
         }
     }
@@ -234,7 +234,7 @@ private:
         if (error == 0) return;
         if (!std::exchange(told_of_limit_, true)) tell_of_limit(error);
         if (!strangers_.empty()) send_one_away();
-        newcomers_from_ = Clock::now() + time_without_newcomers;
+        newcomers_from_ = RunClock::now() + time_without_newcomers;
     }
 
     /// Closes clients, those first that have neither read nor written for longest, until no more is held than `most`.
@@ -308,7 +308,7 @@ private:
         }
         Outcome outcome = carry_out(keys_, std::move(frame));
         if (outcome.patience) {
-            client.deadline = Clock::now() + *outcome.patience;
+            client.deadline = RunClock::now() + *outcome.patience;
             client.wants = std::move(outcome.key);
             return;
         }

@@ -21,7 +21,7 @@ struct Kind {
 
 constexpr std::string_view download = "download the file itself", convert = "convert it in the program that wrote it",
                            unpack = "unpack it";
-constexpr std::array<Kind, 23> kinds = {
+constexpr std::array<Kind, 28> kinds = {
     {{"version https://git-lfs.github.com/spec/", "a Git LFS pointer", "fetch the content with 'git lfs pull'"},
      {"\x1f\x8b"sv, "a gzip file", "unpack it with gunzip"},
      {"BZh", "a bzip2 file", unpack},
@@ -41,7 +41,12 @@ constexpr std::array<Kind, 23> kinds = {
      {"\x89PNG\r\n\x1a\n", "a PNG image", download},
      {"\xff\xd8\xff", "a JPEG image", download},
      {"GIF8", "a GIF image", download},
-     {"RIFF", "a RIFF file (WebP)", convert},
+     {"WEBP", "a WebP image", convert, 8},
+     {"ftypavi", "an AVIF image", convert, 4},
+     {"ftyphei", "an HEIC image", convert, 4},
+     {"ftypmif", "an HEIF image", convert, 4},
+     {"jP  \r\n", "a JPEG 2000 image", convert, 4},
+     {"8BPS", "a Photoshop file", convert},
      {"BM", "a BMP image", convert},
      {"II*\0"sv, "a TIFF image", convert},
      {"MM\0*"sv, "a TIFF image", convert},
@@ -84,8 +89,9 @@ void refuse_other_kind(const InputFile& file, std::string_view expected) {
             fmt::format("{}: offset 0: the file is empty, expected {}; get or save it again", file.name(), expected));
     const std::string text = first_text(file);
     const std::string small = without_blanks(text);
-    for (const std::string_view begin : {"<!doctype html", "<html", "<head", "<?xml"})
-        if (small.starts_with(begin)) refuse(begin == "<?xml" ? "an XML document" : "an HTML page", download);
+    for (const std::string_view begin : {"<!doctype html", "<html", "<head", "<?xml", "<svg"})
+        if (small.starts_with(begin))
+            refuse(begin == "<svg" ? "an SVG image" : begin == "<?xml" ? "an XML document" : "an HTML page", download);
     for (const Kind& kind : kinds)
         if (text.size() >= kind.at && std::string_view(text).substr(kind.at).starts_with(kind.begin))
             refuse(kind.name, kind.advice);

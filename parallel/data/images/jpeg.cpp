@@ -4,8 +4,11 @@
 #include <jerror.h>
 #include <jpeglib.h>
 
+#include <algorithm>
 #include <array>
+#include <cstring>
 #include <new>
+#include <span>
 
 #include "lockstep/parallel/data/images/codecs.h"
 #include "lockstep/parallel/data/images/library_calls.h"
@@ -15,8 +18,18 @@ namespace {
 
 /// A block of 8 x 8 pixels takes at least one bit.
 constexpr std::uint64_t jpeg_pixels_per_byte = 512;
-/// Each scan of a progressive file goes over the whole image; encoders make about ten.
-constexpr int most_jpeg_scans = 500;
+/// The coefficients of a file with several scans are all in memory before the first pixel, 6 bytes per pixel. Beyond
+/// this many pixels such a file must have the length of a picture.
+constexpr std::uint64_t many_pixels = std::uint64_t{1} << 26, most_pixels_per_byte_of_many = 64;
+
+/// A scan of a few bytes costs a pass over the whole image; encoders make about ten of them. The budget is ten passes
+/// over 100 million pixels, and one pass more over the pixels that each byte can stand for.
+constexpr std::uint64_t free_scanned_pixels = 1'000'000'000;
+constexpr std::uint64_t most_scans_of_any = 500;
+struct ScanLimit {
+    jpeg_progress_mgr manager{};  // first: the library knows this part alone
+    int most_scans = 0;
+};
 
 [[noreturn]] void jpeg_failed(j_common_ptr info) {
     std::array<char, JMSG_LENGTH_MAX> message{};
@@ -33,8 +46,33 @@ void jpeg_warned(j_common_ptr info, int level) {
 void jpeg_says_nothing(j_common_ptr) {}
 
 void count_jpeg_scans(j_common_ptr info) {
-    if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number > most_jpeg_scans)
-        static_cast<LibraryCalls*>(info->client_data)->fail("it has more than 500 scans");
+    const int most = reinterpret_cast<const ScanLimit*>(info->progress)->most_scans;
+    if (reinterpret_cast<j_decompress_ptr>(info)->input_scan_number <= most) return;
+    std::array<char, 80> message{};
+    std::snprintf(message.data(), message.size(), "it has more than %d scans, too many for its size", most);
+    static_cast<LibraryCalls*>(info->client_data)->fail(message.data());
+}
+
+/// EXIF's orientation in the data of an APP1 marker: 1 to 8, or 1 for a marker that says nothing of it.
+int orientation_in(std::span<const unsigned char> marker) {
+    constexpr std::size_t tiff = 6;  // after "Exif\0\0"
+    constexpr unsigned orientation_tag = 0x0112;
+    if (marker.size() < tiff + 8 || std::memcmp(marker.data(), "Exif\0", tiff) != 0) return 1;
+    const bool little = marker[tiff] == 'I';
+    const auto number = [&](std::size_t at, std::size_t bytes) {
+        unsigned value = 0;
+        for (std::size_t i = 0; i < bytes; ++i) value = value << 8 | marker[at + (little ? bytes - 1 - i : i)];
+        return value;
+    };
+    constexpr std::size_t entry_bytes = 12;
+    std::size_t at = tiff + std::size_t{number(tiff + 4, 4)};
+    if (at + 2 > marker.size()) return 1;
+    const unsigned entries = number(at, 2);
+    at += 2;
+    for (unsigned i = 0; i < entries && at + entry_bytes <= marker.size(); ++i, at += entry_bytes)
+        if (const unsigned value = number(at + 8, 2); number(at, 2) == orientation_tag && value >= 1 && value <= 8)
+            return static_cast<int>(value);
+    return 1;
 }
 
 void set_jpeg_errors(jpeg_error_mgr& errors) {
@@ -51,10 +89,12 @@ public:
         set_jpeg_errors(errors_);
         info_.err = &errors_;
         info_.client_data = &calls_;
-        progress_.progress_monitor = count_jpeg_scans;
+        limit_.manager.progress_monitor = count_jpeg_scans;
         const bool begun = calls_.succeeds([this] {
             jpeg_create_decompress(&info_);
-            info_.progress = &progress_;
+            info_.progress = &limit_.manager;
+            constexpr unsigned enough_for_orientation = 1024;
+            jpeg_save_markers(&info_, JPEG_APP0 + 1, enough_for_orientation);
             jpeg_mem_src(&info_, reinterpret_cast<const unsigned char*>(file_.bytes.data()),
                          static_cast<unsigned long>(file_.bytes.size()));
             jpeg_read_header(&info_, TRUE);
@@ -65,6 +105,9 @@ public:
             jpeg_destroy_decompress(&info_);
             refuse_image(file_.name, at, message);
         }
+        const std::uint64_t pixels = std::max<std::uint64_t>(std::uint64_t{info_.image_width} * info_.image_height, 1);
+        limit_.most_scans = static_cast<int>(
+            std::min((free_scanned_pixels + jpeg_pixels_per_byte * file_.file_size) / pixels + 1, most_scans_of_any));
     }
     ~JpegReader() { jpeg_destroy_decompress(&info_); }
     JpegReader(const JpegReader&) = delete;
@@ -76,8 +119,11 @@ public:
             refuse_image(file_.name, offset(),
                          info_.num_components == 4 ? "its colours are CMYK, for print; convert it to RGB first"
                                                    : "its colours are neither grey nor RGB nor YCbCr");
-        require_honest_size(file_, offset(), info_.image_width, info_.image_height, jpeg_pixels_per_byte);
-        return {info_.image_height, info_.image_width, colour ? ImageMode::rgb : ImageMode::grey, 8};
+        const bool all_at_once = std::uint64_t{info_.image_width} * info_.image_height > many_pixels &&
+                                 jpeg_has_multiple_scans(const_cast<jpeg_decompress_struct*>(&info_)) != FALSE;
+        require_honest_size(file_, offset(), info_.image_width, info_.image_height,
+                            all_at_once ? most_pixels_per_byte_of_many : jpeg_pixels_per_byte);
+        return {info_.image_height, info_.image_width, colour ? ImageMode::rgb : ImageMode::grey, 8, orientation()};
     }
 
     void read_pixels(HostImage& image) {
@@ -94,6 +140,11 @@ public:
     }
 
 private:
+    int orientation() const {
+        for (const jpeg_marker_struct* marker = info_.marker_list; marker != nullptr; marker = marker->next)
+            if (const int found = orientation_in({marker->data, marker->data_length}); found != 1) return found;
+        return 1;
+    }
     std::string refusal() const { return std::string("the JPEG cannot be read: ") + calls_.message(); }
     /// How far the library had come.
     std::uint64_t offset() const {
@@ -104,7 +155,7 @@ private:
     const ImageBytes& file_;
     LibraryCalls calls_;
     jpeg_error_mgr errors_{};
-    jpeg_progress_mgr progress_{};
+    ScanLimit limit_;
     jpeg_decompress_struct info_{};
 };
 

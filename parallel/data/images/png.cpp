@@ -40,6 +40,18 @@ int png_type_of(ImageMode mode) {
     return PNG_COLOR_TYPE_RGB;
 }
 
+/// Of a row with 16 bits per channel the upper 8, and the largest value that is not alpha.
+void take_upper_bytes(png_structp png, png_row_infop row, png_bytep levels) {
+    auto& peak = *static_cast<std::uint16_t*>(png_get_user_transform_ptr(png));
+    const std::size_t channels = row->channels, count = channels * row->width;
+    const bool has_alpha = (row->color_type & PNG_COLOR_MASK_ALPHA) != 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        const auto value = static_cast<std::uint16_t>(levels[2 * i] << 8 | levels[2 * i + 1]);
+        if (!has_alpha || (i + 1) % channels != 0) peak = std::max(peak, value);
+        levels[i] = levels[2 * i];
+    }
+}
+
 /// Addresses of the rows, as the library wants them.
 std::vector<png_bytep> rows_of(std::uint8_t* pixels, const HostImage& image) {
     std::vector<png_bytep> rows(static_cast<std::size_t>(image.height));
@@ -60,6 +72,8 @@ public:
             if (png_ == nullptr) calls_.fail("libpng cannot be started");
             info_ = png_create_info_struct(png_);
             if (info_ == nullptr) calls_.fail("libpng cannot be started");
+            // Texts and colour profiles are skipped: a compressed one of 8 KB takes 8 MB.
+            png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
             png_set_read_fn(png_, this, [](png_structp png, png_bytep to, std::size_t count) {
                 static_cast<PngReader*>(png_get_io_ptr(png))->give(to, count);
             });
@@ -88,7 +102,10 @@ public:
         png_colorp colours = nullptr;
         int colour_count = 0;
         const bool complete = calls_.succeeds([&] {
-            png_set_strip_16(png_);
+            if (png_get_bit_depth(png_, info_) == 16) {
+                png_set_read_user_transform_fn(png_, take_upper_bytes);
+                png_set_user_transform_info(png_, &image.peak16, 8, image.channels());
+            }
             png_set_packing(png_);
             if (image.mode == ImageMode::grey) png_set_expand_gray_1_2_4_to_8(png_);
             png_set_interlace_handling(png_);

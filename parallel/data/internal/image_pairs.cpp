@@ -21,9 +21,18 @@ FilesByStem files_in(const std::filesystem::path& folder, const char* what) {
     FilesByStem files;
     std::filesystem::directory_iterator entry(folder, error);
     for (const std::filesystem::directory_iterator end; !error && entry != end; entry.increment(error)) {
-        std::error_code ignored;
         const std::filesystem::path& path = entry->path();
-        if (path.filename().native().starts_with('.') || !entry->is_regular_file(ignored)) continue;
+        if (path.filename().native().starts_with('.')) continue;
+        std::error_code why;
+        const auto kind = entry->status(why).type();
+        if (kind == std::filesystem::file_type::not_found || kind == std::filesystem::file_type::none) {
+            std::error_code none;
+            const auto target = std::filesystem::read_symlink(path, none);
+            throw DataError(none ? fmt::format("{}: cannot be read: {}", path.string(), why.message())
+                                 : fmt::format("{}: the link leads to {}, which cannot be found; expected a file",
+                                               path.string(), target.string()));
+        }
+        if (kind != std::filesystem::file_type::regular) continue;
         files[path.stem()].push_back(path);
     }
     if (error)
@@ -32,6 +41,47 @@ FilesByStem files_in(const std::filesystem::path& folder, const char* what) {
     if (files.empty()) throw DataError(fmt::format("{}: the folder is empty; put the {} there", folder.string(), what));
     for (auto& [stem, paths] : files) std::sort(paths.begin(), paths.end());
     return files;
+}
+
+std::string ascii_of(const std::string& name) {
+    std::string ascii;
+    for (const char c : name)
+        if (static_cast<unsigned char>(c) < 0x80) ascii += c;
+    return ascii;
+}
+
+/// U+0300 to U+036F
+bool has_combining_marks(const std::string& name) {
+    for (std::size_t i = 0; i + 1 < name.size(); ++i)
+        if (name[i] == '\xcc' || (name[i] == '\xcd' && static_cast<unsigned char>(name[i + 1]) < 0xb0)) return true;
+    return false;
+}
+
+/// One may be the other with letters and their marks apart (Unicode's NFD beside NFC).
+bool may_look_alike(const std::string& a, const std::string& b) {
+    if (has_combining_marks(a) == has_combining_marks(b)) return false;
+    const std::string& apart = has_combining_marks(a) ? a : b;
+    const std::string letters = ascii_of(apart), fewer = ascii_of(&apart == &a ? b : a);
+    if (fewer.size() == (&apart == &a ? b : a).size()) return false;
+    std::size_t at = 0;
+    for (const char c : letters)
+        if (at < fewer.size() && fewer[at] == c) ++at;
+    return at == fewer.size() && letters.size() > fewer.size();
+}
+
+/// What the folder has instead of a mask for `stem`.
+std::string found_instead(const std::string& stem, const std::string& suffix, const FilesByStem& masks) {
+    for (const auto& [name, paths] : masks)
+        if (may_look_alike(name, stem + suffix) || may_look_alike(name, stem))
+            return fmt::format(
+                "{} looks alike, but one of the names has accents as separate characters (Unicode NFD); "
+                "rename it",
+                paths[0].filename().string());
+    std::size_t count = 0;
+    for (const auto& [name, paths] : masks) count += paths.size();
+    return fmt::format("its {} {} such as {}; expected one per image", count,
+                       count == 1 ? "file has a name" : "files have names",
+                       masks.begin()->second[0].filename().string());
 }
 
 }  // namespace
@@ -53,8 +103,9 @@ std::vector<ImagePair> find_image_pairs(const std::filesystem::path& images, con
                             paths[1].string(), paths[0].filename().string()));
         const auto mask = mask_files.find(stem + suffix);
         if (mask == mask_files.end())
-            throw DataError(fmt::format("{}: there is no mask {}{}.* in {}; put it there or take the image away",
-                                        paths[0].string(), stem, has_suffix ? suffix : mask_suffix, masks.string()));
+            throw DataError(fmt::format("{}: there is no mask {}{}.*{} in {}: {}", paths[0].string(), stem, mask_suffix,
+                                        has_suffix || mask_suffix.empty() ? "" : fmt::format(" or {}.*", stem),
+                                        masks.string(), found_instead(stem, mask_suffix, mask_files)));
         if (mask->second.size() > 1)
             throw DataError(fmt::format("{}: there are several masks for it in {}: {} and {}; keep one of them",
                                         paths[0].string(), masks.string(), mask->second[0].filename().string(),

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/parallel/data/segmentation_folder.h"
+
 namespace lockstep::internal {
 
 PackedValue packed_value(std::span<const std::uint8_t> channels) {
@@ -39,30 +41,32 @@ std::set<PackedValue> values_of(const HostImage& mask, std::size_t most) {
     return values;
 }
 
-MaskClasses::MaskClasses(std::vector<PackedValue> values, int channels)
+MaskClasses::MaskClasses(std::vector<PackedValue> values, int channels, std::optional<PackedValue> ignored)
     : values_(std::move(values)), channels_(channels) {
     for (const PackedValue value : values_) sorted_.emplace_back(value, std::ssize(sorted_));
+    if (ignored) sorted_.emplace_back(*ignored, ignored_class);
     std::sort(sorted_.begin(), sorted_.end());
 }
 
-std::int64_t MaskClasses::find(PackedValue value) const {
+std::optional<std::int64_t> MaskClasses::find(PackedValue value) const {
     const auto found = std::lower_bound(sorted_.begin(), sorted_.end(), value,
                                         [](const auto& e, PackedValue v) { return e.first < v; });
-    return found != sorted_.end() && found->first == value ? found->second : -1;
+    if (found == sorted_.end() || found->first != value) return std::nullopt;
+    return found->second;
 }
 
 std::optional<PackedValue> MaskClasses::write(const HostImage& mask, std::span<std::int64_t> to) const {
     const auto channels = static_cast<std::size_t>(channels_);
     PackedValue last = 0;
-    std::int64_t its_class = find(last);
+    std::optional<std::int64_t> its_class = find(last);
     for (std::size_t i = 0; i < to.size(); ++i) {
         const PackedValue value = packed_value(std::span(mask.pixels).subspan(i * channels, channels));
         if (value != last) {
             last = value;
             its_class = find(value);
         }
-        if (its_class < 0) return value;
-        to[i] = its_class;
+        if (!its_class) return value;
+        to[i] = *its_class;
     }
     return std::nullopt;
 }

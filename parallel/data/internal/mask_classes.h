@@ -28,17 +28,17 @@ std::set<PackedValue> values_of(const HostImage& mask, std::size_t most);
 class MaskClasses {
 public:
     MaskClasses() = default;
-    /// values[i] is that of class i, packed from `channels`.
-    MaskClasses(std::vector<PackedValue> values, int channels);
+    /// values[i] is that of class i, packed from `channels`; `ignored` that of ignored_class.
+    MaskClasses(std::vector<PackedValue> values, int channels, std::optional<PackedValue> ignored = std::nullopt);
 
     const std::vector<PackedValue>& values() const { return values_; }
     int channels() const { return channels_; }
-    bool contains(PackedValue value) const { return find(value) >= 0; }
+    bool contains(PackedValue value) const { return find(value).has_value(); }
     /// Writes the class of every pixel. Returns the first value that has none, after which nothing is written.
     std::optional<PackedValue> write(const HostImage& mask, std::span<std::int64_t> to) const;
 
 private:
-    std::int64_t find(PackedValue value) const;
+    std::optional<std::int64_t> find(PackedValue value) const;
 
     std::vector<PackedValue> values_;
     std::vector<std::pair<PackedValue, std::int64_t>> sorted_;  // value, class

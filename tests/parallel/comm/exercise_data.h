@@ -138,7 +138,7 @@ private:
     Bytes bytes_;
 };
 
-inline Deadline soon() { return Clock::now() + std::chrono::seconds(60); }
+inline Deadline soon() { return RunClock::now() + std::chrono::seconds(60); }
 
 /// What went wrong; no more than a dozen lines of it.
 class Failures {

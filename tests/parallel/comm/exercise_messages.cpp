@@ -64,7 +64,7 @@ private:
     void finish(std::vector<Pending>& list) {
         const Deadline deadline = soon();
         while (!advance(list)) {
-            if (Clock::now() > deadline) throw TransportError("messages are not done after a minute");
+            if (RunClock::now() > deadline) throw TransportError("messages are not done after a minute");
             std::this_thread::yield();
         }
         for (Pending& one : list) {
@@ -122,7 +122,7 @@ private:
             for (int i = 1; i < size_; ++i) post_receive(list, 0, Transport::any_source, bytes, 3);
             peers([&](int to) { post_send(list, bytes, to, bytes, 3); });
             const Deadline deadline = soon();
-            while (!advance(list) && Clock::now() < deadline) std::this_thread::yield();
+            while (!advance(list) && RunClock::now() < deadline) std::this_thread::yield();
             std::vector<int> seen;
             for (int i = 0; i + 1 < size_; ++i) {
                 Pending& one = list[static_cast<std::size_t>(i)];
@@ -167,7 +167,7 @@ private:
             while (from < 0) {
                 from = transport_.announced(13);
                 advance(sent);
-                if (Clock::now() > deadline) throw TransportError("no message was announced within a minute");
+                if (RunClock::now() > deadline) throw TransportError("no message was announced within a minute");
                 std::this_thread::yield();
             }
             std::vector<Pending> list;

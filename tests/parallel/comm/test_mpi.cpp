@@ -67,7 +67,7 @@ struct Outcome {
 
 /// What mpirun has killed may take a moment to vanish.
 bool gone(int pid) {
-    for (const Deadline deadline = in(5000); std::chrono::steady_clock::now() < deadline;
+    for (const Deadline deadline = in(5000); RunClock::now() < deadline;
          std::this_thread::sleep_for(std::chrono::milliseconds(10)))
         if (::kill(pid, 0) != 0 && errno == ESRCH) return true;
     return false;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "lockstep/parallel/comm/rendezvous.h"
+#include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/comm/launcher_environment.h"
@@ -103,6 +104,39 @@ TEST_CASE("ranks and addresses come from whatever launcher there was") {
                                 {"SLURM_STEP_NODELIST", "gpu[1-4]"}});
         CHECK(rank_info().local_world_size == tasks);
     }
+}
+
+TEST_CASE("addresses are understood as people write them, or refused with what was given") {
+    const auto host = [](const std::string& text) {
+        const Environment job({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", text}});
+        return rank_info().master_addr;
+    };
+    for (const auto& [text, expected] :
+         std::vector<std::pair<std::string, std::string>>{{"[::1]", "::1"},
+                                                          {" [fe80::1%eth0] ", "fe80::1%eth0"},
+                                                          {"::1", "::1"},
+                                                          {" node-7.cluster ", "node-7.cluster"},
+                                                          {"node7.cluster.", "node7.cluster"},
+                                                          {"\t127.0.0.1\n", "127.0.0.1"},
+                                                          {"under_score", "under_score"}})
+        CHECK(host(text) == expected);
+    for (const char* text :
+         {"[::1]:29500", "node7:29500", "[::1", "[127.0.0.1]", "[]", "two words", "tcp://node7", "node7/path", "  ",
+          "n\xc3\xb6"
+          "de"})
+        CHECK(contains(wrong_place({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", text}}),
+                       "MASTER_ADDR: '" + std::string(text) + "' "));
+    for (const char* port : {"0", "65536", "-1", "70000", "29500x", " 29500", "0x10"})
+        CHECK(contains(wrong_place({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", port}}),
+                       "MASTER_PORT=" + std::string(port)));
+    for (const char* method : {"tcp://[::1]", "tcp://[::1:29500", "tcp://:29500", "tcp:// :29500", "tcp://host:-1",
+                               "tcp://host:70000", "tcp://host: 29500", "tcp://ho st:29500", "tcp://host:29500x"})
+        CHECK(contains(
+            message_of<InvalidArgument>([&] { Rendezvous({.init_method = method, .rank = 0, .world_size = 1}); }),
+            method));
+    const std::string port = std::to_string(port_of(hold_free_port()));
+    const Rendezvous alone({.init_method = "tcp:// [::1] :" + port, .rank = 0, .world_size = 1});
+    CHECK(alone.store()->compare_set("key", "", "value") == "value");
 }
 
 TEST_CASE("environments that cannot be are refused") {

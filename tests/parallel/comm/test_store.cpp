@@ -125,7 +125,7 @@ TEST_CASE("every store waits for a key, and no longer than it is told") {
     CHECK(contains(text, "never"));
     CHECK(contains(text, "100 ms"));
     CHECK(Clock::now() - begin >= milliseconds(100));
-    CHECK(Clock::now() - begin < milliseconds(5000));
+    CHECK(Clock::now() - begin < milliseconds(60000));
     store->set("after", "an expired wait");
     CHECK(store->get("after") == "an expired wait");
 }
@@ -152,7 +152,7 @@ TEST_CASE("a store that is not there, or goes away, is an error in time") {
         message_of<CommunicationError>([&] { TcpStore({.port = port, .time_limit = milliseconds(200)}); });
     CHECK(contains(text, "127.0.0.1:" + std::to_string(port)));
     CHECK(contains(text, "rank 0"));
-    CHECK(Clock::now() - begin < milliseconds(5000));
+    CHECK(Clock::now() - begin < milliseconds(60000));
     CHECK(contains(message_of<CommunicationError>([&] { TcpStore({.host = "no.such.host.invalid", .port = 1}); }),
                    "no.such.host.invalid"));
 
@@ -184,7 +184,7 @@ TEST_CASE("what a client leaves is carried out when it is lost, and the last one
     CHECK(store.get("gone") == "first\n");
     third.reset();
     second.reset();
-    const auto deadline = Clock::now() + milliseconds(5000);
+    const auto deadline = Clock::now() + milliseconds(60000);
     while (store.get("gone") == "first\n" && Clock::now() < deadline) std::this_thread::yield();
     CHECK(store.get("gone") == "first\nsecond\n");
 }
@@ -264,9 +264,9 @@ TEST_CASE("strangers and garbage on the store's port harm nobody") {
 TEST_CASE("what answers on a port and is no store is recognised") {
     const Descriptor listener = listen_on("127.0.0.1", 0);
     std::thread other([&] {
-        const Deadline deadline = Clock::now() + milliseconds(10000);
+        const Deadline deadline = RunClock::now() + milliseconds(10000);
         int socket = -1;
-        while (socket < 0 && Clock::now() < deadline) socket = accept(listener.get(), nullptr, nullptr);
+        while (socket < 0 && RunClock::now() < deadline) socket = accept(listener.get(), nullptr, nullptr);
         const Descriptor owned(socket);
         send_all(owned, "HTTP/1.1 400 Bad Request\r\n\r\n", deadline);
     });

@@ -17,11 +17,11 @@ namespace lockstep::testing {
 
 using Lines = std::vector<std::string>;
 
-inline Deadline in(int ms) { return std::chrono::steady_clock::now() + std::chrono::milliseconds(ms); }
+inline Deadline in(int ms) { return RunClock::now() + std::chrono::milliseconds(ms); }
 
 inline void finish(Message& message, int ms = 20000) {
     for (const Deadline deadline = in(ms); !message.advance(); std::this_thread::yield())
-        if (std::chrono::steady_clock::now() > deadline) throw std::runtime_error("a message is not done in time");
+        if (RunClock::now() > deadline) throw std::runtime_error("a message is not done in time");
 }
 
 /// What `call` throws as a TransportError; something else when it took longer than `ms`.

@@ -112,8 +112,8 @@ TEST_CASE("options that cannot be are refused") {
     CHECK(contains(with([](auto& o) { o.command = {""}; }), "no program was named"));
     CHECK(contains(with([](auto& o) { o.processes = 0; }), "0 processes"));
     CHECK(contains(with([](auto& o) { o.master_port = -1; }), "master port -1"));
-    for (const char* address : {"a b", "a/b", "tcp://a", "a\n"})
-        CHECK(contains(with([&](auto& o) { o.master_addr = address; }), "give a host's name or address"));
+    for (const char* address : {"a b", "a/b", "tcp://a", "a:1", "a\nb"})
+        CHECK(contains(with([&](auto& o) { o.master_addr = address; }), "expected a host name or an IP address"));
     CHECK(contains(with([](auto& o) { o.max_restarts = -1; }), "-1 restarts"));
     CHECK(contains(with([](auto& o) { o.grace = std::chrono::milliseconds(-1); }), "grace"));
     CHECK(contains(with([](auto& o) { o.passed_signals = {SIGCHLD}; }), "SIGCHLD"));

@@ -1,0 +1,166 @@
+#include "lockstep/parallel/data/internal/mask_kinds.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "lockstep/runtime/error.h"
+#include "lockstep/runtime/warning.h"
+
+namespace lockstep::internal {
+namespace {
+
+PackedValue packed_colour(const Colour& colour) { return packed_value(colour); }
+bool is_grey(const Colour& colour) { return colour[0] == colour[1] && colour[1] == colour[2]; }
+PackedValue level_of(const Colour& colour) { return colour[0]; }
+
+std::string colour_text(const Colour& colour) { return value_text(packed_colour(colour), 3); }
+
+/// Why indices do not tell classes: empty, or how the palettes differ, with the file first by name that shows it.
+struct Difference {
+    std::filesystem::path file;
+    std::string text;
+};
+
+std::optional<Difference> difference(const std::vector<MaskFile>& files, const UsedPalette& known) {
+    struct Seen {
+        Colour colour;
+        std::string where;
+    };
+    std::map<PackedValue, Seen> by_index;
+    for (const auto& [index, colour] : known) by_index[index] = {colour, "the masks of training"};
+    std::map<PackedValue, std::pair<PackedValue, std::string>> by_colour;
+    std::optional<Difference> twice;
+    bool one_file_has_a_colour_twice = false;
+    for (const MaskFile& file : files) {
+        if (file.mode != ImageMode::palette) continue;
+        std::set<PackedValue> own;
+        for (const auto& [index, colour] : file.palette) {
+            const auto& seen = by_index.emplace(index, Seen{colour, file.path.string()}).first->second;
+            if (seen.colour != colour)
+                return Difference{file.path, fmt::format("index {} is {} in it and {} in {}", index,
+                                                         colour_text(colour), colour_text(seen.colour), seen.where)};
+            one_file_has_a_colour_twice |= !own.insert(packed_colour(colour)).second;
+            const auto& [other, where] =
+                by_colour.emplace(packed_colour(colour), std::pair{index, file.path.string()}).first->second;
+            if (other != index && !twice)
+                twice = Difference{file.path, fmt::format("colour {} has index {} in it and {} in {}",
+                                                          colour_text(colour), index, other, where)};
+        }
+    }
+    // Two indices of one colour within a file are two classes: somebody has told them apart.
+    return one_file_has_a_colour_twice ? std::nullopt : twice;
+}
+
+std::set<PackedValue> levels_of(const UsedPalette& palette) {
+    std::set<PackedValue> levels;
+    for (const auto& [index, colour] : palette) levels.insert(level_of(colour));
+    return levels;
+}
+
+std::set<PackedValue> indices_of(const UsedPalette& palette) {
+    std::set<PackedValue> indices;
+    for (const auto& [index, colour] : palette) indices.insert(index);
+    return indices;
+}
+
+bool contains_all(const std::set<PackedValue>& set, const std::set<PackedValue>& part) {
+    return std::includes(set.begin(), set.end(), part.begin(), part.end());
+}
+
+[[noreturn]] void refuse_mixture(const MaskFile& file, const MaskFile& other) {
+    throw DataError(fmt::format("{}: the mask is {}, but {} is {}; convert all masks to the same", file.path.string(),
+                                name_of(file.mode), other.path.string(), name_of(other.mode)));
+}
+
+}  // namespace
+
+UsedPalette palette_of(const std::vector<MaskFile>& files) {
+    UsedPalette all;
+    for (const MaskFile& file : files) all.insert(file.palette.begin(), file.palette.end());
+    return all;
+}
+
+PaletteReading palette_reading(const std::vector<MaskFile>& files, const KnownValues& known) {
+    const auto first_of = [&](ImageMode mode) {
+        const auto found =
+            std::find_if(files.begin(), files.end(), [&](const auto& file) { return file.mode == mode; });
+        return found == files.end() ? nullptr : &*found;
+    };
+    const MaskFile *const palette = first_of(ImageMode::palette), *const grey = first_of(ImageMode::grey),
+                          *const rgb = first_of(ImageMode::rgb);
+    if (!palette) return PaletteReading::index;
+    for (const ImageMode mode : {ImageMode::grey_alpha, ImageMode::rgba})
+        if (const MaskFile* const other = first_of(mode))
+            refuse_mixture(std::max(*palette, *other, [](auto& a, auto& b) { return a.path < b.path; }),
+                           std::min(*palette, *other, [](auto& a, auto& b) { return a.path < b.path; }));
+    if (rgb && grey) refuse_mixture(*grey, *rgb);
+    if (rgb || known.channels == 3) return PaletteReading::colour;
+
+    std::set<PackedValue> all_levels, all_indices, greys = known.values;
+    bool colours_are_grey = true;
+    for (const MaskFile& file : files) {
+        if (file.mode == ImageMode::grey && known.values.empty()) greys.insert(file.values.begin(), file.values.end());
+        all_levels.merge(levels_of(file.palette));
+        all_indices.merge(indices_of(file.palette));
+        for (const auto& [index, colour] : file.palette) colours_are_grey &= is_grey(colour);
+    }
+    const std::optional<Difference> unequal = difference(files, known.palette);
+    const auto warn_of = [&](const char* how) {
+        warn(fmt::format("{}: palettes of the masks differ: {}; classes are told by {}", unequal->file.string(),
+                         unequal->text, how));
+    };
+    if (greys.empty()) {
+        if (!unequal) return PaletteReading::index;
+        warn_of(colours_are_grey ? "level of grey" : "colour");
+        return colours_are_grey ? PaletteReading::level : PaletteReading::colour;
+    }
+    // Grey masks, or known values, say what palettes mean beside them.
+    const bool by_index = !unequal && contains_all(greys, all_indices),
+               by_level = colours_are_grey && contains_all(greys, all_levels);
+    bool same = !unequal;
+    for (const MaskFile& file : files)
+        for (const auto& [index, colour] : file.palette) same &= index == level_of(colour);
+    if (by_index && by_level && !same && known.palette.empty())
+        throw DataError(fmt::format(
+            "{}: both the indices and the colours of its palette are values of masks beside it; convert all "
+            "masks to grey",
+            palette->path.string()));
+    if (by_index) return PaletteReading::index;
+    if (by_level || (colours_are_grey && known.values.empty())) {
+        if (unequal) warn_of("level of grey");
+        return PaletteReading::level;
+    }
+    if (unequal)
+        throw DataError(
+            fmt::format("{}: palettes of the masks differ: {}; convert all masks to one palette, to grey or to "
+                        "RGB",
+                        unequal->file.string(), unequal->text));
+    return PaletteReading::index;
+}
+
+HostImage read_palette(const HostImage& mask, PaletteReading reading) {
+    if (reading == PaletteReading::index || mask.mode != ImageMode::palette) return mask;
+    HostImage rgb = as_rgb(mask);
+    if (reading == PaletteReading::colour) return rgb;
+    HostImage grey{mask.height, mask.width, ImageMode::grey, {}, {}};
+    grey.pixels.reserve(mask.pixels.size());
+    for (std::size_t i = 0; i < rgb.pixels.size(); i += 3) grey.pixels.push_back(rgb.pixels[i]);
+    return grey;
+}
+
+std::set<PackedValue> values_of(const MaskFile& file, PaletteReading reading) {
+    if (file.mode != ImageMode::palette || reading == PaletteReading::index) return file.values;
+    std::set<PackedValue> values;
+    for (const auto& [index, colour] : file.palette)
+        values.insert(reading == PaletteReading::level ? level_of(colour) : packed_colour(colour));
+    return values;
+}
+
+int channels_of(const MaskFile& file, PaletteReading reading) {
+    if (file.mode == ImageMode::palette && reading == PaletteReading::colour) return 3;
+    return lockstep::channels_of(file.mode);
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,218 @@
+// Whom an error names when a deadline has passed: ranks that did not arrive, and none that only waits for them. And
+// time in which a process did not run, which does not count.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/parallel/comm/store/deadline.h"
+#include "lockstep/parallel/comm/store/sockets.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/parallel/comm/forked_groups.h"
+#include "lockstep/tests/runtime/gate.h"
+
+using namespace lockstep;
+using namespace lockstep::testing;
+
+namespace {
+
+using Ranks = std::set<int>;
+
+/// Ranks that `text` blames: "ranks 1, 3 have not arrived".
+Ranks blamed_in(const std::string& text) {
+    static const std::regex blame(
+        "ranks? ([0-9, ]+) (?:has|have) (?:not arrived|arrived and|not come so far|not connected)|"
+        "ranks? ([0-9, ]+) did not come");
+    Ranks ranks;
+    for (std::sregex_iterator one(text.begin(), text.end(), blame), end; one != end; ++one) {
+        std::string list = (*one)[1].matched ? (*one)[1].str() : (*one)[2].str();
+        std::replace(list.begin(), list.end(), ',', ' ');
+        std::istringstream words(list);
+        for (int rank = 0; words >> rank;) ranks.insert(rank);
+    }
+    return ranks;
+}
+
+struct Backend {
+    std::string name;
+    bool several_hosts = false;  ///< two, with ranks in turn
+};
+
+struct Trial {
+    std::string what;
+    int size;
+    Ranks stopped;
+    /// What a rank does after all have met; the stopped ones are stopped before.
+    std::function<void(ProcessGroup& group, ProcessGroup& other)> body;
+};
+
+const Tensor& some() {
+    static const Tensor tensor = Tensor::zeros({4});
+    return tensor;
+}
+
+std::vector<Trial> trials() {
+    const auto barrier = [](ProcessGroup& group, ProcessGroup&) { group.barrier(); };
+    return {
+        {"barrier", 3, {1}, barrier},
+        {"barrier, two stopped", 4, {1, 3}, barrier},
+        {"all_reduce", 8, {5}, [](ProcessGroup& group, ProcessGroup&) { group.all_reduce(some()); }},
+        {"reduce to rank 0, then a barrier",
+         4,
+         {2},
+         [](ProcessGroup& group, ProcessGroup&) {
+             group.reduce(some(), 0);
+             group.barrier();
+         }},
+        {"broadcast from the stopped rank, then a barrier that rank 0 begins with",
+         3,
+         {1},
+         [](ProcessGroup& group, ProcessGroup&) {
+             if (group.rank() != 0) group.broadcast(some(), 1);
+             if (group.rank() == 0) group.broadcast(some(), 0);
+             group.barrier();
+         }},
+        {"a chain of receives",
+         4,
+         {1},
+         [](ProcessGroup& group, ProcessGroup&) {
+             if (group.rank() == 2) group.recv(some(), 1);
+             if (group.rank() == 3) group.recv(some(), 2);
+             group.barrier();
+         }},
+        {"rank 2 waits in another group",
+         3,
+         {1},
+         [](ProcessGroup& group, ProcessGroup& other) {
+             if (group.rank() == 2) other.barrier();
+             group.barrier();
+         }},
+        {"monitored barrier behind a receive",
+         4,
+         {1},
+         [](ProcessGroup& group, ProcessGroup&) {
+             if (group.rank() == 2) group.recv(some(), 1);
+             group.monitored_barrier(milliseconds(1000));
+         }},
+    };
+}
+
+/// Empty, or who was blamed wrongly.
+std::string wrong_in(const Backend& backend, const Trial& trial) {
+    const TemporaryDirectory place;
+    const std::string tcp = fmt::format("tcp://127.0.0.1:{}", port_of(hold_free_port()));
+    ForkedRanks ranks(trial.size, [&](int rank) -> Lines {
+        if (backend.several_hosts) setenv("LOCKSTEP_HOST_ID", rank % 2 == 0 ? "a" : "b", 1);
+        ProcessGroupOptions options = options_of(backend.name, place, rank, trial.size, milliseconds(20000));
+        options.rendezvous.init_method = tcp;
+        // Rank 0 is the first whose time is over: what it finds is told to the others.
+        if (rank == 0) options.timeout = milliseconds(4000);
+        ProcessGroup group(options);
+        const auto other = group.duplicate();
+        group.barrier();
+        if (trial.stopped.count(rank) != 0) {
+            ::raise(SIGSTOP);
+            return {};
+        }
+        while (!std::filesystem::exists(place / "go")) pause_for(milliseconds(5));
+        const std::string text = message_of<CommunicationError>([&] { trial.body(group, *other); });
+        return {fmt::format("{}: {}", fmt::join(blamed_in(text), " "), text)};
+    });
+    for (const int rank : trial.stopped) ranks.wait_until_stopped(rank);
+    lockstep::test::put_bytes(place / "go", "");
+    const std::vector<int> staying(trial.stopped.begin(), trial.stopped.end());
+    ranks.let_others_end(staying, std::chrono::seconds(100));
+    for (const int rank : trial.stopped) ranks.signal(rank, SIGKILL);
+    std::string wrong;
+    bool named = false;
+    const auto ends = ranks.finish(std::chrono::seconds(60));
+    for (std::size_t rank = 0; rank < ends.size(); ++rank) {
+        if (trial.stopped.count(static_cast<int>(rank)) != 0) continue;
+        const std::string text = ends[rank].empty() ? "" : ends[rank].front();
+        const std::string expected = fmt::format("{}: ", fmt::join(trial.stopped, " "));
+        named = named || text.starts_with(expected);
+        if (!text.starts_with(expected) && !text.starts_with(": ")) wrong += fmt::format("rank {}: {}\n", rank, text);
+        if (rank == 0 && !text.starts_with(expected)) wrong += fmt::format("rank 0 does not say who: {}\n", text);
+    }
+    return named ? wrong : wrong + "no rank was told who is missing\n";
+}
+
+}  // namespace
+
+TEST_CASE("blame: only ranks that did not arrive are named") {
+    for (const std::string& name : backends())
+        for (const bool several_hosts : {false, true}) {
+            if (several_hosts && (name != "shm" || !built_in("gloo"))) continue;
+            for (const Trial& trial : trials()) {
+                if (trial.size > most_ranks) continue;
+                INFO(name << (several_hosts ? " on two hosts: " : ": ") << trial.what);
+                CHECK(wrong_in({name, several_hosts}, trial) == "");
+            }
+        }
+}
+
+TEST_CASE("run time: gaps between readings do not count beyond one step") {
+    using std::chrono::seconds;
+    RunTime time;
+    const auto begin = time.at(seconds(1000));
+    CHECK(time.at(seconds(1000) + milliseconds(100)) - begin == milliseconds(100));
+    CHECK(time.at(seconds(1000) + milliseconds(300)) - begin == milliseconds(300));
+    // Stopped for an hour: one step.
+    CHECK(time.at(seconds(4600)) - begin == milliseconds(300) + RunTime::longest_step);
+    CHECK(time.at(seconds(4600) + milliseconds(50)) - begin == milliseconds(350) + RunTime::longest_step);
+    // A reading that another thread took before, and uses late.
+    CHECK(time.at(seconds(4600)) - begin == milliseconds(300) + RunTime::longest_step);
+    // Stopped again and again, between waits of 200 ms.
+    auto now = seconds(5000) + milliseconds(0);
+    const auto before = time.at(now);
+    for (int i = 0; i < 10; ++i) {
+        time.at(now += milliseconds(200));
+        time.at(now += seconds(60));
+    }
+    CHECK(time.at(now) - before == 10 * (milliseconds(200) + RunTime::longest_step));
+}
+
+TEST_CASE("a suspended job continues where it was, whatever it waits in") {
+    const std::string where = GENERATE("barrier", "receive", "store", "new group");
+    for (const std::string& backend : backends()) {
+        INFO(backend << ", " << where);
+        const TemporaryDirectory place;
+        const std::string tcp = fmt::format("tcp://127.0.0.1:{}", port_of(hold_free_port()));
+        constexpr int size = 3;
+        ForkedRanks ranks(size, [&](int rank) -> Lines {
+            ProcessGroupOptions options = options_of(backend, place, rank, size, milliseconds(3000));
+            options.rendezvous.init_method = tcp;
+            options.rendezvous.timeout = milliseconds(3000);
+            ProcessGroup group(options);
+            group.barrier();
+            lockstep::test::put_bytes(place / fmt::format("ready{}", rank), "");
+            // The others wait for rank 2, which comes once the job has been suspended.
+            while (rank == 2 && !std::filesystem::exists(place / "go")) pause_for(milliseconds(5));
+            if (where == "barrier") group.barrier();
+            if (where == "receive")
+                rank == 2 ? group.send(some(), 0) : rank == 0 ? (void)group.recv(some(), 2) : void();
+            if (where == "store") rank == 2 ? group.store()->set("key", "value") : (void)group.store()->get("key");
+            if (where == "new group") (void)group.duplicate();
+            group.barrier();
+            return {};
+        });
+        for (int rank = 0; rank < size; ++rank)
+            while (!std::filesystem::exists(place / fmt::format("ready{}", rank))) pause_for(milliseconds(5));
+        for (int rank = 0; rank < size; ++rank) ranks.signal(rank, SIGSTOP);
+        for (int rank = 0; rank < size; ++rank) ranks.wait_until_stopped(rank);
+        std::this_thread::sleep_for(milliseconds(3500));  // longer than their timeout
+        lockstep::test::put_bytes(place / "go", "");
+        for (int rank = 0; rank < size; ++rank) ranks.signal(rank, SIGCONT);
+        CHECK(joined(ranks.finish(std::chrono::seconds(100))) == "");
+    }
+}
