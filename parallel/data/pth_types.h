@@ -22,8 +22,9 @@ struct PthEntry {
 
 /// A value of Python that a file holds beside its tensors.
 struct PthValue {
-    struct None {
-        bool operator==(const None&) const = default;
+    /// None.
+    struct Absent {
+        bool operator==(const Absent&) const = default;
     };
     /// A tensor, or an object whose content is not read; `type` is the name of its class or of the function that makes
     /// it.
@@ -34,7 +35,7 @@ struct PthValue {
     using List = std::vector<PthValue>;                             ///< a list, a tuple or a set
     using Dictionary = std::vector<std::pair<PthValue, PthValue>>;  ///< in the order of the file
 
-    std::variant<None, bool, std::int64_t, double, std::string, List, Dictionary, Unread> value;
+    std::variant<Absent, bool, std::int64_t, double, std::string, List, Dictionary, Unread> value;
 
     /// Null if it is of another type.
     template <class T>

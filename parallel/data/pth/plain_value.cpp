@@ -22,7 +22,7 @@ public:
             throw DataError(file_ + ": a value has more than a million parts or 100 levels; expected a smaller one");
         const PickleValue& value = values_[index];
         switch (value.kind) {
-            case PickleKind::none: return {PthValue::None{}};
+            case PickleKind::none: return {PthValue::Absent{}};
             case PickleKind::boolean: return {value.value != 0};
             case PickleKind::integer: return {value.value};
             case PickleKind::number: return {std::bit_cast<double>(value.value)};
