@@ -1,6 +1,7 @@
 #include "lockstep/samples/program/train.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <string_view>
 
 namespace program {

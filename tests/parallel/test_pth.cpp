@@ -160,7 +160,7 @@ TEST_CASE("pth: values beside the tensors and beside their dictionary are there 
                                       "loss", "best", "seed", "history", "size", "dtype"});
     CHECK(file.value("epoch") == PthValue{std::int64_t{3}});
     CHECK(file.value("loss") == PthValue{0.25});
-    CHECK(file.value("best") == PthValue{PthValue::None{}});
+    CHECK(file.value("best") == PthValue{PthValue::Absent{}});
     CHECK(file.value("seed") == PthValue{PthValue::Unread{"int of more than 64 bits"}});
     CHECK(file.value("history") == PthValue{PthValue::List{{0.5}, {0.25}, {std::int64_t{-1}}, {std::int64_t{70000}}}});
     CHECK(file.value("size") == PthValue{PthValue::List{{std::int64_t{2}}, {std::int64_t{3}}}});
@@ -208,7 +208,7 @@ TEST_CASE("pth: whatever is beside the weights, they load") {
         CHECK(file.value("numpy scalar").has_value());
         CHECK(file.value("array").has_value());
         CHECK(file.value("bytes").has_value());
-        CHECK(file.value("none") == PthValue{PthValue::None{}});
+        CHECK(file.value("none") == PthValue{PthValue::Absent{}});
         CHECK(file.value("true") == PthValue{true});
         CHECK(file.value("set") == PthValue{PthValue::List{{std::int64_t{1}}, {std::int64_t{2}}}});
         CHECK(file.value("frozenset") == PthValue{PthValue::List{{std::int64_t{3}}}});
