@@ -74,8 +74,7 @@ bool convertible(const NamedTensor& named, DType from) {
 
 /// Whether a file may lack it: batch normalization of PyTorch before 0.4.1 did not count its batches.
 bool is_optional(const NamedTensor& named) {
-    constexpr std::string_view count = "num_batches_tracked";
-    return !named.is_parameter && (named.name == count || named.name.ends_with(std::string(".") + count.data()));
+    return !named.is_parameter && (named.name == "num_batches_tracked" || named.name.ends_with(".num_batches_tracked"));
 }
 
 /// Names for a message: the first ones, and how many there are.
