@@ -23,6 +23,7 @@ struct CheckpointWriter::Impl {
     std::mutex mutex;
     std::condition_variable changed;
     std::unique_ptr<internal::Snapshot> snapshot;  // null: nothing is being written
+    bool beginning = false;                        // a snapshot is being made
     Paths checkpoints;
     std::vector<FinishedSave> finished;
     std::exception_ptr failure;  // of the last save
@@ -42,7 +43,7 @@ struct CheckpointWriter::Impl {
     }
 
     void rest(std::unique_lock<std::mutex>& lock) {
-        changed.wait(lock, [this] { return !snapshot; });
+        changed.wait(lock, [this] { return !snapshot && !beginning; });
     }
     void run() {
         sigset_t all;  // signals are for the program's own threads
@@ -107,17 +108,33 @@ CheckpointWriter::Impl& CheckpointWriter::impl() const {
 void CheckpointWriter::begin(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer,
                              const RunState& run, const std::vector<std::filesystem::path>& checkpoints) {
     if (impl().is_of_parent()) forked::refuse("save", "this CheckpointWriter");
-    std::unique_lock lock(impl().mutex);
-    impl().rest(lock);
-    auto snapshot = std::make_unique<internal::Snapshot>("save", engine, tensors, optimizer, run, impl().memory);
-    if (!impl().thread.joinable()) impl().thread = std::thread([impl = &impl()] { impl->run(); });
-    impl().snapshot = std::move(snapshot);
-    impl().checkpoints = checkpoints;
-    lock.unlock();
-    impl().changed.notify_all();
+    Impl& impl = this->impl();
+    {
+        std::unique_lock lock(impl.mutex);
+        impl.rest(lock);
+        impl.beginning = true;
+    }
+    std::unique_ptr<internal::Snapshot> snapshot;
+    std::exception_ptr failed;
+    try {  // without the lock: it may wait for devices
+        snapshot = std::make_unique<internal::Snapshot>("save", engine, tensors, optimizer, run, impl.memory);
+        if (!impl.thread.joinable()) impl.thread = std::thread([&impl] { impl.run(); });
+    } catch (...) {
+        snapshot.reset();
+        failed = std::current_exception();
+    }
+    {
+        const std::scoped_lock lock(impl.mutex);
+        impl.beginning = false;
+        impl.snapshot = std::move(snapshot);
+        if (impl.snapshot) impl.checkpoints = checkpoints;
+    }
+    impl.changed.notify_all();
+    if (failed) std::rethrow_exception(failed);
 }
 
 void CheckpointWriter::skip(const std::vector<std::filesystem::path>& checkpoints) {
+    const std::scoped_lock lock(impl().mutex);
     for (const auto& checkpoint : checkpoints) impl().finished.push_back({checkpoint});
 }
 

@@ -1,6 +1,7 @@
 #include "lockstep/runtime/internal/ending.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -22,8 +23,11 @@ constexpr std::chrono::seconds longest_end(10);
 
 void begin() {
     std::thread::id nobody;
-    if (!ender.compare_exchange_strong(nobody, std::this_thread::get_id()) && nobody != std::this_thread::get_id())
-        return;
+    if (!ender.compare_exchange_strong(nobody, std::this_thread::get_id()) && nobody != std::this_thread::get_id()) {
+        // A second thread that has called exit() would destroy static objects beside the first one, which waits here or
+        // is about to. POSIX of 2024 has it wait for the end of the process.
+        for (;;) ::pause();
+    }
     const bool first = !has_begun.exchange(true);
     void (*const wait)() = wait_for_devices;
     if (!wait) return;

@@ -15,6 +15,7 @@
 #include "lockstep/runtime/internal/backend.h"
 #include "lockstep/runtime/internal/core_operations.h"
 #include "lockstep/runtime/internal/ending.h"
+#include "lockstep/runtime/internal/kept_by_thread.h"
 #include "lockstep/runtime/internal/kernel_registration.h"
 #include "lockstep/runtime/internal/public_call.h"
 #include "lockstep/runtime/internal/widened_kernel.h"
@@ -75,6 +76,11 @@ constexpr std::size_t between_counts = 128;
 
 /// Factories that this thread is inside of.
 thread_local int making = 0;
+
+/// What a kernel is asked for by.
+struct KernelKey {
+    Signature signature;
+};
 
 /// A kernel, or the place of one that a thread is making.
 struct Kept {
@@ -239,7 +245,7 @@ void KernelTable::add_short_floats(std::type_index operation, Factory factory) {
 bool KernelTable::has(const Operation& operation) const { return impl_->factory_of(operation) != nullptr; }
 
 std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, KernelRequest& request) {
-    thread_local Signature key;  // its memory is used again
+    Signature& key = kept_by_thread<KernelKey>().signature;
     key.clear();
     key.add(reinterpret_cast<std::uintptr_t>(&typeid(operation)));
     operation.describe(key);

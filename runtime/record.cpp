@@ -212,6 +212,10 @@ eager_reports::Set execute(Record record, Device device, eager_reports::Set depe
     const Operation& operation = *record.operation;
     std::vector<Access> accesses;
     std::vector<void*> pointers;
+    const std::size_t operands = record.in.size() + record.out.size();
+    constexpr std::size_t of_the_library = 4;  // scratch, the two status words and the random state
+    accesses.reserve(operands + of_the_library);
+    pointers.reserve(operands);
     for (const auto* side : {&record.in, &record.out})
         for (const Operand& operand : *side) {
             pointers.push_back(operand.buffer ? first_element(operand) : nullptr);
@@ -296,6 +300,8 @@ std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std:
     request.deterministic = settings.deterministic;
     request.convolution = settings.convolution;
     request.shards = operation->reach() == Reach::all_shards ? settings.shards : 1;
+    request.in.reserve(inputs.size());
+    request.out.reserve(outputs.size());
     for (const Tensor& input : inputs) request.in.push_back(meta_of(input));
     for (const Output& output : outputs)
         request.out.push_back(output.target.defined() ? meta_of(output.target) : output.meta);
@@ -305,11 +311,14 @@ std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std:
     record.call = PublicCall::name();
     record.kernel = KernelTable::of(device.kind()).make(*operation, request);
     if (operation->is_random()) record.ordinal = trace ? trace->next_ordinal() : eager_state::next_ordinal();
+    record.in.reserve(inputs.size());
+    record.out.reserve(outputs.size());
     for (std::size_t i = 0; i < inputs.size(); ++i) {
         const Tensor input = converted(inputs[i], request.in[i]);
         record.in.push_back(operand_of(input, meta_of(input), trace != nullptr));
     }
     std::vector<Tensor> results;
+    results.reserve(outputs.size());
     for (std::size_t i = 0; i < outputs.size(); ++i) {
         if (!outputs[i].wanted) {
             results.emplace_back();

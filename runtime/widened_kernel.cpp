@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/kept_by_thread.h"
 #include "lockstep/runtime/warning.h"
 
 namespace lockstep {
@@ -56,6 +57,11 @@ bool computes_bf16() {
     return __builtin_cpu_supports("avx512bf16") && (limit == nullptr || std::string_view(limit) == "avx512");
 }
 
+/// Of the operands of one call.
+struct WidePointers {
+    std::vector<void*> in, out;
+};
+
 class WidenedKernel final : public Kernel {
 public:
     WidenedKernel(const KernelRequest& request, Reach reach)
@@ -82,7 +88,7 @@ public:
         auto* const scratch = static_cast<char*>(call.scratch);
         void* const work = scratch + tensors_bytes_;
         const int shards = shards_ > 1 ? call.shards : 1;
-        thread_local std::vector<void*> in, out;  // keep their memory from call to call
+        auto& [in, out] = kept_by_thread<WidePointers>();
         in.assign(call.in, call.in + inputs_ * static_cast<std::size_t>(shards));
         out.assign(call.out, call.out + outputs_);
         for (const Conversion& conversion : before_)

@@ -5,6 +5,7 @@
 
 #include "lockstep/ops/cpu/isa.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/kept_by_thread.h"
 
 namespace lockstep::cpu::onednn {
 
@@ -26,8 +27,10 @@ const dnnl::engine& cpu_engine() {
 }
 
 dnnl::stream& cpu_stream() {
-    thread_local dnnl::stream stream(cpu_engine());
-    return stream;
+    struct Own {
+        dnnl::stream stream{cpu_engine()};
+    };
+    return kept_by_thread<Own>().stream;
 }
 
 dnnl::primitive_attr user_scratchpad() {

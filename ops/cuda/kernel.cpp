@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/kept_by_thread.h"
 
 namespace lockstep::cuda {
 
@@ -25,7 +26,10 @@ Extents::Extents(const KernelRequest& request, std::size_t scratch_bytes, bool s
 }
 
 std::span<const Touched> Extents::touched(const KernelArgs& args) const {
-    thread_local std::vector<Touched> all;  // keeps its memory from call to call
+    struct All {
+        std::vector<Touched> touched;
+    };
+    std::vector<Touched>& all = kept_by_thread<All>().touched;
     all.clear();
     const std::size_t inputs = in_.size() * static_cast<std::size_t>(spans_shards_ ? args.shards : 1);
     for (std::size_t i = 0; i < inputs; ++i)

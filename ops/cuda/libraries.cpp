@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <memory>
+#include <mutex>
 
 #include "lockstep/runtime/cuda/cuda_backend.h"
 #include "lockstep/runtime/error.h"
@@ -45,17 +45,22 @@ bool is_supported(cudnnStatus_t status, std::string_view call, std::source_locat
 
 Libraries& libraries_of(Device device) {
     // Never destroyed: at exit the driver may be gone before us.
+    struct Made {
+        std::once_flag once;
+        Libraries libraries;
+    };
     static auto* mutex = new std::mutex;
-    static auto* all = new std::map<Device, std::unique_ptr<Libraries>>;
-    const std::scoped_lock lock(*mutex);
-    auto& entry = (*all)[device];
-    if (!entry) {
-        auto made = std::make_unique<Libraries>();
-        check(cudnnCreate(&made->dnn), "cudnnCreate");
-        check(cublasLtCreate(&made->blas), "cublasLtCreate");
-        entry = std::move(made);
-    }
-    return *entry;
+    static auto* all = new std::map<Device, Made>;
+    Made& made = [&]() -> Made& {
+        const std::scoped_lock lock(*mutex);
+        return (*all)[device];
+    }();
+    // Without the lock: making them waits for this card, which may wait for what a thread does for another one.
+    std::call_once(made.once, [&] {
+        check(cudnnCreate(&made.libraries.dnn), "cudnnCreate");
+        check(cublasLtCreate(&made.libraries.blas), "cublasLtCreate");
+    });
+    return made.libraries;
 }
 
 AskingDevice::AskingDevice(Device device) : scope_(backend().gpu_of(device)), libraries_(libraries_of(device)) {}

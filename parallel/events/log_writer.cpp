@@ -71,16 +71,20 @@ bool LogWriter::is_of_parent() const { return generation_ != forked::generation(
 
 void LogWriter::put(std::size_t bytes, std::function<void(LogText&)> encode) {
     if (is_of_parent()) return;
-    const std::scoped_lock lock(mutex_);
-    if (pending_bytes_ + bytes > most_pending_bytes)
-        return warn_once(
-            fmt::format("the log {} has more than 1 GiB to write; what comes now is dropped", events_.name()));
-    pending_bytes_ += bytes;
-    pending_.push_back({bytes, std::move(encode)});
+    {
+        const std::scoped_lock lock(mutex_);
+        if (pending_bytes_ + bytes <= most_pending_bytes) {
+            pending_bytes_ += bytes;
+            pending_.push_back({bytes, std::move(encode)});
+            return;
+        }
+    }
+    warn_once(fmt::format("the log {} has more than 1 GiB to write; what comes now is dropped", events_.name()));
 }
 
 void LogWriter::flush() {
     if (is_of_parent()) return;
+    if (std::this_thread::get_id() == thread_.get_id()) return;  // of a warning handler: it is writing
     std::unique_lock lock(mutex_);
     hurry_ = true;
     wake_.notify_one();
@@ -113,7 +117,6 @@ void LogWriter::write(std::deque<Pending> all) {
         try {
             one.encode(text);
         } catch (const std::exception& error) {
-            const std::scoped_lock lock(mutex_);
             warn_once(fmt::format("the log {} lacks something: {}", events_.name(), error.what()));
         }
         one.encode = {};
@@ -127,7 +130,6 @@ void LogWriter::write(std::deque<Pending> all) {
 void LogWriter::append(LogFile& file, const std::string& text) {
     const std::string why = file.append(text);
     if (why.empty()) return;
-    const std::scoped_lock lock(mutex_);
     warn_once(
         fmt::format("{} cannot be written any further: {}; training goes on, and the log lacks what comes until "
                     "there is room",
@@ -135,7 +137,11 @@ void LogWriter::append(LogFile& file, const std::string& text) {
 }
 
 void LogWriter::warn_once(const std::string& text) {
-    if (!std::exchange(warned_, true)) warn_in_thread(text);
+    {
+        const std::scoped_lock lock(mutex_);
+        if (std::exchange(warned_, true)) return;
+    }
+    warn_in_thread(text);  // without the lock: the program's handler may write to this log
 }
 
 }  // namespace lockstep::internal

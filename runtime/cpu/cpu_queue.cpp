@@ -27,8 +27,14 @@ namespace {
 std::atomic<int> workers{0};
 std::atomic<int> keepers{0};  // StreamThreads that live
 
-std::atomic<bool> stopped{false};             // workers begin no item
-thread_local std::vector<CpuQueue*> serving;  // queues of which this thread does an item
+std::atomic<bool> stopped{false};  // workers begin no item
+
+/// A queue of which this thread does an item, which may do one of another queue meanwhile.
+struct Serving {
+    const CpuQueue* queue;
+    const Serving* outer;
+};
+thread_local const Serving* serving = nullptr;  // needs no memory: items are done until the very end
 
 /// Libraries make static objects at the first calls of a kind, which are among a thread's first items.
 void watch_early_items() {
@@ -232,7 +238,8 @@ void CpuQueue::do_ready(std::unique_lock<std::mutex>& lock, const CpuEventState*
         Item item = std::move(items_.front());
         items_.pop_front();
         busy_ = true;
-        serving.push_back(this);
+        const Serving here{this, serving};
+        serving = &here;
         const bool skip = item.work && failure_;
         std::exception_ptr failure;
         lock.unlock();
@@ -247,7 +254,7 @@ void CpuQueue::do_ready(std::unique_lock<std::mutex>& lock, const CpuEventState*
         lock.lock();
         if (failure && !failure_) failure_ = failure;
         busy_ = false;
-        serving.pop_back();
+        serving = here.outer;
         if (items_.empty() || stopped) rested_.notify_all();
     }
 }
@@ -300,12 +307,13 @@ void CpuQueue::synchronize() {
 
 void CpuQueue::await_stop() {
     std::unique_lock lock(mutex_);
-    if (std::find(serving.begin(), serving.end(), this) != serving.end()) return;
+    for (const Serving* own = serving; own; own = own->outer)
+        if (own->queue == this) return;
     rested_.wait(lock, [&] { return !busy_; });
 }
 
 bool stop_cpu_workers_from_one() {
-    if (serving.empty()) return false;
+    if (!serving) return false;
     stopped = true;
     for (const auto& queue : all_queues()) queue->await_stop();
     return true;

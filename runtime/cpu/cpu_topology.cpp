@@ -62,11 +62,11 @@ int virtual_devices() {
 
 /// The environment is read once: devices do not come and go while a process runs.
 const std::vector<int>& visible() {
-    static const auto devices = [] {
+    static const auto* devices = [] {
         const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
-        return visible_cpu_devices(virtual_devices(), list, list && cuda_driver_present());
+        return new std::vector(visible_cpu_devices(virtual_devices(), list, list && cuda_driver_present()));
     }();
-    return devices;
+    return *devices;
 }
 
 std::optional<int> number(std::string_view text) {
@@ -171,8 +171,8 @@ int threads_of_cpu_device(int index) {
 int physical_cpu_device(int index) { return visible().at(static_cast<std::size_t>(index)); }
 
 std::string cpu_model_name() {
-    static const std::string name = proc_value("/proc/cpuinfo", "model name");
-    return name.empty() ? "CPU" : name;
+    static const auto* name = new std::string(proc_value("/proc/cpuinfo", "model name"));
+    return name->empty() ? "CPU" : *name;
 }
 
 std::size_t cache_of_a_core() {

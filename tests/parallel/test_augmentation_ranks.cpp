@@ -1,4 +1,6 @@
 // Augmented rows on several processes: each reads those of its shards, with the numbers that one process would give.
+#include <malloc.h>
+
 #include "lockstep/ops/layers.h"
 #include "lockstep/parallel/data/row_samplers.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
@@ -18,6 +20,19 @@ struct Net {
     LOCKSTEP_MEMBERS(fc)
     Tensor forward(const Tensor& x) { return fc(x); }
 };
+
+/// Rows of 1 MiB.
+struct Large {
+    static constexpr std::int64_t numbers = 262144;
+    std::int64_t size() const { return 64; }
+    std::tuple<Tensor> get(std::int64_t row) const { return Tensor::full({numbers}, static_cast<double>(row)); }
+};
+
+/// Bytes in use; 0 where AddressSanitizer keeps them.
+std::size_t bytes_in_use() {
+    const auto info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+}
 
 /// Throws where a rank holds something else than its rows of that order.
 template <class LoaderOfRank>
@@ -56,4 +71,18 @@ TEST_CASE("ranks read augmented rows of one order, with and without a sampler") 
                   Loader ported(model, Written{41}, {.batch_size = 12, .sampler = own});
                   check_epoch(ported, 6, 2, DistributedSampler(41, size, 0).global_indices(2, 12));
               }) == "");
+}
+
+TEST_CASE("the loader of one of eight ranks has memory for an eighth of each batch") {
+    CHECK(on_ranks(8, [](ProcessGroup& group) {
+              DistributedDataParallel model(Net{}, group);
+              const std::size_t before = bytes_in_use();
+              Loader loader(model, Large{}, {.batch_size = 64, .prefetch = 2});
+              if (before == 0) return;
+              const std::size_t used = bytes_in_use() - before;
+              constexpr std::size_t own = 3 * 8 * sizeof(float) * Large::numbers;  // two ahead and the one in use
+              expect(used >= own && used < own + own / 2, fmt::format("{} bytes for rows of {}", used, own));
+              for (auto& [x] : loader.epoch(0))
+                  expect(x.gathered().shape()[0] == 8, fmt::format("{} rows", x.gathered().shape()[0]));
+          }) == "");
 }

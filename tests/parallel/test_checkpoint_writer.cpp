@@ -195,7 +195,7 @@ TEST_CASE("a warning handler that throws in the writer's thread ends neither the
     const WarningHandler before = set_warning_handler([](const std::string& text) { throw std::runtime_error(text); });
     CheckpointWriter writer;
     {
-        const FileSizeLimit full(600);
+        const FileSizeLimit full(100);
         save(writer, training, directory / "net");
         CHECK_THAT(message_of<DataError>([&] { writer.wait(); }), contains("writing failed"));
     }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -347,6 +348,28 @@ TEST_CASE("a full disk is one warning; the files stay readable, and grow again w
     CHECK(lines_of(place).size() == 2);
     CHECK(events_of(place).size() == 4);
     CHECK(warnings.texts().size() == 1);
+}
+
+TEST_CASE("a handler of the log's own warning may write to the log, and ask it to flush") {
+    const TemporaryDirectory place;
+    EventLog log(place.path());
+    log.scalar("loss", 1, 0);
+    log.flush();
+    std::atomic<int> told{0};
+    const WarningHandler before = set_warning_handler([&](const std::string& text) {
+        log.text("warning", text, 1);
+        log.flush();
+        ++told;
+    });
+    {
+        const FileSizeLimit limit(4096);
+        log.text("long", std::string(5000, 'x'), 1);
+        log.flush();
+    }
+    log.close();
+    set_warning_handler(before);
+    CHECK(told == 1);
+    CHECK(events_of(place).size() == 4);  // as after the full disk above: version, session, loss and the warning
 }
 
 TEST_CASE("ranks other than 0 write nothing, nor does a log without a directory") {

@@ -28,14 +28,16 @@ OperationQueue::OperationQueue(std::shared_ptr<Communicator> communicator) : com
 }
 
 OperationQueue::~OperationQueue() {
+    bool under_way = false;
     {
         const std::scoped_lock lock(mutex_);
         stopping_ = true;
-        if (under_way_ != 0)
-            communicator_->abort(
-                fmt::format("rank {} has left the group with operations under way", communicator_->rank()));
+        under_way = under_way_ != 0;
         wake_.notify_all();
     }
+    if (under_way)  // may tell the other hosts: without the lock
+        communicator_->abort(
+            fmt::format("rank {} has left the group with operations under way", communicator_->rank()));
     if (thread_.joinable()) thread_.join();
     on_gpus_.clear();
     communicator_->set_meanwhile(nullptr);

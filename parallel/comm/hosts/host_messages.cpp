@@ -153,9 +153,11 @@ void HostMessages::fail(const std::string& reason) {
 
 void HostMessages::end(const std::string& reason) noexcept {
     try {
+        if (ended_) return;
+        const std::string first = first_reason(reason);  // asks the store: without the lock
         const std::lock_guard lock(mutex_);
         if (ended_) return;
-        reason_ = first_reason(reason);
+        reason_ = first;
         ended_ = true;
         if (inside_) inside_->abort(reason_);
         if (between_) between_->abort(reason_);

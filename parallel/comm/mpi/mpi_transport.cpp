@@ -61,12 +61,15 @@ public:
         : world_(world), health_(std::move(health)), from_(from), bytes_(bytes) {}
     ~MpiMessage() override {
         if (request_ == MPI_REQUEST_NULL || MpiWorld::given_up()) return;
-        const auto lock = world_.lock();
-        if (from_ != sent) MPI_Cancel(&request_);
+        const auto alone = [this](auto call) {  // between calls other threads move their messages on
+            const auto lock = world_.lock();
+            return call();
+        };
+        if (from_ != sent) alone([&] { return MPI_Cancel(&request_); });
         const Deadline deadline = RunClock::now() + time_for_destructors;
         int done = 0;
         for (Backoff backoff(0); done == 0; backoff.pause()) {
-            if (MPI_Test(&request_, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return;
+            if (alone([&] { return MPI_Test(&request_, &done, MPI_STATUS_IGNORE); }) != MPI_SUCCESS) return;
             if (done == 0 && RunClock::now() > deadline) {
                 health_->end("a message was given up before it was complete");
                 MpiWorld::give_up();

@@ -41,14 +41,14 @@ bool is_same_file(int descriptor, const std::string& name) {
 }
 
 std::mutex& table_mutex() {
-    static std::mutex mutex;
-    return mutex;
+    static auto* mutex = new std::mutex;  // stays: static objects may save
+    return *mutex;
 }
 
 /// The locks of this process.
 std::map<FileIdentity, std::weak_ptr<FileLock>>& table() {
-    static std::map<FileIdentity, std::weak_ptr<FileLock>> locks;
-    return locks;
+    static auto* locks = new std::map<FileIdentity, std::weak_ptr<FileLock>>;  // as above
+    return *locks;
 }
 
 }  // namespace

@@ -1,0 +1,120 @@
+// What an eager operation costs after the first ones of its kind: no file is read, and memory is asked for a bounded
+// number of times. Prints the microseconds, which it does not judge.
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <new>
+#include <string>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/runtime/stream.h"
+#include "lockstep/runtime/tensor.h"
+
+namespace ls = lockstep;
+
+namespace {
+
+std::atomic<long> allocations{0};
+
+void* allocate(std::size_t bytes, std::size_t alignment) {
+    allocations.fetch_add(1, std::memory_order_relaxed);
+    void* memory = alignment <= alignof(std::max_align_t)
+                       ? std::malloc(bytes)
+                       : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+    if (memory == nullptr) throw std::bad_alloc();
+    return memory;
+}
+
+/// System calls of this process that read, so far; negative where the system does not count them.
+long reads() {
+    std::ifstream in("/proc/self/io");
+    std::string name;
+    for (long value = 0; in >> name >> value;)
+        if (name == "syscr:") return value;
+    return -1;
+}
+
+/// Those that asking takes itself.
+long reads_to_ask() {
+    const long before = reads();
+    return reads() - before;
+}
+
+bool system_counts_reads() {
+    if (reads() < 0) return false;
+    const long before = reads(), without = reads_to_ask();
+    std::ifstream("/proc/self/stat").get();
+    return reads() - before > 3 * without;
+}
+
+constexpr int repeats = 2000, at_once = 50;
+
+struct Cost {
+    double allocations, microseconds;
+    long reads;
+};
+
+Cost cost_of(const std::function<void()>& operation, ls::Device device) {
+    const auto repeat = [&](int times) {
+        for (int i = 0; i < times; ++i) {
+            operation();
+            if (i % at_once == at_once - 1) ls::Stream::of(device).synchronize();
+        }
+    };
+    repeat(repeats);
+    const long reads_before = reads(), allocations_before = allocations;
+    const auto begin = std::chrono::steady_clock::now();
+    repeat(repeats);
+    const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - begin;
+    const long allocated = allocations - allocations_before;
+    return {static_cast<double>(allocated) / repeats, time.count() / repeats, reads() - reads_before - reads_to_ask()};
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return allocate(bytes, 0); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+    return allocate(bytes, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+
+int main() {
+    const bool counts_reads = system_counts_reads();
+    if (!counts_reads) std::puts("skipped: counting reads, as /proc/self/io does not tell them");
+    int failures = 0;
+    for (const ls::Device device : {ls::Device::host(), ls::Device::cpu(0)}) {
+        const ls::Tensor x = ls::Tensor::full({64}, 2, ls::DType::f32, device);
+        const ls::Tensor matrix = ls::Tensor::full({8, 8}, 2, ls::DType::f32, device);
+        const struct {
+            const char* name;
+            std::function<void()> operation;
+            double most;  ///< allocations
+        } cases[] = {
+            {"relu of 64 numbers", [&] { ls::relu(x); }, 18},
+            {"sum of two", [&] { x + x; }, 18},
+            {"product with a number", [&] { x * 2.0; }, 18},
+            {"sum of all", [&] { ls::sum(x); }, 20},
+            {"matmul of 8 x 8", [&] { ls::matmul(matrix, matrix); }, 18},
+        };
+        for (const auto& [name, operation, most] : cases) {
+            const Cost cost = cost_of(operation, device);
+            std::printf("%s on %s: %.2f allocations, %.2f us, %ld reads of files in %d operations\n", name,
+                        device.str().c_str(), cost.allocations, cost.microseconds, cost.reads, repeats);
+            if (cost.allocations > most) {
+                std::printf("  at most %.0f allocations expected\n", most);
+                ++failures;
+            }
+            if (counts_reads && cost.reads != 0) {
+                std::puts("  no reads expected");
+                ++failures;
+            }
+        }
+    }
+    return failures == 0 ? 0 : 1;
+}
