@@ -201,8 +201,10 @@ void add_losses(Table& table) {
     for (const DiceOver over : {DiceOver::batch, DiceOver::image})
         for (const bool classes : {false, true}) {
             table.push_back(std::make_unique<DiceOp>(Sizes{2, 3, 4, 5}, classes, DiceOptions{over, true}));
-            table.push_back(std::make_unique<DiceOp>(Sizes{2, 3, 4, 5}, classes, DiceOptions{over, false, 0.5}));
-            table.push_back(std::make_unique<DiceOp>(Sizes{3, 1, 2, 5}, classes, DiceOptions{over, true, 0.25}));
+            table.push_back(std::make_unique<DiceOp>(
+                Sizes{2, 3, 4, 5}, classes, DiceOptions{.over = over, .include_background = false, .epsilon = 0.5}));
+            table.push_back(
+                std::make_unique<DiceOp>(Sizes{3, 1, 2, 5}, classes, DiceOptions{.over = over, .epsilon = 0.25}));
             table.push_back(std::make_unique<DiceOp>(Sizes{2, 16, 3, 5}, classes, DiceOptions{over, true}));
         }
 }
