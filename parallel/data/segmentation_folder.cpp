@@ -195,6 +195,11 @@ void require_value(const char* option, const MaskValue& value) {
             fmt::format("SegmentationFolder: {} has {} numbers; expected 1 to 4", option, value.size()));
 }
 
+std::optional<MaskClasses::Ignored> written_as_ignored(std::optional<PackedValue> value) {
+    if (!value) return std::nullopt;
+    return MaskClasses::Ignored{*value, ignored_class};
+}
+
 MaskClasses classes_of(const std::vector<MaskValue>& values, std::optional<PackedValue> ignored) {
     const auto refuse = [](const std::string& what) {
         throw InvalidArgument("SegmentationFolder: mask_values: " + what +
@@ -211,7 +216,7 @@ MaskClasses classes_of(const std::vector<MaskValue>& values, std::optional<Packe
     if (std::set(packed.begin(), packed.end()).size() != packed.size()) refuse("two classes have the same");
     if (ignored && std::find(packed.begin(), packed.end(), *ignored) != packed.end())
         refuse("the value of a class is to be ignored");
-    return {std::move(packed), static_cast<int>(values[0].size()), ignored};
+    return {std::move(packed), static_cast<int>(values[0].size()), written_as_ignored(ignored)};
 }
 
 }  // namespace
@@ -294,7 +299,7 @@ SegmentationFolder::SegmentationFolder(const std::filesystem::path& images, cons
         if (values.empty())
             throw DataError(fmt::format("{}: all pixels of all masks have the value that is ignored",
                                         content->pairs[0].mask.parent_path().string()));
-        content->classes = MaskClasses({values.begin(), values.end()}, scan.mask_channels, ignored);
+        content->classes = MaskClasses({values.begin(), values.end()}, scan.mask_channels, written_as_ignored(ignored));
     }
     if (scan.reading == PaletteReading::index) {
         content->mask_palette = options.mask_palette;

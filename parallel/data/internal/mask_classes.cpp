@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/parallel/data/segmentation_folder.h"
-
 namespace lockstep::internal {
 
 PackedValue packed_value(std::span<const std::uint8_t> channels) {
@@ -41,10 +39,10 @@ std::set<PackedValue> values_of(const HostImage& mask, std::size_t most) {
     return values;
 }
 
-MaskClasses::MaskClasses(std::vector<PackedValue> values, int channels, std::optional<PackedValue> ignored)
+MaskClasses::MaskClasses(std::vector<PackedValue> values, int channels, std::optional<Ignored> ignored)
     : values_(std::move(values)), channels_(channels) {
     for (const PackedValue value : values_) sorted_.emplace_back(value, std::ssize(sorted_));
-    if (ignored) sorted_.emplace_back(*ignored, ignored_class);
+    if (ignored) sorted_.emplace_back(ignored->value, ignored->written);
     std::sort(sorted_.begin(), sorted_.end());
 }
 

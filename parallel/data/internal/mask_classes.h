@@ -28,8 +28,13 @@ std::set<PackedValue> values_of(const HostImage& mask, std::size_t most);
 class MaskClasses {
 public:
     MaskClasses() = default;
-    /// values[i] is that of class i, packed from `channels`; `ignored` that of ignored_class.
-    MaskClasses(std::vector<PackedValue> values, int channels, std::optional<PackedValue> ignored = std::nullopt);
+    /// A value of pixels without a class, and what is written for them.
+    struct Ignored {
+        PackedValue value;
+        std::int64_t written;
+    };
+    /// values[i] is that of class i, packed from `channels`.
+    MaskClasses(std::vector<PackedValue> values, int channels, std::optional<Ignored> ignored = std::nullopt);
 
     const std::vector<PackedValue>& values() const { return values_; }
     int channels() const { return channels_; }

@@ -116,7 +116,7 @@ std::string wrong_in(const Backend& backend, const Trial& trial) {
         ProcessGroupOptions options = options_of(backend.name, place, rank, trial.size, milliseconds(20000));
         options.rendezvous.init_method = tcp;
         // Rank 0 is the first whose time is over: what it finds is told to the others.
-        if (rank == 0) options.timeout = milliseconds(4000);
+        if (rank == 0) options.time_limit = milliseconds(4000);
         ProcessGroup group(options);
         const auto other = group.duplicate();
         group.barrier();
@@ -192,7 +192,7 @@ TEST_CASE("a suspended job continues where it was, whatever it waits in") {
         ForkedRanks ranks(size, [&](int rank) -> Lines {
             ProcessGroupOptions options = options_of(backend, place, rank, size, milliseconds(3000));
             options.rendezvous.init_method = tcp;
-            options.rendezvous.timeout = milliseconds(3000);
+            options.rendezvous.time_limit = milliseconds(3000);
             ProcessGroup group(options);
             group.barrier();
             lockstep::test::put_bytes(place / fmt::format("ready{}", rank), "");

@@ -238,8 +238,8 @@ TEST_CASE("hosts: ranks of a PID namespace that see another one's /proc share me
                                     .rendezvous = {.init_method = "file://" + (folder / "store").string(),
                                                    .rank = rank,
                                                    .world_size = 2,
-                                                   .timeout = milliseconds(60000)},
-                                    .timeout = milliseconds(60000)});
+                                                   .time_limit = milliseconds(60000)},
+                                    .time_limit = milliseconds(60000)});
                 const Tensor x = Tensor::full({3}, 1 + rank);
                 group.all_reduce(x);
                 return x.to_vector<float>() == std::vector<float>(3, 3.0F) ? Lines{} : Lines{"a wrong sum"};
