@@ -67,8 +67,8 @@ TEST_CASE("options and optimizers that do not fit") {
     const auto with = [](const ls::DataParallelOptions& options) {
         return message_of<InvalidArgument>([&] { ls::DataParallel<Net> model(Net{}, devices(2), options); });
     };
-    CHECK(with({.shards = -1}) == "-1 shards: give a positive number, or 0 for one per device");
-    CHECK(with({.threads_per_shard = -2}) == "-2 threads per shard: give a positive number, or 0 to choose");
+    CHECK(with({.shards = -1}) == "shards: -1; expected 1 to 65536, or 0 for one per device");
+    CHECK(with({.threads_per_shard = -2}) == "threads_per_shard: -2; expected 1 to 4096, or 0 to choose");
     says(with({.output_device = Device::cpu(12)}), "device cpu:12 does not exist or is not visible");
     ls::DataParallel<Net> a(Net{}, devices(2)), b(Net{}, devices(2));
     ls::SGD sgd(b);
