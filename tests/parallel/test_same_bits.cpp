@@ -216,7 +216,7 @@ TEST_CASE("one checkpoint whatever the devices, the reduction, the buckets, the 
         run.cores = cores[at[7]];
         check_equal(one->second, run);
     }
-    CHECK(expected.size() > 30);
+    CHECK(expected.size() >= nets.size() * optimizers.size());
 }
 
 TEST_CASE("small: one checkpoint for all devices and reductions", "[.full]") {
