@@ -163,9 +163,13 @@ int cores_of_cpu_device(int) {
 }
 
 int threads_of_cpu_device(int index) {
-    static const int host = usable_cores(), device = cores_of_cpu_device(0);
-    if (index >= 0) require_visible(Device::cpu(index));
-    return index < 0 ? host : device;
+    if (index < 0) {  // says nothing of how many devices there are, which the program may still decide
+        static const int host = usable_cores();
+        return host;
+    }
+    require_visible(Device::cpu(index));
+    static const int device = cores_of_cpu_device(0);
+    return device;
 }
 
 int physical_cpu_device(int index) { return visible().at(static_cast<std::size_t>(index)); }
