@@ -98,9 +98,11 @@ MemoryRef GateEmitter::measures(DeviceIndex device, const Bucket& part) const {
 
 MemoryRef GateEmitter::emit_norm(double order, int group) {
     Stream& root = emitter_.topology().commit(first_device);
+    const int gathered = emitter_.record(root);  // after the copies of an earlier norm, which read these measures
     for (const DeviceIndex d : devices()) {
         Stream& stream = emitter_.topology().commit(d);
         const auto& parts = at(parts_, d);
+        if (d != first_device) emitter_.wait(stream, gathered);
         for (const Bucket& part : parts) {
             const MemoryRef table = rows(d, part);
             const GradientRange range = meant(part, group);
