@@ -5,10 +5,12 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <source_location>
 #include <thread>
 
 #include "lockstep/tests/cuda_standin/fixture.h"
 #include "lockstep/tests/parallel/comm/forked_ranks.h"
+#include "lockstep/tests/place.h"
 
 namespace standin {
 
@@ -26,12 +28,14 @@ struct Rank {
     cudaStream_t stream = nullptr;
     std::vector<std::string> lines = {};
 
-    void expect(bool held, const std::string& what) {
-        if (!held) lines.push_back(what);
+    void expect(bool held, const std::string& what,
+                const std::source_location& where = std::source_location::current()) {
+        if (!held) lines.push_back(lockstep::test::place_of(where) + what);
     }
     template <class Status>
-    void ok(Status status, const std::string& what) {
-        expect(static_cast<int>(status) == 0, what + ": " + std::to_string(static_cast<int>(status)));
+    void ok(Status status, const std::string& what,
+            const std::source_location& where = std::source_location::current()) {
+        expect(static_cast<int>(status) == 0, what + ": " + std::to_string(static_cast<int>(status)), where);
     }
     ncclUniqueId id() {
         if (rank == 0 && !meeting.known) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <functional>
+#include <source_location>
 #include <string>
 #include <vector>
 
@@ -13,13 +14,14 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/parallel/comm/forked_ranks.h"
 #include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/place.h"
 #include "lockstep/tests/runtime/gate.h"
 
 namespace lockstep::testing {
 
-/// Throws where `found` is not what it should be.
-inline void expect(bool good, const std::string& what) {
-    if (!good) throw Error(what);
+/// CHECK for ranks: throws with the place of the call unless it is `good`.
+inline void expect(bool good, const std::string& what, std::source_location where = std::source_location::current()) {
+    if (!good) throw Error(test::place_of(where) + what);
 }
 
 /// `per_host`: how many ranks share a host; 0: all.
@@ -42,10 +44,11 @@ inline std::string on_ranks(int size, const std::function<void(ProcessGroup&)>& 
 }
 
 template <class E>
-void expect_throws(const std::string& part, const std::function<void()>& call) {
+void expect_throws(const std::string& part, const std::function<void()>& call,
+                   std::source_location where = std::source_location::current()) {
     const std::string message = message_of<E>(call);
     expect(contains(message, part) && message.find('\n') == std::string::npos,
-           fmt::format("'{}' does not say '{}'", message, part));
+           fmt::format("'{}' does not say '{}'", message, part), where);
 }
 
 }  // namespace lockstep::testing

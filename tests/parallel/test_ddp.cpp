@@ -88,6 +88,18 @@ void expect_close(const std::vector<std::vector<float>>& found, const std::vecto
 
 }  // namespace
 
+TEST_CASE("what a rank finds wrong is reported with its place") {
+    constexpr int here = __LINE__;
+    const std::string report = on_ranks(2, [](ProcessGroup& group) {
+        expect(true, "right");
+        if (group.rank() == 1) expect(false, "wrong");
+        if (group.rank() == 0) expect_throws<Error>("other", [] { throw Error("one"); });
+    });
+    const std::string place = "parallel/test_ddp.cpp:";
+    CHECK(report == "rank 0: " + place + std::to_string(here + 4) + ": 'one' does not say 'other'\nrank 1: " + place +
+                        std::to_string(here + 3) + ": wrong\n");
+}
+
 TEST_CASE("the manual step leaves the mean of the ranks' gradients: that of the whole batch") {
     for (const int size : {1, 2, 3}) {
         INFO(size << " ranks");
