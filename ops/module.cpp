@@ -92,7 +92,7 @@ ModuleTensor& ModuleTensor::operator=(const ModuleTensor& other) {
 }
 
 ModuleTensor::ModuleTensor(ModuleTensor&& other) noexcept = default;
-ModuleTensor& ModuleTensor::operator=(ModuleTensor&& other) {
+ModuleTensor& ModuleTensor::operator=(ModuleTensor&& other) {  // NOLINT(performance-noexcept-move-constructor)
     if (group_ == other.group_ || writes(other)) return *this;
     member_ = other.member_;
     group_ = std::move(other.group_);

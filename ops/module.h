@@ -43,7 +43,7 @@ public:
     ModuleTensor(const ModuleTensor& other);
     ModuleTensor& operator=(const ModuleTensor& other);
     ModuleTensor(ModuleTensor&& other) noexcept;
-    ModuleTensor& operator=(ModuleTensor&& other);
+    ModuleTensor& operator=(ModuleTensor&& other);  // NOLINT(performance-noexcept-move-constructor): it writes values
     ~ModuleTensor();
 
     const Tensor& tensor() const;

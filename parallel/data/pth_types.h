@@ -32,8 +32,9 @@ struct PthValue {
         std::string type;
         bool operator==(const Unread&) const = default;
     };
-    using List = std::vector<PthValue>;                             ///< a list, a tuple or a set
-    using Dictionary = std::vector<std::pair<PthValue, PthValue>>;  ///< in the order of the file
+    using List = std::vector<PthValue>;  ///< a list, a tuple or a set
+    struct Entry;
+    using Dictionary = std::vector<Entry>;  ///< in the order of the file
 
     std::variant<Absent, bool, std::int64_t, double, std::string, List, Dictionary, Unread> value;
 
@@ -43,6 +44,12 @@ struct PthValue {
         return std::get_if<T>(&value);
     }
     bool operator==(const PthValue&) const = default;
+};
+
+/// A key of a dictionary and its value.
+struct PthValue::Entry {
+    PthValue first, second;
+    bool operator==(const Entry&) const = default;
 };
 
 }  // namespace lockstep

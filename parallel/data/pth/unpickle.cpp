@@ -292,7 +292,7 @@ void PickleMachine::step_on_stack(Opcode opcode) {
         case Opcode::tuple1: make_tuple(1); break;
         case Opcode::tuple2: make_tuple(2); break;
         case Opcode::tuple3: make_tuple(3); break;
-        case Opcode::tuple: make_tuple(take_mark()); break;
+        case Opcode::tuple:
         case Opcode::frozenset: make_tuple(take_mark()); break;
         case Opcode::duplicate: push(last(1).front()); break;
         case Opcode::additems: fill(PickleKind::list, take_mark()); break;
