@@ -53,7 +53,7 @@ private:
         const std::span<const PickleIndex> items = values_.items(value);
         for (std::size_t i = 0; i < items.size(); i += 2) {
             PthValue key = make(items[i], depth + 1);
-            dictionary.emplace_back(std::move(key), make(items[i + 1], depth + 1));
+            dictionary.push_back({std::move(key), make(items[i + 1], depth + 1)});
         }
         return dictionary;
     }
