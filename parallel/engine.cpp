@@ -25,7 +25,7 @@ struct Engine::Impl {
     Impl(const std::vector<NamedTensor>& tensors, Devices devices, const EngineOptions& wanted,
          std::shared_ptr<Communicator> job)
         : options(wanted),
-          run(make_engine(tensors, std::move(devices), wanted, std::move(job)), wanted.nan_policy == NanPolicy::stop,
+          run(make_engine(tensors, devices, wanted, std::move(job)), wanted.nan_policy == NanPolicy::stop,
               wanted.broadcast_buffers) {}
 
     EngineOptions options;

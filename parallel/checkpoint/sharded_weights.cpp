@@ -60,8 +60,8 @@ ShardedWeights::ShardedWeights(const InputFile& index) {
                                         index.name(), in_quotes(tensor), in_quotes(name)));
         shard_of_.emplace(tensor, &shard->second);
     }
-    for (const auto& [name, shard] : shards_) {
-        const auto require_listed = [&](const std::string& tensor) {
+    for (const auto& [file, shard] : shards_) {
+        const auto require_listed = [&, &name = file](const std::string& tensor) {
             const auto found = files.find(tensor);
             if (found == files.end() || found->second != name)
                 throw DataError(fmt::format("{}: {} has tensor {}, which the index does not say; get the files again",

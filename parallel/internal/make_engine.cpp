@@ -75,7 +75,7 @@ std::string described(const EngineOptions& options, const Topology& topology) {
 }
 
 Topology make_topology(Devices devices, const EngineOptions& options, Communicator* job) {
-    Topology topology(std::move(devices));
+    Topology topology(devices);
     if (job) {
         topology.rank = RankIndex(job->rank());
         topology.ranks = job->size();
@@ -115,7 +115,7 @@ std::unique_ptr<EngineParts> make_engine(const std::vector<NamedTensor>& tensors
                                          const EngineOptions& options, std::shared_ptr<Communicator> job) {
     check(options, tensors, !job);
     if (job) require_one_device(devices, options);
-    Topology topology = make_topology(std::move(devices), options, job.get());
+    Topology topology = make_topology(devices, options, job.get());
     Ranks ranks(job, {options.find_unused_parameters, options.static_graph});
     if (job) ranks.connect(topology.devices[0], topology.collective());
     const auto cut = [&](const EngineMemory& memory, const Topology& where) {
