@@ -18,7 +18,7 @@ public:
     /// Moves the model's tensors into arenas on every device. Throws InvalidArgument for bad device lists and options,
     /// for parameters spread over several devices, and for models that are wrapped already.
     explicit DataParallel(Net model, Devices devices = Devices::visible(), const DataParallelOptions& options = {})
-        : ShardedModel<Net>("DataParallel", std::move(model), std::move(devices), options, nullptr) {}
+        : ShardedModel<Net>("DataParallel", std::move(model), devices, options, nullptr) {}
 };
 
 }  // namespace lockstep
