@@ -13,6 +13,7 @@ add_library(lockstep_tests_precompiled OBJECT ${CMAKE_CURRENT_BINARY_DIR}/precom
 target_link_libraries(lockstep_tests_precompiled PRIVATE lockstep lockstep_catch_main fmt::fmt)
 lockstep_warnings(lockstep_tests_precompiled)
 target_compile_options(lockstep_tests_precompiled PRIVATE ${LOCKSTEP_PROGRAM_OPTIONS})
+set_target_properties(lockstep_tests_precompiled PROPERTIES LOCKSTEP_TESTS ON)
 target_precompile_headers(lockstep_tests_precompiled PRIVATE
   ${PROJECT_SOURCE_DIR}/tests/catch.h ${PROJECT_SOURCE_DIR}/parallel/lockstep.h)
 
@@ -22,7 +23,7 @@ function(lockstep_test_options target)
   lockstep_warnings(${target})
   target_compile_options(${target} PRIVATE ${LOCKSTEP_PROGRAM_OPTIONS})
   target_precompile_headers(${target} REUSE_FROM lockstep_tests_precompiled)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD OFF LOCKSTEP_TESTS ON)
 endfunction()
 
 # lockstep_test_program(name [STANDIN | CUDA] [sources...]): a program for the tests that follow in this CMakeLists. The
