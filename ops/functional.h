@@ -132,7 +132,7 @@ struct Pair {
 /// Cross-correlation of x (N, C, H, W) with weight (K, C, kh, kw), zero padding, plus bias (K) or undefined.
 /// Out: (N, K, (H + 2 padding - kh) / stride + 1, ...). Not there: dilation, groups, padding by name ("same"), an image
 /// without N. In f32 on CPU devices most of 3x3 with stride 1 are Winograd's, whose rounding errors are larger than
-/// those of a sum of products and which spread NaN over tiles: docs/numerics.md has the figures, `LOCKSTEP_CONV=direct`
+/// those of a sum of products and which spread NaN over tiles: docs/accuracy.md has the figures, `LOCKSTEP_CONV=direct`
 /// and `EngineOptions::convolution` switch them off.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Pair stride = 1, Pair padding = 0);
 /// The gradient of conv2d as a function of its own: every element of x (N, C, H, W) adds its product with weight (C, K,
