@@ -19,11 +19,12 @@ enum class DiceOver : std::uint8_t {
 struct DiceOptions {
     DiceOver over = DiceOver::batch;
     bool include_background = true;  ///< class 0 counts; always true if it is the only class
-    /// One dice of all classes together: |A.B|, |A| and |B| are also summed over the classes. Otherwise the mean.
-    bool pool_classes = false;
     double epsilon = 1e-6;
     /// Positions of this class are ignored; the target must hold classes (i64).
     std::optional<std::int64_t> ignore_index = std::nullopt;
+    /// One dice over all classes: |A.B|, |A| and |B| are also summed over the classes. The default is the mean over
+    /// classes.
+    bool pool_classes = false;
 };
 
 /// 1 - dice, averaged over the classes. input: probabilities (N, C, H, W), from softmax over dimension 1 or from

@@ -121,14 +121,12 @@ void set_cpu_device_count(int count) {
 
 std::vector<int> allowed_cores() {
     std::vector<int> cores;
-    for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) {  // the kernel refuses a mask smaller than its own
-        cpu_set_t* set = CPU_ALLOC(cpus);
-        if (!set) break;
-        const std::size_t bytes = CPU_ALLOC_SIZE(cpus);
-        const bool known = sched_getaffinity(0, bytes, set) == 0;
+    for (int cpus = CPU_SETSIZE; cpus <= 1 << 20; cpus *= 2) {  // the kernel refuses a mask smaller than its own
+        std::vector<cpu_set_t> set(static_cast<std::size_t>(cpus / CPU_SETSIZE));
+        const std::size_t bytes = set.size() * sizeof(cpu_set_t);
+        const bool known = sched_getaffinity(0, bytes, set.data()) == 0;
         for (int core = 0; known && core < cpus; ++core)
-            if (CPU_ISSET_S(static_cast<std::size_t>(core), bytes, set)) cores.push_back(core);
-        CPU_FREE(set);
+            if (CPU_ISSET_S(static_cast<std::size_t>(core), bytes, set.data())) cores.push_back(core);
         if (known) break;
     }
     if (cores.empty()) {

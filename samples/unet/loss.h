@@ -31,8 +31,8 @@ struct SegmentationLoss {
 
     lockstep::Loss operator()(const lockstep::Tensor& logits, const lockstep::Tensor& masks) const {
         namespace ls = lockstep;
-        const ls::DiceLoss dice_loss{{.pool_classes = dice == DiceOf::pooled,
-                                      .ignore_index = ignores ? std::optional(ls::ignored_class) : std::nullopt}};
+        const ls::DiceLoss dice_loss{{.ignore_index = ignores ? std::optional(ls::ignored_class) : std::nullopt,
+                                      .pool_classes = dice == DiceOf::pooled}};
         if (logits.size(1) > 1) {
             const ls::Loss entropy = ls::CrossEntropyLoss{{.weight = class_weights}}(logits, masks);
             return dice == DiceOf::none ? entropy : entropy + dice_loss(ls::softmax(logits, 1), masks);

@@ -44,6 +44,7 @@ TEST_CASE("whatever writes the weights between forward and backward: an error th
         ls::SGD sgd(model, {.lr = 0.1});
         const std::string file = (folder / "weights.safetensors").string();
         ls::save(model, file);
+        const Net other;
         loss_of(model(batch.images), batch).backward();
         const std::pair<const char*, std::function<void()>> writes[] = {
             {"optimizer", [&] { sgd.step(); }},
@@ -64,6 +65,9 @@ TEST_CASE("whatever writes the weights between forward and backward: an error th
                  const ls::NoGrad no_grad;
                  model->fc2.weight->select(0, 2).zero_();
              }},
+            {"assigning the model", [&] { *model = other; }},
+            {"assigning a layer", [&] { model->fc2 = other.fc2; }},
+            {"assigning a parameter", [&] { model->fc2.weight = other.fc2.weight; }},
         };
         for (const auto& [what, write] : writes) {
             INFO(what << ", " << count << " devices");

@@ -222,7 +222,7 @@ TEST_CASE("dice of all classes together, and positions that count nothing, on an
               expected(net, [&](const std::vector<double>& w) { return pooled(w, data, 0, -1); }));
         check(one_step(net, shards, data,
                        [](const Tensor& logits, const Tensor& masks) {
-                           return DiceLoss{{.include_background = false, .pool_classes = true, .ignore_index = 2}}(
+                           return DiceLoss{{.include_background = false, .ignore_index = 2, .pool_classes = true}}(
                                       softmax(logits, 1), masks) +
                                   CrossEntropyLoss{{.ignore_index = 2}}(logits, masks);
                        }),

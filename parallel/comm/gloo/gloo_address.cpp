@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <memory>
 #include <string>
 
 #include "lockstep/parallel/comm/group/host_identity.h"
@@ -47,6 +48,7 @@ std::string address_towards(const std::string& host) {
     hints.ai_socktype = SOCK_DGRAM;
     addrinfo* found = nullptr;
     if (::getaddrinfo(host.c_str(), "9", &hints, &found) != 0) return {};
+    const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
     std::string result;
     for (const addrinfo* one = found; one != nullptr && result.empty(); one = one->ai_next) {
         const Descriptor socket(::socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -59,7 +61,6 @@ std::string address_towards(const std::string& host) {
                           NI_NUMERICHOST) == 0)
             result = text.data();
     }
-    ::freeaddrinfo(found);
     return result;
 }
 
