@@ -1,5 +1,5 @@
 // How far f32 convolutions of 3x3 are off on CPU devices, Winograd's and direct ones, from loops in double: the table
-// of docs/numerics.md. LOCKSTEP_CPU_ISA says for which instruction set.
+// of docs/accuracy.md. LOCKSTEP_CPU_ISA says for which instruction set.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>

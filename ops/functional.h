@@ -1,10 +1,9 @@
-// The functions of a model, with gradients. Names, arguments and defaults are those of torch and
-// torch.nn.functional, as far as they stand here: what these take beyond that is not there, and the larger gaps are
-// named. Inputs are f32, f64, f16 or bf16, all of one dtype (torch promotes, and so does Autocast, runtime/autocast.h)
-// and on one device; results are fresh tensors there. f16 and bf16 are computed in f32 and rounded, or no less exactly.
-// f32 is computed in f32 on every kind of device: never in TF32, which PyTorch's convolutions use on GPUs by default.
-// Each enqueues its work and returns at once. Wrong shapes, dtypes and attributes throw InvalidArgument, in the name of
-// the function that was called.
+// The functions of a model, with gradients. Names, arguments and defaults are those of torch and torch.nn.functional;
+// docs/support.md lists the limits. Inputs are f32, f64, f16 or bf16, all of one dtype (torch promotes, and so does
+// Autocast, runtime/autocast.h) and on one device. Results are fresh tensors on that device. f16 and bf16 are computed
+// in f32 and rounded, or at least as exactly. f32 is computed in f32 on every kind of device: never in TF32, which
+// PyTorch's convolutions use on GPUs by default. Each function enqueues its work and returns. Wrong shapes, dtypes and
+// attributes throw InvalidArgument with the name of the function that was called.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +19,8 @@ namespace lockstep {
 
 // ---- elementwise ------------------------------------------------------------------------------------------------
 
-/// Of tensors broadcast together (numpy's rule). Integers may be added, subtracted and multiplied too, and wrap around;
-/// a quotient of integers is f32.
+/// Inputs are broadcast (numpy's rule). Integers wrap around in sums, differences and products; a quotient of integers
+/// is f32.
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
@@ -32,7 +31,7 @@ inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
 inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
 inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
 
-/// A number beside a tensor (torch's Scalar), which remembers whether it was written as an integer.
+/// A number that is combined with a tensor (torch's Scalar); remembers whether it was written as an integer.
 class Scalar {
 public:
     template <class T>
@@ -46,12 +45,12 @@ private:
     bool integer_;
 };
 
-// With a number, which becomes part of the program while `forward` is traced. It is rounded to the tensor's dtype.
-// Integers stay what they are beside an integer (below 2^53), become f32 beside another number, and when divided.
+// With a number, which becomes part of the program while `forward` is traced. It is rounded to the tensor's dtype. With
+// an integer tensor, an integer (below 2^53) gives integers; any other number, and every division, gives f32.
 Tensor operator+(const Tensor& a, Scalar b);
 Tensor operator-(const Tensor& a, Scalar b);
 Tensor operator*(const Tensor& a, Scalar b);
-/// A product with 1 / b, unless that is too large or too small for the dtype.
+/// Multiplies by 1 / b, unless that is too large or too small for the dtype.
 Tensor operator/(const Tensor& a, Scalar b);
 Tensor operator-(Scalar a, const Tensor& b);
 Tensor operator/(Scalar a, const Tensor& b);
@@ -75,7 +74,7 @@ Tensor gelu(const Tensor& x, GeluForm form = GeluForm::exact);
 Tensor silu(const Tensor& x);
 Tensor logsigmoid(const Tensor& x);
 Tensor leaky_relu(const Tensor& x, double negative_slope = 0.01);
-/// Whether an element is neither infinite nor NaN, as bool. Not differentiable. Of integers not.
+/// Whether an element is neither infinite nor NaN, as bool. Not differentiable.
 Tensor isfinite(const Tensor& x);
 
 // ---- reductions and pieces --------------------------------------------------------------------------------------
@@ -93,31 +92,27 @@ private:
     std::vector<int> list_;
 };
 
-/// Sum over `dims`. Of a batch it is that of the shard; `sum_over_shards` adds those up.
+/// Sum over `dims`. For a batch, this is the sum over the shard; `sum_over_shards` adds them.
 Tensor sum(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
 Tensor mean(const Tensor& x, const Dims& dims = {}, bool keepdim = false);
-/// Index (i64) of the first largest element along `dim`, or of the flattened tensor. Not differentiable. Integers are
-/// converted first, as for sum and mean.
+/// Index (i64) of the first largest element along `dim`, or in the flattened tensor. Not differentiable.
 Tensor argmax(const Tensor& x, std::optional<int> dim = std::nullopt, bool keepdim = false);
-/// Tensors alike in all dimensions but `dim`, one after another along it. Of integers not (gather in functions.h is).
+/// Concatenates tensors along `dim`; all other dimensions must agree. For integers see gather in functions.h.
 Tensor cat(const std::vector<Tensor>& tensors, int dim = 0);
 /// x with `value` around it: `pad` holds the number of elements before and after the last dimension, then before and
-/// after the one in front of it, and so on; negative numbers cut off. Of any dtype. torch.nn.functional.pad with mode
-/// "constant", the only one that is there.
+/// after the second to last, and so on; negative numbers crop. Any dtype. torch.nn.functional.pad with mode "constant".
 Tensor pad(const Tensor& x, const std::vector<std::int64_t>& pad, double value = 0);
-/// A view of x with its dimensions in the order `dims`. Of any dtype.
+/// A view of x with its dimensions in the order `dims`. Any dtype.
 Tensor permute(const Tensor& x, const std::vector<int>& dims);
-/// x (...) i64 in 0..num_classes-1 as (..., num_classes) i64: 1 where the class is, 0 elsewhere. A class out of range
-/// is found by the device alone, and told as that of a loss is (loss.h). Not there: num_classes of -1, for which all
-/// elements had to be read first.
+/// x (...) i64 in 0..num_classes-1 as (..., num_classes) i64: 1 at the class, 0 elsewhere. Only the device
+/// can detect a class out of range; it is reported like that of a loss (loss.h).
 Tensor one_hot(const Tensor& x, std::int64_t num_classes);
 /// Dimensions start_dim..end_dim as one.
 Tensor flatten(const Tensor& x, int start_dim = 0, int end_dim = -1);
 
 // ---- linear algebra, convolution, pooling -----------------------------------------------------------------------
 
-/// (M, K) x (K, N), or (B, M, K) x (B, K, N); a matrix beside a batch of them is used for each. Out: ((B,) M, N). Not
-/// there: vectors, more than one dimension of batches, batches of 1 that are broadcast.
+/// (M, K) x (K, N), or (B, M, K) x (B, K, N); a single matrix is used for every matrix of a batch. Out: ((B,) M, N).
 Tensor matmul(const Tensor& a, const Tensor& b);
 /// x (..., in) weight^T + bias; weight (out, in), bias (out) or undefined. Out: (..., out).
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {});
@@ -130,20 +125,17 @@ struct Pair {
 };
 
 /// Cross-correlation of x (N, C, H, W) with weight (K, C, kh, kw), zero padding, plus bias (K) or undefined.
-/// Out: (N, K, (H + 2 padding - kh) / stride + 1, ...). Not there: dilation, groups, padding by name ("same"), an image
-/// without N. In f32 on CPU devices most of 3x3 with stride 1 are Winograd's, whose rounding errors are larger than
-/// those of a sum of products and which spread NaN over tiles: docs/numerics.md has the figures, `LOCKSTEP_CONV=direct`
-/// and `EngineOptions::convolution` switch them off.
+/// Out: (N, K, (H + 2 padding - kh) / stride + 1, ...). In f32 on CPU devices, most 3x3 convolutions with stride 1 use
+/// Winograd's algorithm, which has larger rounding errors than a sum of products and spreads NaN over tiles
+/// (docs/accuracy.md). `LOCKSTEP_CONV=direct` and `EngineOptions::convolution` disable it.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Pair stride = 1, Pair padding = 0);
-/// The gradient of conv2d as a function of its own: every element of x (N, C, H, W) adds its product with weight (C, K,
+/// Transposed convolution, the gradient of conv2d: every element of x (N, C, H, W) adds its product with weight (C, K,
 /// kh, kw) to y, plus bias (K) or undefined. Out: (N, K, (H - 1) stride - 2 padding + kh + output_padding, ...);
-/// output_padding, less than the stride, says which of the sizes it is that conv2d makes H of. Not there: dilation,
-/// groups, an image without N. Algorithms are those of conv2d.
+/// output_padding, less than the stride, selects among the sizes that conv2d maps to H. Algorithms are those of conv2d.
 Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Pair stride = 1,
                         Pair padding = 0, Pair output_padding = 0);
 /// Largest element of every window of x (N, C, H, W); stride defaults to the window, which has at most 255 elements.
-/// Where several are largest, the first one takes the gradient. Not there: dilation, ceil_mode, return_indices, an
-/// image without N.
+/// If several elements are largest, the first one gets the gradient.
 Tensor max_pool2d(const Tensor& x, Pair kernel_size, std::optional<Pair> stride = std::nullopt, Pair padding = 0);
 
 /// Height and width as multiples: `2` for both, or `{2, 1.5}`.
@@ -156,22 +148,21 @@ struct ScaleFactor {
 enum class InterpolateMode : std::uint8_t { nearest, bilinear };
 
 struct InterpolateOptions {
-    std::optional<Pair> size = std::nullopt;  ///< of the result; this or scale_factor
+    std::optional<Pair> size = std::nullopt;  ///< size of the result; this or scale_factor
     std::optional<ScaleFactor> scale_factor = std::nullopt;
     InterpolateMode mode = InterpolateMode::nearest;
-    bool align_corners = false;  ///< bilinear: corner elements keep their values, and others lie between them
+    bool align_corners = false;  ///< bilinear: corner elements keep their values, others are interpolated
 };
-/// Images x (N, C, H, W) of another size: `size`, or floor(H * scale_factor), ... torch.nn.functional.interpolate. Not
-/// there: other modes and dimensions, antialias, recompute_scale_factor.
+/// Images x (N, C, H, W) resized to `size`, or to floor(H * scale_factor), ... torch.nn.functional.interpolate.
 Tensor interpolate(const Tensor& x, const InterpolateOptions& options);
 
 // ---- normalisation and softmax ----------------------------------------------------------------------------------
 
-/// Whose rows statistics are made of. But for `synchronized`, they are the running ones: the batch itself is normalised
-/// with its own shard's statistics.
+/// Rows that contribute to the running statistics. Only `synchronized` also normalises the batch with the pooled
+/// statistics; otherwise each shard is normalised with the statistics of its rows.
 enum class BatchNormStatistics : std::uint8_t {
     all_shards,    ///< count, mean and squared deviations of all shards pooled
-    shard0,        ///< those of shard 0, as torch.nn.DataParallel does
+    shard0,        ///< shard 0, as torch.nn.DataParallel does
     synchronized,  ///< all shards pooled, and these normalise the batch as well: torch.nn.SyncBatchNorm
 };
 
@@ -182,11 +173,10 @@ struct BatchNormOptions {
     BatchNormStatistics statistics = BatchNormStatistics::all_shards;
 };
 /// Normalises x (N, C, H, W) per channel, times weight (C), plus bias (C) (undefined: 1 and 0). In training, or without
-/// running statistics, with the mean and biased variance of x; the running statistics (C), where given, move by
-/// `momentum` towards the mean and the unbiased variance, when the step commits. Otherwise with the running
-/// statistics. Throws InvalidArgument when training with one value per channel, before anything has changed; with
-/// synchronized statistics that is left to the whole batch. Not there: other shapes than (N, C, H, W), and momentum
-/// None (a plain average over the calls).
+/// running statistics, with the mean and biased variance of x; the running statistics (C), if defined, move by
+/// `momentum` towards the mean and the unbiased variance when the step commits. Otherwise with the running statistics.
+/// Throws InvalidArgument when training with one value per channel, before anything has changed; with synchronized
+/// statistics, the whole batch counts.
 Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var, const Tensor& weight = {},
                   const Tensor& bias = {}, const BatchNormOptions& options = {});
 
@@ -202,10 +192,10 @@ Tensor log_softmax(const Tensor& x, int dim);
 
 // ---- random masks -----------------------------------------------------------------------------------------------
 
-/// Elements become 0 with probability p, the others are divided by 1 - p. Which ones depends on the seed, the step, the
-/// ordinal of the call and the global row, not on the shards. Without `training` x itself.
+/// Sets elements to 0 with probability p and divides the others by 1 - p. The mask depends on the seed, the step, the
+/// ordinal of the call and the global row, not on the shards. Returns x itself unless `training`.
 Tensor dropout(const Tensor& x, double p = 0.5, bool training = true);
-/// The same with one draw for every (n, c) of x (N, C, ...): whole channels. Dimension 0 is always N (torch takes three
+/// Dropout of whole channels: one draw for every (n, c) of x (N, C, ...). Dimension 0 is always N (torch takes three
 /// dimensions for (C, H, W)).
 Tensor dropout2d(const Tensor& x, double p = 0.5, bool training = true);
 

@@ -1,12 +1,10 @@
 // Layers: modules with parameters, or functions with their attributes. Parameters have PyTorch's names, shapes, order
-// and initial distributions; they are drawn on the host from `manual_seed`'s generator, in the order of construction,
-// and born there in f32 (`to` in module.h moves and converts a module). Constructors throw InvalidArgument. Shapes,
-// formulas and what is not there: the functions of the same name in functional.h. Arguments that are not listed here
-// (device, dtype, inplace, padding_mode, ...) are not there either.
+// and initial distributions. They are drawn on the host in f32 from `manual_seed`'s generator, in order of construction
+// (`to` in module.h moves and converts a module). Constructors throw InvalidArgument. Shapes and formulas: the
+// functions of the same name in functional.h. docs/support.md lists the limits.
 //
-// Options may be changed between two steps. A wrapper asks every listed module that has one for
-// `void describe(Signature&) const`, which adds what `forward` reads of it to the key of programs; a module of your own
-// may have one, too.
+// Options may be changed between two steps. A wrapper calls `void describe(Signature&) const` of every listed module
+// that has it, which adds the values that `forward` reads to the key of programs. Your own modules may have one.
 #pragma once
 
 #include <cstddef>
@@ -61,8 +59,7 @@ struct ConvTranspose2dOptions {
     bool bias = true;
 };
 
-/// torch.nn.ConvTranspose2d. weight (in, out, kh, kw) and bias (out) ~ U(-1/sqrt(out kh kw), 1/sqrt(out kh kw)). Not
-/// there: an output_size for `forward`.
+/// torch.nn.ConvTranspose2d. weight (in, out, kh, kw) and bias (out) ~ U(-1/sqrt(out kh kw), 1/sqrt(out kh kw)).
 struct ConvTranspose2d {
     ConvTranspose2d(std::int64_t in_channels, std::int64_t out_channels, Pair kernel_size,
                     const ConvTranspose2dOptions& options = {});
@@ -83,13 +80,13 @@ struct ConvTranspose2d {
 struct BatchNorm2dOptions {
     double eps = 1e-5;
     double momentum = 0.1;
-    bool affine = true;               ///< weight and bias are there
-    bool track_running_stats = true;  ///< otherwise the batch's own statistics are used in evaluation too
+    bool affine = true;               ///< has weight and bias
+    bool track_running_stats = true;  ///< false: evaluation also uses the statistics of the batch
     BatchNormStatistics statistics = BatchNormStatistics::all_shards;
 };
 
 /// torch.nn.BatchNorm2d over x (N, features, H, W). weight 1, bias 0, running_mean 0, running_var 1,
-/// num_batches_tracked 0 (i64). In training every call moves the running statistics, when the step commits.
+/// num_batches_tracked 0 (i64). In training, every call moves the running statistics when the step commits.
 struct BatchNorm2d {
     explicit BatchNorm2d(std::int64_t num_features, const BatchNorm2dOptions& options = {});
 
@@ -106,15 +103,15 @@ struct BatchNorm2d {
     }
 };
 
-/// torch.nn.SyncBatchNorm: normalises with the statistics of the whole batch, over all shards, devices and processes,
-/// with the same bits wherever these are.
+/// torch.nn.SyncBatchNorm: normalises with the statistics of the whole batch, over all shards, devices and processes.
+/// The bits do not depend on where these are.
 struct SyncBatchNorm : BatchNorm2d {
     explicit SyncBatchNorm(std::int64_t num_features, BatchNorm2dOptions o = {})
         : BatchNorm2d(num_features, (o.statistics = BatchNormStatistics::synchronized, o)) {}
 };
 
 /// torch.nn.SyncBatchNorm.convert_sync_batchnorm: all BatchNorm2d of `model`, in place, with their parameters and
-/// running statistics. Comes before the model is wrapped.
+/// running statistics. Call it before you wrap the model.
 template <class Model>
 void convert_sync_batchnorm(Model& model) {
     struct {
@@ -127,7 +124,7 @@ void convert_sync_batchnorm(Model& model) {
 
 struct LayerNormOptions {
     double eps = 1e-5;
-    bool elementwise_affine = true;  ///< weight is there, and bias where that is wanted
+    bool elementwise_affine = true;  ///< has a weight, and a bias if `bias` is set
     bool bias = true;
 };
 
@@ -177,7 +174,7 @@ struct Dropout2d : PlainLayer {
     void describe(Signature& signature) const { signature.add(p); }
 };
 
-/// torch.nn.MaxPool2d; the stride is that of the window unless given.
+/// torch.nn.MaxPool2d; the stride defaults to the window.
 struct MaxPool2d : PlainLayer {
     explicit MaxPool2d(Pair window, std::optional<Pair> step = std::nullopt, Pair pad = 0);
 
@@ -247,7 +244,7 @@ struct LeakyReLU : PlainLayer {
     void describe(Signature& signature) const { signature.add(negative_slope); }
 };
 
-/// torch.nn.Flatten: all dimensions after the batch, unless said otherwise.
+/// torch.nn.Flatten: by default all dimensions after the batch.
 struct Flatten : PlainLayer {
     explicit Flatten(int start = 1, int end = -1) : start_dim(start), end_dim(end) {}
 

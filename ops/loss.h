@@ -1,7 +1,7 @@
-// Losses: sums of terms, each a numerator over a denominator, so that they come out on shards as on the whole batch.
-// Tensors on the host that meet others in one go to the device of those. Wrong shapes and dtypes throw InvalidArgument
-// at once. A target out of range only the device can find: outside of `step` it is thrown, as InvalidArgument, when a
-// value that depends on the loss is read first (Tensor), within `step` as StepError (step).
+// Losses: sums of terms, each a numerator over a denominator, so that shards give the same loss as the whole batch.
+// Tensors on the host are copied to the device of the other inputs. Wrong shapes and dtypes throw InvalidArgument at
+// once. Only the device can detect a target out of range: outside of `step`, the first read of a value that depends on
+// the loss throws it as InvalidArgument (Tensor); within `step` it is a StepError. docs/support.md lists the limits.
 #pragma once
 
 #include <cstdint>
@@ -48,18 +48,16 @@ struct NllOptions {
     Reduction reduction = Reduction::mean;
 };
 
-/// Negative log likelihood (torch.nn.NLLLoss). input: log-probabilities (N, C), or (N, C, H, W) of maps and the like;
-/// target: (N), or (N, H, W), i64 in 0..C-1, where every position counts as a row of its own. A function object:
-/// `nll_loss(output, target)`, or `NllLoss{{.weight = w}}` as the loss of a step. Not there: (C), for which there is
-/// reshape, and reduction "none".
+/// Negative log likelihood (torch.nn.NLLLoss). input: log-probabilities (N, C), or (N, C, H, W) and similar; target:
+/// (N), or (N, H, W), i64 in 0..C-1; every position counts as a row. A function object: `nll_loss(output, target)`, or
+/// `NllLoss{{.weight = w}}` as the loss of a step.
 struct NllLoss {
     NllOptions options;
     Loss operator()(const Tensor& input, const Tensor& target) const;
 };
 inline const NllLoss nll_loss{};
 
-/// Cross entropy of logits (torch.nn.CrossEntropyLoss): log-softmax over dimension 1, then NllLoss, with its
-/// restrictions. Not there: targets that are probabilities, and label_smoothing.
+/// Cross entropy of logits (torch.nn.CrossEntropyLoss): log-softmax over dimension 1, then NllLoss.
 struct CrossEntropyLoss {
     NllOptions options;
     Loss operator()(const Tensor& input, const Tensor& target) const;
@@ -67,33 +65,32 @@ struct CrossEntropyLoss {
 inline const CrossEntropyLoss cross_entropy{};
 
 struct BceWithLogitsOptions {
-    Tensor weight = {};      ///< of each element, or undefined; broadcast to the input
-    Tensor pos_weight = {};  ///< of targets that are 1, or undefined; broadcast to the input
+    Tensor weight = {};      ///< weight of each element, or undefined; broadcast to the input
+    Tensor pos_weight = {};  ///< weight of targets that are 1, or undefined; broadcast to the input
     Reduction reduction = Reduction::mean;
 };
 
-/// Binary cross entropy of logits (torch.nn.BCEWithLogitsLoss): of -(t log(sigmoid(x)) + (1 - t) log(1 - sigmoid(x)))
-/// the mean over elements, or the sum. input and target of one shape and dtype, targets in [0, 1]. Weights are
-/// constants and the same for every row: of a size of 1 in dimension 0, or without it. Not there: reduction "none".
+/// Binary cross entropy of logits (torch.nn.BCEWithLogitsLoss): mean or sum over elements of -(t log(sigmoid(x)) + (1 -
+/// t) log(1 - sigmoid(x))). input and target have one shape and dtype, targets are in [0, 1]. Weights are constants and
+/// the same for every row: dimension 0 is 1 or missing.
 struct BceWithLogitsLoss {
     BceWithLogitsOptions options;
     Loss operator()(const Tensor& input, const Tensor& target) const;
 };
 inline const BceWithLogitsLoss binary_cross_entropy_with_logits{};
 
-/// Squared error (torch.nn.MSELoss): mean over elements, or sum. input and target of one shape (torch broadcasts) and
-/// dtype. Not there: reduction "none", which is square(input - target).
+/// Squared error (torch.nn.MSELoss): mean or sum over elements. input and target have one shape and dtype.
 struct MseLoss {
     Reduction reduction = Reduction::mean;
     Loss operator()(const Tensor& input, const Tensor& target) const;
 };
 inline const MseLoss mse_loss{};
 
-/// A loss of one's own from `e`, the loss of every element of a batch (N, ...): the mean over all its elements, of all
-/// shards. For instance `mean_loss(sqrt(square(output - target) + 1.0))`. Of a tensor that is the same on all shards (a
-/// penalty on weights) likewise its mean. Throws InvalidArgument for a scalar.
+/// A custom loss: the mean of `e`, the loss of every element of a batch (N, ...), over all shards. For instance
+/// `mean_loss(sqrt(square(output - target) + 1.0))`. A tensor that is the same on all shards (a penalty on weights)
+/// gives its mean. Throws InvalidArgument for a scalar.
 Loss mean_loss(const Tensor& e);
-/// Likewise the sum over all elements. Throws InvalidArgument where dimension 0 is not the batch (Tensor::is_batch):
+/// A custom loss: the sum over all elements. Throws InvalidArgument if dimension 0 is not the batch (Tensor::is_batch):
 /// such a sum would count once for each shard.
 Loss sum_loss(const Tensor& e);
 

@@ -32,7 +32,7 @@ struct EngineOptions {
     int threads_per_shard =
         0;  ///< CPU threads that a shard is computed with; 0: one where shards are fixed, else all cores
     bool deterministic = false;  ///< same bits run after run; implied by fixed shards
-    /// How f32 convolutions are computed on CPU devices: as LOCKSTEP_CONV says unless set. See docs/numerics.md.
+    /// How f32 convolutions are computed on CPU devices: as LOCKSTEP_CONV says unless set. See docs/accuracy.md.
     std::optional<ConvAlgorithm> convolution = {};
     /// f16 or bf16: forward and loss are traced in an Autocast of it (runtime/autocast.h), where the caller is in none.
     std::optional<DType> autocast = {};

@@ -1,0 +1,261 @@
+// docs/support.md names exactly the operations, layers, losses, optimizers, schedules, dtypes and backends of the
+// headers, and says of each operation whether it takes integers.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "lockstep/ops/functional.h"
+#include "lockstep/ops/loss.h"
+#include "lockstep/parallel/comm/process_group.h"
+#include "lockstep/runtime/error.h"
+#include "lockstep/tests/catch.h"
+#include "lockstep/tests/ops/op_table.h"
+
+using namespace lockstep;
+
+namespace {
+
+using Names = std::set<std::string>;
+
+std::string read(const std::string& name) {
+    std::ifstream file(std::filesystem::path(LOCKSTEP_SOURCE_DIR) / name);
+    REQUIRE(file);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Adds what the first group of `expression` captures.
+void find_all(const std::string& text, const char* expression, Names& names) {
+    const std::regex regex(expression);
+    for (std::sregex_iterator match(text.begin(), text.end(), regex), end; match != end; ++match)
+        names.insert((*match)[1].str());
+}
+
+Names declared(const std::string& header, const char* expression) {
+    Names names;
+    find_all(read(header), expression, names);
+    return names;
+}
+
+/// Rows of the tables in a section of the page, as cells.
+std::vector<std::vector<std::string>> rows(const std::string& page, const std::string& section) {
+    std::vector<std::vector<std::string>> found;
+    std::istringstream lines(page);
+    bool inside = false, head = true;
+    for (std::string line; std::getline(lines, line);) {
+        if (line.starts_with("## ")) inside = line == "## " + section;
+        if (!inside || !line.starts_with('|')) {
+            head = true;
+            continue;
+        }
+        if (std::exchange(head, false) || line.starts_with("|-")) continue;
+        std::vector<std::string> cells;
+        std::istringstream cut(line.substr(1));
+        for (std::string cell; std::getline(cut, cell, '|');) {
+            const auto begin = cell.find_first_not_of(' ');
+            cells.push_back(begin == std::string::npos ? ""
+                                                       : cell.substr(begin, cell.find_last_not_of(' ') + 1 - begin));
+        }
+        found.push_back(cells);
+    }
+    return found;
+}
+
+/// Names in backquotes in the first column.
+Names shown(const std::string& page, const std::string& section) {
+    Names names;
+    for (const auto& cells : rows(page, section)) find_all(cells[0], "`([A-Za-z0-9_]+)`", names);
+    return names;
+}
+
+/// "missing: a; unknown: b"; empty if the page names what there is.
+std::string difference(const Names& there, const Names& on_page) {
+    std::string text;
+    for (const std::string& name : there)
+        if (!on_page.contains(name)) text += "missing: " + name + "; ";
+    for (const std::string& name : on_page)
+        if (!there.contains(name)) text += "unknown: " + name + "; ";
+    return text;
+}
+
+Names operations() { return declared("ops/functional.h", R"(\n(?:inline )?(?:std::vector<Tensor>|Tensor) (\w+)\()"); }
+
+/// The functions that an entry of the op table calls.
+Names functions_of(const op_table::Op& op) {
+    Names names;
+    const std::string expression = op.torch();
+    find_all(expression, R"((?:torch\.|F\.|[a-e]\.)(\w+)\()", names);
+    if (expression.find(" @ ") != std::string::npos) names.insert("matmul");
+    const std::map<char, std::string> symbols{{'+', "add"}, {'-', "sub"}, {'*', "mul"}, {'/', "div"}};
+    for (std::size_t i = 1; i + 1 < expression.size(); ++i)
+        if (expression[i - 1] == ' ' && expression[i + 1] == ' ' && symbols.contains(expression[i]))
+            names.insert(symbols.at(expression[i]));
+    if (expression.empty()) names.insert(op.name().substr(0, op.name().find_first_of(" ,")));
+    return names;
+}
+
+/// Calls each operation with a tensor of a dtype where it takes its first.
+std::map<std::string, std::function<void(const Tensor&)>> calls() {
+    const Shape image{1, 2, 4, 4};
+    const auto as_image = [image](const Tensor& x) { return x.flatten().slice(0, 0, 32).reshape(image); };
+    const auto as_matrix = [](const Tensor& x) { return x.flatten().slice(0, 0, 16).reshape({4, 4}); };
+    const auto weights = [](const Tensor& x, const Shape& shape) { return Tensor::full(shape, 1, x.dtype()); };
+    return {
+        {"add", [](const Tensor& x) { add(x, x); }},
+        {"sub", [](const Tensor& x) { sub(x, x); }},
+        {"mul", [](const Tensor& x) { mul(x, x); }},
+        {"div", [](const Tensor& x) { div(x, x); }},
+        {"neg", [](const Tensor& x) { neg(x); }},
+        {"exp", [](const Tensor& x) { exp(x); }},
+        {"log", [](const Tensor& x) { log(x); }},
+        {"sqrt", [](const Tensor& x) { sqrt(x); }},
+        {"square", [](const Tensor& x) { square(x); }},
+        {"sign", [](const Tensor& x) { sign(x); }},
+        {"relu", [](const Tensor& x) { relu(x); }},
+        {"sigmoid", [](const Tensor& x) { sigmoid(x); }},
+        {"tanh", [](const Tensor& x) { tanh(x); }},
+        {"gelu", [](const Tensor& x) { gelu(x); }},
+        {"silu", [](const Tensor& x) { silu(x); }},
+        {"logsigmoid", [](const Tensor& x) { logsigmoid(x); }},
+        {"leaky_relu", [](const Tensor& x) { leaky_relu(x); }},
+        {"isfinite", [](const Tensor& x) { isfinite(x); }},
+        {"sum", [](const Tensor& x) { sum(x); }},
+        {"mean", [](const Tensor& x) { mean(x); }},
+        {"argmax", [](const Tensor& x) { argmax(x); }},
+        {"cat",
+         [](const Tensor& x) {
+             cat({x, x});
+         }},
+        {"pad",
+         [](const Tensor& x) {
+             pad(x, {1, 1});
+         }},
+        {"permute",
+         [as_matrix](const Tensor& x) {
+             permute(as_matrix(x), {1, 0});
+         }},
+        {"one_hot", [](const Tensor& x) { one_hot(x, 3); }},
+        {"flatten", [](const Tensor& x) { flatten(x); }},
+        {"matmul", [as_matrix](const Tensor& x) { matmul(as_matrix(x), as_matrix(x)); }},
+        {"linear", [as_matrix](const Tensor& x) { linear(as_matrix(x), as_matrix(x)); }},
+        {"conv2d",
+         [=](const Tensor& x) {
+             conv2d(as_image(x), weights(x, {2, 2, 3, 3}));
+         }},
+        {"conv_transpose2d",
+         [=](const Tensor& x) {
+             conv_transpose2d(as_image(x), weights(x, {2, 2, 3, 3}));
+         }},
+        {"max_pool2d", [=](const Tensor& x) { max_pool2d(as_image(x), 2); }},
+        {"interpolate", [=](const Tensor& x) { interpolate(as_image(x), {.scale_factor = ScaleFactor(2)}); }},
+        {"batch_norm", [=](const Tensor& x) { batch_norm(as_image(x), {}, {}); }},
+        {"layer_norm", [as_matrix](const Tensor& x) { layer_norm(as_matrix(x), {4}); }},
+        {"softmax", [](const Tensor& x) { softmax(x, 0); }},
+        {"log_softmax", [](const Tensor& x) { log_softmax(x, 0); }},
+        {"dropout", [](const Tensor& x) { dropout(x); }},
+        {"dropout2d", [=](const Tensor& x) { dropout2d(as_image(x)); }},
+        {"sum_over_shards", [](const Tensor& x) { sum_over_shards(x); }},
+    };
+}
+
+bool accepts(const std::function<void(const Tensor&)>& call, DType dtype) {
+    const Tensor x = Tensor::full({64}, 1, dtype);
+    try {
+        call(x);
+        return true;
+    } catch (const InvalidArgument&) {
+        return false;
+    }
+}
+
+std::string page() { return read("docs/support.md"); }
+
+}  // namespace
+
+TEST_CASE("the page on what is supported names every operation and no other") {
+    CHECK(difference(operations(), shown(page(), "Operations")) == "");
+    Names methods;
+    for (const std::string& name : shown(page(), "Views and copies")) methods.insert(name);
+    CHECK(methods.size() > 8);
+    const std::string header = read("runtime/tensor.h");
+    for (const std::string& name : methods) CHECK(header.find(" " + name + "(") != std::string::npos);
+}
+
+TEST_CASE("the page on what is supported has the functions of all entries of the op table") {
+    Names on_page = shown(page(), "Operations"), tested;
+    on_page.merge(shown(page(), "Views and copies"));
+    on_page.merge(shown(page(), "Losses"));
+    on_page.merge(shown(page(), "Other functions"));
+    on_page.merge(Names{"isnan", "tensor"});  // parts of expressions in Python
+    for (const auto& op : op_table::make_table())
+        for (const std::string& name : functions_of(*op)) {
+            INFO(op->name() << ": " << op->torch());
+            tested.insert(name);
+            CHECK(on_page.contains(name));
+        }
+    CHECK(tested.size() > 30);
+}
+
+TEST_CASE("the page on what is supported says which operations take integers") {
+    const auto all = calls();
+    Names called;
+    for (const auto& [name, call] : all) called.insert(name);
+    REQUIRE(difference(operations(), called) == "");
+    for (const auto& cells : rows(page(), "Operations")) {
+        Names names;
+        find_all(cells[0], "`([A-Za-z0-9_]+)`", names);
+        for (const std::string& name : names) {
+            INFO(name);
+            for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16})
+                CHECK(accepts(all.at(name), dtype) == (cells.at(1) == "yes"));
+            CHECK(accepts(all.at(name), DType::i64) == (cells.at(2) == "yes"));
+        }
+    }
+}
+
+TEST_CASE("the page on what is supported names layers, losses, optimizers, schedules, dtypes and backends") {
+    Names layers = declared("ops/layers.h", R"(\nstruct (\w+)(?: : \w+)? \{)");
+    for (auto name = layers.begin(); name != layers.end();)
+        name = name->ends_with("Options") || *name == "PlainLayer" ? layers.erase(name) : std::next(name);
+    CHECK(difference(layers, shown(page(), "Layers")) == "");
+
+    Names losses;
+    for (const char* header : {"ops/loss.h", "ops/dice.h"}) {
+        losses.merge(declared(header, R"(\ninline const \w+ (\w+)\{\};)"));
+        losses.merge(declared(header, R"(\n(?:Loss|Tensor) (\w+)\()"));
+    }
+    CHECK(difference(losses, shown(page(), "Losses")) == "");
+
+    Names optimizers, schedules = declared("ops/lr_schedules.h", R"(\nclass (\w+) final : public LRSchedule)");
+    schedules.insert("ReduceLROnPlateau");
+    for (const auto& file : std::filesystem::directory_iterator(std::filesystem::path(LOCKSTEP_SOURCE_DIR) / "ops"))
+        if (file.path().extension() == ".h")
+            optimizers.merge(
+                declared("ops/" + file.path().filename().string(), R"(\nclass (\w+) final : public FusedOptimizer)"));
+    CHECK(difference(optimizers, shown(page(), "Optimizers")) == "");
+    CHECK(difference(schedules, shown(page(), "Learning-rate schedules")) == "");
+
+    Names dtypes, backends;
+    for (const DType dtype :
+         {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8, DType::boolean})
+        dtypes.insert(std::string(name_of(dtype)));
+    CHECK(difference(dtypes, shown(page(), "Dtypes")) == "");
+    for (const ProcessGroupBackend& backend : process_group_backends()) backends.insert(backend.name);
+    CHECK(difference(backends, shown(page(), "Process-group backends")) == "");
+}
+
+TEST_CASE("a name that the page lacks, and one that does not exist, are found") {
+    const Names there{"add", "gelu"};
+    const std::string changed =
+        "## Operations\n\n| operation | floats |\n|---|---|\n| `add`, `gelo` | yes |\n\n## Other\n\n"
+        "| x |\n|---|\n| `gelu` |\n";
+    CHECK(difference(there, shown(changed, "Operations")) == "missing: gelu; unknown: gelo; ");
+    CHECK(difference(there, there) == "");
+}
