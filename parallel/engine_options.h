@@ -41,8 +41,9 @@ struct EngineOptions {
     std::optional<std::uint64_t> seed = {};  ///< of random masks; that of manual_seed unless set
     std::size_t bucket_bytes = 0;  ///< gradients are reduced in ranges of about so many; 0: see docs/reduction.md
     std::optional<Device> output_device = {};  ///< where outputs are gathered; the first device unless set
-    /// Programs (one per batch size, mode, loss and optimizer) kept with their memory; the one not used for the longest
-    /// time goes, and is made again when it is wanted. One whose forward still waits for its backward stays.
+    /// Programs kept, one per batch size, mode, loss and optimizer. The least recently used program is evicted, and made
+    /// again when it is needed. A program whose forward still waits for its backward is not evicted. A new program frees
+    /// the activations of all but the eight programs used last.
     int kept_programs = 64;
 
     // Several processes alone.
