@@ -4,12 +4,12 @@
 #include <iostream>
 #include <string>
 
-#include "lockstep/parallel/data/digits.h"
 #include "lockstep/samples/apps/program/command_line.h"
+#include "lockstep/samples/data/digits.h"
 
 int main(int argc, char** argv) {
     std::string directory = "data/digits";
-    lockstep::DigitsOptions options;
+    samples::DigitsOptions options;
 
     CLI::App app("Draw handwriting-like digits (28x28, 8 bit) into IDX files under MNIST's names.", "make-digits");
     app.add_option("--data", directory, "directory for the four files, made where it is missing")
@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     app.add_flag("--gzip", options.gzip, "compress the files");
     return program::run(app, argc, argv, [&] {
-        lockstep::write_digits(directory, options);
+        samples::write_digits(directory, options);
         std::cout << "make-digits: " << options.train_count << " training and " << options.test_count
                   << " test images in " << directory << '\n';
     });

@@ -4,12 +4,12 @@
 #include <iostream>
 #include <string>
 
-#include "lockstep/parallel/data/shapes.h"
 #include "lockstep/samples/apps/program/command_line.h"
+#include "lockstep/samples/data/shapes.h"
 
 int main(int argc, char** argv) {
     std::string directory = "data";
-    lockstep::ShapesOptions options;
+    samples::ShapesOptions options;
 
     CLI::App app("Draw vehicle-like shapes into DIR/imgs (jpg) and their masks into DIR/masks (gif).", "make-shapes");
     app.add_option("--data", directory, "directory for imgs and masks, made where it is missing")
@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
         ->transform(program::is_natural())
         ->capture_default_str();
     return program::run(app, argc, argv, [&] {
-        lockstep::write_shapes(directory, options);
+        samples::write_shapes(directory, options);
         std::cout << "make-shapes: " << options.count << " images of " << options.width << " x " << options.height
                   << " in " << directory << "/imgs, their masks in " << directory << "/masks\n";
     });

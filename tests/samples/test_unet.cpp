@@ -392,7 +392,7 @@ TEST_CASE("weights of classes and ignored pixels train with the same bits under 
                 write_gif(file, mask);
             }
         else
-            write_shapes(place / "data", {.count = 8, .width = 32, .height = 32, .seed = 3});
+            samples::write_shapes(place / "data", {.count = 8, .width = 32, .height = 32, .seed = 3});
         const std::string same = "-e 2 -b 4 -l 1e-3 --shards 4 -v 25 " + flags + " --save ";
         train_unet(place, same + "one.safetensors --parallel none");
         train_unet(place, same + "two.safetensors --devices cpu:0,cpu:1");

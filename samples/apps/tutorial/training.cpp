@@ -10,6 +10,7 @@
 #include "lockstep/parallel/lockstep.h"
 #include "lockstep/samples/apps/mnist_nets.h"
 #include "lockstep/samples/apps/tutorial/programs.h"
+#include "lockstep/samples/data/data_partitioner.h"
 
 namespace ls = lockstep;
 
@@ -23,7 +24,7 @@ struct Batch {
     ls::Tensor images, labels;
 };
 
-Batch read(const ls::Partition<ls::Mnist>& data, std::span<const std::int64_t> rows) {
+Batch read(const samples::Partition<ls::Mnist>& data, std::span<const std::int64_t> rows) {
     const auto [image, label] = data.fields();
     ls::Shape shape = image.shape;
     shape.insert(0, static_cast<std::int64_t>(rows.size()));
@@ -49,8 +50,8 @@ void train(ls::ProcessGroup& group, const Training& training) {
     using Net = mnist::Small;
     const ls::Mnist data(training.data, {.train = true, .mean = Net::mean, .stddev = Net::stddev});
     const std::vector<double> fractions(static_cast<std::size_t>(group.size()), 1.0 / group.size());
-    const ls::Partition<ls::Mnist> part =
-        ls::DataPartitioner(data.size(), fractions, training.seed).use(data, static_cast<std::size_t>(group.rank()));
+    const samples::Partition<ls::Mnist> part = samples::DataPartitioner(data.size(), fractions, training.seed)
+                                                   .use(data, static_cast<std::size_t>(group.rank()));
     std::vector<std::int64_t> rows(static_cast<std::size_t>(part.size()));
     std::iota(rows.begin(), rows.end(), 0);
     const auto batch_rows = static_cast<std::size_t>(std::max<std::int64_t>(global_batch / group.size(), 1));

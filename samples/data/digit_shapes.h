@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-namespace lockstep::internal {
+namespace samples {
 
 /// A point of the unit square: x to the right, y down.
 struct PenPoint {
@@ -22,4 +22,4 @@ struct DigitShape {
 /// All ways to write `digit` (0 to 9); never empty.
 std::span<const DigitShape> digit_shapes(int digit);
 
-}  // namespace lockstep::internal
+}  // namespace samples

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-namespace lockstep::internal {
+namespace samples {
 
 /// In pixels, x to the right, y down.
 struct CanvasPoint {
@@ -51,4 +51,4 @@ std::vector<CanvasPoint> smooth_outline(std::span<const CanvasPoint> points);
 /// An ellipse as a polygon.
 std::vector<CanvasPoint> ellipse_outline(CanvasPoint centre, double radius_x, double radius_y);
 
-}  // namespace lockstep::internal
+}  // namespace samples

@@ -1,10 +1,10 @@
 // Vehicles seen from the side, drawn on a canvas.
 #pragma once
 
-#include "lockstep/parallel/data/internal/canvas.h"
-#include "lockstep/parallel/data/internal/dice.h"
+#include "lockstep/samples/data/canvas.h"
+#include "lockstep/samples/data/split_mix.h"
 
-namespace lockstep::internal {
+namespace samples {
 
 /// Where a vehicle stands on the canvas, in pixels.
 struct VehiclePlace {
@@ -14,9 +14,9 @@ struct VehiclePlace {
 };
 
 /// Draws one of several kinds in some colour, size and place, all of it inside of the canvas.
-VehiclePlace draw_vehicle(Canvas& canvas, int width, int height, Dice& dice);
+VehiclePlace draw_vehicle(Canvas& canvas, int width, int height, SplitMix& random);
 
 /// A colour that a vehicle or a thing behind it may have.
-CanvasColour paint_colour(Dice& dice);
+CanvasColour paint_colour(SplitMix& random);
 
-}  // namespace lockstep::internal
+}  // namespace samples

@@ -1,5 +1,5 @@
 // The digits drawn: the same on every machine, different from each other, and readable as IDX files.
-#include "lockstep/parallel/data/digits.h"
+#include "lockstep/samples/data/digits.h"
 
 #include <array>
 #include <set>
@@ -12,6 +12,7 @@
 
 using namespace lockstep;
 using namespace lockstep::test;
+using namespace samples;
 
 namespace {
 

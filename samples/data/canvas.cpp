@@ -1,9 +1,9 @@
-#include "lockstep/parallel/data/internal/canvas.h"
+#include "lockstep/samples/data/canvas.h"
 
 #include <algorithm>
 #include <cmath>
 
-namespace lockstep::internal {
+namespace samples {
 
 Canvas::Canvas(int width, int height)
     : width_(samples * width),
@@ -93,4 +93,4 @@ std::vector<CanvasPoint> ellipse_outline(CanvasPoint centre, double radius_x, do
     return outline;
 }
 
-}  // namespace lockstep::internal
+}  // namespace samples

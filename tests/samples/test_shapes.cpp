@@ -1,5 +1,5 @@
 // The shapes drawn: the same on every machine, different from each other, and a folder that can be trained on.
-#include "lockstep/parallel/data/shapes.h"
+#include "lockstep/samples/data/shapes.h"
 
 #include <cmath>
 #include <set>
@@ -13,6 +13,7 @@
 
 using namespace lockstep;
 using namespace lockstep::test;
+using namespace samples;
 
 namespace {
 
@@ -128,7 +129,7 @@ TEST_CASE("shapes: bad arguments are refused, and files of others are left alone
     CHECK_THROWS_AS(write_shapes(directory / "x", {.count = 1, .width = 5}), InvalidArgument);
     CHECK(directory.file_count() == 0);
     put_bytes(directory / "file", "");
-    CHECK_THROWS_WITH(write_shapes(directory / "file", {.count = 1}), contains("cannot make the directory"));
+    CHECK_THROWS_WITH(write_shapes(directory / "file", {.count = 1}), contains("cannot create the directory"));
 
     const ShapesOptions two{.count = 2, .width = 32, .height = 32};
     write_shapes(directory / "set", two);

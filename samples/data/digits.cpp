@@ -1,4 +1,4 @@
-#include "lockstep/parallel/data/digits.h"
+#include "lockstep/samples/data/digits.h"
 
 #include <algorithm>
 #include <array>
@@ -7,16 +7,12 @@
 #include <vector>
 
 #include "lockstep/parallel/data/idx.h"
-#include "lockstep/parallel/data/internal/dice.h"
-#include "lockstep/parallel/data/internal/digit_shapes.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/samples/data/digit_shapes.h"
+#include "lockstep/samples/data/split_mix.h"
 
-namespace lockstep {
+namespace samples {
 namespace {
-
-using internal::Dice;
-using internal::DigitShape;
-using internal::PenPoint;
 
 constexpr int side = static_cast<int>(digit_side);
 constexpr std::size_t image_bytes = digit_side * digit_side;
@@ -31,22 +27,22 @@ struct Piece {
 struct Hand {
     double scale_x, scale_y, slant, sine, cosine, shift_x, shift_y;
 
-    explicit Hand(Dice& dice) {
-        const double size = dice.uniform(20, 21);  // pixels, of 28
+    explicit Hand(SplitMix& random) {
+        const double size = random.uniform(20, 21);  // pixels, of 28
         scale_y = size;
-        scale_x = size * dice.uniform(0.72, 1.12);
-        slant = 0.07 * dice.bell() + 0.08;  // most hands lean to the right
+        scale_x = size * random.uniform(0.72, 1.12);
+        slant = 0.07 * random.bell() + 0.08;  // most hands lean to the right
         // sin and cos of the mathematical library differ in their last bits between machines; at these angles a few
         // terms are exact enough
-        const double angle = 0.06 * dice.bell();
+        const double angle = 0.06 * random.bell();
         const double square = angle * angle;
         sine = angle * (1 - square / 6 * (1 - square / 20));
         cosine = 1 - square / 2 * (1 - square / 12);
-        shift_x = 0.4 * dice.bell();
-        shift_y = 0.32 * dice.bell();
+        shift_x = 0.4 * random.bell();
+        shift_y = 0.32 * random.bell();
         // Some write large in the middle, some small towards a corner. A linear classifier has one template for all
         // places and fails; a network learns the places one by one, so the set is hard for the one and not the other.
-        const std::size_t spot = dice.below(5);
+        const std::size_t spot = random.below(5);
         if (spot > 0) {
             scale_x *= 0.8;
             scale_y *= 0.8;
@@ -67,19 +63,19 @@ double spline(double p0, double p1, double p2, double p3, double t) {
     return p1 + 0.5 * t * ((p2 - p0) + t * ((2 * p0 - 5 * p1 + 4 * p2 - p3) + t * (3 * (p1 - p2) + p3 - p0)));
 }
 
-std::vector<Piece> draw_strokes(const DigitShape& shape, Dice& dice) {
-    const double unsteadiness = dice.uniform(0.02, 0.03);
-    const double pen = dice.uniform(1.1, 1.9);  // radius in pixels
-    const double pressure = dice.uniform(0.0, 0.3);
-    const Hand hand(dice);
+std::vector<Piece> draw_strokes(const DigitShape& shape, SplitMix& random) {
+    const double unsteadiness = random.uniform(0.02, 0.03);
+    const double pen = random.uniform(1.1, 1.9);  // radius in pixels
+    const double pressure = random.uniform(0.0, 0.3);
+    const Hand hand(random);
 
     std::vector<PenPoint> points;
     std::vector<double> radii;
     for (const PenPoint& point : shape.points) {
-        const double dx = unsteadiness * dice.bell();
-        const double dy = unsteadiness * dice.bell();
+        const double dx = unsteadiness * random.bell();
+        const double dy = unsteadiness * random.bell();
         points.push_back(hand.place({point.x + dx, point.y + dy}));
-        radii.push_back(std::max(0.5, pen * (1 + pressure * dice.bell())));
+        radii.push_back(std::max(0.5, pen * (1 + pressure * random.bell())));
     }
 
     constexpr int pieces_per_span = 8;
@@ -141,21 +137,22 @@ Ink lay_ink(const std::vector<Piece>& pieces, double softness) {
 
 void render_digit(int digit, std::uint64_t seed, std::uint64_t index, std::span<std::uint8_t> pixels) {
     if (digit < 0 || digit > 9) {
-        throw InvalidArgument("render_digit: digit is " + std::to_string(digit) + "; give one from 0 to 9");
+        throw lockstep::InvalidArgument("render_digit: digit is " + std::to_string(digit) + "; expected 0 to 9");
     }
     if (pixels.size() != image_bytes) {
-        throw InvalidArgument("render_digit: pixels holds " + std::to_string(pixels.size()) + " bytes; give 784");
+        throw lockstep::InvalidArgument("render_digit: pixels holds " + std::to_string(pixels.size()) +
+                                        " bytes; expected 784");
     }
-    Dice dice(seed, index, static_cast<std::uint64_t>(digit) + 1);
-    const std::span<const DigitShape> shapes = internal::digit_shapes(digit);
-    const DigitShape& shape = shapes[dice.below(shapes.size())];
-    const std::vector<Piece> pieces = draw_strokes(shape, dice);
-    const Ink ink = lay_ink(pieces, dice.uniform(0.7, 1.3));
+    SplitMix random(seed, index, static_cast<std::uint64_t>(digit) + 1);
+    const std::span<const DigitShape> shapes = digit_shapes(digit);
+    const DigitShape& shape = shapes[random.below(shapes.size())];
+    const std::vector<Piece> pieces = draw_strokes(shape, random);
+    const Ink ink = lay_ink(pieces, random.uniform(0.7, 1.3));
 
-    const double darkness = dice.uniform(240, 290);
-    const double grain = dice.uniform(0, 10);
+    const double darkness = random.uniform(240, 290);
+    const double grain = random.uniform(0, 10);
     for (std::size_t i = 0; i < image_bytes; ++i) {
-        const double value = darkness * ink[i] + grain * dice.bell();
+        const double value = darkness * ink[i] + grain * random.bell();
         pixels[i] = static_cast<std::uint8_t>(std::clamp(value + 0.5, 0.0, 255.0));
     }
 }
@@ -163,30 +160,32 @@ void render_digit(int digit, std::uint64_t seed, std::uint64_t index, std::span<
 void write_digits(const std::filesystem::path& directory, const DigitsOptions& options) {
     for (const std::int64_t count : {options.train_count, options.test_count}) {
         if (count < 1 || count > 100'000'000) {
-            throw InvalidArgument("write_digits: " + std::to_string(count) +
-                                  " images were asked for; ask for 1 to 100000000 for training and for test");
+            throw lockstep::InvalidArgument("write_digits: count is " + std::to_string(count) +
+                                            "; expected 1 to 100000000 images");
         }
     }
     std::error_code error;
     std::filesystem::create_directories(directory, error);
     if (error) {
-        throw InvalidArgument("write_digits: cannot make the directory " + directory.string() + ": " + error.message() +
-                              "; choose a directory that can be written");
+        throw lockstep::InvalidArgument("write_digits: cannot create the directory " + directory.string() + ": " +
+                                        error.message());
     }
     const auto write_part = [&](const std::string& part, std::int64_t count, std::uint64_t first_index) {
         std::vector<std::uint8_t> images(static_cast<std::size_t>(count) * image_bytes);
         std::vector<std::uint8_t> labels(static_cast<std::size_t>(count));
         for (std::size_t i = 0; i < labels.size(); ++i) {
             const std::uint64_t index = first_index + i;
-            labels[i] = static_cast<std::uint8_t>(Dice(options.seed, index, 0).below(10));
+            labels[i] = static_cast<std::uint8_t>(SplitMix(options.seed, index, 0).below(10));
             render_digit(labels[i], options.seed, index, std::span(images).subspan(i * image_bytes, image_bytes));
         }
         const std::string suffix = options.gzip ? ".gz" : "";
-        const IdxCompression compression = options.gzip ? IdxCompression::gzip : IdxCompression::none;
-        write_idx(directory / (part + "-images-idx3-ubyte" + suffix), DType::u8,
-                  std::array<std::int64_t, 3>{count, side, side}, std::as_bytes(std::span(images)), compression);
-        write_idx(directory / (part + "-labels-idx1-ubyte" + suffix), DType::u8, std::array<std::int64_t, 1>{count},
-                  std::as_bytes(std::span(labels)), compression);
+        const lockstep::IdxCompression compression =
+            options.gzip ? lockstep::IdxCompression::gzip : lockstep::IdxCompression::none;
+        lockstep::write_idx(directory / (part + "-images-idx3-ubyte" + suffix), lockstep::DType::u8,
+                            std::array<std::int64_t, 3>{count, side, side}, std::as_bytes(std::span(images)),
+                            compression);
+        lockstep::write_idx(directory / (part + "-labels-idx1-ubyte" + suffix), lockstep::DType::u8,
+                            std::array<std::int64_t, 1>{count}, std::as_bytes(std::span(labels)), compression);
     };
     // far beyond any training image
     constexpr std::uint64_t first_test_index = std::uint64_t{1} << 40;
@@ -194,4 +193,4 @@ void write_digits(const std::filesystem::path& directory, const DigitsOptions& o
     write_part("t10k", options.test_count, first_test_index);
 }
 
-}  // namespace lockstep
+}  // namespace samples

@@ -1,8 +1,8 @@
 #include <array>
 
-#include "lockstep/parallel/data/internal/digit_shapes.h"
+#include "lockstep/samples/data/digit_shapes.h"
 
-namespace lockstep::internal {
+namespace samples {
 namespace {
 
 using Shapes = std::vector<DigitShape>;
@@ -213,4 +213,4 @@ std::span<const DigitShape> digit_shapes(int digit) {
     return shapes.at(static_cast<std::size_t>(digit));
 }
 
-}  // namespace lockstep::internal
+}  // namespace samples

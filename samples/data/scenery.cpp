@@ -1,16 +1,17 @@
-#include "lockstep/parallel/data/internal/scenery.h"
+#include "lockstep/samples/data/scenery.h"
 
 #include <algorithm>
 #include <cmath>
 
-namespace lockstep::internal {
+namespace samples {
 namespace {
 
 /// Smooth noise between -1 and 1: random values on a grid, interpolated; three octaves.
 class Texture {
 public:
     /// Grains are `grain_x` x `grain_y` pixels.
-    Texture(Dice& dice, double grain_x, double grain_y) : key_(dice.bits()), grain_x_(grain_x), grain_y_(grain_y) {}
+    Texture(SplitMix& random, double grain_x, double grain_y)
+        : key_(random.bits()), grain_x_(grain_x), grain_y_(grain_y) {}
 
     double at(double x, double y) const {
         double sum = 0, weight = 0.57;
@@ -49,9 +50,9 @@ private:
 };
 
 /// Grey with a touch of colour.
-CanvasColour plain_colour(Dice& dice, double darkest, double lightest) {
-    const double level = dice.uniform(darkest, lightest);
-    return {level * (1 + 0.08 * dice.bell()), level * (1 + 0.05 * dice.bell()), level * (1 + 0.08 * dice.bell())};
+CanvasColour plain_colour(SplitMix& random, double darkest, double lightest) {
+    const double level = random.uniform(darkest, lightest);
+    return {level * (1 + 0.08 * random.bell()), level * (1 + 0.05 * random.bell()), level * (1 + 0.08 * random.bell())};
 }
 
 /// A poster, a door, a cupboard, a bush: some in the colours of vehicles.
@@ -69,18 +70,18 @@ struct Thing {
     }
 };
 
-std::vector<Thing> things_behind(int width, int height, double horizon, Dice& dice) {
-    std::vector<Thing> things(2 + dice.below(6));
+std::vector<Thing> things_behind(int width, int height, double horizon, SplitMix& random) {
+    std::vector<Thing> things(2 + random.below(6));
     for (Thing& thing : things) {
-        const double wide = dice.uniform(0.03, 0.28) * width, tall = dice.uniform(0.06, 0.45) * height;
-        thing.left = dice.uniform(-0.1, 1) * width;
+        const double wide = random.uniform(0.03, 0.28) * width, tall = random.uniform(0.06, 0.45) * height;
+        thing.left = random.uniform(-0.1, 1) * width;
         thing.right = thing.left + wide;
         // on the floor, or on the wall
-        thing.bottom = dice.below(2) == 0 ? horizon + 0.02 * height : dice.uniform(0.2, 0.95) * horizon;
+        thing.bottom = random.below(2) == 0 ? horizon + 0.02 * height : random.uniform(0.2, 0.95) * horizon;
         thing.top = thing.bottom - tall;
-        thing.round = dice.below(3) == 0;
-        thing.colour = dice.below(2) == 0 ? paint_colour(dice) : plain_colour(dice, 30, 220);
-        thing.strength = dice.uniform(0.25, 0.95);
+        thing.round = random.below(3) == 0;
+        thing.colour = random.below(2) == 0 ? paint_colour(random) : plain_colour(random, 30, 220);
+        thing.strength = random.uniform(0.25, 0.95);
     }
     return things;
 }
@@ -96,17 +97,18 @@ struct Stripes {
 
 }  // namespace
 
-std::vector<CanvasColour> draw_scenery(int width, int height, const VehiclePlace& vehicle, Dice& dice) {
-    const double horizon = vehicle.ground - dice.uniform(0.05, 0.30) * height;
-    const CanvasColour wall = plain_colour(dice, 60, 225), floor = plain_colour(dice, 50, 200);
-    const double coarse = dice.uniform(0.03, 0.15) * width, fine = dice.uniform(0.008, 0.03) * width;
-    const Texture wall_texture(dice, coarse, coarse), floor_texture(dice, 2.5 * coarse, 0.6 * coarse);
-    const Texture grain(dice, fine, fine);
-    const double wall_depth = dice.uniform(4, 30), floor_depth = dice.uniform(4, 30), grain_depth = dice.uniform(2, 14);
-    const double slant = 0.25 * dice.bell();  // light falls from one side
-    const Stripes stripes{dice.uniform(0.08, 0.3) * height, dice.uniform(0.02, 0.15), 0.4 * dice.bell(),
-                          dice.below(2) == 0 ? dice.uniform(10, 60) : 0};
-    const std::vector<Thing> things = things_behind(width, height, horizon, dice);
+std::vector<CanvasColour> draw_scenery(int width, int height, const VehiclePlace& vehicle, SplitMix& random) {
+    const double horizon = vehicle.ground - random.uniform(0.05, 0.30) * height;
+    const CanvasColour wall = plain_colour(random, 60, 225), floor = plain_colour(random, 50, 200);
+    const double coarse = random.uniform(0.03, 0.15) * width, fine = random.uniform(0.008, 0.03) * width;
+    const Texture wall_texture(random, coarse, coarse), floor_texture(random, 2.5 * coarse, 0.6 * coarse);
+    const Texture grain(random, fine, fine);
+    const double wall_depth = random.uniform(4, 30), floor_depth = random.uniform(4, 30),
+                 grain_depth = random.uniform(2, 14);
+    const double slant = 0.25 * random.bell();  // light falls from one side
+    const Stripes stripes{random.uniform(0.08, 0.3) * height, random.uniform(0.02, 0.15), 0.4 * random.bell(),
+                          random.below(2) == 0 ? random.uniform(10, 60) : 0};
+    const std::vector<Thing> things = things_behind(width, height, horizon, random);
 
     std::vector<CanvasColour> picture(static_cast<std::size_t>(width) * static_cast<std::size_t>(height));
     for (int y = 0; y < height; ++y)
@@ -128,11 +130,12 @@ std::vector<CanvasColour> draw_scenery(int width, int height, const VehiclePlace
     return picture;
 }
 
-void cast_shadow(std::vector<CanvasColour>& picture, int width, int height, const VehiclePlace& vehicle, Dice& dice) {
-    const double depth = dice.uniform(0.3, 0.75);
-    const double reach = dice.uniform(0.52, 0.66) * vehicle.length;
-    const double middle = vehicle.left + (0.5 + 0.08 * dice.bell()) * vehicle.length;
-    const double thick = dice.uniform(0.035, 0.09) * vehicle.length;
+void cast_shadow(std::vector<CanvasColour>& picture, int width, int height, const VehiclePlace& vehicle,
+                 SplitMix& random) {
+    const double depth = random.uniform(0.3, 0.75);
+    const double reach = random.uniform(0.52, 0.66) * vehicle.length;
+    const double middle = vehicle.left + (0.5 + 0.08 * random.bell()) * vehicle.length;
+    const double thick = random.uniform(0.035, 0.09) * vehicle.length;
     for (int y = 0; y < height; ++y)
         for (int x = 0; x < width; ++x) {
             const double dx = (x + 0.5 - middle) / reach, dy = (y + 0.5 - vehicle.ground) / thick;
@@ -146,9 +149,9 @@ void cast_shadow(std::vector<CanvasColour>& picture, int width, int height, cons
 }
 
 void mirror_in_floor(std::vector<CanvasColour>& picture, int width, int height, const Canvas& canvas,
-                     const VehiclePlace& vehicle, Dice& dice) {
-    const double strength = dice.below(3) == 0 ? 0 : dice.uniform(0.08, 0.4);
-    const double fades = dice.uniform(0.3, 1.2) * vehicle.height;
+                     const VehiclePlace& vehicle, SplitMix& random) {
+    const double strength = random.below(3) == 0 ? 0 : random.uniform(0.08, 0.4);
+    const double fades = random.uniform(0.3, 1.2) * vehicle.height;
     const int line = static_cast<int>(vehicle.ground);
     for (int y = line; y < height; ++y)
         for (int x = 0; x < width; ++x) {
@@ -160,4 +163,4 @@ void mirror_in_floor(std::vector<CanvasColour>& picture, int width, int height, 
         }
 }
 
-}  // namespace lockstep::internal
+}  // namespace samples

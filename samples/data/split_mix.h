@@ -4,13 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace lockstep::internal {
+namespace samples {
 
 /// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014), keyed by seed and index.
 /// The standard library's distributions differ between implementations, so the few needed here are its members.
-class Dice {
+class SplitMix {
 public:
-    Dice(std::uint64_t seed, std::uint64_t index, std::uint64_t purpose)
+    SplitMix(std::uint64_t seed, std::uint64_t index, std::uint64_t purpose)
         : state_(mix(mix(mix(seed + step) ^ index) + purpose * step)) {}
 
     std::uint64_t bits() {
@@ -39,4 +39,4 @@ private:
     std::uint64_t state_;
 };
 
-}  // namespace lockstep::internal
+}  // namespace samples

@@ -1,10 +1,10 @@
-#include "lockstep/parallel/data/internal/vehicle.h"
+#include "lockstep/samples/data/vehicle.h"
 
 #include <algorithm>
 #include <array>
 #include <vector>
 
-namespace lockstep::internal {
+namespace samples {
 namespace {
 
 using Outline = std::vector<CanvasPoint>;
@@ -160,23 +160,24 @@ double height_of(const VehicleShape& shape) {
     return std::max_element(shape.body.begin(), shape.body.end(), [](auto a, auto b) { return a.y < b.y; })->y;
 }
 
-VehicleView choose_view(const VehicleShape& shape, int width, int height, Dice& dice) {
+VehicleView choose_view(const VehicleShape& shape, int width, int height, SplitMix& random) {
     VehicleView view{};
-    view.tall = dice.uniform(0.92, 1.15);
+    view.tall = random.uniform(0.92, 1.15);
     const double room = 0.72 * height / (height_of(shape) * view.tall);
-    view.length = std::min(dice.uniform(0.48, 0.84) * width, room);
-    view.left = dice.uniform(0.04 * width, 0.96 * width - view.length);
+    view.length = std::min(random.uniform(0.48, 0.84) * width, room);
+    view.left = random.uniform(0.04 * width, 0.96 * width - view.length);
     const double roof = height_of(shape) * view.tall * view.length;
-    view.ground = dice.uniform(std::max(0.55 * height, roof + 0.06 * height), 0.90 * height);
-    view.lean = 0.012 * dice.bell();
-    view.to_the_left = dice.below(2) == 0;
+    view.ground = random.uniform(std::max(0.55 * height, roof + 0.06 * height), 0.90 * height);
+    view.lean = 0.012 * random.bell();
+    view.to_the_left = random.below(2) == 0;
     return view;
 }
 
-void draw_wheel(Canvas& canvas, const VehicleView& view, double x, double radius, const CanvasColour& rim, Dice& dice) {
+void draw_wheel(Canvas& canvas, const VehicleView& view, double x, double radius, const CanvasColour& rim,
+                SplitMix& random) {
     const CanvasPoint centre = view.place({x, radius});
     const double r = radius * view.length;
-    const double rubber = dice.uniform(18, 45);
+    const double rubber = random.uniform(18, 45);
     const auto disc = [&](double share, CanvasColour colour) {
         canvas.fill(ellipse_outline(centre, share * r, share * r * view.tall), [&](CanvasPoint p) {
             return (1 + 0.25 * (centre.y - p.y) / r) * colour;  // light comes from above
@@ -190,7 +191,7 @@ void draw_wheel(Canvas& canvas, const VehicleView& view, double x, double radius
 
 }  // namespace
 
-CanvasColour paint_colour(Dice& dice) {
+CanvasColour paint_colour(SplitMix& random) {
     static constexpr std::array<CanvasColour, 12> paints = {{{225, 225, 222},
                                                              {172, 176, 180},
                                                              {96, 100, 106},
@@ -203,23 +204,23 @@ CanvasColour paint_colour(Dice& dice) {
                                                              {120, 86, 58},
                                                              {205, 196, 176},
                                                              {190, 92, 34}}};
-    const CanvasColour base = paints[dice.below(paints.size())];
-    const double light = dice.uniform(0.8, 1.2);
-    return light * base + CanvasColour{10 * dice.bell(), 10 * dice.bell(), 10 * dice.bell()};
+    const CanvasColour base = paints[random.below(paints.size())];
+    const double light = random.uniform(0.8, 1.2);
+    return light * base + CanvasColour{10 * random.bell(), 10 * random.bell(), 10 * random.bell()};
 }
 
-VehiclePlace draw_vehicle(Canvas& canvas, int width, int height, Dice& dice) {
-    VehicleShape shape = vehicle_shapes()[dice.below(vehicle_shapes().size())];
+VehiclePlace draw_vehicle(Canvas& canvas, int width, int height, SplitMix& random) {
+    VehicleShape shape = vehicle_shapes()[random.below(vehicle_shapes().size())];
     for (CanvasPoint& p : shape.body) {
-        p.x += 0.006 * dice.bell();
-        p.y += 0.005 * dice.bell();
+        p.x += 0.006 * random.bell();
+        p.y += 0.005 * random.bell();
     }
-    const VehicleView view = choose_view(shape, width, height, dice);
-    const CanvasColour paint = paint_colour(dice);
+    const VehicleView view = choose_view(shape, width, height, random);
+    const CanvasColour paint = paint_colour(random);
     const double roof = height_of(shape);
-    const double gloss = dice.uniform(0.1, 0.5);
-    const double glass = dice.uniform(25, 110);
-    const CanvasColour rim = dice.uniform(90, 215) * CanvasColour{1, 1, 1.02};
+    const double gloss = random.uniform(0.1, 0.5);
+    const double glass = random.uniform(25, 110);
+    const CanvasColour rim = random.uniform(90, 215) * CanvasColour{1, 1, 1.02};
     const auto height_at = [&](CanvasPoint p) { return (view.ground - p.y) / (view.length * view.tall); };
 
     const Outline body = smooth_outline(view.place(shape.body));
@@ -231,7 +232,7 @@ VehiclePlace draw_vehicle(Canvas& canvas, int width, int height, Dice& dice) {
         return (0.62 + 0.5 * up) * paint + (110 * (shine + sky)) * CanvasColour{1, 1, 1};
     });
     // the dark edge below the doors, arches, lights
-    const double sill = dice.uniform(0.085, 0.11);
+    const double sill = random.uniform(0.085, 0.11);
     canvas.fill(view.place(Outline{{.05, .06}, {.05, sill}, {.95, sill}, {.95, .06}}),
                 [&](CanvasPoint) { return 0.35 * paint; });
     for (const double x : {shape.rear_wheel, shape.front_wheel}) {
@@ -265,8 +266,8 @@ VehiclePlace draw_vehicle(Canvas& canvas, int width, int height, Dice& dice) {
                                 0.022 * view.length, 0.016 * view.length),
                 [&](CanvasPoint) { return 0.8 * paint; });
     for (const double x : {shape.rear_wheel, shape.front_wheel})
-        draw_wheel(canvas, view, x, shape.wheel_radius, rim, dice);
+        draw_wheel(canvas, view, x, shape.wheel_radius, rim, random);
     return {view.left, view.length, view.ground, roof * view.tall * view.length};
 }
 
-}  // namespace lockstep::internal
+}  // namespace samples
