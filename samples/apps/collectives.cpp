@@ -80,22 +80,20 @@ int main(int argc, char** argv) {
     tutorial::Training training;
     program::RankFlags ranks;
     CLI::App app("The programs of PyTorch's tutorial \"Writing Distributed Applications\".", "collectives");
-    app.add_option("--program", name, "which one; all: every one but train")
-        ->type_name(names())
-        ->check(is_program())
-        ->capture_default_str();
-    app.add_option("--processes", processes, "ranks that are started when no launcher did")
+    app.footer("Programs: train, all (every one except train),\n" + names().substr(0, names().rfind("|train")));
+    app.add_option("--program", name, "program to run")->type_name("NAME")->check(is_program())->capture_default_str();
+    app.add_option("--processes", processes, "ranks to start, if no launcher did")
         ->type_name("N")
         ->check(CLI::Range(1, 1024).description(""))
         ->capture_default_str();
-    app.add_option("--data", training.data, "train: directory with IDX files under MNIST's names (make-digits)")
+    app.add_option("--data", training.data, "train: directory with MNIST's IDX files (make-digits)")
         ->type_name("DIR")
         ->capture_default_str();
-    app.add_option("--epochs", training.epochs, "train: passes over the data")
+    app.add_option("--epochs", training.epochs, "train: number of epochs")
         ->type_name("N")
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31).description(""))
         ->capture_default_str();
-    app.add_option("--seed", training.seed, "train: of weights, parts and order")
+    app.add_option("--seed", training.seed, "train: random seed for weights, parts and order")
         ->type_name("N")
         ->transform(program::is_natural())
         ->capture_default_str();

@@ -57,63 +57,62 @@ CLI::Validator is_grace() {
 
 void add_flags(CLI::App& app, Flags& flags) {
     auto& launch = flags.launch;
+    app.option_defaults()->group("Job");
     app.add_option(both("--nproc-per-node"), flags.processes,
-                   "processes on this machine: one per GPU, or per virtual CPU device where there is none (auto), per "
-                   "GPU, per core (cpu), or so many")
+                   "processes on this machine: a number, or one per device, core or GPU")
         ->type_name("N|auto|cpu|gpu")
         ->capture_default_str();
-    app.add_option("--nnodes", launch.nodes, "machines; lockstep-run is started on each of them")
+    app.add_option("--nnodes", launch.nodes, "number of machines, each with its own lockstep-run")
         ->type_name("N")
         ->check(is_one_number())
         ->capture_default_str();
-    app.add_option(both("--node-rank"), launch.node_rank,
-                   "which machine this is, from 0; needed when there are several")
+    app.add_option(both("--node-rank"), launch.node_rank, "number of this machine, from 0; required with several")
         ->type_name("N");
     auto* address = app.add_option(both("--master-addr"), launch.master_addr,
-                                   "of the machine with rank 0; needed when there are several (127.0.0.1)")
+                                   "machine with rank 0; required with several; default 127.0.0.1")
                         ->type_name("HOST");
     auto* port = app.add_option(both("--master-port"), launch.master_port,
-                                "on which rank 0 listens; needed when there are several machines (a free one)")
+                                "port of rank 0; required with several machines; default a free one")
                      ->type_name("PORT")
                      ->check(CLI::Range(1, 65535).description(""));
-    app.add_flag("--standalone", flags.standalone, "this machine alone and a free port, as when nothing is said")
+    app.add_flag("--standalone", flags.standalone, "this machine only and a free port, as by default")
         ->excludes(address)
         ->excludes(port);
+    app.add_flag(both("--no-binding"), flags.no_binding,
+                 "let each rank use all cores instead of its share, near its memory");
+    app.option_defaults()->group("Failures and signals");
     app.add_option(both("--max-restarts"), launch.max_restarts,
-                   "how often all are started again after one has failed; on one machine only")
+                   "restarts of all ranks after one has failed; on one machine only")
         ->type_name("N")
         ->capture_default_str();
-    app.add_option("--signals", flags.signals,
-                   "signals that are passed on to all ranks; the first four end the run as well, after --grace, and "
-                   "the others once "
-                   "a rank ends by them")
-        ->type_name("LIST")
-        ->capture_default_str();
-    app.add_option(
-           "--grace", flags.grace,
-           "how long the others may run on when one has failed, and again between SIGTERM and SIGKILL (5); and how "
-           "long ranks may take to save and end when a signal was passed on (30). The signal again ends them at once")
+    app.add_option("--signals", flags.signals, "signals to pass on to all ranks; default as below")->type_name("LIST");
+    app.add_option("--grace", flags.grace,
+                   "time limit for ranks to end after a failure (default 5) or a signal (default 30)")
         ->type_name("SECONDS")
         ->check(is_grace());
-    app.add_flag("--prefix", launch.prefix, "puts \"[rank]:\" before every line that a rank prints");
+    app.option_defaults()->group("Output");
+    app.add_flag("--prefix", launch.prefix, "print \"[rank]:\" before every line of a rank");
     app.add_option(both("--log-dir"), launch.log_dir,
-                   "directory for attempt_A/RANK/stdout.log and stderr.log; alone it means --tee 3")
+                   "directory for attempt_A/RANK/stdout.log and stderr.log; alone it implies --tee 3")
         ->type_name("DIR");
     app.add_option("-r,--redirects", flags.redirects,
-                   "streams that go to files alone: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank as in 0:3,1:1")
+                   "streams to files only: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank (0:3,1:1)")
         ->type_name("STREAMS");
-    app.add_option("-t,--tee", flags.tee, "streams that go to files and, with a prefix, to the console; likewise")
+    app.add_option("-t,--tee", flags.tee, "streams to files and, with a prefix, to the console; same values")
         ->type_name("STREAMS");
-    app.add_flag(both("--no-binding"), flags.no_binding,
-                 "each rank uses all cores; otherwise as many as its share, near its memory");
     app.prefix_command();
     app.footer(
-        "PROGRAM [ARGS...] follows the flags. Each process finds RANK, LOCAL_RANK, WORLD_SIZE, "
-        "LOCAL_WORLD_SIZE, "
+        "PROGRAM [ARGS...] follows the flags. Each rank has RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, "
         "GROUP_RANK,\nMASTER_ADDR, MASTER_PORT and TORCHELASTIC_RESTART_COUNT in its environment. With several "
-        "machines "
-        "set LOCKSTEP_STORE_TOKEN\nto the same secret on all of them; on one it is made at random. Status: 0 when all "
-        "ranks ended with 0, 1 when one\nfailed or a signal ended the run, 2 for wrong usage.");
+        "machines, "
+        "set\nLOCKSTEP_STORE_TOKEN to the same secret on all of them; on one it is random.\n"
+        "SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGXCPU are passed on. The first four end the run, the "
+        "others\nonce a rank ends by them. --grace is also the time between SIGTERM and SIGKILL. A repeated signal "
+        "kills "
+        "the ranks.\n"
+        "Status: 0 if all ranks ended with 0, 1 if one failed or a signal ended the run, 2 for wrong usage. "
+        "Underscores "
+        "and\nhyphens in flags are interchangeable.");
 }
 
 /// "SIGTERM,INT,10"

@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
     samples::DigitsOptions options;
 
     CLI::App app("Draw handwriting-like digits (28x28, 8 bit) into IDX files under MNIST's names.", "make-digits");
-    app.add_option("--data", directory, "directory for the four files, made where it is missing")
+    app.add_option("--data", directory, "directory for the four files, created if missing")
         ->type_name("DIR")
         ->capture_default_str();
     const auto count = CLI::Range(std::int64_t{1}, std::int64_t{100'000'000}).description("");
@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
         ->check(count)
         ->capture_default_str();
     app.add_option("--test", options.test_count, "test images")->type_name("N")->check(count)->capture_default_str();
-    app.add_option("--seed", options.seed, "decides every pixel")
+    app.add_option("--seed", options.seed, "random seed for the drawings")
         ->type_name("N")
         ->transform(program::is_natural())
         ->capture_default_str();

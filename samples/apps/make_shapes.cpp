@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
     samples::ShapesOptions options;
 
     CLI::App app("Draw vehicle-like shapes into DIR/imgs (jpg) and their masks into DIR/masks (gif).", "make-shapes");
-    app.add_option("--data", directory, "directory for imgs and masks, made where it is missing")
+    app.add_option("--data", directory, "directory for imgs and masks, created if missing")
         ->type_name("DIR")
         ->capture_default_str();
     app.add_option("--count", options.count, "images")
@@ -20,15 +20,15 @@ int main(int argc, char** argv) {
         ->check(CLI::Range(std::int64_t{1}, std::int64_t{100'000}).description(""))
         ->capture_default_str();
     const auto side = CLI::Range(32, 4096).description("");
-    app.add_option("--width", options.width, "of an image in pixels")
+    app.add_option("--width", options.width, "width of an image in pixels")
         ->type_name("N")
         ->check(side)
         ->capture_default_str();
-    app.add_option("--height", options.height, "of an image in pixels")
+    app.add_option("--height", options.height, "height of an image in pixels")
         ->type_name("N")
         ->check(side)
         ->capture_default_str();
-    app.add_option("--seed", options.seed, "decides every pixel")
+    app.add_option("--seed", options.seed, "random seed for the drawings")
         ->type_name("N")
         ->transform(program::is_natural())
         ->capture_default_str();

@@ -47,13 +47,13 @@ int main(int argc, char** argv) {
     options.data = "data/digits";
     std::string net = "cnn";
     const auto add_flags = [&](CLI::App& app) {
-        app.add_option("--net", net, "cnn: conv 32-64, linear 128; small: conv 10-20, linear 50")
+        app.add_option("--net", net, "conv 32-64 and linear 128, or conv 10-20 and linear 50")
             ->type_name("cnn|small")
             ->check(CLI::IsMember({"cnn", "small"}).description(""))
             ->capture_default_str();
     };
     return program::run(
-        {"mnist", "Train PyTorch's MNIST network on IDX files (make-digits draws some).",
+        {"mnist", "Train PyTorch's MNIST network on IDX files, such as those of make-digits.",
          "directory with IDX files under MNIST's names", add_flags},
         options, argc, argv,
         [&] { return net == "cnn" ? train<mnist::Cnn>(options, began) : train<mnist::Small>(options, began); });

@@ -169,24 +169,23 @@ int main(int argc, char** argv) {
             ->check(CLI::Range(least, most).description(""))
             ->capture_default_str();
     };
-    app.add_option("--devices", flags.devices, "two of them: the encoder lies on the first, the decoder on the second")
+    app.add_option("--devices", flags.devices, "two devices: the first for the encoder, the second for the decoder")
         ->type_name("all|LIST")
         ->capture_default_str();
-    add("--batch-size,-b", flags.batch_size, "images of a step", 2, 1 << 16);
-    add("--micro-batches", flags.micro_batches, "equal parts in which a batch goes through the pipeline", 1, 1 << 16);
-    add("--width", flags.width, "channels of the first level; PyTorch's U-Net has 64", 1, 1024);
-    app.add_option("--split", flags.split,
-                   "cut of the model in two: about half of the arithmetic on each device, or of the parameters")
+    add("--batch-size,-b", flags.batch_size, "images per step", 2, 1 << 16);
+    add("--micro-batches", flags.micro_batches, "microbatches of the pipeline", 1, 1 << 16);
+    add("--width", flags.width, "channels of the first level, 64 in PyTorch's U-Net", 1, 1024);
+    app.add_option("--split", flags.split, "half of the arithmetic on each device, or half of the parameters")
         ->type_name("arithmetic|parameters")
         ->check(CLI::IsMember({"arithmetic", "parameters"}).description(""))
         ->capture_default_str();
     add("--image-size", flags.image_size, "side of an image in pixels", 16, 4096);
-    add("--steps", flags.steps, "steps that are measured of each form, after two that are not", 1, 1 << 20);
-    app.add_option("--seed", flags.seed, "of weights and images")
+    add("--steps", flags.steps, "measured steps of each form, after two for warm-up", 1, 1 << 20);
+    app.add_option("--seed", flags.seed, "random seed for weights and images")
         ->type_name("N")
         ->transform(program::is_natural())
         ->capture_default_str();
-    app.add_option("--json", flags.json, "writes the figures")->type_name("FILE");
+    app.add_option("--json", flags.json, "file for the figures")->type_name("FILE");
     app.add_flag("--rank-of-ddp", flags.rank_of_ddp)->group("");
     return program::run(app, argc, argv, [&] {
         flags.rank_of_ddp ? run_rank(flags) : run_all(flags, ls::own_command(argc, argv).front());

@@ -33,6 +33,50 @@ std::string one_line(std::string text) {
     return text;
 }
 
+/// "-b, --batch-size ROWS". Spellings with underscores are left out.
+std::string names_of(const CLI::Option& option) {
+    std::string names;
+    for (const std::string& name : option.get_snames()) names += (names.empty() ? "-" : ", -") + name;
+    for (const std::string& name : option.get_lnames())
+        if (name.find('_') == std::string::npos) names += (names.empty() ? "--" : ", --") + name;
+    return option.get_type_size() == 0 ? names : names + " " + option.get_type_name();
+}
+
+/// Flags in groups, one line each, with their texts in one column.
+class Help final : public CLI::FormatterBase {
+public:
+    std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode) const override {
+        const auto subcommands = app->get_subcommands([](const CLI::App*) { return true; });
+        const auto options = app->get_options([](const CLI::Option* o) { return !o->get_group().empty(); });
+        std::size_t width = 0;
+        for (const CLI::Option* option : options) width = std::max(width, names_of(*option).size());
+        for (const CLI::App* command : subcommands) width = std::max(width, command->get_name().size());
+        const auto line = [&](const std::string& names, const std::string& text, const std::string& value) {
+            return fmt::format("  {:<{}}  {}{}{}\n", names, width, text, value.empty() ? "" : "; default ", value);
+        };
+
+        std::string help = app->get_description() + "\n\nUsage: " + name + (subcommands.empty() ? "" : " COMMAND");
+        for (const CLI::Option* option : options)
+            if (option->get_positional()) help += " [" + option->get_name(true) + "...]";
+        help += " [FLAGS]";
+        if (app->get_prefix_command()) help += " PROGRAM [ARGS...]";
+        help += '\n';
+        if (!subcommands.empty()) help += "\nCommands:\n";
+        for (const CLI::App* command : subcommands) help += line(command->get_name(), command->get_description(), "");
+        std::vector<std::string> groups = app->get_groups();
+        std::stable_partition(groups.begin(), groups.end(), [](const auto& group) { return group != general; });
+        for (const std::string& group : groups) {
+            std::string lines;
+            for (const CLI::Option* option : options)
+                if (option->get_group() == group)
+                    lines += line(names_of(*option), option->get_description(), option->get_default_str());
+            if (!lines.empty()) help += "\n" + group + ":\n" + lines;
+        }
+        return app->get_footer().empty() ? help : help + "\n" + app->get_footer() + "\n";
+    }
+    static constexpr std::string_view general = "General";  ///< group of --help and --config, the last one
+};
+
 /// UCX, which comes with Open MPI 5, takes SIGHUP for its own ends as soon as it is loaded: a program would survive its
 /// terminal, and its launcher's wish to end.
 void let_hangups_end() {
@@ -167,10 +211,12 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body)
     const auto complain = [&](const std::string& text) { std::cerr << app.get_name() + ": " + one_line(text) + '\n'; };
     // A program of several commands has the file of each.
     const bool has_file = app.get_require_subcommand_min() == 0;
+    app.formatter(std::make_shared<Help>());
+    app.get_help_ptr()->description("this help")->group(std::string(Help::general));
     const CLI::Option* config =
-        has_file ? app.set_config("--config", "",
-                                  "reads flags from it, one a line: NAME = VALUE; those on the command line win")
+        has_file ? app.set_config("--config", "", "file of flags, NAME = VALUE on each line; the command line wins")
                        ->type_name("FILE")
+                       ->group(std::string(Help::general))
                  : nullptr;
     app.config_formatter(std::make_shared<FlagsFile>());
     app.allow_config_extras(CLI::config_extras_mode::error);

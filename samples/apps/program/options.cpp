@@ -29,7 +29,7 @@ namespace program {
 
 namespace {
 
-/// Help shows types and defaults; what a validator allows stands in the text.
+/// Without its description: --help shows types and defaults, and the text says what is allowed.
 CLI::Validator silent(CLI::Validator validator) { return validator.description(""); }
 
 CLI::Validator is_rate() {
@@ -85,84 +85,96 @@ void give_amp_a_value(std::vector<std::string>& words) {
 
 constexpr std::int64_t most_rows = std::int64_t{1} << 31;
 
-/// Where a program computes, and on what.
+/// Flags of every program. They are grouped for --help by what was set last as the default of new options.
 void add_flags_of_devices(CLI::App& app, Options& options, const Program& program) {
-    app.add_option("--parallel", options.parallel,
-                   "none: the first device alone; dp: all devices from one thread; ddp: a process for each device")
+    app.option_defaults()->group("Devices and batch");
+    app.add_option("--parallel", options.parallel, "one device, all of them from one thread, or one process for each")
         ->type_name("none|dp|ddp")
         ->check(silent(CLI::IsMember({"none", "dp", "ddp"})))
         ->capture_default_str();
-    app.add_option("--devices", options.devices, "all, or a list: cuda:0,cuda:1 or cpu:0,cpu:1")
+    app.add_option("--devices", options.devices, "devices to use: all, or a list such as cuda:0,cuda:1 or cpu:0,cpu:1")
         ->type_name("LIST")
         ->capture_default_str();
     app.add_option("--shards", options.shards,
-                   "pieces of a batch; fixes all bits, whatever the devices (one per device)")
+                   "parts of a batch, which decide the bits of the result; default one per device")
         ->type_name("N")
         ->check(silent(CLI::Range(1, 65536)));
     auto* whole = app.add_option("--batch-size,-b", options.batch_size,
-                                 std::string("rows of a step over all devices") +
-                                     (options.default_batch_size > 0 ? "" : " (one per device)"))
+                                 std::string("rows per step over all devices") +
+                                     (options.default_batch_size > 0 ? "" : "; default one per device"))
                       ->type_name("ROWS")
                       ->check(silent(CLI::Range(std::int64_t{1}, most_rows)));
     if (options.default_batch_size > 0) whole->default_str(std::to_string(options.default_batch_size));
-    app.add_option("--batch-size-per-device", options.batch_size_per_device, "rows of a step on each device")
+    app.add_option("--batch-size-per-device", options.batch_size_per_device,
+                   "rows per step on each device, instead of --batch-size")
         ->type_name("ROWS")
         ->check(silent(CLI::Range(std::int64_t{1}, most_rows)))
         ->excludes(whole);
     app.add_flag("--benchmark", options.benchmark,
-                 "tries the ways to compute a convolution once and takes the fastest from then on; a run that goes on "
-                 "takes those of its checkpoint, for the same bits");
+                 "use the fastest algorithms of convolutions; a resume repeats the choice");
     app.add_flag("--deterministic", options.deterministic, "same bits in every run without fixing the shards");
+    app.option_defaults()->group("Data");
+    if (!program.data.empty())
+        app.add_option("--data", options.data, program.data)->type_name("DIR")->capture_default_str();
     app.add_option("--workers", options.workers, "threads that read data")
         ->type_name("N")
         ->check(silent(CLI::Range(0, 1024)))
         ->capture_default_str();
-    if (!program.data.empty())
-        app.add_option("--data", options.data, program.data)->type_name("DIR")->capture_default_str();
-    app.add_option("--json", options.json, "writes the final figures")->type_name("FILE");
-    app.add_flag("--quiet", options.quiet, "prints warnings and errors only");
 }
 
-/// What changes steps and rates. A program may have a flag of its own in place of one of these.
+void add_flags_of_output(CLI::App& app, Options& options) {
+    app.option_defaults()->group("Output");
+    app.add_option("--json", options.json, "file for the final figures")->type_name("FILE");
+    app.add_flag("--quiet", options.quiet, "warnings and errors only");
+}
+
+/// Flags of steps and rates. A program may have a flag of its own in place of one of these.
 void add_flags_of_rates(CLI::App& app, Options& options) {
     const auto is_free = [&](const char* flag) { return app.get_option_no_throw(flag) == nullptr; };
     if (is_free("--weight-decay"))
-        app.add_option("--weight-decay", options.weight_decay,
-                       "decay of the weights; a run that is continued keeps its own")
+        app.add_option("--weight-decay", options.weight_decay, "weight decay; a resume keeps its own unless given")
             ->type_name("RATE")
             ->check(is_rate())
             ->default_str(text_of(options.default_weight_decay));
     if (is_free("--clip"))
-        app.add_option("--clip", options.clip, "largest norm of the gradients; 0: any")
+        app.add_option("--clip", options.clip, "maximum norm of the gradients; 0 for none")
             ->type_name("NORM")
             ->check(is_rate())
             ->capture_default_str();
+    app.add_option("--early-stop", options.early_stop, "evaluations without a better score that end the run")
+        ->type_name("N")
+        ->check(silent(CLI::Range(1, 1 << 30)));
+    app.option_defaults()->group(
+        "Learning rate (schedules: constant, step, multistep, exponential, linear, cosine, cosine-restarts, one-cycle, "
+        "plateau)");
+    app.add_option("--lr,-l,--learning-rate", options.lr, "learning rate; a resume keeps its own unless given")
+        ->type_name("RATE")
+        ->check(is_rate())
+        ->default_str(text_of(options.default_lr));
     if (is_free("--schedule")) {
         const std::vector<std::string> names{"constant",        "step",      "multistep",
                                              "exponential",     "linear",    "cosine",
                                              "cosine-restarts", "one-cycle", "plateau"};
         app.add_option("--schedule", options.schedule.name,
-                       "learning rate over the epochs (one-cycle: over the steps up to --lr; plateau: by evaluations)")
-            ->type_name("constant|step|multistep|exponential|linear|cosine|cosine-restarts|one-cycle|plateau")
+                       "schedule by epochs (one-cycle: by steps; plateau: by evaluations)")
+            ->type_name("NAME")
             ->check(silent(CLI::IsMember(names)))
             ->capture_default_str();
         const auto is_count = silent(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31));
-        app.add_option(
-               "--lr-period", options.schedule.period,
-               "epochs between reductions (step), until the rate is reached (linear) or restarts (cosine-restarts)")
+        app.add_option("--lr-period", options.schedule.period,
+                       "epochs per reduction (step), rise (linear) or cycle (cosine-restarts)")
             ->type_name("N")
             ->check(is_count)
             ->capture_default_str();
-        app.add_option("--lr-milestones", options.schedule.milestones, "epochs of reductions (multistep)")
+        app.add_option("--lr-milestones", options.schedule.milestones, "epochs of the reductions (multistep)")
             ->type_name("LIST")
             ->delimiter(',')
             ->check(is_count);
-        app.add_option("--lr-gamma", options.schedule.gamma,
-                       "factor of a reduction (step, multistep, plateau) or of an epoch (exponential)")
+        app.add_option("--lr-gamma", options.schedule.gamma, "factor per reduction or, if exponential, per epoch")
             ->type_name("FACTOR")
             ->check(is_between(0, 1, false))
             ->capture_default_str();
-        app.add_option("--lr-min", options.schedule.lowest, "lowest rate (cosine, cosine-restarts, plateau)")
+        app.add_option("--lr-min", options.schedule.lowest, "minimum rate (cosine, cosine-restarts, plateau)")
             ->type_name("RATE")
             ->check(is_rate())
             ->capture_default_str();
@@ -172,61 +184,21 @@ void add_flags_of_rates(CLI::App& app, Options& options) {
             ->check(silent(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31)))
             ->capture_default_str();
     }
-    app.add_option("--rates", options.rates,
-                   "adaptive learning rate instead of a schedule: adascale, or yellowfin, which sets the momentum too")
+    app.add_option("--rates", options.rates, "adaptive rate, not with a schedule; yellowfin sets momentum, too")
         ->type_name("none|adascale|yellowfin")
         ->check(silent(CLI::IsMember({"none", "adascale", "yellowfin"})))
         ->capture_default_str();
-    app.add_option("--early-stop", options.early_stop, "ends the run after N evaluations without a better score")
-        ->type_name("N")
-        ->check(silent(CLI::Range(1, 1 << 30)));
-    app.add_option("--keep", options.keep, "newest checkpoints that are kept ({epoch} or {step} in --save) (all)")
-        ->type_name("N")
-        ->check(silent(CLI::Range(1, 1 << 30)));
-    app.add_option("--best", options.best, "saves the checkpoint with the best score there as well")->type_name("FILE");
 }
 
-void add_flags_of_training(CLI::App& app, Options& options, const Program& program) {
-    app.add_option("--accumulation-steps", options.accumulation_steps,
-                   "parts in which a step takes its batch, one after another, with the memory of one")
-        ->type_name("N")
-        ->check(silent(CLI::Range(1, 65536)))
-        ->capture_default_str();
-    app.add_option("--amp", options.amp,
-                   "mixed precision: the dtype of convolutions and matrix products; alone: fp16 on GPUs, bf16 on CPUs")
-        ->type_name("[off|fp16|bf16]")
-        ->check(silent(CLI::IsMember({"off", "fp16", "bf16", "true", "false"})))
-        ->capture_default_str();
-    app.add_option("--epochs,-e", options.epochs, "passes over the data; those of a run that is continued count")
-        ->type_name("N")
-        ->check(silent(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31)))
-        ->capture_default_str();
-    app.add_option("--steps", options.steps, "ends the run after so many steps; those of a run that is continued count")
-        ->type_name("N")
-        ->check(silent(CLI::Range(std::int64_t{0}, std::int64_t{1} << 62)));
-    app.add_option("--lr,-l,--learning-rate", options.lr,
-                   "learning rate; a run that is continued keeps its own unless this is given")
-        ->type_name("RATE")
-        ->check(is_rate())
-        ->default_str(text_of(options.default_lr));
-    app.add_option("--momentum", options.momentum, "momentum of SGD and RMSprop; kept likewise")
-        ->type_name("RATE")
-        ->check(is_rate())
-        ->default_str(text_of(options.default_momentum));
-    add_flags_of_rates(app, options);
-    app.add_option("--seed", options.seed, "of weights, masks and the order of the data")
-        ->type_name("N")
-        ->transform(is_natural())
-        ->capture_default_str();
+void add_flags_of_checkpoints(CLI::App& app, Options& options, const Program& program) {
+    app.option_defaults()->group("Checkpoints");
     app.add_option("--work-dir", options.work_dir,
-                   "leaves there all flags (config.toml, for --config), the log and " +
-                       name_in_work_dir(program).string() + ", unless --log-dir and --save say otherwise")
+                   "directory for config.toml, the log and " + name_in_work_dir(program).string())
         ->type_name("DIR");
     app.add_option(
            "--save", options.save,
-           "writes the weights (safetensors), and beside them FILE.resume, at the end: of the last epoch, or of "
-           "the step in which SIGINT or SIGTERM came; {epoch} and {step} in it stand for how many are done" +
-               (program.checkpoint.empty() ? "" : " (" + program.checkpoint.string() + ")"))
+           "weights, with FILE.resume; " + (program.checkpoint.empty() ? "{epoch} and {step} are numbers"
+                                                                       : "default " + program.checkpoint.string()))
         ->type_name("FILE");
     app.add_option_function<std::string>(
            "--save-every",
@@ -237,22 +209,22 @@ void add_flags_of_training(CLI::App& app, Options& options, const Program& progr
                options.save_every = *every;
            },
            program.saves_by_epochs
-               ? fmt::format("saves after every N epochs as well, or N steps (Ns) ({})", options.save_every.epochs)
-               : "saves after every N steps as well, or N epochs (Ne)")
+               ? fmt::format("epochs between saves, or steps (Ns); default {}", options.save_every.epochs)
+               : "steps between saves, or epochs (Ne); default: at the end of the run only")
         ->type_name(program.saves_by_epochs ? "N|Ns" : "N|Ne");
+    app.add_option("--keep", options.keep, "newest checkpoints to keep, of --save with {epoch} or {step}; default all")
+        ->type_name("N")
+        ->check(silent(CLI::Range(1, 1 << 30)));
+    app.add_option("--best", options.best, "checkpoint with the best score")->type_name("FILE");
     app.add_option("--load,-f,--start-from", options.load,
-                   "begins with these weights (safetensors, or PyTorch's .pth); continues the run of FILE.resume if it "
-                   "is there")
+                   "weights to start from (safetensors, .pth); with FILE.resume, run to resume")
         ->type_name("FILE");
     app.add_option_function<std::string>(
            "--resume", [&options](const std::string&) { options.resumes_if_there = true; },
-           "auto: continues from the newest checkpoint of --save, or of a run that a signal stopped; without one the "
-           "run "
-           "begins as --load says")
+           "resume from the newest checkpoint of --save, if there is one")
         ->type_name("auto")
         ->check(silent(CLI::IsMember({"auto"})));
-    app.add_option("--allow-changed", options.allow_changed,
-                   "flags that may differ from those of the run that is continued, such as batch-size,seed")
+    app.add_option("--allow-changed", options.allow_changed, "flags that a resume may change, such as batch-size,seed")
         ->type_name("NAMES")
         ->delimiter(',');
     app.add_option_function<std::string>(
@@ -262,23 +234,51 @@ void add_flags_of_training(CLI::App& app, Options& options, const Program& progr
                for (const std::string& name : CLI::detail::split(text, ','))
                    options.stop_signals.push_back(signal_of(name));
            },
-           "signals that stop the run after a step, which is saved (SIGINT,SIGTERM,SIGUSR1,SIGUSR2,SIGXCPU)")
+           "signals that stop and save the run; default SIGINT,SIGTERM,SIGUSR1,SIGUSR2,SIGXCPU")
         ->type_name("LIST");
-    app.add_option(
-           "--log-dir", options.log_dir,
-           "writes every step to DIR/" + program.name + ".jsonl, and for TensorBoard; with --load after what is there")
+}
+
+void add_flags_of_training(CLI::App& app, Options& options, const Program& program) {
+    app.option_defaults()->group("Devices and batch");
+    app.add_option("--accumulation-steps", options.accumulation_steps, "microbatches per step, in the memory of one")
+        ->type_name("N")
+        ->check(silent(CLI::Range(1, 65536)))
+        ->capture_default_str();
+    app.add_option("--amp", options.amp, "mixed precision; without a value fp16 on GPUs, bf16 on CPUs")
+        ->type_name("[off|fp16|bf16]")
+        ->check(silent(CLI::IsMember({"off", "fp16", "bf16", "true", "false"})))
+        ->capture_default_str();
+    app.option_defaults()->group("Training");
+    app.add_option("--epochs,-e", options.epochs, "number of epochs, including those before a resume")
+        ->type_name("N")
+        ->check(silent(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31)))
+        ->capture_default_str();
+    app.add_option("--steps", options.steps, "number of steps, including those before a resume; default: all epochs")
+        ->type_name("N")
+        ->check(silent(CLI::Range(std::int64_t{0}, std::int64_t{1} << 62)));
+    app.add_option("--seed", options.seed, "random seed for weights, dropout and shuffling")
+        ->type_name("N")
+        ->transform(is_natural())
+        ->capture_default_str();
+    app.add_option("--momentum", options.momentum, "momentum of SGD and RMSprop; a resume keeps its own unless given")
+        ->type_name("RATE")
+        ->check(is_rate())
+        ->default_str(text_of(options.default_momentum));
+    add_flags_of_rates(app, options);
+    add_flags_of_checkpoints(app, options, program);
+    add_flags_of_output(app, options);
+    app.add_option("--log-dir", options.log_dir,
+                   "directory for the log of every step: " + program.name + ".jsonl and TensorBoard's events")
         ->type_name("DIR");
-    app.add_option("--log-interval", options.log_interval,
-                   "prints a line for every Nth batch, as PyTorch's examples do")
+    app.add_option("--log-interval", options.log_interval, "batches between lines in the format of PyTorch's examples")
         ->type_name("N")
         ->check(silent(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31)));
     app.footer(
-        "SIGINT (Ctrl-C), SIGTERM and the other --stop-signals stop a run after a step, of all processes together: it "
-        "is "
-        "saved if\n--save is given, and the program ends by that signal (status 128 + signal: 130, 143). A second "
-        "SIGINT "
-        "or SIGTERM ends it\nat once. Otherwise the status is 0 for success, 1 for a failed run or if standard output "
-        "could not be written, 2 for wrong\nusage.");
+        "The first signal of --stop-signals stops all processes after a step. The run is saved if --save is given, and "
+        "the\nprogram ends by that signal (status 128 + signal: 130, 143). A second SIGINT or SIGTERM ends it at "
+        "once.\nStatus: 0 for success, 1 for a failed run or lost output, 2 for wrong usage. Underscores and hyphens "
+        "in "
+        "flags are\ninterchangeable.");
 }
 
 void join(Options& options) {
@@ -524,13 +524,14 @@ std::int64_t Options::global_batch_size(const lockstep::Devices& chosen) const {
 int run(const Program& program, Options& options, int argc, char** argv,
         const std::function<std::optional<Stop>()>& body) {
     CLI::App app(program.purpose, program.name + (program.command.empty() ? "" : " " + program.command));
+    app.option_defaults()->group("Model");
     if (program.add_flags) program.add_flags(app);
     add_flags_of_devices(app, options, program);
-    if (program.trains) add_flags_of_training(app, options, program);
-    add_flags_of_ranks(app, options, " (ddp)");
+    program.trains ? add_flags_of_training(app, options, program) : add_flags_of_output(app, options);
+    add_flags_of_ranks(app, options, "Processes (--parallel ddp)");
     if (program.trains)
         app.add_option("--reduction", options.reduction,
-                       "tree: the same bits everywhere; fast: the backend's own all-reduce, which gives that up (ddp)")
+                       "reproducible sums of gradients, or the backend's own all-reduce")
             ->type_name("tree|fast")
             ->check(silent(CLI::IsMember({"tree", "fast"})))
             ->capture_default_str();

@@ -66,34 +66,32 @@ void launch_and_wait(lockstep::LaunchOptions& launch, int processes) {
 
 }  // namespace
 
-void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& when) {
+void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& group) {
     const auto range = [](auto low, auto high) { return CLI::Validator(CLI::Range(low, high)).description(""); };
     std::vector<std::string> backends;
     for (const auto& backend : lockstep::process_group_backends()) backends.push_back(backend.name);
-    app.add_option("--launcher", flags.launcher,
-                   "who must have started this process, or nobody, instead of finding that out; pytorch: RANK and "
-                   "WORLD_SIZE are set" +
-                       when)
+    app.option_defaults()->group(group);
+    app.add_option("--launcher", flags.launcher, "expected launcher; default: detect")
         ->type_name("none|pytorch|mpi|slurm")
         ->check(CLI::IsMember({"none", "pytorch", "mpi", "slurm"}).description(""))
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     app.add_option("--backend", flags.backend,
-                   "how processes talk" + when + "; shm unless given, nccl on GPUs of their own")
+                   "backend of the process group; default nccl if each rank has its own GPU, else shm")
         ->type_name("shm|gloo|nccl|mpi")
         ->check(CLI::IsMember(backends).description(""));
-    app.add_option("--init-method", flags.init_method, "how processes find each other" + when)
-        ->type_name("env://|tcp://HOST:PORT|file:///PATH")
+    app.add_option("--init-method", flags.init_method, "rendezvous: env://, tcp://HOST:PORT or file:///PATH")
+        ->type_name("URL")
         ->check(is_init_method())
         ->capture_default_str();
-    auto* rank = app.add_option("--rank", flags.rank, "of this process, where no launcher says it" + when)
+    auto* rank = app.add_option("--rank", flags.rank, "rank of this process, if no launcher sets it")
                      ->type_name("N")
                      ->check(range(0, 1 << 20));
-    auto* world = app.add_option("--world-size", flags.world_size, "how many processes there are" + when)
+    auto* world = app.add_option("--world-size", flags.world_size, "number of processes, if no launcher sets it")
                       ->type_name("N")
                       ->check(range(1, 1 << 20));
     rank->needs(world);
     world->needs(rank);
-    app.add_option("--timeout", flags.timeout_seconds, "seconds after which a silent process is given up" + when)
+    app.add_option("--timeout", flags.timeout_seconds, "seconds after which a silent process is an error")
         ->type_name("SECONDS")
         ->check(range(std::int64_t{1}, std::int64_t{1} << 31))
         ->default_str(std::to_string(usual_timeout.count()));

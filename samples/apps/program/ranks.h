@@ -23,9 +23,8 @@ struct RankFlags {
     std::optional<std::int64_t> timeout_seconds;  ///< where it was given; else 300
 };
 
-/// --launcher, --backend, --init-method, --rank, --world-size and --timeout. `when`: after each of their texts, "
-/// (ddp)".
-void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& when = "");
+/// --launcher, --backend, --init-method, --rank, --world-size and --timeout, in the group `group` of --help.
+void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& group = "Processes");
 
 /// Throws UsageError when --launcher names another launcher than the one that has started this process.
 void require_launcher(const RankFlags& flags);

@@ -21,12 +21,10 @@ void MaskFlags::add_to(CLI::App& app) {
         return values_in(text) ? std::string() : text + " is not a list of values such as 0,255 or 0:0:0,255:0:0";
     };
     app.add_option("--mask-values", mask_values,
-                   "values of class 0, 1, ... in mask files, numbers or colours (0:0:0,255:0:0); default: those of the "
-                   "weights, or all that the masks have, in order")
+                   "values or colours (0:0:0,255:0:0) of class 0, 1, ...; default: those found")
         ->type_name("LIST")
         ->check(CLI::Validator(list, ""));
-    app.add_option("--ignore-value", ignore_value,
-                   "value of mask pixels that belong to no class: they count neither in the loss nor in scores")
+    app.add_option("--ignore-value", ignore_value, "value of mask pixels that count neither in the loss nor in scores")
         ->type_name("VALUE")
         ->check(CLI::Validator(one, ""));
 }

@@ -45,19 +45,19 @@ struct EvaluateFlags {
 bool is_jpeg(const std::filesystem::path& path) { return path.extension() == ".jpg" || path.extension() == ".jpeg"; }
 
 void add_flags(CLI::App& app, EvaluateFlags& flags) {
+    app.option_defaults()->group("Model and images");
     app.add_option("--model,-m,--load,-f", flags.model,
-                   "weights of the network: what unet train has saved, or the PyTorch program's .pth")
+                   "weights: a checkpoint of unet train, or a .pth of the PyTorch program (required)")
         ->type_name("FILE")
         ->required();
-    app.add_option("--scale,-s", flags.scale, "of the images' sides (as in training where FILE says it, else 0.5)")
+    app.add_option("--scale,-s", flags.scale, "factor for the sides of the images; default as in training, else 0.5")
         ->type_name("NUMBER")
         ->check(program::is_between(0, 1, false));
-    app.add_option("--validation,-v", flags.validation,
-                   "evaluates the images that unet train keeps for validation with this percentage")
+    app.add_option("--validation,-v", flags.validation, "percentage of the images, those that unet train holds out")
         ->type_name("PERCENT")
         ->check(program::is_between(0, 100, false))
         ->capture_default_str();
-    app.add_option("--sheet", flags.sheet, "draws the first images, their true masks and the network's, side by side")
+    app.add_option("--sheet", flags.sheet, "picture of the first images with their true masks and the network's")
         ->type_name("FILE.png|FILE.jpg")
         ->check(CLI::Validator(
             [](const std::string& text) {
@@ -66,7 +66,7 @@ void add_flags(CLI::App& app, EvaluateFlags& flags) {
             },
             ""));
     flags.masks.add_to(app);
-    app.add_option("--pictures", flags.pictures, "how many images --sheet has")
+    app.add_option("--pictures", flags.pictures, "images in --sheet")
         ->type_name("N")
         ->check(CLI::Range(std::int64_t{1}, std::int64_t{64}).description(""))
         ->capture_default_str();

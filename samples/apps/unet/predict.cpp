@@ -46,37 +46,35 @@ struct PredictFlags {
 
 void add_flags(CLI::App& app, PredictFlags& flags) {
     app.add_option("--model,-m,--load,-f", flags.model,
-                   "weights of the network: what unet train has saved, or the PyTorch program's .pth")
+                   "weights: a checkpoint of unet train, or a .pth of the PyTorch program (required)")
         ->type_name("FILE")
         ->required();
-    app.add_option("--input,-i,INPUT", flags.inputs, "images, or folders of them")->type_name("PATH ...")->required();
-    app.add_option(
-           "--output,-o", flags.outputs,
-           "names of the masks, one for each image; or the folder for NAME_OUT.png, which is made if it is missing "
-           "(default: beside each image). Masks that are there are overwritten, images never")
+    app.add_option("--input,-i,INPUT", flags.inputs, "images, or folders of images (required)")
+        ->type_name("PATH ...")
+        ->required();
+    app.add_option("--output,-o", flags.outputs,
+                   "masks, one per image, or a folder for NAME_OUT.png; default beside each image")
         ->type_name("FILE.png ...|DIR");
-    app.add_flag("--overlay", flags.overlay, "writes NAME_overlay.png as well: the image with its mask in colour");
+    app.add_flag("--overlay", flags.overlay, "also write NAME_overlay.png: the image with its mask in colour");
     app.add_option("--mask-threshold,-t", flags.threshold,
-                   "of a network of one class: what the probability of a pixel must exceed")
+                   "probability above which a pixel is part of the mask (one class)")
         ->type_name("NUMBER")
         ->check(program::is_between(0, 1))
         ->capture_default_str();
-    app.add_option("--scale,-s", flags.scale, "of the images' sides (as in training where FILE says it, else 0.5)")
+    app.add_option("--scale,-s", flags.scale, "factor for the sides of the images; default as in training, else 0.5")
         ->type_name("NUMBER")
         ->check(program::is_between(0, 1, false));
-    app.add_option("--device", flags.device, "where it is computed: cuda:0, cpu:0 (the first GPU, or all cores)")
+    app.add_option("--device", flags.device, "device to compute on; default the first GPU, or all cores")
         ->type_name("DEVICE");
-    app.add_option(
-           "--mask-values", flags.mask_values,
-           "values of class 0, 1, ... in the masks, numbers or colours (0:0:0,255:0:0) (those of training where FILE "
-           "has them, else 0, 1, ...)")
+    app.add_option("--mask-values", flags.mask_values,
+                   "values or colours (0:0:0,255:0:0) of class 0, 1, ...; default as in training")
         ->type_name("LIST")
         ->check(CLI::Validator(
             [](const std::string& text) {
                 return values_in(text) ? std::string() : text + " is not a list of values such as 0,255";
             },
             ""));
-    app.add_flag("--quiet", flags.quiet, "prints warnings and errors only");
+    app.add_flag("--quiet", flags.quiet, "warnings and errors only");
 }
 
 std::string lower_case(std::string text) {
@@ -263,6 +261,7 @@ void predict(const PredictFlags& flags) {
 int predict(int argc, char** argv) {
     PredictFlags flags;
     CLI::App app("Make masks of images with a trained U-Net.", "unet predict");
+    app.footer("A missing folder is created. Existing masks are overwritten, images never.");
     add_flags(app, flags);
     return program::run(app, argc - 1, argv + 1, [&] { predict(flags); });
 }

@@ -45,6 +45,7 @@ constexpr std::int64_t validation_rows = 4;  ///< at least so many at once
 void add_flags(CLI::App& app, TrainFlags& flags, program::Options& options) {
     const auto one_of = [](const std::vector<std::string>& names) { return CLI::IsMember(names).description(""); };
     // First, so that other flags that are given win.
+    app.option_defaults()->group("Training");
     app.add_option_function<std::string>(
            "--recipe",
            [&app, &flags, &options](const std::string& name) {
@@ -64,53 +65,53 @@ void add_flags(CLI::App& app, TrainFlags& flags, program::Options& options) {
                                                  {"--lr-min", "0"}})
                    app.get_option(flag)->default_str(value);
            },
-           "defaults of other flags. pytorch-unet: those of the PyTorch program since December 2022: --optimizer "
-           "rmsprop "
-           "--momentum 0.999 --clip 1 --schedule plateau --lr-min 0 --loss ce+pooled-dice")
+           "defaults of other flags: ours, or those of the PyTorch program")
         ->type_name("default|pytorch-unet")
         ->check(one_of({"default", "pytorch-unet"}))
         ->default_str(flags.recipe);
-    app.add_option("--scale,-s", flags.scale, "of the images' sides")
+    app.option_defaults()->group("Images and masks");
+    app.add_option("--scale,-s", flags.scale, "factor for the sides of the images")
         ->type_name("NUMBER")
         ->check(program::is_between(0, 1, false))
         ->capture_default_str();
-    app.add_option("--validation,-v", flags.validation, "percent of the images that are kept for validation")
+    app.add_option("--validation,-v", flags.validation, "percentage of the images held out for validation")
         ->type_name("PERCENT")
         ->check(program::is_between(0, 100))
         ->capture_default_str();
-    app.add_option("--classes,-c", flags.net.classes, "that a pixel can have; 1: it belongs to the mask or not")
+    app.option_defaults()->group("Model");
+    app.add_option("--classes,-c", flags.net.classes, "classes of a pixel; 1: part of the mask or not")
         ->type_name("N")
         ->check(CLI::Range(std::int64_t{1}, std::int64_t{256}).description(""))
         ->capture_default_str();
-    app.add_flag("--bilinear", flags.net.bilinear, "upsamples by interpolation instead of transposed convolutions");
-    app.add_option("--width", flags.net.width, "channels of the first level; each further one has twice as many")
+    app.add_flag("--bilinear", flags.net.bilinear, "upsample by interpolation instead of transposed convolutions");
+    app.add_option("--width", flags.net.width, "channels of the first level, doubled at each further one")
         ->type_name("N")
         ->check(CLI::Range(std::int64_t{2}, std::int64_t{512}).description(""))
         ->capture_default_str();
+    app.option_defaults()->group("Training");
     app.add_option("--optimizer", flags.optimizer, "rule that updates the weights")
         ->type_name("adamw|adam|rmsprop|sgd")
         ->check(one_of({"adamw", "adam", "rmsprop", "sgd"}))
         ->capture_default_str();
-    app.add_option(
-           "--loss", flags.loss,
-           "cross-entropy alone, or with the mean of the classes' dice, or with one dice of all classes together")
+    app.add_option("--loss", flags.loss, "cross-entropy, alone or with the dice of each class or of all")
         ->type_name("ce+dice|ce+pooled-dice|ce")
         ->check(one_of({"ce+dice", "ce+pooled-dice", "ce"}))
         ->capture_default_str();
-    app.add_option(
-           "--class-weights", flags.class_weights,
-           "weights of class 0, 1, ... in cross-entropy; for --classes 1 one number, that of pixels of the mask")
+    app.add_option("--class-weights", flags.class_weights,
+                   "weights of class 0, 1, ... in cross-entropy; for --classes 1, of mask pixels")
         ->type_name("NUMBER,...")
         ->delimiter(',')
         ->check(program::is_between(0, 1e30));
+    app.option_defaults()->group("Images and masks");
     flags.masks.add_to(app);
-    app.add_option("--batch-norm", flags.batch_norm,
-                   "running statistics of all shards, or of the first as in DataParallel; sync: the whole batch "
-                   "normalises, too (SyncBatchNorm)")
+    app.option_defaults()->group("Model");
+    app.add_option("--batch-norm", flags.batch_norm, "shards of the running statistics; sync is SyncBatchNorm")
         ->type_name("all|first|sync")
         ->check(one_of({"all", "first", "sync"}))
         ->capture_default_str();
-    app.add_flag("--flip", flags.flip, "flips half of the images and their masks, left and right");
+    app.option_defaults()->group("Images and masks");
+    app.add_flag("--flip", flags.flip, "flip half of the images and masks horizontally");
+    app.option_defaults()->group("Short forms");
     app.add_option_function<std::string>(
            "--exp-name",
            [&options](const std::string& name) {
