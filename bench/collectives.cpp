@@ -19,7 +19,7 @@
 #include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/samples/program/command_line.h"
+#include "lockstep/samples/apps/program/command_line.h"
 
 namespace ls = lockstep;
 using collectives::Row;

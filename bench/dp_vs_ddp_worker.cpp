@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "lockstep/parallel/lockstep.h"
-#include "lockstep/samples/mnist_nets.h"
-#include "lockstep/samples/program/strategy.h"
+#include "lockstep/samples/apps/mnist_nets.h"
+#include "lockstep/samples/apps/program/strategy.h"
 
 namespace ls = lockstep;
 using nlohmann::ordered_json;

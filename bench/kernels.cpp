@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/parallel/lockstep.h"
-#include "lockstep/samples/mnist_nets.h"
+#include "lockstep/samples/apps/mnist_nets.h"
 
 namespace ls = lockstep;
 

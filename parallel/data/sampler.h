@@ -1,15 +1,10 @@
-// Which rows of a data set a process reads, as PyTorch and its tutorials choose them: for those who port code.
-// Lockstep's own Loader draws every mode's batches from one global order and needs none of these; it takes a
-// DistributedSampler all the same.
+// PyTorch's DistributedSampler, for code that is ported from PyTorch. Lockstep's own Loader draws the batches of every
+// mode from one global order and needs none; it accepts a DistributedSampler all the same.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <utility>
 #include <vector>
-
-#include "lockstep/parallel/data/subset.h"
 
 namespace lockstep {
 
@@ -57,37 +52,5 @@ private:
 /// torch.randperm(length, generator=torch.Generator().manual_seed(seed)) on the CPU. Throws InvalidArgument for a
 /// negative length, and from 2^32 / 20 rows on, where PyTorch uses another generator.
 std::vector<std::int64_t> random_permutation(std::int64_t length, std::uint64_t seed);
-
-/// A part of a data set, as the tutorial's class of that name.
-template <class Data>
-using Partition = Subset<Data>;
-
-/// The DataPartitioner of PyTorch's tutorial "Writing Distributed Applications": rows shuffled as Python's
-/// random.Random(seed).shuffle does, then cut in parts of int(fraction * length) rows.
-class DataPartitioner {
-public:
-    /// Throws InvalidArgument for a negative length, and for fractions that are not in [0, 1], not finite, or sum up to
-    /// more than 1. Warns when rows are lost because fractions of the length are rounded down.
-    DataPartitioner(std::int64_t length, const std::vector<double>& fractions, std::uint64_t seed = 1234);
-
-    std::size_t parts() const { return parts_.size(); }
-    /// Rows of a part. Throws InvalidArgument when there is no such part.
-    const std::vector<std::int64_t>& part(std::size_t index) const;
-    /// The tutorial's `use`: the part as a data set. Throws InvalidArgument where there is no such part, and for a data
-    /// set of another length.
-    template <class Data>
-    Partition<Data> use(Data data, std::size_t index) const {
-        require_length(data.size());
-        return Partition<Data>(std::move(data), part(index));
-    }
-    /// Rows that are in no part.
-    std::int64_t lost() const { return lost_; }
-
-private:
-    void require_length(std::int64_t length) const;
-    std::int64_t length_;
-    std::vector<std::vector<std::int64_t>> parts_;
-    std::int64_t lost_ = 0;
-};
 
 }  // namespace lockstep
