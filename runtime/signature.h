@@ -43,11 +43,11 @@ constexpr std::size_t member_count() {
 template <class T>
 auto members_of_aggregate(const T& value) {
     static_assert(std::is_aggregate_v<T>,
-                  "an operation is an aggregate: a struct of public members, without constructors");
+                  "an operation must be an aggregate: a struct of public members, without constructors");
     constexpr std::size_t count = member_count<T>();
-    static_assert(count <= most_members, "put members of an operation together in a struct: eight can be counted");
+    static_assert(count <= most_members, "an operation has at most eight members; group them in a struct");
     if constexpr (count == 0) {
-        static_assert(std::is_empty_v<T>, "a member cannot be made from nothing");
+        static_assert(std::is_empty_v<T>, "every member must be convertible from AnyMember");
         return std::tuple<>();
     } else if constexpr (count == 1) {
         const auto& [a] = value;

@@ -43,8 +43,9 @@ TEST_CASE("f16 on a CPU device is said to be emulated, once") {  // the first ca
     (void)softmax(x, 0);
     set_warning_handler(before);
     REQUIRE(warnings.size() == 1);
-    CHECK(warnings[0] ==
-          "f16 is emulated on CPU devices: it is computed in f32 and rounded, and no faster than f32; bf16 may be");
+    CHECK(
+        warnings[0] ==
+        "f16 is emulated on CPU devices: it is computed in f32 and rounded, so it is not faster than f32; bf16 may be");
 }
 
 TEST_CASE("functions compute in the dtype that PyTorch's lists say") {
@@ -121,7 +122,7 @@ TEST_CASE("the scope is the last one that is alive, and backward has none") {
     const Tensor expected = matmul(a.transpose(0, 1), Tensor::full({4, 4}, 1));
     CHECK(values_of(b.grad()) == values_of(expected));
     CHECK(message_of<InvalidArgument>([] { const Autocast scope(DType::f32); }) ==
-          "Autocast: f32 is no 16-bit float; pass DType::f16 or DType::bf16, or nothing");
+          "Autocast: dtype f32 is not a 16-bit float; expected DType::f16, DType::bf16 or std::nullopt");
 }
 
 TEST_CASE("a parameter is converted once in a scope, and again when it was written") {

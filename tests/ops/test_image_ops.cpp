@@ -137,7 +137,7 @@ TEST_CASE("what pad, permute and one_hot refuse, and whole numbers that they tak
     CHECK_FALSE(permute(x.tag_batch(), {1, 0}).is_batch());
     CHECK(refusal([&] { (void)one_hot(x, 2); }).starts_with("one_hot: one_hot is only applicable to index tensors"));
     CHECK(refusal([&] { (void)one_hot(masks({0}, {1}), -1); }) == "one_hot: num_classes is -1 and must be positive");
-    const std::string outside = " is out of range; classes count from 0 to one less than the outputs";
+    const std::string outside = " is out of range; expected a class from 0 to the number of outputs - 1";
     for (const Device where : {Device::host(), device}) {
         const Tensor bad = one_hot(Tensor::from(Integers{0, 1, 1, 0, 2, 0}, {3, 2}, where), 2);
         CHECK(refusal([&] { (void)bad.to_vector<std::int64_t>(); }) == "one_hot: target 2 in row 2" + outside);
@@ -150,7 +150,8 @@ TEST_CASE("losses of maps name the image of a target out of range, and what does
     const Tensor logits = Tensor::randn({2, 3, 2, 2}).to(device);
     CHECK(refusal([&] {
               (void)cross_entropy(logits, masks({0, 1, 2, 0, 1, 3, -7, 0}, {2, 2, 2})).item();
-          }) == "cross_entropy: target 3 in row 1 is out of range; classes count from 0 to one less than the outputs");
+          }) ==
+          "cross_entropy: target 3 in row 1 is out of range; expected a class from 0 to the number of outputs - 1");
     CHECK(refusal([&] {
               (void)cross_entropy(logits, masks({0, 1}, {2}));
           }) ==
@@ -223,7 +224,7 @@ TEST_CASE("what the dice functions refuse") {
     const Tensor bad = masks({0, 1, 2, 4}, {1, 2, 2});
     CHECK(refusal([&] {
               (void)dice_loss(Tensor::zeros({1, 3, 2, 2}).to(device), bad).item();
-          }) == "dice_loss: target 4 in row 0 is out of range; classes count from 0 to one less than the outputs");
+          }) == "dice_loss: target 4 in row 0 is out of range; expected a class from 0 to the number of outputs - 1");
 }
 
 TEST_CASE("a histogram counts NaN and infinities apart, in every run and on any number of threads alike") {

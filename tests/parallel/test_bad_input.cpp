@@ -41,9 +41,10 @@ TEST_CASE("lists of devices that cannot be") {
     says(wrap({Device::cpu(0), Device::cpu(9)}), "device cpu:9 does not exist or is not visible (");
     says(wrap({Device::cpu(0), Device::cpu(9)}), visible);
     CHECK(wrap({Device::cpu(0), Device::cpu(1), Device::cpu(0)}) ==
-          "devices cpu:0,cpu:1,cpu:0: cpu:0 is there twice; name every device once");
-    says(wrap({}), "the list of devices is empty: name at least one, or 'all'; ");
-    CHECK(wrap({Device::host()}) == "devices host: the host is no device to train on; use cpu:0");
+          "devices cpu:0,cpu:1,cpu:0: cpu:0 is listed twice; expected every device once");
+    says(wrap({}), "the list of devices is empty; expected at least one device, or 'all'; ");
+    CHECK(wrap({Device::host()}) ==
+          "devices host: the host cannot be used for training; expected a device such as cpu:0");
 }
 
 TEST_CASE("models that cannot be wrapped") {
@@ -119,8 +120,8 @@ TEST_CASE("reading a value inside forward") {
         return y.to_vector<float>()[0] > 0 ? y : y * 2.0;
     });
     const std::string expected =
-        "a value is read inside forward: while forward is traced its tensors have shapes but no values; return the "
-        "tensor and read it outside";
+        "a value is read inside forward: while forward is traced its tensors have shapes but no values; expected "
+        "forward to return the tensor, and the read outside";
     CHECK(message_of<InvalidArgument>([&] { (void)reads(ls::Tensor::zeros({5, 4})); }) == expected);
     auto item = wrapped([](ls::Linear& fc, const ls::Tensor& x) { return fc(x) * ls::sum(x).item(); });
     CHECK(message_of<InvalidArgument>([&] { (void)item(ls::Tensor::zeros({5, 4})); }) == expected);
@@ -131,7 +132,7 @@ TEST_CASE("tensors on the wrong device") {
     const Batch batch = make_batch(6);
     const ls::Tensor output = model(batch.images.to(Device::cpu(5)));  // inputs may lie anywhere
     CHECK(message_of<InvalidArgument>([&] { (void)ls::nll_loss(output, batch.labels.to(Device::cpu(1))); }) ==
-          "nll_loss: tensors on different devices, cpu:0 and cpu:1; move one with .to(device)");
+          "nll_loss: tensors are on different devices, cpu:0 and cpu:1; expected one device (use .to(device))");
     const ls::BatchCut cut = ls::cut_batch(6, 2);
     const ls::Tensor half = ls::Tensor::zeros({3, 2, 7, 7}, ls::DType::f32, Device::cpu(1));
     CHECK(message_of<InvalidArgument>([&] {
