@@ -184,14 +184,14 @@ TEST_CASE("a layer normalises 16-bit images with f32 parameters and statistics")
     CHECK(message_of<InvalidArgument>([&] {
               (void)batch_norm(x, narrow_statistics, narrow_statistics, Tensor(), Tensor(), {.training = true});
           }) ==
-          "batch_norm: running statistics of bf16 beside an input of bf16 must be f32 to be trained; convert them with "
-          ".to(dtype)");
+          "batch_norm: running statistics of bf16 cannot be trained with an input of bf16; expected f32 (use "
+          ".to(dtype))");
 }
 
 TEST_CASE("dtypes still do not mix outside of a scope") {
     const Tensor a = whole_numbers({2, 2}), b = a.to(DType::bf16);
     CHECK(message_of<InvalidArgument>([&] { (void)(a + b); }) ==
-          "add: the second tensor is of dtype bf16 and not f32 like the others; convert it with .to(dtype)");
+          "add: the second tensor has dtype bf16; expected f32 like the others (use .to(dtype))");
     CHECK((b + b).dtype() == DType::bf16);
 }
 

@@ -97,11 +97,11 @@ TEST_CASE("a prologue names the call and hands over what it took") {
     const auto refused = [](std::initializer_list<Prologue::Argument> arguments) {
         return message_of<InvalidArgument>([&] { const Prologue call("f", arguments); });
     };
-    CHECK(refused({takes::floating("input", {})}) == "f: input is undefined; pass a tensor");
+    CHECK(refused({takes::floating("input", {})}) == "f: input is undefined; expected a tensor");
     CHECK(refused({takes::floating("input", whole)}) ==
-          "f: input (3,) is of dtype i64; convert it with .to(DType::f32)");
+          "f: input (3,) has dtype i64; expected a floating dtype (use .to(DType::f32))");
     CHECK(refused({takes::floating("input", a), takes::optional("bias", whole)}) ==
-          "f: bias is of dtype i64 and not f32 like the others; convert it with .to(dtype)");
+          "f: bias has dtype i64; expected f32 like the others (use .to(dtype))");
     // Before anything is done with one of them.
     CHECK(refused({takes::floating("input", a), takes::any("target", on(1, {2}))}) ==
           "f: tensors are on different devices, cpu:0 and cpu:1; expected one device (use .to(device))");

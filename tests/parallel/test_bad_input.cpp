@@ -54,12 +54,12 @@ TEST_CASE("models that cannot be wrapped") {
         ls::DataParallel<Net> model(std::move(net), devices(2));
     };
     CHECK(message_of<InvalidArgument>(spread) ==
-          "module must have its parameters and buffers on one device, but conv.weight is on host and fc2.weight on "
-          "cpu:1; bring the model to one");
+          "module: parameters and buffers are on several devices: conv.weight is on host and fc2.weight on cpu:1; "
+          "expected one device");
 
     ls::DataParallel<Net> model(Net{}, devices(2));
     CHECK(message_of<InvalidArgument>([&] { ls::DataParallel<Net> twice(std::move(*model), devices(2)); }) ==
-          "the parameter conv.weight belongs to another wrapper or optimizer already; copy the model to wrap it again");
+          "the parameter conv.weight already belongs to another wrapper or optimizer; expected a copy of the model");
     ls::DataParallel<Net> copy{ls::DataParallel<Net>(Net{}, devices(2)).module(), devices(2)};  // copies may be wrapped
     (void)copy(make_batch(4).images);
 }
@@ -76,7 +76,7 @@ TEST_CASE("options and optimizers that do not fit") {
     const Batch batch = make_batch(4);
     CHECK(message_of<InvalidArgument>([&] { a.step(sgd, batch.images, batch.labels, ls::nll_loss); }) ==
           "step: the optimizer belongs to another model; make it from this wrapper: SGD(model, ...)");
-    says(message_of<InvalidArgument>([&] { ls::SGD bad(a, {.lr = -1}); }), "SGD: lr -1 must not be negative");
+    says(message_of<InvalidArgument>([&] { ls::SGD bad(a, {.lr = -1}); }), "SGD: invalid lr (-1); expected 0 or more");
 }
 
 TEST_CASE("inputs that cannot be scattered") {
@@ -103,13 +103,13 @@ TEST_CASE("shapes and dtypes that do not fit a layer") {
     says(message_of<InvalidArgument>([&] {
              (void)model(ls::Tensor::zeros({6, 2, 8, 9}));
          }),
-         "linear: input (3, 48) has 48 features, weight (10, 36) wants 36");
+         "linear: input (3, 48) has 48 features; weight (10, 36) expects 36");
     says(message_of<InvalidArgument>([&] { (void)model(batch.images.to(ls::DType::f16)); }),
-         "weight is of dtype f32 and not f16 like the others");
+         "weight has dtype f32; expected f16 like the others");
     says(message_of<InvalidArgument>([&] { (void)model(batch.images.to(ls::DType::f64)); }), "dtype");
     says(message_of<InvalidArgument>(
              [&] { model.step(sgd, batch.images, batch.labels.to(ls::DType::i32), ls::nll_loss); }),
-         "nll_loss: target (3,) is of dtype i32 and must be i64");
+         "nll_loss: target (3,) has dtype i32; expected i64");
     model.step(sgd, batch.images, batch.labels, ls::nll_loss);
     CHECK(model.engine().steps_done() == 1);
 }

@@ -111,8 +111,8 @@ TEST_CASE("a wrapper in use by another thread says so in every call, and goes on
     refused("a member of the model", [&] { (void)*model; });
     refused("optimizer step", [&] { sgd.step(); });
     refused("zero_grad", [&] { sgd.zero_grad(); });
-    refused("an optimizer's settings", [&] { sgd.set_lr(0.5); });
-    refused("an optimizer is made", [&] { ls::SGD other(model, {.lr = 0.1}); });
+    refused("optimizer settings", [&] { sgd.set_lr(0.5); });
+    refused("optimizer constructor", [&] { ls::SGD other(model, {.lr = 0.1}); });
     refused("steps_done", [&] { (void)model.engine().steps_done(); });
     refused("verify_replicas", [&] { model.engine().verify_replicas(); });
     refused("traces", [&] { (void)model.engine().traces(); });

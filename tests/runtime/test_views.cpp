@@ -242,7 +242,7 @@ TEST_CASE("bad slices, selects, transposes and expands are refused") {
     CHECK(contains(refusal([&] { tensor.transpose(0, 2); }), "transpose"));
     CHECK(contains(refusal([&] { tensor.transpose(-3, 0); }), "-3"));
     CHECK(contains(refusal([&] { tensor.expand({4, 7}); }), "(4, 7)"));
-    CHECK(contains(refusal([&] { tensor.expand({6}); }), "fewer"));
+    CHECK(contains(refusal([&] { tensor.expand({6}); }), "too few"));
     CHECK(contains(refusal([&] { Tensor::zeros({1}).expand({-1, 1}); }), "expand"));
     CHECK(contains(refusal([&] { Tensor::zeros({1}).expand({-2}); }), "expand"));
     CHECK(contains(refusal([&] { Tensor::scalar(1).select(0, 0); }), "select"));
