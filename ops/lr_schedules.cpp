@@ -266,7 +266,7 @@ SequentialLR::SequentialLR(Optimizer& optimizer, std::vector<std::shared_ptr<LRS
     : LRSchedule(optimizer), schedules_(std::move(schedules)), milestones_(std::move(milestones)) {
     require(!schedules_.empty(), "SequentialLR: no schedules; expected at least one");
     require(schedules_.size() == milestones_.size() + 1,
-            fmt::format("SequentialLR: {} schedules and {} milestones; expected one milestone less than schedules",
+            fmt::format("SequentialLR: {} schedules and {} milestones; expected one milestone fewer than schedules",
                         schedules_.size(), milestones_.size()));
     for (const auto& schedule : schedules_)
         require(&schedule->optimizer() == &optimizer,

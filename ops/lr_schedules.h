@@ -195,7 +195,7 @@ private:
 class SequentialLR final : public LRSchedule {
 public:
     /// The schedules must belong to `optimizer`, and are stepped by this one from now on. Throws InvalidArgument if
-    /// they do not, or if there is not exactly one milestone less than schedules.
+    /// they do not, or if there is not exactly one milestone fewer than schedules.
     SequentialLR(Optimizer& optimizer, std::vector<std::shared_ptr<LRSchedule>> schedules,
                  std::vector<std::int64_t> milestones);
     std::map<std::string, double> state() const override;

@@ -47,7 +47,7 @@ public:
     ~ModuleTensor();
 
     const Tensor& tensor() const;
-    operator const Tensor&() const { return tensor(); }  // used as a tensor
+    operator const Tensor&() const { return tensor(); }  // NOLINT(google-explicit-constructor): used as a tensor
     const Tensor* operator->() const { return &tensor(); }
     /// Makes the module use `value` from now on. Tied tensors follow. Throws InvalidArgument for another shape, and for
     /// a member of a model that a wrapper or an optimizer holds.
@@ -258,7 +258,7 @@ template <class Model>
 Model& to(Model& model, Device device) {
     static_assert(
         !requires { model.parameter_store(); },
-        "a wrapped model stays on its devices: move a copy of it, Net copy = *model");
+        "a wrapped model cannot be moved; expected a copy of it, Net copy = *model");
     detail::move_tensors(named_tensors(model), device);
     return model;
 }
@@ -267,7 +267,7 @@ template <class Model>
 Model& to(Model& model, DType dtype) {
     static_assert(
         !requires { model.parameter_store(); },
-        "a wrapped model keeps its dtypes: convert a copy of it, Net copy = *model");
+        "a wrapped model cannot be converted; expected a copy of it, Net copy = *model");
     detail::convert_tensors(named_tensors(model), dtype);
     return model;
 }

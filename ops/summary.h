@@ -16,7 +16,7 @@ namespace lockstep {
 
 /// An input of `forward`, batch first.
 struct SummaryInput {
-    // a shape converts implicitly
+    // NOLINTNEXTLINE(google-explicit-constructor): a shape converts implicitly
     SummaryInput(const Shape& of_shape, DType of_dtype = DType::f32) : shape(of_shape), dtype(of_dtype) {}
     Shape shape;
     DType dtype;

@@ -301,5 +301,5 @@ TEST_CASE("arguments of schedules that cannot be are refused") {
     CHECK(refused([&] { ReduceLROnPlateau(o, {.factor = 1}); }) ==
           "ReduceLROnPlateau: invalid factor (1); expected less than 1");
     CHECK(refused([&] { SequentialLR(o, {std::make_shared<StepLR>(o, 1)}, {3}); }) ==
-          "SequentialLR: 1 schedules and 1 milestones; expected one milestone less than schedules");
+          "SequentialLR: 1 schedules and 1 milestones; expected one milestone fewer than schedules");
 }
