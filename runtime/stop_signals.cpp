@@ -44,7 +44,7 @@ struct StopSignals::Before {
 };
 
 StopSignals::StopSignals(const std::vector<int>& numbers) {
-    if (exists.exchange(true)) throw InvalidArgument("StopSignals: there is one already; end it first");
+    if (exists.exchange(true)) throw InvalidArgument("StopSignals: an instance already exists; expected one at a time");
     first_signal = 0;
     first_came = 0;
     struct sigaction action {};
@@ -57,7 +57,8 @@ StopSignals::StopSignals(const std::vector<int>& numbers) {
         if (known && (before.action.sa_handler == SIG_IGN || before.action.sa_handler == keep)) continue;
         if (!known || ::sigaction(signal, &action, nullptr) != 0) {
             restore();
-            throw InvalidArgument("StopSignals: signal " + std::to_string(signal) + " cannot be caught; leave it out");
+            throw InvalidArgument("StopSignals: signal " + std::to_string(signal) +
+                                  " cannot be caught; expected signals with a replaceable action");
         }
         before_.push_back(before);
     }

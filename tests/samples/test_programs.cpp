@@ -378,7 +378,7 @@ TEST_CASE("limits of the system are named as what they are") {
     const Place place;
     const ProgramRun threads = place.mnist("--steps 1 --quiet", "OMP_THREAD_LIMIT=abc");
     CHECK(threads.status == 1);
-    CHECK_THAT(threads.err, contains("OMP_THREAD_LIMIT=abc: wants an integer from 1 to 2147483647"));
+    CHECK_THAT(threads.err, contains("OMP_THREAD_LIMIT=abc is invalid; expected an integer from 1 to 2147483647"));
 }
 
 TEST_CASE("whoever runs out of descriptors is told of ulimit") {
