@@ -67,10 +67,7 @@ struct Outcome {
 
 /// What mpirun has killed may take a moment to vanish.
 bool gone(int pid) {
-    for (const Deadline deadline = in(5000); RunClock::now() < deadline;
-         std::this_thread::sleep_for(std::chrono::milliseconds(10)))
-        if (::kill(pid, 0) != 0 && errno == ESRCH) return true;
-    return false;
+    return test::comes_true([&] { return ::kill(pid, 0) != 0 && errno == ESRCH; });
 }
 
 Outcome start(const std::string& trial, int ranks) {
@@ -142,7 +139,7 @@ TEST_CASE("mpirun ends a job whose rank was killed") {
 TEST_CASE("without mpirun it says what to do") {
     if (absent()) return;
     const test::TemporaryDirectory folder;
-    const std::string error = error_within(5000, [&] {
+    const std::string error = error_of([&] {
         mpi_backend().make({.rank = 0,
                             .size = 2,
                             .store = std::make_shared<FileStore>(folder / "store"),
