@@ -30,6 +30,8 @@ struct Touched {
 };
 
 constexpr int slow_rank = 1, logged_steps = 4;
+/// Two before backward, the sum of the gradients, and what the ranks get of it.
+constexpr std::size_t collectives_of_a_step = 4, sum_of_gradients = 3;
 constexpr double delay = 50;  // in milliseconds
 
 /// What the ranks tell each other.
@@ -51,26 +53,32 @@ std::vector<std::string> train(int rank, const std::string& store, Board& board)
     model.step(sgd, x, y, ls::mse_loss);
     model.synchronize();
     model.engine().log_steps(logged_steps);
-    std::atomic<int> backwards{0};
-    test_operations::hook().backward = [&](int shard) {
-        ++backwards;
-        if (shard != slow_rank) return;
-        if (!ls::test::comes_true([&] { return board.waits >= backwards; })) throw ls::Error("the other rank is away");
-        std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(delay));
-    };
-    if (rank != slow_rank) model.engine().job()->set_meanwhile([&] { board.waits = backwards.load(); });
-    for (int step = 0; step < logged_steps; ++step) {
-        model.step(sgd, x, y, ls::mse_loss);
-        model.synchronize();
-    }
-    const std::vector<ls::LoggedStep> steps = model.engine().step_log();
-    model.engine().job()->set_meanwhile({});
-
     std::vector<std::string> complaints;
     const auto require = [&](bool good, const std::string& what) {
         if (!good) complaints.push_back(what);
     };
-    require(steps.size() == 4, "steps are missing");
+    int begun = 0;  // steps
+    test_operations::hook().backward = [&](int shard) {
+        if (shard != slow_rank) return;
+        if (!ls::test::comes_true([&] { return board.waits >= begun; })) throw ls::Error("the other rank is away");
+        std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(delay));
+    };
+    ls::Communicator& job = *model.engine().job();
+    std::uint64_t before = 0;
+    if (rank != slow_rank)
+        job.set_meanwhile([&] {
+            if (job.sequence() == before + sum_of_gradients) board.waits = begun;
+        });
+    for (int step = 0; step < logged_steps; ++step) {
+        before = job.sequence();
+        ++begun;
+        model.step(sgd, x, y, ls::mse_loss);
+        model.synchronize();
+        require(job.sequence() == before + collectives_of_a_step, "a step has another number of collectives");
+    }
+    const std::vector<ls::LoggedStep> steps = model.engine().step_log();
+    job.set_meanwhile({});
+    require(steps.size() == logged_steps, "steps are missing");
     double waiting = 0;
     for (std::size_t i = 0; i < steps.size(); ++i) {
         const ls::LoggedStep& step = steps[i];
@@ -86,7 +94,7 @@ std::vector<std::string> train(int rank, const std::string& store, Board& board)
                 // Events lie a little before and after what they stand for, and hosts see them a little later.
                 require(span.end > arrival.last - 2, span.name + " ended before all were there");
                 waited += arrival.last - arrival.own;
-                if (collectives == 0)
+                if (collectives + 1 == sum_of_gradients)
                     require(
                         arrival.last_rank == slow_rank && (rank == slow_rank || arrival.last - arrival.own >= delay),
                         fmt::format("rank {} was last, and waited for {} ms", arrival.last_rank,
@@ -94,7 +102,7 @@ std::vector<std::string> train(int rank, const std::string& store, Board& board)
             }
             ++collectives;
         }
-        require(collectives > 0 && step.arrivals.size() == collectives, "arrivals are missing");
+        require(collectives == collectives_of_a_step && step.arrivals.size() == collectives, "arrivals are missing");
     }
     group.barrier();  // both have written how long they waited
     for (std::size_t i = 0; i < steps.size(); ++i) {

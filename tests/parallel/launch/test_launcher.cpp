@@ -73,7 +73,8 @@ TEST_CASE("who noted first that something went wrong failed first, whatever the 
     const TemporaryDirectory directory;
     const std::string where = directory.path().string();
     // Rank 1 ends two seconds after the others.
-    LaunchOptions options = worker({"note=1", "pid=" + where, "after=" + where + "/1", "slow=1", "exit=7"}, 3);
+    LaunchOptions options =
+        worker({"note=1", "pid=" + where, "after=" + where + "/1", "sleep=1000", "slow=1", "exit=7"}, 3);
     options.grace = std::chrono::seconds(20);
     CHECK(launch(options).str() == "rank 1 failed first: exit status 7");
     // A rank that was killed can note nothing, and the others notice it before the launcher hears of it.
