@@ -1,4 +1,4 @@
-// Handwriting-like digits drawn by the library itself, so that everybody has a data set that must be learned.
+// Synthetic handwritten digits: a data set for training that needs no download.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@ namespace lockstep {
 /// Side of a digit image in pixels, as in MNIST.
 inline constexpr std::size_t digit_side = 28;
 
-/// Draws one digit (0 to 9) into 28 rows of 28 pixels, 0 is paper and 255 is ink.
-/// (digit, seed, index) decides every pixel: the same bytes on every machine and compiler, in any order of calls, and
-/// different `index` give independent drawings. Strokes, slant, rotation, size, shift, pen and noise vary.
-/// Throws InvalidArgument when digit is not 0 to 9 or pixels does not hold 784 bytes.
+/// Draws one digit (0 to 9) into 28 rows of 28 pixels; 0 is paper and 255 is ink. (digit, seed, index) determines every
+/// pixel: the same bytes on every machine and compiler, in any order of calls. Different values of `index` give
+/// independent drawings. Strokes, slant, rotation, size, shift, pen and noise vary. Throws InvalidArgument if digit is
+/// not 0 to 9 or pixels does not hold 784 bytes.
 void render_digit(int digit, std::uint64_t seed, std::uint64_t index, std::span<std::uint8_t> pixels);
 
-/// How write_digits() draws a data set. Counts are images.
+/// Options of write_digits(). Counts are images.
 struct DigitsOptions {
     std::int64_t train_count = 30000;
     std::int64_t test_count = 4000;
@@ -25,10 +25,10 @@ struct DigitsOptions {
     bool gzip = false;
 };
 
-/// Writes the four files of MNIST under MNIST's names (with .gz where gzip is set) to `directory`, which is made where
-/// it is missing; every file is replaced at once or left as it was. Labels are drawn uniformly, training and test
-/// images never share an index. Throws InvalidArgument on counts below 1 or above 100 million and where the directory
-/// cannot be written, DataError when writing fails.
+/// Writes the four files of MNIST with MNIST's names (plus .gz if gzip is set) to `directory`, which is created if
+/// missing. Each file is replaced atomically. Labels are drawn uniformly; training and test images never share an
+/// index. Throws InvalidArgument for counts below 1 or above 100 million and if the directory is not writable,
+/// DataError if writing fails.
 void write_digits(const std::filesystem::path& directory, const DigitsOptions& options = {});
 
 }  // namespace lockstep
