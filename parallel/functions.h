@@ -113,7 +113,7 @@ std::string structure_difference(const T& b, const T& a) {
         Signature left, right;
         structure::describe(a, left);
         structure::describe(b, right);
-        return left.bytes() == right.bytes() ? "" : "another value, which is no tensor and cannot be gathered";
+        return left.bytes() == right.bytes() ? "" : "a different value, which is not a tensor and cannot be gathered";
     }
 }
 

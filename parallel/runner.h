@@ -54,7 +54,7 @@ public:
               model, optimizer, loader, std::move(loss), [this](const StepReport& step) { return tell(step); },
               options.step) {
         if (options.epochs == (std::numeric_limits<std::uint64_t>::max)() && !options.steps)
-            throw InvalidArgument("Runner: give a number of epochs or of steps");
+            throw InvalidArgument("Runner: neither epochs nor steps; expected a number of either");
         trainer_.before_step([this](std::int64_t step) {
             state_.steps = static_cast<std::uint64_t>(step);
             state_.batch = step - first_step_;
@@ -94,7 +94,7 @@ public:
         if (state.batch > 0 && state.batch_size > 0 && state.batch_size != loader_.options().batch_size)
             throw InvalidArgument("Runner: " + std::to_string(loader_.options().batch_size) +
                                   " rows a step; expected " + std::to_string(state.batch_size) +
-                                  ", as the run was stopped within an epoch of that many");
+                                  ", because the run was stopped within an epoch with that batch size");
         state_ = state;
         scores_ = detail::scores_in(state);
         trainer_.set_steps(static_cast<std::int64_t>(state.steps));

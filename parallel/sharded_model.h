@@ -51,9 +51,9 @@ struct ModuleState {
 template <class T>
 constexpr void require_walkable() {
     static_assert(structure::walkable<T>,
-                  "the tensors in what forward or the loss takes cannot be found: pass tensors, values, and tuples, "
+                  "the tensors in the inputs of forward or the loss cannot be found: pass tensors, values, and tuples, "
                   "pairs, vectors, arrays, maps and optionals of them, or a struct that lists its members with "
-                  "LOCKSTEP_MEMBERS(a, b); one of sharded tensors is a template of their type");
+                  "LOCKSTEP_MEMBERS(a, b); a struct of sharded tensors must be a template of their type");
 }
 
 /// Number of parameters of a `forward` that takes only tensors; -1 for any other `forward`.
@@ -119,8 +119,8 @@ public:
         using Result = decltype(detail::call_forward(*model_, std::declval<const structure::traced_t<Input>&>()));
         static_assert(
             std::is_same_v<std::invoke_result_t<const LossFunction&, Result, const structure::traced_t<Target>&>, Loss>,
-            "step takes a loss that returns lockstep::Loss, a sum of terms that is exact on shards; write what is "
-            "none with sum_over_shards, or on gathered outputs (forward, then backward)");
+            "step requires a loss that returns lockstep::Loss, a sum of terms that is exact on shards; for other "
+            "losses use sum_over_shards, or a loss of gathered outputs (forward, then backward)");
         const OneThreadAtATime::Use use(live().one_thread(), "step");
         const auto both = std::tie(input, target);
         ModelCall& call = call_of(both);
@@ -151,10 +151,10 @@ public:
         (detail::require_walkable<Inputs>(), ...);
         using Result =
             std::remove_cvref_t<decltype(model_->forward(std::declval<const structure::traced_t<Inputs>&>()...))>;
-        static_assert(structure::walkable<Result>,
-                      "the tensors in what forward returns cannot be found: return tensors, values, and tuples, pairs, "
-                      "vectors, arrays, maps and optionals of them, or a struct that lists its members with "
-                      "LOCKSTEP_MEMBERS(a, b)");
+        static_assert(
+            structure::walkable<Result>,
+            "the tensors in the result of forward cannot be found: return tensors, values, and tuples, pairs, vectors, "
+            "arrays, maps and optionals of them, or a struct that lists its members with LOCKSTEP_MEMBERS(a, b)");
         const OneThreadAtATime::Use use(live().one_thread(), "forward");
         const auto all = std::tie(inputs...);
         ModelCall& call = call_of(all);
@@ -190,7 +190,7 @@ protected:
           model_(std::make_unique<Net>(std::move(model))),
           engine_(std::make_unique<Engine>(named_tensors(*model_), std::move(devices), options, std::move(job))) {
         static_assert(
-            !requires { model.parameter_store(); }, "this model is wrapped already");
+            !requires { model.parameter_store(); }, "this model is already wrapped");
         ParameterStore& store = *engine_->store();
         store.member_check = [net = model_.get(), &store](const char* function) {
             if (detail::has_members(*net, store.members())) return;
@@ -218,7 +218,8 @@ protected:
                     return forward_of_tensors(std::make_index_sequence<static_cast<std::size_t>(taken)>());
         }
         throw InvalidArgument(
-            "join: this rank has had no batch, and forward takes more than the tensors of another rank's; give it one");
+            "join: this rank has had no batch, and forward has inputs other than tensors; expected a batch on every "
+            "rank");
     }
 
 private:

@@ -141,10 +141,10 @@ Ink lay_ink(const std::vector<Piece>& pieces, double softness) {
 
 void render_digit(int digit, std::uint64_t seed, std::uint64_t index, std::span<std::uint8_t> pixels) {
     if (digit < 0 || digit > 9) {
-        throw InvalidArgument("render_digit: digit is " + std::to_string(digit) + "; give one from 0 to 9");
+        throw InvalidArgument("render_digit: digit is " + std::to_string(digit) + "; expected 0 to 9");
     }
     if (pixels.size() != image_bytes) {
-        throw InvalidArgument("render_digit: pixels holds " + std::to_string(pixels.size()) + " bytes; give 784");
+        throw InvalidArgument("render_digit: pixels holds " + std::to_string(pixels.size()) + " bytes; expected 784");
     }
     Dice dice(seed, index, static_cast<std::uint64_t>(digit) + 1);
     const std::span<const DigitShape> shapes = internal::digit_shapes(digit);
@@ -164,14 +164,14 @@ void write_digits(const std::filesystem::path& directory, const DigitsOptions& o
     for (const std::int64_t count : {options.train_count, options.test_count}) {
         if (count < 1 || count > 100'000'000) {
             throw InvalidArgument("write_digits: " + std::to_string(count) +
-                                  " images were asked for; ask for 1 to 100000000 for training and for test");
+                                  " images; expected 1 to 100000000 for training and for test");
         }
     }
     std::error_code error;
     std::filesystem::create_directories(directory, error);
     if (error) {
-        throw InvalidArgument("write_digits: cannot make the directory " + directory.string() + ": " + error.message() +
-                              "; choose a directory that can be written");
+        throw InvalidArgument("write_digits: cannot create the directory " + directory.string() + ": " +
+                              error.message() + "; expected a writable directory");
     }
     const auto write_part = [&](const std::string& part, std::int64_t count, std::uint64_t first_index) {
         std::vector<std::uint8_t> images(static_cast<std::size_t>(count) * image_bytes);

@@ -39,15 +39,15 @@ DistributedSampler::DistributedSampler(std::int64_t length, int replicas, int ra
                                        const DistributedSamplerOptions& options)
     : length_(length), replicas_(replicas), rank_(rank), options_(options) {
     if (length < 0)
-        throw InvalidArgument(
-            fmt::format("DistributedSampler: a data set of {} rows; give its size, 0 or more", length));
+        throw InvalidArgument(fmt::format("DistributedSampler: a data set of {} rows; expected 0 or more", length));
     if (replicas < 1)
-        throw InvalidArgument(fmt::format("DistributedSampler: {} replicas; give the world size, 1 or more", replicas));
+        throw InvalidArgument(
+            fmt::format("DistributedSampler: {} replicas; expected the world size, 1 or more", replicas));
     if (rank < 0 || rank >= replicas)
         throw InvalidArgument(fmt::format("DistributedSampler: Invalid rank {}, rank should be in the interval [0, {}]",
                                           rank, replicas - 1));
     if (options.drop_last && !options.pad)
-        throw InvalidArgument("DistributedSampler: drop_last leaves rows out and pad = false keeps all; choose one");
+        throw InvalidArgument("DistributedSampler: drop_last and pad = false; expected at most one of them");
 }
 
 std::int64_t DistributedSampler::size() const {
@@ -85,7 +85,7 @@ std::int64_t DistributedSampler::global_size() const {
 std::vector<std::int64_t> DistributedSampler::global_indices(std::uint64_t epoch, std::int64_t batch_size) const {
     if (batch_size < 1 || batch_size % replicas_ != 0)
         throw InvalidArgument(
-            fmt::format("DistributedSampler: batches of {} rows for {} replicas; give a multiple, {} rows for each",
+            fmt::format("DistributedSampler: batches of {} rows for {} replicas; expected a multiple, {} rows for each",
                         batch_size, replicas_, std::max<std::int64_t>(batch_size / replicas_, 1)));
     const std::vector<std::int64_t> order = order_of(static_cast<std::int64_t>(epoch));
     const std::int64_t end = global_size();
@@ -104,13 +104,11 @@ DataPartitioner::DataPartitioner(std::int64_t length, const std::vector<double>&
     double sum = 0;
     for (const double fraction : fractions) {
         if (!(fraction >= 0 && fraction <= 1))
-            throw InvalidArgument(
-                fmt::format("DataPartitioner: a fraction of {}; each must be between 0 and 1", fraction));
+            throw InvalidArgument(fmt::format("DataPartitioner: a fraction of {}; expected 0 to 1", fraction));
         sum += fraction;
     }
     if (sum > 1 + 1e-9)
-        throw InvalidArgument(
-            fmt::format("DataPartitioner: the fractions sum up to {}, which is more than all rows", sum));
+        throw InvalidArgument(fmt::format("DataPartitioner: the sum of the fractions is {}; expected at most 1", sum));
     shuffle_like_python(rows, seed);
     auto next = rows.begin();
     for (const double fraction : fractions) {
@@ -128,14 +126,13 @@ DataPartitioner::DataPartitioner(std::int64_t length, const std::vector<double>&
 const std::vector<std::int64_t>& DataPartitioner::part(std::size_t index) const {
     if (index >= parts_.size())
         throw InvalidArgument(
-            fmt::format("DataPartitioner: there is no part {}; there are {}, counted from 0", index, parts_.size()));
+            fmt::format("DataPartitioner: part {} of {}; parts are counted from 0", index, parts_.size()));
     return parts_[index];
 }
 
 void DataPartitioner::require_length(std::int64_t length) const {
     if (length != length_)
-        throw InvalidArgument(
-            fmt::format("DataPartitioner: a data set of {} rows; it was made for {}", length, length_));
+        throw InvalidArgument(fmt::format("DataPartitioner: a data set of {} rows; expected {}", length, length_));
 }
 
 }  // namespace lockstep

@@ -28,9 +28,7 @@ void require_sides(const char* call, int width, int height) {
     for (const int side : {width, height})
         if (side < 32 || side > 4096)
             throw InvalidArgument(
-                fmt::format("{}: {} x {} (width x height) pixels were asked for; ask for 32 to 4096 "
-                            "each",
-                            call, width, height));
+                fmt::format("{}: {} x {} (width x height) pixels; expected 32 to 4096 each", call, width, height));
 }
 
 /// What the camera adds: exposure, and noise in every pixel.
@@ -59,14 +57,12 @@ void prepare_folder(const std::filesystem::path& folder, const std::set<std::str
     for (const std::filesystem::directory_iterator end; !error && entry != end; entry.increment(error))
         if (!names.contains(entry->path().filename()))
             throw InvalidArgument(
-                fmt::format("write_shapes: {} holds another file, {}, which would become part of the "
-                            "set; choose another directory or empty this one",
+                fmt::format("write_shapes: {} contains another file, {}, which would become part of the set; expected "
+                            "an empty directory",
                             folder.string(), entry->path().filename().string()));
     if (error)
         throw InvalidArgument(
-            fmt::format("write_shapes: cannot make the directory {}: {}; choose one that can be "
-                        "written",
-                        folder.string(), error.message()));
+            fmt::format("write_shapes: cannot create the directory {}: {}", folder.string(), error.message()));
 }
 
 }  // namespace
@@ -97,8 +93,7 @@ ShapeDrawing draw_shape(std::uint64_t seed, std::uint64_t index, int width, int 
 
 void write_shapes(const std::filesystem::path& directory, const ShapesOptions& options) {
     if (options.count < 1 || options.count > most_shapes)
-        throw InvalidArgument(
-            fmt::format("write_shapes: {} images were asked for; ask for 1 to {}", options.count, most_shapes));
+        throw InvalidArgument(fmt::format("write_shapes: {} images; expected 1 to {}", options.count, most_shapes));
     require_sides("write_shapes", options.width, options.height);
     std::set<std::string> images, masks;
     for (std::int64_t i = 0; i < options.count; ++i) {

@@ -128,12 +128,12 @@ TEST_CASE("shapes: bad arguments are refused, and files of others are left alone
     CHECK_THROWS_AS(write_shapes(directory / "x", {.count = 1, .width = 5}), InvalidArgument);
     CHECK(directory.file_count() == 0);
     put_bytes(directory / "file", "");
-    CHECK_THROWS_WITH(write_shapes(directory / "file", {.count = 1}), contains("cannot make the directory"));
+    CHECK_THROWS_WITH(write_shapes(directory / "file", {.count = 1}), contains("cannot create the directory"));
 
     const ShapesOptions two{.count = 2, .width = 32, .height = 32};
     write_shapes(directory / "set", two);
     CHECK_THROWS_WITH(write_shapes(directory / "set", {.count = 1, .width = 32, .height = 32}),
-                      contains("imgs holds another file, shape_00001.jpg"));
+                      contains("imgs contains another file, shape_00001.jpg"));
     put_bytes(directory / "set" / "masks" / "mine.gif", "");
-    CHECK_THROWS_WITH(write_shapes(directory / "set", two), contains("masks holds another file, mine.gif"));
+    CHECK_THROWS_WITH(write_shapes(directory / "set", two), contains("masks contains another file, mine.gif"));
 }
