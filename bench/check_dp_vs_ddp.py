@@ -21,12 +21,12 @@ PARTS = ["input", "forward", "backward", "slowest", "exposed", "update", "rest"]
 
 def check_refusals(programs, out):
     (out / "file").touch()
-    for bad, said in [(["/nodir"], "/nodir/dp-vs-ddp-worker is not there"),
+    for bad, said in [(["/nodir"], "/nodir/dp-vs-ddp-worker is missing"),
                       ([programs, "--out", str(out / "file" / "x")], "cannot be written: Not a directory"),
                       ([programs, "--with-pytorch", "/nodir/python"], "No such file"),
                       ([programs, "--with-pytorch", "/bin/false"], "cannot import torch: status 1"),
-                      ([programs, "--cores-per-device", "10000"], "cores wanted"),
-                      ([programs, "--steps", "1"], "give at least 2"), ([], "required: bin")]:
+                      ([programs, "--cores-per-device", "10000"], "cores requested"),
+                      ([programs, "--steps", "1"], "expected at least 2"), ([], "required: bin")]:
         done = subprocess.run([sys.executable, str(HERE / "dp-vs-ddp"), *bad], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True, timeout=60)
         assert done.returncode == 2 and done.stdout == "" and said in done.stderr, (bad, done)
@@ -38,7 +38,7 @@ def check_verdicts():
     for low, high, repetitions, verdict in [(1.2, 1.3, 9, ": DataParallel is faster. DP reaches 1.25 times (1.20 to"),
                                             (0.7, 0.8, 3, ": DistributedDataParallel is faster."),
                                             (0.9, 1.1, 9, ": neither way is faster than the other"),
-                                            (1.2, 1.3, 2, ": 2 repetitions hardly show a spread; give 3 or more"),
+                                            (1.2, 1.3, 2, ": 2 repetitions hardly show a spread; at least 3 are needed"),
                                             (1.0, 1.0, 1, ": one repetition has no spread;")]:
         figures = {"median": (low + high) / 2, "min": low, "max": high}
         words = comparison_words.faster({**case, "dp_over_ddp": figures}, run, run, repetitions)

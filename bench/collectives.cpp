@@ -19,7 +19,7 @@
 #include "lockstep/parallel/comm/process_group.h"
 #include "lockstep/parallel/data/atomic_file.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/samples/program/command_line.h"
+#include "lockstep/samples/apps/program/command_line.h"
 
 namespace ls = lockstep;
 using collectives::Row;
@@ -89,8 +89,8 @@ public:
         if (csv_) write(*csv_, table());
         for (const ordered_json& row : rows_)
             if (row["wrong"] != 0)
-                throw ls::DataError(fmt::format("{} over {}: {} elements are wrong", row["operation"].dump(),
-                                                row["where"].dump(), row["wrong"].dump()));
+                throw ls::DataError(fmt::format("{} over {}: {} elements are wrong; expected none",
+                                                row["operation"].dump(), row["where"].dump(), row["wrong"].dump()));
     }
 
 private:
@@ -118,22 +118,23 @@ private:
     std::optional<ls::AtomicFile> csv_, json_;
 };
 
-/// Throws UsageError for what cannot be measured with so many ranks on this host.
+/// Throws UsageError for measurements that need more ranks or memory than there are.
 void check(const Options& options, int ranks, int ranks_here) {
     const std::vector<std::size_t> sizes = options.plan.sizes();
     if (sizes.empty())
-        throw program::UsageError("no size to measure: give -b at least an element, and -e not less than -b");
+        throw program::UsageError("no sizes to measure; expected -b of at least an element, and -e not less than -b");
     const auto& wanted = options.plan.operations;
     if (std::all_of(wanted.begin(), wanted.end(),
                     [&](const std::string& name) { return ranks < collectives::least_ranks(name); }))
-        throw program::UsageError("a rank has nobody to send to; give --ranks 2 or more, or other operations");
+        throw program::UsageError(
+            "the operations need at least two ranks; expected --ranks 2 or more, or other operations");
     // A rank keeps what goes in, what comes out and what should, and copies of it to compare.
     constexpr double copies = 6, gib = 1 << 30;
     const double needed = copies * static_cast<double>(sizes.back()) * ranks_here,
                  there = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
     if (needed > there)
         throw program::UsageError(
-            fmt::format("{:.1f} GiB with {} ranks need about {:.0f} GiB of memory, this machine has {:.0f}; give a "
+            fmt::format("{:.1f} GiB with {} ranks need about {:.0f} GiB of memory, this machine has {:.0f}; expected a "
                         "smaller -e or fewer ranks",
                         static_cast<double>(sizes.back()) / gib, ranks_here, needed / gib, there / gib));
 }
@@ -198,28 +199,28 @@ int main(int argc, char** argv) {
     app.add_option("-e,--end", options.plan.end, "largest size")
         ->transform(CLI::AsSizeValue(false))
         ->capture_default_str();
-    app.add_option("-f,--factor", options.plan.factor, "from one size to the next")
+    app.add_option("-f,--factor", options.plan.factor, "ratio of successive sizes")
         ->check(CLI::Range(1.01, 1e6))
         ->capture_default_str();
-    app.add_option("-n,--iterations", options.plan.iterations, "calls that are timed")
+    app.add_option("-n,--iterations", options.plan.iterations, "timed calls")
         ->check(CLI::Range(1, 1 << 30))
         ->capture_default_str();
-    app.add_option("-w,--warmup", options.plan.warmup, "calls before them")
+    app.add_option("-w,--warmup", options.plan.warmup, "untimed calls before")
         ->check(CLI::Range(0, 1 << 30))
         ->capture_default_str();
-    app.add_option("-o,--operation", options.plan.operations, "which; all unless given")->check(CLI::IsMember(known));
-    app.add_option("-d,--dtype", options.dtype, "of elements")
+    app.add_option("-o,--operation", options.plan.operations, "operations to measure; default: all")
+        ->check(CLI::IsMember(known));
+    app.add_option("-d,--dtype", options.dtype, "dtype of the elements")
         ->check(CLI::IsMember({"f32", "f64", "i32", "i64"}))
         ->capture_default_str();
-    app.add_option("--backend", options.backends,
-                   "in-process, shm, gloo, nccl (on GPUs): each in turn; mpi: start with mpirun. All that can be used "
-                   "here, unless "
-                   "given");
-    app.add_option("--ranks", options.ranks, "processes, or devices in one")
+    app.add_option(
+        "--backend", options.backends,
+        "in-process, shm, gloo, nccl (on GPUs): measured in turn; mpi: needs mpirun. Default: all that are available");
+    app.add_option("--ranks", options.ranks, "number of processes, or of devices in one process")
         ->check(CLI::Range(1, 64))
         ->capture_default_str();
-    app.add_option("--csv", options.csv, "writes the rows");
-    app.add_option("--json", options.json, "likewise");
+    app.add_option("--csv", options.csv, "write the rows as CSV");
+    app.add_option("--json", options.json, "write the rows as JSON");
     app.add_option("--job", options.job)->group("");
     app.add_option("--rows", options.rows)->group("");
     return program::run(app, argc, argv, [&] {

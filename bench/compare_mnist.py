@@ -22,7 +22,7 @@ THEIRS_DDP = ["ddp", "ddp_channels_last"]
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("mnist_bench")
-    parser.add_argument("--python", help="an interpreter that has PyTorch")
+    parser.add_argument("--python", help="Python interpreter with PyTorch")
     parser.add_argument("--batch-size", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--repetitions", type=int, default=9)

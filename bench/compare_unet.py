@@ -36,16 +36,16 @@ def peak_bytes(command, way, steps, env):
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
-        raise SystemExit("%s ended with status %s" % (command, process.returncode))
+        raise SystemExit("%s failed with status %s" % (command, process.returncode))
     return usage.ru_maxrss * 1024
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("unet_bench")
-    parser.add_argument("--python", help="an interpreter that has PyTorch")
-    parser.add_argument("--isa", choices=["avx2", "avx512"], default="avx512", help="instructions to use at most")
-    parser.add_argument("--bf16", action="store_true", help="mixed precision as well")
+    parser.add_argument("--python", help="Python interpreter with PyTorch")
+    parser.add_argument("--isa", choices=["avx2", "avx512"], default="avx512", help="instruction set")
+    parser.add_argument("--bf16", action="store_true", help="also measure mixed precision")
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--repetitions", type=int, default=5)

@@ -1,4 +1,4 @@
-"""What the figures of dp-vs-ddp say, in words: every number in a sentence is one that was measured."""
+"""Describes the figures of dp-vs-ddp in words: every number in a sentence was measured."""
 
 NAMES = {"dp": "DataParallel", "ddp": "DistributedDataParallel"}
 FEWEST = 3  # repetitions behind which a way is called faster
@@ -28,11 +28,11 @@ def faster(comparison, dp, ddp, repetitions):
     figures = comparison["dp_over_ddp"]
     where = "%s, %d rows a step, %s" % (comparison["net"], comparison["batch"], devices(comparison["devices"]))
     if repetitions < FEWEST:
-        verdict = "%s; give %d or more to hear which way is faster" % (
+        verdict = "%s; at least %d are needed to tell which way is faster" % (
             "one repetition has no spread" if repetitions == 1 else "%d repetitions hardly show a spread" % repetitions,
             FEWEST)
     elif figures["min"] <= 1 <= figures["max"]:
-        verdict = "neither way is faster than the other beyond what repetitions differ"
+        verdict = "neither way is faster than the other beyond the spread of repetitions"
     else:
         verdict = "%s is faster" % (NAMES["dp"] if figures["median"] > 1 else NAMES["ddp"])
     return "%s: %s. DP reaches %s DDP's samples a second: a step takes %s with DP, %s with DDP." % (
@@ -49,7 +49,7 @@ def reasons(dp, ddp):
     total = ddp["split"]["step"] - dp["split"]["step"]
     shown = [part for part in sorted(gaps, key=lambda part: -abs(gaps[part]))
              if abs(gaps[part]) >= 0.01 * dp["split"]["step"]][:3]
-    head = "Taken apart (steps that are logged: DP %s, DDP %s, a difference of %s): " % (
+    head = "Breakdown (logged steps: DP %s, DDP %s, a difference of %s): " % (
         ms(dp["split"]["step"]), ms(ddp["split"]["step"]), ms(abs(total)))
     if not shown:
         return head + "no part differs by 1% of a step."
@@ -63,7 +63,7 @@ def hidden(run):
     split = run["split"]
     if split["communication"] <= 0:
         return "%s communicates nothing" % SHORT[run["mode"]]
-    return "of %s's %s of communication a step %s (%.0f%%) go on while backward computes" % (
+    return "of %s's %s of communication per step, %s (%.0f%%) overlap with backward" % (
         SHORT[run["mode"]], ms(split["communication"]), ms(split["overlap"]),
         100 * split["overlap"] / split["communication"])
 
@@ -73,7 +73,7 @@ def slowest(ddp):
         return []
     most = max(ddp["slowest_ranks"], key=lambda rank: rank["share"])
     return ["In DDP rank %d is waited for most in %.0f%% of the steps, then for %s; a process spends %s a step in "
-            "collectives before the last rank is there." % (most["rank"], 100 * most["share"], ms(most["waited"]),
+            "collectives before the last rank arrives." % (most["rank"], 100 * most["share"], ms(most["waited"]),
                                                              ms(ddp["split"]["in_collectives"]))]
 
 
@@ -88,20 +88,20 @@ def explain(comparison, dp, ddp, repetitions):
     words = [faster(comparison, dp, ddp, repetitions), reasons(dp, ddp), first[0].upper() + first[1:] + "; " + second + "."]
     words += slowest(ddp) + [resources(dp, ddp)]
     if "dp_over_pytorch" in comparison:
-        words.append("Beside PyTorch's best way on as many processes: DP %s, DDP %s." % (
+        words.append("Compared with PyTorch's best way on as many processes: DP %s, DDP %s." % (
             times(comparison["dp_over_pytorch"]), times(comparison["ddp_over_pytorch"])))
     return words
 
 
 def caveats(result):
-    """What a reader must know before believing the figures."""
+    """Caveats for readers of the figures."""
     found = ["Both modes: the same rows in the same order through the same loader (1 thread in each process), the same "
-             "shards, one per device, the same sums over them, the same %s cores." % (
-                 "%d a device, so many" % result["cores_per_device"] if result["cores_per_device"] else
-                 str(result["cores"]))]
+             "shards, one per device, the same sums over them, the same %s." % (
+                 "%d cores per device" % result["cores_per_device"] if result["cores_per_device"] else
+                 "%d cores" % result["cores"])]
     if result["load_average"] > result["cores"] + 0.5:
-        found.append("The load average was up to %.1f on %d cores: other programs ran beside this one, and the figures "
-                     "say little." % (result["load_average"], result["cores"]))
+        found.append("The load average was up to %.1f on %d cores: other programs were running, and the figures "
+                     "are unreliable." % (result["load_average"], result["cores"]))
     if result["kind"] == "cpu" and max(run["devices"] for run in result["runs"]) > result["cores"]:
         found.append("There are more devices than cores: devices take turns, and times of a step contain waiting for "
                      "a core.")

@@ -87,7 +87,8 @@ void measure(const ls::reference::ConvShape& s) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    CLI::App app("Errors of f32 convolutions of 3x3 on CPU devices, over the root mean square of the exact result.");
+    CLI::App app(
+        "Errors of f32 3x3 convolutions on CPU devices, relative to the root mean square of the exact result.");
     std::size_t count = shapes.size();
     app.add_option("--shapes", count, "only the first N shapes")->check(CLI::Range(std::size_t{1}, shapes.size()));
     CLI11_PARSE(app, argc, argv);

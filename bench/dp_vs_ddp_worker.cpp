@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "lockstep/parallel/lockstep.h"
-#include "lockstep/samples/mnist_nets.h"
-#include "lockstep/samples/program/strategy.h"
+#include "lockstep/samples/apps/mnist_nets.h"
+#include "lockstep/samples/apps/program/strategy.h"
 
 namespace ls = lockstep;
 using nlohmann::ordered_json;
@@ -96,7 +96,7 @@ void measure(const program::Options& options, const Lengths& lengths, const std:
                            .drop_last = true,
                            .workers = options.workers});
         if (loader.batches() < lengths.all())
-            throw ls::InvalidArgument(fmt::format("{}: {} steps of {} rows need {} images; make that many",
+            throw ls::InvalidArgument(fmt::format("{}: too few images: {} steps of {} rows; expected {}",
                                                   options.data.string(), lengths.all(), batch, lengths.all() * batch));
         ls::SGD sgd(model, {.lr = options.default_lr, .momentum = options.default_momentum});
         auto batches = loader.epoch(0);
@@ -151,7 +151,7 @@ void measure(const program::Options& options, const Lengths& lengths, const std:
         for (const auto& [name, version] : ls::library_versions()) text["versions"][name] = version;
         std::ofstream file(out / fmt::format("rank-{}.json", text["rank"].get<int>()));
         file << text.dump() << '\n';
-        if (!file.flush()) throw ls::DataError(out.string() + ": the figures cannot be written; look at its space");
+        if (!file.flush()) throw ls::DataError(out.string() + ": writing the figures failed; expected free space");
     });
 }
 
@@ -163,20 +163,20 @@ int main(int argc, char** argv) {
     std::filesystem::path out;
     Lengths lengths;
     const auto add_flags = [&](CLI::App& app) {
-        app.add_option("--net", net, "cnn, small: those of mnist; mlp: linear 784-512-512-10")
+        app.add_option("--net", net, "cnn, small: the networks of mnist; mlp: linear 784-512-512-10")
             ->type_name("cnn|small|mlp")
             ->check(CLI::IsMember({"cnn", "small", "mlp"}).description(""))
             ->capture_default_str();
-        app.add_option("--out", out, "every process writes DIR/rank-N.json")->type_name("DIR")->required();
+        app.add_option("--out", out, "each process writes DIR/rank-N.json")->type_name("DIR")->required();
         const auto count = CLI::Range(2, 1 << 20).description("");
-        app.add_option("--warmup", lengths.warmup, "steps before any are timed")->check(count)->capture_default_str();
-        app.add_option("--timed", lengths.timed, "steps whose rate counts")->check(count)->capture_default_str();
-        app.add_option("--logged", lengths.logged, "steps after them that are taken apart")
+        app.add_option("--warmup", lengths.warmup, "untimed steps at the start")->check(count)->capture_default_str();
+        app.add_option("--timed", lengths.timed, "timed steps")->check(count)->capture_default_str();
+        app.add_option("--logged", lengths.logged, "steps after those whose time is broken down")
             ->check(count)
             ->capture_default_str();
     };
-    return program::run({"dp-vs-ddp-worker", "Trains in one way and writes what was measured.",
-                         "directory with IDX files under MNIST's names", add_flags},
+    return program::run({"dp-vs-ddp-worker", "Trains with one strategy and writes the measurements.",
+                         "directory with IDX files, named as in MNIST", add_flags},
                         options, argc, argv, [&] {
                             if (net == "cnn") measure<mnist::Cnn>(options, lengths, out);
                             if (net == "small") measure<mnist::Small>(options, lengths, out);

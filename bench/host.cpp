@@ -84,7 +84,7 @@ Cost cost_of_step(int layers, int devices, int steps) {
 int main(int argc, char** argv) {
     CLI::App app("Host time and allocations of a training step, by parameters and devices.");
     int steps = 300;
-    app.add_option("--steps", steps, "of each")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--steps", steps, "steps per configuration")->check(CLI::PositiveNumber)->capture_default_str();
     CLI11_PARSE(app, argc, argv);
     try {
         setenv("LOCKSTEP_CPU_DEVICES", "4", 1);

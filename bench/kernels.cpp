@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "lockstep/parallel/lockstep.h"
-#include "lockstep/samples/mnist_nets.h"
+#include "lockstep/samples/apps/mnist_nets.h"
 
 namespace ls = lockstep;
 
@@ -52,7 +52,8 @@ void measure(std::int64_t rows, int threads, int repetitions) {
     for (std::size_t i = 0; i < spans.size(); ++i) {
         std::vector<double> times;
         for (const ls::LoggedStep& logged : log) {
-            if (logged.spans.size() != spans.size()) throw std::runtime_error("steps with different operations");
+            if (logged.spans.size() != spans.size())
+                throw std::runtime_error("the steps differ in their operations; expected equal ones");
             times.push_back(logged.spans[i].end - logged.spans[i].begin);
         }
         milliseconds.push_back(median(times));
@@ -62,8 +63,8 @@ void measure(std::int64_t rows, int threads, int repetitions) {
     for (std::size_t i = 0; i < spans.size(); ++i)
         std::printf("%8.1f  %4.1f%%  %s (%s)\n", 1e3 * milliseconds[i], 100 * milliseconds[i] / sum,
                     spans[i].name.c_str(), std::string(ls::name_of(spans[i].kind)).c_str());
-    std::printf("%8.1f         all of them\n%8.1f         a whole step without a log\n", 1e3 * sum, 1e6 * whole_step);
-    std::printf("%8.1f         of it until the host had enqueued everything\n\n", 1e6 * until_enqueued);
+    std::printf("%8.1f         sum\n%8.1f         a whole step without a log\n", 1e3 * sum, 1e6 * whole_step);
+    std::printf("%8.1f         of it until the host had enqueued all work\n\n", 1e6 * until_enqueued);
 }
 
 }  // namespace
@@ -73,9 +74,11 @@ int main(int argc, char** argv) {
     std::vector<std::int64_t> rows{64};
     std::vector<int> threads{1, 2};
     int repetitions = 21;
-    app.add_option("--rows", rows, "rows of the shard")->check(CLI::PositiveNumber)->capture_default_str();
-    app.add_option("--threads", threads, "CPU threads of a kernel")->check(CLI::PositiveNumber)->capture_default_str();
-    app.add_option("--repetitions", repetitions, "of each")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--rows", rows, "rows of a shard")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--threads", threads, "CPU threads per kernel")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--repetitions", repetitions, "repetitions per configuration")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
     CLI11_PARSE(app, argc, argv);
     try {
         for (const std::int64_t count : rows)

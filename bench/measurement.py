@@ -16,7 +16,7 @@ class Program:
     def answer(self):
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit("%s ended with status %s" % (self.process.args, self.process.wait()))
+            raise SystemExit("%s failed with status %s" % (self.process.args, self.process.wait()))
         return line.split()
 
     def figures(self, order):

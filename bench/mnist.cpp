@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "lockstep/parallel/lockstep.h"
-#include "lockstep/samples/mnist_nets.h"
+#include "lockstep/samples/apps/mnist_nets.h"
 
 namespace ls = lockstep;
 
@@ -95,13 +95,15 @@ int main(int argc, char** argv) {
     bool slice_wise = false;
     std::size_t bucket_bytes = 0;
     app.add_option("--batch-size", batches, "global batch sizes")->check(CLI::PositiveNumber)->capture_default_str();
-    app.add_option("--steps", steps, "steps of a repetition")->check(CLI::PositiveNumber)->capture_default_str();
-    app.add_option("--repetitions", repetitions, "of each")->check(CLI::PositiveNumber)->capture_default_str();
-    app.add_flag("--slice-wise", slice_wise, "every device sums and updates its slice");
-    app.add_option("--bucket-bytes", bucket_bytes,
-                   "gradients are reduced in ranges of about so many; 0: the library's choice")
+    app.add_option("--steps", steps, "steps per repetition")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--repetitions", repetitions, "repetitions per configuration")
+        ->check(CLI::PositiveNumber)
         ->capture_default_str();
-    app.add_flag("--serve", serves, "answer lines such as \"dp 64\" with samples per second");
+    app.add_flag("--slice-wise", slice_wise, "each device sums and updates one slice");
+    app.add_option("--bucket-bytes", bucket_bytes,
+                   "approximate size of the ranges in which gradients are reduced; 0: automatic")
+        ->capture_default_str();
+    app.add_flag("--serve", serves, "read lines such as \"dp 64\" and answer with samples per second");
     CLI11_PARSE(app, argc, argv);
     try {
         setenv("LOCKSTEP_CPU_DEVICES", "2", 1);

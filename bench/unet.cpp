@@ -16,8 +16,8 @@
 
 #include "lockstep/ops/instruction_set.h"
 #include "lockstep/parallel/lockstep.h"
-#include "lockstep/samples/unet/loss.h"
-#include "lockstep/samples/unet/net.h"
+#include "lockstep/samples/apps/unet/loss.h"
+#include "lockstep/samples/apps/unet/net.h"
 
 namespace ls = lockstep;
 
@@ -77,7 +77,7 @@ public:
         } else if (way == "dp" || way == "dp" + mixed) {
             contestant = std::make_unique<Contestant>(ls::Devices{first, second}, options, sizes_);
         } else {
-            throw ls::InvalidArgument("a way to train is one, dp, one_bf16 or dp_bf16, not " + way);
+            throw ls::InvalidArgument("unknown way to train; expected one, dp, one_bf16 or dp_bf16, not " + way);
         }
         return *contestant;
     }
@@ -135,16 +135,18 @@ int main(int argc, char** argv) {
     app.add_option("--image-width", sizes.image_width, "columns of an image")
         ->check(CLI::Range(16, 4096))
         ->capture_default_str();
-    app.add_option("--ways", ways, "one: a device with all cores; dp: two devices")
+    app.add_option("--ways", ways, "one: one device with all cores; dp: two devices")
         ->check(CLI::IsMember({"one", "dp"}))
         ->capture_default_str();
-    app.add_flag("--bf16", bf16, "each way in mixed precision as well");
-    app.add_option("--isa", isa, "instructions to use at most; default: what the machine has")
+    app.add_flag("--bf16", bf16, "also measure each way in mixed precision");
+    app.add_option("--isa", isa, "instruction set; default: the best of the machine")
         ->check(CLI::IsMember({"generic", "avx2", "avx512"}));
-    app.add_option("--steps", steps, "steps of a repetition")->check(CLI::PositiveNumber)->capture_default_str();
-    app.add_option("--repetitions", repetitions, "of each")->check(CLI::PositiveNumber)->capture_default_str();
-    app.add_option("--json", json, "file for all figures");
-    app.add_flag("--serve", serves, "answer lines such as \"dp\" with seconds per step");
+    app.add_option("--steps", steps, "steps per repetition")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--repetitions", repetitions, "repetitions per configuration")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app.add_option("--json", json, "output file for all figures");
+    app.add_flag("--serve", serves, "read lines such as \"dp\" and answer with seconds per step");
     CLI11_PARSE(app, argc, argv);
     try {
         setenv("LOCKSTEP_CPU_DEVICES", "2", 1);

@@ -33,7 +33,7 @@ struct AdagradRule {
     template <class T>
     struct Factors {
         T lr, weight_decay, eps;
-        T initial;  ///< what `sum` begins with, where this is the first update; otherwise 0
+        T initial;  ///< initial value of `sum` in the first update; otherwise 0
         bool maximize;
     };
     template <class T>

@@ -29,7 +29,7 @@ struct AdamWOptions {
     double lr = 1e-3;
     std::array<double, 2> betas{0.9, 0.999};
     double eps = 1e-8;
-    double weight_decay = 1e-2;  ///< takes lr * weight_decay of the parameter, apart from the gradient
+    double weight_decay = 1e-2;  ///< multiplies the parameter by 1 - lr * weight_decay, independently of the gradient
     bool amsgrad = false;
     bool maximize = false;
     LOCKSTEP_MEMBERS(lr, betas, eps, weight_decay, amsgrad, maximize)
@@ -38,7 +38,7 @@ struct AdamWOptions {
     void check() const;
 };
 
-/// Of both, with weight decay as in Adam or as in AdamW (`decoupled`).
+/// Rule of both: weight decay as in Adam, or as in AdamW (`decoupled`).
 template <class AnyOptions, bool decoupled>
 struct AdamRuleFor {
     using Options = AnyOptions;
@@ -52,7 +52,7 @@ struct AdamRuleFor {
         T root_correction;  ///< sqrt(1 - beta2^t)
         T rest1, rest2;     ///< 1 - beta
         T beta2, eps;
-        T decay;  ///< of the gradient, or of the parameter
+        T decay;  ///< factor of the weight decay, for the gradient or the parameter
         bool amsgrad, maximize;
     };
     template <class T>

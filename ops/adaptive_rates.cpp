@@ -36,7 +36,7 @@ double GradientMeasures::true_square() const { return mean_square - shard_varian
 void GradientMeasures::check() const {
     if (shards < 2)
         throw InvalidArgument(fmt::format(
-            "adaptive rates: {} shards do not show how much gradients vary; train with two or more", shards));
+            "adaptive rates: the variance of gradients is unknown with {} shards; expected at least two", shards));
 }
 
 // ---- steps under way ----------------------------------------------------------------------------------------------
@@ -70,7 +70,8 @@ void AdaptiveRates::undo_refused() {
 
 void AdaptiveRates::begin_step(Optimizer& optimizer) {
     if (optimizer_.value_or(optimizer.id()) != optimizer.id())
-        throw InvalidArgument(fmt::format("step: this {} sets another optimizer; make one for each", name()));
+        throw InvalidArgument(
+            fmt::format("step: this {} belongs to another optimizer; expected one rule per optimizer", name()));
     undo_refused();
     if (!next_) {  // otherwise the last call came to no step
         next_ = Pending{nullptr, numbers(), nullptr};
@@ -98,7 +99,7 @@ std::map<std::string, double> AdaptiveRates::state() {
         const MeasuredStep& step = *pending_[i].step;
         if (!step.done)
             throw InvalidArgument(
-                fmt::format("{}: a step is under way; call synchronize() of the model before state()", name()));
+                fmt::format("{}: a step is in flight; expected synchronize() of the model before state()", name()));
         all[of_pending(i, "skipped")] = step.outcome == MeasuredStep::Outcome::skipped ? 1 : 0;
         all[of_pending(i, "shard_squares")] = step.measures.shard_squares;
         all[of_pending(i, "mean_square")] = step.measures.mean_square;
@@ -111,7 +112,8 @@ void AdaptiveRates::load_state(const std::map<std::string, double>& state) {
     // measures of steps under way may be those of an overflow
     for (const auto& [name, value] : state)
         if (!name.starts_with(under_way) && !std::isfinite(value))
-            throw InvalidArgument(fmt::format("{}: {} {} in the state is not finite", this->name(), name, value));
+            throw InvalidArgument(fmt::format("{}: {} {} in the state is not finite; expected a finite number",
+                                              this->name(), name, value));
     std::deque<Pending> pending;
     const auto steps = static_cast<std::size_t>(count(state, under_way, lag));
     for (std::size_t i = 0; i < steps; ++i) {
@@ -131,7 +133,7 @@ double AdaptiveRates::number(const std::map<std::string, double>& numbers, const
     const auto found = numbers.find(name);
     if (found == numbers.end())
         throw InvalidArgument(
-            fmt::format("{}: the state has no number \"{}\"; it is another rule's", this->name(), name));
+            fmt::format("{}: the state has no number \"{}\"; expected the state of such a rule", this->name(), name));
     return found->second;
 }
 
@@ -139,8 +141,8 @@ std::int64_t AdaptiveRates::count(const std::map<std::string, double>& numbers, 
                                   double most) const {
     const double value = number(numbers, name);
     if (!(value >= 0 && value <= most && value == std::floor(value)))
-        throw InvalidArgument(
-            fmt::format("{}: {} {} in the state is not a whole number from 0 to {}", this->name(), name, value, most));
+        throw InvalidArgument(fmt::format("{}: {} {} in the state is invalid; expected an integer from 0 to {}",
+                                          this->name(), name, value, most));
     return static_cast<std::int64_t>(value);
 }
 
@@ -193,9 +195,10 @@ void AdaScale::set_numbers(const std::map<std::string, double>& numbers) {
 
 YellowFin::YellowFin(const Options& options) : options_(options) {
     if (!(options.smoothing >= 0 && options.smoothing < 1))
-        throw InvalidArgument(fmt::format("YellowFin: smoothing {} must be in [0, 1)", options.smoothing));
+        throw InvalidArgument(fmt::format("YellowFin: invalid smoothing ({}); expected [0, 1)", options.smoothing));
     if (!(options.lr_factor > 0 && std::isfinite(options.lr_factor)))
-        throw InvalidArgument(fmt::format("YellowFin: lr_factor {} must be above 0 and finite", options.lr_factor));
+        throw InvalidArgument(
+            fmt::format("YellowFin: invalid lr_factor ({}); expected a finite number above 0", options.lr_factor));
 }
 
 YellowFin::Tuned YellowFin::single_step(double variance, double distance, double smallest, double largest) {

@@ -1,11 +1,11 @@
-// Learning rate and momentum from the size and variance of the shards' gradients. A rule takes what steps have measured
-// and sets the optimizer of the next one:
+// Learning rate and momentum from the norm and variance of the shards' gradients. A rule reads the measurements of past
+// steps and sets the rates of the next one:
 //
 //     ls::AdaScale rates({.schedule = [](double steps) { return steps < 3000 ? 1 : 0.1; }});
 //     while (rates.scale_invariant_steps() < 5000) model.step(sgd, x, y, loss, {.rates = &rates});
 //
-// Devices and ranks measure the same bits, and a step is set by what came before the last one, which is known by then:
-// nobody waits, and the weights have the same bits on any number of devices and ranks.
+// All devices and ranks measure the same bits. The rates of a step depend on the steps before the previous one, which
+// are finished by then: nothing waits, and the weights are bit-identical on any number of devices and ranks.
 #pragma once
 
 #include <array>
@@ -24,30 +24,29 @@
 
 namespace lockstep {
 
-/// What a step has to say of its gradient, the mean of those of `shards` shards. Where they have different numbers of
-/// rows each counts by its rows.
+/// Measurements of a step's gradient, which is the mean of the gradients of `shards` shards, each weighted by its rows.
 struct GradientMeasures {
     double shard_squares = 0;  ///< mean over the shards of the squared norm of a shard's own mean gradient
     double mean_square = 0;    ///< squared norm of the mean gradient
-    int shards = 0;            ///< of a step in microbatches: the pieces of shards
+    int shards = 0;            ///< number of shards; in a step with microbatches, of pieces of shards
 
-    /// Estimates without bias, which may be negative: the squared norm of the true gradient, and the variance of one
-    /// shard's, summed over all elements. That of the mean is a `shards`-th of it.
+    /// Unbiased estimates, which may be negative: the squared norm of the true gradient, and the variance of one
+    /// shard's gradient, summed over all elements. The variance of the mean is 1 / `shards` of it.
     double true_square() const;
     double shard_variance() const;
-    /// Throws InvalidArgument for fewer than two shards, from which no variance can be told.
+    /// Throws InvalidArgument for fewer than two shards, whose variance is unknown.
     void check() const;
 };
 
-/// Numbers of a step that may be under way. Written once, by whoever sees that it is done.
+/// Results of a step that may be in flight. Written once, by the thread that detects the end of the step.
 struct MeasuredStep {
     enum class Outcome : std::uint8_t { taken, skipped, refused };
     std::atomic<bool> done = false;  ///< the other members are set
     Outcome outcome = Outcome::taken;
-    GradientMeasures measures;  ///< of a step that was taken
+    GradientMeasures measures;  ///< set if the step was taken
 };
 
-/// Base of the rules. A rule belongs to the optimizer that it is first used with.
+/// Base of the rules. A rule is bound to the optimizer that it is first used with.
 class AdaptiveRates {
 public:
     AdaptiveRates() = default;
@@ -56,77 +55,77 @@ public:
     AdaptiveRates& operator=(const AdaptiveRates&) = delete;
 
     virtual const char* name() const = 0;
-    /// Takes a step's measures. Throws InvalidArgument as GradientMeasures::check.
+    /// Adds a step's measurements. Throws InvalidArgument as GradientMeasures::check.
     virtual void update(const GradientMeasures& measures) = 0;
-    /// Sets the rates of all groups for the next step; those of the optimizer hold until there are measures. Throws
-    /// InvalidArgument where it lacks a setting that the rule needs.
+    /// Sets the rates of all groups for the next step; before the first measurements, those of the optimizer apply.
+    /// Throws InvalidArgument if the optimizer lacks a setting that the rule needs.
     virtual void set(Optimizer& optimizer) = 0;
-    /// How many steps of a single shard a step counts for, as it was set last; 1 unless a rule says otherwise.
+    /// Number of single-shard steps that a step counts for, as set last; 1 unless a rule overrides it.
     virtual double gain() const { return 1; }
 
-    /// What a run needs to go on with this rule: numbers by name. Throws InvalidArgument while steps are under way
-    /// (`synchronize()` of the wrapper waits for them).
+    /// State for resuming a run: numbers by name. Throws InvalidArgument while steps are in flight (`synchronize()` of
+    /// the wrapper waits for them).
     std::map<std::string, double> state();
-    /// Throws InvalidArgument where a number is missing.
+    /// Throws InvalidArgument if a number is missing.
     void load_state(const std::map<std::string, double>& state);
 
     // For wrappers.
 
-    /// Before a step: takes the measures of the step before the last one, which must be done, and sets the optimizer.
-    /// Where steps were refused, all is as before the first of them. Throws as `set`, and InvalidArgument for another
-    /// optimizer than before.
+    /// Called before a step: reads the measurements of the step before the previous one, which must be finished, and
+    /// sets the optimizer. If steps were refused, the state is restored to that before the first of them. Throws as
+    /// `set`, and InvalidArgument for a different optimizer.
     void begin_step(Optimizer& optimizer);
-    /// The step has begun, and will leave its numbers in `step`.
+    /// Called after the step has begun; its results will be written to `step`.
     void follow(std::shared_ptr<const MeasuredStep> step);
 
 protected:
-    /// A step of so few rows that they were one shard's: nothing can be told from it.
+    /// A step with too few rows for a second shard: it has no variance.
     virtual void pass() {}
-    /// What `update`, `pass` and `set` change.
+    /// State that `update`, `pass` and `set` change.
     virtual std::map<std::string, double> numbers() const = 0;
     virtual void set_numbers(const std::map<std::string, double>& numbers) = 0;
-    /// `numbers` without the one that is called `name`: throws.
+    /// The number called `name`; throws if it is missing.
     double number(const std::map<std::string, double>& numbers, const std::string& name) const;
-    /// The same for a whole number from 0 to `most`.
+    /// As `number`, for an integer from 0 to `most`.
     std::int64_t count(const std::map<std::string, double>& numbers, const std::string& name, double most) const;
 
 private:
-    static constexpr std::size_t lag = 2;  ///< as many steps may be in flight
+    static constexpr std::size_t lag = 2;  ///< maximum number of steps in flight
     struct Pending {
         std::shared_ptr<const MeasuredStep> step;
         std::map<std::string, double> before = {};            ///< numbers before it began
-        std::shared_ptr<const MeasuredStep> taken = nullptr;  ///< the step whose measures it was the first to use
+        std::shared_ptr<const MeasuredStep> taken = nullptr;  ///< the step whose measurements it was the first to use
     };
     void take(const MeasuredStep& step);
     void undo(Pending begun);
     void undo_refused();
 
-    std::optional<std::uint64_t> optimizer_;  ///< its id
-    std::deque<Pending> pending_;             ///< steps whose measures have not been taken, `lag` at most
-    std::optional<Pending> next_;             ///< a step that begins, or could not
+    std::optional<std::uint64_t> optimizer_;  ///< id of the optimizer
+    std::deque<Pending> pending_;             ///< steps whose measurements have not been read, at most `lag`
+    std::optional<Pending> next_;             ///< a step that is beginning, or failed to begin
 };
 
-/// Johnson, Agrawal, Gu, Guestrin: "AdaScale SGD: A User-Friendly Algorithm for Distributed Training" (ICML 2020): with
-/// S shards a step is worth `gain()` steps of one shard, 1 <= gain <= S; its rate is that many times the one of a
-/// single shard's schedule, which has then come so many steps further.
+/// Johnson, Agrawal, Gu, Guestrin: "AdaScale SGD: A User-Friendly Algorithm for Distributed Training" (ICML 2020). With
+/// S shards a step is worth `gain()` single-shard steps, 1 <= gain <= S. Its rate is that of the single-shard schedule
+/// times the gain, and the schedule advances by the gain.
 class AdaScale final : public AdaptiveRates {
 public:
     struct Options {
-        /// What the rates that the optimizer began with are multiplied by after so many steps of a single shard; empty:
-        /// by 1. It takes the place of a schedule.
+        /// Factor on the optimizer's initial rates after `steps` single-shard steps; empty: 1. Replaces a learning rate
+        /// schedule.
         std::function<double(double steps)> schedule = {};
     };
     AdaScale() = default;
     explicit AdaScale(Options options) : options_(std::move(options)) {}
 
     const char* name() const override { return "AdaScale"; }
-    /// Averages decay by 1 - S / 1000 a step, as in the paper. Measures that are not finite are left out, and count as
-    /// a step with the gain so far.
+    /// Averages decay by 1 - S / 1000 a step, as in the paper. Non-finite measurements are ignored; their step counts
+    /// with the previous gain.
     void update(const GradientMeasures& measures) override;
     void set(Optimizer& optimizer) override;
-    /// Of the last step that was measured; 1 before the first.
+    /// Gain of the last measured step; 1 before the first.
     double gain() const override { return gain_; }
-    /// How many steps of a single shard the run is worth: what the schedule is asked with.
+    /// Number of single-shard steps that the run is worth: the argument of the schedule.
     double scale_invariant_steps() const { return steps_; }
 
 private:
@@ -140,23 +139,23 @@ private:
     std::vector<double> initial_lr_;  ///< by group; empty before the first step
 };
 
-/// Zhang, Mitliagkas: "YellowFin and the Art of Momentum Tuning" (2017), with the variance that the shards show in
-/// place of one over time: the momentum and rate of SGD that bring a local quadratic model closest to its optimum in a
-/// step.
+/// Zhang, Mitliagkas: "YellowFin and the Art of Momentum Tuning" (2017), with the variance over shards instead of over
+/// time. Computes the momentum and rate of SGD that minimise the distance of a local quadratic model to its optimum
+/// after a step.
 class YellowFin final : public AdaptiveRates {
 public:
     struct Options {
-        double smoothing = 0.999;  ///< of all averages, which start without bias
-        double lr_factor = 1;      ///< what the rate is multiplied by
+        double smoothing = 0.999;  ///< decay of all averages, which are bias-corrected
+        double lr_factor = 1;      ///< factor on the rate
     };
     YellowFin() : YellowFin(Options()) {}
-    /// Throws InvalidArgument for a smoothing that is not in [0, 1), and a factor that is not above 0.
+    /// Throws InvalidArgument for a smoothing outside [0, 1), and a factor that is not above 0.
     explicit YellowFin(const Options& options);
 
     const char* name() const override { return "YellowFin"; }
-    /// Measures that are not finite are left out.
+    /// Non-finite measurements are ignored.
     void update(const GradientMeasures& measures) override;
-    /// For an optimizer with a setting "momentum".
+    /// The optimizer must have a setting "momentum".
     void set(Optimizer& optimizer) override;
     /// Averages over the steps so far; 0 before the first.
     double momentum() const;
@@ -165,8 +164,9 @@ public:
     struct Tuned {
         double momentum = 0, lr = 0;
     };
-    /// The paper's SingleStep: least momentum * distance^2 + lr^2 * variance under momentum >= ((r - 1) / (r + 1))^2,
-    /// r = sqrt(largest / smallest), curvatures both, and lr = (1 - sqrt(momentum))^2 / smallest.
+    /// The paper's SingleStep: minimises momentum * distance^2 + lr^2 * variance subject to momentum >= ((r - 1) / (r +
+    /// 1))^2 and lr = (1 - sqrt(momentum))^2 / smallest, with r = sqrt(largest / smallest); `smallest` and `largest`
+    /// are curvatures.
     static Tuned single_step(double variance, double distance, double smallest, double largest);
 
 private:
@@ -178,8 +178,8 @@ private:
     void set_numbers(const std::map<std::string, double>& numbers) override;
 
     Options options_;
-    std::array<double, window> squares_{};     ///< of the last steps, the latest at `(steps_ - 1) % window`
-    std::array<double, averages> averages_{};  ///< before their bias is taken out
+    std::array<double, window> squares_{};  ///< squared norms of the last steps, the latest at `(steps_ - 1) % window`
+    std::array<double, averages> averages_{};  ///< without bias correction
     std::int64_t steps_ = 0;
 };
 

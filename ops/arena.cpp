@@ -35,10 +35,9 @@ void require_one_device(const std::vector<NamedTensor>& tensors) {
     const Device first = tensors.front().member->tensor().device();
     for (const NamedTensor& named : tensors)
         if (named.member->tensor().device() != first)
-            throw InvalidArgument(
-                fmt::format("module must have its parameters and buffers on one device, but {} is on {} and {} on {}; "
-                            "bring the model to one",
-                            tensors.front().name, first.str(), named.name, named.member->tensor().device().str()));
+            throw InvalidArgument(fmt::format(
+                "module: parameters and buffers are on several devices: {} is on {} and {} on {}; expected one device",
+                tensors.front().name, first.str(), named.name, named.member->tensor().device().str()));
 }
 
 /// Zeroed memory of a replica for every arena: all of it on `device`, or where the tensors lie.
@@ -95,7 +94,7 @@ ParameterStore::ParameterStore(const std::vector<NamedTensor>& tensors, const st
     for (const NamedTensor& named : tensors)
         if (find({named}))
             throw InvalidArgument(fmt::format(
-                "the parameter {} belongs to another wrapper or optimizer already; copy the model to wrap it again",
+                "the parameter {} already belongs to another wrapper or optimizer; expected a copy of the model",
                 named.name));
     const auto add_replica = [&](Device device, std::optional<Device> all_on) {
         Replica replica;
@@ -158,7 +157,8 @@ std::shared_ptr<ParameterStore> ParameterStore::find(const std::vector<NamedTens
 }
 
 std::shared_ptr<ParameterStore> ParameterStore::of(const std::vector<NamedTensor>& tensors) {
-    if (tensors.empty()) throw InvalidArgument("the model has no parameters: list its members with LOCKSTEP_MEMBERS");
+    if (tensors.empty())
+        throw InvalidArgument("the model has no parameters; expected members listed with LOCKSTEP_MEMBERS");
     std::shared_ptr<ParameterStore> known;
     const NamedTensor *inside = nullptr, *outside = nullptr;
     for (const NamedTensor& named : tensors) {
@@ -173,8 +173,8 @@ std::shared_ptr<ParameterStore> ParameterStore::of(const std::vector<NamedTensor
     }
     if (inside && outside)
         throw InvalidArgument(
-            fmt::format("optimizer: an optimizer of another part has {}, but not {}; make one of the whole model first "
-                        "and keep it, then those of parts",
+            fmt::format("optimizer: an optimizer of another part has {}, but not {}; expected an optimizer of the "
+                        "whole model first, which lives as long as those of parts",
                         inside->name, outside->name));
     if (known) return known;
     auto store = std::make_shared<ParameterStore>(tensors, std::vector<Device>{});
@@ -196,8 +196,8 @@ void ParameterStore::require_members(const char* function) const {
     const auto gone = std::find_if_not(held_.rbegin(), held_.rend(), in_use);
     if (gone != held_.rend() && std::any_of(held_.begin(), held_.end(), in_use))
         throw InvalidArgument(
-            fmt::format("{}: {} is no longer part of the model (replaced or removed after the optimizer was made); "
-                        "make a new optimizer of the changed model",
+            fmt::format("{}: {} is no longer part of the model (replaced or removed after the optimizer was created); "
+                        "expected a new optimizer of the changed model",
                         function, gone->first));
 }
 
@@ -230,8 +230,8 @@ void ParameterStore::refuse_members(const char* function, const std::vector<Name
     if (!same_name) what = added ? "added" : "removed";
     if (same_name && present[i].member->identity() == nullptr) what = "moved from";
     throw InvalidArgument(
-        fmt::format("{}: {} was {} after the model was wrapped; assign values of the same shape, or wrap the changed "
-                    "model",
+        fmt::format("{}: {} was {} after the model was wrapped; expected values of the same shape, or a new wrapper of "
+                    "the changed model",
                     function, added ? present[i].name : member_names_[i], what));
 }
 

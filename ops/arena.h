@@ -1,7 +1,7 @@
-// Flat arenas: on every replica the parameters (and likewise gradients, optimizer state and buffers) of one dtype lie
-// in one contiguous piece of memory, at the same offsets everywhere, in reversed member order: about the order in
-// which backward finishes them. Replicating is one copy, reducing works on slices without packing, updating is one
-// kernel.
+// Flat arenas: every replica stores the parameters of one dtype in one contiguous block of memory, at the same offsets
+// everywhere, in reversed member order, which is about the order in which backward finishes them. Gradients, optimizer
+// state and buffers are stored the same way. Replication is one copy, reduction uses slices without packing, and an
+// update is one kernel.
 #pragma once
 
 #include <compare>
@@ -21,18 +21,18 @@ namespace lockstep {
 
 class Optimizer;
 
-/// A parameter of a store: that with this number in this arena.
+/// Identifies a parameter of a store by arena and position.
 struct ParameterId {
     int arena = 0, number = 0;
     friend auto operator<=>(const ParameterId&, const ParameterId&) = default;
 };
 
-/// One parameter or buffer in its arena; tied ones are one segment with several members.
+/// One parameter or buffer in its arena; tied ones share a segment with several members.
 struct ArenaSegment {
-    std::string name;                    ///< of the first member in member order
-    std::vector<ModuleTensor*> members;  ///< in the model; empty in a store, which may outlive the model
-    std::vector<std::string> names;      ///< of all members
-    Tensor tensor;                       ///< what the members hold
+    std::string name;                    ///< name of the first member in member order
+    std::vector<ModuleTensor*> members;  ///< members of the model; empty in a store, which may outlive the model
+    std::vector<std::string> names;      ///< names of all members
+    Tensor tensor;                       ///< value of the members
     Shape shape;
     std::int64_t begin = 0;  ///< first element in the arena, aligned to 64
     std::int64_t end = 0;    ///< one past the last element
@@ -50,19 +50,19 @@ std::vector<ArenaLayout> lay_out(const std::vector<NamedTensor>& tensors, bool p
 
 /// Memory of one replica.
 struct Replica {
-    Device device;  ///< of all; of a plain model on several devices that of its first tensor
+    Device device;  ///< device of all memory; for a plain model on several devices, that of its first tensor
     std::vector<std::shared_ptr<Buffer>> parameters;  ///< one per arena
     std::vector<std::shared_ptr<Buffer>> buffers;
     std::vector<std::shared_ptr<Buffer>> gradients;
 };
 
-/// The parameters and buffers of one model, moved into arenas: one replica on each device. Replica 0 is the truth: the
-/// model's members are views of it.
+/// The parameters and buffers of one model, moved into arenas: one replica on each device. Replica 0 is authoritative:
+/// the model's members are views of it.
 class ParameterStore {
 public:
-    /// Moves the tensors (they must lie on one device) into arenas on `devices`; where none is named, each into one
-    /// where it lies, be that several devices. Throws InvalidArgument when they lie on several devices though some are
-    /// named, or already belong to a store.
+    /// Moves the tensors, which must be on one device, into arenas on `devices`. If `devices` is empty, each tensor is
+    /// moved into an arena on its current device; several devices are then allowed. Throws InvalidArgument if the
+    /// tensors are on several devices although `devices` is not empty, or already belong to a store.
     ParameterStore(const std::vector<NamedTensor>& tensors, const std::vector<Device>& devices);
     ~ParameterStore();
     ParameterStore(const ParameterStore&) = delete;
@@ -70,11 +70,11 @@ public:
 
     /// The store that holds some of `tensors`, or null.
     static std::shared_ptr<ParameterStore> find(const std::vector<NamedTensor>& tensors);
-    /// The store that holds all parameters of `tensors`, among others perhaps; or a new one, on the devices where they
-    /// are, if no store holds any. Throws InvalidArgument when a store holds some of them only.
+    /// The store that holds all parameters of `tensors`, and possibly others; or a new one on their current devices, if
+    /// no store holds any. Throws InvalidArgument if a store holds only some of them.
     static std::shared_ptr<ParameterStore> of(const std::vector<NamedTensor>& tensors);
 
-    /// Lets `of` find this store.
+    /// Registers this store, so that `of` finds it.
     void enlist(const std::shared_ptr<ParameterStore>& self);
 
     const std::vector<ArenaLayout>& parameters() const { return parameters_; }
@@ -82,7 +82,7 @@ public:
     std::vector<Replica>& replicas() { return replicas_; }
     const std::vector<Replica>& replicas() const { return replicas_; }
     Device home() const { return replicas_.front().device; }
-    /// Makes the gradient arena of a replica if it is not there; contents are undefined.
+    /// Creates the gradient arena of a replica if it does not exist; contents are undefined.
     void need_gradients(DeviceIndex device);
 
     const ArenaSegment& segment(ParameterId parameter) const {
@@ -96,11 +96,11 @@ public:
     /// Throws InvalidArgument, in the name of `function`, if the members of the model are no longer those of the store:
     /// a layer was replaced, moved, added or removed. Every public call that uses the store makes this check.
     void require_members(const char* function) const;
-    /// Makes the members that the model has now those of the store, with the values that they have, where they took the
-    /// places of members that are gone: a vector that was assigned by move has other elements. False, with nothing
-    /// changed, where the structure is another.
+    /// Adopts the model's present members, with their values, if they replace destroyed members at the same positions:
+    /// a vector that was assigned by move has other elements. Returns false, with nothing changed, if the structure
+    /// differs.
     bool adopt(const std::vector<NamedTensor>& present) const;
-    /// Throws that; `present`: the members that the model has now.
+    /// Throws the exception of require_members; `present`: the members that the model has now.
     [[noreturn]] void refuse_members(const char* function, const std::vector<NamedTensor>& present) const;
 
     /// Grows with every write to a member from outside.
@@ -109,22 +109,23 @@ public:
     }
     /// Counts a write to all parameters (an update).
     void touch_parameters() { ++parameter_group_->all_writes; }
-    /// Which parameters are trained, as bytes for keys.
+    /// Trainable flags of the parameters, as bytes for keys.
     const std::string& trainable_flags() const;
     /// Grows when `trainable_flags` may have changed.
     std::uint64_t trainable_version() const { return parameter_group_->flags; }
 
-    /// Who uses the model now, through its wrapper or an optimizer. Every public call of these holds a Use.
+    /// Guard of the model against concurrent use through its wrapper or an optimizer. Every public call of these holds
+    /// a Use.
     OneThreadAtATime& one_thread() { return one_thread_; }
 
-    /// Performs an optimizer's update where a wrapper owns the replicas; empty for a plain model.
+    /// Performs an optimizer's update if a wrapper owns the replicas; empty for a plain model.
     std::function<void(Optimizer&)> update_hook;
-    /// Makes the check of require_members if a wrapper knows the whole model; empty for a plain model, of which only
-    /// members that are gone are noticed.
+    /// Makes the check of require_members if a wrapper knows the whole model; empty for a plain model, in which only
+    /// destroyed members are detected.
     std::function<void(const char* function)> member_check;
-    /// Whether the optimizer of that id exists; optimizers enter and leave themselves.
+    /// Whether the optimizer with that id exists; optimizers register and unregister themselves.
     bool has_optimizer(std::uint64_t id) const { return optimizers_.contains(id); }
-    /// All that exist, by id: in the order in which they were made.
+    /// All existing optimizers by id, which is the order of their creation.
     const std::map<std::uint64_t, Optimizer*>& optimizers() const { return optimizers_; }
     void enter_optimizer(std::uint64_t id, Optimizer& optimizer) { optimizers_.emplace(id, &optimizer); }
     void leave_optimizer(std::uint64_t id) { optimizers_.erase(id); }
@@ -137,12 +138,12 @@ private:
     std::shared_ptr<StorageGroup> parameter_group_ = std::make_shared<StorageGroup>();
     std::shared_ptr<StorageGroup> buffer_group_ = std::make_shared<StorageGroup>();
     std::vector<const void*> members_;       // in member order
-    std::vector<std::string> member_names_;  // likewise
+    std::vector<std::string> member_names_;  // in member order
     std::vector<std::pair<std::string, detail::HeldValue>> held_;
     std::map<std::uint64_t, Optimizer*> optimizers_;
     OneThreadAtATime one_thread_{"this model"};
     mutable std::string trainable_flags_;
-    mutable std::uint64_t trainable_flags_of_ = ~std::uint64_t{0};  // the trainable_version that they are of
+    mutable std::uint64_t trainable_flags_of_ = ~std::uint64_t{0};  // trainable_version() of the cached flags
 };
 
 }  // namespace lockstep

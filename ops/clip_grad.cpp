@@ -15,14 +15,15 @@ namespace lockstep {
 
 void ClipGradNorm::check() const {
     if (!(max_norm >= 0))
-        throw InvalidArgument(fmt::format("clip_grad_norm_: max_norm {} must not be negative", max_norm));
+        throw InvalidArgument(fmt::format("clip_grad_norm_: invalid max_norm ({}); expected 0 or more", max_norm));
     if (!(norm_type > 0))
-        throw InvalidArgument(fmt::format("clip_grad_norm_: norm_type {} must be above 0, or infinity", norm_type));
+        throw InvalidArgument(
+            fmt::format("clip_grad_norm_: invalid norm_type ({}); expected a number above 0, or infinity", norm_type));
 }
 
 void ClipGradValue::check() const {
     if (!(clip_value >= 0))
-        throw InvalidArgument(fmt::format("clip_grad_value_: clip_value {} must not be negative", clip_value));
+        throw InvalidArgument(fmt::format("clip_grad_value_: invalid clip_value ({}); expected 0 or more", clip_value));
 }
 
 Tensor clip_grad_norm_(const std::vector<Tensor>& parameters, const ClipGradNorm& clip) {

@@ -19,17 +19,20 @@ Tensor conv2d(const Tensor& given_x, const Tensor& given_weight, const Tensor& g
     checks::dims("conv2d", "input", x, 4, "(N, C, H, W)");
     checks::dims("conv2d", "weight", weight, 4, "(out channels, in channels, kernel height, kernel width)");
     if (x.size(1) != weight.size(1))
-        throw InvalidArgument(fmt::format("conv2d: input {} has {} channels, weight {} wants {}; give as many channels",
-                                          x.shape().str(), x.size(1), weight.shape().str(), weight.size(1)));
+        throw InvalidArgument(fmt::format("conv2d: input {} has {} channels; weight {} expects {}", x.shape().str(),
+                                          x.size(1), weight.shape().str(), weight.size(1)));
     checks::vector_of("conv2d", "bias", bias, weight.size(0), "output channel");
     if (stride.h < 1 || stride.w < 1 || padding.h < 0 || padding.w < 0)
-        throw InvalidArgument(fmt::format("conv2d: stride ({}, {}) must be positive and padding ({}, {}) not negative",
-                                          stride.h, stride.w, padding.h, padding.w));
+        throw InvalidArgument(fmt::format(
+            "conv2d: invalid stride ({}, {}) or padding ({}, {}); expected a positive stride and padding of 0 or more",
+            stride.h, stride.w, padding.h, padding.w));
     const std::int64_t room_h = x.size(2) + 2 * padding.h - weight.size(2);
     const std::int64_t room_w = x.size(3) + 2 * padding.w - weight.size(3);
     if (room_h < 0 || room_w < 0 || weight.numel() == 0)
-        throw InvalidArgument(fmt::format("conv2d: weight {} does not fit in input {} with padding ({}, {}); pad more",
-                                          weight.shape().str(), x.shape().str(), padding.h, padding.w));
+        throw InvalidArgument(
+            fmt::format("conv2d: weight {} does not fit in input {} with padding ({}, {}); expected a window within "
+                        "the padded input",
+                        weight.shape().str(), x.shape().str(), padding.h, padding.w));
 
     const ConvGeometry geometry{stride.h, stride.w, padding.h, padding.w};
     const Shape shape{x.size(0), weight.size(0), room_h / stride.h + 1, room_w / stride.w + 1};
@@ -91,24 +94,25 @@ Tensor conv_transpose2d(const Tensor& given_x, const Tensor& given_weight, const
     checks::dims(name, "input", x, 4, "(N, C, H, W)");
     checks::dims(name, "weight", weight, 4, "(in channels, out channels, kernel height, kernel width)");
     if (x.size(1) != weight.size(0))
-        throw InvalidArgument(
-            fmt::format("conv_transpose2d: input {} has {} channels, weight {} wants {}; give as many channels",
-                        x.shape().str(), x.size(1), weight.shape().str(), weight.size(0)));
+        throw InvalidArgument(fmt::format("conv_transpose2d: input {} has {} channels; weight {} expects {}",
+                                          x.shape().str(), x.size(1), weight.shape().str(), weight.size(0)));
     checks::vector_of(name, "bias", bias, weight.size(1), "output channel");
     if (stride.h < 1 || stride.w < 1 || padding.h < 0 || padding.w < 0)
         throw InvalidArgument(
-            fmt::format("conv_transpose2d: stride ({}, {}) must be positive and padding ({}, {}) not negative",
+            fmt::format("conv_transpose2d: invalid stride ({}, {}) or padding ({}, {}); expected a positive stride and "
+                        "padding of 0 or more",
                         stride.h, stride.w, padding.h, padding.w));
     if (output_padding.h < 0 || output_padding.w < 0 || output_padding.h >= stride.h || output_padding.w >= stride.w)
-        throw InvalidArgument(
-            fmt::format("conv_transpose2d: output_padding ({}, {}) must not be negative, and less than stride ({}, {})",
-                        output_padding.h, output_padding.w, stride.h, stride.w));
+        throw InvalidArgument(fmt::format(
+            "conv_transpose2d: invalid output_padding ({}, {}); expected 0 or more, and less than stride ({}, {})",
+            output_padding.h, output_padding.w, stride.h, stride.w));
     const Shape shape{x.size(0), weight.size(1),
                       (x.size(2) - 1) * stride.h - 2 * padding.h + weight.size(2) + output_padding.h,
                       (x.size(3) - 1) * stride.w - 2 * padding.w + weight.size(3) + output_padding.w};
     if (x.size(2) < 1 || x.size(3) < 1 || shape[2] < 1 || shape[3] < 1 || weight.numel() == 0)
         throw InvalidArgument(
-            fmt::format("conv_transpose2d: nothing is left of input {} with weight {} and padding ({}, {}); pad less",
+            fmt::format("conv_transpose2d: the output of input {} with weight {} and padding ({}, {}) is empty; "
+                        "expected less padding",
                         x.shape().str(), weight.shape().str(), padding.h, padding.w));
     const Tensor y = transposed_convolution(x, weight, {stride.h, stride.w, padding.h, padding.w}, shape);
     return bias.defined() ? add(y, bias.reshape({bias.size(0), 1, 1})) : y;
@@ -120,21 +124,23 @@ Tensor max_pool2d(const Tensor& given, Pair kernel_size, std::optional<Pair> str
     checks::dims("max_pool2d", "input", x, 4, "(N, C, H, W)");
     const Pair step = stride.value_or(kernel_size);
     if (kernel_size.h < 1 || kernel_size.w < 1 || step.h < 1 || step.w < 1)
-        throw InvalidArgument(fmt::format("max_pool2d: window ({}, {}) and stride ({}, {}) must be positive",
-                                          kernel_size.h, kernel_size.w, step.h, step.w));
+        throw InvalidArgument(
+            fmt::format("max_pool2d: invalid window ({}, {}) or stride ({}, {}); expected positive numbers",
+                        kernel_size.h, kernel_size.w, step.h, step.w));
     if (static_cast<std::int64_t>(kernel_size.h) * kernel_size.w > 255)
         throw InvalidArgument(
-            fmt::format("max_pool2d: a window of ({}, {}) has more than 255 elements; use a smaller one", kernel_size.h,
+            fmt::format("max_pool2d: a window of ({}, {}) is too large; expected at most 255 elements", kernel_size.h,
                         kernel_size.w));
     if (padding.h < 0 || padding.w < 0 || 2 * padding.h > kernel_size.h || 2 * padding.w > kernel_size.w)
         throw InvalidArgument(
-            fmt::format("max_pool2d: padding ({}, {}) must be between 0 and half of the window ({}, {})", padding.h,
+            fmt::format("max_pool2d: invalid padding ({}, {}); expected 0 to half of the window ({}, {})", padding.h,
                         padding.w, kernel_size.h, kernel_size.w));
     const std::int64_t room_h = x.size(2) + 2 * padding.h - kernel_size.h;
     const std::int64_t room_w = x.size(3) + 2 * padding.w - kernel_size.w;
     if (room_h < 0 || room_w < 0)
         throw InvalidArgument(
-            fmt::format("max_pool2d: a window of ({}, {}) does not fit in input {} with padding ({}, {}); pad more",
+            fmt::format("max_pool2d: a window of ({}, {}) does not fit in input {} with padding ({}, {}); expected a "
+                        "window within the padded input",
                         kernel_size.h, kernel_size.w, x.shape().str(), padding.h, padding.w));
 
     const PoolGeometry geometry{kernel_size.h, kernel_size.w, step.h, step.w, padding.h, padding.w};

@@ -37,9 +37,10 @@ Masks take_masks(const char* name, const Tensor& narrow, const Tensor& narrow_ta
                  std::optional<std::int64_t> ignore_index) {
     const Tensor given = counted_in_f32(narrow), target = counted_in_f32(narrow_target);
     if (given.dims() != 3 && given.dims() != 4)
-        throw InvalidArgument(fmt::format("{}: input has {} dimensions, {}, but must be (N, C, H, W) or (N, H, W)",
-                                          name, given.dims(), given.shape().str()));
-    if (!(epsilon >= 0)) throw InvalidArgument(fmt::format("{}: epsilon {} must not be negative", name, epsilon));
+        throw InvalidArgument(fmt::format("{}: input has {} dimensions, {}; expected (N, C, H, W) or (N, H, W)", name,
+                                          given.dims(), given.shape().str()));
+    if (!(epsilon >= 0))
+        throw InvalidArgument(fmt::format("{}: invalid epsilon ({}); expected 0 or more", name, epsilon));
     const bool single = given.dims() == 3;
     const Tensor input = single ? given.unsqueeze(1) : given;
     if (target.dtype() == DType::i64) {
@@ -47,8 +48,8 @@ Masks take_masks(const char* name, const Tensor& narrow, const Tensor& narrow_ta
         positions.erase(1);
         if (!(target.shape() == positions))
             throw InvalidArgument(
-                fmt::format("{}: target {} and input {}: the target must be {}, a class for each "
-                            "position, or a mask for each class of the input's shape and dtype",
+                fmt::format("{}: target {} does not match input {}; expected {}, a class for each position, or a mask "
+                            "for each class of the input's shape and dtype",
                             name, target.shape().str(), given.shape().str(), positions.str()));
         if (!ignore_index) return {input, masks_of_classes(target, input), {}};
         // Small integers are exact in f32: 1 but for the class that is ignored, which is taken for class 0.
@@ -57,11 +58,11 @@ Masks take_masks(const char* name, const Tensor& narrow, const Tensor& narrow_ta
         return {input, masks_of_classes((numbers * kept).to(DType::i64), input), kept.unsqueeze(1)};
     }
     if (ignore_index)
-        throw InvalidArgument(fmt::format("{}: ignore_index needs a target of classes (i64), not of dtype {}", name,
+        throw InvalidArgument(fmt::format("{}: ignore_index with a target of dtype {}; expected classes (i64)", name,
                                           name_of(target.dtype())));
     if (!(target.shape() == given.shape()) || target.dtype() != given.dtype())
         throw InvalidArgument(fmt::format(
-            "{}: target {} of dtype {} and input {} of dtype {}: the target must be of the input's shape and dtype, or "
+            "{}: target {} of dtype {} does not match input {} of dtype {}; expected the input's shape and dtype, or "
             "classes of dtype i64",
             name, target.shape().str(), name_of(target.dtype()), given.shape().str(), name_of(given.dtype())));
     return {input, single ? target.unsqueeze(1) : target, {}};

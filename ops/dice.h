@@ -1,5 +1,5 @@
-// Dice: how well probabilities, or classes, cover the true masks, as a loss and as a score. The dice of a class is
-// (2 |A.B| + epsilon) / (|A| + |B| + epsilon), where A are probabilities (or ones and zeros) and B is the true mask.
+// Dice: overlap of probabilities, or classes, with the true masks, as a loss and as a score. The dice of a class is (2
+// |A.B| + epsilon) / (|A| + |B| + epsilon), where A are probabilities (or ones and zeros) and B is the true mask.
 #pragma once
 
 #include <cstdint>

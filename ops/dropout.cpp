@@ -25,7 +25,8 @@ Tensor masked(const char* name, const Tensor& given, const Shape& mask_shape, do
 /// False where x is passed through.
 bool active(const char* name, const Tensor& x, double p, bool training) {
     const Prologue call(name, {takes::any("input", x)});
-    if (!(p >= 0 && p <= 1)) throw InvalidArgument(fmt::format("{}: the probability {} must lie in [0, 1]", name, p));
+    if (!(p >= 0 && p <= 1))
+        throw InvalidArgument(fmt::format("{}: invalid probability ({}); expected [0, 1]", name, p));
     return training && p > 0;
 }
 
@@ -37,7 +38,8 @@ Tensor dropout(const Tensor& x, double p, bool training) {
 
 Tensor dropout2d(const Tensor& x, double p, bool training) {
     if (!active("dropout2d", x, p, training)) return x;
-    if (x.dims() < 2) throw InvalidArgument(fmt::format("dropout2d: input {} must be (N, C, ...)", x.shape().str()));
+    if (x.dims() < 2)
+        throw InvalidArgument(fmt::format("dropout2d: input has shape {}; expected (N, C, ...)", x.shape().str()));
     Shape mask_shape{x.size(0), x.size(1)};
     for (int i = 2; i < x.dims(); ++i) mask_shape.push_back(1);
     return masked("dropout2d", x, mask_shape, p);

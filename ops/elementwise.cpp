@@ -94,10 +94,9 @@ Tensor number(const char* name, Scalar value, const Tensor& given) {
     if (!is_integral(other)) return Tensor::full({}, value.value(), other.dtype(), other.device());
     constexpr double exact = 1LL << 53;
     if (!(std::abs(value.value()) < exact))
-        throw InvalidArgument(
-            fmt::format("{}: the number {} beside a tensor of {} is too large to be exact; make a tensor of it "
-                        "with Tensor::from",
-                        name, value.value(), name_of(other.dtype())));
+        throw InvalidArgument(fmt::format(
+            "{}: the number {} with a tensor of {} is too large to be exact; expected a tensor, as from Tensor::from",
+            name, value.value(), name_of(other.dtype())));
     const auto whole = static_cast<std::int64_t>(value.value());
     const double wrapped = other.dtype() == DType::u8    ? static_cast<std::uint8_t>(whole)
                            : other.dtype() == DType::i32 ? static_cast<std::int32_t>(whole)

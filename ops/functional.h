@@ -1,9 +1,9 @@
 // The functions of a model, with gradients. Names, arguments and defaults are those of torch and torch.nn.functional;
 // docs/support.md lists the limits. Inputs are f32, f64, f16 or bf16, all of one dtype (torch promotes, and so does
 // Autocast, runtime/autocast.h) and on one device. Results are fresh tensors on that device. f16 and bf16 are computed
-// in f32 and rounded, or at least as exactly. f32 is computed in f32 on every kind of device: never in TF32, which
-// PyTorch's convolutions use on GPUs by default. Each function enqueues its work and returns. Wrong shapes, dtypes and
-// attributes throw InvalidArgument with the name of the function that was called.
+// in f32 and rounded, or with at least that accuracy. f32 is computed in f32 on every kind of device: never in TF32,
+// which PyTorch's convolutions use on GPUs by default. Each function enqueues its work and returns. Invalid shapes,
+// dtypes and attributes throw InvalidArgument with the name of the called function.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +45,9 @@ private:
     bool integer_;
 };
 
-// With a number, which becomes part of the program while `forward` is traced. It is rounded to the tensor's dtype. With
-// an integer tensor, an integer (below 2^53) gives integers; any other number, and every division, gives f32.
+// Operators with a number, which becomes part of the program while `forward` is traced. It is rounded to the tensor's
+// dtype. With an integer tensor, an integer (below 2^53) gives integers; any other number, and every division, gives
+// f32.
 Tensor operator+(const Tensor& a, Scalar b);
 Tensor operator-(const Tensor& a, Scalar b);
 Tensor operator*(const Tensor& a, Scalar b);

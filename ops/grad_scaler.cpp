@@ -37,14 +37,16 @@ bool is_scale(double value) { return value > 0 && value <= static_cast<double>(s
 
 void GradScalerOptions::check() const {
     if (!is_scale(init_scale))
-        throw InvalidArgument(fmt::format("GradScaler: init_scale {} must be above 0 and finite in f32", init_scale));
+        throw InvalidArgument(
+            fmt::format("GradScaler: invalid init_scale ({}); expected a finite f32 above 0", init_scale));
     if (!(growth_factor > 1) || std::isinf(growth_factor))
         throw InvalidArgument(fmt::format("GradScaler: The growth factor must be > 1.0, and is {}", growth_factor));
     if (!(backoff_factor > 0 && backoff_factor < 1))
         throw InvalidArgument(
             fmt::format("GradScaler: The backoff factor must be < 1.0 and above 0, and is {}", backoff_factor));
     if (growth_interval < 1)
-        throw InvalidArgument(fmt::format("GradScaler: growth_interval {} must be 1 or more", growth_interval));
+        throw InvalidArgument(
+            fmt::format("GradScaler: invalid growth_interval ({}); expected 1 or more", growth_interval));
 }
 
 GradScaler::GradScaler(const GradScalerOptions& options) : options_(options), id_(next_id()) {
@@ -85,16 +87,15 @@ void GradScaler::load_state(const std::map<std::string, double>& state) {
     const auto number = [&](const char* name) {
         const auto found = state.find(name);
         if (found == state.end())
-            throw InvalidArgument(
-                fmt::format("GradScaler: the state has no number \"{}\"; it is another scaler's, or one that was not "
-                            "enabled",
-                            name));
+            throw InvalidArgument(fmt::format(
+                "GradScaler: the state has no number \"{}\"; expected the state of an enabled GradScaler", name));
         return found->second;
     };
     const auto count = [&](const char* name) {
         const double value = number(name);
         if (!(value >= 0 && value < 9e15 && value == std::floor(value)))
-            throw InvalidArgument(fmt::format("GradScaler: {} {} in the state is no count of steps", name, value));
+            throw InvalidArgument(
+                fmt::format("GradScaler: {} {} in the state is invalid; expected a number of steps", name, value));
         return static_cast<std::int64_t>(value);
     };
     GradScalerOptions options = options_;
@@ -105,7 +106,8 @@ void GradScaler::load_state(const std::map<std::string, double>& state) {
     const double scale = number("scale");
     // A scale may have been halved down to 0, as PyTorch's may.
     if (scale != 0 && !is_scale(scale))
-        throw InvalidArgument(fmt::format("GradScaler: scale {} in the state is none that f32 has", scale));
+        throw InvalidArgument(
+            fmt::format("GradScaler: scale {} in the state is invalid; expected a finite f32 of 0 or more", scale));
     const std::int64_t good_steps = count("_growth_tracker");
     settle();
     options_ = options;
@@ -132,13 +134,12 @@ void GradScaler::unscale_(Optimizer& optimizer) {
     const std::vector<FlatGradient> gradients = flat_gradients(optimizer.parameters());
     if (gradients.empty())
         throw InvalidArgument(
-            "GradScaler: No inf checks were recorded for this optimizer: no parameter has a gradient; call backward() "
-            "on a scaled loss first");
+            "GradScaler: No inf checks were recorded for this optimizer: no parameter has a gradient; expected "
+            "backward() on a scaled loss");
     for (const FlatGradient& gradient : gradients)
         if (gradient.elements.dtype() == DType::f16)
             throw InvalidArgument(
-                "GradScaler: Attempting to unscale FP16 gradients. Keep the parameters in f32 and compute in an "
-                "Autocast");
+                "GradScaler: Attempting to unscale FP16 gradients; expected f32 parameters and an Autocast scope");
     const double factor = element::unscale_factor({get_scale(), 0});
     progress.largest = norm_of_gradients(gradients, infinity);
     scale_gradients(gradients, Tensor::full({}, factor, DType::f64, gradients.front().elements.device()));
@@ -164,12 +165,13 @@ void GradScaler::update(std::optional<double> new_scale) {
     const PublicCall call("GradScaler::update");
     if (!options_.enabled) return;
     if (new_scale && !is_scale(*new_scale))
-        throw InvalidArgument(fmt::format("GradScaler: new_scale {} must be above 0 and finite in f32", *new_scale));
+        throw InvalidArgument(
+            fmt::format("GradScaler: invalid new_scale ({}); expected a finite f32 above 0", *new_scale));
     const auto unscaled = [](const auto& entry) { return entry.second.largest.defined(); };
     if (!new_scale && std::none_of(progress_.begin(), progress_.end(), unscaled))
         throw InvalidArgument(
-            "GradScaler: No inf checks were recorded prior to update; call unscale_ or step of an optimizer first. In "
-            "the step of a wrapper the scale is updated there");
+            "GradScaler: No inf checks were recorded prior to update; expected unscale_ or step of an optimizer (a "
+            "wrapper's step updates the scale itself)");
     settle();
     if (new_scale) {
         state_.scale = as_f32(*new_scale);
@@ -191,17 +193,17 @@ void GradScaler::note_step(bool skipped) {
     const double scale = get_scale();
     if (scale == 0)
         throw Error(
-            fmt::format("GradScaler: the scale is 0 after {} skipped steps in a row; expected gradients that are "
+            fmt::format("GradScaler: the scale is 0 after {} consecutive skipped steps; expected gradients that are "
                         "finite at some scale: check the data, the loss and the learning rate",
                         skipped_in_a_row_));
-    warn(fmt::format("GradScaler: {} steps in a row were skipped, as gradients were not finite; the scale is {}",
+    warn(fmt::format("GradScaler: skipped {} consecutive steps with non-finite gradients; the scale is {}",
                      skipped_in_a_row_, scale));
 }
 
 void GradScaler::bring_to(const std::shared_ptr<ParameterStore>& store) {
     const std::shared_ptr<ParameterStore> known = store_.lock();
     if (known && known != store)
-        throw InvalidArgument("step: the scaler scales the loss of another model; make a GradScaler for each");
+        throw InvalidArgument("step: the scaler belongs to another model; expected one GradScaler per model");
     if (!known) {
         settle();
         on_devices_.clear();

@@ -16,8 +16,8 @@ HistogramCounts histogram(const Tensor& given, const Tensor& given_edges) {
     const Tensor x = call[0].detach(), edges = call[1].detach();
     if (edges.dtype() != DType::f64 || edges.dims() != 1 || edges.size(0) < 2)
         throw InvalidArgument(
-            fmt::format("histogram: edges {} of dtype {} must be a row of at least two numbers of f64, one more than "
-                        "there are bins",
+            fmt::format("histogram: edges of shape {} and dtype {}; expected a vector of at least two f64 numbers, one "
+                        "more than bins",
                         edges.shape().str(), name_of(edges.dtype())));
     const std::vector<Tensor> made = apply(make_operation(CountInBins{}), {x, edges},
                                            {TensorMeta::contiguous(DType::i64, {edges.size(0) - 1}),

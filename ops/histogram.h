@@ -1,4 +1,4 @@
-// How the values of a tensor are distributed, for logs.
+// Distribution of the values of a tensor, for logs.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 namespace lockstep {
 
-/// What `histogram` found, where x lies: reading it waits for it.
+/// Result of `histogram`, on the device of x: reading it waits for it.
 struct HistogramCounts {
     Tensor counts;   ///< (bins) i64
     Tensor summary;  ///< (7) f64, see read_summary
 
-    /// Of finite elements, and how many there are of each kind. Minimum and maximum of none are 0.
+    /// Counts by kind, and statistics of the finite elements; minimum and maximum are 0 without any.
     struct Summary {
         std::int64_t finite, nan, infinite;
         double min, max, sum, sum_squares;
@@ -21,9 +21,9 @@ struct HistogramCounts {
     Summary read_summary() const;
 };
 
-/// How many elements of x (any shape, floating) lie in each bin: [edge, next edge), the last bin with its upper edge.
-/// edges: (bins + 1) f64, ascending, at least two; infinite ones are allowed. NaN and what lies outside is in no bin.
-/// torch.histogram with its `bins` as a tensor. Not differentiable; the same in every run.
+/// Counts the elements of x (any shape, floating) in each bin: [edge, next edge), the last bin with its upper edge.
+/// edges: (bins + 1) f64, ascending, at least two; infinite ones are allowed. NaN and values outside the edges are not
+/// counted. torch.histogram with its `bins` as a tensor. Not differentiable; reproducible.
 HistogramCounts histogram(const Tensor& x, const Tensor& edges);
 
 }  // namespace lockstep

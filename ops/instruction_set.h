@@ -1,4 +1,4 @@
-// Which instructions of the processor the CPU kernels use: part of what results depend on.
+// Instruction set that the CPU kernels use: results depend on it.
 #pragma once
 
 #include <string>
@@ -6,12 +6,12 @@
 
 namespace lockstep {
 
-/// Best set of this processor that kernels are written for: "generic", "avx2" or "avx512".
+/// Best set of this processor that has kernels: "generic", "avx2" or "avx512".
 std::string machine_instruction_set();
 /// The set that kernels use: that of the machine, limited by LOCKSTEP_CPU_ISA=generic|avx2|avx512. Throws
-/// InvalidArgument when that variable holds anything else.
+/// InvalidArgument if that variable holds anything else.
 std::string instruction_set();
-/// What the processor says of itself (CPUID) as far as it matters for speed: "avx2", "avx512vnni", ...
+/// Processor features (CPUID) that affect speed: "avx2", "avx512vnni", ...
 std::vector<std::string> processor_features();
 
 }  // namespace lockstep

@@ -30,18 +30,19 @@ double step_of(const InterpolateOptions& options, std::int64_t in, std::int64_t 
 
 void check_options(const InterpolateOptions& options) {
     if (options.size && options.scale_factor)
-        throw InvalidArgument("interpolate: only one of size or scale_factor should be defined; leave one out");
+        throw InvalidArgument("interpolate: only one of size or scale_factor should be defined; expected exactly one");
     if (!options.size && !options.scale_factor)
-        throw InvalidArgument("interpolate: either size or scale_factor should be defined; give one");
+        throw InvalidArgument("interpolate: either size or scale_factor should be defined; expected exactly one");
     if (options.align_corners && options.mode == InterpolateMode::nearest)
         throw InvalidArgument(
-            "interpolate: align_corners option can only be set with the interpolating modes; use "
-            "InterpolateMode::bilinear, or leave it out");
+            "interpolate: align_corners option can only be set with the interpolating modes; expected "
+            "InterpolateMode::bilinear");
     // Beyond 2^20 no image is meant, and sizes would overflow.
     const auto usable = [](double factor) { return factor > 0 && factor <= 0x1p20; };
     if (options.scale_factor && !(usable(options.scale_factor->h) && usable(options.scale_factor->w)))
-        throw InvalidArgument(fmt::format("interpolate: scale_factor ({}, {}) must be positive, and at most 2^20",
-                                          options.scale_factor->h, options.scale_factor->w));
+        throw InvalidArgument(
+            fmt::format("interpolate: invalid scale_factor ({}, {}); expected positive numbers up to 2^20",
+                        options.scale_factor->h, options.scale_factor->w));
 }
 
 }  // namespace
@@ -64,10 +65,10 @@ Tensor interpolate(const Tensor& given, const InterpolateOptions& options) {
     const Shape shape{x.size(0), x.size(1), result_size(x.size(2), size_h, factor_h),
                       result_size(x.size(3), size_w, factor_w)};
     if (x.size(2) < 1 || x.size(3) < 1 || shape[2] < 1 || shape[3] < 1)
-        throw InvalidArgument(fmt::format(
-            "interpolate: input and output sizes should be greater than 0, but got input (H: {}, W: {}) output (H: {}, "
-            "W: {}); give a larger size or scale_factor",
-            x.size(2), x.size(3), shape[2], shape[3]));
+        throw InvalidArgument(
+            fmt::format("interpolate: input and output sizes should be greater than 0, but got input (H: {}, W: {}) "
+                        "output (H: {}, W: {}); expected a larger size or scale_factor",
+                        x.size(2), x.size(3), shape[2], shape[3]));
     const InterpolateGeometry geometry{options.mode == InterpolateMode::nearest, options.align_corners,
                                        step_of(options, x.size(2), shape[2], factor_h),
                                        step_of(options, x.size(3), shape[3], factor_w)};

@@ -16,17 +16,19 @@ namespace lockstep {
 namespace {
 
 void require_positive(const char* layer, const char* argument, std::int64_t value) {
-    if (value < 1) throw InvalidArgument(fmt::format("{}: {} is {} and must be positive", layer, argument, value));
+    if (value < 1)
+        throw InvalidArgument(fmt::format("{}: invalid {} ({}); expected a positive number", layer, argument, value));
 }
 
 void require_pair(const char* layer, const char* argument, Pair value, int least) {
     if (value.h < least || value.w < least)
         throw InvalidArgument(
-            fmt::format("{}: {} ({}, {}) must be at least {}", layer, argument, value.h, value.w, least));
+            fmt::format("{}: invalid {} ({}, {}); expected at least {}", layer, argument, value.h, value.w, least));
 }
 
 double require_probability(const char* layer, double p) {
-    if (!(p >= 0 && p <= 1)) throw InvalidArgument(fmt::format("{}: the probability {} must lie in [0, 1]", layer, p));
+    if (!(p >= 0 && p <= 1))
+        throw InvalidArgument(fmt::format("{}: invalid probability ({}); expected [0, 1]", layer, p));
     return p;
 }
 
@@ -101,9 +103,10 @@ Tensor ConvTranspose2d::forward(const Tensor& x) const {
 
 BatchNorm2d::BatchNorm2d(std::int64_t num_features, const BatchNorm2dOptions& o) : options(o) {
     require_positive("BatchNorm2d", "num_features", num_features);
-    if (!(options.eps > 0)) throw InvalidArgument(fmt::format("BatchNorm2d: eps {} must be positive", options.eps));
+    if (!(options.eps > 0))
+        throw InvalidArgument(fmt::format("BatchNorm2d: invalid eps ({}); expected a positive number", options.eps));
     if (!(options.momentum >= 0 && options.momentum <= 1))
-        throw InvalidArgument(fmt::format("BatchNorm2d: momentum {} must lie in [0, 1]", options.momentum));
+        throw InvalidArgument(fmt::format("BatchNorm2d: invalid momentum ({}); expected [0, 1]", options.momentum));
     if (options.affine) {
         weight.emplace(Tensor::full({num_features}, 1));
         bias.emplace(Tensor::zeros({num_features}));
@@ -127,9 +130,10 @@ Tensor BatchNorm2d::forward(const Tensor& x) const {
 
 LayerNorm::LayerNorm(const Shape& normalized, const LayerNormOptions& options)
     : normalized_shape(normalized), eps(options.eps) {
-    if (normalized.empty()) throw InvalidArgument("LayerNorm: normalized_shape has no dimensions; name at least one");
+    if (normalized.empty())
+        throw InvalidArgument("LayerNorm: normalized_shape has no dimensions; expected at least one");
     for (const std::int64_t size : normalized) require_positive("LayerNorm", "a size of normalized_shape", size);
-    if (!(eps >= 0)) throw InvalidArgument(fmt::format("LayerNorm: eps {} must not be negative", eps));
+    if (!(eps >= 0)) throw InvalidArgument(fmt::format("LayerNorm: invalid eps ({}); expected 0 or more", eps));
     if (options.elementwise_affine) weight.emplace(Tensor::full(normalized, 1));
     if (options.elementwise_affine && options.bias) bias.emplace(Tensor::zeros(normalized));
 }

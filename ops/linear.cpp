@@ -43,12 +43,13 @@ Tensor matmul(const Tensor& given_a, const Tensor& given_b) {
                         {takes::floating("the first tensor", given_a), takes::floating("the second tensor", given_b)});
     const Tensor &a = call[0], &b = call[1];
     const auto refuse = [&](const char* why) {
-        throw InvalidArgument(fmt::format("matmul: {} x {}: {}", a.shape().str(), b.shape().str(), why));
+        throw InvalidArgument(
+            fmt::format("matmul: cannot multiply {} by {}; {}", a.shape().str(), b.shape().str(), why));
     };
     if (a.dims() < 2 || a.dims() > 3 || b.dims() < 2 || b.dims() > 3)
-        refuse("each must be a matrix or a batch of matrices, (M, K) or (B, M, K)");
-    if (a.size(-1) != b.size(-2)) refuse("the columns of the first must be as many as the rows of the second");
-    if (a.dims() == 3 && b.dims() == 3 && a.size(0) != b.size(0)) refuse("the batches must be of one size");
+        refuse("expected matrices or batches of matrices, (M, K) or (B, M, K)");
+    if (a.size(-1) != b.size(-2)) refuse("expected as many columns of the first as rows of the second");
+    if (a.dims() == 3 && b.dims() == 3 && a.size(0) != b.size(0)) refuse("expected batches of equal size");
     if (a.dims() == 3 && b.dims() == 2) {
         const Tensor rows = product(a.reshape({a.size(0) * a.size(1), a.size(2)}), b);
         return tagged(rows.reshape({a.size(0), a.size(1), b.size(1)}), a.is_batch());
@@ -64,8 +65,7 @@ Tensor linear(const Tensor& given_x, const Tensor& given_weight, const Tensor& g
     checks::dims("linear", "weight", weight, 2, "(out, in)");
     if (x.dims() < 1 || x.size(-1) != weight.size(1))
         throw InvalidArgument(
-            fmt::format("linear: input {} has {} features, weight {} wants {}; "
-                        "give the input as many, or make the layer Linear(features, ...)",
+            fmt::format("linear: input {} has {} features; weight {} expects {}, as in Linear(features, ...)",
                         x.shape().str(), x.dims() < 1 ? 0 : x.size(-1), weight.shape().str(), weight.size(1)));
     checks::vector_of("linear", "bias", bias, weight.size(0), "output");
     if (x.dims() != 2) {

@@ -19,7 +19,7 @@ namespace lockstep {
 Tensor Loss::value() const {
     const PublicCall call("Loss::value");
     if (terms_.empty())
-        throw InvalidArgument("Loss::value: a loss without terms; make one with nll_loss, mse_loss, ...");
+        throw InvalidArgument("Loss::value: the loss has no terms; expected one from nll_loss, mse_loss, ...");
     Tensor sum;
     for (const Term& term : terms_) {
         Tensor value = term.denominator.defined() ? div(term.numerator, term.denominator) : term.numerator;
@@ -43,8 +43,9 @@ namespace {
 
 void require_classes(const char* name, const Tensor& input) {
     if (input.dims() < 2)
-        throw InvalidArgument(fmt::format("{}: input {} must be a batch of rows, (N, C), or of maps, (N, C, H, W)",
-                                          name, input.shape().str()));
+        throw InvalidArgument(
+            fmt::format("{}: input has shape {}; expected a batch of rows, (N, C), or of maps, (N, C, H, W)", name,
+                        input.shape().str()));
 }
 
 Loss nll(const char* name, const Tensor& given_input, const Tensor& given_target, const NllOptions& options) {
@@ -55,17 +56,18 @@ Loss nll(const char* name, const Tensor& given_input, const Tensor& given_target
     require_classes(name, input);
     if (target.dtype() != DType::i64)
         throw InvalidArgument(
-            fmt::format("{}: target {} is of dtype {} and must be i64, the number of a class for each row", name,
+            fmt::format("{}: target {} has dtype {}; expected i64, the number of a class for each row", name,
                         target.shape().str(), name_of(target.dtype())));
     Shape rows = input.shape();
     rows.erase(1);
     if (!(target.shape() == rows))
-        throw InvalidArgument(fmt::format("{}: target {} and input {}: the target must be {}, a class for each {}",
+        throw InvalidArgument(fmt::format("{}: target {} does not match input {}; expected {}, a class for each {}",
                                           name, target.shape().str(), input.shape().str(), rows.str(),
                                           rows.dims() == 1 ? "row" : "position"));
     checks::vector_of(name, "weight", weight, input.size(1), "class");
     if (weight.defined() && weight.requires_grad())
-        throw InvalidArgument(fmt::format("{}: class weights are constants; pass weight.detach()", name));
+        throw InvalidArgument(
+            fmt::format("{}: class weights require a gradient; expected constants (use weight.detach())", name));
 
     const TensorMeta scalar = shaped(input, {});
     const auto made =
@@ -116,10 +118,12 @@ Loss BceWithLogitsLoss::operator()(const Tensor& first, const Tensor& second) co
         const bool of_rows = weight.dims() < x.dims() || (weight.dims() == x.dims() && weight.size(0) == 1);
         if (!(broadcast_shapes(x.shape(), weight.shape(), name) == x.shape()) || !of_rows)
             throw InvalidArgument(
-                fmt::format("{}: {} {} and input {}: it must be the same for every row; leave dimension 0 out", name,
-                            what, weight.shape().str(), x.shape().str()));
+                fmt::format("{}: {} {} does not broadcast over the rows of input {}; expected the same weights for "
+                            "every row, without dimension 0",
+                            name, what, weight.shape().str(), x.shape().str()));
         if (weight.requires_grad())
-            throw InvalidArgument(fmt::format("{}: {} is a constant; pass {}.detach()", name, what, what));
+            throw InvalidArgument(
+                fmt::format("{}: {} requires a gradient; expected a constant (use {}.detach())", name, what, what));
     }
     const Tensor likelihood = logsigmoid(x);
     Tensor e = (1 - t) * x - (call[3].defined() ? (1 + (call[3] - 1) * t) * likelihood : likelihood);
@@ -138,8 +142,8 @@ Loss MseLoss::operator()(const Tensor& first, const Tensor& second) const {
         name, {takes::floating("input", device.bring(first)), takes::floating("target", device.bring(second))});
     const Tensor &input = call[0], &target = call[1];
     if (!(input.shape() == target.shape()))
-        throw InvalidArgument(fmt::format("mse_loss: input {} and target {} must be of one shape", input.shape().str(),
-                                          target.shape().str()));
+        throw InvalidArgument(fmt::format("mse_loss: input {} and target {} differ in shape; expected equal shapes",
+                                          input.shape().str(), target.shape().str()));
     const Tensor numerator = apply_one(SquaredErrorForward{}, {input, target}, shaped(input, {}));
     if (needs_autograd({input, target}))
         add_autograd_node(name, {input, target}, {numerator},
@@ -161,8 +165,7 @@ Loss mean_loss(const Tensor& given) {
     const Tensor& e = call[0];
     if (e.dims() == 0)
         throw InvalidArgument(
-            "mean_loss: a scalar does not say how many elements it is the mean or sum of; pass the loss of every "
-            "element");
+            "mean_loss: a scalar has an unknown number of elements; expected the loss of every element");
     return Loss({sum(e), Tensor::full({}, static_cast<double>(e.numel()), e.dtype(), e.device()), 1});
 }
 
@@ -170,10 +173,10 @@ Loss sum_loss(const Tensor& given) {
     const Prologue call("sum_loss", {takes::floating("the tensor", given)});
     const Tensor& e = call[0];
     if (e.dims() == 0 || (Trace::current() && !e.is_batch()))
-        throw InvalidArgument(fmt::format(
-            "sum_loss: dimension 0 of {} is not the batch, so every shard would add the sum once more; pass "
-            "the loss of every row, tagged with tag_batch() where a view took the tag",
-            e.shape().str()));
+        throw InvalidArgument(
+            fmt::format("sum_loss: dimension 0 of {} is not the batch, so every shard would add the sum again; "
+                        "expected the loss of every row, tagged with tag_batch() if a view lost the tag",
+                        e.shape().str()));
     return Loss({sum(e), {}, 1});
 }
 

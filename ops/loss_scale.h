@@ -1,4 +1,4 @@
-// The state of a GradScaler, as it lies on devices and on the host.
+// The state of a GradScaler, on devices and on the host.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 namespace lockstep {
 
 struct LossScale {
-    double scale = 65536;         ///< rounded to f32 whenever it changes, as PyTorch's is
-    std::int64_t good_steps = 0;  ///< since it changed: PyTorch's growth tracker
+    double scale = 65536;         ///< rounded to f32 after every change, as in PyTorch
+    std::int64_t good_steps = 0;  ///< good steps since the last change: PyTorch's growth tracker
 };
 
 }  // namespace lockstep

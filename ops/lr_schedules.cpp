@@ -22,7 +22,7 @@ void require(bool holds, const std::string& text) {
 
 double number_in(const std::map<std::string, double>& state, const std::string& name) {
     const auto found = state.find(name);
-    require(found != state.end(), fmt::format("the state of a schedule lacks {}; give what state() returned", name));
+    require(found != state.end(), fmt::format("the state of a schedule lacks {}; expected a result of state()", name));
     return found->second;
 }
 
@@ -30,7 +30,7 @@ double number_in(const std::map<std::string, double>& state, const std::string& 
 std::int64_t count_in(const std::map<std::string, double>& state, const std::string& name) {
     const double value = number_in(state, name);
     require(value >= 0 && value < 9e15 && value == std::floor(value),
-            fmt::format("{} {} in the state of a schedule is not a whole number from 0 on", name, value));
+            fmt::format("{} {} in the state of a schedule is invalid; expected an integer of 0 or more", name, value));
     return static_cast<std::int64_t>(value);
 }
 
@@ -82,8 +82,9 @@ void LRSchedule::load_state(const std::map<std::string, double>& state) {
     for (std::size_t group = 0; group < last_lr_.size(); ++group) {
         const std::string name = fmt::format("initial_lr.{}", group);
         initial.push_back(number(state, name));
-        require(initial.back() >= 0 && std::isfinite(initial.back()),
-                fmt::format("{} {} in the state of a schedule is not a learning rate", name, initial.back()));
+        require(
+            initial.back() >= 0 && std::isfinite(initial.back()),
+            fmt::format("{} {} in the state of a schedule is invalid; expected a learning rate", name, initial.back()));
     }
     epoch_ = epoch;
     for (int group = 0; group < std::ssize(last_lr_); ++group) {
@@ -100,7 +101,7 @@ LambdaLR::LambdaLR(Optimizer& optimizer, const Factor& factor)
 LambdaLR::LambdaLR(Optimizer& optimizer, std::vector<Factor> factors)
     : LRSchedule(optimizer), factors_(std::move(factors)) {
     require(std::ssize(factors_) == optimizer.groups(),
-            fmt::format("LambdaLR: {} factors for {} parameter groups; give one for each", factors_.size(),
+            fmt::format("LambdaLR: {} factors for {} parameter groups; expected one for each", factors_.size(),
                         optimizer.groups()));
     begin();
 }
@@ -111,7 +112,7 @@ double LambdaLR::next_lr(int group, double) const {
 
 StepLR::StepLR(Optimizer& optimizer, std::int64_t step_size, double gamma)
     : LRSchedule(optimizer), step_size_(step_size), gamma_(gamma) {
-    require(step_size > 0, fmt::format("StepLR: step_size {} must be positive", step_size));
+    require(step_size > 0, fmt::format("StepLR: invalid step_size ({}); expected a positive number", step_size));
     begin();
 }
 
@@ -133,10 +134,11 @@ double ExponentialLR::next_lr(int, double lr) const { return lr * gamma_; }
 
 LinearLR::LinearLR(Optimizer& optimizer, const LinearLROptions& options) : LRSchedule(optimizer), options_(options) {
     require(options.start_factor > 0 && options.start_factor <= 1,
-            fmt::format("LinearLR: start_factor {} must be above 0 and at most 1", options.start_factor));
+            fmt::format("LinearLR: invalid start_factor ({}); expected (0, 1]", options.start_factor));
     require(options.end_factor >= 0 && options.end_factor <= 1,
-            fmt::format("LinearLR: end_factor {} must lie in [0, 1]", options.end_factor));
-    require(options.total_iters > 0, fmt::format("LinearLR: total_iters {} must be positive", options.total_iters));
+            fmt::format("LinearLR: invalid end_factor ({}); expected [0, 1]", options.end_factor));
+    require(options.total_iters > 0,
+            fmt::format("LinearLR: invalid total_iters ({}); expected a positive number", options.total_iters));
     begin();
 }
 
@@ -151,7 +153,7 @@ double LinearLR::next_lr(int, double lr) const {
 
 CosineAnnealingLR::CosineAnnealingLR(Optimizer& optimizer, std::int64_t t_max, double eta_min)
     : LRSchedule(optimizer), t_max_(t_max), eta_min_(eta_min) {
-    require(t_max > 0, fmt::format("CosineAnnealingLR: t_max {} must be positive", t_max));
+    require(t_max > 0, fmt::format("CosineAnnealingLR: invalid t_max ({}); expected a positive number", t_max));
     begin();
 }
 
@@ -165,8 +167,8 @@ double CosineAnnealingLR::next_lr(int group, double lr) const {
 CosineAnnealingWarmRestarts::CosineAnnealingWarmRestarts(Optimizer& optimizer, std::int64_t t_0, std::int64_t t_mult,
                                                          double eta_min)
     : LRSchedule(optimizer), t_0_(t_0), t_mult_(t_mult), eta_min_(eta_min), until_restart_(t_0) {
-    require(t_0 > 0, fmt::format("CosineAnnealingWarmRestarts: t_0 {} must be positive", t_0));
-    require(t_mult >= 1, fmt::format("CosineAnnealingWarmRestarts: t_mult {} must be at least 1", t_mult));
+    require(t_0 > 0, fmt::format("CosineAnnealingWarmRestarts: invalid t_0 ({}); expected a positive number", t_0));
+    require(t_mult >= 1, fmt::format("CosineAnnealingWarmRestarts: invalid t_mult ({}); expected at least 1", t_mult));
     begin();
 }
 
@@ -195,7 +197,8 @@ std::map<std::string, double> CosineAnnealingWarmRestarts::state() const {
 
 void CosineAnnealingWarmRestarts::load_state(const std::map<std::string, double>& state) {
     const std::int64_t since = count_in(state, "since_restart"), until = count_in(state, "until_restart");
-    require(until > since, "the state of CosineAnnealingWarmRestarts lies outside of a cycle");
+    require(until > since,
+            "the state of CosineAnnealingWarmRestarts is outside of a cycle; expected since_restart < until_restart");
     LRSchedule::load_state(state);
     since_restart_ = since;
     until_restart_ = until;
@@ -205,15 +208,16 @@ void CosineAnnealingWarmRestarts::load_state(const std::map<std::string, double>
 
 OneCycleLR::OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options)
     : LRSchedule(optimizer), options_(options) {
-    require(options.total_steps > 0, fmt::format("OneCycleLR: total_steps {} must be positive", options.total_steps));
+    require(options.total_steps > 0,
+            fmt::format("OneCycleLR: invalid total_steps ({}); expected a positive number", options.total_steps));
     require(options.pct_start >= 0 && options.pct_start <= 1,
-            fmt::format("OneCycleLR: pct_start {} must lie in [0, 1]", options.pct_start));
+            fmt::format("OneCycleLR: invalid pct_start ({}); expected [0, 1]", options.pct_start));
     if (options.cycle_momentum) {
         const std::vector<std::string> names = optimizer.setting_names();
         for (const char* name : {"momentum", "betas.0"})
             if (!momentum_ && std::find(names.begin(), names.end(), name) != names.end()) momentum_ = name;
         require(momentum_ != nullptr,
-                fmt::format("OneCycleLR: {} has no momentum; give cycle_momentum = false", optimizer.name()));
+                fmt::format("OneCycleLR: {} has no momentum; expected cycle_momentum = false", optimizer.name()));
     }
     const double first = options.max_lr / options.div_factor, last = first / options.final_div_factor;
     const double most = options.max_momentum, least = options.base_momentum;
@@ -260,13 +264,13 @@ void OneCycleLR::advance() {
 SequentialLR::SequentialLR(Optimizer& optimizer, std::vector<std::shared_ptr<LRSchedule>> schedules,
                            std::vector<std::int64_t> milestones)
     : LRSchedule(optimizer), schedules_(std::move(schedules)), milestones_(std::move(milestones)) {
-    require(!schedules_.empty(), "SequentialLR: there is no schedule; give at least one");
+    require(!schedules_.empty(), "SequentialLR: no schedules; expected at least one");
     require(schedules_.size() == milestones_.size() + 1,
-            fmt::format("SequentialLR: {} schedules and {} milestones; give one milestone fewer than schedules",
+            fmt::format("SequentialLR: {} schedules and {} milestones; expected one milestone fewer than schedules",
                         schedules_.size(), milestones_.size()));
     for (const auto& schedule : schedules_)
         require(&schedule->optimizer() == &optimizer,
-                "SequentialLR: a schedule is another optimizer's; make all for the same one");
+                "SequentialLR: a schedule belongs to another optimizer; expected one optimizer for all");
     LRSchedule& first = current();
     first.restart();
     last_lr_ = first.last_lr_;
@@ -316,7 +320,8 @@ void SequentialLR::set_state(const std::map<std::string, double>& state) {
 
 ReduceLROnPlateau::ReduceLROnPlateau(Optimizer& optimizer, const ReduceLROnPlateauOptions& options)
     : optimizer_(optimizer), options_(options) {
-    require(options.factor < 1, fmt::format("ReduceLROnPlateau: factor {} must be below 1", options.factor));
+    require(options.factor < 1,
+            fmt::format("ReduceLROnPlateau: invalid factor ({}); expected less than 1", options.factor));
     constexpr double infinity = std::numeric_limits<double>::infinity();
     best_ = options.maximize ? -infinity : infinity;
 }
@@ -355,7 +360,7 @@ std::map<std::string, double> ReduceLROnPlateau::state() const {
 
 void ReduceLROnPlateau::load_state(const std::map<std::string, double>& state) {
     const double best = number_in(state, "best");
-    require(!std::isnan(best), "best nan in the state of a schedule is not a number");
+    require(!std::isnan(best), "best nan in the state of a schedule is invalid; expected a number");
     const std::int64_t bad = count_in(state, "bad_epochs"), left = count_in(state, "cooldown_left");
     best_ = best;
     bad_epochs_ = bad;

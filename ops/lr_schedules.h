@@ -1,7 +1,7 @@
-// Learning rates that change as training goes on: torch.optim.lr_scheduler. Each schedule is made for an optimizer,
-// whose groups have their initial rates when its first schedule is made, and sets the rates of all groups by `step()`,
-// after every epoch or every step, as its arguments are meant. Values, defaults and order are PyTorch's. In several
-// processes all ranks make the same calls.
+// Learning rate schedules: torch.optim.lr_scheduler. A schedule belongs to an optimizer, whose initial rates are those
+// of its groups when its first schedule is created. `step()` sets the rates of all groups. Call it after every epoch or
+// every step, depending on the unit of the schedule's arguments. Values, defaults and order are PyTorch's. In several
+// processes all ranks must make the same calls.
 #pragma once
 
 #include <cstddef>
@@ -16,44 +16,44 @@
 
 namespace lockstep {
 
-/// Base of those that count their steps (torch's LRScheduler). It refers to the optimizer, which must live as long.
+/// Base of the schedules that count their steps (torch's LRScheduler). Refers to the optimizer, which must outlive it.
 class LRSchedule {
 public:
     virtual ~LRSchedule() = default;
     LRSchedule(const LRSchedule&) = delete;
     LRSchedule& operator=(const LRSchedule&) = delete;
 
-    /// Sets the rates of the coming epoch (or step).
+    /// Sets the rates of the next epoch (or step).
     void step();
-    /// Steps so far.
+    /// Number of steps so far.
     std::int64_t last_epoch() const { return epoch_; }
     /// The rates that were set last, by group.
     const std::vector<double>& last_lr() const { return last_lr_; }
 
-    /// What a run needs to go on with this schedule: numbers by name. The rates themselves are the optimizer's.
+    /// State for resuming a run: numbers by name. The rates themselves are stored with the optimizer.
     virtual std::map<std::string, double> state() const;
-    /// Throws InvalidArgument where a number is missing.
+    /// Throws InvalidArgument if a number is missing.
     virtual void load_state(const std::map<std::string, double>& state);
 
 protected:
     explicit LRSchedule(Optimizer& optimizer);
-    /// Sets the rates of epoch 0. To be called at the end of constructors.
+    /// Sets the rates of epoch 0. Call it at the end of constructors.
     void begin();
     Optimizer& optimizer() const { return optimizer_; }
     double initial_lr(int group) const { return optimizer_.initial_lr(group); }
-    /// The rate of a group in epoch `last_epoch()`, where `lr` is the one that it has.
+    /// The rate of a group in epoch `last_epoch()`; `lr` is its present rate.
     virtual double next_lr(int group, double lr) const = 0;
-    /// Likewise in epoch 0.
+    /// The rate of a group in epoch 0.
     virtual double first_lr(int, double lr) const { return lr; }
-    /// What else changes with an epoch, and is set for epoch 0.
+    /// Updates additional state in every epoch, and resets it for epoch 0.
     virtual void advance() {}
     virtual void rewind() {}
-    /// `state` without the number `name`: throws.
+    /// The number `name` of `state`; throws if it is missing.
     static double number(const std::map<std::string, double>& state, const std::string& name);
 
 private:
     friend class SequentialLR;
-    /// Begins again with epoch 0 and the initial rates.
+    /// Restarts at epoch 0 with the initial rates.
     void restart();
     void set(int group, double lr);
 
@@ -62,12 +62,12 @@ private:
     std::int64_t epoch_ = 0;
 };
 
-/// initial rate * factor(epoch): `factors` for each group, or one for all.
+/// initial rate * factor(epoch); one factor for each group, or one for all.
 class LambdaLR final : public LRSchedule {
 public:
     using Factor = std::function<double(std::int64_t epoch)>;
     LambdaLR(Optimizer& optimizer, const Factor& factor);
-    /// Throws InvalidArgument unless there are as many as groups.
+    /// Throws InvalidArgument unless there is one factor per group.
     LambdaLR(Optimizer& optimizer, std::vector<Factor> factors);
 
 private:
@@ -76,7 +76,7 @@ private:
     std::vector<Factor> factors_;
 };
 
-/// Times `gamma` every `step_size` epochs.
+/// Multiplies the rate by `gamma` every `step_size` epochs.
 class StepLR final : public LRSchedule {
 public:
     StepLR(Optimizer& optimizer, std::int64_t step_size, double gamma = 0.1);
@@ -87,7 +87,7 @@ private:
     double gamma_;
 };
 
-/// Times `gamma` at each of the milestones, twice at one that is there twice.
+/// Multiplies the rate by `gamma` at each milestone, twice at a duplicate.
 class MultiStepLR final : public LRSchedule {
 public:
     MultiStepLR(Optimizer& optimizer, std::vector<std::int64_t> milestones, double gamma = 0.1);
@@ -98,7 +98,7 @@ private:
     double gamma_;
 };
 
-/// Times `gamma` every epoch.
+/// Multiplies the rate by `gamma` every epoch.
 class ExponentialLR final : public LRSchedule {
 public:
     ExponentialLR(Optimizer& optimizer, double gamma);
@@ -113,7 +113,7 @@ struct LinearLROptions {
     double end_factor = 1;
     std::int64_t total_iters = 5;
 };
-/// The initial rate times a factor that goes from start_factor to end_factor in total_iters epochs.
+/// The initial rate times a factor that changes linearly from start_factor to end_factor in total_iters epochs.
 class LinearLR final : public LRSchedule {
 public:
     /// Throws InvalidArgument unless 0 < start_factor <= 1 and 0 <= end_factor <= 1.
@@ -125,7 +125,7 @@ private:
     LinearLROptions options_;
 };
 
-/// Half a cosine from the initial rate to `eta_min` in `t_max` epochs, and back in the next as many (Loshchilov and
+/// Half a cosine from the initial rate to `eta_min` in `t_max` epochs, and back in the next `t_max` (Loshchilov and
 /// Hutter, 2017, without restarts).
 class CosineAnnealingLR final : public LRSchedule {
 public:
@@ -137,7 +137,7 @@ private:
     double eta_min_;
 };
 
-/// The same with restarts: after t_0 epochs, then each time after `t_mult` times as many.
+/// The same with restarts: after t_0 epochs, then after periods that grow by the factor `t_mult`.
 class CosineAnnealingWarmRestarts final : public LRSchedule {
 public:
     CosineAnnealingWarmRestarts(Optimizer& optimizer, std::int64_t t_0, std::int64_t t_mult = 1, double eta_min = 0);
@@ -155,21 +155,22 @@ private:
 };
 
 struct OneCycleLROptions {
-    double max_lr = 0;             ///< of all groups
-    std::int64_t total_steps = 0;  ///< of the whole cycle
-    double pct_start = 0.3;        ///< share of the steps in which the rate rises
-    bool linear = false;           ///< instead of along a cosine
-    /// The momentum (or the first beta) goes from max_momentum to base_momentum and back. Needs an optimizer with one.
+    double max_lr = 0;             ///< highest rate, for all groups
+    std::int64_t total_steps = 0;  ///< length of the cycle
+    double pct_start = 0.3;        ///< fraction of the steps in which the rate rises
+    bool linear = false;           ///< linear instead of cosine annealing
+    /// Cycles the momentum (or the first beta) from max_momentum to base_momentum and back. The optimizer must have
+    /// one.
     bool cycle_momentum = true;
     double base_momentum = 0.85, max_momentum = 0.95;
     double div_factor = 25;         ///< initial rate: max_lr / div_factor
     double final_div_factor = 1e4;  ///< last rate: initial rate / final_div_factor
-    bool three_phase = false;       ///< back to the initial rate first, then down to the last one
+    bool three_phase = false;       ///< returns to the initial rate first, then decreases to the last one
 };
-/// One cycle of the rate over a whole training, a step at a time (Smith and Topin, 2019).
+/// One cycle of the rate over a whole training, stepped after every step (Smith and Topin, 2019).
 class OneCycleLR final : public LRSchedule {
 public:
-    /// Throws InvalidArgument for steps or shares that cannot be, and where there is no momentum to cycle.
+    /// Throws InvalidArgument for invalid steps or fractions, and if there is no momentum to cycle.
     OneCycleLR(Optimizer& optimizer, const OneCycleLROptions& options);
 
 private:
@@ -181,20 +182,20 @@ private:
     double first_lr(int group, double lr) const override { return next_lr(group, lr); }
     void advance() override;
     void rewind() override { advance(); }
-    /// Calls `value(phase, share)` for the phase of the epoch and how much of it is over.
+    /// Calls `value(phase, share)` with the phase of the epoch and the elapsed fraction of it.
     template <class Value>
     double in_phase(Value&& value) const;
     double between(double from, double to, double share) const;
     OneCycleLROptions options_;
     std::vector<Phase> phases_;
-    const char* momentum_ = nullptr;  ///< the setting that is cycled; null: none
+    const char* momentum_ = nullptr;  ///< the setting that is cycled; null if none is
 };
 
-/// One schedule after another: number i + 1 begins anew at milestones[i], which ascend.
+/// One schedule after another: schedule i + 1 starts at milestones[i]; milestones are ascending.
 class SequentialLR final : public LRSchedule {
 public:
-    /// The schedules belong to `optimizer` and are stepped by this one from now on. Throws InvalidArgument where they
-    /// don't, or there is not one milestone fewer.
+    /// The schedules must belong to `optimizer`, and are stepped by this one from now on. Throws InvalidArgument if
+    /// they do not, or if there is not exactly one milestone fewer than schedules.
     SequentialLR(Optimizer& optimizer, std::vector<std::shared_ptr<LRSchedule>> schedules,
                  std::vector<std::int64_t> milestones);
     std::map<std::string, double> state() const override;
@@ -212,24 +213,24 @@ private:
 struct ReduceLROnPlateauOptions {
     bool maximize = false;  ///< larger metrics are better (torch's mode)
     double factor = 0.1;
-    std::int64_t patience = 10;  ///< epochs without improvement that are put up with
-    double threshold = 1e-4;     ///< what counts as an improvement
-    bool absolute = false;       ///< the threshold is a difference, not a share of the best (torch's threshold_mode)
-    std::int64_t cooldown = 0;   ///< epochs after a reduction in which nothing is counted
+    std::int64_t patience = 10;  ///< number of epochs without improvement before a reduction
+    double threshold = 1e-4;     ///< minimum improvement
+    bool absolute = false;       ///< the threshold is absolute, not relative to the best (torch's threshold_mode)
+    std::int64_t cooldown = 0;   ///< epochs after a reduction during which bad epochs are not counted
     double min_lr = 0;
-    double eps = 1e-8;  ///< smaller changes of the rate are left out
+    double eps = 1e-8;  ///< smaller changes of the rate are not applied
 };
-/// Times `factor` when a metric has stopped getting better.
+/// Multiplies the rate by `factor` when a metric has stopped improving.
 class ReduceLROnPlateau {
 public:
     /// Throws InvalidArgument unless factor < 1. Refers to the optimizer.
     explicit ReduceLROnPlateau(Optimizer& optimizer, const ReduceLROnPlateauOptions& options = {});
 
-    /// After every epoch; `metric` must be the same on all ranks.
+    /// Call it after every epoch; `metric` must be the same on all ranks.
     void step(double metric);
     double best() const { return best_; }
     std::map<std::string, double> state() const;
-    /// Throws InvalidArgument where a number is missing.
+    /// Throws InvalidArgument if a number is missing.
     void load_state(const std::map<std::string, double>& state);
 
 private:

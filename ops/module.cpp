@@ -65,7 +65,8 @@ std::shared_ptr<TieGroup> copied(const std::shared_ptr<TieGroup>& group, int mem
 }  // namespace
 
 ModuleTensor::ModuleTensor(Tensor value) {
-    if (!value.defined()) throw InvalidArgument("a parameter or buffer of a module must be a defined tensor");
+    if (!value.defined())
+        throw InvalidArgument("module tensor: the parameter or buffer is undefined; expected a defined tensor");
     ++detail::uses;
     group_ = std::make_shared<TieGroup>(std::move(value));
 }
@@ -118,7 +119,7 @@ void detail::HeldValue::adopt(ModuleTensor& member) const {
 const Tensor& ModuleTensor::tensor() const {
     if (!group_)
         throw InvalidArgument(
-            "a parameter or buffer is used after its module was moved from; use the one it was moved to");
+            "module tensor: the parameter or buffer was moved from; expected the module it was moved to");
     ++detail::uses;
     return group_->value;
 }
@@ -127,12 +128,11 @@ void ModuleTensor::rebind(Tensor value) const {
     const Tensor& present = tensor();
     if (!value.defined() || !(value.shape() == present.shape()))
         throw InvalidArgument(
-            fmt::format("rebind: a module tensor of shape {} cannot become one of shape {}; keep the shape",
+            fmt::format("rebind: a module tensor of shape {} cannot become one of shape {}; expected the same shape",
                         present.shape().str(), value.defined() ? value.shape().str() : "undefined"));
     if (group_->held)
         throw InvalidArgument(
-            "rebind: the tensor belongs to a wrapper or an optimizer, which keep it in their memory; write its values "
-            "with copy_");
+            "rebind: the tensor belongs to a wrapper or an optimizer; expected a write of its values with copy_");
     group_->value = std::move(value);
 }
 
@@ -143,9 +143,10 @@ void tie(ModuleTensor& a, ModuleTensor& b) {
     const Tensor& second = b.tensor();
     if (a.group_ == b.group_) return;
     if (b.group_->held)
-        throw InvalidArgument("tie: the second tensor belongs to a wrapper or an optimizer; tie before they are made");
+        throw InvalidArgument(
+            "tie: the second tensor belongs to a wrapper or an optimizer; expected tie before these are created");
     if (!(first.shape() == second.shape()) || first.dtype() != second.dtype())
-        throw InvalidArgument(fmt::format("tie: {} {} and {} {} cannot be one value; shapes and dtypes must agree",
+        throw InvalidArgument(fmt::format("tie: {} {} and {} {} cannot be one value; expected the same shape and dtype",
                                           name_of(first.dtype()), first.shape().str(), name_of(second.dtype()),
                                           second.shape().str()));
     b.group_ = a.group_;

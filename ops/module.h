@@ -32,13 +32,13 @@ struct TieGroup;
 class HeldValue;
 }  // namespace detail
 
-/// A tensor that belongs to a module. Copying copies the values; `tie` makes two of them one. Assigning to a member of
-/// a model that a wrapper or an optimizer holds writes the values and keeps its trainable flag and gradient. A value of
-/// another shape replaces the member; the next call of the wrapper or the optimizer then throws InvalidArgument, which
-/// names it.
+/// A tensor that belongs to a module. Copying copies the values; `tie` makes two tensors share one value. Assigning to
+/// a member of a model that a wrapper or an optimizer holds writes the values and preserves its trainable flag and
+/// gradient. A value of another shape replaces the member; the next call of the wrapper or the optimizer then throws
+/// InvalidArgument, which names it.
 class ModuleTensor {
 public:
-    /// Shares `value` (no copy): a value born inside the module.
+    /// Shares `value` (no copy): a value created inside the module.
     explicit ModuleTensor(Tensor value);
     ModuleTensor(const ModuleTensor& other);
     ModuleTensor& operator=(const ModuleTensor& other);
@@ -47,7 +47,7 @@ public:
     ~ModuleTensor();
 
     const Tensor& tensor() const;
-    operator const Tensor&() const { return tensor(); }  // NOLINT(google-explicit-constructor): it is used as one
+    operator const Tensor&() const { return tensor(); }  // NOLINT(google-explicit-constructor): used as a tensor
     const Tensor* operator->() const { return &tensor(); }
     /// Makes the module use `value` from now on. Tied tensors follow. Throws InvalidArgument for another shape, and for
     /// a member of a model that a wrapper or an optimizer holds.
@@ -70,7 +70,7 @@ public:
 };
 
 namespace detail {
-/// Keeps the value of a member for a store. While it lives, assigning to the member writes the value.
+/// Keeps the value of a member alive for a store. While it lives, assigning to the member writes the value.
 class HeldValue {
 public:
     explicit HeldValue(const ModuleTensor& member);
@@ -80,9 +80,9 @@ public:
     /// Whether a member still has this value.
     bool in_use() const;
     const void* identity() const { return group_.get(); }
-    /// Whether `adopt` can be called: the value of the member has this shape, and no store holds it.
+    /// Whether `adopt` may be called: the value of the member has this shape, and no store holds it.
     bool fits(const ModuleTensor& member) const;
-    /// Takes the values of a member, which has this value from now on.
+    /// Copies the values of a member, and makes it share this value from now on.
     void adopt(ModuleTensor& member) const;
 
 private:
@@ -96,10 +96,10 @@ public:
     using ModuleTensor::ModuleTensor;
 };
 
-/// Makes `b` the same value as `a` from now on, in copies of their model too. Throws InvalidArgument when shape or
+/// Makes `b` share the value of `a` from now on, also in copies of their model. Throws InvalidArgument if shape or
 /// dtype differ, and for a `b` of a model that a wrapper or an optimizer holds. A model is copied member by member, so
-/// a tied member that is copied alone must have been used (read, or its copy) before the model is copied: otherwise its
-/// copy is taken for a part of the model's.
+/// a single tied member that is copied outside its model must have been used (read, or its copy) before the model is
+/// copied: otherwise its copy is mistaken for a part of the model's copy.
 void tie(ModuleTensor& a, ModuleTensor& b);
 
 /// One parameter or buffer found in a model.
@@ -119,10 +119,10 @@ namespace detail {
 /// Splits "a, b, c" as the macro's arguments were written.
 std::string_view next_member_name(std::string_view& names);
 
-/// In place of a name, for those who want none: making names is what costs in a walk.
+/// Replaces names for visitors that need none: constructing names dominates the cost of a walk.
 struct NoName {};
 
-/// A visitor that takes all members at once, and gives a tuple of references to them.
+/// A visitor of all members at once, which returns a tuple of references to them.
 struct TieMembers {
     template <class... Members>
     std::tuple<Members&...> operator()(Members&... members) const {
@@ -151,8 +151,8 @@ inline std::string join(const std::string& prefix, std::string_view name) {
 template <class T>
 inline constexpr bool always_false = false;
 
-/// Calls the visitor's `tensor` and `training_flag`, and its `module` where it has one that takes such a module, for
-/// what `member` holds; with NoName for names if that is `name`.
+/// Visits everything that `member` holds: calls the visitor's `tensor` and `training_flag`, and its `module` if it has
+/// an overload for such a module. Names are NoName if `name` is.
 template <class Name, class M, class Visitor>
 void visit_module(const Name& name, M& member, Visitor& visitor) {
     if constexpr (std::is_base_of_v<Parameter, M>) {
@@ -195,8 +195,8 @@ void visit_module(const Name& name, M& member, Visitor& visitor) {
 }  // namespace detail
 
 /// Lists the members of a module: parameters, buffers, modules and containers of them (vector, array, optional, map).
-/// Likewise those of a struct that `forward` takes or returns (parallel/structure.h): tensors, values and containers.
-/// A module has `to`, too: `model.encoder.to(Device::cuda(1))` is `ls::to(model.encoder, Device::cuda(1))`.
+/// In a struct that `forward` takes or returns (parallel/structure.h), lists its tensors, values and containers. Also
+/// defines `to`: `model.encoder.to(Device::cuda(1))` is `ls::to(model.encoder, Device::cuda(1))`.
 #define LOCKSTEP_MEMBERS(...)                                                              \
     template <class LockstepVisit>                                                         \
     auto lockstep_members(LockstepVisit&& lockstep_visit) {                                \
@@ -226,7 +226,7 @@ std::vector<NamedTensor> named_tensors(Model& model) {
 }
 
 namespace detail {
-/// Compares the members of a model, in member order, with the identities that are expected.
+/// Compares the members of a model, in member order, with the expected identities.
 struct MemberComparison {
     const std::vector<const void*>& expected;
     std::size_t found = 0;
@@ -245,29 +245,29 @@ bool has_members(Model& model, const std::vector<const void*>& expected) {
     return comparison.same && comparison.found == expected.size();
 }
 
-/// What `to` does to the tensors of a module.
+/// Implementation of `to` for the tensors of a module.
 void move_tensors(const std::vector<NamedTensor>& tensors, Device device);
 void convert_tensors(const std::vector<NamedTensor>& tensors, DType dtype);
 }  // namespace detail
 
-/// Moves parameters and buffers of a plain module to `device`, with their gradients, in place; what is tied stays tied.
-/// Returns the module: `ls::to(net, device).forward(x)`. torch.nn.Module.to. Comes before a wrapper or an optimizer is
-/// made: throws InvalidArgument, with nothing changed, where one of these holds the tensors. Of a wrapped model a copy
-/// (`Net copy = *model`) lies on the first of its devices, whence this moves it.
+/// Moves parameters and buffers of a plain module to `device`, with their gradients, in place; tied tensors remain
+/// tied. Returns the module: `ls::to(net, device).forward(x)`. torch.nn.Module.to. Call it before a wrapper or an
+/// optimizer is created: throws InvalidArgument, with nothing changed, if one of these holds the tensors. To move a
+/// wrapped model, copy it (`Net copy = *model`): the copy is on the first of its devices.
 template <class Model>
 Model& to(Model& model, Device device) {
     static_assert(
         !requires { model.parameter_store(); },
-        "a wrapped model stays on its devices: move a copy of it, Net copy = *model");
+        "a wrapped model cannot be moved; expected a copy of it, Net copy = *model");
     detail::move_tensors(named_tensors(model), device);
     return model;
 }
-/// Likewise converts the floating ones to `dtype`, which must be floating too.
+/// Converts floating parameters and buffers to `dtype`, which must be floating; otherwise as for a device.
 template <class Model>
 Model& to(Model& model, DType dtype) {
     static_assert(
         !requires { model.parameter_store(); },
-        "a wrapped model keeps its dtypes: convert a copy of it, Net copy = *model");
+        "a wrapped model cannot be converted; expected a copy of it, Net copy = *model");
     detail::convert_tensors(named_tensors(model), dtype);
     return model;
 }

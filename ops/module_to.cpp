@@ -18,8 +18,8 @@ void replace_values(const std::vector<NamedTensor>& tensors, Change change) {
     for (const NamedTensor& named : tensors)
         if (ParameterStore::find({named}))
             throw InvalidArgument(
-                fmt::format("to: the parameter {} belongs to a wrapper or an optimizer; move the "
-                            "model before they are made, or a copy",
+                fmt::format("to: the parameter {} belongs to a wrapper or an optimizer; expected a call before these "
+                            "are created, or a copy of the model",
                             named.name));
     const NoGrad no_grad;
     std::vector<std::pair<const ModuleTensor*, Tensor>> changed;
@@ -44,8 +44,9 @@ void move_tensors(const std::vector<NamedTensor>& tensors, Device device) {
 
 void convert_tensors(const std::vector<NamedTensor>& tensors, DType dtype) {
     if (!is_floating(dtype))
-        throw InvalidArgument(
-            fmt::format("to: a module's dtype is floating, not {}; give DType::f32 or DType::f64", name_of(dtype)));
+        throw InvalidArgument(fmt::format(
+            "to: dtype {} is not a floating dtype; expected DType::f32, DType::f64, DType::f16 or DType::bf16",
+            name_of(dtype)));
     replace_values(tensors, [&](const Tensor& value) { return is_floating(value.dtype()) ? value.to(dtype) : value; });
 }
 

@@ -46,13 +46,15 @@ void check(const Tensor& x, const Tensor& mean, const Tensor& variance, const Te
     } vectors[] = {{"running_mean", mean}, {"running_var", variance}, {"weight", weight}, {"bias", bias}};
     for (const auto& [name, tensor] : vectors) checks::vector_of(op_name, name, tensor, x.size(1), "channel");
     if (mean.defined() != variance.defined())
-        throw InvalidArgument("batch_norm: running_mean and running_var must be given both or neither");
-    if (!(options.eps > 0)) throw InvalidArgument(fmt::format("batch_norm: eps {} must be positive", options.eps));
+        throw InvalidArgument(
+            "batch_norm: only one of running_mean and running_var is defined; expected both or neither");
+    if (!(options.eps > 0))
+        throw InvalidArgument(fmt::format("batch_norm: invalid eps ({}); expected a positive number", options.eps));
     if (!(options.momentum >= 0 && options.momentum <= 1))
-        throw InvalidArgument(fmt::format("batch_norm: momentum {} must lie in [0, 1]", options.momentum));
+        throw InvalidArgument(fmt::format("batch_norm: invalid momentum ({}); expected [0, 1]", options.momentum));
     if ((options.training || !mean.defined()) && !synchronized(options) && x.size(0) * x.size(2) * x.size(3) <= 1)
         throw InvalidArgument(fmt::format(
-            "Expected more than 1 value per channel when training, got input size {}; use more rows a shard",
+            "Expected more than 1 value per channel when training, got input size {}; expected more rows per shard",
             x.shape().str()));
 }
 
@@ -72,8 +74,8 @@ Tensor batch_norm(const Tensor& given_x, const Tensor& given_mean, const Tensor&
     for (const Tensor* running : {&running_mean, &running_var})
         if (options.training && running->defined() && running->dtype() != wide)
             throw InvalidArgument(
-                fmt::format("batch_norm: running statistics of {} beside an input of {} must be {} to be trained; "
-                            "convert them with .to(dtype)",
+                fmt::format("batch_norm: running statistics of {} cannot be trained with an input of {}; expected {} "
+                            "(use .to(dtype))",
                             name_of(running->dtype()), name_of(x.dtype()), name_of(wide)));
     const TensorMeta stats_meta = TensorMeta::contiguous(wide, {2 * channels + 1});
     Tensor stats = own_stats ? apply_one(BatchNormStats{}, {x.detach()}, stats_meta)
@@ -118,13 +120,14 @@ void check_layer(const Tensor& x, const Shape& layer, const Tensor& weight, cons
     bool last = layer.dims() > 0 && layer.dims() <= x.dims();
     for (int i = 1; last && i <= layer.dims(); ++i) last = x.size(-i) == layer[layer.dims() - i];
     if (!last)
-        throw InvalidArgument(fmt::format("layer_norm: normalized_shape {} must be the last dimensions of input {}",
-                                          layer.str(), x.shape().str()));
+        throw InvalidArgument(
+            fmt::format("layer_norm: normalized_shape {} does not match input {}; expected its last dimensions",
+                        layer.str(), x.shape().str()));
     for (const auto& [name, tensor] : {std::pair<const char*, const Tensor&>("weight", weight), {"bias", bias}})
         if (tensor.defined() && !(tensor.shape() == layer))
-            throw InvalidArgument(fmt::format("layer_norm: {} is {} but must be of normalized_shape {}", name,
+            throw InvalidArgument(fmt::format("layer_norm: {} has shape {}; expected normalized_shape {}", name,
                                               tensor.shape().str(), layer.str()));
-    if (!(eps >= 0)) throw InvalidArgument(fmt::format("layer_norm: eps {} must not be negative", eps));
+    if (!(eps >= 0)) throw InvalidArgument(fmt::format("layer_norm: invalid eps ({}); expected 0 or more", eps));
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ Optimizer::Optimizer(const OptimizedParameters& parameters, const OptionsLayout&
         group_of_[static_cast<std::size_t>(id.arena)][static_cast<std::size_t>(id.number)] = 0;
     static std::atomic<std::uint64_t> made{0};
     id_ = ++made;  // 0 stands for none
-    const OneThreadAtATime::Use use(store_->one_thread(), "an optimizer is made");
+    const OneThreadAtATime::Use use(store_->one_thread(), "optimizer constructor");
     store_->enter_optimizer(id_, *this);
 }
 
@@ -124,8 +124,7 @@ int Optimizer::add_group(const std::vector<std::string>& names, const void* opti
         });
         if (!found)
             throw InvalidArgument(fmt::format(
-                "{}: no parameter is called {} or lies in a module of that name; named_tensors() lists them", name(),
-                wanted));
+                "{}: no parameter or module is called {}; expected names as in named_tensors()", name(), wanted));
     }
     group_of_ = std::move(moved);
     groups_.push_back(bytes_of(options, layout_));
@@ -136,7 +135,7 @@ int Optimizer::add_group(const std::vector<std::string>& names, const void* opti
 void Optimizer::check_group(int group) const {
     if (group < 0 || group >= groups())
         throw InvalidArgument(
-            fmt::format("{}: there is no group {}, only {}; add_group makes one", name(), group, groups()));
+            fmt::format("{}: no group {}; expected a group below {} (add_group creates one)", name(), group, groups()));
 }
 
 const void* Optimizer::options_of(int group) const {
@@ -156,8 +155,8 @@ const OptionsLayout::Setting& Optimizer::find(std::string_view wanted) const {
     const auto found = std::find_if(layout_.settings.begin(), layout_.settings.end(),
                                     [&](const auto& setting) { return setting.name == wanted; });
     if (found == layout_.settings.end())
-        throw InvalidArgument(
-            fmt::format("{}: there is no setting {}; there are {}", name(), wanted, fmt::join(setting_names(), ", ")));
+        throw InvalidArgument(fmt::format("{}: unknown setting {}; expected one of {}", name(), wanted,
+                                          fmt::join(setting_names(), ", ")));
     return *found;
 }
 
@@ -167,7 +166,7 @@ double Optimizer::setting(std::string_view wanted, int group) const {
 }
 
 void Optimizer::set_setting(std::string_view wanted, double value, int group) {
-    const OneThreadAtATime::Use use(store_->one_thread(), "an optimizer's settings");
+    const OneThreadAtATime::Use use(store_->one_thread(), "optimizer settings");
     if (setting(wanted, group) == value) return;
     std::vector<std::byte> options = groups_[static_cast<std::size_t>(group)];
     write(find(wanted), value, options);
@@ -183,17 +182,15 @@ std::vector<std::string> Optimizer::setting_names() const {
 }
 
 void Optimizer::set_all(const std::vector<std::map<std::string, double>>& values) {
-    const OneThreadAtATime::Use use(store_->one_thread(), "an optimizer's settings");
+    const OneThreadAtATime::Use use(store_->one_thread(), "optimizer settings");
     if (values.size() != groups_.size())
         throw InvalidArgument(
-            fmt::format("{}: settings of {} parameter groups, but it has {}; make the same groups "
-                        "before",
-                        name(), values.size(), groups_.size()));
+            fmt::format("{}: settings of {} parameter groups; expected {}", name(), values.size(), groups_.size()));
     auto groups = groups_;
     for (std::size_t group = 0; group < groups.size(); ++group) {
         if (values[group].size() != layout_.settings.size())
-            throw InvalidArgument(fmt::format("{}: {} settings in group {}, but there are {}", name(),
-                                              values[group].size(), group, layout_.settings.size()));
+            throw InvalidArgument(fmt::format("{}: {} settings in group {}; expected {}", name(), values[group].size(),
+                                              group, layout_.settings.size()));
         for (const auto& [wanted, value] : values[group]) write(find(wanted), value, groups[group]);
         layout_.check(groups[group].data());
     }
@@ -292,8 +289,8 @@ void Optimizer::step_plain() {
     const std::vector<Tensor> own = parameters();
     if (std::none_of(own.begin(), own.end(), [](const Tensor& parameter) { return parameter.grad().defined(); }))
         throw InvalidArgument(
-            "optimizer step: no parameter has a gradient; call backward() on a loss first (a wrapper trains a copy: "
-            "make the optimizer of the wrapper)");
+            "optimizer step: no parameter has a gradient; expected backward() on a loss (a wrapper trains a copy, so "
+            "the optimizer must be created for the wrapper)");
     Replica& replica = store_->replicas().front();
     store_->need_gradients(first_device);
     std::vector<std::int64_t> elements;

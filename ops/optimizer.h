@@ -1,10 +1,12 @@
-// Optimizers. The base knows parameter groups with their options, keeps named state for every element, and has a range
-// of an arena updated where and when its model wants that. What happens to an element is said in one of two ways:
+// Optimizers. The base manages parameter groups with their options, stores named state for every element, and applies
+// updates to ranges of an arena when and where its model needs them. There are two ways to define the update of an
+// element:
 //
-//  - CustomOptimizer: `update` computes with the library's functions on flat tensors. Twenty lines make an optimizer.
-//  - FusedOptimizer: a rule (update_rule.h) that has a kernel of its own. The library's own optimizers are made so.
+// - CustomOptimizer: `update` computes with the library's functions on flat tensors. An optimizer takes about twenty
+//   lines.
+// - FusedOptimizer: a rule (update_rule.h) with a dedicated kernel. The library's own optimizers are defined this way.
 //
-// Either way replicas, slices, ranks, microbatches, frozen and unused parameters and resuming are not its business.
+// Neither handles replicas, slices, ranks, microbatches, frozen and unused parameters, or resuming: the library does.
 #pragma once
 
 #include <array>
@@ -27,31 +29,31 @@
 
 namespace lockstep {
 
-/// What an optimizer keeps on one device, beside the replica that it updates there; of a plain model on several devices
-/// each part beside its arena.
+/// State of an optimizer on one device, in addition to the replica that it updates there; for a plain model on several
+/// devices, each part is on the device of its arena.
 struct OptimizerState {
     std::vector<std::shared_ptr<Buffer>> rows;  ///< one per arena: ParameterRow and options of every parameter
-    /// By name, one per arena: of the elements that the device updates.
+    /// By name, one per arena: state of the elements that the device updates.
     std::map<std::string, std::vector<std::shared_ptr<Buffer>>, std::less<>> elements;
-    std::uint64_t made_for = 0;           ///< settings whose states are all there
-    std::uint64_t settings_version = 0;   ///< of the settings that `rows` hold
-    std::uint64_t trainable_version = 0;  ///< likewise, of the parameters' flags
+    std::uint64_t made_for = 0;           ///< version of the settings for which all states exist
+    std::uint64_t settings_version = 0;   ///< version of the settings in `rows`
+    std::uint64_t trainable_version = 0;  ///< version of the parameters' flags in `rows`
 };
 
 /// The parameters that an optimizer updates.
 struct OptimizedParameters {
-    /// All of a store.
+    /// All parameters of a store.
     OptimizedParameters(std::shared_ptr<ParameterStore> all)  // NOLINT(google-explicit-constructor)
         : store(std::move(all)) {}
-    /// Those of a plain module, or of a part of a model, wrapped or plain: `SGD(model->head)`.
+    /// Parameters of a plain module, or of a part of a model, wrapped or plain: `SGD(model->head)`.
     explicit OptimizedParameters(const std::vector<NamedTensor>& tensors);
 
     std::shared_ptr<ParameterStore> store;
-    /// Their names within the part; nothing: all of the store, under the names that it has for them.
+    /// Names within the part; std::nullopt: all parameters of the store, under its names.
     std::optional<std::map<ParameterId, std::vector<std::string>>> part = {};
 };
 
-/// Base of all optimizers. It belongs to its model: one thread at a time uses either, and every call throws
+/// Base of all optimizers. It belongs to its model: both may be used by one thread at a time, and every call throws
 /// InvalidArgument while another thread is inside one.
 class Optimizer {
 public:
@@ -59,18 +61,18 @@ public:
     Optimizer(const Optimizer&) = delete;
     Optimizer& operator=(const Optimizer&) = delete;
 
-    /// PyTorch's name of it, for messages and checkpoints: "SGD".
+    /// PyTorch's name, for messages and checkpoints: "SGD".
     virtual const char* name() const = 0;
 
     /// PyTorch's manual step: updates the parameters that have a gradient. On a wrapper's parameters it throws
-    /// InvalidArgument when none has one, and when the wrapper is gone.
+    /// InvalidArgument if none has one, and if the wrapper has been destroyed.
     void step();
-    /// Forgets all gradients: the next backward stores instead of adding.
+    /// Discards all gradients: the next backward stores instead of adding.
     void zero_grad();
 
     int groups() const { return static_cast<int>(groups_.size()); }
     /// A number among the options of a group: "lr", "weight_decay", "betas.0". Flags are 0 and 1. Throws
-    /// InvalidArgument for a name or a group that is not there.
+    /// InvalidArgument for an unknown name or group.
     double setting(std::string_view name, int group = 0) const;
     /// Sets it from the next step on. Throws InvalidArgument for a value that the options do not allow.
     void set_setting(std::string_view name, double value, int group = 0);
@@ -82,7 +84,7 @@ public:
     /// Whether the optimizer updates this parameter of its store.
     bool updates(ParameterId parameter) const { return group_of(parameter) != no_group; }
 
-    // For schedules: the rates that groups had when the first one was made (PyTorch's initial_lr).
+    // For schedules: the rates of the groups when the first schedule was created (PyTorch's initial_lr).
 
     void note_initial_lr();
     double initial_lr(int group) const { return initial_lr_.at(static_cast<std::size_t>(group)); }
@@ -91,7 +93,7 @@ public:
     // For wrappers and checkpoints.
 
     const std::shared_ptr<ParameterStore>& store() const { return store_; }
-    /// A number that no other optimizer of the process has or had: programs are kept by it.
+    /// Id that is unique among all optimizers of the process, used in program keys.
     std::uint64_t id() const { return id_; }
     /// Names of all settings, in the order of the options' members.
     std::vector<std::string> setting_names() const;
@@ -99,16 +101,16 @@ public:
     void set_all(const std::vector<std::map<std::string, double>>& groups);
     /// Grows when a setting changes.
     std::uint64_t settings_version() const { return version_; }
-    /// Names of what is kept for each element with the settings as they are.
+    /// Names of the state stored for each element with the present settings.
     virtual std::vector<std::string> states() const = 0;
     /// Whether some parameter's updates are counted.
     virtual bool counts_updates() const = 0;
-    /// What the memory and the records of updates depend on: programs are kept by it, too.
+    /// Cache key of programs: everything that the memory and the records of updates depend on.
     const std::string& program_key() const;
     std::size_t row_bytes() const { return layout_.row_bytes(); }
     /// The rows of an arena's parameters, to be copied to the devices.
     std::vector<std::byte> rows(int arena) const;
-    /// State on `device`, made on first use and zero then, with `elements` elements for each arena.
+    /// State on `device`, created and zeroed on first use, with `elements` elements for each arena.
     OptimizerState& state_on(Device device, const std::vector<std::int64_t>& elements);
     /// Updates a range: at once, or as records of the trace.
     virtual void update_range(const ArenaRange& range, const UpdateOperands& operands) const = 0;
@@ -123,7 +125,7 @@ protected:
     virtual bool counts(int group) const = 0;
 
 private:
-    static constexpr int no_group = -1;  // of parameters that the optimizer does not update
+    static constexpr int no_group = -1;  // group of parameters that the optimizer does not update
     int group_of(ParameterId parameter) const {
         return group_of_[static_cast<std::size_t>(parameter.arena)][static_cast<std::size_t>(parameter.number)];
     }
@@ -136,12 +138,12 @@ private:
     std::map<ParameterId, std::vector<std::string>> part_names_;
     const OptionsLayout& layout_;
     std::uint64_t id_;
-    std::vector<std::vector<std::byte>> groups_;  ///< their options
+    std::vector<std::vector<std::byte>> groups_;  ///< options of each group
     std::vector<std::vector<int>> group_of_;      ///< by arena and parameter
     std::vector<double> initial_lr_;              ///< by group; empty before the first schedule
     std::uint64_t version_ = 1;
     mutable std::string program_key_;
-    mutable std::uint64_t program_key_of_ = 0;  ///< the settings that it is of
+    mutable std::uint64_t program_key_of_ = 0;  ///< settings version of the cached key
     std::vector<std::pair<Device, OptimizerState>> states_;
 };
 
@@ -154,19 +156,19 @@ OptimizedParameters parameters_to_optimize(Model& model) {
 }
 
 /// An optimizer whose groups have these options: an aggregate of numbers (double), flags (bool) and arrays of them,
-/// listed with LOCKSTEP_MEMBERS, among them `lr`. Where it has a member `void check() const`, that throws
-/// InvalidArgument for values that are not allowed.
+/// listed with LOCKSTEP_MEMBERS, including `lr`. An optional member `void check() const` throws InvalidArgument for
+/// values that are not allowed.
 template <class Options>
 class OptimizerWith : public Optimizer {
 public:
     /// Moves the parameters whose name is in `names`, or begins with one of them followed by a dot, to a new group, so
-    /// that every parameter is in one group. In an optimizer of a part names are those of the part or of the model.
-    /// Returns its number. Throws InvalidArgument for names that match nothing.
+    /// that every parameter is in one group. In an optimizer of a part, names are relative to the part or to the model.
+    /// Returns the number of the group. Throws InvalidArgument for names without a match.
     int add_group(const std::vector<std::string>& names, const Options& options) {
         return Optimizer::add_group(names, &options);
     }
     Options options(int group = 0) const { return *static_cast<const Options*>(options_of(group)); }
-    /// Sets them from the next step on.
+    /// Sets the options from the next step on.
     void set_options(const Options& options, int group = 0) { set_options_of(group, &options); }
 
 protected:
@@ -174,7 +176,7 @@ protected:
         : Optimizer(parameters, OptionsLayout::of<Options>(), &options) {}
 };
 
-/// An optimizer of one's own:
+/// Base of custom optimizers:
 ///
 ///     struct LionOptions {
 ///         double lr = 1e-4;
@@ -203,8 +205,8 @@ public:
     explicit CustomOptimizer(Model& model, const Options& options = {})
         : OptimizerWith<Options>(parameters_to_optimize(model), options) {}
 
-    /// Computes the new parameters and states of a range, with functions that treat every element by itself. It is
-    /// called once for each range and program, as `forward` is traced: settings are tensors, so that they may change.
+    /// Computes the new parameters and states of a range, with elementwise functions. It is called once for each range
+    /// and program, like a traced `forward`; settings are tensors, so that they may change later.
     virtual void update(UpdateRange& range) const = 0;
 
     bool counts_updates() const final { return true; }
@@ -217,7 +219,7 @@ protected:
     bool counts(int) const final { return true; }
 };
 
-/// One with a rule (update_rule.h), which stands in the list of all rules.
+/// An optimizer with a rule (update_rule.h), which must be in the list of all rules.
 template <class Rule>
 class FusedOptimizer : public OptimizerWith<typename Rule::Options> {
 public:
@@ -246,11 +248,11 @@ public:
     }
 
 protected:
-    /// A group that keeps nothing for its elements needs no count either.
+    /// A group without state for its elements needs no count either.
     bool counts(int group) const override { return used_by(group) != 0; }
 
 private:
-    /// The states that a group uses, and those that some group does, as bits.
+    /// The states that a group uses, and those that at least one group uses, as bits.
     unsigned used_by(int group) const {
         return Rule::template used<double>(Rule::template factors<double>(this->options(group), 0));
     }

@@ -16,11 +16,11 @@ class OptionCheck {
 public:
     explicit OptionCheck(const char* optimizer) : optimizer_(optimizer) {}
     void not_negative(const char* name, double value) const {
-        if (!(value >= 0)) fail("{}: {} {} must not be negative", name, value);
+        if (!(value >= 0)) fail("{}: invalid {} ({}); expected 0 or more", name, value);
     }
     /// Of a moving average.
     void below_one(const char* name, double value) const {
-        if (!(value >= 0 && value < 1)) fail("{}: {} {} must be at least 0 and below 1", name, value);
+        if (!(value >= 0 && value < 1)) fail("{}: invalid {} ({}); expected at least 0 and below 1", name, value);
     }
 
 private:
@@ -48,7 +48,8 @@ void SgdOptions::check() const {
     check.not_negative("momentum", momentum);
     check.not_negative("weight_decay", weight_decay);
     if (nesterov && (momentum <= 0 || dampening != 0))
-        throw InvalidArgument("SGD: Nesterov momentum requires a momentum and zero dampening");
+        throw InvalidArgument(
+            "SGD: Nesterov momentum requires a momentum and zero dampening; expected momentum > 0 and dampening = 0");
 }
 
 void AdamOptions::check() const { check_adam("Adam", *this); }

@@ -17,9 +17,10 @@ namespace lockstep {
 Tensor cat(const std::vector<Tensor>& given, int dim) {
     const Prologue call("cat", "a tensor", given, Prologue::Dtypes::alike);
     const std::vector<Tensor>& tensors = call.tensors();
-    if (tensors.empty()) throw InvalidArgument("cat: an empty list of tensors; give at least one");
+    if (tensors.empty()) throw InvalidArgument("cat: an empty list of tensors; expected at least one");
     Shape shape = tensors[0].shape();
-    if (shape.dims() == 0) throw InvalidArgument("cat: scalars cannot be put one after another; reshape them to (1)");
+    if (shape.dims() == 0)
+        throw InvalidArgument("cat: scalars cannot be concatenated; expected at least one dimension (use reshape)");
     const int along = wrap_dim(dim, shape.dims(), "cat");
     shape[along] = 0;
     // Along dimension 0 rows of several batches stand one after another: no batch of the program any more.
@@ -28,8 +29,9 @@ Tensor cat(const std::vector<Tensor>& given, int dim) {
         Shape expected = tensors[i].shape();
         if (expected.dims() == shape.dims()) expected[along] = shape[along];
         if (!(expected == shape))
-            throw InvalidArgument(fmt::format("cat: tensor {} is {} and the first {}; all dimensions but {} must agree",
-                                              i, tensors[i].shape().str(), tensors[0].shape().str(), along));
+            throw InvalidArgument(
+                fmt::format("cat: tensor {} is {} and the first {}; expected equal dimensions except {}", i,
+                            tensors[i].shape().str(), tensors[0].shape().str(), along));
         shape[along] += tensors[i].size(along);
         batch = batch || (along != 0 && tensors[i].is_batch());
     }
@@ -88,14 +90,14 @@ Tensor pad(const Tensor& given, const std::vector<std::int64_t>& pad, double val
     const Tensor& x = call[0];
     const auto pairs = static_cast<int>(pad.size() / 2);
     if (pad.size() % 2 != 0)
-        throw InvalidArgument(fmt::format(
-            "pad: padding length must be divisible by 2, but {} numbers are given; give one before and one after for "
-            "every dimension, the last dimension first",
-            pad.size()));
+        throw InvalidArgument(
+            fmt::format("pad: padding length must be divisible by 2, but {} numbers are given; expected two numbers "
+                        "per dimension, before and after, from the last dimension on",
+                        pad.size()));
     if (pairs > x.dims())
         throw InvalidArgument(
             fmt::format("pad: padding length should be less than or equal to two times the input dimension, but {} "
-                        "numbers are given for input {}; give two for each dimension at most",
+                        "numbers are given for input {}; expected at most two numbers per dimension",
                         pad.size(), x.shape().str()));
     Shape before = x.shape(), shape = x.shape();
     for (int i = 0; i < before.dims(); ++i) before[i] = 0;
@@ -111,10 +113,10 @@ Tensor pad(const Tensor& given, const std::vector<std::int64_t>& pad, double val
         shape[dim] = usable ? x.size(dim) + first + last : 0;
         const std::int64_t cut = std::min<std::int64_t>(first, 0) + std::min<std::int64_t>(last, 0);
         if (!usable || x.size(dim) + cut < 0)
-            throw InvalidArgument(fmt::format(
-                "pad: the input size {}, plus padding {} and {}, resulted in a negative output size, which is "
-                "invalid; check dimension {} of input {}",
-                x.size(dim), first, last, dim, x.shape().str()));
+            throw InvalidArgument(
+                fmt::format("pad: the input size {}, plus padding {} and {}, resulted in a negative output size, which "
+                            "is invalid; expected 0 or more in dimension {} of input {}",
+                            x.size(dim), first, last, dim, x.shape().str()));
         any = any || first != 0 || last != 0;
     }
     return any ? padded("pad", x, before, shape, value) : x;
@@ -126,13 +128,14 @@ Tensor permute(const Tensor& given, const std::vector<int>& dims) {
     if (static_cast<int>(dims.size()) != call[0].dims())
         throw InvalidArgument(
             fmt::format("permute: the number of dimensions in the tensor input {} does not match the length of the "
-                        "desired ordering of dimensions, {}; name each once",
+                        "desired ordering of dimensions, {}; expected every dimension once",
                         call[0].shape().str(), dims.size()));
     std::vector<int> wanted;
     for (const int dim : dims) {
         const int d = wrap_dim(dim, call[0].dims(), name);
         if (std::find(wanted.begin(), wanted.end(), d) != wanted.end())
-            throw InvalidArgument(fmt::format("permute: dimension {} is named twice; name each once", dim));
+            throw InvalidArgument(
+                fmt::format("permute: dimension {} is listed twice; expected every dimension once", dim));
         wanted.push_back(d);
     }
     Tensor x = call[0];
@@ -151,11 +154,12 @@ Tensor one_hot(const Tensor& given, std::int64_t num_classes) {
     const Tensor& x = call[0];
     if (x.dtype() != DType::i64)
         throw InvalidArgument(
-            fmt::format("one_hot: one_hot is only applicable to index tensors of type i64, not {}; convert it with "
-                        ".to(DType::i64)",
+            fmt::format("one_hot: one_hot is only applicable to index tensors of type i64, not {}; expected i64 (use "
+                        ".to(DType::i64))",
                         name_of(x.dtype())));
     if (num_classes < 1)
-        throw InvalidArgument(fmt::format("one_hot: num_classes is {} and must be positive", num_classes));
+        throw InvalidArgument(
+            fmt::format("one_hot: invalid num_classes ({}); expected a positive number", num_classes));
     Shape shape = x.shape();
     shape.push_back(num_classes);
     return apply_one(OneHot{x.dims()}, {x}, TensorMeta::contiguous(DType::i64, shape, x.is_batch()));

@@ -38,12 +38,13 @@ void Prologue::take(const Argument& argument) {
     const Tensor& tensor = argument.tensor;
     if (!tensor.defined()) {
         if (argument.kind != Kind::optional && argument.kind != Kind::parameter)
-            throw InvalidArgument(fmt::format("{}: {} is undefined; pass a tensor", function_, argument.name));
+            throw InvalidArgument(fmt::format("{}: {} is undefined; expected a tensor", function_, argument.name));
     } else if (argument.kind == Kind::floating && !is_floating(tensor.dtype())) {
-        throw InvalidArgument(fmt::format("{}: {} {} is of dtype {}; convert it with .to(DType::f32)", function_,
-                                          argument.name, tensor.shape().str(), name_of(tensor.dtype())));
+        throw InvalidArgument(fmt::format("{}: {} {} has dtype {}; expected a floating dtype (use .to(DType::f32))",
+                                          function_, argument.name, tensor.shape().str(), name_of(tensor.dtype())));
     } else if (argument.kind == Kind::number && tensor.dtype() == DType::boolean) {
-        throw InvalidArgument(fmt::format("{}: a tensor of dtype bool; convert it with .to(dtype)", function_));
+        throw InvalidArgument(
+            fmt::format("{}: a tensor has dtype bool; expected a number (use .to(dtype))", function_));
     }
     tensors_.push_back(tensor);
 }
@@ -61,10 +62,8 @@ void Prologue::require_alike(const Argument* arguments) const {
         if (!tensors_[i].defined() || kind == Kind::any) continue;
         const DType dtype = tensors_[i].dtype(), first = tensors_[0].dtype();
         if (dtype == first || (kind == Kind::parameter && dtype == DType::f32 && is_short_float(first))) continue;
-        throw InvalidArgument(
-            fmt::format("{}: {} is of dtype {} and not {} like the others; convert it with "
-                        ".to(dtype)",
-                        function_, arguments[i].name, name_of(dtype), name_of(first)));
+        throw InvalidArgument(fmt::format("{}: {} has dtype {}; expected {} like the others (use .to(dtype))",
+                                          function_, arguments[i].name, name_of(dtype), name_of(first)));
     }
 }
 

@@ -21,8 +21,8 @@ std::uint32_t dim_bits(const char* name, const Tensor& x, const Dims& dims) {
     for (const int dim : dims.list()) {
         const std::uint32_t bit = 1u << wrap_dim(dim, x.dims(), name);
         if (bits & bit)
-            throw InvalidArgument(
-                fmt::format("{}: dimension {} of {} is named twice; name each once", name, dim, x.shape().str()));
+            throw InvalidArgument(fmt::format("{}: dimension {} of {} is listed twice; expected every dimension once",
+                                              name, dim, x.shape().str()));
         bits |= bit;
     }
     return bits;
@@ -97,7 +97,7 @@ Tensor argmax(const Tensor& given, std::optional<int> dim, bool keepdim) {
     if (source.dims() == 0) return Tensor::zeros({}, DType::i64, x.device());
     if (source.size(along) == 0)
         throw InvalidArgument(
-            fmt::format("argmax: dimension {} of {} is empty; give at least one element", along, x.shape().str()));
+            fmt::format("argmax: dimension {} of {} is empty; expected at least one element", along, x.shape().str()));
     const std::uint32_t bit = 1u << along;
     const bool batch = dim && x.is_batch() && along != 0;
     const TensorMeta meta = TensorMeta::contiguous(DType::i64, reduced_shape(source.shape(), bit, true), batch);

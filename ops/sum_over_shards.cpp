@@ -11,7 +11,7 @@ namespace lockstep {
 std::vector<Tensor> sum_over_shards(const std::vector<Tensor>& given) {
     const Prologue call("sum_over_shards", "a tensor", given, Prologue::Dtypes::any);
     const std::vector<Tensor>& tensors = call.tensors();
-    if (tensors.empty()) throw InvalidArgument("sum_over_shards: an empty list of tensors; give at least one");
+    if (tensors.empty()) throw InvalidArgument("sum_over_shards: an empty list of tensors; expected at least one");
     std::vector<Output> outputs;
     std::vector<bool> wanted, batch;
     for (const Tensor& tensor : tensors) {

@@ -1,4 +1,4 @@
-// What a model is made of: torchinfo's summary.
+// Summary of a model's calls, shapes and sizes, like torchinfo's.
 #pragma once
 
 #include <concepts>
@@ -16,7 +16,7 @@ namespace lockstep {
 
 /// An input of `forward`, batch first.
 struct SummaryInput {
-    // NOLINTNEXTLINE(google-explicit-constructor): a shape is one
+    // NOLINTNEXTLINE(google-explicit-constructor): a shape converts implicitly
     SummaryInput(const Shape& of_shape, DType of_dtype = DType::f32) : shape(of_shape), dtype(of_dtype) {}
     Shape shape;
     DType dtype;
@@ -25,19 +25,19 @@ struct SummaryInput {
 /// One call of a function of the library in `forward`.
 struct SummaryRow {
     std::string call;   ///< "conv2d"
-    std::string layer;  ///< whose parameters it uses: "down1.maxpool_conv.1.double_conv.0"; empty where it uses none
+    std::string layer;  ///< module whose parameters it uses: "down1.maxpool_conv.1.double_conv.0"; may be empty
     Shape output;
-    std::uint64_t bytes = 0;      ///< of the output, row-major
-    std::int64_t parameters = 0;  ///< elements of parameters that no row before it uses
-    bool shared = false;          ///< uses parameters of a row before it
+    std::uint64_t bytes = 0;      ///< size of the output, row-major
+    std::int64_t parameters = 0;  ///< elements of parameters that no previous row uses
+    bool shared = false;          ///< uses parameters of a previous row
 };
 
 struct ModelSummary {
     std::vector<SummaryRow> rows;  ///< in the order of `forward`
-    std::int64_t parameters = 0;   ///< elements, tied ones once
-    std::int64_t trainable = 0;    ///< of these, elements that require a gradient
+    std::int64_t parameters = 0;   ///< elements; tied parameters count once
+    std::int64_t trainable = 0;    ///< elements that require a gradient
     std::uint64_t parameter_bytes = 0, buffer_bytes = 0, input_bytes = 0;
-    std::uint64_t result_bytes = 0;   ///< of all rows: about what a training step keeps for its backward
+    std::uint64_t result_bytes = 0;   ///< sum over all rows: about what a training step keeps for its backward
     std::vector<std::string> unused;  ///< parameters that `forward` does not use
 
     /// A table, with a line per row and the totals below. Ends with a newline.
@@ -49,7 +49,7 @@ namespace detail {
 ModelSummary summarise(const std::vector<NamedTensor>& tensors, const std::vector<SummaryInput>& inputs,
                        const std::function<void(const std::vector<Tensor>&)>& forward);
 
-/// Puts all modules of a model in evaluation mode and, at its end, back in the modes that they had.
+/// Puts all modules of a model in evaluation mode; the destructor restores their modes.
 class EvaluationScope {
 public:
     template <class Net>
@@ -79,10 +79,10 @@ ModelSummary summarise(Net& net, const std::vector<SummaryInput>& inputs, std::i
 }
 }  // namespace detail
 
-/// Calls `forward` of a plain module, in evaluation mode, with inputs of these shapes that have no values, and says
-/// what it does: nothing is computed, and the model stays as it is. `summary(net, Shape{1, 3, 160, 240}).str()`. Of a
-/// wrapper give `wrapper.module()`. Throws InvalidArgument as `forward` does, and where that reads values. Views
-/// (flatten, transpose) and dropout, which does nothing then, are no rows.
+/// Describes `forward` of a plain module: calls it in evaluation mode with inputs of the given shapes and without
+/// values. Nothing is computed, and the model does not change. `summary(net, Shape{1, 3, 160, 240}).str()`. For a
+/// wrapper, pass `wrapper.module()`. Throws InvalidArgument as `forward` does, and if `forward` reads values. Views
+/// (flatten, transpose) and dropout, which is a no-op in evaluation mode, have no rows.
 template <class Net, std::convertible_to<SummaryInput>... Inputs>
 ModelSummary summary(Net& net, const Inputs&... inputs) {
     return detail::summarise(net, {SummaryInput(inputs)...}, std::index_sequence_for<Inputs...>());

@@ -26,19 +26,20 @@ void require_elementwise(const char* optimizer, const std::vector<Record>& recor
     for (std::size_t i = first; i < records.size(); ++i) {
         if (!records[i].operation->is_elementwise())
             throw InvalidArgument(
-                fmt::format("{}: update calls {}, which mixes elements; a range may be cut anywhere, so use functions "
-                            "that treat every element by itself",
+                fmt::format("{}: update calls {}, which mixes elements; expected elementwise functions, as ranges may "
+                            "begin and end anywhere",
                             optimizer, records[i].operation->name()));
         for (const Operand& operand : records[i].in) {
             if (operand.storage)
                 throw InvalidArgument(
-                    fmt::format("{}: update reads a tensor of shape {} from outside; what changes belongs to the "
-                                "options, what each element has to the states",
+                    fmt::format("{}: update reads a tensor of shape {} from outside; expected options for what "
+                                "changes, and states for the values of elements",
                                 optimizer, operand.meta.shape.str()));
             if (operand.buffer && bytes_read(operand.meta) < operand.buffer->bytes())
-                throw InvalidArgument(fmt::format(
-                    "{}: update takes a part of a range, of shape {}; a range may be cut anywhere, so use it whole",
-                    optimizer, operand.meta.shape.str()));
+                throw InvalidArgument(
+                    fmt::format("{}: update uses a part of a range, of shape {}; expected the whole range, as ranges "
+                                "may begin and end anywhere",
+                                optimizer, operand.meta.shape.str()));
         }
     }
 }
@@ -58,7 +59,7 @@ UpdateOperands symbols_of(const UpdateOperands& operands, Trace& trace) {
 const Tensor& UpdateRange::state(std::string_view name) const {
     const auto found = operands_.states.find(name);
     if (found == operands_.states.end())
-        throw InvalidArgument(fmt::format("{}: there is no state {}; states() must name it", optimizer_, name));
+        throw InvalidArgument(fmt::format("{}: unknown state {}; expected a name from states()", optimizer_, name));
     return found->second;
 }
 
@@ -73,7 +74,7 @@ Tensor UpdateRange::setting(std::string_view name) const {
     for (const OptionsLayout::Setting& setting : layout_.settings)
         if (setting.name == name)
             return read(sizeof(ParameterRow) + setting.offset, setting.is_flag ? RowNumber::flag : RowNumber::real);
-    throw InvalidArgument(fmt::format("{}: there is no setting {}; the options do not list it", optimizer_, name));
+    throw InvalidArgument(fmt::format("{}: unknown setting {}; expected a member of the options", optimizer_, name));
 }
 
 Tensor UpdateRange::updates() const { return read(0, RowNumber::updates); }
@@ -85,7 +86,7 @@ void UpdateRange::set_state(std::string_view name, const Tensor& value) {
 
 void UpdateRange::store(const char* what, const Tensor& value, const Tensor& target) const {
     if (!value.defined() || value.dtype() != target.dtype() || (value.numel() != 1 && value.shape() != target.shape()))
-        throw InvalidArgument(fmt::format("{}: update sets {} to {}; give it a tensor of shape {} and dtype {}",
+        throw InvalidArgument(fmt::format("{}: update sets {} to {}; expected a tensor of shape {} and dtype {}",
                                           optimizer_, what,
                                           value.defined() ? value.impl()->meta.str() : "an undefined tensor",
                                           target.shape().str(), name_of(target.dtype())));

@@ -1,4 +1,4 @@
-// What the update of an optimizer of one's own computes with: a range of the parameters, as flat tensors.
+// Operands of a custom optimizer's update: a range of the parameters, as flat tensors.
 #pragma once
 
 #include <array>
@@ -21,16 +21,16 @@ namespace lockstep {
 
 enum class RowNumber : std::uint8_t;
 
-/// Where the numbers lie in the options of an optimizer.
+/// Positions of the numbers in the options of an optimizer.
 struct OptionsLayout {
     struct Setting {
-        std::string name;  ///< "lr"; of arrays "betas.0", "betas.1"
+        std::string name;  ///< "lr"; elements of arrays are "betas.0", "betas.1"
         std::size_t offset = 0;
         bool is_flag = false;  ///< bool; otherwise double
     };
     std::vector<Setting> settings;
     std::size_t bytes = 0;
-    /// Of a parameter's row with options after it (RowWith).
+    /// Bytes of a parameter's row followed by its options (RowWith).
     std::size_t row_bytes() const {
         constexpr std::size_t alignment = alignof(ParameterRow);
         return sizeof(ParameterRow) + (bytes + alignment - 1) / alignment * alignment;
@@ -76,27 +76,28 @@ struct UpdateOperands {
     std::map<std::string, Tensor, std::less<>> states;
 };
 
-/// One range in one update. All tensors are flat, of the parameters' dtype. What comes out may depend on an element's
-/// own values, its parameter's settings and numbers: where a range begins and ends depends on devices, ranks and
-/// buckets, so functions that mix elements (a sum, a norm) are refused.
+/// One range in one update. All tensors are flat, of the parameters' dtype. Results may depend only on an element's own
+/// values, its parameter's settings and numbers. The bounds of a range depend on devices, ranks and buckets, so
+/// functions that mix elements (a sum, a norm) are refused.
 class UpdateRange {
 public:
     const Tensor& gradient() const { return operands_.gradients; }
     const Tensor& parameter() const { return operands_.parameters; }
-    /// One of the states that the optimizer names; zero before the first update. Throws InvalidArgument for another.
+    /// One of the states that the optimizer names; zero before the first update. Throws InvalidArgument for another
+    /// name.
     const Tensor& state(std::string_view name) const;
-    /// A setting of every element's parameter; a scalar where there is only one. Flags are 0 and 1. Throws
-    /// InvalidArgument for a name that the options do not have.
+    /// A setting, for every element the value of its parameter; a scalar if the range has only one parameter. Flags are
+    /// 0 and 1. Throws InvalidArgument for a name that the options do not have.
     Tensor setting(std::string_view name) const;
-    /// Likewise how often the parameter has been updated, this time included: 1 at first.
+    /// The number of updates of each element's parameter, including this one: 1 at first. Same shape as `setting`.
     Tensor updates() const;
 
-    /// What the range becomes when the step is good; `value` is as long as the range, or a scalar.
+    /// New values of the range if the step is good; `value` is as long as the range, or a scalar.
     void set_parameter(const Tensor& value) { parameter_ = value; }
     void set_state(std::string_view name, const Tensor& value);
 
-    /// Calls `update` with the range and has its results stored: at once, or as records of the trace. Throws
-    /// InvalidArgument, in the name of `optimizer`, where it computes what a range cannot know.
+    /// Calls `update` with the range and stores its results: at once, or as records of the trace. Throws
+    /// InvalidArgument, in the name of `optimizer`, for results that depend on more than a range.
     static void perform(const char* optimizer, const OptionsLayout& layout, const ArenaRange& range,
                         const UpdateOperands& operands, const std::function<void(UpdateRange&)>& update);
 
@@ -111,7 +112,7 @@ private:
     const OptionsLayout& layout_;
     ArenaRange range_;
     const UpdateOperands& operands_;
-    std::optional<Tensor> parameter_;  ///< new values, where some were set
+    std::optional<Tensor> parameter_;  ///< new values, if some were set
     std::map<std::string, Tensor, std::less<>> states_;
 };
 

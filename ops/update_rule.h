@@ -1,19 +1,19 @@
-// How an optimizer with an update kernel of its own says what happens to an element: a rule. Kernels for it are made on
-// every backend once it stands in the list of ops/internal/update_rules.h.
+// Rules: the update of an element by an optimizer with a dedicated kernel. Every backend gets kernels for the rules
+// that are listed in ops/internal/update_rules.h.
 //
 //     struct MyRule {
 //         using Options = MyOptions;  // lr, ...: trivially copyable, lists its members with LOCKSTEP_MEMBERS
 //         static constexpr const char* name = "my_update";
 //         static constexpr std::array<std::string_view, 2> states{"exp_avg", "exp_avg_sq"};  // at most 3, per element
-//         using Variants = std::integer_sequence<unsigned, 3>;  // the values that `used` may have
+//         using Variants = std::integer_sequence<unsigned, 3>;  // the possible values of `used`
 //
-//         /// What depends on the parameter and the step alone, in the type that is computed in. `updates`: how often
-//         /// the parameter was updated before.
+//         /// Values that depend only on the parameter and the step, in the compute type. `updates`: number of previous
+//         /// updates of the parameter.
 //         template <class T> struct Factors { T lr; ... };
 //         template <class T> LOCKSTEP_ELEMENT static Factors<T> factors(const Options& options, std::int64_t updates);
 //         /// Bit i: state i is read and written. Must not depend on `updates`.
 //         template <class T> LOCKSTEP_ELEMENT static unsigned used(const Factors<T>& factors);
-//         /// `state`: the element's values, of which those that are not used are 0.
+//         /// `state`: the element's values; unused ones are 0.
 //         template <class T>
 //         LOCKSTEP_ELEMENT static void update(const Factors<T>& factors, T gradient, T& parameter, T* state);
 //     };
@@ -28,15 +28,15 @@
 
 namespace lockstep {
 
-/// What devices know of a parameter. In device memory the options of its group follow it; the rows of an arena's
-/// parameters lie one after another.
+/// A parameter as known to devices. In device memory, the options of its group follow it; the rows of an arena's
+/// parameters are consecutive.
 struct ParameterRow {
     std::int64_t begin = 0, end = 0;  ///< elements of the arena
-    std::int64_t updates = 0;         ///< so far, those that count; devices keep this themselves
+    std::int64_t updates = 0;         ///< number of counted updates so far; devices maintain it themselves
     std::int32_t trainable = 1;
     std::int32_t counts = 1;  ///< whether an update counts
     std::int32_t group = 0;   ///< -1: the optimizer does not update the parameter
-    std::int32_t unused = 0;  ///< rows are copied as bytes
+    std::int32_t unused = 0;  ///< padding: rows are copied as bytes
 };
 
 /// A row with its options.

@@ -43,9 +43,9 @@ struct EngineOptions {
     /// Approximate size of the ranges in which gradients are reduced; 0: see docs/reduction.md.
     std::size_t bucket_bytes = 0;
     std::optional<Device> output_device = {};  ///< device on which outputs are gathered; default: the first one
-    /// Maximum number of cached programs (one per batch size, mode, loss and optimizer), each with its memory. The
-    /// least recently used one is evicted, and is traced again on its next use. A program whose forward has a pending
-    /// backward is not evicted.
+    /// Maximum number of cached programs, one per batch size, mode, loss and optimizer. The least recently used one is
+    /// evicted, and is traced again on its next use. A program whose forward has a pending backward is not evicted. A
+    /// new program frees the activations of all except the eight most recently used programs.
     int kept_programs = 64;
 
     // The following options are for several processes only.

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "lockstep/parallel/data/internal/batch_reader.h"
+#include "lockstep/parallel/data/subset.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/cpu_topology.h"
 #include "lockstep/runtime/internal/ending.h"

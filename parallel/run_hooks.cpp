@@ -31,7 +31,10 @@ bool is_better(double score, const std::optional<double>& best, bool higher_is_b
 
 /// At the end of an epoch, when all evaluations have been made once.
 void require_score(const Run& run, const std::string& name, const char* hook) {
-    if (run.scores().empty() || run.scores().contains(name)) return;
+    if (run.scores().contains(name)) return;
+    if (run.scores().empty())
+        throw InvalidArgument(fmt::format("{}: score '{}' was not computed in this epoch; expected an Evaluation '{}'",
+                                          hook, name, name));
     std::string known;
     for (const auto& [other, score] : run.scores()) known += fmt::format("{}'{}'", known.empty() ? "" : ", ", other);
     throw InvalidArgument(fmt::format("{}: score '{}' is not known; expected one of {}", hook, name, known));

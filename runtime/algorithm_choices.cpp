@@ -41,10 +41,9 @@ std::string AlgorithmChoices::choose(const std::string& question, const std::vec
         }
     }
     if (!unknown.empty())
-        warn(
-            fmt::format("{}: the run was computed by '{}', which is not there now; the ways that are there are tried "
-                        "again, and bits may differ from here on",
-                        question, unknown));
+        warn(fmt::format(
+            "{}: the run used '{}', which is not available here; benchmarking again, so results may differ from now on",
+            question, unknown));
     const Try counted = [&] {
         {
             const std::scoped_lock lock(mutex_);

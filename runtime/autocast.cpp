@@ -28,8 +28,9 @@ Autocast::State*& Autocast::current() {
 
 Autocast::Autocast(std::optional<DType> dtype) {
     if (dtype && !is_short_float(*dtype))
-        throw InvalidArgument(fmt::format("Autocast: {} is no 16-bit float; pass DType::f16 or DType::bf16, or nothing",
-                                          name_of(*dtype)));
+        throw InvalidArgument(
+            fmt::format("Autocast: dtype {} is not a 16-bit float; expected DType::f16, DType::bf16 or std::nullopt",
+                        name_of(*dtype)));
     state_ = std::make_unique<State>(State{dtype, {}, current()});
     current() = state_.get();
 }

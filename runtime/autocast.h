@@ -1,4 +1,4 @@
-// Mixed precision: functions that gain from 16-bit floats compute in them, those that need f32 do so.
+// Mixed precision: functions that benefit from 16-bit floats compute in them, and functions that need f32 use f32.
 #pragma once
 
 #include <memory>
@@ -9,31 +9,32 @@
 
 namespace lockstep {
 
-/// Scope in which functions choose the dtype that they compute in, as in torch.autocast: convolutions and matrix
-/// products take f16 or bf16, losses, softmax, exp, log, layer_norm and sums f32, functions of several tensors the
-/// widest dtype of theirs, and all others what they are given (docs/mixed-precision.md has the lists). Parameters,
-/// gradients and optimizers stay in f32, f64 is left alone. Backward computes in the dtypes of forward, inside the
-/// scope or outside. A leaf that requires a gradient is converted once in a scope, and again when it was written.
+/// Scope in which functions choose their compute dtype, as in torch.autocast: convolutions and matrix products use f16
+/// or bf16; losses, softmax, exp, log, layer_norm and sums use f32; functions of several tensors use the widest dtype
+/// of their inputs; all others use the dtype of their input (docs/mixed-precision.md has the lists). Parameters,
+/// gradients and optimizers stay in f32, and f64 tensors are not converted. Backward computes in the dtypes of forward,
+/// inside or outside the scope. A leaf that requires a gradient is converted once per scope, and again after a write to
+/// it.
 ///
 ///     ls::Autocast scope(ls::DType::bf16);
 ///     ls::Tensor logits = net.forward(images);  // bf16
 ///     ls::Tensor loss = ls::cross_entropy(logits, labels).value();  // f32
 ///
-/// Holds for the thread that made it; the last one counts. A wrapper's step inside one is traced with it, see also
-/// EngineOptions::autocast.
+/// Applies to the thread that created it; the innermost scope counts. A wrapper's step inside a scope is traced with
+/// it; see also EngineOptions::autocast.
 class Autocast {
 public:
-    /// Nothing: functions compute in what they are given. Throws InvalidArgument for a dtype other than f16 and bf16.
+    /// std::nullopt disables autocast within the scope. Throws InvalidArgument for a dtype other than f16 and bf16.
     explicit Autocast(std::optional<DType> dtype);
     ~Autocast();
     Autocast(const Autocast&) = delete;
     Autocast& operator=(const Autocast&) = delete;
 
-    /// What is computed in, here; nothing outside of a scope.
+    /// Compute dtype of the current scope; std::nullopt outside of a scope.
     static std::optional<DType> dtype();
-    /// Of the scope here, or `otherwise` outside of any.
+    /// Compute dtype of the current scope, or `otherwise` outside of a scope.
     static std::optional<DType> dtype_or(std::optional<DType> otherwise);
-    /// `tensor` in `dtype`, as the scope here has it: leaves that require a gradient are remembered.
+    /// `tensor` converted to `dtype`. The current scope caches conversions of leaves that require a gradient.
     static Tensor cast(const Tensor& tensor, DType dtype);
 
 private:

@@ -32,8 +32,8 @@ SavedTensor::SavedTensor(const Tensor& tensor, const char* operation)
 Tensor SavedTensor::get() const {
     if (tensor_.defined() && tensor_.version() != version_)
         throw InvalidArgument(
-            fmt::format("backward of {}: a tensor of shape {} that it needs was written by an in-place "
-                        "operation after forward (version {}, saved at {}); clone it first",
+            fmt::format("backward of {}: a tensor of shape {} that it needs was modified in place after forward "
+                        "(version {}, saved at {}); expected it unchanged, or clone() before the write",
                         operation_, tensor_.shape().str(), tensor_.version(), version_));
     return tensor_;
 }
@@ -150,8 +150,8 @@ void run_backward(const std::vector<Tensor>& roots, const std::vector<Tensor>& g
         if (!impl->node) {
             if (!impl->requires_grad)
                 throw InvalidArgument(
-                    "backward: this tensor does not require a gradient and no operation of the autograd graph made it; "
-                    "call requires_grad_() on a leaf before forward, and forward outside NoGrad");
+                    "backward: the tensor has no autograd history and does not require a gradient; expected "
+                    "requires_grad_() on a leaf before forward, and forward outside NoGrad");
             Leaf leaf{roots[i], gradients[i], 0};
             finish_leaf(leaf);
             continue;
@@ -169,10 +169,10 @@ void run_backward(const std::vector<Tensor>& roots, const std::vector<Tensor>& g
         pending.erase(pending.begin());
         AutogradNode& node = *entry.node;
         if (!node.backward)
-            throw InvalidArgument(fmt::format(
-                "backward: the autograd graph of {} was freed by an earlier backward; pass retain_graph = true "
-                "to the first one to go through it twice",
-                node.name));
+            throw InvalidArgument(
+                fmt::format("backward: the autograd graph of {} was freed by an earlier backward; expected "
+                            "retain_graph = true in that call",
+                            node.name));
         for (std::size_t i = 0; i < node.hooks.size(); ++i)
             for (const auto& hook : node.hooks[i])
                 if (entry.gradients[i].defined()) hook(entry.gradients[i]);

@@ -1,4 +1,5 @@
-// Counts copies between devices, reads of peers included, so that tests and users can see what a step moves.
+// Counts copies between devices, including kernels' reads of peer memory, so that tests and users can see what a step
+// transfers.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +15,10 @@ struct Count {
     std::uint64_t bytes = 0;
 };
 
-/// Counts one copy (or one kernel's read of a peer) of `bytes` bytes. Copies inside one device are not counted.
+/// Counts one copy (or one kernel's read of a peer) of `bytes` bytes. Copies within one device are not counted.
 void add(Device from, Device to, std::size_t bytes);
 void reset();
-/// Copies since `reset` between every pair (from, to) that had any.
+/// Copies since `reset`, for every pair (from, to) with at least one.
 std::map<std::pair<Device, Device>, Count> between_devices();
 
 }  // namespace lockstep::copy_count

@@ -25,10 +25,9 @@ std::string visible_text() {
 
 /// What decides how many devices of this kind there are, for messages.
 std::string advice(DeviceKind kind) {
-    if (kind == DeviceKind::cpu)
-        return "LOCKSTEP_CPU_DEVICES and CUDA_VISIBLE_DEVICES say which virtual devices there are";
+    if (kind == DeviceKind::cpu) return "LOCKSTEP_CPU_DEVICES and CUDA_VISIBLE_DEVICES set the virtual devices";
     if (device_count(DeviceKind::cuda) == 0) return "there are no CUDA devices: " + cuda_absence_reason();
-    return "CUDA_VISIBLE_DEVICES and LOCKSTEP_DEVICES_PER_GPU say which there are";
+    return "CUDA_VISIBLE_DEVICES and LOCKSTEP_DEVICES_PER_GPU set the visible devices";
 }
 
 }  // namespace
@@ -46,7 +45,7 @@ Device Device::parse(std::string_view text) {
     }
     if (!good)
         throw InvalidArgument(
-            fmt::format("'{}' names no device: write cuda:0, cuda:1, ..., cpu:0, cpu:1, ... or host", text));
+            fmt::format("unknown device '{}'; expected cuda:0, cuda:1, ..., cpu:0, cpu:1, ... or host", text));
     return kind == "cuda" ? cuda(index) : cpu(index);
 }
 
@@ -103,15 +102,17 @@ Devices Devices::parse(std::string_view text) {
 
 Devices::Devices(std::vector<Device> devices) : devices_(std::move(devices)) {
     if (devices_.empty())
-        throw InvalidArgument("the list of devices is empty: name at least one, or 'all'; " + visible_text());
+        throw InvalidArgument("the list of devices is empty; expected at least one device, or 'all'; " +
+                              visible_text());
     for (auto device = devices_.begin(); device != devices_.end(); ++device) {
         if (device->is_host())
-            throw InvalidArgument("devices " + str() + ": the host is no device to train on; use cpu:0");
+            throw InvalidArgument("devices " + str() +
+                                  ": the host cannot be used for training; expected a device such as cpu:0");
         if (device->kind() != kind())
-            throw InvalidArgument("devices " + str() + ": they must be of one kind, all cuda or all cpu");
+            throw InvalidArgument("devices " + str() + ": mixed kinds; expected all cuda or all cpu");
         if (std::find(devices_.begin(), device, *device) != device)
             throw InvalidArgument(
-                fmt::format("devices {}: {} is there twice; name every device once", str(), device->str()));
+                fmt::format("devices {}: {} is listed twice; expected every device once", str(), device->str()));
         require_visible(*device);
     }
 }

@@ -16,7 +16,7 @@ namespace lockstep {
 enum class DeviceKind : std::uint8_t { cpu, cuda };
 
 /// Names one device. `cuda:i` and `cpu:i` obey one contract (in-order streams, events, stream-ordered memory, copies
-/// between devices). The host is where tensors are born: its work runs at once, on the calling thread.
+/// between devices). The host is the default device of new tensors: its work runs at once, on the calling thread.
 class Device {
 public:
     /// The host.
@@ -24,8 +24,8 @@ public:
     static constexpr Device host() { return {}; }
     static constexpr Device cpu(int index) { return Device(DeviceKind::cpu, index); }
     static constexpr Device cuda(int index) { return Device(DeviceKind::cuda, index); }
-    /// "cuda:0", "cpu:3", "host"; "cuda" and "cpu" mean index 0. Throws InvalidArgument for anything else. Whether
-    /// the device exists is not looked at: `require_visible` does that.
+    /// "cuda:0", "cpu:3", "host"; "cuda" and "cpu" mean index 0. Throws InvalidArgument for anything else. Does not
+    /// check that the device exists; `require_visible` does.
     static Device parse(std::string_view text);
 
     constexpr DeviceKind kind() const { return kind_; }
@@ -44,46 +44,47 @@ private:
 
 struct DeviceInfo {
     std::string name;              ///< e.g. "NVIDIA H200", or the CPU's model name
-    std::size_t total_memory = 0;  ///< bytes; of a logical device its share of the GPU
-    /// Bytes free now. Unknown of a GPU that this process has not used: to ask takes a context, which takes memory
-    /// there.
+    std::size_t total_memory = 0;  ///< bytes; for a logical device, its share of the GPU
+    /// Bytes free now. Unknown for a GPU that this process has not used: the query needs a context, which takes device
+    /// memory.
     std::optional<std::size_t> free_memory;
     int units = 0;                ///< streaming multiprocessors, or cores that this virtual device may use
-    std::size_t cache_bytes = 0;  ///< of the cache that all of a GPU, or one core, has to itself (L2)
-    int physical_index = 0;       ///< index that the driver knows; logical devices of one GPU share it
+    std::size_t cache_bytes = 0;  ///< size of the L2 cache of the GPU, or of one core
+    int physical_index = 0;       ///< index known to the driver; logical devices of one GPU share it
     int compute_capability = 0;   ///< e.g. 90; 0 on the CPU
-    std::string bus_id;           ///< of a GPU, the same in all processes: "0000:3b:00.0"; empty on the CPU
+    std::string bus_id;           ///< PCI bus id of a GPU, the same in all processes: "0000:3b:00.0"; empty on the CPU
 };
 
-/// Devices of a kind that this process may use: GPUs as CUDA_VISIBLE_DEVICES and LOCKSTEP_DEVICES_PER_GPU leave them;
-/// virtual CPU devices as LOCKSTEP_CPU_DEVICES (default 2) and, on machines without a CUDA driver, a
-/// CUDA_VISIBLE_DEVICES with numbers say. A driver that is absent or too old means 0 GPUs, never an exception.
-/// Malformed environment variables throw InvalidArgument.
+/// Number of devices of a kind that this process may use. GPUs are limited by CUDA_VISIBLE_DEVICES and
+/// LOCKSTEP_DEVICES_PER_GPU. The number of virtual CPU devices is set by LOCKSTEP_CPU_DEVICES (default 2) and, on
+/// machines without a CUDA driver, by a numeric CUDA_VISIBLE_DEVICES. A driver that is absent or too old means 0 GPUs,
+/// never an exception. Malformed environment variables throw InvalidArgument.
 int device_count(DeviceKind kind);
-/// Divides the machine's cores among `count` virtual CPU devices, 1 to 64, whatever LOCKSTEP_CPU_DEVICES says; that
-/// decides where a program makes no such call. Comes before anything that names, counts or uses CPU devices. Throws
-/// InvalidArgument for another number than that of devices which have been asked for already.
+/// Divides the machine's cores among `count` virtual CPU devices, 1 to 64, and overrides LOCKSTEP_CPU_DEVICES. Call it
+/// before anything that names, counts or uses CPU devices. Throws InvalidArgument if the devices have been counted
+/// already and their number is not `count`.
 void set_cpu_device_count(int count);
 DeviceInfo device_info(Device device);
-/// Why there are no CUDA devices ("no driver", "toolkit not built in", ...); empty when there are some.
+/// Reason why there are no CUDA devices ("no driver", "toolkit not built in", ...); empty if there are some.
 std::string cuda_absence_reason();
-/// Whether kernels on `reader` may read memory of `owner` directly. Makes no context on a GPU that is not used.
+/// Whether kernels on `reader` may read memory of `owner` directly. Does not create a context on an unused GPU.
 bool peer_access(Device reader, Device owner);
-/// Whether the host may read and write memory of `device` as it does its own; otherwise only copies reach it.
+/// Whether the host may access memory of `device` like its own; otherwise only copies reach it.
 bool host_access(Device device);
-/// Throws InvalidArgument when the device does not exist or is not visible, listing those that are.
+/// Throws InvalidArgument if the device does not exist or is not visible; the message lists the visible devices.
 void require_visible(Device device);
 
 /// An ordered list of distinct devices of one kind.
 class Devices {
 public:
-    /// All GPUs, or all virtual CPU devices where there is no GPU.
+    /// All GPUs, or all virtual CPU devices if there is no GPU.
     static Devices visible();
-    /// "all", or a list as in "cuda:0,cuda:1". Throws InvalidArgument: unknown, invisible, duplicate, empty, mixed.
+    /// "all", or a list such as "cuda:0,cuda:1". Throws InvalidArgument for unknown, invisible or duplicate devices,
+    /// mixed kinds and an empty list.
     static Devices parse(std::string_view text);
-    /// Throws InvalidArgument: empty list, duplicates, invisible devices, kinds mixed, the host.
+    /// Throws InvalidArgument for an empty list, duplicates, invisible devices, mixed kinds and the host.
     Devices(std::vector<Device> devices);  // NOLINT(google-explicit-constructor): {Device::cpu(0), Device::cpu(1)}
-    /// Moving copies, so that no list is left empty.
+    /// Moving copies, so that no list becomes empty.
     Devices(const Devices&) = default;
     Devices& operator=(const Devices&) = default;
     Devices(std::initializer_list<Device> devices) : Devices(std::vector<Device>(devices)) {}

@@ -15,7 +15,7 @@ std::size_t size_of(DType dtype);
 /// PyTorch's short names: "f32", "f64", "f16", "bf16", "i32", "i64", "u8", "bool".
 std::string_view name_of(DType dtype);
 bool is_floating(DType dtype);
-/// One of the two 16-bit floats.
+/// Whether `dtype` is one of the two 16-bit floats.
 constexpr bool is_short_float(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 
 /// IEEE binary16, round to nearest even on conversion.

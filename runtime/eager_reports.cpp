@@ -51,8 +51,9 @@ public:
         if (state_ != State::bad) return {};
         state_ = State::settled;
         const auto& found = *static_cast<const StatusWord*>(copy_->data());
-        return fmt::format("{}: target {} in row {} is out of range; classes count from 0 to one less than the outputs",
-                           call_, found.value, found.row);
+        return fmt::format(
+            "{}: target {} in row {} is out of range; expected a class from 0 to the number of outputs - 1", call_,
+            found.value, found.row);
     }
     /// Waits for it; true where it has something to tell.
     bool bad() {

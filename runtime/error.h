@@ -1,4 +1,4 @@
-// Exceptions of the library. Every message is one line: what was wrong, where, and what to do about it.
+// Exceptions of the library. Every message is one line: the function, what is wrong and what was expected.
 // Nothing in Lockstep aborts or exits; destructors never throw.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-/// Base of everything the library throws on purpose.
+/// Base of everything that the library throws on purpose.
 class Error : public std::runtime_error {
 public:
     using std::runtime_error::runtime_error;
@@ -26,25 +26,26 @@ public:
     using Error::Error;
 };
 
-/// No memory left on a device: the message names the device, what was asked, what is free and what holds it.
+/// Out of memory on a device: the message names the device, the requested and the free bytes, and what holds the rest.
 class OutOfMemory : public DeviceError {
 public:
     using DeviceError::DeviceError;
 };
 
-/// Processes could not talk to each other: the message names rank, operation and sequence number.
+/// Communication between processes failed: the message names rank, operation and sequence number.
 class CommunicationError : public Error {
 public:
     using Error::Error;
 };
 
-/// A file is not what it should be: the message names the file and the byte offset.
+/// A file is malformed: the message names the file and the byte offset.
 class DataError : public Error {
 public:
     using Error::Error;
 };
 
-/// A training step met a value it must not use (a NaN loss, a target out of range). The model is as before that step.
+/// A training step found a value that it must not use (a NaN loss, a target out of range). The model is as before that
+/// step.
 class StepError : public Error {
 public:
     StepError(const std::string& message, std::int64_t step) : Error(message), step_(step) {}

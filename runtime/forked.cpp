@@ -15,7 +15,7 @@ std::array<std::atomic<bool>, 2> lost_kinds{};
 
 namespace {
 
-constexpr const char* advice = "; fork before devices are used, or start the child's program with exec";
+constexpr const char* advice = "; expected fork before devices are used, or exec after it";
 
 struct State {
     std::atomic<int> generation{0};
@@ -40,13 +40,14 @@ int generation() {
 }
 
 void throw_lost(std::string_view call, Device device) {
-    throw InvalidArgument(fmt::format("{}: {} was in use when this process was forked, and stays with its parent{}",
-                                      call, device.str(), advice));
+    throw InvalidArgument(
+        fmt::format("{}: {} was in use when this process was forked, and is not usable in the child{}", call,
+                    device.str(), advice));
 }
 
 void refuse(std::string_view call, std::string_view thing) {
-    throw InvalidArgument(fmt::format("{}: {} was made before this process was forked, and stays with its parent{}",
-                                      call, thing, advice));
+    throw InvalidArgument(fmt::format(
+        "{}: {} was created before this process was forked, and is not usable in the child{}", call, thing, advice));
 }
 
 void note_driver() {

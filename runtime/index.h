@@ -1,4 +1,4 @@
-// Numbers of devices and ranks as types of their own, so that neither is taken for the other, for a shard or for a
+// Strong types for the numbers of devices and ranks, so that neither is confused with the other, with a shard or with a
 // slot.
 #pragma once
 
@@ -8,14 +8,14 @@
 
 namespace lockstep {
 
-/// The number of one of several things of one kind, counted from 0.
+/// Number of an item of one kind, counted from 0.
 template <class Tag>
 class Index {
 public:
     constexpr Index() = default;
     constexpr explicit Index(int number) : number_(number) {}
     constexpr int number() const { return number_; }
-    /// The element of a vector that has one for each of the things.
+    /// The element for `index` of a vector with one element per item.
     template <class Vector>
     friend constexpr auto& at(Vector& of_each, Index index) {
         return of_each[static_cast<std::size_t>(index.number_)];
@@ -26,7 +26,7 @@ private:
     int number_ = 0;
 };
 
-/// Those in [first, last), for loops; none where `last` is not greater.
+/// Indices in [first, last), for loops; empty unless `last` is greater than `first`.
 template <class Index>
 class IndexRange {
 public:
@@ -52,11 +52,12 @@ private:
     int first_, last_;
 };
 
-/// A device of a list (not Device::index(), which counts visible devices), and what belongs to it, such as its replica.
+/// A position in a list of devices (not Device::index(), which counts visible devices), and in lists with one element
+/// per device, such as replicas.
 using DeviceIndex = Index<struct DeviceTag>;
 inline constexpr DeviceIndex first_device{};
 
-/// A process among those that train together.
+/// One of the processes that train together.
 using RankIndex = Index<struct RankTag>;
 inline constexpr RankIndex rank_0{};
 

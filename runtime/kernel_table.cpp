@@ -262,7 +262,7 @@ std::shared_ptr<const Kernel> KernelTable::make(const Operation& operation, Kern
     }
     const Factory factory = impl_->factory_of(operation);
     if (factory == nullptr)
-        throw DeviceError(fmt::format("{}: there is no kernel for {} devices; add one to their kernel table",
+        throw DeviceError(fmt::format("{}: no kernel for {} devices; expected one in their kernel table",
                                       call_and_operation(PublicCall::name(), operation.name()),
                                       impl_->kind == DeviceKind::cuda ? "cuda" : "cpu"));
     const std::string own_key = key.bytes();  // the factory may ask for kernels, too
@@ -302,9 +302,8 @@ std::shared_ptr<const Kernel> kernel_on(const Record& record, Device device) {
         return true;
     };
     if (!alike(request.in, record.in) || !alike(request.out, record.out))
-        throw DeviceError(fmt::format(
-            "{} lays out its tensors in one way on {} and in another one on {}; train on devices of one kind",
-            record.operation->name(), traced_for.str(), device.str()));
+        throw DeviceError(fmt::format("{}: tensor layouts differ between {} and {}; expected devices of one kind",
+                                      record.operation->name(), traced_for.str(), device.str()));
     return kernel;
 }
 

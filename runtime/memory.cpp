@@ -38,7 +38,7 @@ std::shared_ptr<Buffer> Buffer::allocate_pinned(std::size_t bytes) {
     buffer->bytes_ = bytes;
     buffer->made_in_ = forked::generation();
     buffer->data_ = buffer->pinned_by_->allocate_pinned(std::max<std::size_t>(bytes, 1));
-    if (!buffer->data_) throw OutOfMemory(fmt::format("out of pinned host memory: asked for {} bytes", bytes));
+    if (!buffer->data_) throw OutOfMemory(fmt::format("out of pinned host memory: {} bytes requested", bytes));
     return buffer;
 }
 
@@ -54,10 +54,11 @@ std::shared_ptr<Buffer> Buffer::symbolic(Trace& trace, int id, std::size_t bytes
 bool Buffer::belongs_to(const Trace& trace) const { return trace_ == trace.number(); }
 
 std::shared_ptr<Buffer> Buffer::part(std::shared_ptr<Buffer> whole, std::size_t offset, std::size_t bytes) {
-    if (!whole) throw InvalidArgument("part of a buffer: there is no buffer; allocate it first");
+    if (!whole) throw InvalidArgument("part of a buffer: the buffer is null; expected an allocated one");
     if (offset > whole->bytes_ || bytes > whole->bytes_ - offset)
-        throw InvalidArgument(fmt::format("part of a buffer: {} bytes from byte {} of {}; give a range inside", bytes,
-                                          offset, whole->bytes_));
+        throw InvalidArgument(
+            fmt::format("part of a buffer: {} bytes from byte {} of {}; expected a range within the buffer", bytes,
+                        offset, whole->bytes_));
     std::shared_ptr<Buffer> buffer(new Buffer);
     buffer->device_ = whole->device_;
     buffer->home_ = whole->home_;

@@ -20,28 +20,28 @@ struct MemoryStats {
     std::size_t current = 0;   ///< bytes in use now
     std::size_t peak = 0;      ///< most bytes in use since `reset_peak_memory`
     std::size_t reserved = 0;  ///< bytes held from the system, in use or cached
-    std::size_t limit = 0;     ///< 0: none
+    std::size_t limit = 0;     ///< 0: no limit
 };
 
 MemoryStats memory_stats(Device device);
 void reset_peak_memory(Device device);
-/// Bytes in use may not exceed `bytes` from now on (0 lifts the limit); beyond it allocations throw OutOfMemory.
+/// Limits the bytes in use to `bytes` from now on (0 removes the limit); allocations beyond it throw OutOfMemory.
 void set_memory_limit(Device device, std::size_t bytes);
-/// Gives cached blocks back to the system.
+/// Returns cached blocks to the system.
 void release_cached_memory(Device device);
 
-/// A range of device memory, or a buffer of a trace that has no memory yet. Shared: the last owner frees it, in the
-/// order of its home stream, after all streams that were named to `used_on`.
+/// A range of device memory, or a buffer of a trace without memory yet. Shared: the last owner frees it, in the order
+/// of its home stream, after the work of all streams that were passed to `used_on`.
 class Buffer {
 public:
-    /// Takes `bytes` bytes (aligned to 256) for use on `home`; `tag` names them in OutOfMemory messages, which say
-    /// device, asked, free and what holds the rest. Contents are undefined.
+    /// Allocates `bytes` bytes (aligned to 256) for use on `home`; `tag` names them in OutOfMemory messages, which
+    /// state the device, the requested and the free bytes, and what holds the rest. Contents are undefined.
     static std::shared_ptr<Buffer> allocate(Stream& home, std::size_t bytes, std::string_view tag);
-    /// The same with zeros, for use on any stream of the device: waits until they are there.
+    /// As `allocate`, filled with zeros and for use on any stream of the device; blocks until the zeros are written.
     static std::shared_ptr<Buffer> zeroed(Device device, std::size_t bytes, std::string_view tag);
-    /// Host memory that devices copy from and to without staging: pinned where this process uses a GPU by now.
+    /// Host memory that devices copy from and to without staging: pinned if this process has used a GPU.
     static std::shared_ptr<Buffer> allocate_pinned(std::size_t bytes);
-    /// One of `trace`, of `bytes` bytes, on its prototype device.
+    /// A buffer of `trace` with `bytes` bytes, on its prototype device.
     static std::shared_ptr<Buffer> symbolic(Trace& trace, int id, std::size_t bytes);
     ~Buffer();
     Buffer(const Buffer&) = delete;
@@ -56,15 +56,15 @@ public:
     bool is_pinned() const { return pinned_by_ != nullptr; }
     /// First byte. Throws InvalidArgument for a buffer of a trace: its value does not exist while `forward` is traced.
     void* data() const;
-    /// Whether this is one of `trace`.
+    /// Whether this buffer belongs to `trace`.
     bool belongs_to(const Trace& trace) const;
     /// Number of a symbolic buffer in its trace.
     int trace_id() const { return trace_id_; }
-    /// Buffer that this one is a part of, or null; `offset_in_whole` in bytes.
+    /// Buffer that this one is a part of, or null; `offset_in_whole` is in bytes.
     const std::shared_ptr<Buffer>& whole() const { return whole_; }
     std::size_t offset_in_whole() const { return offset_; }
     Stream& home() const { return *home_; }
-    /// Work on `stream` reads or writes this buffer: it is not reused before that work is done.
+    /// Declares that work on `stream` reads or writes this buffer: it is not reused before that work is done.
     void used_on(Stream& stream);
 
 private:
@@ -76,7 +76,7 @@ private:
     Stream* home_ = nullptr;
     std::shared_ptr<Buffer> whole_;
     std::size_t offset_ = 0;
-    std::uint64_t trace_ = 0;  // its number; it may be kept longer than its trace
+    std::uint64_t trace_ = 0;  // number of the trace, which the buffer may outlive
     int trace_id_ = -1;
     Backend* pinned_by_ = nullptr;
     int made_in_ = 0;  // see forked::generation

@@ -203,7 +203,7 @@ private:
         std::string text;
         for (const auto& [bytes, tag] : holders) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", bytes, tag);
         throw OutOfMemory(fmt::format(
-            "out of memory on {}: asked for {} bytes, {} free{}; held: {}; use a smaller batch or more devices",
+            "out of memory on {}: {} bytes requested, {} free{}; held: {}; expected a smaller batch or more devices",
             device_.str(), asked, free, limit ? fmt::format(" of a limit of {}", limit) : std::string(),
             text.empty() ? "nothing" : text));
     }

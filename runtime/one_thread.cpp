@@ -14,9 +14,10 @@ OneThreadAtATime::Use::Use(OneThreadAtATime& thing, const char* call) : thing_(&
     const std::thread::id self = std::this_thread::get_id();
     const bool inside = thing.owner_.load(std::memory_order_relaxed) == self;
     if (Trace::current())
-        throw InvalidArgument(fmt::format("{}: called inside a forward or loss of {}; {}", call,
-                                          inside ? "this model itself" : "another model",
-                                          inside ? "compute with its members there" : "call what it wraps instead"));
+        throw InvalidArgument(
+            fmt::format("{}: called inside a forward or loss of {}; expected {}", call,
+                        inside ? "this model itself" : "another model",
+                        inside ? "a computation with its members" : "a call of the module that it wraps"));
     if (inside) {
         thing_ = nullptr;
         return;
@@ -37,10 +38,10 @@ void OneThreadAtATime::require_free(const char* call) const {
 }
 
 void OneThreadAtATime::refuse(const char* call) const {
-    throw InvalidArgument(fmt::format(
-        "{}: {} is used by another thread; let one thread use it at a time, and give each other thread one of its own "
-        "(or a copy of the module, made between two calls)",
-        call, what_));
+    throw InvalidArgument(
+        fmt::format("{}: {} is used by another thread; expected one thread at a time, or a separate instance for each "
+                    "thread (or a copy of the module, made between two calls)",
+                    call, what_));
 }
 
 }  // namespace lockstep

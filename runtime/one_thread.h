@@ -1,4 +1,4 @@
-// Things that one thread may use at a time, in the process that made them: others are told so, before they have torn
+// Objects that one thread may use at a time, in the process that created them: concurrent use throws before it damages
 // anything.
 #pragma once
 
@@ -7,20 +7,20 @@
 
 namespace lockstep {
 
-/// Knows which thread is inside a thing's calls. Two of them at once are the caller's mistake; to notice it costs a few
-/// nanoseconds a call.
+/// Tracks which thread is inside a call of an object. Concurrent calls are the caller's mistake; detecting them costs a
+/// few nanoseconds a call.
 class OneThreadAtATime {
 public:
-    /// `what`: "this model", for messages.
+    /// `what`: noun for messages, such as "this model".
     explicit OneThreadAtATime(const char* what);
     OneThreadAtATime(const OneThreadAtATime&) = delete;
     OneThreadAtATime& operator=(const OneThreadAtATime&) = delete;
 
-    /// A call: while it lives the thing belongs to this thread, which may make further calls inside.
+    /// A call: while it lives, the object belongs to this thread, which may make nested calls.
     class Use {
     public:
-        /// Throws InvalidArgument, in the name of `call`, while another thread is inside one, inside a `forward` or a
-        /// loss that is being traced, and in a child that was forked since the thing was made.
+        /// Throws InvalidArgument, in the name of `call`, if another thread is inside a call, inside a `forward` or a
+        /// loss that is being traced, and in a child process forked after the object was created.
         Use(OneThreadAtATime& thing, const char* call);
         ~Use() {
             if (thing_) thing_->owner_.store({}, std::memory_order_release);
@@ -32,7 +32,8 @@ public:
         OneThreadAtATime* thing_;  ///< null: an outer call of this thread holds it
     };
 
-    /// For what is handed out without a call that lasts. Throws InvalidArgument while another thread is inside one.
+    /// For data that is handed out without a lasting call. Throws InvalidArgument while another thread is inside a
+    /// call.
     void require_free(const char* call) const;
     bool used_by_another() const;
 
@@ -40,7 +41,7 @@ private:
     [[noreturn]] void refuse(const char* call) const;
     const char* what_;
     int made_in_;                           ///< see forked::generation
-    std::atomic<std::thread::id> owner_{};  ///< nobody's id: free
+    std::atomic<std::thread::id> owner_{};  ///< default id: free
 };
 
 }  // namespace lockstep

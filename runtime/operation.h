@@ -1,4 +1,4 @@
-// Operations: what is done to tensors and with which attributes. Kernels (record.h) do it.
+// Operations: what is done to tensors, and with which attributes. Kernels (record.h) execute them.
 #pragma once
 
 #include <cstddef>
@@ -15,35 +15,35 @@
 
 namespace lockstep {
 
-/// How far an operation reaches.
+/// Shards that an operation reads.
 enum class Reach : std::uint8_t {
     shard,       ///< one shard
     all_shards,  ///< reads the inputs of all shards; its outputs are the same on all of them
 };
 
-/// An operation with its attributes, as records and kernels know it; made by `make_operation`. Immutable.
+/// An operation with its attributes, as seen by records and kernels; created by `make_operation`. Immutable.
 class Operation {
 public:
     virtual ~Operation() = default;
-    /// For messages, traces and the operation count: "conv2d_forward".
+    /// Name for messages, traces and the operation count: "conv2d_forward".
     virtual std::string_view name() const = 0;
     /// Appends every attribute that changes the kernel or the result.
     virtual void describe(Signature&) const {}
-    /// The attributes for messages, in their order: "(0.5, true)"; empty without any.
+    /// The attributes for messages, in their order: "(0.5, true)"; empty if there are no attributes.
     virtual std::string attributes() const { return {}; }
     virtual Reach reach() const { return Reach::shard; }
-    /// Changes state that outlives the step (running statistics, counters): runs only when the step is good.
+    /// Changes state that outlives the step (running statistics, counters): runs only if the step is good.
     virtual bool commits() const { return false; }
     /// May write the shard's status word.
     virtual bool reports_status() const { return false; }
-    /// Draws random numbers: gets an ordinal of its own in `forward`.
+    /// Draws random numbers: gets a separate ordinal in `forward`.
     virtual bool is_random() const { return false; }
-    /// Every element of its results depends on the same element of its inputs alone, and on scalars.
+    /// Every element of its results depends only on the same element of its inputs, and on scalars.
     virtual bool is_elementwise() const { return false; }
-    /// Brings together what several shards have made: communication, to who reads a log of steps.
+    /// Combines results of several shards; a step log counts it as communication.
     virtual bool joins_shards() const { return false; }
-    /// Whether result `output` depends on input `input`. Who wants none of the results that do may leave the input out:
-    /// it reaches the kernel as a null pointer, and those results hold anything.
+    /// Whether result `output` depends on input `input`. A caller that needs none of the dependent results may omit the
+    /// input: the kernel gets a null pointer for it, and those results are undefined.
     virtual bool depends(std::size_t output, std::size_t input) const {
         static_cast<void>(output);
         static_cast<void>(input);
@@ -59,7 +59,7 @@ std::string attribute_text(std::int64_t value);
 std::string attribute_text(const Shape& shape);
 std::string attribute_text(const TensorMeta& meta);
 
-/// An attribute as text: what Signature::add takes.
+/// An attribute as text, for every type that Signature::add accepts.
 template <class T>
 std::string text_of_attribute(const T& value) {
     if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, Shape> || std::is_same_v<T, TensorMeta>) {
@@ -87,7 +87,7 @@ std::string text_of_attribute(const T& value) {
 
 }  // namespace detail
 
-/// The name of an aggregate that says an operation: a constant, or a function where attributes are part of it.
+/// Name of an operation that is given as an aggregate: a constant, or a function if attributes are part of it.
 template <class Op>
 std::string_view operation_name(const Op& op) {
     if constexpr (requires { op.name(); })
@@ -96,8 +96,8 @@ std::string_view operation_name(const Op& op) {
         return Op::name;
 }
 
-/// The operation that an aggregate says, whose members are its attributes: all of them are described. Besides its name
-/// it says what it is where that is not the default of Operation:
+/// The operation that an aggregate defines. Its members are the attributes, and all of them are described. The
+/// aggregate defines its name and overrides the defaults of Operation:
 ///
 ///     /// in: x; out: scale * x + shift
 ///     struct Affine {
@@ -151,7 +151,7 @@ std::shared_ptr<const Operation> make_operation(Op op) {
     return std::make_shared<const OperationOf<Op>>(std::move(op));
 }
 
-/// The attributes where the operation is an `Op`; else null.
+/// The attributes if the operation is an `Op`; otherwise null.
 template <class Op>
 const Op* op_cast(const Operation& operation) {
     const auto* found = dynamic_cast<const OperationOf<Op>*>(&operation);

@@ -46,7 +46,7 @@ struct Live {
 
     void report(OrderEntry entry) {
         if (++calls == refused_call)
-            throw DeviceError(fmt::format("a call on stream {} was refused, as a test asked", entry.stream_name));
+            throw DeviceError(fmt::format("a call on stream {} was refused at a test's request", entry.stream_name));
         if (checking) {
             if (const auto violation = checker.append(entry)) throw OrderError(violation->text);
         }
@@ -79,8 +79,7 @@ void set_checking(bool on) {
 void start_recording() {
     Live& state = live();
     const std::scoped_lock lock(state.mutex);
-    if (state.recording)
-        throw InvalidArgument("start_recording: a recording of the order is under way; take_recording ends it");
+    if (state.recording) throw InvalidArgument("start_recording: a recording is active; expected take_recording first");
     state.recording = true;
     state.set_enabled();
 }
@@ -89,7 +88,7 @@ std::vector<OrderEntry> take_recording() {
     Live& state = live();
     const std::scoped_lock lock(state.mutex);
     if (!state.recording)
-        throw InvalidArgument("take_recording: nothing is being recorded; call start_recording first");
+        throw InvalidArgument("take_recording: no recording is active; expected start_recording first");
     state.recording = false;
     state.set_enabled();
     return std::exchange(state.log, {});

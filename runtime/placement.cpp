@@ -15,8 +15,8 @@ std::int64_t BatchCut::rows_of(int shard) const {
 }
 
 BatchCut cut_batch(std::int64_t rows, int shards) {
-    if (rows < 1) throw InvalidArgument("a batch of 0 rows cannot be cut in shards; give it at least one row");
-    if (shards < 1) throw InvalidArgument(fmt::format("{} shards: there must be at least one", shards));
+    if (rows < 1) throw InvalidArgument("a batch of 0 rows cannot be split into shards; expected at least one row");
+    if (shards < 1) throw InvalidArgument(fmt::format("invalid number of shards ({}); expected at least one", shards));
     BatchCut cut;
     cut.rows = rows;
     cut.shards = shards;
@@ -30,8 +30,8 @@ BatchCut cut_batch(std::int64_t rows, int shards) {
 
 BatchCut cut_own_rows(std::int64_t rows, int shards, ShardRange held, RankIndex rank) {
     if (held.empty())
-        throw InvalidArgument(fmt::format(
-            "{} shards leave rank {} none; use as many shards as there are ranks, or more", shards, rank.number()));
+        throw InvalidArgument(fmt::format("{} shards leave none for rank {}; expected at least as many shards as ranks",
+                                          shards, rank.number()));
     BatchCut cut = cut_batch(rows, held.size());
     cut.first_shard = held.first;
     cut.end = cut.present + held.first;
@@ -43,7 +43,8 @@ BatchCut cut_own_rows(std::int64_t rows, int shards, ShardRange held, RankIndex 
 std::vector<BatchCut> cut_microbatches(const BatchCut& batch, int accumulation_steps) {
     if (accumulation_steps < 1)
         throw InvalidArgument(fmt::format(
-            "{} accumulation steps: give a positive number, 1 for the whole batch at once", accumulation_steps));
+            "invalid number of accumulation steps ({}); expected a positive number, 1 for the whole batch at once",
+            accumulation_steps));
     const std::int64_t piece = (batch.chunk - 1) / accumulation_steps + 1;
     std::vector<BatchCut> cuts;
     for (std::int64_t begin = 0; begin < batch.chunk; begin += piece) {

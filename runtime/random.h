@@ -1,5 +1,5 @@
-// Counter-based random numbers (Philox 4x32-10, Salmon et al., SC'11): any element of any mask can be computed alone,
-// so results do not depend on how a batch is cut or where a shard runs.
+// Counter-based random numbers (Philox 4x32-10, Salmon et al., SC'11): any element of any mask can be computed by
+// itself, so results do not depend on how a batch is split or on which device computes a shard.
 #pragma once
 
 #include <array>
@@ -13,17 +13,17 @@
 
 namespace lockstep {
 
-/// What changes from step to step, in device memory so that programs need not.
+/// Counters that change from step to step, in device memory so that programs stay constant.
 struct StepState {
     std::uint64_t seed = 0;
     std::uint64_t step = 0;   ///< committed steps so far
-    std::uint64_t micro = 0;  ///< microbatches (training forwards) since then
+    std::uint64_t micro = 0;  ///< microbatches (training forwards) since the last committed step
 };
 
 /// 128 random bits for key (seed, step, micro, ordinal) and counter `index`.
 LOCKSTEP_HOST_DEVICE inline std::array<std::uint32_t, 4> philox(const StepState& state, std::uint32_t ordinal,
                                                                 std::uint64_t index) {
-    // The 64-bit key takes the seed and what names the call; the counter takes the element and the step.
+    // The 64-bit key holds the seed and the identity of the call; the counter holds the element and the step.
     std::uint32_t key0 = static_cast<std::uint32_t>(state.seed) ^ (ordinal * 0x9E3779B9u);
     std::uint32_t key1 =
         static_cast<std::uint32_t>(state.seed >> 32) ^ static_cast<std::uint32_t>(state.micro) * 0x85EBCA6Bu;
@@ -57,9 +57,9 @@ LOCKSTEP_HOST_DEVICE inline float to_uniform(std::uint32_t bits) {
     return static_cast<float>(bits >> 8) * (1.0f / 16777216.0f);
 }
 
-/// Seeds everything drawn outside a wrapper from now on (initial weights, rand, randn, eager dropout), and the wrappers
-/// made from now on that name no seed of their own. The default seed is 0. As torch.manual_seed, but the numbers are
-/// others than PyTorch's: to compare with it, load its initial weights.
+/// Seeds everything drawn outside a wrapper from now on (initial weights, rand, randn, eager dropout), and wrappers
+/// created from now on without a seed. The default seed is 0. Seeds do not reproduce the random numbers of
+/// torch.manual_seed: to compare with PyTorch, load its initial weights.
 void manual_seed(std::uint64_t seed);
 std::uint64_t current_seed();
 

@@ -161,8 +161,9 @@ void CommonDevice::take(const Tensor& tensor) {
     if (!tensor.defined()) return;
     if (!device_) device_ = tensor.device();
     if (*device_ != tensor.device())
-        throw InvalidArgument(fmt::format("{}: tensors on different devices, {} and {}; move one with .to(device)",
-                                          called_, device_->str(), tensor.device().str()));
+        throw InvalidArgument(
+            fmt::format("{}: tensors are on different devices, {} and {}; expected one device (use .to(device))",
+                        called_, device_->str(), tensor.device().str()));
 }
 
 // ---- apply ------------------------------------------------------------------------------------------------------
@@ -185,9 +186,10 @@ void check_places(const Operation& operation, const std::vector<Tensor>& inputs,
         if (!tensor.defined() || !tensor.is_symbolic()) return;
         if (!trace) throw_without_value(called(operation), fmt::format("a tensor of shape {}", tensor.shape().str()));
         if (!tensor.impl()->storage->buffer->belongs_to(*trace))
-            throw InvalidArgument(fmt::format(
-                "{}: a tensor of shape {} was kept from an earlier forward, where it had no value; return it instead",
-                called(operation), tensor.shape().str()));
+            throw InvalidArgument(
+                fmt::format("{}: a tensor of shape {} is from an earlier forward, in which it had no value; expected "
+                            "forward to return it",
+                            called(operation), tensor.shape().str()));
     };
     for (const Tensor& input : inputs) look(input);
     for (const Output& output : outputs) look(output.target);
@@ -200,8 +202,7 @@ void perform(const Record& record, const KernelArgs& args) {
     } catch (const Error&) {
         throw;  // names it already
     } catch (const std::exception& error) {
-        throw DeviceError(fmt::format("{} on {}: {}; look at what it was given",
-                                      call_and_operation(record.call, record.operation->name()),
+        throw DeviceError(fmt::format("{} on {} failed: {}", call_and_operation(record.call, record.operation->name()),
                                       args.launch.device.str(), error.what()));
     }
 }
@@ -330,8 +331,8 @@ std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std:
         if (outputs[i].target.defined()) {
             if (trace && !outputs[i].target.is_symbolic() && !operation->commits())
                 throw InvalidArgument(
-                    fmt::format("{} inside forward writes a tensor that lives outside it (a parameter, a buffer or a "
-                                "constant); forward may only compute",
+                    fmt::format("{} inside forward writes a tensor from outside (a parameter, a buffer or a constant); "
+                                "expected forward to write only its own tensors",
                                 called(*operation)));
             require_single_elements(outputs[i].target, called(*operation));
             results.push_back(outputs[i].target);

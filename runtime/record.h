@@ -1,6 +1,6 @@
-// Records: every operation becomes one. An Operation says what is done and with which attributes, a Record adds the
-// buffers it reads and writes and the kernel that does it. Used directly, a record is executed at once; while a model
-// is traced, a Trace takes it instead.
+// Records: every operation becomes one. An Operation defines what is done and with which attributes; a Record adds the
+// buffers it reads and writes and the kernel that executes it. Outside of a trace, a record is executed at once; while
+// a model is traced, a Trace collects it instead.
 #pragma once
 
 #include <cstddef>
@@ -26,21 +26,21 @@ namespace lockstep {
 struct Operand {
     std::shared_ptr<Buffer> buffer;
     TensorMeta meta;
-    std::shared_ptr<Storage> storage;  ///< in a trace, of operands that live outside it (parameters, constants)
+    std::shared_ptr<Storage> storage;  ///< in a trace, for operands that exist outside it (parameters, constants)
 };
 
-/// Where a kernel runs and on what. Valid during the call only.
+/// Arguments of a kernel: device, memory and step. Valid during the call only.
 struct KernelArgs {
     const Launch& launch;
     void* const* in;   ///< first element of each input (offset applied); all_shards: inputs of shard 0, then 1, ...
     void* const* out;  ///< first element of each output
-    void* scratch;     ///< at least scratch_bytes(), aligned to 256, or null when that is 0
+    void* scratch;     ///< at least scratch_bytes(), aligned to 256, or null if that is 0
     const StepState* step;     ///< device memory: seed, step, microbatch
     StatusWord* status;        ///< device memory: this shard's status word; forward kernels report here
-    const StatusWord* agreed;  ///< device memory: what the devices agreed on; committing kernels look here first
-    std::uint32_t ordinal;     ///< of a random operation in `forward`
+    const StatusWord* agreed;  ///< device memory: agreed status of all devices; committing kernels check it first
+    std::uint32_t ordinal;     ///< ordinal of a random operation in `forward`
     int shard;                 ///< number of the shard, 0 for eager work
-    std::int64_t first_row;    ///< global row that this shard's row 0 is
+    std::int64_t first_row;    ///< global row of this shard's row 0
     int shards;                ///< present shards; 1 for eager work
 
     template <class T>
@@ -53,51 +53,51 @@ struct KernelArgs {
     }
 };
 
-/// Executable form of an operation for one kind of hardware and given layouts. Immutable once made: one kernel is run
-/// by all devices and shards of its kind, possibly at the same time.
+/// Executable form of an operation for one kind of hardware and given layouts. Immutable once created: all devices and
+/// shards of its kind run the same kernel, possibly at the same time.
 class Kernel {
 public:
     virtual ~Kernel() = default;
     virtual std::size_t scratch_bytes() const { return 0; }
-    /// CPU: does the work. CUDA: enqueues it on `launch.native`.
+    /// CPU: computes. CUDA: enqueues the work on `launch.native`.
     virtual void run(const KernelArgs& args) const = 0;
-    /// CPU threads it was made for.
+    /// Number of CPU threads it was created for.
     int threads = 1;
-    /// What it was made for (Backend::hardware).
+    /// Hardware it was created for (Backend::hardware).
     std::uint64_t hardware = 0;
 };
 
-/// How convolutions may be computed, where a backend has more than one way (f32).
+/// Selection of convolution algorithms, if a backend has more than one (f32).
 enum class ConvAlgorithm : std::uint8_t {
-    automatic,  ///< the fastest, by a rule of shape and instruction set: Winograd's for most of 3x3 and stride 1
-    direct,     ///< sums of products alone: smaller errors, and NaN reaches only those outputs whose windows it lies in
-    /// The fastest of those ways whose bits are the same at every run, by trials: they are made the first time that a
-    /// shape is met, while the host waits. What was found is kept and repeated (torch.backends.cudnn.benchmark, but
-    /// for a whole run and all that goes on from its checkpoints).
+    automatic,  ///< the fastest by a rule of shape and instruction set: Winograd for most 3x3 and stride 1
+    direct,     ///< only sums of products: smaller errors, and NaN reaches only the outputs whose windows contain it
+    /// The fastest reproducible algorithm, found by trials when a shape first occurs; the host waits for them. The
+    /// choice is kept for the whole run, including runs resumed from its checkpoints (compare
+    /// torch.backends.cudnn.benchmark).
     benchmark
 };
-/// What LOCKSTEP_CONV=auto|direct|benchmark says, read once; automatic where it is not set. Throws InvalidArgument for
+/// Value of LOCKSTEP_CONV=auto|direct|benchmark, read once; automatic if it is not set. Throws InvalidArgument for
 /// another value.
 ConvAlgorithm default_conv_algorithm();
 
-/// What a kernel is made for. A factory may ask for other input layouts by changing `in[i]` (make it contiguous, or
-/// opaque): the input is then converted first, by a reorder record. It may choose the layouts of fresh outputs by
-/// changing `out[i]`. dtype and shape stay.
+/// Request for a kernel. A factory may ask for other input layouts by changing `in[i]` (to contiguous or opaque): a
+/// reorder record then converts the input first. It may choose the layouts of fresh outputs by changing `out[i]`. dtype
+/// and shape must not change.
 ///
-/// An operand that may be missing, an input or an output, keeps its place in the lists: it is passed as an undefined
-/// tensor, the kernel is asked for with an empty meta and run with a null pointer. Such operands have dimensions where
-/// they are there.
+/// An optional operand, input or output, keeps its position in the lists if it is missing: it is passed as an undefined
+/// tensor, has an empty meta in the request and is a null pointer at run time. Optional operands that are present have
+/// at least one dimension.
 struct KernelRequest {
-    Device device;  ///< where it is to run: it may run on all others of the same hardware
+    Device device;  ///< device to run on; the kernel may run on all others of the same hardware
     int threads = 1;
     bool deterministic = false;
     int shards = 1;  ///< upper bound of KernelArgs::shards
     std::vector<TensorMeta> in, out;
     ConvAlgorithm convolution = ConvAlgorithm::automatic;
 
-    /// Whether an operand is of f16 or bf16.
+    /// Whether an operand is f16 or bf16.
     bool has_short_floats() const;
-    /// Whether an operand that may be missing is there.
+    /// Whether an optional operand is present.
     bool has_in(std::size_t input) const { return !in[input].shape.empty(); }
     bool has_out(std::size_t output) const { return !out[output].shape.empty(); }
     /// Asks for a strided, row-major input.
@@ -112,16 +112,16 @@ bool all_attributes(const Op&) {
 }
 }  // namespace detail
 
-/// Makes kernels for operations on one kind of device and keeps them: when there are thousands, those that nobody uses
-/// go. Backends fill theirs in `register_cpu_kernels` and
-/// `register_cuda_kernels` (ops/cpu/kernels.cpp, ops/cuda/kernels.cpp).
+/// Creates and caches kernels for operations on one kind of device. Beyond some thousands of kernels, unused ones are
+/// evicted. Backends fill their tables in `register_cpu_kernels` and `register_cuda_kernels` (ops/cpu/kernels.cpp,
+/// ops/cuda/kernels.cpp).
 class KernelTable {
 public:
     using Factory = std::unique_ptr<Kernel> (*)(const Operation&, KernelRequest&);
     static KernelTable& of(DeviceKind kind);
 
-    /// table.add<Relu, make_relu>() with std::unique_ptr<Kernel> make_relu(const Relu&, KernelRequest&). Where only
-    /// some values of the attributes have a kernel, `supports` says which.
+    /// table.add<Relu, make_relu>() with std::unique_ptr<Kernel> make_relu(const Relu&, KernelRequest&). If only some
+    /// attribute values have a kernel, `supports` selects them.
     template <class Op, std::unique_ptr<Kernel> (*make)(const Op&, KernelRequest&),
               bool (*supports)(const Op&) = detail::all_attributes<Op>>
     void add() {
@@ -132,10 +132,10 @@ public:
             },
             [](const Operation& operation) { return supports(static_cast<const OperationOf<Op>&>(operation).op()); });
     }
-    /// table.add_short_floats<Relu, make_short_relu>(), beside add(): who makes kernels for requests with operands of
-    /// f16 or bf16. Without it, where `supports` says no, or where `make` returns null, having left the request as it
-    /// was, such a request is widened: the kernel for f32 runs between conversions, which keep the layouts that it
-    /// asks for where those are there for 16 bits (OpaqueLayout::with_dtype).
+    /// table.add_short_floats<Relu, make_short_relu>(), in addition to add(): a factory for requests with operands of
+    /// f16 or bf16. Without a factory, if `supports` returns false, or if `make` returns null and leaves the request
+    /// unchanged, the request is widened: the f32 kernel runs between conversions. These keep the layouts that it asks
+    /// for if they exist for 16 bits (OpaqueLayout::with_dtype).
     template <class Op, std::unique_ptr<Kernel> (*make)(const Op&, KernelRequest&),
               bool (*supports)(const Op&) = detail::all_attributes<Op>>
     void add_short_floats() {
@@ -147,7 +147,7 @@ public:
     }
     /// Whether there is a kernel for an operation with these attributes.
     bool has(const Operation& operation) const;
-    /// The kernel for `request`, made or remembered. Throws DeviceError for an operation this kind lacks.
+    /// The kernel for `request`, created or cached. Throws DeviceError for an operation that this kind of device lacks.
     std::shared_ptr<const Kernel> make(const Operation& operation, KernelRequest& request);
 
 private:
@@ -175,23 +175,23 @@ std::unique_ptr<Kernel> make_kernel(F function, std::size_t scratch_bytes = 0) {
     return std::make_unique<FunctionKernel>(std::move(function), scratch_bytes);
 }
 
-/// One operation with everything it touches.
+/// One operation with all its operands.
 struct Record {
     std::shared_ptr<const Operation> operation;
     std::shared_ptr<const Kernel> kernel;
     std::vector<Operand> in, out;
-    std::uint32_t ordinal = 0;   ///< of a random operation
-    const char* call = nullptr;  ///< public function that it works for, for messages; may be null
-    /// In a trace: what the kernel was asked to be, for devices of other hardware.
+    std::uint32_t ordinal = 0;   ///< ordinal of a random operation
+    const char* call = nullptr;  ///< public function that issued it, for messages; may be null
+    /// In a trace: the request for the kernel, to create it for devices of other hardware.
     std::shared_ptr<const KernelRequest> asked = nullptr;
 };
 
-/// The kernel of a traced record for `device`, which may be other hardware than the one that it was traced for. Throws
-/// DeviceError where that wants other layouts.
+/// The kernel of a traced record for `device`, which may be other hardware than the record was traced for. Throws
+/// DeviceError if that hardware needs other layouts.
 std::shared_ptr<const Kernel> kernel_on(const Record& record, Device device);
 
-/// An output of `apply`: a fresh tensor, one that exists and is written (its version grows), or one that is not wanted,
-/// where the operation says that it may be missing.
+/// An output of `apply`: a fresh tensor, an existing one that is written (its version grows), or an optional one that
+/// is not wanted.
 struct Output {
     Output() : wanted(false) {}
     Output(TensorMeta fresh) : meta(std::move(fresh)) {}      // NOLINT(google-explicit-constructor)
@@ -201,21 +201,21 @@ struct Output {
     bool wanted = true;
 };
 
-/// Performs `operation` on `inputs`: executes it at once on the inputs' device, or, under a Trace, appends its record.
-/// Operands may be missing only where the operation says so (KernelRequest has how); results of outputs that are not
-/// wanted are undefined. Throws InvalidArgument when defined inputs lie on different devices, and when several elements
-/// of a tensor that is written share memory. Autograd does not follow it.
+/// Performs `operation` on `inputs`: executes it at once on the inputs' device or, under a Trace, appends its record.
+/// Only optional operands may be missing (see KernelRequest); results of outputs that are not wanted are undefined.
+/// Throws InvalidArgument if defined inputs are on different devices, and if several elements of a written tensor share
+/// memory. Not tracked by autograd.
 std::vector<Tensor> apply(std::shared_ptr<const Operation> operation, const std::vector<Tensor>& inputs,
                           const std::vector<Output>& outputs);
 
-/// `apply` for one output.
+/// `apply` with one output.
 template <class Op>
 Tensor apply_one(Op op, const std::vector<Tensor>& inputs, const Output& output) {
     return apply(make_operation(std::move(op)), inputs, {output})[0];
 }
 
-/// Scope in which eager work on CPU devices uses `threads` threads, deterministic algorithms where asked, and
-/// convolutions of one kind.
+/// Scope that sets the number of threads for eager work on CPU devices, deterministic algorithms and the convolution
+/// algorithm.
 class ComputeScope {
 public:
     ComputeScope(int threads, bool deterministic, ConvAlgorithm convolution = default_conv_algorithm());

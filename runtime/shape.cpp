@@ -22,7 +22,7 @@ void Shape::erase(int dim) {
 
 void Shape::insert(int dim, std::int64_t size) {
     if (dims_ == max_dims)
-        throw InvalidArgument(fmt::format("a tensor has at most {} dimensions; flatten some", max_dims));
+        throw InvalidArgument(fmt::format("too many dimensions; expected at most {} dimensions", max_dims));
     ++dims_;
     for (int i = dims_ - 1; i > dim; --i) (*this)[i] = (*this)[i - 1];
     (*this)[dim] = size;
@@ -59,8 +59,8 @@ Shape broadcast_shapes(const Shape& a, const Shape& b, const char* where) {
         const std::int64_t x = longer[i + shift];
         const std::int64_t y = shorter[i];
         if (x != y && x != 1 && y != 1)
-            throw InvalidArgument(fmt::format("{}: shapes {} and {} do not broadcast; sizes must be equal or 1", where,
-                                              a.str(), b.str()));
+            throw InvalidArgument(fmt::format(
+                "{}: shapes {} and {} do not broadcast; expected sizes that are equal or 1", where, a.str(), b.str()));
         result[i + shift] = x == 1 ? y : x;
     }
     return result;
@@ -68,8 +68,10 @@ Shape broadcast_shapes(const Shape& a, const Shape& b, const char* where) {
 
 int wrap_dim(int dim, int dims, const char* where) {
     if (dim < -dims || dim >= dims)
-        throw InvalidArgument(fmt::format(
-            "{}: dimension {} is out of range for {} dimensions; count from 0, or back from -1", where, dim, dims));
+        throw InvalidArgument(
+            fmt::format("{}: dimension {} is out of range for {} dimensions; expected 0, 1, ... from the front or -1, "
+                        "-2, ... from the end",
+                        where, dim, dims));
     return dim < 0 ? dim + dims : dim;
 }
 

@@ -29,7 +29,7 @@ public:
     void push_back(std::int64_t size);
     /// Removes dimension `dim`.
     void erase(int dim);
-    /// Puts `size` before dimension `dim`.
+    /// Inserts `size` before dimension `dim`.
     void insert(int dim, std::int64_t size);
 
     /// Product of the sizes; 1 for a scalar.

@@ -1,4 +1,4 @@
-// Values as bytes, by which kernels and programs are found again.
+// Values as bytes: the cache keys of kernels and programs.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace lockstep {
 
 namespace detail {
 
-/// What any member of an aggregate can be made from; never evaluated.
+/// Converts to any member of an aggregate; never evaluated.
 struct AnyMember {
     template <class T>
     constexpr operator T() const;  // NOLINT(google-explicit-constructor)
@@ -43,11 +43,11 @@ constexpr std::size_t member_count() {
 template <class T>
 auto members_of_aggregate(const T& value) {
     static_assert(std::is_aggregate_v<T>,
-                  "an operation is an aggregate: a struct of public members, without constructors");
+                  "an operation must be an aggregate: a struct of public members, without constructors");
     constexpr std::size_t count = member_count<T>();
-    static_assert(count <= most_members, "put members of an operation together in a struct: eight can be counted");
+    static_assert(count <= most_members, "an operation has at most eight members; group them in a struct");
     if constexpr (count == 0) {
-        static_assert(std::is_empty_v<T>, "a member cannot be made from nothing");
+        static_assert(std::is_empty_v<T>, "every member must be convertible from AnyMember");
         return std::tuple<>();
     } else if constexpr (count == 1) {
         const auto& [a] = value;
@@ -80,7 +80,7 @@ auto members_of_aggregate(const T& value) {
 
 class Signature {
 public:
-    /// Numbers, enumerations and text; ranges, pairs and aggregates of at most eight members, with all they hold.
+    /// Numbers, enumerations and text; ranges, pairs and aggregates of at most eight members, recursively.
     template <class T>
     Signature& add(const T& value) {
         if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
@@ -101,7 +101,7 @@ public:
     Signature& add(const Shape& shape);
     Signature& add(const TensorMeta& meta);
     const std::string& bytes() const { return bytes_; }
-    /// Empty again, with the memory it had.
+    /// Empties the signature and keeps its memory.
     void clear() { bytes_.clear(); }
 
 private:

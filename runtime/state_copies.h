@@ -1,4 +1,4 @@
-// What steps change, copied to the host between two of them, while later ones are enqueued.
+// Training state copied to the host between two steps, while later ones are enqueued.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-/// Bytes of a device on their way to the host.
+/// A copy from a device to the host.
 struct StateCopy {
     void* to = nullptr;  ///< pinned memory (Buffer::allocate_pinned)
     const void* from = nullptr;
@@ -21,16 +21,16 @@ struct StateCopy {
     std::size_t bytes = 0;
 };
 
-/// What steps change, at one point between two of them.
+/// Training state at one point between two steps.
 struct StateCopies {
     explicit StateCopies(Device first) : done(first) {}
     StateCopies(const StateCopies&) = delete;
     StateCopies& operator=(const StateCopies&) = delete;
 
-    std::vector<StateCopy> members;  ///< parameters and buffers, of the first device
-    std::vector<StateCopy> others;   ///< the state of optimizers
-    Event done;                      ///< when all is there
-    /// Whether all steps so far have counted, once `done`: otherwise the copies are not what they should be.
+    std::vector<StateCopy> members;  ///< parameters and buffers of the first device
+    std::vector<StateCopy> others;   ///< state of optimizers
+    Event done;                      ///< recorded after all copies
+    /// Whether all steps so far have counted, once `done`; otherwise the copies must not be used.
     bool good() const {
         const auto& found = *static_cast<const Outcome*>(outcome->data());
         const bool counts =

@@ -4,32 +4,29 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <cstdint>
 #include <string>
 
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/signal_record.h"
 
 namespace lockstep {
 
 namespace {
 
 std::atomic<bool> exists{false};
-std::atomic<int> first_signal{0};         // 0: none has come
-std::atomic<std::int64_t> first_came{0};  // in milliseconds; of the first that is no warning
-static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free);
+constinit SignalRecord record;
 
-std::int64_t now() {
+std::chrono::milliseconds now() {
     timespec time{};
     ::clock_gettime(CLOCK_MONOTONIC, &time);
-    return std::int64_t{time.tv_sec} * 1000 + time.tv_nsec / 1'000'000;
+    return std::chrono::milliseconds(std::int64_t{time.tv_sec} * 1000 + time.tv_nsec / 1'000'000);
 }
 
 void keep(int signal) {
     const int error = errno;
-    int none = 0;
-    first_signal.compare_exchange_strong(none, signal);
-    std::int64_t came = 0;
-    if (!is_advance_warning(signal) && !first_came.compare_exchange_strong(came, now()) &&
-        now() - came >= StopSignals::one_wish.count()) {
+    if (record.add(signal, now())) {
         ::signal(signal, SIG_DFL);
         ::raise(signal);  // ends this process as soon as the handler has returned
     }
@@ -38,15 +35,27 @@ void keep(int signal) {
 
 }  // namespace
 
+bool SignalRecord::add(int signal, std::chrono::milliseconds now) noexcept {
+    int none = 0;
+    first_.compare_exchange_strong(none, signal);
+    if (is_advance_warning(signal)) return false;
+    std::int64_t came = 0;
+    return !came_.compare_exchange_strong(came, now.count()) && now.count() - came >= StopSignals::one_wish.count();
+}
+
+void SignalRecord::clear() noexcept {
+    first_ = 0;
+    came_ = 0;
+}
+
 struct StopSignals::Before {
     int signal;
     struct sigaction action;
 };
 
 StopSignals::StopSignals(const std::vector<int>& numbers) {
-    if (exists.exchange(true)) throw InvalidArgument("StopSignals: there is one already; end it first");
-    first_signal = 0;
-    first_came = 0;
+    if (exists.exchange(true)) throw InvalidArgument("StopSignals: an instance already exists; expected one at a time");
+    record.clear();
     struct sigaction action {};
     action.sa_handler = keep;
     action.sa_flags = SA_RESTART;
@@ -57,7 +66,8 @@ StopSignals::StopSignals(const std::vector<int>& numbers) {
         if (known && (before.action.sa_handler == SIG_IGN || before.action.sa_handler == keep)) continue;
         if (!known || ::sigaction(signal, &action, nullptr) != 0) {
             restore();
-            throw InvalidArgument("StopSignals: signal " + std::to_string(signal) + " cannot be caught; leave it out");
+            throw InvalidArgument("StopSignals: signal " + std::to_string(signal) +
+                                  " cannot be caught; expected signals with a replaceable action");
         }
         before_.push_back(before);
     }
@@ -71,7 +81,7 @@ void StopSignals::restore() noexcept {
 }
 
 std::optional<int> StopSignals::signal() const noexcept {
-    const int came = first_signal;
+    const int came = record.first();
     return came != 0 ? std::optional<int>(came) : std::nullopt;
 }
 

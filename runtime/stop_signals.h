@@ -1,4 +1,4 @@
-// SIGINT and SIGTERM as wishes: a program that trains ends at a step and saves, instead of on the spot.
+// SIGINT and SIGTERM as requests: a training program stops after a step and saves, instead of terminating at once.
 //
 //     ls::StopSignals stop;
 //     for (auto& [images, labels] : batches) {
@@ -15,26 +15,26 @@
 
 namespace lockstep {
 
-/// SIGUSR1, SIGUSR2 and SIGXCPU: a scheduler (sbatch --signal) or a limit of CPU time (ulimit -t) sends them some time
-/// before it ends a process, and repeats them.
+/// SIGUSR1, SIGUSR2 and SIGXCPU: a scheduler (sbatch --signal) or a CPU time limit (ulimit -t) sends them, repeatedly,
+/// some time before it kills a process.
 constexpr bool is_advance_warning(int signal) { return signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGXCPU; }
 
-/// While it lives, the first of its signals is recorded and otherwise ignored; the next one that comes at least
-/// `one_wish` later ends the process as if this were not here. Advance warnings do not count as a first or a next one:
-/// they are recorded, and the SIGTERM that follows one does not end the process yet. Signals that are ignored stay so
-/// (nohup). One at a time in a process; what the signals did before is restored at the end.
+/// While it lives, the first of its signals is recorded and otherwise ignored. A second signal, at least `one_wish`
+/// later, gets the action that it had before. Advance warnings count as neither: they are recorded, and the SIGTERM
+/// after one does not terminate the process yet. Ignored signals stay ignored (nohup). One instance at a time per
+/// process; the destructor restores the previous actions.
 class StopSignals {
 public:
-    /// Terminals, launchers and `timeout` send one wish several times, to a process and to its group.
+    /// Terminals, launchers and `timeout` send one request several times, to a process and to its group.
     static constexpr std::chrono::milliseconds one_wish{300};
 
-    /// Throws InvalidArgument when there is one already, or for signals that cannot be caught.
+    /// Throws InvalidArgument if an instance already exists, or for signals that cannot be caught.
     explicit StopSignals(const std::vector<int>& numbers = {SIGINT, SIGTERM});
     ~StopSignals();
     StopSignals(const StopSignals&) = delete;
     StopSignals& operator=(const StopSignals&) = delete;
 
-    /// The first one that has come.
+    /// The first signal received.
     std::optional<int> signal() const noexcept;
 
 private:

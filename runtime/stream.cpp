@@ -43,9 +43,10 @@ void check_ownership(const Stream& stream, std::string_view what, std::span<cons
     for (const Access& access : accesses) {
         if (access.owner == stream.device() || access.owner.is_host() || access.mode == Access::Mode::peer_read)
             continue;
-        throw InvalidArgument(fmt::format(
-            "{} on stream {}: memory of {} is neither the stream's nor a declared read of a peer's; copy it over first",
-            what, stream.name(), access.owner.str()));
+        throw InvalidArgument(
+            fmt::format("{} on stream {}: memory belongs to {}, and is not a declared peer read; expected memory of "
+                        "the stream's device",
+                        what, stream.name(), access.owner.str()));
     }
 }
 
@@ -75,11 +76,11 @@ void Event::synchronize() const {
 
 double Event::elapsed_ms(const Event& from, const Event& to) {
     if (!from.timed_ || !to.timed_)
-        throw InvalidArgument("elapsed_ms: an event is not timed; make both so: Event(device, true)");
+        throw InvalidArgument("elapsed_ms: an event is not timed; expected Event(device, true) for both");
     if (!from.impl_->recorded() || !to.impl_->recorded())
-        throw InvalidArgument("elapsed_ms: an event was never recorded; record both on a stream first");
+        throw InvalidArgument("elapsed_ms: an event was never recorded; expected both recorded on a stream");
     if (!from.done() || !to.done())
-        throw InvalidArgument("elapsed_ms: an event has not been reached; synchronize first");
+        throw InvalidArgument("elapsed_ms: an event has not been reached; expected synchronize() first");
     return to.impl_->elapsed_ms_since(*from.impl_);
 }
 
@@ -117,7 +118,9 @@ public:
         std::atomic<Stream*>* first = index == 0 ? first_of(device, role) : nullptr;
         if (first)
             if (Stream* stream = first->load(std::memory_order_acquire)) return *stream;
-        if (index < 0) throw InvalidArgument(fmt::format("stream {} of {}: count from 0", index, device.str()));
+        if (index < 0)
+            throw InvalidArgument(
+                fmt::format("invalid index {} of a stream of {}; expected 0 or more", index, device.str()));
         Stream* stream = find(device, role, index);
         if (!stream) {
             require_visible(device);
@@ -174,8 +177,7 @@ Stream::Stream(Device device, StreamRole role, int index, int id)
       handoff_(device) {}
 
 void Stream::run(std::string_view what, std::span<const Access> accesses, Work work, int threads) {
-    if (!work)
-        throw InvalidArgument(fmt::format("{} on stream {}: there is no work to run; pass a function", what, name_));
+    if (!work) throw InvalidArgument(fmt::format("{} on stream {}: no work to run; expected a function", what, name_));
     require_open(what, device_);
     check_ownership(*this, what, accesses);
     for (const Access& access : accesses)
@@ -191,9 +193,9 @@ void Stream::account_copy(std::span<Access, 2> accesses, std::size_t bytes) {
     const Access& to = accesses[1];
     if (from.owner != device_) from.mode = Access::Mode::peer_read;
     if (to.owner != device_ && from.owner != device_)
-        throw InvalidArgument(
-            fmt::format("copy from {} to {} on stream {}: neither side is the stream's device; use a stream of one",
-                        from.owner.str(), to.owner.str(), name_));
+        throw InvalidArgument(fmt::format(
+            "copy from {} to {} on stream {}: neither side is the stream's device; expected a stream of one of them",
+            from.owner.str(), to.owner.str(), name_));
     if (order_check::enabled()) order_check::on_work(id_, name_, "copy", accesses);
     copy_count::add(from.owner, to.owner, bytes);
 }
@@ -210,8 +212,9 @@ void Stream::copy_2d(void* to, std::size_t to_pitch, Device to_device, const voi
                      Device from_device, std::size_t row_bytes, std::size_t rows) {
     if (row_bytes == 0 || rows == 0) return;
     if (row_bytes > to_pitch || row_bytes > from_pitch)
-        throw InvalidArgument(fmt::format("copy_2d: rows of {} bytes do not fit pitches {} and {}; give larger pitches",
-                                          row_bytes, from_pitch, to_pitch));
+        throw InvalidArgument(
+            fmt::format("copy_2d: rows of {} bytes do not fit pitches {} and {}; expected pitches of at least a row",
+                        row_bytes, from_pitch, to_pitch));
     Access accesses[] = {{from, from_pitch * (rows - 1) + row_bytes, from_device, Access::Mode::read},
                          {to, to_pitch * (rows - 1) + row_bytes, to_device, Access::Mode::write}};
     account_copy(accesses, row_bytes * rows);
@@ -229,7 +232,8 @@ void Stream::fill(void* to, std::uint8_t value, std::size_t bytes) {
 }
 
 void Stream::callback(std::function<void()> function) {
-    if (!function) throw InvalidArgument(fmt::format("callback on stream {}: there is no function; pass one", name_));
+    if (!function)
+        throw InvalidArgument(fmt::format("callback on stream {}: no function; expected one to call", name_));
     require_open("callback", device_);
     impl_->callback(std::move(function));
 }
@@ -237,7 +241,7 @@ void Stream::callback(std::function<void()> function) {
 void Stream::record(Event& event) {
     if (event.device() != device_)
         throw InvalidArgument(
-            fmt::format("an event of {} cannot be recorded on stream {}; make one of the stream's device",
+            fmt::format("an event of {} cannot be recorded on stream {}; expected an event of the stream's device",
                         event.device().str(), name_));
     forked::require("record", device_);
     if (order_check::enabled()) order_check::on_record(id_, name_, event.id());

@@ -1,4 +1,4 @@
-// Streams and events: how work is ordered on a device and between devices.
+// Streams and events: the order of work on a device and between devices.
 #pragma once
 
 #include <cstddef>
@@ -16,42 +16,42 @@ namespace lockstep {
 class EventImpl;
 class StreamImpl;
 
-/// Memory that a piece of work reads or writes. Every enqueue declares all of it: that is what the ordering checker
-/// and the ownership check work on.
+/// Memory that a piece of work reads or writes. Every enqueue declares all of it, for the ordering checker and the
+/// ownership check.
 struct Access {
     enum class Mode : std::uint8_t { read, write, peer_read };
     const void* address = nullptr;
     std::size_t bytes = 0;
-    Device owner;            ///< device that the memory belongs to
+    Device owner;            ///< device that owns the memory
     Mode mode = Mode::read;  ///< peer_read: a declared read of another device's memory
 };
 
-/// What a piece of work is told when it runs.
+/// Argument of a piece of work when it runs.
 struct Launch {
     Device device;
     void* native = nullptr;  ///< cudaStream_t on CUDA, otherwise null
 };
 
-/// On CPU devices the work itself, run by the stream's worker; on CUDA a function that enqueues on `native` and
+/// On CPU devices the work itself, run by the stream's worker. On CUDA, a function that enqueues on `native` and
 /// returns, run at once on the calling thread.
 using Work = std::function<void(const Launch&)>;
 
-/// A point in a stream. Reusable: a wait means the latest record before it.
+/// A point in a stream. Reusable: a wait refers to the latest record before it.
 class Event {
 public:
-    /// To be recorded on streams of `device`; throws InvalidArgument when that is not visible. `timed`: it can be given
-    /// to elapsed_ms, which makes records dearer (enable_timing of torch.cuda.Event).
+    /// An event for streams of `device`; throws InvalidArgument if that is not visible. `timed` allows elapsed_ms, and
+    /// makes records more expensive (enable_timing of torch.cuda.Event).
     explicit Event(Device device, bool timed = false);
     ~Event();
     Event(Event&&) noexcept;
     Event& operator=(Event&&) noexcept;
 
-    /// True when the latest record has been reached; true when never recorded.
+    /// True if the latest record has been reached, or the event was never recorded.
     bool done() const;
     /// Blocks the host until the latest record has been reached.
     void synchronize() const;
-    /// Milliseconds between two reached events. Throws InvalidArgument when one is not timed, was never recorded or not
-    /// reached.
+    /// Milliseconds between two reached events. Throws InvalidArgument if one is not timed, was never recorded or has
+    /// not been reached.
     static double elapsed_ms(const Event& from, const Event& to);
 
     Device device() const { return device_; }
@@ -65,20 +65,20 @@ private:
     std::uint64_t id_;
 };
 
-/// What a stream is for: kernels, sums between devices, changes that outlive a step, arrivals, operations between
+/// Purpose of a stream: kernels, sums between devices, changes that outlive a step, input copies, operations between
 /// processes (which may block). Each device has one stream of each role and index; they live as long as the process.
 enum class StreamRole : std::uint8_t {
     compute,
     reduce,     ///< sums over shards
-    commit,     ///< what outlives a step
-    input,      ///< batches and tensors on their way to the device
-    collective  ///< what goes to other processes and comes from them
+    commit,     ///< changes that outlive a step
+    input,      ///< copies of batches and tensors to the device
+    collective  ///< communication with other processes
 };
 
 /// An in-order queue of work on one device.
 class Stream {
 public:
-    /// The stream of this device, role and index; made on first use. compute 0 is where eager tensors run. Throws
+    /// The stream of this device, role and index; created on first use. Eager tensors use compute 0. Throws
     /// InvalidArgument for a device that is not visible and a negative index.
     static Stream& of(Device device, StreamRole role = StreamRole::compute, int index = 0);
 
@@ -90,8 +90,8 @@ public:
     const std::string& name() const { return name_; }  ///< "cpu:1/compute0"
     int id() const { return id_; }
 
-    /// Enqueues `work` to run with `threads` CPU threads. Throws InvalidArgument when an access belongs to another
-    /// device and is no declared peer read. A Work that throws makes the stream fail: `synchronize` rethrows.
+    /// Enqueues `work` to run with `threads` CPU threads. Throws InvalidArgument if an access belongs to another device
+    /// and is not a declared peer read. A Work that throws makes the stream fail: `synchronize` rethrows.
     void run(std::string_view what, std::span<const Access> accesses, Work work, int threads = 1);
     /// Enqueues a copy. One side must belong to this stream's device or be host memory.
     void copy(void* to, Device to_device, const void* from, Device from_device, std::size_t bytes);
@@ -100,24 +100,24 @@ public:
                  Device from_device, std::size_t row_bytes, std::size_t rows);
     /// Sets `bytes` bytes of this device's memory to `value`.
     void fill(void* to, std::uint8_t value, std::size_t bytes);
-    /// Runs `function` on a thread of the backend when the stream gets there; it must not enqueue or wait for a device.
+    /// Runs `function` on a thread of the backend, in stream order; it must not enqueue or wait for a device.
     void callback(std::function<void()> function);
 
     /// Throws InvalidArgument for an event of another device.
     void record(Event& event);
-    /// `event` may belong to any device; one that was never recorded is no wait.
+    /// `event` may belong to any device; a wait for an event that was never recorded is a no-op.
     void wait(const Event& event);
-    /// Waits for everything that `other` has been given so far.
+    /// Waits for everything enqueued on `other` so far.
     void wait(Stream& other);
 
-    /// Blocks the host until the stream is empty. When work in it has failed, throws once what that work threw (a
-    /// DeviceError where the device did); work enqueued after it was skipped, later work runs.
+    /// Blocks the host until the stream is empty. If work in it has failed, throws that work's exception once (a
+    /// DeviceError if the device failed); work enqueued after it was skipped, later work runs.
     void synchronize();
     bool idle() const;
 
 private:
     Stream(Device device, StreamRole role, int index, int id);
-    /// `accesses`: what is read, what is written; `bytes`: what is moved.
+    /// `accesses`: the read and the write; `bytes`: number of bytes copied.
     void account_copy(std::span<Access, 2> accesses, std::size_t bytes);
 
     Device device_;
@@ -129,14 +129,13 @@ private:
     friend class StreamTable;
 };
 
-/// Blocks the host until every stream of every device is empty; throws the first failure found, or what eager calls
-/// have found in their data and nobody has been told yet (see Tensor).
+/// Blocks the host until every stream of every device is empty; throws the first failure found, or an error that eager
+/// calls have found in their data and that has not been thrown yet (see Tensor).
 void synchronize_all();
 
-/// While one lives, threads that serve the streams of CPU devices stay once they are there. When the last one goes they
-/// finish what has been enqueued and end, before its destructor returns, but for those that get more work meanwhile.
-/// Without one they end when they have had nothing to do for a second. They come back with new work. Every wrapper
-/// holds one.
+/// While an instance lives, worker threads of CPU streams do not exit once started. The destructor of the last one
+/// drains and joins them, except those that get more work meanwhile. Without an instance, a thread exits after one idle
+/// second. New work starts it again. Every wrapper holds an instance.
 class StreamThreads {
 public:
     StreamThreads();

@@ -71,10 +71,11 @@ void check_shape(const Shape& shape) {
     std::int64_t count = 1;
     for (const std::int64_t size : shape) {
         if (size < 0)
-            throw InvalidArgument(fmt::format("a tensor of shape {}: sizes must not be negative", shape.str()));
+            throw InvalidArgument(
+                fmt::format("a tensor of shape {} has a negative size; expected sizes of 0 or more", shape.str()));
         if (size > 0 && count > most / size)
             throw InvalidArgument(
-                fmt::format("a tensor of shape {}: more elements than can be counted; use a smaller one", shape.str()));
+                fmt::format("a tensor of shape {} has too many elements; expected at most 2^60", shape.str()));
         count *= std::max<std::int64_t>(size, 1);
     }
 }
@@ -105,8 +106,9 @@ Tensor Tensor::scalar(double value, DType dtype, Device device) { return full({}
 Tensor Tensor::from_bytes(const void* values, std::size_t count, DType dtype, const Shape& shape, Device device) {
     check_shape(shape);
     if (count != static_cast<std::size_t>(shape.numel()))
-        throw InvalidArgument(fmt::format("a tensor of shape {} wants {} values, not {}; give one per element",
-                                          shape.str(), shape.numel(), count));
+        throw InvalidArgument(
+            fmt::format("a tensor of shape {} needs {} values, but there are {}; expected one per element", shape.str(),
+                        shape.numel(), count));
     auto impl = std::make_shared<TensorImpl>();
     impl->storage = std::make_shared<Storage>();
     impl->meta = TensorMeta::contiguous(dtype, shape);
@@ -147,7 +149,7 @@ bool Tensor::is_batch() const { return defined_impl("is_batch").meta.batch; }
 std::uint64_t Tensor::version() const { return defined_impl("version").storage->version(); }
 
 const TensorImpl& Tensor::defined_impl(const char* what) const {
-    if (!impl_) throw InvalidArgument(fmt::format("{}: the tensor is undefined; make it first", what));
+    if (!impl_) throw InvalidArgument(fmt::format("{}: the tensor is undefined; expected a defined tensor", what));
     return *impl_;
 }
 
@@ -163,7 +165,7 @@ bool Tensor::is_contiguous() const {
 
 Tensor Tensor::tag_batch(bool batch) const {
     if (batch && dims() == 0)
-        throw InvalidArgument("tag_batch: a scalar has no batch dimension; unsqueeze(0) makes one");
+        throw InvalidArgument("tag_batch: a scalar has no batch dimension; expected at least one dimension");
     if (is_batch() == batch) return *this;
     auto impl = std::make_shared<TensorImpl>();
     impl->storage = impl_->storage;
@@ -179,12 +181,12 @@ Tensor Tensor::tag_batch(bool batch) const {
 void throw_without_value(std::string_view call, std::string_view what) {
     if (Trace::current())
         throw InvalidArgument(
-            "a value is read inside forward: while forward is traced its tensors have shapes but no values; "
-            "return the tensor and read it outside");
-    throw InvalidArgument(fmt::format(
-        "{}{}{} was kept from inside a forward or loss, where tensors have no values; return it from "
-        "forward, in a tuple, vector, map or struct with LOCKSTEP_MEMBERS, and use what the wrapper returns",
-        call, call.empty() ? "" : ": ", what));
+            "a value is read inside forward: while forward is traced its tensors have shapes but no values; expected "
+            "forward to return the tensor, and the read outside");
+    throw InvalidArgument(
+        fmt::format("{}{}{} is from inside a forward or loss, where tensors have no values; expected forward to return "
+                    "it, in a tuple, vector, map or struct with LOCKSTEP_MEMBERS, and the use of the wrapper's result",
+                    call, call.empty() ? "" : ": ", what));
 }
 
 namespace {
@@ -241,7 +243,7 @@ void make_strided(const Tensor& tensor) {
 void Tensor::copy_out(void* values, DType wanted) const {
     require_value("to_vector", *this);
     if (dtype() != wanted)
-        throw InvalidArgument(fmt::format("reading a tensor of {} as {}: convert it with .to(dtype) first",
+        throw InvalidArgument(fmt::format("cannot read a tensor of {} as {}; expected the same dtype (use .to(dtype))",
                                           name_of(dtype()), name_of(wanted)));
     if (numel() == 0) return;
     const Tensor source = contiguous().detach();
@@ -255,8 +257,7 @@ void Tensor::copy_out(void* values, DType wanted) const {
 double Tensor::item() const {
     if (numel() != 1)
         throw InvalidArgument(
-            fmt::format("item: a tensor of shape {} has {} elements, not one; reduce it, or read all with to_vector()",
-                        shape().str(), numel()));
+            fmt::format("item: a tensor of shape {} has {} elements; expected exactly one", shape().str(), numel()));
     const PublicCall call("item");
     double value = 0;
     const Tensor wide = detach().to(DType::f64);
@@ -268,13 +269,14 @@ void* Tensor::raw_data(DType wanted, bool writes) const {
     const TensorImpl& impl = defined_impl("data");
     require_value("data", *this);
     if (!device().is_host())
-        throw InvalidArgument(
-            fmt::format("data: the tensor is on {}; use to_vector() or .to(Device::host())", device().str()));
+        throw InvalidArgument(fmt::format(
+            "data: the tensor is on {}; expected the host (use to_vector() or .to(Device::host()))", device().str()));
     if (impl.meta.dtype != wanted)
-        throw InvalidArgument(fmt::format("data: the tensor holds {}, not {}; convert it with .to(dtype) first",
+        throw InvalidArgument(fmt::format("data: the tensor holds {}; expected {} (use .to(dtype))",
                                           name_of(impl.meta.dtype), name_of(wanted)));
     make_strided(*this);
-    if (!is_contiguous()) throw InvalidArgument("data: the tensor is not contiguous; take .contiguous() first");
+    if (!is_contiguous())
+        throw InvalidArgument("data: the tensor is not contiguous; expected a contiguous one (use .contiguous())");
     eager_reports::check(impl_->storage->reports);
     if (writes) impl_->storage->count_write();
     return first_element(*this);
@@ -287,9 +289,8 @@ bool Tensor::requires_grad() const { return defined_impl("requires_grad").requir
 const Tensor& Tensor::requires_grad_(bool on) const {
     if (on && !is_floating(dtype()))
         throw InvalidArgument(fmt::format(
-            "requires_grad_: only floating tensors can require gradients, not {}; convert it with .to(DType::f32)",
-            name_of(dtype())));
-    if (!is_leaf()) throw InvalidArgument("requires_grad_: only leaves can change; detach() gives one");
+            "requires_grad_: dtype {} cannot require gradients; expected a floating dtype", name_of(dtype())));
+    if (!is_leaf()) throw InvalidArgument("requires_grad_: the tensor is not a leaf; expected a leaf (use detach())");
     if (impl_->requires_grad != on && impl_->storage->group) ++impl_->storage->group->flags;
     impl_->requires_grad = on;
     return *this;
@@ -303,7 +304,7 @@ void Tensor::set_grad(const Tensor& gradient) const {
     defined_impl("set_grad");
     if (gradient.defined() && !(gradient.shape() == shape()))
         throw InvalidArgument(
-            fmt::format("set_grad: a gradient of shape {} for a tensor of shape {}; give one of its shape",
+            fmt::format("set_grad: a gradient of shape {} for a tensor of shape {}; expected equal shapes",
                         gradient.shape().str(), shape().str()));
     impl_->grad = gradient.impl();
 }
@@ -320,13 +321,14 @@ void Tensor::backward(const Tensor& gradient, bool retain_graph) const {
     Tensor start = gradient;
     if (!start.defined()) {
         if (numel() != 1)
-            throw InvalidArgument(
-                fmt::format("backward: a tensor of shape {} has several elements; pass the gradient", shape().str()));
+            throw InvalidArgument(fmt::format(
+                "backward: a tensor of shape {} has several elements; expected an explicit gradient", shape().str()));
         start = full(shape(), 1.0, dtype(), device());
     }
     if (!(start.shape() == shape()) || start.dtype() != dtype() || start.device() != device())
         throw InvalidArgument(
-            fmt::format("backward: a gradient of {} {} on {} for a tensor of {} {} on {}; give one that agrees",
+            fmt::format("backward: a gradient of {} {} on {} for a tensor of {} {} on {}; expected the same dtype, "
+                        "shape and device",
                         name_of(start.dtype()), start.shape().str(), start.device().str(), name_of(dtype()),
                         shape().str(), device().str()));
     run_backward({*this}, {start}, retain_graph);
@@ -334,8 +336,8 @@ void Tensor::backward(const Tensor& gradient, bool retain_graph) const {
 
 void Tensor::register_hook(std::function<void(const Tensor& gradient)> hook) const {
     if (!requires_grad())
-        throw InvalidArgument("register_hook: the tensor does not require a gradient; call requires_grad_() first");
-    if (!hook) throw InvalidArgument("register_hook: there is no function to call; pass one");
+        throw InvalidArgument("register_hook: the tensor does not require a gradient; expected requires_grad_() first");
+    if (!hook) throw InvalidArgument("register_hook: no function; expected one to call");
     if (impl_->node)
         impl_->node->hooks[static_cast<std::size_t>(impl_->output_index)].push_back(std::move(hook));
     else

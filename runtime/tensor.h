@@ -1,4 +1,4 @@
-// Tensors: a view of storage on one device, with the autograd graph that made it.
+// Tensors: a view of storage on one device, with the autograd graph that produced it.
 #pragma once
 
 #include <algorithm>
@@ -24,54 +24,55 @@ class Tensor;
 struct EagerReports;
 struct AutogradNode;
 
-/// A backend's own arrangement of a whole tensor (oneDNN's blocked formats). Immutable.
+/// A backend-specific arrangement of a whole tensor (oneDNN's blocked formats). Immutable.
 class OpaqueLayout {
 public:
     virtual ~OpaqueLayout() = default;
     virtual std::size_t bytes() const = 0;
     virtual bool equals(const OpaqueLayout& other) const = 0;
     virtual std::string str() const = 0;
-    /// The same arrangement with elements of `dtype`, all at the same places; null where there is none.
+    /// The same arrangement with elements of `dtype`, all at the same positions; null if there is no such layout.
     virtual std::shared_ptr<const OpaqueLayout> with_dtype(DType dtype) const {
         static_cast<void>(dtype);
         return nullptr;
     }
 };
 
-/// How a tensor lies in its buffer.
+/// Layout of a tensor in its buffer.
 struct TensorMeta {
     DType dtype = DType::f32;
     Shape shape;
-    Shape strides;                               ///< in elements; meaningless when opaque
-    std::int64_t offset = 0;                     ///< first element, in elements; 0 when opaque
+    Shape strides;                               ///< in elements; meaningless if opaque
+    std::int64_t offset = 0;                     ///< first element, in elements; 0 if opaque
     std::shared_ptr<const OpaqueLayout> opaque;  ///< null: strided
-    bool batch = false;                          ///< dimension 0 is the batch; operations pass this on
+    bool batch = false;                          ///< dimension 0 is the batch; operations propagate this
 
     static TensorMeta contiguous(DType dtype, const Shape& shape, bool batch = false);
     std::int64_t numel() const { return shape.numel(); }
     bool is_contiguous() const;
-    /// Bytes of a buffer that holds the tensor from its offset on.
+    /// Bytes of a buffer that holds the tensor, from its offset on.
     std::size_t bytes() const;
-    /// Same dtype, shape, arrangement; the batch tag does not count.
+    /// Same dtype, shape and arrangement; the batch tag is ignored.
     bool same_layout(const TensorMeta& other) const;
     std::string str() const;
 };
 
-/// What is counted for several storages at once (the parameters of a model), so that nobody need walk over them to
-/// learn whether something has changed.
+/// Aggregate write counters for a set of storages (the parameters of a model), so that callers detect changes without
+/// visiting each one.
 struct StorageGroup {
-    std::uint64_t writes = 0;      ///< grows with every write to one of them
-    std::uint64_t all_writes = 0;  ///< grows with every write to all of them
-    std::uint64_t flags = 0;       ///< grows when requires_grad_ changes a tensor in one of them
+    std::uint64_t writes = 0;      ///< grows with every write to one storage
+    std::uint64_t all_writes = 0;  ///< grows with every write to all storages
+    std::uint64_t flags = 0;       ///< grows when requires_grad_ changes a tensor of one of them
 };
 
-/// Memory that tensors share, with its arrangement and version.
+/// Memory shared by tensors, with its arrangement and version.
 struct Storage {
     std::shared_ptr<Buffer> buffer;
     std::shared_ptr<const OpaqueLayout> opaque;  ///< null: strided
-    std::uint64_t writes = 0;                    ///< to this storage alone
+    std::uint64_t writes = 0;                    ///< writes to this storage only
     std::shared_ptr<StorageGroup> group;         ///< or null
-    /// What eager calls that the values depend on may have found wrong, thrown by who reads them; mostly null.
+    /// Errors that eager calls may have found in data that the values depend on; reads of the values throw them. Mostly
+    /// null.
     std::shared_ptr<const EagerReports> reports;
 
     /// Grows with every write.
@@ -85,17 +86,17 @@ struct Storage {
 /// Shared by all handles of one tensor.
 struct TensorImpl {
     std::shared_ptr<Storage> storage;
-    TensorMeta meta;  ///< meta.opaque is unused: the storage knows
+    TensorMeta meta;  ///< meta.opaque is unused: the storage has it
     bool requires_grad = false;
-    std::shared_ptr<AutogradNode> node;                          ///< operation that made it, or null
-    int output_index = 0;                                        ///< which of the node's outputs
-    std::shared_ptr<TensorImpl> grad;                            ///< of a leaf, after backward
+    std::shared_ptr<AutogradNode> node;                          ///< operation that produced it, or null
+    int output_index = 0;                                        ///< index among the node's outputs
+    std::shared_ptr<TensorImpl> grad;                            ///< gradient of a leaf, after backward
     std::vector<std::function<void(const Tensor&)>> leaf_hooks;  ///< see Tensor::register_hook
 };
 
-/// A handle: copying shares the tensor. Operations enqueue on the device's compute stream and return at once. What only
-/// the device can find in their data (a target out of range) is thrown as InvalidArgument that names the call, once: by
-/// whoever first reads a value that depends on it (item, to_vector, str, data, a copy to the host, save), or by
+/// A handle: copying shares the tensor. Operations enqueue on the device's compute stream and return at once. Errors
+/// that only the device can find in the data (a target out of range) are thrown once, as InvalidArgument that names the
+/// call: by the first read of a dependent value (item, to_vector, str, data, a copy to the host, save), or by
 /// synchronize_all(). Tensors that share memory belong to one thread at a time.
 class Tensor {
 public:
@@ -106,7 +107,7 @@ public:
     static Tensor empty(const Shape& shape, DType dtype = DType::f32, Device device = {});
     static Tensor zeros(const Shape& shape, DType dtype = DType::f32, Device device = {});
     static Tensor full(const Shape& shape, double value, DType dtype = DType::f32, Device device = {});
-    /// Copies `values` (row-major). Throws InvalidArgument when their number is not the shape's.
+    /// Copies `values` (row-major). Throws InvalidArgument if their number is not that of the shape.
     template <class T>
     static Tensor from(std::span<const T> values, const Shape& shape, Device device = {}) {
         static_assert(has_dtype<T>, "no dtype has this element type");
@@ -114,7 +115,7 @@ public:
     }
     template <class T>
     static Tensor from(const std::vector<T>& values, const Shape& shape, Device device = {}) {
-        if constexpr (std::is_same_v<T, bool>) {  // a vector<bool> has no elements to point at
+        if constexpr (std::is_same_v<T, bool>) {  // a vector<bool> has no addressable elements
             const auto plain = std::make_unique<bool[]>(values.size());
             std::copy(values.begin(), values.end(), plain.get());
             return from(std::span<const bool>(plain.get(), values.size()), shape, device);
@@ -136,20 +137,20 @@ public:
     std::int64_t numel() const { return shape().numel(); }
     DType dtype() const;
     Device device() const;
-    /// Strides in elements (those of the strided form where the storage is opaque).
+    /// Strides in elements (those of the strided form if the storage is opaque).
     Shape strides() const;
     bool is_contiguous() const;
     /// True while `forward` is traced: the tensor has a shape but no value.
     bool is_symbolic() const;
-    /// Dimension 0 is the batch.
+    /// Whether dimension 0 is the batch.
     bool is_batch() const;
     /// The same tensor, tagged (or not) as having the batch in dimension 0.
     Tensor tag_batch(bool batch = true) const;
 
-    /// A tensor on `device`; this one when it is there already. Differentiable. Transfer lets the device wait for it
-    /// later.
+    /// A tensor on `device`; this tensor if it is already there. Differentiable. Transfer defers the device's wait for
+    /// the copy.
     Tensor to(Device device) const;
-    /// A tensor of `dtype`; this one when it has it already. Differentiable between floating types.
+    /// A tensor of `dtype`; this tensor if it already has that dtype. Differentiable between floating types.
     Tensor to(DType dtype) const;
     /// A copy with its own storage. Differentiable.
     Tensor clone() const;
@@ -157,22 +158,25 @@ public:
     Tensor contiguous() const;
 
     // Views: they share storage. All are differentiable and throw InvalidArgument on bad arguments.
-    /// A view of another shape, or a copy where strides do not allow a view; one size may be -1.
+    /// A view of another shape, or a copy if strides do not allow a view; one size may be -1.
     Tensor reshape(const Shape& shape) const;
     Tensor flatten(int start_dim = 0, int end_dim = -1) const;
     Tensor transpose(int dim0, int dim1) const;
-    /// Elements [start, end) of `dim`, every `step`th; 0 <= start <= end <= size (torch counts back and clamps).
+    /// Elements [start, end) of `dim`, every `step`th; 0 <= start <= end <= size (torch also allows negative and
+    /// out-of-range values).
     Tensor slice(int dim, std::int64_t start, std::int64_t end, std::int64_t step = 1) const;
     /// Row `index` of `dim`, without that dimension; -1 is the last one.
     Tensor select(int dim, std::int64_t index) const;
-    /// Dimensions of size 1 grown to those of `shape`, which may have more in front; a size of -1 stays.
+    /// Broadcasts dimensions of size 1 to those of `shape`, which may have additional leading dimensions; a size of -1
+    /// is unchanged.
     Tensor expand(const Shape& shape) const;
     Tensor squeeze(int dim) const;
     Tensor unsqueeze(int dim) const;
 
-    /// The only element, converted. Waits for it. Throws InvalidArgument when there are several, or in a trace.
+    /// The only element, converted. Blocks until it is computed. Throws InvalidArgument if there is more than one, or
+    /// in a trace.
     double item() const;
-    /// All elements in row-major order. Waits for them. T must be the dtype's C++ type.
+    /// All elements in row-major order. Blocks until they are computed. T must be the dtype's C++ type.
     template <class T>
     std::vector<T> to_vector() const {
         static_assert(has_dtype<T>, "no dtype has this element type");
@@ -187,18 +191,18 @@ public:
             return values;
         }
     }
-    /// First element of a host tensor's strided memory, for reading and writing; counts as a write when `T` is not
-    /// const. Throws InvalidArgument for another device, dtype, or non-contiguous tensors.
+    /// First element of a host tensor's strided memory, for reading and writing; counts as a write if `T` is not const.
+    /// Throws InvalidArgument for another device or dtype, and for non-contiguous tensors.
     template <class T>
     T* data() const {
         static_assert(has_dtype<std::remove_const_t<T>>, "no dtype has this element type");
         return static_cast<T*>(raw_data(dtype_of<std::remove_const_t<T>>, !std::is_const_v<T>));
     }
-    /// Overwrites the elements of this tensor with `source` (broadcast, converted, from any device). Autograd does not
-    /// follow it; a parameter that is trained may be written inside `NoGrad`. Throws InvalidArgument where several
-    /// elements share memory (expanded), and where the source is another view that overlaps this one.
+    /// Overwrites the elements of this tensor with `source` (broadcast, converted, from any device). Not tracked by
+    /// autograd; a trained parameter may be written inside `NoGrad`. Throws InvalidArgument if several elements share
+    /// memory (expanded), and if the source is another view that overlaps this one.
     const Tensor& copy_(const Tensor& source) const;
-    /// Overwrites all elements with `value`, of an expanded tensor too.
+    /// Overwrites all elements with `value`; expanded tensors are allowed.
     const Tensor& fill_(double value) const;
     const Tensor& zero_() const { return fill_(0); }
 
@@ -206,18 +210,18 @@ public:
     bool requires_grad() const;
     const Tensor& requires_grad_(bool on = true) const;
     bool is_leaf() const;
-    /// Gradient of a leaf, undefined when there is none.
+    /// Gradient of a leaf; undefined if it has none.
     Tensor grad() const;
     void set_grad(const Tensor& grad) const;
     /// The same storage without history.
     Tensor detach() const;
-    /// Gradients of this tensor with respect to the leaves are added to their `grad`, which has storage of its own.
-    /// `gradient` defaults to 1 for a tensor of one element. The graph is freed unless `retain_graph`; a second pass
-    /// through a freed graph throws.
+    /// Adds gradients of this tensor with respect to the leaves to their `grad`, which has separate storage. `gradient`
+    /// defaults to 1 for a tensor of one element. The graph is freed unless `retain_graph`; a second pass through a
+    /// freed graph throws.
     void backward(const Tensor& gradient = Tensor(), bool retain_graph = false) const;
-    /// Calls `hook` with the gradient once it is complete. For a leaf that is right before it is stored.
+    /// Calls `hook` with the gradient once it is complete; for a leaf, right before it is stored.
     void register_hook(std::function<void(const Tensor& gradient)> hook) const;
-    /// Counts writes to the storage.
+    /// Number of writes to the storage.
     std::uint64_t version() const;
 
     /// "tensor([[1.0000, 2.0000], ...], shape=(2, 2), dtype=f32, device=cpu:0)"; shortened beyond 1000 elements.

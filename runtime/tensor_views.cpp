@@ -65,9 +65,12 @@ Tensor Tensor::reshape(const Shape& wanted) const {
     std::int64_t known = 1;
     for (int i = 0; i < target.dims(); ++i) {
         if (target[i] < -1)
-            throw InvalidArgument(fmt::format("reshape to {}: sizes must not be negative", wanted.str()));
+            throw InvalidArgument(
+                fmt::format("reshape to {}: a size is negative; expected sizes of 0 or more, or -1", wanted.str()));
         if (target[i] == -1) {
-            if (open >= 0) throw InvalidArgument(fmt::format("reshape to {}: only one size may be -1", wanted.str()));
+            if (open >= 0)
+                throw InvalidArgument(
+                    fmt::format("reshape to {}: more than one size is -1; expected at most one", wanted.str()));
             open = i;
         } else {
             known *= target[i];
@@ -75,13 +78,13 @@ Tensor Tensor::reshape(const Shape& wanted) const {
     }
     if (open >= 0) {
         if (known == 0 || numel() % known != 0)
-            throw InvalidArgument(
-                fmt::format("reshape of {} to {}: {} elements are no multiple of {}; give sizes that divide them",
-                            shape().str(), wanted.str(), numel(), known));
+            throw InvalidArgument(fmt::format(
+                "reshape of {} to {}: {} elements are not a multiple of {}; expected a size that divides them",
+                shape().str(), wanted.str(), numel(), known));
         target[open] = numel() / known;
     }
     if (target.numel() != numel())
-        throw InvalidArgument(fmt::format("reshape of {} to {}: {} elements, not {}; give sizes of that product",
+        throw InvalidArgument(fmt::format("reshape of {} to {}: {} elements do not fill {}; expected equal products",
                                           shape().str(), wanted.str(), numel(), target.numel()));
     if (target == shape()) return *this;
     make_strided(*this);
@@ -104,7 +107,7 @@ Tensor Tensor::flatten(int start_dim, int end_dim) const {
     const int last = wrap_dim(end_dim, dims(), "flatten");
     if (first > last)
         throw InvalidArgument(fmt::format(
-            "flatten: start dimension {} comes after end dimension {}; give the lower one first", start_dim, end_dim));
+            "flatten: start dimension {} is after end dimension {}; expected start <= end", start_dim, end_dim));
     Shape target;
     for (int i = 0; i < first; ++i) target.push_back(size(i));
     std::int64_t product = 1;
@@ -136,7 +139,7 @@ Tensor Tensor::slice(int dim, std::int64_t start, std::int64_t end, std::int64_t
     const int d = wrap_dim(dim, dims(), "slice");
     if (start < 0 || end < start || end > size(d) || step < 1)
         throw InvalidArgument(
-            fmt::format("slice of dimension {} of {}: [{}, {}) by {} does not lie inside; give 0 <= start <= end <= "
+            fmt::format("slice of dimension {} of {}: [{}, {}) by {} is out of range; expected 0 <= start <= end <= "
                         "size and a positive step",
                         dim, shape().str(), start, end, step));
     make_strided(*this);
@@ -162,16 +165,17 @@ Tensor Tensor::select(int dim, std::int64_t index) const {
     const std::int64_t row = index < 0 ? index + size(d) : index;
     if (row < 0 || row >= size(d))
         throw InvalidArgument(
-            fmt::format("select: index {} of dimension {} of {} is out of range; count from 0, or back from -1", index,
-                        dim, shape().str()));
+            fmt::format("select: index {} of dimension {} of {} is out of range; expected 0, 1, ... from the front or "
+                        "-1, -2, ... from the end",
+                        index, dim, shape().str()));
     return slice(d, row, row + 1).squeeze(d);
 }
 
 Tensor Tensor::expand(const Shape& wanted) const {
     const int shift = wanted.dims() - dims();
     if (shift < 0)
-        throw InvalidArgument(
-            fmt::format("expand of {} to {}: fewer dimensions; give at least as many", shape().str(), wanted.str()));
+        throw InvalidArgument(fmt::format("expand of {} to {}: too few dimensions; expected at least as many",
+                                          shape().str(), wanted.str()));
     Shape target = wanted;
     for (int i = shift; i < target.dims(); ++i)
         if (target[i] == -1) target[i] = size(i - shift);
@@ -182,7 +186,7 @@ Tensor Tensor::expand(const Shape& wanted) const {
         const std::int64_t own = i < shift ? 1 : size(i - shift);
         if (target[i] < 0 || (own != target[i] && own != 1))
             throw InvalidArgument(
-                fmt::format("expand of {} to {}: sizes differ in dimension {}; only a size of 1 can grow",
+                fmt::format("expand of {} to {}: sizes differ in dimension {}; expected equal sizes, or 1 before",
                             shape().str(), target.str(), i));
         steps[i] = i < shift || own != target[i] ? 0 : impl_->meta.strides[i - shift];
         if (i < shift || own != target[i]) summed |= 1u << i;

@@ -17,10 +17,11 @@ namespace {
 
 /// Refuses writes that autograd would not see.
 void check_writable(const Tensor& tensor, const char* what) {
-    if (!tensor.defined()) throw InvalidArgument(fmt::format("{}: the tensor is undefined; make it first", what));
+    if (!tensor.defined())
+        throw InvalidArgument(fmt::format("{}: the tensor is undefined; expected a defined tensor", what));
     if (grad_enabled() && tensor.requires_grad())
         throw InvalidArgument(
-            fmt::format("{}: writes a tensor that autograd follows; write it inside a NoGrad scope", what));
+            fmt::format("{}: the tensor to write is tracked by autograd; expected a NoGrad scope", what));
 }
 
 /// First and last element in memory, of a strided tensor that has some.
@@ -65,7 +66,8 @@ const Tensor& Tensor::copy_(const Tensor& source) const {
     if (values.impl()->storage == impl_->storage) {
         const Overlap shared = overlap(impl_->meta, values.impl()->meta);
         if (shared == Overlap::partial)
-            throw InvalidArgument("copy_: the source shares memory with what is written; clone() the source first");
+            throw InvalidArgument(
+                "copy_: the source shares memory with the target; expected separate memory (use clone())");
         if (shared == Overlap::unknown) values = values.clone();
     }
     if (!(values.shape() == shape())) values = values.expand(shape());
@@ -90,7 +92,8 @@ void require_single_elements(const Tensor& written, std::string_view what) {
     meta.opaque = written.impl()->storage->opaque;
     if (repeats_elements(meta))
         throw InvalidArgument(
-            fmt::format("{}: several elements of the tensor of shape {} that it writes share memory; clone() it first",
+            fmt::format("{}: several elements of the written tensor of shape {} share memory; expected separate "
+                        "elements (use clone())",
                         what, written.shape().str()));
 }
 

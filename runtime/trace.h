@@ -1,4 +1,4 @@
-// A trace: the records of `forward`, loss and backward for one shard, taken instead of executed.
+// A trace: the records of `forward`, loss and backward for one shard, collected instead of executed.
 #pragma once
 
 #include <cstddef>
@@ -11,31 +11,31 @@
 
 namespace lockstep {
 
-/// What decides, besides the records themselves, how they are computed: part of the arithmetic.
+/// Settings that, in addition to the records, determine how they are computed: part of the arithmetic.
 struct TraceSettings {
-    Device prototype;  ///< whose kernels and layouts are used (all devices of a program are of one kind)
-    int threads = 1;   ///< of a CPU device, for one shard
+    Device prototype;  ///< device whose kernels and layouts are used (all devices of a program are of one kind)
+    int threads = 1;   ///< threads of a CPU device for one shard
     bool deterministic = false;
     int shards = 1;
     ConvAlgorithm convolution = default_conv_algorithm();
-    std::optional<DType> autocast = {};  ///< of forward and loss, unless the caller is in an Autocast of its own
+    std::optional<DType> autocast = {};  ///< for forward and loss, unless the caller is in an Autocast scope
 };
 
-/// Takes the records of this thread while a TraceScope names it.
+/// Collects the records of this thread while a TraceScope is active.
 class Trace {
 public:
     explicit Trace(const TraceSettings& settings);
 
-    /// Distinct for every trace of the process, from 1.
+    /// Unique among the traces of the process, from 1.
     std::uint64_t number() const { return number_; }
     const TraceSettings& settings() const { return settings_; }
     Device prototype() const { return settings_.prototype; }
 
-    /// A tensor without value that stands for an input of the program.
+    /// A placeholder tensor without value for an input of the program.
     Tensor input(const TensorMeta& meta, bool requires_grad = false);
     std::shared_ptr<Buffer> buffer(std::size_t bytes);
     void append(Record record);
-    /// The trace that takes this thread's records, or null.
+    /// The trace that collects this thread's records, or null.
     static Trace* current();
 
     std::vector<Record>& records() { return records_; }
@@ -57,7 +57,7 @@ private:
 class TraceScope {
 public:
     explicit TraceScope(Trace& trace);
-    /// Suspends tracing: work on tensors that live outside `forward` is executed at once.
+    /// Suspends tracing: work on tensors outside `forward` is executed at once.
     explicit TraceScope(std::nullptr_t);
     ~TraceScope();
     TraceScope(const TraceScope&) = delete;

@@ -89,7 +89,8 @@ Transfer::Transfer(const Tensor& tensor, Device device) {
     if (Trace::current()) {
         if (tensor.is_symbolic())
             throw InvalidArgument(
-                "to(device) inside forward: tensors of forward stay on their shard's device; leave it out");
+                "to(device) inside forward: tensors of forward are on their shard's device; expected no transfers "
+                "there");
         return;  // constants are copied to every device by the program
     }
     if (tensor.is_symbolic())

@@ -1,4 +1,4 @@
-// Warnings: one line each, to stderr unless the program takes them.
+// Warnings: one line each, to stderr unless the program installs a handler.
 #pragma once
 
 #include <functional>
@@ -7,12 +7,12 @@
 namespace lockstep {
 
 using WarningHandler = std::function<void(const std::string& text)>;
-/// Sends warnings to `handler` from now on; an empty one restores stderr. Returns the handler that was there. Threads
-/// of the library call it, too: it must be safe beside itself.
+/// Sends warnings to `handler` from now on; an empty one restores stderr. Returns the previous handler. Threads of the
+/// library call it concurrently, so it must be thread-safe.
 WarningHandler set_warning_handler(WarningHandler handler);
 void warn(const std::string& text);
-/// `warn` in a thread of the library, which nobody can catch an exception from: one that the handler throws is dropped,
-/// and the text goes to stderr.
+/// `warn` for threads of the library, in which no caller can catch an exception: an exception from the handler is
+/// dropped, and the text is written to stderr.
 void warn_in_thread(const std::string& text) noexcept;
 
 }  // namespace lockstep

@@ -141,8 +141,7 @@ std::unique_ptr<Kernel> widened_kernel(const Operation& operation, KernelRequest
                                        const MakeConversion& make_conversion) {
     if (operation.commits())
         throw InvalidArgument(
-            fmt::format("{} changes lasting state, which is f32 and not f16 or bf16; convert the tensor with "
-                        ".to(DType::f32)",
+            fmt::format("{} changes lasting state, which must not be f16 or bf16; expected f32 (use .to(DType::f32))",
                         operation.name()));
     KernelRequest wide = request;
     for (TensorMeta& meta : wide.in)
@@ -182,12 +181,14 @@ void tell_of_emulation(const KernelRequest& request) {
     };
     static std::atomic<bool> told_f16{false}, told_bf16{false};
     if (!told_f16.load(std::memory_order_relaxed) && asks(DType::f16) && !told_f16.exchange(true))
-        warn("f16 is emulated on CPU devices: it is computed in f32 and rounded, and no faster than f32; bf16 may be");
+        warn(
+            "f16 is emulated on CPU devices: it is computed in f32 and rounded, so it is not faster than f32; bf16 may "
+            "be");
     if (!told_bf16.load(std::memory_order_relaxed) && asks(DType::bf16) && !computes_bf16() &&
         !told_bf16.exchange(true))
         warn(
-            "bf16 is emulated here: without AVX512_BF16, or where LOCKSTEP_CPU_ISA keeps it out, it is computed in f32 "
-            "and rounded, and no faster than f32");
+            "bf16 is emulated: without AVX512_BF16, or if LOCKSTEP_CPU_ISA disables it, it is computed in f32 and "
+            "rounded, so it is not faster than f32");
 }
 
 }  // namespace lockstep

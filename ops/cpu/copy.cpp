@@ -70,8 +70,7 @@ TensorMeta in_f32(const TensorMeta& meta) {
     wide.dtype = DType::f32;
     wide.opaque = meta.opaque->with_dtype(DType::f32);
     if (wide.opaque == nullptr)
-        throw InvalidArgument("a layout of 16-bit floats is not known here: " + meta.str() +
-                              "; make the tensor contiguous first");
+        throw InvalidArgument("unknown layout of 16-bit floats: " + meta.str() + "; expected a contiguous tensor");
     return wide;
 }
 
@@ -159,7 +158,7 @@ std::unique_ptr<Kernel> make_reorder(const Reorder& operation, KernelRequest& re
     const TensorMeta &from = request.in[0], &to = request.out[0];
     if (!(from.shape == to.shape))
         throw InvalidArgument(std::string(operation.name) + " of shape " + from.shape.str() + " into shape " +
-                              to.shape.str() + ": they must agree");
+                              to.shape.str() + "; expected equal shapes");
     return std::make_unique<ReorderKernel>(from, to, request.threads);
 }
 
@@ -181,8 +180,8 @@ private:
 
 std::unique_ptr<Kernel> make_fill(const Fill& operation, KernelRequest& request) {
     if (request.out[0].opaque != nullptr)
-        throw InvalidArgument(std::string(operation.name) + " writes a strided tensor, not " + request.out[0].str() +
-                              "; clone() it first");
+        throw InvalidArgument(std::string(operation.name) + " cannot write " + request.out[0].str() +
+                              "; expected a strided tensor (use clone())");
     return std::make_unique<FillKernel>(operation.value, request.out[0]);
 }
 

@@ -137,7 +137,7 @@ std::unique_ptr<Kernel> make_binary(const Binary<F>& operation, KernelRequest& r
     TensorMeta &a = request.in[0], &b = request.in[1], &y = request.out[0];
     if (b.dtype != dtype || y.dtype != dtype)
         throw InvalidArgument(std::string(operation.name) + " of " + std::string(name_of(dtype)) + " and " +
-                              std::string(name_of(b.dtype)) + ": convert one with to() first");
+                              std::string(name_of(b.dtype)) + "; expected one dtype (use .to(dtype))");
     if (divides && !is_floating(dtype)) unsupported_dtype(operation, dtype);
     const bool alike = a.shape == b.shape && a.same_layout(b);
     // 0 / 0 would spoil the padding of a blocked tensor.

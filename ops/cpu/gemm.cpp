@@ -59,7 +59,7 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix<float>& a
                                             b.data, right.stride, add ? 1.0F : 0.0F, c, n);
     if (status != dnnl::status::success)
         throw DeviceError("oneDNN's sgemm failed with status " + std::to_string(static_cast<int>(status)) +
-                          "; free memory if that is 1");
+                          "; 1 means out of memory");
     watch_first(left, right, m == 1 || n == 1);
 }
 

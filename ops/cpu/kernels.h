@@ -32,8 +32,8 @@ void add_step_kernels(KernelTable& table);
 
 template <class Op>
 [[noreturn]] void unsupported_dtype(const Op& operation, DType dtype) {
-    throw InvalidArgument(std::string(operation_name(operation)) + " is not there for " + std::string(name_of(dtype)) +
-                          " on the CPU: convert the tensor with to() first");
+    throw InvalidArgument(std::string(operation_name(operation)) + " is not supported for " +
+                          std::string(name_of(dtype)) + " on the CPU; expected another dtype (use .to(dtype))");
 }
 
 /// Calls make(float{}) or make(double{}) and returns its result; throws InvalidArgument for any other dtype.
@@ -49,8 +49,8 @@ template <class Op>
 void require_contiguous_output(const Op& operation, const KernelRequest& request, std::size_t output) {
     const TensorMeta& meta = request.out[output];
     if (meta.opaque == nullptr && meta.is_contiguous()) return;
-    throw InvalidArgument(std::string(operation_name(operation)) + " writes a contiguous tensor, not " + meta.str() +
-                          "; clone() it first");
+    throw InvalidArgument(std::string(operation_name(operation)) + " cannot write " + meta.str() +
+                          "; expected a contiguous tensor (use clone())");
 }
 
 }  // namespace lockstep::cpu

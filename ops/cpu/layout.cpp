@@ -18,8 +18,8 @@ dnnl::memory::data_type type_of(DType dtype) {
         case DType::u8: return dnnl::memory::data_type::u8;
         default: break;
     }
-    throw InvalidArgument("a oneDNN layout holds f32, f16, bf16, i32 or u8, not " + std::string(name_of(dtype)) +
-                          ": make the tensor contiguous first");
+    throw InvalidArgument("unsupported dtype of a oneDNN layout (" + std::string(name_of(dtype)) +
+                          "); expected f32, f16, bf16, i32 or u8");
 }
 
 /// Which of the arrangements `desc` has that plain loops know; `any` for every other.
@@ -119,8 +119,8 @@ onednn::Desc desc_of(const TensorMeta& meta) {
     if (meta.opaque != nullptr) {
         const auto* layout = dynamic_cast<const OneDnnLayout*>(meta.opaque.get());
         if (layout == nullptr)
-            throw InvalidArgument("a layout of another backend reached the CPU: " + meta.str() +
-                                  "; make the tensor contiguous first");
+            throw InvalidArgument("unknown layout on the CPU: " + meta.str() +
+                                  "; expected a contiguous tensor or a oneDNN layout");
         return layout->desc;
     }
     if (meta.shape.empty()) return {{1}, type_of(meta.dtype), onednn::Dims{1}};

@@ -94,8 +94,8 @@ std::unique_ptr<Kernel> make_softmax_backward(const SoftmaxBackward<logarithm>& 
 template <class Op>
 void require_targets(const Op&, const TensorMeta& target) {
     if (target.dtype != DType::i64)
-        throw InvalidArgument(std::string(Op::name) + ": targets are i64, not " + std::string(name_of(target.dtype)) +
-                              "; convert them with .to(dtype)");
+        throw InvalidArgument(std::string(Op::name) + ": targets have dtype " + std::string(name_of(target.dtype)) +
+                              "; expected i64");
 }
 
 /// Log-probabilities (n, classes, inner) of n * inner positions.

@@ -68,8 +68,8 @@ std::string describe(const Desc& desc) {
 }
 
 void throw_no_kernel(const std::string& what, const std::string& tried) {
-    throw DeviceError(
-        fmt::format("{}: oneDNN has no fast kernel on this processor (offered: {}); use a newer oneDNN", what, tried));
+    throw DeviceError(fmt::format(
+        "{}: oneDNN has no fast kernel on this processor (offered: {}); expected a newer oneDNN", what, tried));
 }
 
 }  // namespace lockstep::cpu::onednn

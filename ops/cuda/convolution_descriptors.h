@@ -30,7 +30,7 @@ struct Sizes {
 inline int narrow(std::int64_t size) {
     if (size > std::int64_t{1} << 30)
         throw InvalidArgument(fmt::format(
-            "conv2d: a dimension of {} elements is more than cuDNN takes; use a smaller batch or image", size));
+            "conv2d: a dimension of {} elements exceeds cuDNN's limit; expected a smaller batch or image", size));
     return static_cast<int>(size);
 }
 

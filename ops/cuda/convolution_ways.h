@@ -40,10 +40,9 @@ std::vector<Way<Algorithm>> find_ways(Device device, const Sizes& sizes, const C
         }
     }
     if (ways.empty() && sizes.dtype == DType::f32)
-        throw DeviceError(
-            fmt::format("cuDNN has no deterministic algorithm for a convolution of x {} with weights {}; "
-                        "use other sizes",
-                        sizes.x.str(), sizes.w.str()));
+        throw DeviceError(fmt::format(
+            "cuDNN has no deterministic algorithm for a convolution of x {} with weights {}; expected other sizes",
+            sizes.x.str(), sizes.w.str()));
     return ways;
 }
 

@@ -45,11 +45,12 @@ std::span<const Touched> Extents::touched(const KernelArgs& args) const {
 
 void require_at_most(std::string_view operation, std::string_view things, std::size_t count, std::size_t most) {
     if (count > most)
-        throw InvalidArgument(fmt::format("{}: {} {}; CUDA devices take at most {}", operation, count, things, most));
+        throw InvalidArgument(
+            fmt::format("{}: {} {} are too many; expected at most {} on CUDA devices", operation, count, things, most));
 }
 
 void refuse_dtype(std::string_view operation, DType dtype) {
-    throw InvalidArgument(fmt::format("{} on a CUDA device does not compute {}; convert with .to(DType::f32) first",
+    throw InvalidArgument(fmt::format("{} does not support {} on CUDA devices; expected f32 (use .to(DType::f32))",
                                       operation, name_of(dtype)));
 }
 

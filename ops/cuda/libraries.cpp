@@ -17,10 +17,9 @@ namespace {
     if (const cudaError_t last = cudaGetLastError(); loses_context(last)) check(last, call, where);
     int device = -1;
     check_quietly(cudaGetDevice(&device));
-    throw DeviceError(
-        fmt::format("{} failed: {} with CUDA device {} current, at {}:{}; "
-                    "compare the versions that lockstep-info prints with those installed",
-                    call, status, device, where.file_name(), where.line()));
+    throw DeviceError(fmt::format(
+        "{} failed: {} with CUDA device {} current, at {}:{}; expected the library versions that lockstep-info prints",
+        call, status, device, where.file_name(), where.line()));
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ struct Joins {
 /// Appends the node [lo, hi), whose parts begin with number `part`; returns the part after them.
 std::size_t plan_node(const std::vector<std::pair<int, int>>& ranges, std::size_t part, int lo, int hi, Joins& joins) {
     if (ranges[part] == std::pair(lo, hi)) return part + 1;
-    if (hi - lo < 2) throw InvalidArgument("tree_sum: partial sums that are no nodes of the tree of shards");
+    if (hi - lo < 2) throw InvalidArgument("tree_sum: invalid partial sums; expected nodes of the tree of shards");
     const int middle = lo + shard_split(hi - lo);
     const std::size_t next = plan_node(ranges, plan_node(ranges, part, lo, middle, joins), middle, hi, joins);
     ++joins.of[next - 1];

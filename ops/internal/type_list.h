@@ -10,7 +10,7 @@ namespace lockstep {
 /// The index of `T` among the elements of a tuple, where it must be.
 template <class T, class List, std::size_t i = 0>
 constexpr std::size_t index_in() {
-    static_assert(i < std::tuple_size_v<List>, "this type does not stand in the list");
+    static_assert(i < std::tuple_size_v<List>, "this type is not in the list");
     if constexpr (std::is_same_v<std::tuple_element_t<i, List>, T>)
         return i;
     else

@@ -3,33 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <utility>
 
-#include "lockstep/parallel/data/internal/mersenne_twister.h"
 #include "lockstep/parallel/data/internal/torch_generator.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/warning.h"
 
 namespace lockstep {
-
-namespace {
-
-/// Python's random.Random(seed).shuffle(rows): Fisher and Yates from the end, numbers below n by rejection.
-void shuffle_like_python(std::vector<std::int64_t>& rows, std::uint64_t seed) {
-    std::vector<std::uint32_t> key{static_cast<std::uint32_t>(seed)};
-    if (seed >> 32 != 0) key.push_back(static_cast<std::uint32_t>(seed >> 32));
-    MersenneTwister random(key);
-    for (std::size_t i = rows.size(); i > 1; --i) {
-        const auto bits = std::bit_width(i);
-        std::size_t j = random.upper_bits(static_cast<int>(bits));
-        while (j >= i) j = random.upper_bits(static_cast<int>(bits));
-        std::swap(rows[i - 1], rows[j]);
-    }
-}
-
-}  // namespace
 
 std::vector<std::int64_t> random_permutation(std::int64_t length, std::uint64_t seed) {
     return TorchGenerator(seed).permutation("random_permutation", length);
@@ -96,43 +75,6 @@ std::vector<std::int64_t> DistributedSampler::global_indices(std::uint64_t epoch
             for (std::int64_t i = batch + rank; i < std::min(batch + batch_size, end); i += replicas_)
                 rows.push_back(order[static_cast<std::size_t>(i % length_)]);
     return rows;
-}
-
-DataPartitioner::DataPartitioner(std::int64_t length, const std::vector<double>& fractions, std::uint64_t seed)
-    : length_(length) {
-    std::vector<std::int64_t> rows = rows_in_order("DataPartitioner", length);
-    double sum = 0;
-    for (const double fraction : fractions) {
-        if (!(fraction >= 0 && fraction <= 1))
-            throw InvalidArgument(fmt::format("DataPartitioner: a fraction of {}; expected 0 to 1", fraction));
-        sum += fraction;
-    }
-    if (sum > 1 + 1e-9)
-        throw InvalidArgument(fmt::format("DataPartitioner: the sum of the fractions is {}; expected at most 1", sum));
-    shuffle_like_python(rows, seed);
-    auto next = rows.begin();
-    for (const double fraction : fractions) {
-        const auto wanted = static_cast<std::ptrdiff_t>(fraction * static_cast<double>(length));
-        const auto end = next + std::min(wanted, rows.end() - next);
-        parts_.emplace_back(next, end);
-        next = end;
-    }
-    lost_ = rows.end() - next;
-    if (lost_ > 0 && sum > 1 - 1e-9)  // else rows were meant to be left over
-        warn(fmt::format("DataPartitioner: {} of {} rows are in no part, as each part's size is rounded down", lost_,
-                         length));
-}
-
-const std::vector<std::int64_t>& DataPartitioner::part(std::size_t index) const {
-    if (index >= parts_.size())
-        throw InvalidArgument(
-            fmt::format("DataPartitioner: part {} of {}; parts are counted from 0", index, parts_.size()));
-    return parts_[index];
-}
-
-void DataPartitioner::require_length(std::int64_t length) const {
-    if (length != length_)
-        throw InvalidArgument(fmt::format("DataPartitioner: a data set of {} rows; expected {}", length, length_));
 }
 
 }  // namespace lockstep

@@ -1,15 +1,10 @@
-// Selection of the rows that a process reads, as in PyTorch and its tutorials, for porting code. Lockstep's own Loader
-// draws the batches of every mode from one global order and does not need these classes, but accepts a
-// DistributedSampler.
+// PyTorch's DistributedSampler, for code that is ported from PyTorch. Lockstep's own Loader draws the batches of every
+// mode from one global order and does not need it, but accepts it.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <utility>
 #include <vector>
-
-#include "lockstep/parallel/data/subset.h"
 
 namespace lockstep {
 
@@ -58,37 +53,5 @@ private:
 /// torch.randperm(length, generator=torch.Generator().manual_seed(seed)) on the CPU. Throws InvalidArgument for a
 /// negative length, and from 2^32 / 20 rows on, for which PyTorch uses another generator.
 std::vector<std::int64_t> random_permutation(std::int64_t length, std::uint64_t seed);
-
-/// A part of a data set, as the tutorial's class of that name.
-template <class Data>
-using Partition = Subset<Data>;
-
-/// The DataPartitioner of PyTorch's tutorial "Writing Distributed Applications": shuffles rows as Python's
-/// random.Random(seed).shuffle does, and cuts them into parts of int(fraction * length) rows.
-class DataPartitioner {
-public:
-    /// Throws InvalidArgument for a negative length, and for fractions that are not in [0, 1], not finite, or have a
-    /// sum above 1. Warns if rows are lost because fractions of the length are rounded down.
-    DataPartitioner(std::int64_t length, const std::vector<double>& fractions, std::uint64_t seed = 1234);
-
-    std::size_t parts() const { return parts_.size(); }
-    /// Rows of a part. Throws InvalidArgument if the part does not exist.
-    const std::vector<std::int64_t>& part(std::size_t index) const;
-    /// The tutorial's `use`: the part as a data set. Throws InvalidArgument if the part does not exist, and for a data
-    /// set of another length.
-    template <class Data>
-    Partition<Data> use(Data data, std::size_t index) const {
-        require_length(data.size());
-        return Partition<Data>(std::move(data), part(index));
-    }
-    /// Rows that are in no part.
-    std::int64_t lost() const { return lost_; }
-
-private:
-    void require_length(std::int64_t length) const;
-    std::int64_t length_;
-    std::vector<std::vector<std::int64_t>> parts_;
-    std::int64_t lost_ = 0;
-};
 
 }  // namespace lockstep

@@ -8,6 +8,7 @@
 
 #include "lockstep/runtime/autocast.h"
 #include "lockstep/runtime/internal/algorithm_choices.h"
+#include "lockstep/runtime/memory.h"
 
 namespace lockstep {
 
@@ -214,20 +215,36 @@ ScheduledProgram& ProgramCache::scheduled(const std::shared_ptr<const BatchProgr
 }
 
 void ProgramCache::make_room() {
+    // Programs that keep their activations: more than one loop uses, which has a step and an evaluation, each with a
+    // last batch, in two modes.
+    constexpr std::size_t with_memory = 8;
     const auto idle = [](const Entry& entry) { return !entry.program || !entry.program->in_use(); };
     const auto orphaned = [&](const Entry& entry) {
         return entry.optimizer != 0 && !parts_.memory.store()->has_optimizer(entry.optimizer) && idle(entry);
     };
-    if (!entries_.full(parts_.kept_programs) && !entries_.any_of(orphaned)) return;
-    in_flight_.drain();  // the devices may be running what goes
-    entries_.drop_if(orphaned);
-    entries_.make_room(parts_.kept_programs, idle);
-    constants_.keep_only([&](const Storage& constant) {
-        return entries_.any_of([&](const Entry& entry) {
-            return std::any_of(entry.constants.begin(), entry.constants.end(),
-                               [&](const auto& storage) { return storage.get() == &constant; });
+    const bool full = entries_.full(parts_.kept_programs) || entries_.any_of(orphaned);
+    if (!full && !entries_.full(with_memory + 1)) return;
+    in_flight_.drain();  // the devices may be running what is dropped
+    if (full) {
+        entries_.drop_if(orphaned);
+        entries_.make_room(parts_.kept_programs, idle);
+        constants_.keep_only([&](const Storage& constant) {
+            return entries_.any_of([&](const Entry& entry) {
+                return std::any_of(entry.constants.begin(), entry.constants.end(),
+                                   [&](const auto& storage) { return storage.get() == &constant; });
+            });
         });
+    }
+    entries_.for_each_beyond(with_memory, [](Entry& entry) {
+        if (entry.program)
+            entry.program->release_memory();
+        else
+            entry.microbatches->release_memory();
     });
+    // Batches of ever new sizes leave cached blocks that fit none of the later ones.
+    for (const Device device : parts_.topology.devices)
+        if (const MemoryStats stats = memory_stats(device); stats.reserved > 2 * stats.current)
+            release_cached_memory(device);
 }
 
 }  // namespace lockstep

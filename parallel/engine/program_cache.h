@@ -77,8 +77,9 @@ private:
     /// on with a call that one of them refuses.
     void check_trace(TraceChecks& checks, const ProgramRequest& request,
                      std::span<const std::shared_ptr<const BatchProgram>> batches) const;
-    /// Waits for what is in flight, and drops programs of optimizers that are gone and the least recently used ones
-    /// until there is room.
+    /// Before a program is added: drops programs of optimizers that are gone and, if the cache is full, the least
+    /// recently used ones, and frees the activations of all except those used last. Waits for the steps in flight if
+    /// there is something to drop or free.
     void make_room();
 
     EngineParts& parts_;

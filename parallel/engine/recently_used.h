@@ -35,6 +35,15 @@ public:
             if (wanted(entry.value)) return true;
         return false;
     }
+    /// Calls `visit` for all values except the `count` that were used last.
+    template <class Visit>
+    void for_each_beyond(std::size_t count, Visit&& visit) {
+        for (Entry& entry : entries_)
+            if (count > 0)
+                --count;
+            else
+                visit(entry.value);
+    }
     /// Drops all that `goes`.
     template <class Goes>
     void drop_if(Goes&& goes) {

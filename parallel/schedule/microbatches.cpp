@@ -84,6 +84,8 @@ void Microbatches::prepare() {
     instances_ = std::move(instances);
 }
 
+void Microbatches::release_memory() { instances_.clear(); }
+
 void Microbatches::enqueue(const Scatter& scatter, Phase phase, StepRecorder* recorder) {
     for (std::size_t i = 0; i < programs_.size(); ++i) {
         ScheduledProgram& program = *programs_[i];

@@ -27,6 +27,8 @@ public:
     const std::vector<ScheduledProgram*>& programs() const { return in_order_; }
     /// Takes the memory that `enqueue` needs; throws OutOfMemory before anything is enqueued.
     void prepare();
+    /// Frees that memory. The work enqueued with it must have run.
+    void release_memory();
     void enqueue(const Scatter& scatter, Phase phase, StepRecorder* recorder);
     DType loss_dtype() const { return carry_->loss_dtype(); }
 

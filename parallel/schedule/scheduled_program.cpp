@@ -45,4 +45,8 @@ bool ScheduledProgram::in_use() const {
                        [](const auto& instance) { return instance.use_count() > 1; });
 }
 
+void ScheduledProgram::release_memory() {
+    std::erase_if(instances_, [](const auto& instance) { return instance.use_count() == 1; });
+}
+
 }  // namespace lockstep

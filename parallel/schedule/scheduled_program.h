@@ -43,6 +43,8 @@ public:
     }
     /// Whether an instance is in use.
     bool in_use() const;
+    /// Frees the instances that are not in use, whose work must have run.
+    void release_memory();
     void enqueue_forward(Instance& instance, Phase phase, StepRecorder* recorder) {
         instance.enqueue(schedule_, 0, forward_end_, phase, recorder, SpanKind::forward);
     }

@@ -123,8 +123,8 @@ void CpuQueue::need_thread() {
     } catch (const std::system_error& error) {
         --workers;
         throw DeviceError(
-            fmt::format("{}: the system gives no thread to work on it ({}); raise the limit of processes "
-                        "(ulimit -u, pids.max of the cgroup), or use fewer devices",
+            fmt::format("{}: cannot start a thread ({}); expected a higher process limit (ulimit -u, pids.max of the "
+                        "cgroup) or fewer devices",
                         device_.str(), error.code().message()));
     }
     has_thread_ = true;

@@ -108,14 +108,14 @@ int node_of(int core) {
 void set_cpu_device_count(int count) {
     if (count < 1 || count > most_devices)
         throw InvalidArgument(
-            fmt::format("set_cpu_device_count: {} devices; give a number from 1 to {}", count, most_devices));
+            fmt::format("set_cpu_device_count: invalid number of devices ({}); expected 1 to {}", count, most_devices));
     VirtualDevices& devices = virtual_device_count();
     const std::scoped_lock lock(devices.mutex);
     if (devices.count != 0 && devices.count != count)
-        throw InvalidArgument(fmt::format(
-            "set_cpu_device_count: {} devices are wanted, but the program has asked for some already, of which there "
-            "are {}; call it first of all",
-            count, devices.count));
+        throw InvalidArgument(
+            fmt::format("set_cpu_device_count: cannot change the number of devices to {} after the first use, which "
+                        "found {}; expected a call before any use of CPU devices",
+                        count, devices.count));
     devices.wanted = count;
 }
 
@@ -208,8 +208,8 @@ std::vector<int> visible_cpu_devices(int count, const char* cuda_visible_devices
         ended = ended || *device < 0 || *device >= count;
         if (ended) continue;
         if (std::find(chosen.begin(), chosen.end(), *device) != chosen.end())
-            throw InvalidArgument(
-                fmt::format("CUDA_VISIBLE_DEVICES={} lists device {} twice: list every device once", list, *device));
+            throw InvalidArgument(fmt::format(
+                "CUDA_VISIBLE_DEVICES={} lists device {} twice; expected every device once", list, *device));
         chosen.push_back(*device);
     }
     return chosen;

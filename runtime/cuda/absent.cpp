@@ -28,7 +28,8 @@ public:
 
 private:
     [[noreturn]] static void refuse(int index) {
-        throw DeviceError(fmt::format("cuda:{} does not exist: {}; install it and configure again", index, reason));
+        throw DeviceError(
+            fmt::format("cuda:{} does not exist: {}; expected a build with the CUDA toolkit", index, reason));
     }
 };
 

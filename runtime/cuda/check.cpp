@@ -97,12 +97,12 @@ void check(cudaError_t status, std::string_view call, std::source_location where
                     where.line());
     if (status == cudaErrorNoKernelImageForDevice)
         message +=
-            "; this build has no code for the card: configure it again with CMAKE_CUDA_ARCHITECTURES set to the card's "
-            "compute capability, 75 for 7.5";
+            "; this build has no code for the GPU; expected its compute capability in CMAKE_CUDA_ARCHITECTURES, such "
+            "as 75 for 7.5";
     if (loses_context(status)) {
         const std::scoped_lock lock(loss().mutex);
         if (!lost) {
-            message += "; the CUDA context is lost, restart the program";
+            message += "; the CUDA context is lost; expected a restart of the program";
             loss().message = message;
             lost = true;
         } else {

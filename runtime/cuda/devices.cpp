@@ -14,7 +14,7 @@ Inventory look_for_gpus() {
     if (status == cudaSuccess) return {0, "the CUDA driver shows no GPU"};
     cudaGetLastError();
     if (status == cudaErrorNoDevice)
-        return {0, "the CUDA driver shows no GPU (none is there, or CUDA_VISIBLE_DEVICES hides it)"};
+        return {0, "the CUDA driver shows no GPU (not installed, or hidden by CUDA_VISIBLE_DEVICES)"};
     if (status == cudaErrorInsufficientDriver) {
         // The same code for a driver that is too old and for none; the version tells them apart.
         int driver = 0;

@@ -1,7 +1,8 @@
-# cmake -D PROJECT= -D PROGRAMS= -D WORK_DIR= -D LOCKSTEP_SOURCE= -D LOCKSTEP_BUILD= -D GENERATOR= -D COMPILER= -D LAUNCHER=
-#   -D READELF= -D LOADED= -P ...
+# cmake -D PROJECT= -D PROGRAMS= -D BEFORE= -D WORK_DIR= -D LOCKSTEP_SOURCE= -D LOCKSTEP_BUILD= -D GENERATOR= -D COMPILER=
+#   -D LAUNCHER= -D READELF= -D LOADED= -P ...
 # Installs LOCKSTEP_BUILD into WORK_DIR, then configures and builds PROJECT, which uses the installation or LOCKSTEP_SOURCE, and
-# runs its PROGRAMS. The program add must not load libraries for images, files or communication; main loads LOADED.
+# runs the command BEFORE, if any, and its PROGRAMS in the build folder. The program add must not load libraries for images,
+# files or communication; main loads LOADED.
 cmake_minimum_required(VERSION 3.25)
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
@@ -20,8 +21,11 @@ run(${CMAKE_COMMAND} -S ${PROJECT} -B ${WORK_DIR}/build -G ${GENERATOR} -D CMAKE
   -D LOCKSTEP_SOURCE=${LOCKSTEP_SOURCE} -D LOCKSTEP_CUDA=OFF -D CMAKE_PREFIX_PATH=${WORK_DIR}/prefix
   --no-warn-unused-cli)
 run(${CMAKE_COMMAND} --build ${WORK_DIR}/build --target ${PROGRAMS})
+if(BEFORE)
+  run(${CMAKE_COMMAND} -E chdir ${WORK_DIR}/build ${BEFORE})
+endif()
 foreach(program IN LISTS PROGRAMS)
-  run(${CMAKE_COMMAND} -E chdir ${WORK_DIR} ${WORK_DIR}/build/${program})
+  run(${CMAKE_COMMAND} -E chdir ${WORK_DIR}/build ${WORK_DIR}/build/${program})
   execute_process(COMMAND ${READELF} -d ${WORK_DIR}/build/${program} OUTPUT_VARIABLE dynamic COMMAND_ERROR_IS_FATAL ANY)
   string(REGEX MATCHALL "Shared library: \\[[^]]*\\]" libraries "${dynamic}")
   message("${program}: ${libraries}")

@@ -70,7 +70,7 @@ int after_failure(bool lost, ReductionMode reduction, Plant&& plant) {
         if (first.empty()) first = device_error([&] { trained.model.synchronize(); });
         if (first.empty() && lost) return 1;  // else the call was made again: test_two_phases.cpp
         if (lost) {
-            if (!contains(first, "restart the program")) return 2;
+            if (!contains(first, "the CUDA context is lost")) return 2;
             if (device_error([&] { trained.step(images, 0, 8); }).empty()) return 3;
             if (device_error([&] { trained.model.synchronize(); }).empty()) return 4;
             if (device_error([&] { (void)trained.values(); }).empty()) return 5;

@@ -92,7 +92,7 @@ inline std::string on_ranks(int size, bool connect, const std::function<void(Ran
             self.expect(counters().live_communicators == 0, "a communicator is left");
             return self.lines;
         });
-        wrong = lockstep::testing::joined(ranks.finish(std::chrono::seconds(100)));
+        wrong = lockstep::testing::joined(ranks.finish());
     }
     ::munmap(place, sizeof(Meeting));
     return wrong;

@@ -45,8 +45,7 @@ struct GpuRanks {
     std::string backend;
     int size = 2;
     bool share = false;  ///< the GPUs; nccl wants one per rank
-    std::chrono::milliseconds timeout = std::chrono::seconds(60);
-    std::chrono::milliseconds limit = std::chrono::seconds(200);  ///< who has not ended then hangs
+    std::chrono::milliseconds timeout = no_limit;
 };
 
 /// `body` on the ranks, which returns what was wrong; to that comes what CUDA would refuse. A line each.
@@ -58,14 +57,14 @@ inline std::string on_gpus(const GpuRanks& start, const std::function<std::vecto
                             .rendezvous = {.init_method = "file://" + (place / "store").string(),
                                            .rank = rank,
                                            .world_size = start.size,
-                                           .time_limit = std::chrono::seconds(60)},
+                                           .time_limit = no_limit},
                             .time_limit = start.timeout});
         std::vector<std::string> lines = body(group);
         test::set_delays(0, 0);
         for (const std::string& mistake : test::take_mistakes()) lines.push_back(mistake);
         return lines;
     });
-    return joined(ranks.finish(start.limit));
+    return joined(ranks.finish());
 }
 inline std::string on_gpus(const std::string& backend, int size,
                            const std::function<std::vector<std::string>(ProcessGroup&)>& body) {

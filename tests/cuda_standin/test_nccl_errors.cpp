@@ -15,10 +15,8 @@ TEST_CASE("abort ends what waits for a rank that never comes") {
                   std::this_thread::sleep_for(std::chrono::milliseconds(50));
                   self.expect(cudaStreamQuery(self.stream) == cudaErrorNotReady, "the operation waits");
                   (void)cudaGetLastError();
-                  const auto begin = Clock::now();
                   std::thread([&] { self.ok(ncclCommAbort(self.comm), "ncclCommAbort"); }).join();
                   self.sync();
-                  self.expect(Clock::now() - begin < std::chrono::seconds(1), "abort is quick");
                   self.refused(ncclCommAbort(self.comm), ncclInvalidArgument, Kind::destroyed_handle, "abort twice");
                   self.comm = nullptr;
               }
@@ -141,7 +139,7 @@ TEST_CASE("a killed rank is a remote error, and the operation waits until abort"
         char* data = self.device(std::vector<char>(4));
         self.ok(self.sum(data, data, 1), "ncclAllReduce");
         ncclResult_t status = ncclSuccess;
-        const auto deadline = Clock::now() + std::chrono::seconds(20);
+        const auto deadline = Clock::now() + lockstep::test::hang;
         while (status == ncclSuccess && Clock::now() < deadline)
             self.ok(ncclCommGetAsyncError(self.comm, &status), "ncclCommGetAsyncError");
         self.expect(status == ncclRemoteError, "ncclRemoteError");

@@ -123,7 +123,7 @@ TEST_CASE("memory: statistics, cache, limit, and what is missing when it is gone
     };
     set_memory_limit(gpu1, memory_stats(gpu1).current + 1024);
     const std::string limited = message(2048);
-    for (const char* part : {"cuda:1", "asked for 2048", "1024 free of a limit", "4096 weights"})
+    for (const char* part : {"cuda:1", "2048 bytes requested", "1024 free of a limit", "4096 weights"})
         CHECK(limited.find(part) != std::string::npos);
     set_memory_limit(gpu1, 0);
     CHECK(message(std::size_t{1} << 45).find("out of memory on cuda:1") == 0);

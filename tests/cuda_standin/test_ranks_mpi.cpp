@@ -37,5 +37,5 @@ TEST_CASE("what MPI can do is 0 or 1") {
     const TemporaryDirectory place;
     CHECK(run_ranks(place, "yes") != 0);
     CHECK_THAT(lockstep::test::get_bytes(place / "rank0"),
-               lockstep::test::contains("LOCKSTEP_MPI_CUDA_AWARE=yes: wants an integer from 0 to 1"));
+               lockstep::test::contains("LOCKSTEP_MPI_CUDA_AWARE=yes is invalid; expected an integer from 0 to 1"));
 }

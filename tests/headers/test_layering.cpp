@@ -40,8 +40,13 @@ TEST_CASE("a planted arrow is found") {
           Lines{"ops/loss.cpp includes parallel/engine.h: ops may not know parallel"});
     CHECK(forbidden_arrows(with("parallel/schedule/schedule.h", "parallel/reduce/ranks.h")).size() == 1);
     CHECK(forbidden_arrows(with("parallel/engine/join.cpp", "parallel/engine.h")).size() == 1);
-    CHECK(forbidden_arrows(with("samples/mnist.cpp", "parallel/data/files/file.h")) ==
-          Lines{"samples/mnist.cpp includes parallel/data/files/file.h, which is private"});
+    CHECK(forbidden_arrows(with("samples/apps/mnist.cpp", "parallel/data/files/file.h")) ==
+          Lines{"samples/apps/mnist.cpp includes parallel/data/files/file.h, which is private"});
+    CHECK(forbidden_arrows(with("samples/resume.cpp", "runtime/tensor.h")) ==
+          Lines{"samples/resume.cpp includes runtime/tensor.h: samples may not know runtime"});
+    CHECK(forbidden_arrows(with("samples/resume.cpp", "samples/apps/mnist_nets.h")).size() == 1);
+    CHECK(forbidden_arrows(with("samples/data/digits.cpp", "samples/apps/mnist_nets.h")).size() == 1);
+    CHECK(forbidden_arrows(with("parallel/data/idx.cpp", "samples/data/digits.h")).size() == 1);
     CHECK(forbidden_arrows(with("bench/host.cpp", "parallel/engine/join.h")).size() == 1);
     CHECK(forbidden_arrows(with("ops/loss.cpp", "lockstep.h")).size() == 1);
     CHECK(forbidden_arrows(with("ops/loss.cpp", "tests/catch.h")) ==

@@ -108,7 +108,7 @@ TEST_CASE("measures that are not finite are left out, and one shard is refused")
     CHECK(scale.scale_invariant_steps() == 2 * gain);
     CHECK(fin.lr() == lr);
     CHECK_THROWS_WITH(scale.update({1, 1, 1}),
-                      "adaptive rates: 1 shards do not show how much gradients vary; train with two or more");
+                      "adaptive rates: the variance of gradients is unknown with 1 shards; expected at least two");
     CHECK_THROWS_AS(fin.update({1, 1, 1}), InvalidArgument);
     CHECK_THROWS_AS(YellowFin({.smoothing = 1}), InvalidArgument);
 }

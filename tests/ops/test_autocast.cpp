@@ -43,8 +43,9 @@ TEST_CASE("f16 on a CPU device is said to be emulated, once") {  // the first ca
     (void)softmax(x, 0);
     set_warning_handler(before);
     REQUIRE(warnings.size() == 1);
-    CHECK(warnings[0] ==
-          "f16 is emulated on CPU devices: it is computed in f32 and rounded, and no faster than f32; bf16 may be");
+    CHECK(
+        warnings[0] ==
+        "f16 is emulated on CPU devices: it is computed in f32 and rounded, so it is not faster than f32; bf16 may be");
 }
 
 TEST_CASE("functions compute in the dtype that PyTorch's lists say") {
@@ -121,7 +122,7 @@ TEST_CASE("the scope is the last one that is alive, and backward has none") {
     const Tensor expected = matmul(a.transpose(0, 1), Tensor::full({4, 4}, 1));
     CHECK(values_of(b.grad()) == values_of(expected));
     CHECK(message_of<InvalidArgument>([] { const Autocast scope(DType::f32); }) ==
-          "Autocast: f32 is no 16-bit float; pass DType::f16 or DType::bf16, or nothing");
+          "Autocast: dtype f32 is not a 16-bit float; expected DType::f16, DType::bf16 or std::nullopt");
 }
 
 TEST_CASE("a parameter is converted once in a scope, and again when it was written") {
@@ -183,14 +184,14 @@ TEST_CASE("a layer normalises 16-bit images with f32 parameters and statistics")
     CHECK(message_of<InvalidArgument>([&] {
               (void)batch_norm(x, narrow_statistics, narrow_statistics, Tensor(), Tensor(), {.training = true});
           }) ==
-          "batch_norm: running statistics of bf16 beside an input of bf16 must be f32 to be trained; convert them with "
-          ".to(dtype)");
+          "batch_norm: running statistics of bf16 cannot be trained with an input of bf16; expected f32 (use "
+          ".to(dtype))");
 }
 
 TEST_CASE("dtypes still do not mix outside of a scope") {
     const Tensor a = whole_numbers({2, 2}), b = a.to(DType::bf16);
     CHECK(message_of<InvalidArgument>([&] { (void)(a + b); }) ==
-          "add: the second tensor is of dtype bf16 and not f32 like the others; convert it with .to(dtype)");
+          "add: the second tensor has dtype bf16; expected f32 like the others (use .to(dtype))");
     CHECK((b + b).dtype() == DType::bf16);
 }
 

@@ -80,7 +80,7 @@ TEST_CASE("tensors on different devices") {
             {"cross_entropy", [&] { (void)CrossEntropyLoss{{.weight = on(1, {3})}}(a, targets(0, 2)); }},
             {"mse_loss", [&] { (void)mse_loss(a, b); }},
         },
-        ": tensors on different devices, cpu:0 and cpu:1; move one with .to(device)");
+        ": tensors are on different devices, cpu:0 and cpu:1; expected one device (use .to(device))");
 }
 
 TEST_CASE("a prologue names the call and hands over what it took") {
@@ -97,25 +97,26 @@ TEST_CASE("a prologue names the call and hands over what it took") {
     const auto refused = [](std::initializer_list<Prologue::Argument> arguments) {
         return message_of<InvalidArgument>([&] { const Prologue call("f", arguments); });
     };
-    CHECK(refused({takes::floating("input", {})}) == "f: input is undefined; pass a tensor");
+    CHECK(refused({takes::floating("input", {})}) == "f: input is undefined; expected a tensor");
     CHECK(refused({takes::floating("input", whole)}) ==
-          "f: input (3,) is of dtype i64; convert it with .to(DType::f32)");
+          "f: input (3,) has dtype i64; expected a floating dtype (use .to(DType::f32))");
     CHECK(refused({takes::floating("input", a), takes::optional("bias", whole)}) ==
-          "f: bias is of dtype i64 and not f32 like the others; convert it with .to(dtype)");
+          "f: bias has dtype i64; expected f32 like the others (use .to(dtype))");
     // Before anything is done with one of them.
     CHECK(refused({takes::floating("input", a), takes::any("target", on(1, {2}))}) ==
-          "f: tensors on different devices, cpu:0 and cpu:1; move one with .to(device)");
+          "f: tensors are on different devices, cpu:0 and cpu:1; expected one device (use .to(device))");
     CHECK(message_of<InvalidArgument>([&] {
               (void)conv2d(on(0, {2, 3}), on(1, {2, 3}));
-          }) == "conv2d: tensors on different devices, cpu:0 and cpu:1; move one with .to(device)");
+          }) == "conv2d: tensors are on different devices, cpu:0 and cpu:1; expected one device (use .to(device))");
 }
 
 TEST_CASE("tensors of a traced forward that are used outside") {
     Trace trace({Device::cpu(0), 1, false, 1});
     const Tensor kept = trace.input(TensorMeta::contiguous(DType::f32, {2, 3, 4, 4}, true));
     const std::string text =
-        ": a tensor of shape (2, 3, 4, 4) was kept from inside a forward or loss, where tensors have no values; return "
-        "it from forward, in a tuple, vector, map or struct with LOCKSTEP_MEMBERS, and use what the wrapper returns";
+        ": a tensor of shape (2, 3, 4, 4) is from inside a forward or loss, where tensors have no values; expected "
+        "forward to return it, in a tuple, vector, map or struct with LOCKSTEP_MEMBERS, and the use of the wrapper's "
+        "result";
     const Tensor one = on(0, {1});
     check(
         {
@@ -159,10 +160,12 @@ TEST_CASE("tensors of a traced forward that are used outside") {
         },
         text);
     const Tensor single = trace.input(TensorMeta::contiguous(DType::f32, {}));
-    CHECK(message_of<InvalidArgument>([&] { (void)single.item(); }).starts_with("item: a tensor of shape () was kept"));
+    CHECK(message_of<InvalidArgument>([&] {
+              (void)single.item();
+          }).starts_with("item: a tensor of shape () is from inside"));
     CHECK(message_of<InvalidArgument>([&] {
               (void)linear(kept, on(0, {5, 4}));
-          }).starts_with("linear: a tensor of shape (24, 4) was kept"));  // its rows
+          }).starts_with("linear: a tensor of shape (24, 4) is from inside"));  // its rows
 }
 
 TEST_CASE("what checks refuse") {

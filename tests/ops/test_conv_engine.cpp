@@ -289,7 +289,7 @@ TEST_CASE("The first of the ways is that of the rule, and others are refused", "
         }
     CHECK(message_of<InvalidArgument>([] {
               ConvEngine({2, 64, 8, 8, 16, 1, 1}, 1, Isa::generic, "winograd avx2");
-          }) == "convolution by 'winograd avx2': there is no such way for its shape; one is 'direct'");
+          }) == "convolution: algorithm 'winograd avx2' does not support this shape; expected one such as 'direct'");
 }
 
 TEST_CASE("Direct convolutions have NaN where it belongs, Winograd's in all outputs of a tile", "[conv]") {

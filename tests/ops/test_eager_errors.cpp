@@ -20,7 +20,7 @@ using lockstep::testing::message_of;
 
 namespace {
 
-const std::string outside = " is out of range; classes count from 0 to one less than the outputs";
+const std::string outside = " is out of range; expected a class from 0 to the number of outputs - 1";
 
 Tensor classes(const std::vector<std::int64_t>& values, Device device) {
     return Tensor::from(values, {static_cast<std::int64_t>(values.size())}).to(device);

@@ -97,10 +97,10 @@ TEST_CASE("layer norm has PyTorch's parameters, and takes an empty batch") {
     CHECK_THROWS_AS(LayerNorm(Shape{}), InvalidArgument);
     CHECK_THROWS_AS(LayerNorm(3, {.eps = -1}), InvalidArgument);
     CHECK(message_of([&] { layer_norm(x, {3}); }) ==
-          "layer_norm: normalized_shape (3,) must be the last dimensions of input (4, 3, 5)");
+          "layer_norm: normalized_shape (3,) does not match input (4, 3, 5); expected its last dimensions");
     CHECK(message_of([&] { layer_norm(x, {5}, Tensor::zeros({3})); }) ==
-          "layer_norm: weight is (3,) but must be of normalized_shape (5,)");
-    CHECK(message_of([&] { layer_norm(x, {5}, {}, {}, -1); }) == "layer_norm: eps -1 must not be negative");
+          "layer_norm: weight has shape (3,); expected normalized_shape (5,)");
+    CHECK(message_of([&] { layer_norm(x, {5}, {}, {}, -1); }) == "layer_norm: invalid eps (-1); expected 0 or more");
 }
 
 TEST_CASE("transposed convolutions have PyTorch's weights and sizes") {
@@ -126,17 +126,17 @@ TEST_CASE("transposed convolutions have PyTorch's weights and sizes") {
     const Tensor w = Tensor::zeros({16, 3, 2, 2});
     CHECK(message_of([&] {
               conv_transpose2d(Tensor::zeros({1, 3, 2, 2}), w);
-          }) ==
-          "conv_transpose2d: input (1, 3, 2, 2) has 3 channels, weight (16, 3, 2, 2) wants 16; give as many channels");
+          }) == "conv_transpose2d: input (1, 3, 2, 2) has 3 channels; weight (16, 3, 2, 2) expects 16");
     CHECK(message_of([&] { conv_transpose2d(x, w, {}, 2, 0, 2); }) ==
-          "conv_transpose2d: output_padding (2, 2) must not be negative, and less than stride (2, 2)");
+          "conv_transpose2d: invalid output_padding (2, 2); expected 0 or more, and less than stride (2, 2)");
     CHECK(message_of([&] { conv_transpose2d(x, w, Tensor::zeros({16})); }) ==
-          "conv_transpose2d: bias is (16,) but must be (3,), one for each output channel");
+          "conv_transpose2d: bias has shape (16,); expected (3,), one for each output channel");
     CHECK(message_of([&] { conv_transpose2d(x, w, {}, 1, 3); }) ==
-          "conv_transpose2d: nothing is left of input (2, 16, 4, 5) with weight (16, 3, 2, 2) and padding (3, 3); pad "
-          "less");
+          "conv_transpose2d: the output of input (2, 16, 4, 5) with weight (16, 3, 2, 2) and padding (3, 3) is empty; "
+          "expected less padding");
     CHECK(message_of([&] { conv_transpose2d(x, w, {}, 0); }) ==
-          "conv_transpose2d: stride (0, 0) must be positive and padding (0, 0) not negative");
+          "conv_transpose2d: invalid stride (0, 0) or padding (0, 0); expected a positive stride and padding of 0 or "
+          "more");
 }
 
 TEST_CASE("layers do what their functions do") {
@@ -196,8 +196,8 @@ TEST_CASE("one value per channel is refused before anything has changed") {
     const BatchNorm2d norm{3};
     const std::string message = message_of([&] { norm(Tensor::randn({1, 3, 1, 1})); });
     CHECK(message ==
-          "Expected more than 1 value per channel when training, got input size (1, 3, 1, 1); use more "
-          "rows a shard");
+          "Expected more than 1 value per channel when training, got input size (1, 3, 1, 1); expected more rows per "
+          "shard");
     CHECK(norm.num_batches_tracked->tensor().item() == 0);
     CHECK(to_array(*norm.running_mean).v == std::vector<double>(3, 0));
     const BatchNorm2d untracked{3, {.affine = false, .track_running_stats = false}};
@@ -225,12 +225,10 @@ TEST_CASE("shapes that do not fit are refused with both shapes") {
     const Tensor x = Tensor::randn({64, 3, 28, 28});
     CHECK(message_of([&] {
               conv2d(x, Tensor::randn({32, 1, 3, 3}));
-          }) == "conv2d: input (64, 3, 28, 28) has 3 channels, weight (32, 1, 3, 3) wants 1; give as many channels");
+          }) == "conv2d: input (64, 3, 28, 28) has 3 channels; weight (32, 1, 3, 3) expects 1");
     CHECK(message_of([&] {
               linear(x, Tensor::randn({5, 7}));
-          }) ==
-          "linear: input (64, 3, 28, 28) has 28 features, weight (5, 7) wants 7; give the input as many, or make the "
-          "layer Linear(features, ...)");
+          }) == "linear: input (64, 3, 28, 28) has 28 features; weight (5, 7) expects 7, as in Linear(features, ...)");
     const auto refused = [](auto f) { CHECK_THROWS_AS(f(), InvalidArgument); };
     const Tensor small = Tensor::randn({2, 3, 4, 4}), w = Tensor::randn({5, 3, 3, 3}), m = Tensor::randn({3, 4});
     refused([&] { conv2d(Tensor::randn({3, 4, 4}), w); });

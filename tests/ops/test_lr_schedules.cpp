@@ -240,7 +240,7 @@ TEST_CASE("a schedule goes on from its state") {
         CHECK(again.state() == through.state());
     }
     CHECK(refused([&] { through.load_state({}); }) ==
-          "the state of a schedule lacks since_restart; give what state() returned");
+          "the state of a schedule lacks since_restart; expected a result of state()");
 }
 
 TEST_CASE("a state that no schedule can have is refused, and nothing changes") {
@@ -290,14 +290,16 @@ TEST_CASE("groups keep the ratio of their rates") {
 TEST_CASE("arguments of schedules that cannot be are refused") {
     Trained trained;
     Optimizer& o = trained.sgd;
-    CHECK(refused([&] { StepLR(o, 0); }) == "StepLR: step_size 0 must be positive");
-    CHECK(refused([&] { LinearLR(o, {.start_factor = 0}); }) ==
-          "LinearLR: start_factor 0 must be above 0 and at most 1");
-    CHECK(refused([&] { CosineAnnealingLR(o, 0); }) == "CosineAnnealingLR: t_max 0 must be positive");
-    CHECK(refused([&] { OneCycleLR(o, {.max_lr = 1}); }) == "OneCycleLR: total_steps 0 must be positive");
+    CHECK(refused([&] { StepLR(o, 0); }) == "StepLR: invalid step_size (0); expected a positive number");
+    CHECK(refused([&] { LinearLR(o, {.start_factor = 0}); }) == "LinearLR: invalid start_factor (0); expected (0, 1]");
+    CHECK(refused([&] { CosineAnnealingLR(o, 0); }) ==
+          "CosineAnnealingLR: invalid t_max (0); expected a positive number");
+    CHECK(refused([&] { OneCycleLR(o, {.max_lr = 1}); }) ==
+          "OneCycleLR: invalid total_steps (0); expected a positive number");
     CHECK(refused([&] { LambdaLR(o, std::vector<LambdaLR::Factor>{}); }) ==
-          "LambdaLR: 0 factors for 1 parameter groups; give one for each");
-    CHECK(refused([&] { ReduceLROnPlateau(o, {.factor = 1}); }) == "ReduceLROnPlateau: factor 1 must be below 1");
+          "LambdaLR: 0 factors for 1 parameter groups; expected one for each");
+    CHECK(refused([&] { ReduceLROnPlateau(o, {.factor = 1}); }) ==
+          "ReduceLROnPlateau: invalid factor (1); expected less than 1");
     CHECK(refused([&] { SequentialLR(o, {std::make_shared<StepLR>(o, 1)}, {3}); }) ==
-          "SequentialLR: 1 schedules and 1 milestones; give one milestone fewer than schedules");
+          "SequentialLR: 1 schedules and 1 milestones; expected one milestone fewer than schedules");
 }

@@ -253,15 +253,17 @@ TEST_CASE("a module moves between devices and dtypes in place, with its gradient
     to(norm, DType::f64);
     CHECK(norm.running_mean->tensor().dtype() == DType::f64);
     CHECK(norm.num_batches_tracked->tensor().dtype() == DType::i64);
-    CHECK_THROWS_WITH(to(norm, DType::i32), "to: a module's dtype is floating, not i32; give DType::f32 or DType::f64");
+    CHECK_THROWS_WITH(
+        to(norm, DType::i32),
+        "to: dtype i32 is not a floating dtype; expected DType::f32, DType::f64, DType::f16 or DType::bf16");
 }
 
 TEST_CASE("a module that an optimizer holds stays where it is") {
     Tied model;
     const SGD sgd(model, {.lr = 0.1});
     CHECK_THROWS_WITH(to(model, Device::cpu(0)),
-                      "to: the parameter head.weight belongs to a wrapper or an optimizer; move the model before they "
-                      "are made, or a copy");
+                      "to: the parameter head.weight belongs to a wrapper or an optimizer; expected a call before "
+                      "these are created, or a copy of the model");
     CHECK(model.head.weight->device().is_host());
     Tied copy = model;
     CHECK(to(copy, Device::cpu(0)).head.weight->device() == Device::cpu(0));

@@ -153,8 +153,8 @@ TEST_CASE("a model that an optimizer holds on two devices is not moved any more"
     Net net = made(second);
     const SGD sgd(net, {.lr = 0.1});
     CHECK(message_of<InvalidArgument>([&] { to(net.decoder, first); }) ==
-          "to: the parameter weight belongs to a wrapper or an optimizer; move the model before they are made, or a "
-          "copy");
+          "to: the parameter weight belongs to a wrapper or an optimizer; expected a call before these are created, or "
+          "a copy of the model");
     Net copy = net;
     to(copy, first);
     CHECK(copy.decoder.weight->device() == first);

@@ -26,7 +26,7 @@ inline void expect(bool good, const std::string& what, std::source_location wher
 
 /// `per_host`: how many ranks share a host; 0: all.
 inline std::string on_ranks(int size, const std::function<void(ProcessGroup&)>& body,
-                            std::chrono::milliseconds timeout = std::chrono::seconds(60), int per_host = 0) {
+                            std::chrono::milliseconds timeout = no_limit, int per_host = 0) {
     const test::TemporaryDirectory place;
     ForkedRanks ranks(size, [&](int rank) {
         ::setenv("LOCKSTEP_CPU_DEVICES", "1", 1);  // each rank has its own device
@@ -35,12 +35,12 @@ inline std::string on_ranks(int size, const std::function<void(ProcessGroup&)>& 
                             .rendezvous = {.init_method = "file://" + (place / "store").string(),
                                            .rank = rank,
                                            .world_size = size,
-                                           .time_limit = std::chrono::seconds(60)},
+                                           .time_limit = no_limit},
                             .time_limit = timeout});
         body(group);
         return std::vector<std::string>();
     });
-    return joined(ranks.finish(std::chrono::seconds(120)));
+    return joined(ranks.finish());
 }
 
 template <class E>

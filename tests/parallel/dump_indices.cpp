@@ -15,6 +15,7 @@
 #include "lockstep/parallel/data/row_samplers.h"
 #include "lockstep/parallel/data/sampler.h"
 #include "lockstep/parallel/data/subset.h"
+#include "lockstep/samples/data/data_partitioner.h"
 
 namespace ls = lockstep;
 
@@ -70,7 +71,7 @@ std::vector<std::int64_t> rows_of(std::istringstream& words) {
     }
     if (kind == "partition") {
         words >> seed;
-        return ls::DataPartitioner(length, {1.0}, seed).part(0);
+        return samples::DataPartitioner(length, {1.0}, seed).part(0);
     }
     int replicas = 0, rank = 0;
     ls::DistributedSamplerOptions options;

@@ -7,9 +7,9 @@
 #include <set>
 #include <sstream>
 #include <string>
-#include <thread>
 
 #include "lockstep/tests/parallel/fault_trial.h"
+#include "lockstep/tests/patience.h"
 #include "lockstep/tests/runtime/gate.h"
 
 namespace fault_trial {
@@ -27,13 +27,12 @@ inline std::set<std::string> files_in(const std::filesystem::path& directory) {
 
 /// Files in `directory` that were not there before and stay: those of other programs come and go.
 inline std::set<std::string> left_in(const std::filesystem::path& directory, const std::set<std::string>& before) {
-    const auto patience = Clock::now() + std::chrono::seconds(30);
     std::set<std::string> left = files_in(directory);
     for (const std::string& name : before) left.erase(name);
-    while (!left.empty() && Clock::now() < patience) {
-        std::this_thread::sleep_for(milliseconds(20));
+    ls::test::comes_true([&] {
         std::erase_if(left, [](const std::string& name) { return !std::filesystem::exists(name); });
-    }
+        return left.empty();
+    });
     return left;
 }
 

@@ -31,6 +31,7 @@
 #include "lockstep/tests/parallel/comm/forked_ranks.h"
 #include "lockstep/tests/parallel/file_fixture.h"
 #include "lockstep/tests/parallel/test_operations.h"
+#include "lockstep/tests/patience.h"
 
 namespace fault_trial {
 
@@ -173,7 +174,7 @@ inline void train(const Trial& trial, int rank, const Meeting& meeting, const Bo
     ls::DistributedDataParallel model(Net{}, group, {.bucket_bytes = 20'000});
     ls::SGD sgd(model, {.lr = 0.01, .momentum = 0.5});
     const ls::Tensor x = ls::Tensor::randn({12, 6}), y = ls::Tensor::randn({12, 16});
-    const auto patience = Clock::now() + std::chrono::seconds(20);
+    const auto patience = Clock::now() + ls::test::hang;
     for (int step = 0; Clock::now() < patience; ++step) {
         if (step == trial.step) {
             fault_in(Place::between_steps);

@@ -331,16 +331,16 @@ TEST_CASE("what adaptive rates cannot do is refused with a sentence") {
     YellowFin fin;
     const Tensor x = test::kinked_rows(0);
     CHECK_THROWS_WITH(model.step(sgd, x, x, test::mean_of_outputs, {.rates = &scale}),
-                      "adaptive rates: 1 shards do not show how much gradients vary; train with two or more");
+                      "adaptive rates: the variance of gradients is unknown with 1 shards; expected at least two");
     model.step(sgd, x, x, test::mean_of_outputs, {.accumulation_steps = 2, .rates = &scale});
     CHECK_THROWS_WITH(other.step(its, x, x, test::mean_of_outputs, {.rates = &scale}),
-                      "step: this AdaScale sets another optimizer; make one for each");
+                      "step: this AdaScale belongs to another optimizer; expected one rule per optimizer");
     Adam adam(other);
     CHECK_THAT(message_of<InvalidArgument>([&] { other.step(adam, x, x, test::mean_of_outputs, {.rates = &fin}); }),
-               test::contains("there is no setting momentum"));
+               test::contains("unknown setting momentum"));
     Notes notes;
     other.step(its, x, x, test::mean_of_outputs, {.rates = &notes});
-    CHECK_THROWS_WITH(notes.state(), "Notes: a step is under way; call synchronize() of the model before state()");
+    CHECK_THROWS_WITH(notes.state(), "Notes: a step is in flight; expected synchronize() of the model before state()");
     other.synchronize();
     CHECK(notes.state().at("under_way") == 1);
     RunState run;
@@ -349,5 +349,5 @@ TEST_CASE("what adaptive rates cannot do is refused with a sentence") {
     CHECK_THROWS_AS(restore_rates(scale, run), DataError);
     run.fields["AdaScale gain"] = "1";
     CHECK_THROWS_WITH(restore_rates(scale, run),
-                      "AdaScale: the state has no number \"under_way\"; it is another rule's");
+                      "AdaScale: the state has no number \"under_way\"; expected the state of such a rule");
 }

@@ -150,8 +150,8 @@ TEST_CASE("a choice that is not there any more is tried again, and a warning say
     const Warnings warnings;
     training.steps(1);
     CHECK(training.model.engine().algorithm_trials() == 4);
-    CHECK_THAT(warnings.texts(), ls::test::contains("the run was computed by 'abacus', which is not there now; "
-                                                    "the ways that are there are tried again"));
+    CHECK_THAT(warnings.texts(),
+               ls::test::contains("the run used 'abacus', which is not available here; benchmarking again"));
     CHECK_THAT(warnings.texts(), ls::test::contains("conv2d f32 (1, 32, 12, 12) with (64, 32, 3, 3)"));
     for (const auto& [question, name] : training.model.engine().algorithms()) CHECK(name != "abacus");
 }

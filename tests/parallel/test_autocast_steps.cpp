@@ -204,7 +204,7 @@ TEST_CASE("a model of 16-bit parameters computes, and is not trained") {
     const Tensor narrow = images.pixels.to(DType::bf16);
     to(net, DType::bf16);
     CHECK(net.forward(narrow).dtype() == DType::bf16);
-    const char* const refusal = "changes lasting state, which is f32 and not f16 or bf16; convert the tensor with .to(";
+    const char* const refusal = "changes lasting state, which must not be f16 or bf16; expected f32 (use .to(";
     {
         SGD sgd(net, {.lr = 0.1});
         cross_entropy(net.forward(narrow), labels).value().backward();

@@ -10,6 +10,7 @@
 
 #include "lockstep/parallel/schedule/instance.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/patience.h"
 
 using namespace lockstep;
 
@@ -109,7 +110,7 @@ TEST_CASE("the devices have all other work when the host makes its first call") 
                                    .function =
                                        [&] {  // the device goes on by itself, or it never comes to its second piece
                                            const auto end = std::chrono::steady_clock::now() +
-                                                            std::chrono::milliseconds(put_off ? 20000 : 300);
+                                                            (put_off ? test::hang : std::chrono::milliseconds(300));
                                            while (!has_all && std::chrono::steady_clock::now() < end)
                                                has_all = log.place("second work") < log.lines().size();
                                        },

@@ -262,10 +262,11 @@ TEST_CASE("what cannot be clipped is refused before anything runs") {
         }
         return std::string("nothing was thrown");
     };
-    CHECK(refused(ClipGradNorm{.max_norm = -1}) == "clip_grad_norm_: max_norm -1 must not be negative");
+    CHECK(refused(ClipGradNorm{.max_norm = -1}) == "clip_grad_norm_: invalid max_norm (-1); expected 0 or more");
     CHECK(refused(ClipGradNorm{.max_norm = 1, .norm_type = 0}) ==
-          "clip_grad_norm_: norm_type 0 must be above 0, or infinity");
-    CHECK(refused(ClipGradValue{.clip_value = NAN}) == "clip_grad_value_: clip_value nan must not be negative");
+          "clip_grad_norm_: invalid norm_type (0); expected a number above 0, or infinity");
+    CHECK(refused(ClipGradValue{.clip_value = NAN}) ==
+          "clip_grad_value_: invalid clip_value (nan); expected 0 or more");
     CHECK(refused(ClipGradNorm{.max_norm = 1, .group = 1}) ==
           "step: gradients of group 1 are to be clipped, but the optimizer has 1; expected a group counted from 0, or "
           "-1 for all");

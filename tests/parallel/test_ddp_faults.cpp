@@ -52,11 +52,6 @@ bool listens(int port) {
     return false;
 }
 
-void wait_until(const std::function<bool()>& there) {
-    const auto patience = Clock::now() + std::chrono::seconds(30);
-    while (!there() && Clock::now() < patience) std::this_thread::sleep_for(milliseconds(1));
-}
-
 void check(const Trial& trial) {
     const std::string what = trial.str();
     INFO(what);
@@ -84,13 +79,13 @@ void check(const Trial& trial) {
             board->event = Board::now();
             ranks.signal(trial.victim, trial.fault == Fault::killed ? SIGKILL : SIGSTOP);
         }
-        wait_until([&] {
+        test::comes_true([&] {
             for (int rank = 0; rank < trial.ranks; ++rank)
                 if (rank != trial.victim && board->ended[rank] == 0) return false;
             return true;
         });
         if (trial.fault == Fault::stopped) ranks.signal(trial.victim, SIGKILL);
-        said = ranks.finish(std::chrono::seconds(10));
+        said = ranks.finish();
     }
     CHECK(board->event != 0);
     for (int rank = 0; rank < trial.ranks; ++rank) {

@@ -15,7 +15,7 @@ using ls::InvalidArgument;
 namespace {
 
 const std::string found =
-    "cross_entropy: target 9 in row 2 is out of range; classes count from 0 to one less than the outputs";
+    "cross_entropy: target 9 in row 2 is out of range; expected a class from 0 to the number of outputs - 1";
 const std::string nothing = "nothing was thrown";
 
 struct Run {

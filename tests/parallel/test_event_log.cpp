@@ -19,6 +19,7 @@
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/event_reader.h"
 #include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/patience.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -317,9 +318,7 @@ TEST_CASE("what was logged is there after a flush, and after a while without one
     CHECK(events_of(place).size() == 3);
     CHECK(lines_of(place).size() == 1);
     log.scalar("loss", 1, 1);
-    for (int tries = 0; tries < 600 && lines_of(place).size() < 2; ++tries)
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    CHECK(lines_of(place).size() == 2);
+    CHECK(comes_true([&] { return lines_of(place).size() == 2; }));
     EventLog moved = std::move(log);
     moved.scalar("loss", 1, 2);
     moved.close();
@@ -412,7 +411,7 @@ TEST_CASE("a child of fork ends beside the log of its parent") {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));  // then the log's thread waits for more
     const pid_t child = ::fork();
     if (child == 0) {
-        ::alarm(20);
+        ::alarm(static_cast<unsigned>(hang.count()));
         log->flush();
         log.reset();
         ::_exit(0);

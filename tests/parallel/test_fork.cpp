@@ -29,7 +29,7 @@ using ls::InvalidArgument;
 
 namespace {
 
-const std::string advice = "; fork before devices are used, or start the child's program with exec";
+const std::string advice = "; expected fork before devices are used, or exec after it";
 
 /// What a child writes, and how it ends: "" where it exits with 0 within a minute.
 struct Child {
@@ -126,9 +126,8 @@ TEST_CASE("where the system gives no thread, a step says so and the process ends
     if (child.text.starts_with("skipped")) WARN(child.text);
     CHECK(child.end.empty());
     CHECK((child.text.starts_with("skipped") ||
-           child.text ==
-               "cpu:0: the system gives no thread to work on it (Resource temporarily unavailable); raise the "
-               "limit of processes (ulimit -u, pids.max of the cgroup), or use fewer devices"));
+           child.text == "cpu:0: cannot start a thread (Resource temporarily unavailable); expected a higher process "
+                         "limit (ulimit -u, pids.max of the cgroup) or fewer devices"));
 }
 
 TEST_CASE("a child of a process that trains is told so and ends, with its static objects alive") {
@@ -143,8 +142,8 @@ TEST_CASE("a child of a process that trains is told so and ends, with its static
         CHECK(child.end.empty());
     };
     const std::string before =
-        ": this model was made before this process was forked, and stays with its parent" + advice;
-    const std::string in_use = " was in use when this process was forked, and stays with its parent" + advice;
+        ": this model was created before this process was forked, and is not usable in the child" + advice;
+    const std::string in_use = " was in use when this process was forked, and is not usable in the child" + advice;
     refused([&] { parent.model.step(parent.sgd, batch.images, batch.labels, ls::nll_loss); }, "step" + before);
     refused([&] { (void)parent.model(batch.images); }, "forward" + before);
     refused([&] { parent.model.synchronize(); }, "synchronize" + before);
@@ -153,7 +152,7 @@ TEST_CASE("a child of a process that trains is told so and ends, with its static
     refused([&] { (void)ls::Tensor::zeros({2}, ls::DType::f32, Device::cpu(0)); }, "fill: cpu:0" + in_use);
     refused([&] { ls::DataParallel<Net> model(Net{}, devices(1)); }, "fill: cpu:0" + in_use);
     refused([&] { ++batches; },
-            "Loader: this loader was made before this process was forked, and stays with its parent" + advice);
+            "Loader: this loader was created before this process was forked, and is not usable in the child" + advice);
     refused([] { ls::synchronize_all(); }, "synchronize: cpu:0" + in_use);
     // Nothing at all, with everything alive at the end.
     const Child idle = in_child([] { return std::string("done"); });

@@ -24,8 +24,8 @@ namespace {
 using Floats = std::vector<float>;
 
 const std::string advice =
-    " is used by another thread; let one thread use it at a time, and give each other thread one of its own (or a copy "
-    "of the module, made between two calls)";
+    " is used by another thread; expected one thread at a time, or a separate instance for each thread (or a copy of "
+    "the module, made between two calls)";
 
 /// While it is traced, forward stands at a gate: the wrapper is inside a call as long as that is closed.
 struct Held {
@@ -111,8 +111,8 @@ TEST_CASE("a wrapper in use by another thread says so in every call, and goes on
     refused("a member of the model", [&] { (void)*model; });
     refused("optimizer step", [&] { sgd.step(); });
     refused("zero_grad", [&] { sgd.zero_grad(); });
-    refused("an optimizer's settings", [&] { sgd.set_lr(0.5); });
-    refused("an optimizer is made", [&] { ls::SGD other(model, {.lr = 0.1}); });
+    refused("optimizer settings", [&] { sgd.set_lr(0.5); });
+    refused("optimizer constructor", [&] { ls::SGD other(model, {.lr = 0.1}); });
     refused("steps_done", [&] { (void)model.engine().steps_done(); });
     refused("verify_replicas", [&] { model.engine().verify_replicas(); });
     refused("traces", [&] { (void)model.engine().traces(); });
@@ -175,11 +175,11 @@ TEST_CASE("a wrapper that is called inside of its own forward, or of another's, 
         });
     };
     CHECK(within([&] { (void)model(batch.images); }) ==
-          "forward: called inside a forward or loss of this model itself; compute with its members there");
+          "forward: called inside a forward or loss of this model itself; expected a computation with its members");
     CHECK(within([&] { model.eval(); }) ==
-          "train: called inside a forward or loss of this model itself; compute with its members there");
+          "train: called inside a forward or loss of this model itself; expected a computation with its members");
     CHECK(within([&] { (void)other(batch.images); }) ==
-          "forward: called inside a forward or loss of another model; call what it wraps instead");
+          "forward: called inside a forward or loss of another model; expected a call of the module that it wraps");
     CHECK(within([&] { (void)model->fc1; }) == "nothing was thrown");  // members are there
     model.step(sgd, batch.images, batch.labels, ls::nll_loss).item();
 }

@@ -9,12 +9,12 @@
 #include <string>
 
 #include "lockstep/ops/layers.h"
-#include "lockstep/parallel/data/digits.h"
 #include "lockstep/parallel/data/idx.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/warning.h"
+#include "lockstep/samples/data/digits.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/cpu_devices.h"
 #include "lockstep/tests/parallel/file_fixture.h"
@@ -292,7 +292,7 @@ TEST_CASE("rows that differ in shape are refused by name") {
 
 TEST_CASE("Mnist reads images in 0..1 or normalised, and refuses files that do not fit") {
     const TemporaryDirectory directory;
-    write_digits(directory.path(), {.train_count = 30, .test_count = 12, .seed = 4, .gzip = true});
+    samples::write_digits(directory.path(), {.train_count = 30, .test_count = 12, .seed = 4, .gzip = true});
     const MnistFiles files = find_mnist(directory.path());
     const IdxArray pixels = read_idx(files.train_images), labels = read_idx(files.train_labels);
     const Mnist plain(directory.path()), test(directory.path(), {.train = false});

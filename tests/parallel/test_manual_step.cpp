@@ -99,7 +99,7 @@ TEST_CASE("backward twice is an error that says so") {
     loss.backward();
     const auto once = gradients_of(*model);
     const std::string text = message_of<ls::InvalidArgument>([&] { loss.backward(); });
-    CHECK(text.find("was freed by an earlier backward; pass retain_graph = true") != std::string::npos);
+    CHECK(text.find("was freed by an earlier backward; expected retain_graph = true") != std::string::npos);
     CHECK(relative_error(gradients_of(*model), once) == 0);
 
     // The wrapper's activations are gone even where the graph is kept.

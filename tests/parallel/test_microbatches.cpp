@@ -325,8 +325,8 @@ TEST_CASE("what cannot be a step in microbatches is refused in one line") {
     for (const int accumulation_steps : {0, -2})
         CHECK(message_of<ls::InvalidArgument>([&] {
                   model.step(sgd, batch.images, batch.labels, ls::nll_loss, {.accumulation_steps = accumulation_steps});
-              }) == std::to_string(accumulation_steps) +
-                        " accumulation steps: give a positive number, 1 for the whole batch at once");
+              }) == "invalid number of accumulation steps (" + std::to_string(accumulation_steps) +
+                        "); expected a positive number, 1 for the whole batch at once");
     const auto weighted_when_full = [](const ls::Tensor& output, const ls::Tensor& target) {
         ls::Loss::Term term = ls::nll_loss(output, target).terms()[0];
         if (output.size(0) < 2) term.denominator = {};

@@ -23,16 +23,13 @@ std::string content(const std::filesystem::path& file) {
 }
 
 bool gone(int pid) {
-    for (int tries = 0; tries < 500; ++tries, std::this_thread::sleep_for(milliseconds(10)))
-        if (::kill(pid, 0) != 0) return true;
-    return false;
+    return test::comes_true([&] { return ::kill(pid, 0) != 0; });
 }
 
 /// From outside, once the victim runs.
 void strike(const Trial& trial, const std::filesystem::path& folder, const Board& board) {
     const auto pid_file = folder / ("pid-" + std::to_string(trial.victim));
-    const auto patience = Clock::now() + std::chrono::seconds(30);
-    while (content(pid_file).empty() && Clock::now() < patience) std::this_thread::sleep_for(milliseconds(1));
+    test::comes_true([&] { return !content(pid_file).empty(); });
     std::this_thread::sleep_for(std::chrono::microseconds(5 * trial.delay_us));  // MPI takes its time to begin
     board->event = Board::now();
     ::kill(std::atoi(content(pid_file).c_str()), trial.fault == Fault::killed ? SIGKILL : SIGSTOP);
@@ -48,7 +45,7 @@ void check(const Trial& trial) {
     std::thread outside;
     if (trial.place == Place::anywhere) outside = std::thread([&] { strike(trial, folder, board); });
     test::ChildProcess job{
-        .command = {"/usr/bin/env", "timeout", "-k", "5", "120", "mpirun", "--allow-run-as-root", "--oversubscribe",
+        .command = {"/usr/bin/env", "timeout", "-k", "5", "240", "mpirun", "--allow-run-as-root", "--oversubscribe",
                     "--bind-to", "none", "-n", std::to_string(trial.ranks), FAULT_RANK, std::to_string(trial.number),
                     folder.string()},
         .environment = {{"TMPDIR", folder.string()}, {"OMPI_MCA_btl_vader_backing_directory", folder.string()}},

@@ -1,7 +1,6 @@
 // Operations that only tests have: they fail, block, or wait for each other inside their CPU kernels.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -11,6 +10,7 @@
 #include "lockstep/ops/functional.h"
 #include "lockstep/runtime/autograd.h"
 #include "lockstep/runtime/record.h"
+#include "lockstep/tests/patience.h"
 
 namespace test_operations {
 
@@ -56,7 +56,7 @@ inline ls::Tensor touch(const ls::Tensor& x) {
     return y;
 }
 
-/// Something that happens once; waiting for it gives up after `patience` seconds, so that a test fails and never hangs.
+/// Something that happens once; waiting for it gives up in the end, so that a test fails and never hangs.
 class Gate {
 public:
     void open() {
@@ -68,9 +68,9 @@ public:
         const std::scoped_lock lock(mutex_);
         return open_;
     }
-    void pass(int patience = 20) {
+    void pass() {
         std::unique_lock lock(mutex_);
-        if (!changed_.wait_for(lock, std::chrono::seconds(patience), [this] { return open_; }))
+        if (!changed_.wait_for(lock, lockstep::test::hang, [this] { return open_; }))
             throw std::runtime_error("nobody opened the gate");
     }
 

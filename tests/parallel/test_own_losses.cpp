@@ -154,15 +154,14 @@ TEST_CASE("what they cannot divide or add up over shards is refused") {
     const auto refused = [&](auto loss) {
         return message_of<InvalidArgument>([&] { model.step(sgd, data.x, data.t, loss); });
     };
-    CHECK(
-        refused([](const Tensor& y, const Tensor& t) { return mean_loss(mean(y - t)); }) ==
-        "mean_loss: a scalar does not say how many elements it is the mean or sum of; pass the loss of every element");
+    CHECK(refused([](const Tensor& y, const Tensor& t) { return mean_loss(mean(y - t)); }) ==
+          "mean_loss: a scalar has an unknown number of elements; expected the loss of every element");
     CHECK(refused([&](const Tensor&, const Tensor&) { return sum_loss(square(model->fc.weight)); }) ==
-          "sum_loss: dimension 0 of (2, 3) is not the batch, so every shard would add the sum once more; pass the loss "
-          "of every row, tagged with tag_batch() where a view took the tag");
+          "sum_loss: dimension 0 of (2, 3) is not the batch, so every shard would add the sum again; expected the loss "
+          "of every row, tagged with tag_batch() if a view lost the tag");
     CHECK(message_of<InvalidArgument>([] {
               (void)mean_loss(Tensor::zeros({2}, DType::i64));
-          }).starts_with("mean_loss: the tensor (2,) is of dtype i64"));
+          }).starts_with("mean_loss: the tensor (2,) has dtype i64"));
     CHECK(message_of<InvalidArgument>([] { (void)sum_loss(Tensor()); }) ==
-          "sum_loss: the tensor is undefined; pass a tensor");
+          "sum_loss: the tensor is undefined; expected a tensor");
 }

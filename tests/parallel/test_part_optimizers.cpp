@@ -209,8 +209,8 @@ TEST_CASE("an optimizer that would update some of what it is given only is refus
     Net net;
     const SGD part(net.head);
     CHECK(message_of<InvalidArgument>([&] { SGD whole(net); }) ==
-          "optimizer: an optimizer of another part has head.weight, but not body.weight; make one of the whole model "
-          "first and keep it, then those of parts");
+          "optimizer: an optimizer of another part has head.weight, but not body.weight; expected an optimizer of the "
+          "whole model first, which lives as long as those of parts");
     const SGD other(net.body);
     CHECK_THROWS_AS(SGD(net), InvalidArgument);
 }
@@ -219,15 +219,15 @@ TEST_CASE("an optimizer made before wrapping is refused with a sentence") {
     Net net;
     SGD sgd(net);
     CHECK(message_of<InvalidArgument>([&] { DataParallel model(std::move(net), cpus(1)); }) ==
-          "the parameter body.weight belongs to another wrapper or optimizer already; copy the model to wrap it again");
+          "the parameter body.weight already belongs to another wrapper or optimizer; expected a copy of the model");
     Net another;
     SGD early(another);
     DataParallel model(another, cpus(2));
     CHECK_THROWS_AS(model.step(early, x(), y(), loss_of), InvalidArgument);
     squares_of(model.forward(x())).backward();
     CHECK(message_of<InvalidArgument>([&] { early.step(); }) ==
-          "optimizer step: no parameter has a gradient; call backward() on a loss first (a wrapper trains a copy: make "
-          "the optimizer of the wrapper)");
+          "optimizer step: no parameter has a gradient; expected backward() on a loss (a wrapper trains a copy, so the "
+          "optimizer must be created for the wrapper)");
 }
 
 TEST_CASE("clipping, scaling and counts see the part only") {

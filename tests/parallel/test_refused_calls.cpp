@@ -46,7 +46,7 @@ bool throws(const std::function<void()>& act, std::uint64_t nth, bool& reached) 
         act();
     } catch (const ls::DeviceError& error) {
         thrown = true;
-        CHECK(std::string(error.what()).find("was refused, as a test asked") != std::string::npos);
+        CHECK(std::string(error.what()).find("was refused at a test's request") != std::string::npos);
     }
     reached = refusal.reached();
     return thrown;

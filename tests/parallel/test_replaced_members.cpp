@@ -81,9 +81,9 @@ void check_refusal(const std::string& name, const std::string& what, const std::
     const TemporaryDirectory folder;
     const std::filesystem::path path = folder / "net";
     const auto says = [&](const std::string& function, const std::function<void()>& call) {
-        CHECK(message_of<InvalidArgument>(call) ==
-              function + ": " + name + " was " + what +
-                  " after the model was wrapped; assign values of the same shape, or wrap the changed model");
+        CHECK(message_of<InvalidArgument>(call) == function + ": " + name + " was " + what +
+                                                       " after the model was wrapped; expected values of the same "
+                                                       "shape, or a new wrapper of the changed model");
     };
     says("step", [&] { model.step(sgd, x(), y(), loss_of); });
     says("forward", [&] { model.forward(x()); });
@@ -209,8 +209,8 @@ TEST_CASE("plain modules that an optimizer holds: values are written, members th
     CHECK(values(moved) != expected);
     moved.fc = Linear(2, 7);
     const std::string sentence =
-        ": fc.weight is no longer part of the model (replaced or removed after the optimizer was made); make a new "
-        "optimizer of the changed model";
+        ": fc.weight is no longer part of the model (replaced or removed after the optimizer was created); expected a "
+        "new optimizer of the changed model";
     CHECK(message_of<InvalidArgument>([&] { sgd.step(); }) == "optimizer step" + sentence);
     CHECK(message_of<InvalidArgument>([&] { sgd.zero_grad(); }) == "zero_grad" + sentence);
     const TemporaryDirectory folder;

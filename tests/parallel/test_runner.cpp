@@ -489,6 +489,18 @@ TEST_CASE("a score that no evaluation computes is an error that names those ther
           }) == "SaveCheckpoints: score 'dcie' is not known; expected one of 'accuracy', 'dice'");
     CHECK(message([&](auto& runner) { runner.add(StopEarly("Accuracy", 3)); }) ==
           "StopEarly: score 'Accuracy' is not known; expected one of 'accuracy', 'dice'");
+
+    const auto without_evaluation = [&](const auto& add) {
+        Alone training;
+        auto runner = training.runner({.epochs = 3});
+        add(runner);
+        return message_of<InvalidArgument>([&] { runner.run(); });
+    };
+    CHECK(without_evaluation([&](auto& runner) {
+              runner.add(SaveCheckpoints({.file = place / "net", .best = place / "best", .score = "dice"}));
+          }) == "SaveCheckpoints: score 'dice' was not computed in this epoch; expected an Evaluation 'dice'");
+    CHECK(without_evaluation([&](auto& runner) { runner.add(StopEarly("dice", 3)); }) ==
+          "StopEarly: score 'dice' was not computed in this epoch; expected an Evaluation 'dice'");
 }
 
 TEST_CASE("a run that was ended early ends at once when it is resumed") {

@@ -1,4 +1,4 @@
-// Which rows a process reads: the indices of PyTorch 2.15 and Python 3.11, printed by them (more of them by
+// Which rows a process reads: the indices of PyTorch 2.15, printed by it (more of them by
 // tests/pytorch/check_sampler.py).
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/data/internal/mersenne_twister.h"
 #include "lockstep/parallel/data/row_samplers.h"
 #include "lockstep/parallel/data/sampler.h"
 #include "lockstep/parallel/data/subset.h"
@@ -45,16 +44,6 @@ Rows rows_of(std::int64_t length, int replicas, int rank, std::int64_t epoch,
 }
 
 }  // namespace
-
-TEST_CASE("the Mersenne Twister gives the numbers of its authors") {
-    const std::vector<std::uint32_t> key{0x123, 0x234, 0x345, 0x456};
-    MersenneTwister by_array(key);
-    for (const std::uint32_t expected : {1067595299U, 955945823U, 477289528U, 4107218783U, 4228976476U})
-        CHECK(by_array() == expected);
-    MersenneTwister by_seed(5489U);  // the seed of std::mt19937, whose 10000th number the standard gives
-    for (int i = 1; i < 10000; ++i) by_seed();
-    CHECK(by_seed() == 4123659995U);
-}
 
 TEST_CASE("permutations are those of torch.randperm") {
     CHECK(random_permutation(12, 42) == Rows{6, 8, 1, 7, 0, 2, 10, 11, 4, 3, 5, 9});
@@ -271,38 +260,4 @@ TEST_CASE("samplers say what is wrong with their arguments") {
     CHECK(contains(message(10, 0, 0), "0 replicas"));
     CHECK(contains(message(-1, 1, 0), "-1 rows"));
     CHECK(contains(message(10, 3, 0, {.drop_last = true, .pad = false}), "drop_last and pad = false"));
-}
-
-TEST_CASE("a partitioner cuts what Python's random.shuffle gives") {
-    const Warnings warnings;
-    const DataPartitioner whole(10, {1.0});
-    CHECK(whole.part(0) == Rows{2, 8, 3, 5, 6, 4, 9, 0, 1, 7});
-    CHECK(DataPartitioner(12, {1.0}, (std::uint64_t{1} << 40) + 3).part(0) ==
-          Rows{10, 7, 2, 6, 9, 11, 5, 4, 1, 8, 0, 3});
-    const DataPartitioner two(10, {0.5, 0.5});
-    CHECK(two.part(0) == Rows{2, 8, 3, 5, 6});
-    CHECK(two.part(1) == Rows{4, 9, 0, 1, 7});
-    CHECK(two.lost() == 0);
-    const DataPartitioner some(10, {0.2});
-    CHECK(some.lost() == 8);
-    CHECK(warnings.texts.empty());
-    const DataPartitioner three(10, {1.0 / 3, 1.0 / 3, 1.0 / 3});
-    CHECK(three.parts() == 3);
-    CHECK(three.lost() == 1);
-    REQUIRE(warnings.texts.size() == 1);
-    CHECK(contains(warnings.texts[0], "1 of 10 rows"));
-    CHECK(contains(message_of<InvalidArgument>([&] { (void)three.part(3); }), "part 3 of"));
-    CHECK(contains(message_of<InvalidArgument>([] { DataPartitioner(10, {0.6, 0.6}); }), "1.2"));
-    CHECK(contains(message_of<InvalidArgument>([] { DataPartitioner(10, {-0.1}); }), "-0.1"));
-    CHECK(contains(message_of<InvalidArgument>([] { DataPartitioner(10, {std::numeric_limits<double>::quiet_NaN()}); }),
-                   "nan"));
-    CHECK(contains(message_of<InvalidArgument>([] { DataPartitioner(-4, {1.0}); }), "-4 rows"));
-
-    const Partition<TensorDataset<1>> part = two.use(TensorDataset(Tensor::arange(10)), 1);
-    CHECK(part.size() == 5);
-    CHECK(std::get<0>(part.get(1)).item() == 9);
-    CHECK(contains(message_of<InvalidArgument>([&] { (void)two.use(TensorDataset(Tensor::arange(9)), 0); }),
-                   "a data set of 9 rows; expected 10"));
-    CHECK(contains(message_of<InvalidArgument>([&] { (void)two.use(TensorDataset(Tensor::arange(10)), 2); }),
-                   "part 2 of"));
 }

@@ -11,10 +11,12 @@
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/training_loop.h"
 #include "lockstep/runtime/error.h"
+#include "lockstep/runtime/internal/signal_record.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/file_fixture.h"
 #include "lockstep/tests/parallel/stopped_training.h"
+#include "lockstep/tests/patience.h"
 #include "lockstep/tests/runtime/gate.h"
 
 using namespace lockstep;
@@ -37,10 +39,41 @@ int status_of(const std::function<void()>& body) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-void sleep_for(std::chrono::milliseconds time) { std::this_thread::sleep_for(time); }
-constexpr std::chrono::milliseconds soon = StopSignals::one_wish / 6, later = StopSignals::one_wish + soon;
+/// Longer than signals count as one.
+void wait_for_next_wish() { std::this_thread::sleep_for(StopSignals::one_wish + std::chrono::milliseconds(50)); }
 
 }  // namespace
+
+TEST_CASE("signals that come within one_wish are one; a later one ends the process; advance warnings do not count") {
+    constexpr std::chrono::milliseconds begin(7), wish = StopSignals::one_wish, tick(1);
+    for (const int signal : {SIGINT, SIGTERM}) {
+        SignalRecord record;
+        CHECK(record.first() == 0);
+        CHECK_FALSE(record.add(SIGINT, begin));
+        CHECK(record.first() == SIGINT);
+        CHECK_FALSE(record.add(SIGTERM, begin + wish - tick));  // process and group, terminal and launcher
+        CHECK_FALSE(record.add(signal, begin + wish - tick));
+        CHECK(record.add(signal, begin + wish));
+        CHECK(record.add(signal, begin + 10 * wish));
+        CHECK(record.first() == SIGINT);
+        record.clear();
+        CHECK(record.first() == 0);
+        CHECK_FALSE(record.add(signal, begin + 20 * wish));
+    }
+    for (const int warning : {SIGUSR1, SIGUSR2, SIGXCPU}) {
+        SignalRecord record;
+        CHECK_FALSE(record.add(warning, begin));
+        CHECK_FALSE(record.add(warning, begin + 5 * wish));
+        CHECK_FALSE(record.add(SIGTERM, begin + 9 * wish));
+        CHECK_FALSE(record.add(warning, begin + 12 * wish));
+        CHECK(record.first() == warning);
+        CHECK(record.add(SIGTERM, begin + 12 * wish));
+        record.clear();
+        CHECK_FALSE(record.add(SIGTERM, begin));
+        CHECK_FALSE(record.add(warning, begin + 2 * wish));
+        CHECK(record.first() == SIGTERM);
+    }
+}
 
 TEST_CASE("advance warnings are repeated, and the first SIGTERM after them does not end the process") {
     for (const int signal : {SIGUSR1, SIGUSR2, SIGXCPU}) {
@@ -48,10 +81,8 @@ TEST_CASE("advance warnings are repeated, and the first SIGTERM after them does 
                   const StopSignals stop({SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU});
                   for (int i = 0; i < 2; ++i) {
                       ::raise(signal);
-                      sleep_for(later);
+                      wait_for_next_wish();
                   }
-                  ::raise(SIGTERM);
-                  sleep_for(soon);
                   ::raise(SIGTERM);
                   if (stop.signal() != signal) ::_exit(1);
               }) == 0);
@@ -59,14 +90,14 @@ TEST_CASE("advance warnings are repeated, and the first SIGTERM after them does 
                   const StopSignals stop({SIGTERM, signal});
                   ::raise(signal);
                   ::raise(SIGTERM);
-                  sleep_for(later);
+                  wait_for_next_wish();
                   ::raise(SIGTERM);
                   ::_exit(3);
               }) == 128 + SIGTERM);
         CHECK(status_of([&] {
                   const StopSignals stop({SIGTERM, signal});
                   ::raise(SIGTERM);
-                  sleep_for(later);
+                  wait_for_next_wish();
                   ::raise(signal);
                   if (stop.signal() != SIGTERM) ::_exit(1);
               }) == 0);
@@ -80,15 +111,11 @@ TEST_CASE("the first signal is kept, one that comes later ends the process as if
                   if (stop.signal()) ::_exit(1);
                   ::raise(signal);
                   if (stop.signal() != signal) ::_exit(2);
-                  sleep_for(soon);  // process and group, terminal and launcher: one wish
-                  ::raise(signal);
-                  ::raise(SIGTERM);
-                  if (stop.signal() != signal) ::_exit(3);
               }) == 0);
         CHECK(status_of([&] {
                   const StopSignals stop;
                   ::raise(SIGINT);
-                  sleep_for(later);
+                  wait_for_next_wish();
                   ::raise(signal);
                   ::_exit(4);
               }) == 128 + signal);
@@ -227,20 +254,17 @@ TEST_CASE("a loss says whether it is there") {
     const StepLoss held = model.step(sgd, x, y, mse_loss);
     for (int i = 0; i < 20; ++i) {
         CHECK_FALSE(held.ready());
-        sleep_for(std::chrono::milliseconds(1));
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     gate.open();
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (!held.ready() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
-    CHECK(held.ready());
+    CHECK(test::comes_true([&] { return held.ready(); }));
     test_operations::hook().forward = [](int) {};
     CHECK(held.item() > 0);
     CHECK(held.ready());
 
     const Tensor bad = Tensor::full({4, 3}, std::numeric_limits<float>::quiet_NaN());
     const StepLoss refused = model.step(sgd, bad, y, mse_loss);
-    while (!refused.ready() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
-    CHECK(refused.ready());
+    CHECK(test::comes_true([&] { return refused.ready(); }));
     CHECK_THROWS_AS(refused.item(), StepError);
     CHECK(refused.ready());
 }

@@ -18,6 +18,7 @@
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/eight_devices.h"
 #include "lockstep/tests/parallel/networks.h"
+#include "lockstep/tests/patience.h"
 
 using namespace lockstep;
 
@@ -40,10 +41,7 @@ std::ptrdiff_t process_threads() {
 }
 
 /// The system takes a moment to clear away threads that have ended.
-bool soon(const std::function<bool()>& holds) {
-    for (int i = 0; i < 500 && !holds(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    return holds();
-}
+bool soon(const std::function<bool()>& holds) { return test::comes_true(holds); }
 
 /// A model and what belongs to it.
 struct Trained {

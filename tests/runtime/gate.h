@@ -1,13 +1,14 @@
-// Work that waits until a test lets it go, and never longer than a deadline; and what a call throws.
+// Work that waits until a test lets it go, and what a call throws.
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+
+#include "lockstep/tests/patience.h"
 
 namespace lockstep::testing {
 
@@ -21,8 +22,8 @@ public:
     /// Blocks the calling thread until `open`.
     void pass() {
         std::unique_lock lock(mutex_);
-        if (!changed_.wait_for(lock, std::chrono::seconds(60), [&] { return open_; }))
-            throw std::runtime_error("a gate stayed closed for a minute");
+        if (!changed_.wait_for(lock, test::hang, [&] { return open_; }))
+            throw std::runtime_error("a gate stayed closed");
     }
 
 private:

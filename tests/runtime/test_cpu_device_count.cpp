@@ -15,16 +15,15 @@ TEST_CASE("the program says how many virtual devices there are, once, whatever t
     ::unsetenv("CUDA_VISIBLE_DEVICES");
     for (const int wrong : {0, -3, 65})
         CHECK(message_of<InvalidArgument>([&] { set_cpu_device_count(wrong); }) ==
-              "set_cpu_device_count: " + std::to_string(wrong) + " devices; give a number from 1 to 64");
+              "set_cpu_device_count: invalid number of devices (" + std::to_string(wrong) + "); expected 1 to 64");
     set_cpu_device_count(3);
     set_cpu_device_count(5);  // nobody has asked yet
     CHECK(device_count(DeviceKind::cpu) == 5);
     CHECK(device_info(Device::cpu(4)).units >= 1);
     CHECK(Tensor::full({2}, 3, DType::f32, Device::cpu(4)).to_vector<float>() == std::vector<float>{3, 3});
     set_cpu_device_count(5);
-    CHECK(
-        message_of<InvalidArgument>([] { set_cpu_device_count(6); }) ==
-        "set_cpu_device_count: 6 devices are wanted, but the program has asked for some already, of which there are 5; "
-        "call it first of all");
+    CHECK(message_of<InvalidArgument>([] { set_cpu_device_count(6); }) ==
+          "set_cpu_device_count: cannot change the number of devices to 6 after the first use, which found 5; expected "
+          "a call before any use of CPU devices");
     CHECK(device_count(DeviceKind::cpu) == 5);
 }

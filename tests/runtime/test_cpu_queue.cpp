@@ -1,10 +1,15 @@
 // Who serves the queues of CPU streams: their own threads, and those of computing streams that wait.
+#include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -12,6 +17,7 @@
 #include "lockstep/runtime/internal/cpu_topology.h"
 #include "lockstep/runtime/stream.h"
 #include "lockstep/tests/catch.h"
+#include "lockstep/tests/patience.h"
 #include "lockstep/tests/runtime/gate.h"
 
 using namespace lockstep;
@@ -32,6 +38,17 @@ std::thread::id thread_of(Stream& stream) {
     return id;
 }
 
+/// Whether a thread of this process waits for something, seen several times in a row.
+bool sleeps(pid_t thread) {
+    for (int look = 0; look < 5; ++look, std::this_thread::sleep_for(std::chrono::milliseconds(5))) {
+        std::ifstream file(fmt::format("/proc/self/task/{}/stat", thread));
+        const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+        const std::size_t name_end = text.rfind(')');
+        if (name_end == std::string::npos || text.at(name_end + 2) != 'S') return false;
+    }
+    return true;
+}
+
 /// Processor time that this process has used.
 std::chrono::microseconds used() {
     rusage usage{};
@@ -44,9 +61,12 @@ std::chrono::microseconds used() {
 
 TEST_CASE("where no core is free the thread of a computing stream serves others between its items") {
     if (serial()) return;
+    const StreamThreads kept;  // a thread that is started later would look by itself
     const std::thread::id computing = thread_of(compute(0));
-    thread_of(commit());  // a thread that has just been started, or has not yet gone to sleep, would look by itself
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    pid_t commit_thread = 0;
+    commit().run("who", nothing, [&](const Launch&) { commit_thread = ::gettid(); });
+    commit().synchronize();
+    REQUIRE(test::comes_true([&] { return sleeps(commit_thread); }));  // until then it would look by itself
     Gate first_item, fillers;
     const int lanes = usable_cores();
     std::atomic<int> held{0};

@@ -83,8 +83,8 @@ TEST_CASE("a child of a process that has asked the driver makes no call, and des
     const pid_t child = ::fork();
     if (child == 0) {
         const std::string text =
-            "CUDA: cuda:0 was in use when this process was forked, and stays with its parent; fork before devices are "
-            "used, or start the child's program with exec";
+            "CUDA: cuda:0 was in use when this process was forked, and is not usable in the child; expected fork "
+            "before devices are used, or exec after it";
         standin::reset_counters();
         int wrong = 0;
         for (const std::function<void()>& call : std::vector<std::function<void()>>{

@@ -80,7 +80,7 @@ TEST_CASE("devices are parsed and printed") {
     for (const char* bad :
          {"", "gpu:0", "cuda:", "cuda:-1", "cuda:+1", "cuda:1x", "cpu: 0", "CPU:0", "cpu:99999999999", "host:0"}) {
         INFO(bad);
-        CHECK(contains(refusal([&] { Device::parse(bad); }), "'" + std::string(bad) + "' names no device"));
+        CHECK(contains(refusal([&] { Device::parse(bad); }), "unknown device '" + std::string(bad) + "'"));
     }
 }
 
@@ -95,11 +95,11 @@ TEST_CASE("lists of devices are checked") {
 
     CHECK(contains(refusal([] { Devices({}); }), "the list of devices is empty"));
     CHECK(contains(refusal([] { Devices::parse(""); }), "the list of devices is empty"));
-    CHECK(contains(refusal([] { Devices::parse("cpu:0,"); }), "'' names no device"));
-    CHECK(contains(refusal([] { Devices::parse("cpu:0,cpu:1,cpu:0"); }), "cpu:0 is there twice"));
-    CHECK(contains(refusal([] { Devices({Device::cpu(0), Device::cuda(0)}); }), "of one kind"));
-    CHECK(contains(refusal([] { Devices({Device::host()}); }), "the host is no device to train on"));
-    CHECK(contains(refusal([] { Devices::parse("cpu:0,host"); }), "the host is no device to train on"));
+    CHECK(contains(refusal([] { Devices::parse("cpu:0,"); }), "unknown device ''"));
+    CHECK(contains(refusal([] { Devices::parse("cpu:0,cpu:1,cpu:0"); }), "cpu:0 is listed twice"));
+    CHECK(contains(refusal([] { Devices({Device::cpu(0), Device::cuda(0)}); }), "mixed kinds"));
+    CHECK(contains(refusal([] { Devices({Device::host()}); }), "the host cannot be used for training"));
+    CHECK(contains(refusal([] { Devices::parse("cpu:0,host"); }), "the host cannot be used for training"));
     const std::string absent = refusal([] { Devices::parse("cpu:64"); });
     CHECK(contains(absent, "device cpu:64 does not exist or is not visible"));
     CHECK(contains(absent, "cpu:0, cpu:1"));
@@ -177,7 +177,8 @@ TEST_CASE("lockstep-info: malformed environment and flags end with status 2") {
         const ProgramRun run = info("LOCKSTEP_CPU_DEVICES=" + std::string(value), "");
         INFO(run.output);
         CHECK(run.status == 2);
-        CHECK(contains(run.output, "LOCKSTEP_CPU_DEVICES=" + std::string(value) + ": wants an integer from 1 to 64"));
+        CHECK(contains(run.output,
+                       "LOCKSTEP_CPU_DEVICES=" + std::string(value) + " is invalid; expected an integer from 1 to 64"));
     }
     const ProgramRun isa = info("LOCKSTEP_CPU_ISA=avx9", "");
     CHECK(isa.status == 2);

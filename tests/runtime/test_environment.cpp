@@ -87,7 +87,8 @@ TEST_CASE("flags, integers and words are read strictly") {
     set("right");
     CHECK(word() == 1);
     set("Right");
-    CHECK(contains(message_of<InvalidArgument>(word), std::string(name) + "=Right: wants one of left, right"));
+    CHECK(contains(message_of<InvalidArgument>(word),
+                   std::string(name) + "=Right is invalid; expected one of left, right"));
     unsetenv(name);
 }
 

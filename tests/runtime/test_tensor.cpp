@@ -85,11 +85,11 @@ TEST_CASE("what is refused at birth") {
     CHECK(contains(refusal([] { Tensor::rand({-1}); }), "negative"));
     CHECK(contains(refusal([] { Tensor::arange(-1); }), "negative"));
     CHECK(contains(refusal([] { Tensor::zeros({1, 1, 1, 1, 1, 1, 1, 1, 1}); }), "8 dimensions"));
-    CHECK(contains(refusal([] { Tensor::from(counted(5), {2, 3}); }), "6 values, not 5"));
+    CHECK(contains(refusal([] { Tensor::from(counted(5), {2, 3}); }), "6 values, but there are 5"));
     CHECK(contains(refusal([] { Tensor::zeros({2}, DType::f32, Device::cpu(77)); }), "cpu:77"));
     constexpr std::int64_t huge = std::int64_t{1} << 40;
-    CHECK(contains(refusal([] { Tensor::empty({huge, huge}); }), "more elements"));
-    CHECK(contains(refusal([] { Tensor::empty({huge, 0, huge, huge}); }), "more elements"));
+    CHECK(contains(refusal([] { Tensor::empty({huge, huge}); }), "too many elements"));
+    CHECK(contains(refusal([] { Tensor::empty({huge, 0, huge, huge}); }), "too many elements"));
     CHECK_THROWS_AS(Tensor::empty({huge, 1 << 19}), OutOfMemory);
 }
 
@@ -225,8 +225,8 @@ TEST_CASE("writes where elements share memory") {
         const Tensor row = Tensor::from(counted(4), {4}, device);
         const Tensor rows = row.expand({3, 4});
         const std::string expected =
-            "copy_: several elements of the tensor of shape (3, 4) that it writes share memory; clone() it "
-            "first";
+            "copy_: several elements of the written tensor of shape (3, 4) share memory; expected separate elements "
+            "(use clone())";
         CHECK(refusal([&] { rows.copy_(Tensor::zeros({3, 4}, DType::f32, device)); }) == expected);
         CHECK(refusal([&] { rows.copy_(rows); }) == expected);
         CHECK(row.to_vector<float>() == counted(4));
@@ -239,12 +239,12 @@ TEST_CASE("writes where elements share memory") {
         // Running statistics are written in place too.
         const Tensor x = Tensor::full({2, 3, 2, 2}, 1, DType::f32, device);
         const Tensor shared = Tensor::zeros({1}, DType::f32, device).expand({3});
-        CHECK(
-            contains(refusal([&] { batch_norm(x, shared, shared, {}, {}, {.training = true}); }), "clone() it first"));
+        CHECK(contains(refusal([&] { batch_norm(x, shared, shared, {}, {}, {.training = true}); }), "use clone()"));
 
         // PyTorch: "some elements of the input tensor and the written-to tensor refer to a single memory location".
         const Tensor line = Tensor::from(counted(6), {6}, device);
-        const std::string source = "copy_: the source shares memory with what is written; clone() the source first";
+        const std::string source =
+            "copy_: the source shares memory with the target; expected separate memory (use clone())";
         CHECK(refusal([&] { line.slice(0, 1, 6).copy_(line.slice(0, 0, 5)); }) == source);
         const Tensor square = line.slice(0, 0, 4).reshape({2, 2});
         CHECK(refusal([&] { square.copy_(square.transpose(0, 1)); }) == source);

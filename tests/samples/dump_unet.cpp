@@ -16,8 +16,8 @@
 
 #include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/parallel/lockstep.h"
-#include "lockstep/samples/unet/loss.h"
-#include "lockstep/samples/unet/net.h"
+#include "lockstep/samples/apps/unet/loss.h"
+#include "lockstep/samples/apps/unet/net.h"
 
 namespace ls = lockstep;
 

@@ -12,8 +12,8 @@
 #include "lockstep/runtime/copy_count.h"
 #include "lockstep/runtime/random.h"
 #include "lockstep/runtime/stream.h"
-#include "lockstep/samples/model_parallel/halves.h"
-#include "lockstep/samples/unet/loss.h"
+#include "lockstep/samples/apps/model_parallel/halves.h"
+#include "lockstep/samples/apps/unet/loss.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/runtime/gate.h"
 #include "lockstep/tests/samples/run_program.h"
@@ -274,8 +274,8 @@ TEST_CASE("a model on two devices is not wrapped") {
     const std::string said = message_of<InvalidArgument>([] {
         DataParallel<halves::UNet> model(made(second), Devices({first, second}));
     });
-    CHECK(said.starts_with("module must have its parameters and buffers on one device, but "));
-    CHECK(said.ends_with(" on cpu:1; bring the model to one"));
+    CHECK(said.starts_with("module: parameters and buffers are on several devices: "));
+    CHECK(said.ends_with(" on cpu:1; expected one device"));
 }
 
 TEST_CASE("model_parallel prints one line for each form, with its time, memory and loss") {

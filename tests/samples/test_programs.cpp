@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 
 #include "lockstep/tests/catch.h"
@@ -77,6 +78,31 @@ TEST_CASE("help names all flags and succeeds") {
         CHECK_THAT(help.out, contains("A second SIGINT or SIGTERM ends it"));
     }
     CHECK_THAT(place.run("mnist --help").out, contains("--net"));
+}
+
+TEST_CASE("help is one line for each flag, in groups, with the texts of all in one column") {
+    const TemporaryDirectory directory;
+    for (const std::string program :
+         {"mnist", "linear", "unet", "unet train", "unet predict", "unet evaluate", "collectives", "model_parallel",
+          "lockstep-info", "lockstep-run", "make-digits", "make-shapes"}) {
+        const std::string help = run_program(directory, program + " --help").out;
+        CHECK_THAT(help, contains("\n\nUsage: " + program + " "));
+        std::istringstream lines(help);
+        std::size_t column = 0, flags = 0;
+        for (std::string line; std::getline(lines, line);) {
+            INFO(program << ": " << line);
+            CHECK(line.size() <= 120);
+            if (!line.starts_with("  ")) continue;
+            const auto text = line.find_first_not_of(' ', line.find("  ", 2));
+            REQUIRE(text != std::string::npos);  // every flag has a text
+            if (flags++ == 0) column = text;
+            CHECK(text == column);
+            for (const std::string word : {"of ", "who ", "what ", "where ", "that ", "which "})
+                CHECK(line.compare(text, word.size(), word) != 0);
+        }
+        CHECK(flags > 0);
+        CHECK_THAT(help, contains("\nGeneral:\n  -h, --help "));
+    }
 }
 
 TEST_CASE("wrong usage is one line and status 2") {
@@ -352,7 +378,7 @@ TEST_CASE("limits of the system are named as what they are") {
     const Place place;
     const ProgramRun threads = place.mnist("--steps 1 --quiet", "OMP_THREAD_LIMIT=abc");
     CHECK(threads.status == 1);
-    CHECK_THAT(threads.err, contains("OMP_THREAD_LIMIT=abc: wants an integer from 1 to 2147483647"));
+    CHECK_THAT(threads.err, contains("OMP_THREAD_LIMIT=abc is invalid; expected an integer from 1 to 2147483647"));
 }
 
 TEST_CASE("whoever runs out of descriptors is told of ulimit") {

@@ -1,5 +1,5 @@
 // unet train as a user runs it: its flags, what it learns, its bits on any devices, how it goes on, its log.
-#include "lockstep/samples/unet/net.h"
+#include "lockstep/samples/apps/unet/net.h"
 
 #include <cmath>
 #include <map>
@@ -13,8 +13,8 @@
 #include "lockstep/parallel/data/image_file.h"
 #include "lockstep/parallel/data/safetensors.h"
 #include "lockstep/parallel/lockstep.h"
-#include "lockstep/samples/unet/loss.h"
-#include "lockstep/samples/unet/score.h"
+#include "lockstep/samples/apps/unet/loss.h"
+#include "lockstep/samples/apps/unet/score.h"
 #include "lockstep/tests/parallel/event_reader.h"
 #include "lockstep/tests/parallel/launch/started_process.h"
 #include "lockstep/tests/samples/unet_fixture.h"
@@ -392,7 +392,7 @@ TEST_CASE("weights of classes and ignored pixels train with the same bits under 
                 write_gif(file, mask);
             }
         else
-            write_shapes(place / "data", {.count = 8, .width = 32, .height = 32, .seed = 3});
+            samples::write_shapes(place / "data", {.count = 8, .width = 32, .height = 32, .seed = 3});
         const std::string same = "-e 2 -b 4 -l 1e-3 --shards 4 -v 25 " + flags + " --save ";
         train_unet(place, same + "one.safetensors --parallel none");
         train_unet(place, same + "two.safetensors --devices cpu:0,cpu:1");

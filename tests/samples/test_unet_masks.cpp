@@ -12,7 +12,7 @@
 #include "lockstep/parallel/data/image_file.h"
 #include "lockstep/parallel/data/segmentation_folder.h"
 #include "lockstep/runtime/random.h"
-#include "lockstep/samples/unet/net.h"
+#include "lockstep/samples/apps/unet/net.h"
 #include "lockstep/tests/parallel/pth_archive.h"
 #include "lockstep/tests/samples/unet_fixture.h"
 

@@ -6,7 +6,7 @@
 #include "lockstep/parallel/checkpoint.h"
 #include "lockstep/parallel/data/image_file.h"
 #include "lockstep/parallel/data/safetensors.h"
-#include "lockstep/samples/unet/net.h"
+#include "lockstep/samples/apps/unet/net.h"
 #include "lockstep/tests/samples/unet_fixture.h"
 
 using namespace lockstep;

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include "lockstep/parallel/data/shapes.h"
+#include "lockstep/samples/data/shapes.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/samples/run_program.h"
 
@@ -14,7 +14,7 @@ namespace lockstep::test {
 class UnetPlace : public TemporaryDirectory {
 public:
     explicit UnetPlace(std::int64_t images = 12, int side = 32) {
-        write_shapes(path() / "data", {.count = images, .width = side, .height = side, .seed = 3});
+        samples::write_shapes(path() / "data", {.count = images, .width = side, .height = side, .seed = 3});
     }
 };
 

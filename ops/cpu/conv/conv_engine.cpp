@@ -18,9 +18,10 @@ const ConvShape& checked(const ConvShape& s, int threads) {
     if (!sizes || !steps || s.h + 2 * s.pad.h < s.kh || s.w + 2 * s.pad.w < s.kw)
         throw InvalidArgument(
             fmt::format("convolution of ({}, {}, {}, {}) with weights ({}, {}, {}, {}), stride ({}, {}), padding ({}, "
-                        "{}): the output is empty, pad more",
+                        "{}): the output is empty; expected at least one element",
                         s.n, s.c, s.h, s.w, s.k, s.c, s.kh, s.kw, s.stride.h, s.stride.w, s.pad.h, s.pad.w));
-    if (threads < 1) throw InvalidArgument(fmt::format("convolution on {} threads: at least 1 is needed", threads));
+    if (threads < 1)
+        throw InvalidArgument(fmt::format("convolution: invalid number of threads ({}); expected at least 1", threads));
     return s;
 }
 
@@ -89,8 +90,8 @@ ConvEngine::ConvEngine(const ConvShape& shape, int threads, Isa isa, std::string
     : shape_(checked(shape, threads)), threads_(threads), path_(ConvPath::direct) {
     const std::vector<std::string> known = ways(shape, isa);
     if (std::find(known.begin(), known.end(), way) == known.end())
-        throw InvalidArgument(
-            fmt::format("convolution by '{}': there is no such way for its shape; one is '{}'", way, known.front()));
+        throw InvalidArgument(fmt::format(
+            "convolution: algorithm '{}' does not support this shape; expected one such as '{}'", way, known.front()));
     for (const Isa with : {Isa::avx512, Isa::avx2})
         if (way == winograd_name(with)) make_winograd(with);
     if (!winograd_) make_direct(way);

@@ -90,7 +90,8 @@ std::string fastest_on(Device device, const ConvShape& shape, int threads, const
     done.synchronize();
     if (outcome->failure) std::rethrow_exception(outcome->failure);
     if (outcome->way.empty()) stream.synchronize();  // work before it has failed, by which it was skipped
-    if (outcome->way.empty()) throw DeviceError("no way to compute the convolution could be tried; try again");
+    if (outcome->way.empty())
+        throw DeviceError("trials of a convolution: all algorithms failed; expected at least one to run");
     return outcome->way;
 }
 

@@ -14,10 +14,10 @@ bool FirstLayerGradient::supported(Isa isa, const FirstLayerShape& s) {
 
 FirstLayerGradient::FirstLayerGradient(const FirstLayerShape& s) : shape_(s) {
     if (!supported(Isa::avx2, s))
-        throw InvalidArgument(fmt::format(
-            "first layer's weight gradient: no kernel for x ({}, {}, {}, {}), weights ({}, {}, {}, {}), stride {}, "
-            "padding {}: use oneDNN's",
-            s.n, s.c, s.h, s.w, s.k, s.c, s.size, s.size, s.stride, s.pad));
+        throw InvalidArgument(
+            fmt::format("first layer's weight gradient: no kernel for x ({}, {}, {}, {}), weights ({}, {}, {}, {}), "
+                        "stride {}, padding {}; expected a supported shape",
+                        s.n, s.c, s.h, s.w, s.k, s.c, s.size, s.size, s.stride, s.pad));
 }
 
 std::size_t FirstLayerGradient::scratch_bytes() const {

@@ -16,7 +16,8 @@ const WinogradKernels& kernels_of(Isa isa, DType stored) {
 
 void check_alignment(const char* what, const void* pointer) {
     if (reinterpret_cast<std::uintptr_t>(pointer) % 64 != 0)
-        throw InvalidArgument(fmt::format("Winograd convolution: {} at {} must be aligned to 64 bytes", what, pointer));
+        throw InvalidArgument(
+            fmt::format("Winograd convolution: {} at {} is not aligned; expected 64 bytes", what, pointer));
 }
 
 }  // namespace
@@ -31,14 +32,16 @@ bool WinogradConv::supported(Isa isa, const WinogradShape& s, DType stored) {
 WinogradConv::WinogradConv(Isa isa, const WinogradShape& shape, DType stored)
     : shape_(shape), kernels_(&kernels_of(isa, stored)) {
     if (!supported(isa, shape, stored))
-        throw InvalidArgument(fmt::format(
-            "Winograd convolution: no kernel on {} for {} x ({}, {}, {}, {}), {} output channels, padding {}: use "
-            "the direct convolution",
-            isa_name(isa), name_of(stored), shape.n, shape.c, shape.h, shape.w, shape.k, shape.pad));
+        throw InvalidArgument(
+            fmt::format("Winograd convolution: no kernel on {} for {} x ({}, {}, {}, {}), {} output channels, padding "
+                        "{}; expected a supported shape",
+                        isa_name(isa), name_of(stored), shape.n, shape.c, shape.h, shape.w, shape.k, shape.pad));
 }
 
 std::size_t WinogradConv::scratch_bytes(int threads) const {
-    if (threads < 1) throw InvalidArgument(fmt::format("Winograd convolution: {} threads, at least 1 needed", threads));
+    if (threads < 1)
+        throw InvalidArgument(
+            fmt::format("Winograd convolution: invalid number of threads ({}); expected at least 1", threads));
     return static_cast<std::size_t>(kernels_->scratch_floats(shape_, threads)) * sizeof(float);
 }
 
@@ -53,7 +56,7 @@ void WinogradConv::forward(const void* x, const void* w, const float* bias, bool
 void WinogradConv::backward_data(const void* dy, const void* w, const void* made, void* dx, void* scratch,
                                  int threads) const {
     check_alignment("dy", dy);
-    check_alignment("what ReLU made", made);
+    check_alignment("ReLU's output", made);
     check_alignment("dx", dx);
     check_alignment("scratch", scratch);
     kernels_->backward_data(shape_, dy, w, made, dx, static_cast<float*>(scratch), threads);

@@ -2,9 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <random>
 #include <vector>
-
-#include "lockstep/parallel/data/internal/mersenne_twister.h"
 
 namespace lockstep {
 
@@ -25,7 +24,7 @@ public:
 
 private:
     std::uint64_t bits64();
-    MersenneTwister random_;
+    std::mt19937 random_;
 };
 
 /// 0 to length - 1. Throws InvalidArgument, naming `who`, for a negative length.

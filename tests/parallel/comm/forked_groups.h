@@ -36,24 +36,24 @@ inline Lines backends() {
 }
 
 inline ProcessGroupOptions options_of(const std::string& backend, const TemporaryDirectory& place, int rank, int size,
-                                      milliseconds timeout = std::chrono::seconds(60)) {
+                                      milliseconds timeout = no_limit) {
     return {.backend = backend,
             .rendezvous = {.init_method = "file://" + (place / "store").string(),
                            .rank = rank,
                            .world_size = size,
-                           .time_limit = std::chrono::seconds(60)},
+                           .time_limit = no_limit},
             .time_limit = timeout};
 }
 
 /// Runs `body` on `size` ranks; what they say, a line each.
 inline std::string on_ranks(const std::string& backend, int size, const std::function<Lines(ProcessGroup&)>& body,
-                            milliseconds timeout = std::chrono::seconds(60)) {
+                            milliseconds timeout = no_limit) {
     const TemporaryDirectory place;
     ForkedRanks ranks(size, [&](int rank) {
         ProcessGroup group(options_of(backend, place, rank, size, timeout));
         return body(group);
     });
-    return joined(ranks.finish(std::chrono::seconds(120)));
+    return joined(ranks.finish());
 }
 
 /// Milliseconds, of one clock for all processes.

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,9 +15,12 @@
 #include <cstdio>
 #include <exception>
 #include <functional>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "lockstep/tests/patience.h"
 
 namespace lockstep::testing {
 
@@ -26,6 +30,28 @@ inline constexpr int most_ranks = 4;
 #else
 inline constexpr int most_ranks = 8;
 #endif
+
+using test::hang;
+using test::no_limit;
+
+/// A T that this process shares with those that it forks.
+template <class T>
+class Shared {
+public:
+    Shared() {
+        void* memory = ::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED) throw std::runtime_error("no shared memory");
+        content_ = new (memory) T{};
+    }
+    ~Shared() { ::munmap(content_, sizeof(T)); }
+    Shared(const Shared&) = delete;
+    Shared& operator=(const Shared&) = delete;
+    T& operator*() const { return *content_; }
+    T* operator->() const { return content_; }
+
+private:
+    T* content_;
+};
 
 using RankMain = std::function<std::vector<std::string>(int rank)>;
 
@@ -54,7 +80,7 @@ public:
             throw std::runtime_error("rank " + std::to_string(rank) + " has ended instead of stopping");
     }
     /// Waits until all ranks have ended except those in `staying`, for at most `limit`.
-    void let_others_end(const std::vector<int>& staying, std::chrono::milliseconds limit) {
+    void let_others_end(const std::vector<int>& staying, std::chrono::milliseconds limit = hang) {
         const auto deadline = std::chrono::steady_clock::now() + limit;
         const auto others_run = [&] {
             for (std::size_t rank = 0; rank < children_.size(); ++rank)
@@ -69,7 +95,7 @@ public:
 
     /// Waits until all ranks have ended; those that have not at the end of `limit` are killed. What each rank
     /// returned or threw, one line each; a line more where it was ended by a signal or did not exit with 0.
-    std::vector<std::vector<std::string>> finish(std::chrono::milliseconds limit) {
+    std::vector<std::vector<std::string>> finish(std::chrono::milliseconds limit = hang) {
         const auto deadline = std::chrono::steady_clock::now() + limit;
         while (read_some(deadline)) {
         }

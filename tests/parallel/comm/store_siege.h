@@ -20,6 +20,7 @@
 #include "lockstep/parallel/comm/store/sockets.h"
 #include "lockstep/runtime/error.h"
 #include "lockstep/tests/parallel/comm/raw_client.h"
+#include "lockstep/tests/patience.h"
 
 namespace lockstep::testing {
 
@@ -99,7 +100,7 @@ public:
 private:
     /// Who comes while strangers press upon the server may be sent away, and comes again.
     static RawClient admitted(int port, const std::string& token) {
-        const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+        const auto late = std::chrono::steady_clock::now() + test::hang;
         for (;;) {
             try {
                 RawClient client(port);

@@ -8,10 +8,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <list>
 #include <regex>
 #include <set>
 #include <sstream>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/parallel/comm/process_group.h"
@@ -43,7 +46,7 @@ Ranks blamed_in(const std::string& text) {
     return ranks;
 }
 
-struct Backend {
+struct TriedBackend {
     std::string name;
     bool several_hosts = false;  ///< two, with ranks in turn
 };
@@ -107,58 +110,86 @@ std::vector<Trial> trials() {
     };
 }
 
-/// Empty, or who was blamed wrongly.
-std::string wrong_in(const Backend& backend, const Trial& trial) {
-    const TemporaryDirectory place;
-    const std::string tcp = fmt::format("tcp://127.0.0.1:{}", port_of(hold_free_port()));
-    ForkedRanks ranks(trial.size, [&](int rank) -> Lines {
-        if (backend.several_hosts) setenv("LOCKSTEP_HOST_ID", rank % 2 == 0 ? "a" : "b", 1);
-        ProcessGroupOptions options = options_of(backend.name, place, rank, trial.size, milliseconds(20000));
-        options.rendezvous.init_method = tcp;
-        // Rank 0 is the first whose time is over: what it finds is told to the others.
-        if (rank == 0) options.time_limit = milliseconds(4000);
+/// A trial under way: its ranks begin once the stopped ones have stopped.
+class TrialRun {
+public:
+    TrialRun(TriedBackend backend, Trial trial)
+        : backend_(std::move(backend)),
+          trial_(std::move(trial)),
+          ranks_(trial_.size, [this](int rank) { return lines_of_rank(rank); }) {}
+
+    std::string what() const {
+        return backend_.name + (backend_.several_hosts ? " on two hosts: " : ": ") + trial_.what;
+    }
+    /// All ranks have met, and the stopped ones have stopped.
+    void wait_until_ready() const {
+        for (const int rank : trial_.stopped) ranks_.wait_until_stopped(rank);
+    }
+    void begin() const { lockstep::test::put_bytes(place_ / "go", ""); }
+    /// Empty, or who was blamed wrongly.
+    std::string end() {
+        ranks_.let_others_end({trial_.stopped.begin(), trial_.stopped.end()});
+        for (const int rank : trial_.stopped) ranks_.signal(rank, SIGKILL);
+        std::string wrong;
+        bool named = false;
+        const auto ends = ranks_.finish();
+        for (std::size_t rank = 0; rank < ends.size(); ++rank) {
+            if (trial_.stopped.count(static_cast<int>(rank)) != 0) continue;
+            const std::string text = ends[rank].empty() ? "" : ends[rank].front();
+            const std::string expected = fmt::format("{}: ", fmt::join(trial_.stopped, " "));
+            named = named || text.starts_with(expected);
+            if (!text.starts_with(expected) && !text.starts_with(": "))
+                wrong += fmt::format("rank {}: {}\n", rank, text);
+            if (rank == 0 && !text.starts_with(expected)) wrong += fmt::format("rank 0 names nobody: {}\n", text);
+        }
+        return named ? wrong : wrong + "no rank was told who is missing\n";
+    }
+
+private:
+    Lines lines_of_rank(int rank) const {
+        if (backend_.several_hosts) setenv("LOCKSTEP_HOST_ID", rank % 2 == 0 ? "a" : "b", 1);
+        ProcessGroupOptions options = options_of(backend_.name, place_, rank, trial_.size, milliseconds(20000));
+        options.rendezvous.init_method = tcp_;
+        // Rank 0 reaches its deadline first. Most others are told what it finds.
+        if (rank == 0) options.time_limit = milliseconds(6000);
         ProcessGroup group(options);
         const auto other = group.duplicate();
         group.barrier();
-        if (trial.stopped.count(rank) != 0) {
+        if (trial_.stopped.count(rank) != 0) {
             ::raise(SIGSTOP);
             return {};
         }
-        while (!std::filesystem::exists(place / "go")) pause_for(milliseconds(5));
-        const std::string text = message_of<CommunicationError>([&] { trial.body(group, *other); });
+        while (!std::filesystem::exists(place_ / "go")) pause_for(milliseconds(5));
+        const std::string text = message_of<CommunicationError>([&] { trial_.body(group, *other); });
         return {fmt::format("{}: {}", fmt::join(blamed_in(text), " "), text)};
-    });
-    for (const int rank : trial.stopped) ranks.wait_until_stopped(rank);
-    lockstep::test::put_bytes(place / "go", "");
-    const std::vector<int> staying(trial.stopped.begin(), trial.stopped.end());
-    ranks.let_others_end(staying, std::chrono::seconds(100));
-    for (const int rank : trial.stopped) ranks.signal(rank, SIGKILL);
-    std::string wrong;
-    bool named = false;
-    const auto ends = ranks.finish(std::chrono::seconds(60));
-    for (std::size_t rank = 0; rank < ends.size(); ++rank) {
-        if (trial.stopped.count(static_cast<int>(rank)) != 0) continue;
-        const std::string text = ends[rank].empty() ? "" : ends[rank].front();
-        const std::string expected = fmt::format("{}: ", fmt::join(trial.stopped, " "));
-        named = named || text.starts_with(expected);
-        if (!text.starts_with(expected) && !text.starts_with(": ")) wrong += fmt::format("rank {}: {}\n", rank, text);
-        if (rank == 0 && !text.starts_with(expected)) wrong += fmt::format("rank 0 does not say who: {}\n", text);
     }
-    return named ? wrong : wrong + "no rank was told who is missing\n";
-}
+
+    const TriedBackend backend_;
+    const Trial trial_;
+    const TemporaryDirectory place_;
+    const Descriptor port_ = hold_free_port();
+    const std::string tcp_ = fmt::format("tcp://127.0.0.1:{}", port_of(port_));
+    ForkedRanks ranks_;
+};
 
 }  // namespace
 
 TEST_CASE("blame: only ranks that did not arrive are named") {
+    std::list<TrialRun> runs;  // at the same time, since their ranks only wait
     for (const std::string& name : backends())
         for (const bool several_hosts : {false, true}) {
             if (several_hosts && (name != "shm" || !built_in("gloo"))) continue;
             for (const Trial& trial : trials()) {
                 if (trial.size > most_ranks) continue;
-                INFO(name << (several_hosts ? " on two hosts: " : ": ") << trial.what);
-                CHECK(wrong_in({name, several_hosts}, trial) == "");
+                runs.emplace_back(TriedBackend{name, several_hosts}, trial);
+                runs.back().wait_until_ready();
             }
         }
+    for (TrialRun& run : runs) run.begin();
+    for (TrialRun& run : runs) {
+        INFO(run.what());
+        CHECK(run.end() == "");
+    }
 }
 
 TEST_CASE("run time: gaps between readings do not count beyond one step") {
@@ -182,37 +213,69 @@ TEST_CASE("run time: gaps between readings do not count beyond one step") {
     CHECK(time.at(now) - before == 10 * (milliseconds(200) + RunTime::longest_step));
 }
 
-TEST_CASE("a suspended job continues where it was, whatever it waits in") {
-    const std::string where = GENERATE("barrier", "receive", "store", "new group");
-    for (const std::string& backend : backends()) {
-        INFO(backend << ", " << where);
-        const TemporaryDirectory place;
-        const std::string tcp = fmt::format("tcp://127.0.0.1:{}", port_of(hold_free_port()));
-        constexpr int size = 3;
-        ForkedRanks ranks(size, [&](int rank) -> Lines {
-            ProcessGroupOptions options = options_of(backend, place, rank, size, milliseconds(3000));
-            options.rendezvous.init_method = tcp;
-            options.rendezvous.time_limit = milliseconds(3000);
-            ProcessGroup group(options);
-            group.barrier();
-            lockstep::test::put_bytes(place / fmt::format("ready{}", rank), "");
-            // The others wait for rank 2, which comes once the job has been suspended.
-            while (rank == 2 && !std::filesystem::exists(place / "go")) pause_for(milliseconds(5));
-            if (where == "barrier") group.barrier();
-            if (where == "receive")
-                rank == 2 ? group.send(some(), 0) : rank == 0 ? (void)group.recv(some(), 2) : void();
-            if (where == "store") rank == 2 ? group.store()->set("key", "value") : (void)group.store()->get("key");
-            if (where == "new group") (void)group.duplicate();
-            group.barrier();
-            return {};
-        });
+namespace {
+
+/// Three ranks, two of which wait for rank 2, which comes once the job has been suspended.
+class SuspendedJob {
+public:
+    SuspendedJob(const std::string& backend, std::string where)
+        : what_(backend + ", " + where), where_(std::move(where)), ranks_(size, [this, backend](int rank) {
+              ProcessGroupOptions options = options_of(backend, place_, rank, size, limit);
+              options.rendezvous.init_method = tcp_;
+              options.rendezvous.time_limit = limit;
+              ProcessGroup group(options);
+              group.barrier();
+              lockstep::test::put_bytes(place_ / fmt::format("ready{}", rank), "");
+              while (rank == 2 && !std::filesystem::exists(place_ / "go")) pause_for(milliseconds(5));
+              meet(group);
+              group.barrier();
+              return Lines();
+          }) {}
+
+    static constexpr milliseconds limit{10000};
+    const std::string& what() const { return what_; }
+    void suspend() const {
         for (int rank = 0; rank < size; ++rank)
-            while (!std::filesystem::exists(place / fmt::format("ready{}", rank))) pause_for(milliseconds(5));
-        for (int rank = 0; rank < size; ++rank) ranks.signal(rank, SIGSTOP);
-        for (int rank = 0; rank < size; ++rank) ranks.wait_until_stopped(rank);
-        std::this_thread::sleep_for(milliseconds(3500));  // longer than their timeout
-        lockstep::test::put_bytes(place / "go", "");
-        for (int rank = 0; rank < size; ++rank) ranks.signal(rank, SIGCONT);
-        CHECK(joined(ranks.finish(std::chrono::seconds(100))) == "");
+            while (!std::filesystem::exists(place_ / fmt::format("ready{}", rank))) pause_for(milliseconds(5));
+        for (int rank = 0; rank < size; ++rank) ranks_.signal(rank, SIGSTOP);
+        for (int rank = 0; rank < size; ++rank) ranks_.wait_until_stopped(rank);
+    }
+    /// What went wrong.
+    std::string resume() {
+        lockstep::test::put_bytes(place_ / "go", "");
+        for (int rank = 0; rank < size; ++rank) ranks_.signal(rank, SIGCONT);
+        return joined(ranks_.finish());
+    }
+
+private:
+    static constexpr int size = 3;
+    void meet(ProcessGroup& group) const {
+        const int rank = group.rank();
+        if (where_ == "barrier") group.barrier();
+        if (where_ == "receive") rank == 2 ? group.send(some(), 0) : rank == 0 ? (void)group.recv(some(), 2) : void();
+        if (where_ == "store") rank == 2 ? group.store()->set("key", "value") : (void)group.store()->get("key");
+        if (where_ == "new group") (void)group.duplicate();
+    }
+
+    const std::string what_, where_;
+    const TemporaryDirectory place_;
+    const Descriptor port_ = hold_free_port();
+    const std::string tcp_ = fmt::format("tcp://127.0.0.1:{}", port_of(port_));
+    ForkedRanks ranks_;
+};
+
+}  // namespace
+
+TEST_CASE("a suspended job continues where it was, whatever it waits in") {
+    std::list<SuspendedJob> jobs;
+    for (const std::string& backend : backends())
+        for (const char* where : {"barrier", "receive", "store", "new group"}) {
+            jobs.emplace_back(backend, where);
+            jobs.back().suspend();
+        }
+    std::this_thread::sleep_for(SuspendedJob::limit + milliseconds(500));
+    for (SuspendedJob& job : jobs) {
+        INFO(job.what());
+        CHECK(job.resume() == "");
     }
 }

@@ -21,7 +21,6 @@
 using namespace lockstep;
 using namespace lockstep::testing;
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 
 namespace {
 
@@ -43,13 +42,13 @@ std::unique_ptr<Transport> connect(const test::TemporaryDirectory& folder, int r
 using Body = std::function<Lines(std::unique_ptr<Transport>& transport, int rank)>;
 
 /// The failures of all ranks, each of which runs `body`.
-std::string failures_of(int size, const Body& body, milliseconds limit = milliseconds(60000)) {
+std::string failures_of(int size, const Body& body) {
     const test::TemporaryDirectory folder;
     ForkedRanks ranks(size, [&](int rank) {
-        auto transport = connect(folder, rank, size, milliseconds(20000));
+        auto transport = connect(folder, rank, size, no_limit);
         return body(transport, rank);
     });
-    return joined(ranks.finish(limit));
+    return joined(ranks.finish());
 }
 
 /// The ways to wait for the others.
@@ -73,10 +72,9 @@ TEST_CASE("every operation over Gloo") {
     if (absent()) return;
     const int size = GENERATE(2, 3, 4, 8);
     if (size > most_ranks) return;
-    CHECK(failures_of(
-              size, [&](auto& transport, int rank) { return exercise_transport(*transport, rank, size); },
-              milliseconds(240000))
-              .empty());
+    CHECK(failures_of(size, [&](auto& transport, int rank) {
+              return exercise_transport(*transport, rank, size);
+          }).empty());
 }
 
 TEST_CASE("all ranks get the same bits by Gloo, in whatever order it adds") {
@@ -91,12 +89,11 @@ TEST_CASE("ranks whose peer ends, leaves or gives up are told at once") {
     INFO(end << ", waiting in way " << how);
     constexpr int size = 4;
     CHECK(failures_of(size, [&](auto& transport, int rank) -> Lines {
-              transport->barrier(in(20000));
+              transport->barrier(far_off());
               if (rank != 1) {
-                  const std::string error =
-                      error_within(20000, [&] { wait_in(how, *transport, rank, size, in(30000)); });
+                  const std::string error = error_of([&] { wait_in(how, *transport, rank, size, far_off()); });
                   if (!contains(error, "clos")) return {error};
-                  const std::string later = error_within(20000, [&] { transport->barrier(in(30000)); });
+                  const std::string later = error_of([&] { transport->barrier(far_off()); });
                   transport.reset();
                   return unless(later, error);
               }
@@ -105,7 +102,7 @@ TEST_CASE("ranks whose peer ends, leaves or gives up are told at once") {
               if (end == "exit") ::_exit(0);
               if (end == "destroy") transport.reset();
               if (end == "abort") transport->abort("had enough");
-              if (transport) return unless(error_within(20000, [&] { transport->barrier(in(30000)); }), "had enough");
+              if (transport) return unless(error_of([&] { transport->barrier(far_off()); }), "had enough");
               return {};
           }) == (end == "kill" ? "rank 1: ended by signal 9\n" : ""));
 }
@@ -113,15 +110,15 @@ TEST_CASE("ranks whose peer ends, leaves or gives up are told at once") {
 TEST_CASE("abort ends what waits in another thread") {
     if (absent()) return;
     CHECK(failures_of(2, [&](auto& transport, int rank) -> Lines {
-              transport->barrier(in(20000));
-              if (rank == 1) return unless(error_within(20000, [&] { transport->barrier(in(30000)); }), "closed");
+              transport->barrier(far_off());
+              if (rank == 1) return unless(error_of([&] { transport->barrier(far_off()); }), "closed");
               std::thread other([&] {
                   std::this_thread::sleep_for(milliseconds(50));
                   transport->abort("had enough");
               });
               float value = 1;
               const std::string error =
-                  error_within(20000, [&] { transport->all_reduce(&value, 1, DType::f32, ReduceOp::sum, in(30000)); });
+                  error_of([&] { transport->all_reduce(&value, 1, DType::f32, ReduceOp::sum, far_off()); });
               other.join();
               return unless(error, "had enough");
           }).empty());
@@ -133,18 +130,16 @@ TEST_CASE("a rank that stands still is noticed at the deadline, and leaving it b
     const test::TemporaryDirectory folder;
     constexpr int size = 3;
     ForkedRanks ranks(size, [&](int rank) -> Lines {
-        auto transport = connect(folder, rank, size, milliseconds(20000));
-        transport->barrier(in(20000));
+        auto transport = connect(folder, rank, size, no_limit);
+        transport->barrier(far_off());
         if (rank == 1) ::kill(::getpid(), SIGSTOP);
-        const std::string error = error_within(20000, [&] { wait_in(how, *transport, rank, size, in(1000)); });
-        const auto begin = Clock::now();
+        const std::string error = error_of([&] { wait_in(how, *transport, rank, size, in(1000)); });
         transport.reset();
-        if (Clock::now() - begin > milliseconds(20000)) return {"destroyed too late"};
         return contains(error, "deadline") || contains(error, "closed") ? Lines{} : Lines{error};
     });
-    ranks.let_others_end({1}, milliseconds(60000));
+    ranks.let_others_end({1});
     ranks.signal(1, SIGKILL);
-    CHECK(joined(ranks.finish(milliseconds(20000))) == "rank 1: ended by signal 9\n");
+    CHECK(joined(ranks.finish()) == "rank 1: ended by signal 9\n");
 }
 
 TEST_CASE("a rank that leaves early takes nothing along that it has sent") {
@@ -180,12 +175,12 @@ TEST_CASE("messages that are given up take no other's place") {
               const int other = 1 - rank;
               transport->receive(data.data(), bytes, other, 1);
               transport->receive(data.data(), bytes, Transport::any_source, 1);
-              transport->barrier(in(20000));
+              transport->barrier(far_off());
               const auto sent = transport->send(data.data(), bytes, other, 1);
               const auto received = transport->receive(got.data(), bytes, other, 1);
               finish(*received);
               finish(*sent);
-              transport->barrier(in(20000));
+              transport->barrier(far_off());
               return got == data ? Lines{} : Lines{"other bytes"};
           }).empty());
 }
@@ -195,19 +190,18 @@ TEST_CASE("messages and reductions of different sizes are errors, not the end of
     CHECK(failures_of(2, [](auto& transport, int rank) -> Lines {
               std::vector<unsigned char> data(100);
               if (rank == 0)
-                  return unless(error_within(20000,
-                                             [&] {
-                                                 const auto message = transport->receive(data.data(), 50, 1, 1);
-                                                 finish(*message);
-                                             }),
+                  return unless(error_of([&] {
+                                    const auto message = transport->receive(data.data(), 50, 1, 1);
+                                    finish(*message);
+                                }),
                                 "rank 1 sent 100 bytes; expected 50");
               const auto message = transport->send(data.data(), 100, 0, 1);
-              return unless(error_within(20000, [&] { transport->barrier(in(30000)); }), "closed");
+              return unless(error_of([&] { transport->barrier(far_off()); }), "closed");
           }).empty());
     CHECK(failures_of(3, [](auto& transport, int rank) -> Lines {
               std::vector<float> data(rank == 0 ? 1000 : 10);
-              const std::string error = error_within(
-                  20000, [&] { transport->all_reduce(data.data(), data.size(), DType::f32, ReduceOp::sum, in(500)); });
+              const std::string error = error_of(
+                  [&] { transport->all_reduce(data.data(), data.size(), DType::f32, ReduceOp::sum, in(500)); });
               return contains(error, "deadline") || contains(error, "closed") ? Lines{} : Lines{error};
           }).empty());
 }
@@ -215,6 +209,6 @@ TEST_CASE("messages and reductions of different sizes are errors, not the end of
 TEST_CASE("a rank that does not come is an error in time") {
     if (absent()) return;
     const test::TemporaryDirectory folder;
-    const std::string error = error_within(20000, [&] { auto never = connect(folder, 0, 2, milliseconds(500)); });
+    const std::string error = error_of([&] { auto never = connect(folder, 0, 2, milliseconds(500)); });
     CHECK(contains(error, "could not connect"));
 }

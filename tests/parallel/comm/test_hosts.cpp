@@ -50,13 +50,13 @@ std::unique_ptr<Transport> connect(const test::TemporaryDirectory& folder, int r
 
 using Body = std::function<Lines(std::unique_ptr<Transport>& transport, int rank)>;
 
-std::string failures_of(const Hosts& hosts, const Body& body, milliseconds limit = milliseconds(60000)) {
+std::string failures_of(const Hosts& hosts, const Body& body) {
     const test::TemporaryDirectory folder;
     ForkedRanks ranks(static_cast<int>(hosts.size()), [&](int rank) {
-        auto transport = connect(folder, rank, hosts, milliseconds(20000));
+        auto transport = connect(folder, rank, hosts, no_limit);
         return body(transport, rank);
     });
-    return joined(ranks.finish(limit));
+    return joined(ranks.finish());
 }
 
 /// Two hosts of two ranks; and the ways to wait for the others.
@@ -86,12 +86,9 @@ TEST_CASE("hosts: every operation, in even and uneven layouts") {
                                  Hosts{0, 1, 2}, Hosts{0, 0, 0, 0, 1, 1, 1, 1}, Hosts{0, 0});
     if (static_cast<int>(hosts.size()) > most_ranks) return;
     INFO(fmt::format("{}", fmt::join(hosts, " ")));
-    CHECK(failures_of(
-              hosts,
-              [&](auto& transport, int rank) {
-                  return exercise_transport(*transport, rank, static_cast<int>(hosts.size()));
-              },
-              milliseconds(240000)) == "");
+    CHECK(failures_of(hosts, [&](auto& transport, int rank) {
+              return exercise_transport(*transport, rank, static_cast<int>(hosts.size()));
+          }) == "");
 }
 
 TEST_CASE("hosts: all ranks get the same bits") {
@@ -105,7 +102,7 @@ TEST_CASE("hosts: the death of a rank ends all ranks of all hosts, and all are t
     const std::string end = GENERATE("kill", "abort", "destroy");
     INFO(end << ", waiting in way " << how);
     CHECK(failures_of(two_by_two, [&](auto& transport, int rank) -> Lines {
-              transport->barrier(in(20000));
+              transport->barrier(far_off());
               if (rank == 3) {
                   std::this_thread::sleep_for(milliseconds(50));
                   if (end == "kill") ::kill(::getpid(), SIGKILL);
@@ -114,8 +111,8 @@ TEST_CASE("hosts: the death of a rank ends all ranks of all hosts, and all are t
                   std::this_thread::sleep_for(milliseconds(1000));
                   return {};
               }
-              const std::string error = error_within(20000, [&] { wait_in(how, *transport, in(60000)); });
-              const std::string later = error_within(10000, [&] { transport->barrier(in(60000)); });
+              const std::string error = error_of([&] { wait_in(how, *transport, far_off()); });
+              const std::string later = error_of([&] { transport->barrier(far_off()); });
               if (!contains(error, end == "abort" ? "had enough" : "rank 3")) return {error};
               return unless(later, error);
           }) == (end == "kill" ? "rank 3: ended by signal 9\n" : ""));
@@ -132,23 +129,21 @@ TEST_CASE("hosts: the rank with the store may die as well") {
                             .rendezvous = {.init_method = fmt::format("tcp://127.0.0.1:{}", port_of(port)),
                                            .rank = rank,
                                            .world_size = 4,
-                                           .time_limit = milliseconds(20000)},
-                            .time_limit = milliseconds(20000)});
+                                           .time_limit = no_limit},
+                            .time_limit = no_limit});
         group.barrier();
         if (rank == victim) ::kill(::getpid(), SIGKILL);
-        const auto begin = std::chrono::steady_clock::now();
         std::string error = "nothing was thrown";
         try {
             for (;;) group.all_reduce(Tensor::zeros({100000}));
         } catch (const CommunicationError& caught) {
             error = caught.what();
         }
-        if (std::chrono::steady_clock::now() - begin > milliseconds(15000)) error = "too late: " + error;
         const std::size_t what = error.find("shm): ");  // after who says it
         if (what == std::string::npos) return {error};
         return unless(error.substr(what), fmt::format(" {}", victim));
     });
-    CHECK(joined(ranks.finish(milliseconds(60000))) == fmt::format("rank {}: ended by signal 9\n", victim));
+    CHECK(joined(ranks.finish()) == fmt::format("rank {}: ended by signal 9\n", victim));
 }
 
 TEST_CASE("hosts: a rank that stands still is noticed at the deadline, on all hosts") {
@@ -156,35 +151,33 @@ TEST_CASE("hosts: a rank that stands still is noticed at the deadline, on all ho
     const int how = GENERATE(range(0, ways_to_wait));
     const test::TemporaryDirectory folder;
     ForkedRanks ranks(4, [&](int rank) -> Lines {
-        auto transport = connect(folder, rank, two_by_two, milliseconds(20000));
-        transport->barrier(in(20000));
+        auto transport = connect(folder, rank, two_by_two, no_limit);
+        transport->barrier(far_off());
         if (rank == 3) ::kill(::getpid(), SIGSTOP);
-        const std::string error = error_within(20000, [&] { wait_in(how, *transport, in(1000)); });
-        const auto begin = std::chrono::steady_clock::now();
+        const std::string error = error_of([&] { wait_in(how, *transport, in(1000)); });
         transport.reset();
-        if (std::chrono::steady_clock::now() - begin > milliseconds(20000)) return {"destroyed too late"};
         return contains(error, "deadline") || contains(error, "closed") ? Lines{} : Lines{error};
     });
-    ranks.let_others_end({3}, milliseconds(60000));
+    ranks.let_others_end({3});
     ranks.signal(3, SIGKILL);
-    CHECK(joined(ranks.finish(milliseconds(20000))) == "rank 3: ended by signal 9\n");
+    CHECK(joined(ranks.finish()) == "rank 3: ended by signal 9\n");
 }
 
 TEST_CASE("hosts: messages that outlive the transport, and from nobody") {
     if (absent()) return;
     CHECK(failures_of({0, 0, 1}, [](auto& transport, int rank) -> Lines {
               int value = 0;
-              transport->barrier(in(20000));
+              transport->barrier(far_off());
               if (rank != 0) {
                   finish(*transport->send(&value, sizeof value, 0, 1));
-                  transport->barrier(in(20000));
+                  transport->barrier(far_off());
                   auto after = transport->receive(&value, sizeof value, 0, 2);
                   transport.reset();
-                  return unless(error_within(10000, [&] { finish(*after); }), "the group has been destroyed");
+                  return unless(error_of([&] { finish(*after); }), "the group has been destroyed");
               }
-              transport->barrier(in(20000));
+              transport->barrier(far_off());
               for (int i = 0; i < 2; ++i) finish(*transport->receive(&value, sizeof value, Transport::any_source, 1));
-              return unless(error_within(5000, [&] { finish(*transport->receive(&value, sizeof value, -1, 1)); }),
+              return unless(error_of([&] { finish(*transport->receive(&value, sizeof value, -1, 1)); }),
                             "left the group");
           }) == "");
 }
@@ -194,11 +187,10 @@ TEST_CASE("hosts: a rank that does not come is an error in time") {
     const test::TemporaryDirectory folder;
     const Hosts hosts{0, 0, 1};
     ForkedRanks ranks(2, [&](int rank) -> Lines {
-        const std::string error =
-            error_within(20000, [&] { auto never = connect(folder, rank, hosts, milliseconds(500)); });
+        const std::string error = error_of([&] { auto never = connect(folder, rank, hosts, milliseconds(500)); });
         return contains(error, "could not connect") ? Lines{} : Lines{error};
     });
-    CHECK(joined(ranks.finish(milliseconds(20000))) == "");
+    CHECK(joined(ranks.finish()) == "");
 }
 
 TEST_CASE("hosts: LOCKSTEP_HOST_ID tells processes of one machine apart") {
@@ -206,11 +198,11 @@ TEST_CASE("hosts: LOCKSTEP_HOST_ID tells processes of one machine apart") {
     ForkedRanks ranks(4, [&](int rank) -> Lines {
         setenv("LOCKSTEP_HOST_ID", rank % 2 == 0 ? "a" : "b", 1);
         if (rank == 3) unsetenv("LOCKSTEP_HOST_ID");
-        const auto store = std::make_shared<FileStore>(folder / "store", milliseconds(20000));
-        const Hosts hosts = find_hosts({.rank = rank, .size = 4, .store = store}, in(20000));
+        const auto store = std::make_shared<FileStore>(folder / "store", no_limit);
+        const Hosts hosts = find_hosts({.rank = rank, .size = 4, .store = store}, far_off());
         return hosts == Hosts{0, 1, 0, 2} ? Lines{} : Lines{fmt::format("{}", fmt::join(hosts, " "))};
     });
-    CHECK(joined(ranks.finish(milliseconds(20000))) == "");
+    CHECK(joined(ranks.finish()) == "");
 }
 
 TEST_CASE("hosts: who is where") {
@@ -238,23 +230,23 @@ TEST_CASE("hosts: ranks of a PID namespace that see another one's /proc share me
                                     .rendezvous = {.init_method = "file://" + (folder / "store").string(),
                                                    .rank = rank,
                                                    .world_size = 2,
-                                                   .time_limit = milliseconds(60000)},
-                                    .time_limit = milliseconds(60000)});
+                                                   .time_limit = no_limit},
+                                    .time_limit = no_limit});
                 const Tensor x = Tensor::full({3}, 1 + rank);
                 group.all_reduce(x);
                 return x.to_vector<float>() == std::vector<float>(3, 3.0F) ? Lines{} : Lines{"a wrong sum"};
             };
             if (one_space || rank == 0) return body();
             ForkedRanks inside(1, [&](int) { return body(); });  // in a namespace of its own
-            return inside.finish(milliseconds(100000)).front();
+            return inside.finish().front();
         };
         ForkedRanks ranks(2, rank_main);
-        const std::string text = joined(ranks.finish(milliseconds(100000)));
+        const std::string text = joined(ranks.finish());
         ::kill(first, SIGKILL);
         ::waitpid(first, nullptr, 0);
         return text.empty() ? Lines{} : Lines{text};
     });
-    const std::string text = joined(outside.finish(milliseconds(120000)));
+    const std::string text = joined(outside.finish());
     if (contains(text, "not tried")) {
         WARN(text);
         return;
@@ -274,23 +266,22 @@ TEST_CASE("hosts: without /proc a rank is a host by itself unless LOCKSTEP_HOST_
             if (!id.empty()) setenv("LOCKSTEP_HOST_ID", id.c_str(), 1);
             const GroupInfo info{.rank = rank,
                                  .size = 2,
-                                 .store = std::make_shared<FileStore>(folder / "store", milliseconds(20000)),
-                                 .timeout = milliseconds(20000)};
-            const Hosts hosts = find_hosts(info, in(20000));
+                                 .store = std::make_shared<FileStore>(folder / "store", no_limit),
+                                 .timeout = no_limit};
+            const Hosts hosts = find_hosts(info, far_off());
             if (hosts != (id.empty() ? Hosts{0, 1} : Hosts{0, 0})) return {fmt::format("{}", fmt::join(hosts, " "))};
             if (machine_of(rank) != fmt::format("rank {}", rank)) return {"machine " + machine_of(rank)};
-            const std::string text = error_within(20000, [&] { auto never = shm_backend().make(info); });
+            const std::string text = error_of([&] { auto never = shm_backend().make(info); });
             if (!contains(text, "/proc does not identify this host")) return {text};
             if (gloo_backend().make == nullptr) return {};
             GroupInfo other = info;
             other.store = std::make_shared<PrefixStore>("gloo/", info.store);
-            return unless(error_within(20000, [&] { auto never = gloo_backend().make(other); }),
-                          "/proc does not identify");
+            return unless(error_of([&] { auto never = gloo_backend().make(other); }), "/proc does not identify");
         });
-        const std::string text = joined(ranks.finish(milliseconds(60000)));
+        const std::string text = joined(ranks.finish());
         return text.empty() ? Lines{} : Lines{text};
     });
-    const std::string text = joined(outside.finish(milliseconds(100000)));
+    const std::string text = joined(outside.finish());
     if (contains(text, "not tried")) {
         WARN(text);
         return;

@@ -26,6 +26,30 @@ void expect(Lines& lines, const std::string& what, const std::string& part, Call
         lines.push_back(fmt::format("{}: '{}' does not say '{}'", what, message, part));
 }
 
+void exercise_under_mpirun(int size) {
+    if (std::system("command -v mpirun >/dev/null") != 0) {
+        WARN("skipped: there is no mpirun");
+        return;
+    }
+    if (!built_in("mpi")) WARN("skipped: mpi was not built in");
+    if (size > (built_in("mpi") ? most_ranks : 2)) return;
+    const TemporaryDirectory place;
+    const std::string here = place.path().string();
+    const lockstep::test::ChildProcess job{
+        .command = {"/usr/bin/env", "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
+                    "--timeout", std::to_string(hang.count()), "-n", std::to_string(size), GROUP_RANK,
+                    built_in("mpi") ? "mpi" : "shm", here},
+        // MPI's files lie in the folder too; MPI leaves memory behind.
+        .environment = {{"TMPDIR", here},
+                        {"OMPI_MCA_btl_vader_backing_directory", here},
+                        {"ASAN_OPTIONS", "detect_leaks=0"}},
+        .output = (place / "output").string()};
+    INFO(size << " ranks");
+    CHECK(lockstep::test::run_child(job) == 0);
+    for (int rank = 0; rank < size; ++rank)
+        CHECK(lockstep::test::get_bytes(place / ("rank" + std::to_string(rank))) == "done\n");
+}
+
 }  // namespace
 
 TEST_CASE("every operation gives what plain loops give, on 1 to 8 ranks") {
@@ -43,32 +67,11 @@ TEST_CASE("every operation gives what plain loops give, on 1 to 8 ranks") {
         }
 }
 
-TEST_CASE("every operation under mpirun") {
-    if (std::system("command -v mpirun >/dev/null") != 0) {
-        WARN("skipped: there is no mpirun");
-        return;
-    }
-    if (!built_in("mpi")) WARN("skipped: mpi was not built in");
-    const std::vector<int> sizes = built_in("mpi") ? std::vector<int>{2, 3, 4, 8} : std::vector<int>{2};
-    for (const int size : sizes) {
-        if (size > most_ranks) continue;
-        const TemporaryDirectory place;
-        const std::string here = place.path().string();
-        const lockstep::test::ChildProcess job{
-            .command = {"/usr/bin/env", "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
-                        "--timeout", "120", "-n", std::to_string(size), GROUP_RANK, built_in("mpi") ? "mpi" : "shm",
-                        here},
-            // MPI's files lie in the folder too; MPI leaves memory behind.
-            .environment = {{"TMPDIR", here},
-                            {"OMPI_MCA_btl_vader_backing_directory", here},
-                            {"ASAN_OPTIONS", "detect_leaks=0"}},
-            .output = (place / "output").string()};
-        INFO(size << " ranks");
-        CHECK(lockstep::test::run_child(job) == 0);
-        for (int rank = 0; rank < size; ++rank)
-            CHECK(lockstep::test::get_bytes(place / ("rank" + std::to_string(rank))) == "done\n");
-    }
+TEST_CASE("every operation under mpirun", "[.mpirun]") {
+    for (const int size : {2, 3, 4}) exercise_under_mpirun(size);
 }
+
+TEST_CASE("every operation under mpirun, on more ranks", "[.full]") { exercise_under_mpirun(8); }
 
 TEST_CASE("operations are compared in debug mode, and nothing is found where all is well") {
     setenv("LOCKSTEP_DEBUG", "detail", 1);

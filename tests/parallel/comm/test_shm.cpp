@@ -1,14 +1,11 @@
 // The backend in shared memory: every operation on 2 to 8 ranks, and what the others are told when one of them dies,
 // stops, leaves or gives up.
-#include <sys/mman.h>
-
 #include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
-#include <new>
 #include <random>
 #include <string>
 #include <thread>
@@ -21,59 +18,35 @@
 #include "lockstep/tests/parallel/comm/forked_ranks.h"
 #include "lockstep/tests/parallel/comm/transport_exercise.h"
 #include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/patience.h"
 #include "lockstep/tests/runtime/gate.h"
 
 using namespace lockstep;
 using namespace lockstep::testing;
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 using Lines = std::vector<std::string>;
 
 namespace {
 
 constexpr int victim = 1;
-/// Milliseconds: on a loaded machine, and far from the deadline of the call, a minute.
-constexpr int told_at_once = 20000;
 constexpr std::size_t unit = 300'000;  ///< floats: more than the slots hold, so that nobody can run ahead
 
 /// What the ranks and the test tell each other, besides the transport.
-class Board {
-public:
-    struct Content {
-        std::atomic<int> steps[8];        ///< calls that have returned
-        std::atomic<std::int64_t> event;  ///< when something was done to the victim
-        std::atomic<int> ended;           ///< ranks that are done
-        std::int64_t elapsed_ms() const {
-            const auto since = Clock::now().time_since_epoch() - Clock::duration(event.load());
-            return std::chrono::duration_cast<milliseconds>(since).count();
-        }
-        void note_event() { event = Clock::now().time_since_epoch().count(); }
-    };
-    Board()
-        : content_(new (mmap(nullptr, sizeof(Content), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
-                       Content{}) {}
-    ~Board() { munmap(content_, sizeof(Content)); }
-    Board(const Board&) = delete;
-    Board& operator=(const Board&) = delete;
-    Content* operator->() const { return content_; }
-
-private:
-    Content* content_;
+struct Told {
+    std::atomic<int> steps[8];  ///< calls that have returned
+    std::atomic<int> ended;     ///< ranks that are done
 };
+using Board = Shared<Told>;
 
 void wait_until(const std::function<bool()>& there) {
-    const auto deadline = Clock::now() + std::chrono::seconds(60);
-    while (!there()) {
-        if (Clock::now() > deadline) throw std::runtime_error("the test has waited for a minute");
-        std::this_thread::sleep_for(milliseconds(1));
-    }
+    if (!test::comes_true(there)) throw std::runtime_error("the test has waited for minutes");
 }
 
 /// A place where `size` ranks meet.
 struct Meeting {
     test::TemporaryDirectory folder;
     int size = 3;
-    milliseconds timeout{20000};
+    milliseconds timeout = no_limit;
 
     std::shared_ptr<Store> store() const { return std::make_shared<FileStore>(folder / "store"); }
     std::unique_ptr<Transport> join(int rank, std::shared_ptr<Store> store) const {
@@ -117,12 +90,9 @@ private:
     }
 };
 
-/// Empty, or why `text` is not the error that was wanted, within so many milliseconds of the event.
-Lines judge(const Board& board, const std::string& text, const std::string& wanted, std::int64_t limit) {
-    Lines lines;
-    if (!contains(text, wanted)) lines.push_back("'" + text + "' does not say '" + wanted + "'");
-    if (board->elapsed_ms() > limit) lines.push_back("said so after " + std::to_string(board->elapsed_ms()) + " ms");
-    return lines;
+/// Empty, or why `text` is not the error that was wanted.
+Lines judge(const std::string& text, const std::string& wanted) {
+    return contains(text, wanted) ? Lines() : Lines{"'" + text + "' does not say '" + wanted + "'"};
 }
 
 /// Makes calls of a kind until an error comes, at most `most` of them; what it says.
@@ -164,7 +134,7 @@ TEST_CASE("shm: every operation, from 2 to 8 ranks") {
         }
         return failures;
     });
-    CHECK(joined(ranks.finish(milliseconds(240000))) == "");
+    CHECK(joined(ranks.finish()) == "");
 }
 
 TEST_CASE("shm: floats are added in the order of ranks, with the same bits everywhere") {
@@ -183,12 +153,12 @@ TEST_CASE("shm: floats are added in the order of ranks, with the same bits every
                     expected[i] = r == 0 ? value : expected[i] + value;
                 }
             }
-            transport->all_reduce(own.data(), count, DType::f32, ReduceOp::sum, RunClock::now() + milliseconds(20000));
+            transport->all_reduce(own.data(), count, DType::f32, ReduceOp::sum, RunClock::now() + no_limit);
             if (own != expected) failures.push_back("sums of " + std::to_string(count) + " differ");
         }
         return failures;
     });
-    CHECK(joined(ranks.finish(milliseconds(60000))) == "");
+    CHECK(joined(ranks.finish()) == "");
 }
 
 TEST_CASE("shm: all are told at once that a rank was killed, whatever they wait in") {
@@ -199,20 +169,19 @@ TEST_CASE("shm: all are told at once that a rank was killed, whatever they wait 
     ForkedRanks ranks(meeting.size, [&](int rank) -> Lines {
         const auto transport = meeting.join(rank);
         if (rank == victim) {
-            call_until_error(*transport, board, rank, kind, milliseconds(60000), 3);
+            call_until_error(*transport, board, rank, kind, no_limit, 3);
             pause();
         }
-        const std::string text = call_until_error(*transport, board, rank, kind, milliseconds(60000));
-        Lines lines = judge(board, text, "rank 1 has died", told_at_once);
+        const std::string text = call_until_error(*transport, board, rank, kind, no_limit);
+        Lines lines = judge(text, "rank 1 has died");
         const std::string again = message_of<TransportError>([&] { transport->barrier(RunClock::now()); });
         if (!contains(again, "rank 1 has died")) lines.push_back("afterwards: '" + again + "'");
         return lines;
     });
     wait_until([&] { return board->steps[victim] >= 3; });
     std::this_thread::sleep_for(milliseconds(30));  // the others are asleep in the next call
-    board->note_event();
     ranks.signal(victim, SIGKILL);
-    auto failures = ranks.finish(milliseconds(30000));
+    auto failures = ranks.finish();
     CHECK(failures[victim] == Lines{"ended by signal 9"});
     failures[victim].clear();
     CHECK(joined(failures) == "");
@@ -230,17 +199,16 @@ TEST_CASE("shm: a rank killed at any moment is a clean error for the others") {
             try {
                 const auto transport = meeting.join(rank);
                 ++board->steps[rank];
-                text = call_until_error(*transport, board, rank, kind, milliseconds(60000));
+                text = call_until_error(*transport, board, rank, kind, no_limit);
             } catch (const TransportError& error) {
                 text = error.what();
             }
-            return judge(board, text, "rank 1 ", told_at_once);
+            return judge(text, "rank 1 ");
         });
         wait_until([&] { return board->steps[victim] >= 1; });
         std::this_thread::sleep_for(std::chrono::microseconds(random() % 5000));
-        board->note_event();
         ranks.signal(victim, SIGKILL);
-        auto failures = ranks.finish(milliseconds(30000));
+        auto failures = ranks.finish();
         failures[victim].clear();
         CHECK(joined(failures) == "");
     }
@@ -253,17 +221,16 @@ TEST_CASE("shm: a stopped rank is named when the deadline has passed, and told w
     const Board board;
     ForkedRanks ranks(meeting.size, [&](int rank) -> Lines {
         const auto transport = meeting.join(rank);
-        const std::string text = call_until_error(*transport, board, rank, kind, milliseconds(300));
+        const std::string text = call_until_error(*transport, board, rank, kind, milliseconds(3000));
         ++board->ended;
-        Lines lines = judge(board, text, "the deadline has passed: rank 1 has", 60000);
+        Lines lines = judge(text, "the deadline has passed: rank 1 has");
         return lines;
     });
     wait_until([&] { return board->steps[victim] >= 3; });
-    board->note_event();
     ranks.signal(victim, SIGSTOP);
     wait_until([&] { return board->ended == meeting.size - 1; });
     ranks.signal(victim, SIGCONT);
-    CHECK(joined(ranks.finish(milliseconds(30000))) == "");
+    CHECK(joined(ranks.finish()) == "");
 }
 
 TEST_CASE("shm: a rank that ends or leaves early is named") {
@@ -275,8 +242,7 @@ TEST_CASE("shm: a rank that ends or leaves early is named") {
     ForkedRanks ranks(meeting.size, [&](int rank) -> Lines {
         auto transport = meeting.join(rank);
         if (rank == victim) {
-            call_until_error(*transport, board, rank, kind, milliseconds(60000), 3);
-            board->note_event();
+            call_until_error(*transport, board, rank, kind, no_limit, 3);
             if (!leaves) {
                 transport.release();  // and the process exits with 0
                 return {};
@@ -285,11 +251,11 @@ TEST_CASE("shm: a rank that ends or leaves early is named") {
             wait_until([&] { return board->ended == meeting.size - 1; });
             return {};
         }
-        const std::string text = call_until_error(*transport, board, rank, kind, milliseconds(60000));
+        const std::string text = call_until_error(*transport, board, rank, kind, no_limit);
         ++board->ended;
-        return judge(board, text, leaves ? "rank 1 has left the group" : "rank 1 has died", told_at_once);
+        return judge(text, leaves ? "rank 1 has left the group" : "rank 1 has died");
     });
-    CHECK(joined(ranks.finish(milliseconds(30000))) == "");
+    CHECK(joined(ranks.finish()) == "");
 }
 
 TEST_CASE("shm: abort ends the calls of all ranks with its reason") {
@@ -301,29 +267,26 @@ TEST_CASE("shm: abort ends the calls of all ranks with its reason") {
         if (rank == 0)
             other = std::thread([&] {
                 std::this_thread::sleep_for(milliseconds(50));
-                board->note_event();
                 transport->abort("somebody pressed a key");
                 transport->abort("too late");
             });
         if (rank == 2) wait_until([&] { return board->ended == 2; });
-        const std::string text =
-            message_of<TransportError>([&] { transport->barrier(RunClock::now() + milliseconds(60000)); });
+        const std::string text = message_of<TransportError>([&] { transport->barrier(RunClock::now() + no_limit); });
         ++board->ended;
         if (other.joinable()) other.join();
-        Lines lines = judge(board, text, "somebody pressed a key", told_at_once);
+        Lines lines = judge(text, "somebody pressed a key");
         const std::string again =
             message_of<TransportError>([&] { (void)transport->send(nullptr, 0, (rank + 1) % 3, 0); });
         if (again != "somebody pressed a key") lines.push_back("afterwards: '" + again + "'");
         return lines;
     });
-    CHECK(joined(ranks.finish(milliseconds(30000))) == "");
+    CHECK(joined(ranks.finish()) == "");
 }
 
 TEST_CASE("shm: setting up ends in time, too") {
     Meeting meeting;
-    meeting.timeout = milliseconds(500);
+    meeting.timeout = milliseconds(3000);
     const Board board;
-    board->note_event();
     const std::string how = GENERATE("absent", "killed", "stopped", "nonsense", "elsewhere");
     INFO(how);
     ForkedRanks ranks(meeting.size, [&](int rank) -> Lines {
@@ -342,21 +305,21 @@ TEST_CASE("shm: setting up ends in time, too") {
         }
         const std::string text = message_of<TransportError>([&] { meeting.join(rank, store); });
         if (how == "nonsense" && rank == victim) return {};
-        const std::string wanted = how == "absent"     ? "rank 1 has not arrived within 500 ms"
+        const std::string wanted = how == "absent"     ? "rank 1 has not arrived within 3000 ms"
                                    : how == "killed"   ? "rank 1 has died"
                                    : how == "stopped"  ? "the deadline has passed: rank 1 has not arrived"
                                    : how == "nonsense" ? "same program"
                                    : rank == victim    ? "ranks 0, 2 cannot share memory with this rank"
                                                        : "rank 1 cannot share memory with this rank";
-        return judge(board, text, wanted, told_at_once);
+        return judge(text, wanted);
     });
     if (how == "killed" || how == "stopped") wait_until([&] { return board->steps[victim] > 0; });
     if (how == "killed") ranks.signal(victim, SIGKILL);
     if (how == "absent" || how == "stopped") {
-        ranks.let_others_end({victim}, milliseconds(60000));
+        ranks.let_others_end({victim});
         ranks.signal(victim, SIGKILL);
     }
-    auto failures = ranks.finish(milliseconds(30000));
+    auto failures = ranks.finish();
     if (how == "absent" || how == "killed" || how == "stopped") failures[victim].clear();
     CHECK(joined(failures) == "");
 }
@@ -367,7 +330,7 @@ TEST_CASE("shm: messages of another size, given up, and left behind") {
     ForkedRanks ranks(meeting.size, [&](int rank) -> Lines {
         Lines lines;
         auto transport = meeting.join(rank);
-        const auto soon = [] { return RunClock::now() + milliseconds(20000); };
+        const auto soon = [] { return RunClock::now() + no_limit; };
         std::vector<char> large(1'000'000, 'a'), other(1'000'000, 'b'), got(1'000'000);
         const auto finish = [&](Message& message) {
             const auto deadline = soon();
@@ -405,5 +368,5 @@ TEST_CASE("shm: messages of another size, given up, and left behind") {
         }
         return lines;
     });
-    CHECK(joined(ranks.finish(milliseconds(60000))) == "");
+    CHECK(joined(ranks.finish()) == "");
 }

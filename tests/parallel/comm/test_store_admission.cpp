@@ -113,7 +113,7 @@ std::string as_user(uid_t user, const std::function<std::string()>& says) {
         if (setresuid(user, user, user) != 0) return {"setresuid failed"};
         return {says()};
     });
-    return lockstep::testing::joined(process.finish(std::chrono::seconds(60)));
+    return lockstep::testing::joined(process.finish());
 }
 
 }  // namespace

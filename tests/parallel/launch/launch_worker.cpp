@@ -1,13 +1,17 @@
 // What the tests of launchers start: each argument is something to do, in order. Prints lines that begin with the rank.
 //   env          its place and cores
-//   join[=M]     joins the job (init method M; "R/W@M": as rank R of W) and prints what the ranks have said to each
-//   other pid=DIR      leaves its process number in DIR/RANK child=DIR    starts a process that sleeps, with its number
-//   in DIR/child.RANK out=T err=T  prints a text, as it is sleep=MS only=R       goes on if it is rank R; others wait a
-//   minute skip=R       rank R ends with 0 until=N      goes on in attempts before the N-th only; later ones end with 0
+//   join[=M]     joins the job (init method M; "R/W@M": as rank R of W) and prints the sum of what the ranks said
+//   pid=DIR      leaves its process number in DIR/RANK
+//   child=DIR    starts a process that sleeps, with its number in DIR/child.RANK
+//   out=T err=T  prints a text, as it is
+//   sleep=MS     pauses; after=FILE waits until there is such a file
+//   only=R       goes on if it is rank R; others wait ten minutes
+//   skip=R       rank R ends with 0
+//   until=N      goes on in attempts before the N-th only; later ones end with 0
 //   exit=N       kill=SIGNAL
-//   note=R       rank R notes that something went wrong and goes on two seconds later
+//   note=R       rank R notes that something went wrong; slow=R goes on two seconds later
 //   missed=R     rank R notes that it has waited for another one in vain
-//   stop=R hang=R  rank R stops itself; goes on a minute later
+//   stop=R       rank R stops itself; hang=R goes on ten minutes later
 //   trap=SIGNAL  from now on that signal prints a line and ends it with 0
 //   count=SIGNAL from now on that signal prints a line; deaf=SIGNAL ignores it
 //   input        reads its standard input to the end and prints how much there was
@@ -83,7 +87,7 @@ void join(const std::string& how) {
 void start_child(const std::string& directory) {
     const pid_t pid = fork();
     if (pid == 0) {
-        sleep(60);
+        sleep(600);
         _exit(0);
     }
     std::ofstream(directory + "/child." + variable("RANK")) << pid;
@@ -124,14 +128,16 @@ void perform(const std::string& name, const std::string& value, int argc, char**
     if (name == "out") std::fputs(value.c_str(), stdout), std::fflush(stdout);
     if (name == "err") std::fputs(value.c_str(), stderr);
     if (name == "sleep") pause_for(number);
-    if (name == "only" && rank != number) pause_for(60000);
+    while (name == "after" && access(value.c_str(), F_OK) != 0) pause_for(5);
+    if (name == "only" && rank != number) pause_for(600000);
     if (name == "skip" && rank == number) std::exit(0);
     if (name == "until" && std::atoi(variable("TORCHELASTIC_RESTART_COUNT").c_str()) >= number) std::exit(0);
     if (name == "exit") std::exit(number);
-    if (name == "note" && rank == number) lockstep::note_failure(), pause_for(2000);
+    if (name == "note" && rank == number) lockstep::note_failure();
+    if (name == "slow" && rank == number) pause_for(2000);
     if (name == "missed" && rank == number) lockstep::note_failure(lockstep::FailureCause::others);
     if (name == "stop" && rank == number) std::raise(SIGSTOP);
-    if (name == "hang" && rank == number) pause_for(60000);
+    if (name == "hang" && rank == number) pause_for(600000);
     if (name == "kill") std::raise(number);
     if (name == "trap") on_signal(number, true);
     if (name == "count") on_signal(number, false);

@@ -6,30 +6,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
-#include <functional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "lockstep/tests/parallel/file_fixture.h"
+#include "lockstep/tests/patience.h"
 
 namespace lockstep::test {
-
-/// Whether `condition` comes true within a minute.
-inline bool comes_true(const std::function<bool()>& condition) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (!condition()) {
-        if (std::chrono::steady_clock::now() > deadline) return false;
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    return true;
-}
 
 /// Is there such a process, and not only what is left of it until its parent asks?
 inline bool runs(pid_t process) {
@@ -91,9 +79,9 @@ public:
             status_ = WIFEXITED(raw) ? WEXITSTATUS(raw) : 128 + WTERMSIG(raw);
         return status_ != still_running;
     }
-    /// Its exit status, 128 and more when a signal ended it; throws when it has not ended within a minute.
+    /// Its exit status, 128 and more when a signal ended it; throws when it hangs.
     int status() {
-        if (!comes_true([&] { return ended(); })) throw std::runtime_error("still runs after a minute");
+        if (!comes_true([&] { return ended(); })) throw std::runtime_error("still runs after minutes");
         return status_;
     }
     std::string out() const { return get_bytes(out_); }

@@ -70,7 +70,11 @@ TEST_CASE("results say who failed first and how") {
 }
 
 TEST_CASE("who noted first that something went wrong failed first, whatever the order of the ends") {
-    LaunchOptions options = worker({"note=1", "sleep=1000", "exit=7"}, 3);  // rank 1 ends two seconds behind the others
+    const TemporaryDirectory directory;
+    const std::string where = directory.path().string();
+    // Rank 1 ends two seconds after the others.
+    LaunchOptions options =
+        worker({"note=1", "pid=" + where, "after=" + where + "/1", "sleep=1000", "slow=1", "exit=7"}, 3);
     options.grace = std::chrono::seconds(20);
     CHECK(launch(options).str() == "rank 1 failed first: exit status 7");
     // A rank that was killed can note nothing, and the others notice it before the launcher hears of it.
@@ -82,7 +86,7 @@ TEST_CASE("who noted first that something went wrong failed first, whatever the 
 TEST_CASE("who was waited for in vain failed first, not who waited") {
     const auto first = [](const Words& actions) {
         LaunchOptions options = worker(actions, 3);
-        options.grace = std::chrono::seconds(2);  // on a busy machine ranks begin at different times
+        options.grace = std::chrono::seconds(4);  // on a busy machine ranks begin at different times
         return launch(options).str();
     };
     CHECK(first({"missed=0", "missed=2", "stop=1", "sleep=100", "exit=1"}) ==
@@ -148,12 +152,14 @@ TEST_CASE("a port that is held is nobody else's, but for who asks for it by numb
 }
 
 TEST_CASE("one launch at a time, from any thread of a program that has several") {
-    const TemporaryDirectory directory;
+    const TemporaryDirectory directory, other;
+    const std::string go = (other / "go").string();
     std::future<LaunchResult> first = std::async(std::launch::async, [&] {
-        return launch(worker({"pid=" + directory.path().string(), "sleep=700"}, 2));
+        return launch(worker({"pid=" + directory.path().string(), "after=" + go}, 2));
     });
     REQUIRE(test::processes_in(directory, 2).size() == 2);
     CHECK(contains(message_of<Error>([] { launch(worker({}, 1)); }), "another launch is running"));
+    test::put_bytes(go, "");
     CHECK(first.get().success());
     CHECK(launch(worker({}, 1)).success());
 }
@@ -169,7 +175,7 @@ TEST_CASE("handlers of signals are as they were, and ignored signals stay ignore
         ::kill(::getpid(), SIGHUP);
         ::kill(::getpid(), SIGINT);
     });
-    const LaunchResult result = launch(worker({"pid=" + directory.path().string(), "sleep=60000"}, 1));
+    const LaunchResult result = launch(worker({"pid=" + directory.path().string(), "sleep=600000"}, 1));
     user.join();
     CHECK(result.signal == SIGINT);
     CHECK_FALSE(result.failure);
@@ -188,7 +194,7 @@ TEST_CASE("ranks that save when they are told to end have their own time for it"
     LaunchOptions options = worker({"deaf=15"}, 2);
     const TemporaryDirectory directory;
     options.command.push_back("pid=" + directory.path().string());
-    options.command.emplace_back("sleep=1500");
+    options.command.emplace_back(enough ? "sleep=1500" : "sleep=600000");
     options.grace = std::chrono::milliseconds(100);
     options.stop_grace = std::chrono::milliseconds(enough ? 20000 : 200);
     std::thread user([&] {

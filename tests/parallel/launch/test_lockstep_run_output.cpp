@@ -1,5 +1,6 @@
 // lockstep-run: where the ranks' output goes.
 #include <fcntl.h>
+#include <poll.h>
 
 #include <array>
 
@@ -119,9 +120,12 @@ TEST_CASE("a console that nobody reads holds nobody up for ever") {
     StartedProcess run({LOCKSTEP_RUN, "--nproc-per-node=2", "--grace=0.2", "sh", "-c",
                         "echo $$ >" + directory.path().string() + "/$RANK; while :; do echo more and more >&2; done"},
                        {.err = ends[1]});
-    ::close(ends[1]);
     const auto ranks = processes_in(directory, 2);
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // both pipes are full by now
+    CHECK(comes_true([&] {  // the pipe is full
+        pollfd console{ends[1], POLLOUT, 0};
+        return ::poll(&console, 1, 0) == 0;
+    }));
+    ::close(ends[1]);
     CHECK_FALSE(run.ended());
     run.send(SIGTERM);
     // Its own last line waits for whoever reads, as any program's does.

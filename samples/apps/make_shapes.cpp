@@ -1,0 +1,40 @@
+// Draws a data set of vehicle-like shapes with their masks, so that `unet train` has something to learn.
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <iostream>
+#include <string>
+
+#include "lockstep/samples/apps/program/command_line.h"
+#include "lockstep/samples/data/shapes.h"
+
+int main(int argc, char** argv) {
+    std::string directory = "data";
+    samples::ShapesOptions options;
+
+    CLI::App app("Draw vehicle-like shapes into DIR/imgs (jpg) and their masks into DIR/masks (gif).", "make-shapes");
+    app.add_option("--data", directory, "directory for imgs and masks, created if missing")
+        ->type_name("DIR")
+        ->capture_default_str();
+    app.add_option("--count", options.count, "images")
+        ->type_name("N")
+        ->check(CLI::Range(std::int64_t{1}, std::int64_t{100'000}).description(""))
+        ->capture_default_str();
+    const auto side = CLI::Range(32, 4096).description("");
+    app.add_option("--width", options.width, "width of an image in pixels")
+        ->type_name("N")
+        ->check(side)
+        ->capture_default_str();
+    app.add_option("--height", options.height, "height of an image in pixels")
+        ->type_name("N")
+        ->check(side)
+        ->capture_default_str();
+    app.add_option("--seed", options.seed, "random seed for the drawings")
+        ->type_name("N")
+        ->transform(program::is_natural())
+        ->capture_default_str();
+    return program::run(app, argc, argv, [&] {
+        samples::write_shapes(directory, options);
+        std::cout << "make-shapes: " << options.count << " images of " << options.width << " x " << options.height
+                  << " in " << directory << "/imgs, their masks in " << directory << "/masks\n";
+    });
+}

@@ -1,0 +1,159 @@
+#include "lockstep/samples/apps/model_parallel/forms.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "lockstep/parallel/lockstep.h"
+#include "lockstep/samples/apps/model_parallel/halves.h"
+#include "lockstep/samples/apps/unet/loss.h"
+
+namespace forms {
+
+namespace ls = lockstep;
+
+namespace {
+
+/// One training step. Returns its loss, for which it waits.
+using Step = std::function<double()>;
+
+/// Images in which what is bright belongs to class 1.
+halves::Part made_batch(const Settings& settings) {
+    ls::manual_seed(settings.seed + 1);
+    const std::int64_t n = settings.batch_size, side = settings.image_size;
+    const ls::Tensor images = ls::Tensor::randn({n, settings.net.channels, side, side});
+    const auto* pixel = images.data<const float>();
+    const ls::Tensor masks = ls::Tensor::zeros({n, side, side}, ls::DType::i64);
+    auto* mask = masks.data<std::int64_t>();
+    for (std::int64_t image = 0; image < n; ++image)
+        for (std::int64_t i = 0; i < side * side; ++i)
+            mask[image * side * side + i] = pixel[image * settings.net.channels * side * side + i] > 0.5F ? 1 : 0;
+    return {images, masks};
+}
+
+halves::UNet made_net(const Settings& settings) {
+    ls::manual_seed(settings.seed);
+    return halves::UNet(settings.net, settings.cut);
+}
+
+constexpr ls::AdamWOptions adamw{.lr = 1e-3};
+
+/// What `make`, which makes a model, and the steps that it returns take of time and memory.
+template <class Make>
+Measured measured(const char* name, const std::vector<ls::Device>& devices, int steps, Make make) {
+    ls::synchronize_all();
+    for (const ls::Device device : devices) {
+        ls::release_cached_memory(device);
+        ls::reset_peak_memory(device);
+    }
+    Measured result;
+    result.name = name;
+    const Step step = make();
+    constexpr int not_counted = 2;
+    for (int i = -not_counted; i < steps; ++i) {
+        const auto began = std::chrono::steady_clock::now();
+        result.loss = step();
+        ls::synchronize_all();
+        const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - began;
+        if (i >= 0) result.milliseconds.push_back(took.count());
+    }
+    for (const ls::Device device : devices) result.peak_bytes.push_back(ls::memory_stats(device).peak);
+    return result;
+}
+
+/// Steps of a wrapper.
+template <class Wrapper>
+Step wrapped(std::shared_ptr<Wrapper> model, const Settings& settings) {
+    return [model, optimizer = std::make_shared<ls::AdamW>(*model, adamw), batch = made_batch(settings)] {
+        return model->step(*optimizer, batch.images, batch.masks, unet::SegmentationLoss()).item();
+    };
+}
+
+/// Steps of the two halves without one, where they lie.
+using Backward = ls::Tensor (*)(halves::UNet& net, const std::vector<halves::Part>& parts);
+Step in_halves(const Settings& settings, ls::Device encoder, ls::Device decoder, std::int64_t parts,
+               Backward backward) {
+    const auto net = std::make_shared<halves::UNet>(made_net(settings));
+    net->encoder.to(encoder);
+    net->decoder.to(decoder);
+    const halves::Part batch = made_batch(settings);
+    std::vector<halves::Part> cut;
+    const std::int64_t rows = settings.batch_size / parts;
+    for (std::int64_t i = 0; i < parts; ++i)
+        cut.push_back({batch.images.slice(0, i * rows, (i + 1) * rows).to(encoder),
+                       batch.masks.slice(0, i * rows, (i + 1) * rows).to(decoder)});
+    return [net, optimizer = std::make_shared<ls::AdamW>(*net, adamw), cut, backward] {
+        optimizer->zero_grad();
+        const ls::Tensor loss = backward(*net, cut);
+        optimizer->step();
+        return loss.item();
+    };
+}
+
+ls::Tensor one_after_the_other(halves::UNet& net, const std::vector<halves::Part>& parts) {
+    return halves::backward_serial(net, parts, unet::SegmentationLoss());
+}
+ls::Tensor both_at_once(halves::UNet& net, const std::vector<halves::Part>& parts) {
+    return halves::backward_pipelined(net, parts, unet::SegmentationLoss());
+}
+
+}  // namespace
+
+double Measured::median() const {
+    std::vector<double> sorted = milliseconds;
+    std::sort(sorted.begin(), sorted.end());
+    const std::size_t middle = sorted.size() / 2;
+    return sorted.size() % 2 != 0 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+Measured plain(const Settings& settings) {
+    const ls::Device device = settings.devices[0];
+    return measured("plain", {device}, settings.steps,
+                    [&] { return in_halves(settings, device, device, 1, one_after_the_other); });
+}
+
+Measured none(const Settings& settings) {
+    const ls::Device device = settings.devices[0];
+    return measured("none", {device}, settings.steps, [&] {
+        return wrapped(std::make_shared<ls::DataParallel<halves::UNet>>(made_net(settings), ls::Devices({device})),
+                       settings);
+    });
+}
+
+Measured data_parallel(const Settings& settings) {
+    return measured("dp", {settings.devices[0], settings.devices[1]}, settings.steps, [&] {
+        return wrapped(std::make_shared<ls::DataParallel<halves::UNet>>(made_net(settings), settings.devices),
+                       settings);
+    });
+}
+
+Measured distributed(const Settings& settings, ls::ProcessGroup& group) {
+    const ls::Device device = settings.devices[0];
+    Measured result = measured("ddp", {device}, settings.steps, [&] {
+        return wrapped(std::make_shared<ls::DistributedDataParallel<halves::UNet>>(made_net(settings), group, device),
+                       settings);
+    });
+    const ls::Tensor own = ls::Tensor::from(std::vector{static_cast<std::int64_t>(result.peak_bytes[0])}, {1});
+    const ls::Tensor all = ls::Tensor::zeros({group.size()}, ls::DType::i64);
+    group.all_gather(all, own);
+    result.peak_bytes.clear();
+    for (const std::int64_t bytes : all.to_vector<std::int64_t>())
+        result.peak_bytes.push_back(static_cast<std::size_t>(bytes));
+    return result;
+}
+
+Measured serial(const Settings& settings) {
+    const ls::Device first = settings.devices[0], second = settings.devices[1];
+    return measured("serial", {first, second}, settings.steps,
+                    [&] { return in_halves(settings, first, second, 1, one_after_the_other); });
+}
+
+Measured pipelined(const Settings& settings) {
+    const ls::Device first = settings.devices[0], second = settings.devices[1];
+    return measured("pipelined", {first, second}, settings.steps,
+                    [&] { return in_halves(settings, first, second, settings.micro_batches, both_at_once); });
+}
+
+}  // namespace forms

@@ -1,0 +1,193 @@
+// One U-Net on two devices in every form that there is: what each takes of time and of memory, side by side.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/parallel/lockstep.h"
+#include "lockstep/samples/apps/model_parallel/forms.h"
+#include "lockstep/samples/apps/program/command_line.h"
+#include "lockstep/samples/apps/program/ranks.h"
+#include "lockstep/samples/apps/program/temporary_file.h"
+
+namespace ls = lockstep;
+
+namespace {
+
+struct Flags {
+    std::string devices = "all", split = "arithmetic";
+    std::int64_t batch_size = 8, micro_batches = 4, width = 16, image_size = 192;
+    int steps = 7;
+    std::uint64_t seed = 1;
+    std::filesystem::path json;
+    bool rank_of_ddp = false;  ///< started by this program
+};
+
+ls::Devices chosen_devices(const Flags& flags) {
+    try {
+        const ls::Devices all = ls::Devices::parse(flags.devices);
+        if (flags.devices == "all" && all.size() > 2) return ls::Devices({all[0], all[1]});
+        if (all.size() == 2) return all;
+        throw program::UsageError(
+            fmt::format("--devices: {} {}, and two are wanted, such as cpu:0,cpu:1; LOCKSTEP_CPU_DEVICES says how many "
+                        "there are of the CPU",
+                        all.size(), all.size() == 1 ? "device" : "devices"));
+    } catch (const ls::InvalidArgument& error) {
+        throw program::UsageError(std::string("--devices: ") + error.what());
+    }
+}
+
+forms::Settings settings_of(const Flags& flags, ls::Devices devices) {
+    if (flags.batch_size % flags.micro_batches != 0)
+        throw program::UsageError(fmt::format("--batch-size {} cannot be cut in {} equal --micro-batches",
+                                              flags.batch_size, flags.micro_batches));
+    return {.devices = std::move(devices),
+            .net = {.width = flags.width},
+            .cut = flags.split == "parameters" ? halves::Cut::parameters : halves::Cut::arithmetic,
+            .batch_size = flags.batch_size,
+            .image_size = flags.image_size,
+            .micro_batches = flags.micro_batches,
+            .steps = flags.steps,
+            .seed = flags.seed};
+}
+
+nlohmann::json json_of(const forms::Measured& form) {
+    return {{"form", form.name},
+            {"milliseconds", form.milliseconds},
+            {"median_milliseconds", form.median()},
+            {"peak_bytes", form.peak_bytes},
+            {"loss", form.loss}};
+}
+
+void write_json(const std::filesystem::path& path, const nlohmann::json& figures) {
+    const std::string text = figures.dump(2) + "\n";
+    ls::AtomicFile file(path);
+    file.write(std::as_bytes(std::span(text)));
+    file.commit();
+}
+
+/// What a process that this program has started does.
+void run_rank(const Flags& flags) {
+    const std::shared_ptr<ls::ProcessGroup> group = program::join_ranks({}, flags.devices);
+    const ls::Devices visible = ls::Devices::visible();
+    const ls::Devices own = visible.kind() == ls::DeviceKind::cpu
+                                ? ls::Devices({visible[group->local_rank() % visible.size()]})
+                                : ls::Devices({chosen_devices(flags)[group->local_rank()]});
+    const forms::Measured form = forms::distributed(settings_of(flags, own), *group);
+    if (group->rank() == 0) write_json(flags.json, json_of(form));
+}
+
+forms::Measured in_processes(const Flags& flags, const forms::Settings& settings, const std::string& program) {
+    const program::TemporaryFile figures("model_parallel");
+    const auto text = [](auto value) { return std::to_string(value); };
+    const std::vector<std::string> command{
+        program,        "--rank-of-ddp",        "--devices",       settings.devices.str(),
+        "--batch-size", text(flags.batch_size), "--micro-batches", text(flags.micro_batches),
+        "--width",      text(flags.width),      "--split",         flags.split,
+        "--image-size", text(flags.image_size), "--steps",         text(flags.steps),
+        "--seed",       text(flags.seed),       "--json",          figures.path().string()};
+    // A rank has its share of the cores, and one device of all of them.
+    if (settings.devices.kind() == ls::DeviceKind::cpu) setenv("LOCKSTEP_CPU_DEVICES", "1", 1);
+    program::launch_ranks({}, settings.devices.size(), command);
+    std::ifstream file(figures.path());
+    const nlohmann::json read = nlohmann::json::parse(file);
+    return {"ddp", read.at("milliseconds").get<std::vector<double>>(),
+            read.at("peak_bytes").get<std::vector<std::size_t>>(), read.at("loss").get<double>()};
+}
+
+void print_table(const std::vector<forms::Measured>& all) {
+    const double base = all.front().median();
+    fmt::print("{:<10} {:>10} {:>19} {:>7}   {:<17} {:>8}\n", "form", "ms a step", "(least to most)", "speed",
+               "peak MiB on each", "loss");
+    for (const forms::Measured& form : all) {
+        const auto [least, most] = std::minmax_element(form.milliseconds.begin(), form.milliseconds.end());
+        std::vector<std::string> peaks;
+        for (const std::size_t bytes : form.peak_bytes)
+            peaks.push_back(fmt::format("{:.1f}", static_cast<double>(bytes) / (1 << 20)));
+        fmt::print("{:<10} {:>10.1f} {:>19} {:>6.2f}x   {:<17} {:>8.5f}\n", form.name, form.median(),
+                   fmt::format("({:.1f} to {:.1f})", *least, *most), base / form.median(),
+                   fmt::format("{}", fmt::join(peaks, ", ")), form.loss);
+    }
+}
+
+constexpr const char* in_words = R"(
+none       one device, in a wrapper, which traces the step: what dp and ddp are compared with.
+plain      one device without: every operation is enqueued as it is called, as in the two parts.
+dp         speeds up: each device takes half of the batch. Saves only activations: each holds the whole model. Both
+           wait at the end of forward for each other's part of the loss, and for gradients before the update.
+ddp        the same with a process for each device, which waits for the other through shared memory.
+serial     saves memory: each device holds its part of the model, of the gradients and of the optimizer's state. No
+           faster: the decoder waits for the encoder's forward, the encoder for the decoder's backward.
+pipelined  saves memory, of activations too, and speeds up where a micro-batch keeps a device busy: one part works on
+           the next while the other works on this one. Each waits for the other at the beginning and the end of a
+           step, and the one with less arithmetic in between. BatchNorm and dice see one micro-batch at a time: another loss.
+)";
+
+void run_all(const Flags& flags, const std::string& program) {
+    const forms::Settings settings = settings_of(flags, chosen_devices(flags));
+    fmt::print("model_parallel: U-Net of width {}, {} images of {} x {} a step, {} micro-batches, on {}\n", flags.width,
+               flags.batch_size, flags.image_size, flags.image_size, flags.micro_batches, settings.devices.str());
+    const halves::Shares share = halves::shares(settings.net, settings.cut);
+    fmt::print(
+        "serial and pipelined, cut by {}: {} has {:.0f} % of the parameters and {:.0f} % of the multiply-adds, {} the "
+        "rest\n\n",
+        flags.split, settings.devices[0].str(), 100 * share.parameters, 100 * share.multiply_adds,
+        settings.devices[1].str());
+    std::vector<forms::Measured> all;
+    for (const auto form : {forms::none, forms::plain, forms::data_parallel}) all.push_back(form(settings));
+    all.push_back(in_processes(flags, settings, program));
+    for (const auto form : {forms::serial, forms::pipelined}) all.push_back(form(settings));
+    print_table(all);
+    fmt::print("{}", in_words);
+    if (flags.json.empty()) return;
+    nlohmann::json figures = {{"devices", settings.devices.str()},
+                              {"split", flags.split},
+                              {"first_share_of_parameters", share.parameters},
+                              {"first_share_of_multiply_adds", share.multiply_adds},
+                              {"forms", nlohmann::json::array()}};
+    for (const forms::Measured& form : all) figures["forms"].push_back(json_of(form));
+    write_json(flags.json, figures);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    Flags flags;
+    CLI::App app("Train a U-Net on two devices in every form, and compare their time and memory.", "model_parallel");
+    const auto add = [&](const char* name, auto& value, const char* text, std::int64_t least, std::int64_t most) {
+        app.add_option(name, value, text)
+            ->type_name("N")
+            ->check(CLI::Range(least, most).description(""))
+            ->capture_default_str();
+    };
+    app.add_option("--devices", flags.devices, "two devices: the first for the encoder, the second for the decoder")
+        ->type_name("all|LIST")
+        ->capture_default_str();
+    add("--batch-size,-b", flags.batch_size, "images per step", 2, 1 << 16);
+    add("--micro-batches", flags.micro_batches, "microbatches of the pipeline", 1, 1 << 16);
+    add("--width", flags.width, "channels of the first level, 64 in PyTorch's U-Net", 1, 1024);
+    app.add_option("--split", flags.split, "half of the arithmetic on each device, or half of the parameters")
+        ->type_name("arithmetic|parameters")
+        ->check(CLI::IsMember({"arithmetic", "parameters"}).description(""))
+        ->capture_default_str();
+    add("--image-size", flags.image_size, "side of an image in pixels", 16, 4096);
+    add("--steps", flags.steps, "measured steps of each form, after two for warm-up", 1, 1 << 20);
+    app.add_option("--seed", flags.seed, "random seed for weights and images")
+        ->type_name("N")
+        ->transform(program::is_natural())
+        ->capture_default_str();
+    app.add_option("--json", flags.json, "file for the figures")->type_name("FILE");
+    app.add_flag("--rank-of-ddp", flags.rank_of_ddp)->group("");
+    return program::run(app, argc, argv, [&] {
+        flags.rank_of_ddp ? run_rank(flags) : run_all(flags, ls::own_command(argc, argv).front());
+    });
+}

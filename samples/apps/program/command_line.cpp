@@ -1,0 +1,277 @@
+#include "lockstep/samples/apps/program/command_line.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <new>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "lockstep/parallel/comm/launcher.h"
+
+namespace program {
+
+namespace {
+
+std::string one_line(std::string text) {
+    for (char& c : text)
+        if (c == '\n' || c == '\r') c = ' ';
+    while (!text.empty() && text.back() == ' ') text.pop_back();
+    return text;
+}
+
+/// "-b, --batch-size ROWS". Spellings with underscores are left out.
+std::string names_of(const CLI::Option& option) {
+    std::string names;
+    for (const std::string& name : option.get_snames()) names += (names.empty() ? "-" : ", -") + name;
+    for (const std::string& name : option.get_lnames())
+        if (name.find('_') == std::string::npos) names += (names.empty() ? "--" : ", --") + name;
+    return option.get_type_size() == 0 ? names : names + " " + option.get_type_name();
+}
+
+/// Flags in groups, one line each, with their texts in one column.
+class Help final : public CLI::FormatterBase {
+public:
+    std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode) const override {
+        const auto subcommands = app->get_subcommands([](const CLI::App*) { return true; });
+        const auto options = app->get_options([](const CLI::Option* o) { return !o->get_group().empty(); });
+        std::size_t width = 0;
+        for (const CLI::Option* option : options) width = std::max(width, names_of(*option).size());
+        for (const CLI::App* command : subcommands) width = std::max(width, command->get_name().size());
+        const auto line = [&](const std::string& names, const std::string& text, const std::string& value) {
+            return fmt::format("  {:<{}}  {}{}{}\n", names, width, text, value.empty() ? "" : "; default ", value);
+        };
+
+        std::string help = app->get_description() + "\n\nUsage: " + name + (subcommands.empty() ? "" : " COMMAND");
+        for (const CLI::Option* option : options)
+            if (option->get_positional()) help += " [" + option->get_name(true) + "...]";
+        help += " [FLAGS]";
+        if (app->get_prefix_command()) help += " PROGRAM [ARGS...]";
+        help += '\n';
+        if (!subcommands.empty()) help += "\nCommands:\n";
+        for (const CLI::App* command : subcommands) help += line(command->get_name(), command->get_description(), "");
+        std::vector<std::string> groups = app->get_groups();
+        std::stable_partition(groups.begin(), groups.end(), [](const auto& group) { return group != general; });
+        for (const std::string& group : groups) {
+            std::string lines;
+            for (const CLI::Option* option : options)
+                if (option->get_group() == group)
+                    lines += line(names_of(*option), option->get_description(), option->get_default_str());
+            if (!lines.empty()) help += "\n" + group + ":\n" + lines;
+        }
+        return app->get_footer().empty() ? help : help + "\n" + app->get_footer() + "\n";
+    }
+    static constexpr std::string_view general = "General";  ///< group of --help and --config, the last one
+};
+
+/// UCX, which comes with Open MPI 5, takes SIGHUP for its own ends as soon as it is loaded: a program would survive its
+/// terminal, and its launcher's wish to end.
+void let_hangups_end() {
+    struct sigaction now {};
+    if (::sigaction(SIGHUP, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) std::signal(SIGHUP, SIG_DFL);
+}
+
+/// What is wrong with a file of flags, in the words of this program's users.
+std::string about_file(const std::string& file, std::string text) {
+    const std::string unknown = "INI was not able to parse ", section = ".++";
+    if (text.starts_with(unknown)) {
+        text.erase(0, unknown.size());
+        text = text.ends_with(section) ? "there are no sections, such as [" + text.substr(0, text.rfind(section)) + "]"
+                                       : "there is no flag --" + text;
+    }
+    return file + ": " + text;
+}
+
+/// Flags as on the command line. CLI11 takes any number for one that is on or off.
+class FlagsFile : public CLI::ConfigTOML {
+public:
+    /// batch_size is batch-size here, too.
+    std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+        std::vector<CLI::ConfigItem> found = CLI::ConfigTOML::from_config(input);
+        for (CLI::ConfigItem& item : found) std::replace(item.name.begin(), item.name.end(), '_', '-');
+        return found;
+    }
+    std::string to_flag(const CLI::ConfigItem& item) const override {
+        if (item.inputs.size() != 1 || (item.inputs[0] != "true" && item.inputs[0] != "false"))
+            throw CLI::ConfigError(item.fullname() + " is either true or false");
+        return item.inputs[0];
+    }
+};
+
+/// The file of flags, where that and not the command line has the flag whose value is refused in `text`; or nothing.
+std::string source_of(const CLI::App& app, const CLI::Option& config, const std::string& text, int argc, char** argv) {
+    const CLI::Option* flag = app.get_option_no_throw(text.substr(0, text.find(':')));
+    if (!flag || config.count() == 0) return "";
+    const bool typed = std::any_of(argv + 1, argv + argc, [&](const std::string& word) {
+        return flag->check_name(word.substr(0, word.find('='))) ||
+               (word[0] == '-' && flag->check_name(word.substr(0, 2)));
+    });
+    return typed ? "" : config.as<std::string>() + ": ";
+}
+
+/// The flag, "--save", that has an empty value; or nothing.
+std::string without_value(const CLI::App& app) {
+    for (const CLI::Option* option : app.get_options()) {
+        const std::vector<std::string>& values = option->results();
+        if (option->get_expected_min() > 0 && std::find(values.begin(), values.end(), "") != values.end())
+            return option->get_name();
+    }
+    return {};
+}
+
+/// "--epochs: is given 2 times" where CLI11 says how many values it wants.
+std::string about_count(std::string text) {
+    const std::string_view count = ": At Most 1 required but received ";
+    if (const auto at = text.find(count); at != std::string::npos)
+        return text.substr(0, at) + ": is given " + text.substr(at + count.size()) + " times, expected once";
+    return text;
+}
+
+/// Closed standard streams would be the first files that a program opens: its log, or the lock of a checkpoint.
+void open_standard_streams() {
+    for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
+        if (::fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
+        const int opened = ::open("/dev/null", stream == STDIN_FILENO ? O_RDONLY : O_WRONLY);
+        if (opened >= 0 && opened != stream) {  // a lower number was free: nobody expects it
+            ::dup2(opened, stream);
+            ::close(opened);
+        }
+    }
+}
+
+/// Whether standard output is lost; a reader that left, as `head` does, has what it wanted.
+bool has_lost_output() {
+    std::cout.flush();
+    errno = 0;
+    const bool failed = std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout;
+    if (!failed) return false;
+    pollfd reader{STDOUT_FILENO, POLLOUT, 0};
+    return ::poll(&reader, 1, 0) < 0 || (reader.revents & POLLERR) == 0;
+}
+
+void end_by(int signal) {
+    std::cout.flush();
+    std::fflush(nullptr);
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);
+}
+
+}  // namespace
+
+CLI::Validator is_natural() {
+    const auto complaint = [](std::string& text) {
+        std::uint64_t value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error == std::errc::invalid_argument || end != text.data() + text.size())
+            return text + " is no whole number from 0 up";
+        if (error == std::errc::result_out_of_range) return text + " is more than 2^64 - 1";
+        text = std::to_string(value);
+        return std::string();
+    };
+    return {complaint, ""};
+}
+
+CLI::Validator is_between(double low, double high, bool with_low) {
+    const auto complaint = [=](const std::string& text) {
+        double value = 0;
+        const bool good =
+            CLI::detail::lexical_cast(text, value) && (with_low ? value >= low : value > low) && value <= high;
+        return good ? std::string()
+                    : fmt::format("{} is no number {} {} {} {}", text, with_low ? "from" : "above", low,
+                                  with_low ? "to" : "and up to", high);
+    };
+    return {complaint, ""};
+}
+
+void end_line_on_terminal() {
+    if (::isatty(STDOUT_FILENO) == 1) std::cout << std::endl;
+}
+
+int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body) {
+    open_standard_streams();
+    // A limit of files' sizes makes writing fail. A handler, and not SIG_IGN, which programs started here would
+    // inherit.
+    std::signal(SIGXFSZ, [](int) {});
+    std::signal(SIGPIPE, [](int) {});  // likewise a reader that has left
+    let_hangups_end();
+    // In one piece: other ranks write to the same stream.
+    const auto complain = [&](const std::string& text) { std::cerr << app.get_name() + ": " + one_line(text) + '\n'; };
+    // A program of several commands has the file of each.
+    const bool has_file = app.get_require_subcommand_min() == 0;
+    app.formatter(std::make_shared<Help>());
+    app.get_help_ptr()->description("this help")->group(std::string(Help::general));
+    const CLI::Option* config =
+        has_file ? app.set_config("--config", "", "file of flags, NAME = VALUE on each line; the command line wins")
+                       ->type_name("FILE")
+                       ->group(std::string(Help::general))
+                 : nullptr;
+    app.config_formatter(std::make_shared<FlagsFile>());
+    app.allow_config_extras(CLI::config_extras_mode::error);
+    bool help = false;
+    try {
+        app.parse(argc, argv);
+        if (const std::string flag = without_value(app); !flag.empty()) {
+            complain(flag + ": the value is empty (--help shows all flags)");
+            return 2;
+        }
+    } catch (const CLI::CallForHelp&) {
+        help = true;
+    } catch (const CLI::ConfigError& error) {
+        complain(about_file(config->as<std::string>(), error.what()));
+        return 2;
+    } catch (const CLI::ParseError& error) {
+        const std::string source = config ? source_of(app, *config, error.what(), argc, argv) : std::string();
+        complain(source + about_count(error.what()) + " (--help shows all flags)");
+        return 2;
+    }
+    try {
+        if (help)
+            std::cout << app.help();
+        else
+            body();
+        if (has_lost_output()) throw OutputLost();
+        return 0;
+    } catch (const Stopped& stop) {
+        if (*stop.what() != 0) complain(stop.what());
+        if (stop.as == Stopped::As::program) end_by(stop.signal);
+        return 128 + stop.signal;
+    } catch (const RanksFailed& error) {
+        return error.status;
+    } catch (const UsageError& error) {
+        lockstep::note_failure();
+        complain(error.what());
+        return 2;
+    } catch (const std::bad_alloc&) {
+        lockstep::note_failure();
+        complain(
+            "out of memory: the system gives this process no more; give smaller batches or a smaller model, or raise "
+            "its limit (ulimit -v, memory.max of the cgroup)");
+        return 1;
+    } catch (const std::system_error& error) {
+        lockstep::note_failure();
+        complain(error.code() == std::errc::resource_unavailable_try_again
+                     ? "the system gives no thread (" + std::string(error.what()) +
+                           "); raise the limit of processes or of memory (ulimit -u, ulimit -v, pids.max of the cgroup)"
+                     : error.what());
+        return 1;
+    } catch (const std::exception& error) {
+        lockstep::note_failure();
+        complain(error.what());
+        return 1;
+    }
+}
+
+}  // namespace program

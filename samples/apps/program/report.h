@@ -1,0 +1,67 @@
+// What remains of a run: the figures for --json and the log for --log-dir.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/event_log.h"
+#include "lockstep/samples/apps/program/options.h"
+
+namespace program {
+
+/// What evaluations measure.
+struct ScoreName {
+    std::string name = "test accuracy";
+    bool is_share = true;  ///< told in percent
+    bool higher_is_better = true;
+    /// In files: "test_accuracy".
+    std::string key() const;
+    std::string str(double value) const;
+};
+
+struct Figures {
+    std::vector<double> losses;   ///< one per step
+    std::optional<double> score;  ///< of the last evaluation
+    ScoreName score_name = {};
+    double samples_per_second = 0;  ///< training steps only, without start-up and the first two steps
+    double seconds = 0;             ///< of the whole program
+    std::map<std::string, std::string> algorithms = {};  ///< Engine::algorithms
+};
+
+/// Writes the figures with devices, peak memory (of all processes) and versions to --json, at once or not at all.
+/// Called by every process.
+void report(const Options& options, const Figures& figures, const lockstep::Devices& devices);
+
+/// "data-parallel on cpu:0, cpu:1", "distributed data-parallel, 2 processes (shm)".
+std::string describe(const Options& options, const lockstep::Devices& devices);
+
+/// For a run that a signal has stopped: "stopped by SIGINT after 40 steps; go on with --load net".
+/// `saved`: the checkpoint; empty: there is none.
+std::string how_to_go_on(const std::filesystem::path& saved, int signal, std::int64_t steps);
+
+/// Makes the directory, and those above it, where there is none; nothing for an empty path. Throws InvalidArgument.
+void make_directory(const std::filesystem::path& path);
+
+/// Throws InvalidArgument now when a file could not be written to `path` later.
+void require_writable(const std::filesystem::path& path);
+
+/// The log of a run in --log-dir, for TensorBoard and as one JSON object per line: first the run, then what LogRun
+/// writes. Without a directory nothing is written. A run with --load goes on after what is there of the steps
+/// that it has done, with a line that says from which step on.
+class RunLog {
+public:
+    /// Makes the directory. `steps`: how many the run has done. Throws InvalidArgument when the files cannot be made.
+    /// Called by every process.
+    RunLog(const Options& options, const std::string& program, const lockstep::Devices& devices, std::uint64_t steps);
+    /// For LogRun, and what a program logs besides; writes nothing without a directory.
+    lockstep::EventLog& events() { return log_; }
+
+private:
+    lockstep::EventLog log_;
+};
+
+}  // namespace program

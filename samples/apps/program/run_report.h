@@ -1,0 +1,63 @@
+// What a sample says of its run: progress on the terminal, the log, and the figures for --json.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lockstep/parallel/run.h"
+#include "lockstep/samples/apps/program/options.h"
+#include "lockstep/samples/apps/program/progress.h"
+#include "lockstep/samples/apps/program/report.h"
+
+namespace program {
+
+class RunReport final : public lockstep::RunHook {
+public:
+    struct Training {
+        std::string how;                 ///< for the first line: "64 rows a step in 2 shards"
+        std::string rates;               ///< for that of a run that goes on: "lr 0.1"
+        std::int64_t rows;               ///< of an epoch
+        std::string unit;                ///< what they are: "samples"
+        ScoreName score;                 ///< of the Evaluation that it reports
+        std::string changes = {};        ///< "continues with --seed 3 instead of 1", if something has changed
+        bool has_weights_alone = false;  ///< of --load, where nothing else was there to go on with
+    };
+    /// Keeps the reference to `options`. `steps`: how many the run has done.
+    RunReport(const std::string& name, const Options& options, const lockstep::Devices& devices, Training training,
+              std::uint64_t steps);
+
+    void before_run(lockstep::Run& run) override;
+    void before_epoch(lockstep::Run& run) override;
+    void after_step(lockstep::Run& run, const lockstep::StepReport& step) override;
+    void at_pause(lockstep::Run& run) override;
+    void after_epoch(lockstep::Run& run) override;
+    void after_run(lockstep::Run& run) override;
+
+    void line(const std::string& text) { progress_->line(text); }
+    Figures& figures() { return figures_; }
+    RunLog& log() { return *log_; }
+
+private:
+    /// `line` with the mean loss of the epoch (of the steps that this process made in it) at the epoch's end, otherwise
+    /// since the last line, and with rate and score.
+    void tell(lockstep::Run& run, std::string line);
+    void tell_of_part(lockstep::Run& run);
+    /// The line that PyTorch's examples print for every so many batches.
+    void show(const lockstep::Run& run, const lockstep::StepReport& step);
+    std::string name_;
+    Training training_;
+    const Options& options_;
+    lockstep::Devices devices_;
+    std::unique_ptr<RunLog> log_;
+    std::unique_ptr<Progress> progress_;
+    Figures figures_;
+    std::int64_t first_batch_ = 0;       // the step that would have been the first of the epoch
+    std::size_t first_loss_ = 0;         // of the epoch
+    std::size_t reported_ = 0;           // losses that a line has told of
+    std::optional<std::uint64_t> told_;  // the number of steps at the last line
+};
+
+}  // namespace program

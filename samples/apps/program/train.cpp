@@ -1,0 +1,127 @@
+#include "lockstep/samples/apps/program/train.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+namespace program {
+
+std::string rates_of(const lockstep::Optimizer& optimizer) {
+    std::string text = fmt::format("lr {}", optimizer.lr());
+    const std::vector<std::string> settings = optimizer.setting_names();
+    if (std::find(settings.begin(), settings.end(), "momentum") != settings.end())
+        text += fmt::format(", momentum {}", optimizer.setting("momentum"));
+    return text;
+}
+
+void set_rate(const Options& options, const lockstep::RunState& state, lockstep::Optimizer& optimizer) {
+    // The cycle goes up to --lr, which is compared with the other facts of the run.
+    if (!options.lr || options.schedule.name == "one-cycle") return;
+    const auto began = lockstep::number_in(state, "schedule initial_lr.0");  // of FollowSchedule
+    if (!began) return optimizer.set_lr(*options.lr);
+    if (*began != *options.lr)
+        throw UsageError(fmt::format("--lr {}: the run of {} began with {}, and its schedule goes on; leave --lr out",
+                                     *options.lr, options.load.string(), *began));
+}
+
+namespace {
+
+std::string text_of_schedule(const Options& options) {
+    if (options.schedule.name != "one-cycle") return options.schedule.str();
+    return fmt::format("one-cycle of {} epochs up to {}", options.epochs, options.lr.value_or(options.default_lr));
+}
+
+}  // namespace
+
+std::map<std::string, std::string> facts_of(const Options& options, const lockstep::RunState& state, int shards) {
+    const auto autocast = options.autocast();
+    std::map<std::string, std::string> facts{{"seed", std::to_string(options.seed)},
+                                             {"schedule", text_of_schedule(options)},
+                                             {"amp", autocast ? std::string(lockstep::name_of(*autocast)) : "off"}};
+    // One shard per device is no choice of the user's: devices may change, and then the number of shards.
+    std::string& own = facts["shards"];
+    own = options.shards ? std::to_string(shards) : fmt::format("{}, one per device", shards);
+    const auto before = state.fields.find("fact shards");
+    if (before == state.fields.end()) return facts;
+    const bool fixed_before = before->second.find(',') == std::string::npos;
+    if ((!fixed_before && !options.shards) || std::atoi(before->second.c_str()) == shards) own = before->second;
+    return facts;
+}
+
+void keep_facts_of_finished(const Options& options, const lockstep::RunState& state,
+                            std::map<std::string, std::string>& facts) {
+    const bool by_steps = options.steps && state.steps >= static_cast<std::uint64_t>(*options.steps);
+    if (!by_steps && state.epoch < static_cast<std::uint64_t>(options.epochs)) return;
+    const std::string_view begin = lockstep::detail::fact;
+    for (const auto& [field, value] : state.fields)
+        if (field.starts_with(begin)) facts[field.substr(begin.size())] = value;
+}
+
+std::string accepted_changes(const Options& options, const lockstep::RunState& state,
+                             const std::map<std::string, std::string>& facts, std::int64_t batch_size) {
+    std::string refused, accepted;
+    for (const std::string& name : options.allow_changed)
+        if (!facts.contains(name)) {
+            std::string known;
+            for (const auto& [fact, value] : facts) known += (known.empty() ? "" : ", ") + fact;
+            throw UsageError(fmt::format("--allow-changed {}: expected some of {}", name, known));
+        }
+    for (const auto& [name, before, now] : lockstep::changed_facts(state, facts)) {
+        const std::string what = name == "rows" || name == "data" ? name : "--" + name;
+        const auto& allowed = options.allow_changed;
+        if (std::find(allowed.begin(), allowed.end(), name) != allowed.end())
+            accepted +=
+                fmt::format("{}{} {} instead of {}", accepted.empty() ? "continues with " : ", ", what, now, before);
+        else
+            refused += fmt::format("{}{} {}: the run of {} has {}", refused.empty() ? "" : "; ", what, now,
+                                   options.load.string(), before);
+    }
+    if (state.batch > 0 && state.batch_size != 0 && state.batch_size != batch_size)
+        throw UsageError(
+            fmt::format("{} rows a step: the run of {} stopped within an epoch of {} rows a step; "
+                        "go on with --batch-size {}",
+                        batch_size, options.load.string(), state.batch_size, state.batch_size));
+    if (!refused.empty()) throw UsageError(refused + "; give the same, or accept the change by --allow-changed");
+    return accepted;
+}
+
+std::unique_ptr<lockstep::LRSchedule> schedule_of(const Options& options, lockstep::Optimizer& optimizer,
+                                                  std::int64_t batches) {
+    using namespace lockstep;
+    const ScheduleFlags& flags = options.schedule;
+    const std::int64_t epochs = std::max<std::int64_t>(1, options.epochs);
+    if (flags.name == "step") return std::make_unique<StepLR>(optimizer, flags.period, flags.gamma);
+    if (flags.name == "multistep") return std::make_unique<MultiStepLR>(optimizer, flags.milestones, flags.gamma);
+    if (flags.name == "exponential") return std::make_unique<ExponentialLR>(optimizer, flags.gamma);
+    if (flags.name == "linear")
+        return std::make_unique<LinearLR>(optimizer, LinearLROptions{.total_iters = flags.period});
+    if (flags.name == "cosine") return std::make_unique<CosineAnnealingLR>(optimizer, epochs, flags.lowest);
+    if (flags.name == "cosine-restarts")
+        return std::make_unique<CosineAnnealingWarmRestarts>(optimizer, flags.period, 1, flags.lowest);
+    if (flags.name == "one-cycle")
+        return std::make_unique<OneCycleLR>(
+            optimizer, OneCycleLROptions{.max_lr = optimizer.lr(), .total_steps = epochs * batches});
+    return nullptr;
+}
+
+std::unique_ptr<lockstep::AdaptiveRates> rates_of_flags(const Options& options) {
+    if (options.rates == "adascale") return std::make_unique<lockstep::AdaScale>();
+    if (options.rates == "yellowfin") return std::make_unique<lockstep::YellowFin>();
+    return nullptr;
+}
+
+std::filesystem::path interrupted_file(const std::filesystem::path& save) {
+    const std::string name = save.string();
+    if (name.find("{epoch}") == std::string::npos && name.find("{step}") == std::string::npos) return {};
+    return save.parent_path() / "INTERRUPTED.safetensors";
+}
+
+void LogEvaluations::log(const lockstep::Run& run) {
+    const auto score = run.scores().find(training_->score.name);
+    const std::uint64_t steps = run.state().steps;
+    if (score == run.scores().end() || score->second.steps != steps || logged_ == steps) return;
+    logged_ = steps;
+    training_->log_evaluation(report_->log().events(), std::max<std::int64_t>(static_cast<std::int64_t>(steps) - 1, 0));
+}
+
+}  // namespace program

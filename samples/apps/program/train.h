@@ -1,0 +1,245 @@
+// A whole run of a sample: load, train, evaluate, save, report.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "lockstep/ops/adaptive_rates.h"
+#include "lockstep/ops/clip_grad.h"
+#include "lockstep/ops/grad_scaler.h"
+#include "lockstep/ops/lr_schedules.h"
+#include "lockstep/ops/sgd.h"
+#include "lockstep/parallel/checkpoint.h"
+#include "lockstep/parallel/event_log.h"
+#include "lockstep/parallel/run_hooks.h"
+#include "lockstep/parallel/runner.h"
+#include "lockstep/runtime/stop_signals.h"
+#include "lockstep/samples/apps/program/options.h"
+#include "lockstep/samples/apps/program/report.h"
+#include "lockstep/samples/apps/program/run_report.h"
+#include "lockstep/samples/apps/program/same_on_ranks.h"
+
+namespace program {
+
+/// What a program trains with, beside model and data.
+struct Training {
+    lockstep::Optimizer& optimizer;
+    std::string unit = "samples";  ///< what rows are
+    ScoreName score = {};
+    /// Called on all ranks after so many equal parts of every epoch, and at the end; empty: no evaluation.
+    std::function<double()> evaluate = {};
+    int evaluations = 1;
+    /// What decides the result beside the common flags, by the names of flags: {"scale", "0.5"}. A run that is
+    /// continued must have the same values.
+    std::map<std::string, std::string> facts = {};
+    std::map<std::string, std::string> metadata = {};  ///< of the weights' file, for those who use the model
+    /// Called after each evaluation, on the process that logs, while the others wait.
+    std::function<void(lockstep::EventLog& log, std::int64_t step)> log_evaluation = {};
+};
+
+inline lockstep::SgdOptions sgd_options(const Options& options) {
+    return {.lr = options.lr.value_or(options.default_lr),
+            .momentum = options.momentum.value_or(options.default_momentum),
+            .weight_decay = options.weight_decay.value_or(options.default_weight_decay)};
+}
+
+/// "lr 0.1, momentum 0.5".
+std::string rates_of(const lockstep::Optimizer& optimizer);
+
+/// Sets the rate that --lr asks for where a run goes on. Where a schedule goes on too, it says the rate: throws
+/// UsageError when it did not begin with that of --lr.
+void set_rate(const Options& options, const lockstep::RunState& state, lockstep::Optimizer& optimizer);
+
+/// What decides the result of every program, by the names of flags. `shards`: of the model. `state`: of the run that is
+/// continued, which may have been made with one shard per device.
+std::map<std::string, std::string> facts_of(const Options& options, const lockstep::RunState& state, int shards);
+
+/// A run that is complete is evaluated and saved, whatever the flags: its facts stay as they are.
+void keep_facts_of_finished(const Options& options, const lockstep::RunState& state,
+                            std::map<std::string, std::string>& facts);
+
+/// "continues with --seed 3 instead of 1", for what --allow-changed names; empty: nothing has changed. Throws
+/// UsageError for other facts that have changed, and for another batch size within an epoch.
+std::string accepted_changes(const Options& options, const lockstep::RunState& state,
+                             const std::map<std::string, std::string>& facts, std::int64_t batch_size);
+
+/// "4 rows, 1f3a...": tells data sets apart by their number of rows and by a few of them.
+template <class Data>
+std::string describe_data(const Data& data) {
+    std::uint64_t digest = 14695981039346656037ULL;  // FNV-1a
+    constexpr std::int64_t looked_at = 8;
+    for (std::int64_t i = 0; i < std::min(looked_at, data.size()); ++i) {
+        const auto row = data.get(i * (data.size() - 1) / std::max<std::int64_t>(1, looked_at - 1));
+        const auto add = [&](const lockstep::Tensor& tensor) {
+            for (const double value : tensor.to(lockstep::DType::f64).template to_vector<double>())
+                digest = (digest ^ std::bit_cast<std::uint64_t>(value)) * 1099511628211ULL;
+        };
+        std::apply([&](const auto&... fields) { (add(fields), ...); }, row);
+    }
+    return fmt::format("{} rows, {:016x}", data.size(), digest);
+}
+
+/// The schedule of --schedule; null for those that take no step by themselves. `batches`: of an epoch.
+std::unique_ptr<lockstep::LRSchedule> schedule_of(const Options& options, lockstep::Optimizer& optimizer,
+                                                  std::int64_t batches);
+/// The rule of --rates; null: none.
+std::unique_ptr<lockstep::AdaptiveRates> rates_of_flags(const Options& options);
+
+/// Where a run begins.
+struct Beginning {
+    lockstep::RunState state;
+    bool has_weights_alone = false;  ///< --load has weights, and no run that could go on
+};
+
+/// Loads what --load names into model and optimizer.
+template <class Model>
+Beginning begin_run(const Options& options, Model& model, lockstep::Optimizer& optimizer) {
+    Beginning begin;
+    lockstep::RunState& state = begin.state;
+    state.seed = options.seed;
+    if (options.load.empty()) return begin;
+    const auto saved = lockstep::load_checkpoint(model, optimizer, options.load);
+    begin.has_weights_alone = !saved;
+    if (saved) {
+        state = *saved;
+        // Files of earlier versions have no facts.
+        state.fields.try_emplace("fact seed", std::to_string(state.seed));
+        // The settings are the run's; what is asked for now wins.
+        set_rate(options, state, optimizer);
+        if (options.momentum) optimizer.set_setting("momentum", *options.momentum);
+        if (options.weight_decay) optimizer.set_setting("weight_decay", *options.weight_decay);
+    }
+    if (options.group) {
+        require_same_on_ranks(*options.group,
+                              {fmt::format("a run of {} steps in --load", state.steps),
+                               fmt::format("one in epoch {} before batch {}", state.epoch + 1, state.batch + 1),
+                               "the rates " + rates_of(optimizer)});
+        model.engine().verify_replicas();
+    }
+    return begin;
+}
+
+/// Where a run is saved that a signal stops: beside FILE, where that stands for several; empty: there.
+std::filesystem::path interrupted_file(const std::filesystem::path& save);
+
+/// Logs what a program wants to after evaluations.
+class LogEvaluations final : public lockstep::RunHook {
+public:
+    LogEvaluations(const Training& training, RunReport& report) : training_(&training), report_(&report) {}
+    void at_pause(lockstep::Run& run) override { log(run); }
+    void after_epoch(lockstep::Run& run) override { log(run); }
+    void after_run(lockstep::Run& run) override { log(run); }
+
+private:
+    void log(const lockstep::Run& run);
+    const Training* training_;
+    RunReport* report_;
+    std::uint64_t logged_ = 0;  // steps of the evaluation that was logged last
+};
+
+/// Trains on the rows of `loader` as the options say, until a signal stops it at the latest: then that is returned.
+/// `began`: when the program did.
+template <class Model, class Data, class LossFunction>
+std::optional<Stop> train(const std::string& name, const Options& options, Model& model, lockstep::Loader<Data>& loader,
+                          const LossFunction& loss, const Training& training,
+                          std::chrono::steady_clock::time_point began) {
+    if (!training.evaluate && (options.schedule.name == "plateau" || options.early_stop > 0 || !options.best.empty()))
+        throw UsageError("--schedule plateau, --early-stop and --best require evaluations; there are none here");
+    std::optional<lockstep::CheckpointLock> lock;
+    if (!options.save.empty() && options.leads()) lock.emplace(options.save);
+    require_writable(options.json);
+    const auto schedule = schedule_of(options, training.optimizer, loader.batches());
+    const auto rates = rates_of_flags(options);
+    std::optional<lockstep::ReduceLROnPlateau> plateau;
+    if (options.schedule.name == "plateau")
+        plateau.emplace(training.optimizer,
+                        lockstep::ReduceLROnPlateauOptions{.maximize = training.score.higher_is_better,
+                                                           .factor = options.schedule.gamma,
+                                                           .patience = options.schedule.patience,
+                                                           .min_lr = options.schedule.lowest});
+    Beginning begin = begin_run(options, model, training.optimizer);
+    lockstep::RunState& state = begin.state;
+    state.metadata = training.metadata;
+    std::map<std::string, std::string> facts = training.facts;
+    facts.merge(facts_of(options, state, model.shards()));
+    keep_facts_of_finished(options, state, facts);
+    std::vector<lockstep::GradientClip> clip;
+    if (options.clip > 0) clip.emplace_back(lockstep::ClipGradNorm{.max_norm = options.clip});
+    // The range of f16 is what scaling is for; bf16 has that of f32.
+    lockstep::GradScaler scaler({.enabled = options.autocast() == lockstep::DType::f16});
+    lockstep::Runner runner(
+        model, training.optimizer, loader, loss,
+        {.epochs = static_cast<std::uint64_t>(options.epochs),
+         .steps = options.steps,
+         .facts = facts,
+         .may_change = options.allow_changed,
+         .step = {
+             .accumulation_steps = options.accumulation_steps, .clip = clip, .scaler = &scaler, .rates = rates.get()}});
+    const std::string changes = accepted_changes(options, state, runner.facts(), loader.options().batch_size);
+    state.seed = std::stoull(facts.at("seed"));
+    runner.go_on_from(state);
+    const lockstep::StopSignals signals(options.stop_signals);
+    runner.stop_on(signals);
+
+    const auto what = fmt::format("{} rows a step in {} {}, {} an epoch", loader.options().batch_size, model.shards(),
+                                  model.shards() == 1 ? "shard" : "shards", loader.rows());
+    if (training.evaluate)
+        runner.add(lockstep::Evaluation(training.score.name, training.evaluate, training.evaluations));
+    RunReport* report = &runner.add(RunReport(name, options, model.devices(),
+                                              {what, rates_of(training.optimizer), loader.rows(), training.unit,
+                                               training.score, changes, begin.has_weights_alone},
+                                              state.steps));
+    runner.add(lockstep::LogRun(report->log().events()));
+    if (training.log_evaluation && !options.log_dir.empty()) runner.add(LogEvaluations(training, *report));
+    // After the evaluation, which tells the rate of the steps before it.
+    if (schedule)
+        runner.add(lockstep::FollowSchedule(*schedule, options.schedule.name == "one-cycle"
+                                                           ? lockstep::ScheduleBy::step
+                                                           : lockstep::ScheduleBy::epoch));
+    if (plateau) runner.add(lockstep::FollowPlateau(*plateau, training.score.name));
+    if (options.early_stop > 0)
+        runner.add(lockstep::StopEarly(training.score.name, options.early_stop, 0, training.score.higher_is_better));
+    std::filesystem::path saved = options.save;
+    if (!options.save.empty())
+        runner
+            .add(lockstep::SaveCheckpoints({.file = options.save,
+                                            .every_steps = options.save_every.steps,
+                                            .every_epochs = options.save_every.epochs,
+                                            .keep = options.keep,
+                                            .best = options.best,
+                                            .score = options.best.empty() ? "" : training.score.name,
+                                            .higher_is_better = training.score.higher_is_better,
+                                            .interrupted = interrupted_file(options.save)}))
+            .on_save = [&](const auto& file) {
+            if (file != options.best) saved = file;
+            report->line(fmt::format("saved {}", file.string()));
+        };
+    runner.run();
+
+    if (options.early_stop > 0 && runner.stopped() == 0)
+        report->line(fmt::format("ended early: {} has not become better for {} evaluations", training.score.name,
+                                 options.early_stop));
+    Figures& figures = report->figures();
+    figures.samples_per_second = runner.rows_per_second();
+    figures.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    figures.algorithms = model.engine().algorithms();
+    program::report(options, figures, model.devices());
+    const int signal = runner.stopped().value_or(0);
+    if (signal == 0) return std::nullopt;
+    return Stop{signal,
+                options.leads() ? how_to_go_on(saved, signal, static_cast<std::int64_t>(runner.state().steps)) : ""};
+}
+
+}  // namespace program

@@ -1,0 +1,28 @@
+// U-Net on a folder of images and masks: trains it, makes masks of new images, and measures how good they are.
+#include <CLI/CLI.hpp>
+#include <array>
+#include <string_view>
+
+#include "lockstep/samples/apps/program/command_line.h"
+#include "lockstep/samples/apps/unet/commands.h"
+
+int main(int argc, char** argv) {
+    struct Command {
+        const char* name;
+        const char* purpose;
+        int (*run)(int, char**);
+    };
+    constexpr std::array<Command, 3> commands{
+        {{"train", "train on images and masks", unet::train},
+         {"predict", "make masks of images with a trained network", unet::predict},
+         {"evaluate", "compare a trained network's masks with the true ones", unet::evaluate}}};
+    const std::string_view word = argc > 1 ? argv[1] : "";
+    for (const Command& command : commands)
+        if (word == command.name) return command.run(argc, argv);
+
+    CLI::App app("Train U-Net to find the mask of an image, and use it.", "unet");
+    app.require_subcommand(1);
+    for (const Command& command : commands) app.add_subcommand(command.name, command.purpose);
+    app.footer("unet COMMAND --help shows the flags of a command.");
+    return program::run(app, argc, argv, [] {});
+}

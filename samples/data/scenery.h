@@ -1,0 +1,22 @@
+// What is behind a vehicle, and what it leaves on the floor: wall, floor, things, shadow, reflection.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/samples/data/canvas.h"
+#include "lockstep/samples/data/split_mix.h"
+#include "lockstep/samples/data/vehicle.h"
+
+namespace samples {
+
+/// Wall, floor and things behind, `width` x `height` pixels, row-major.
+std::vector<CanvasColour> draw_scenery(int width, int height, const VehiclePlace& vehicle, SplitMix& random);
+/// Darkens the floor around the wheels.
+void cast_shadow(std::vector<CanvasColour>& picture, int width, int height, const VehiclePlace& vehicle,
+                 SplitMix& random);
+/// Mirrors the vehicle of `canvas` in the floor.
+void mirror_in_floor(std::vector<CanvasColour>& picture, int width, int height, const Canvas& canvas,
+                     const VehiclePlace& vehicle, SplitMix& random);
+
+}  // namespace samples
