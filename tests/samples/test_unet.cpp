@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -287,6 +289,11 @@ TEST_CASE("a run that is stopped within an epoch goes on elsewhere with the same
                           "--parallel ddp --devices cpu:0,cpu:1,cpu:2 --start_from part.safetensors --save "
                           "end.safetensors");
     CHECK((checkpoint(place, "end") == checkpoint(place, "whole")));
+    // As many images, one of them another.
+    const std::filesystem::path first = std::filesystem::directory_iterator(place / "data/imgs")->path();
+    std::ofstream(first, std::ios::app) << "more";
+    CHECK_THAT(refusal(place, "train --quiet --width 4 --scale 1 --load part.safetensors " + same, 2),
+               contains("unet train: data 12 images, ") && contains(": the run of part.safetensors has 12 images, "));
     CHECK_THAT(refusal(place, "train --quiet --width 4 --scale 1 -e 3 -b 3 -l 0.01 --load part.safetensors", 2),
                contains("--lr 0.01: the run of part.safetensors began with 0.001, and its schedule goes on"));
 }

@@ -4,6 +4,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <string>
 
 #include "lockstep/samples/apps/program/command_line.h"
 #include "lockstep/samples/apps/unet/model_file.h"
@@ -53,6 +56,17 @@ ls::SegmentationFolder open_images(const DataOptions& options) {
             "was trained on",
             folder.string(), images.channels(), images.channels() == 1 ? "channel" : "channels", *options.channels));
     return images;
+}
+
+std::string describe(const ls::SegmentationFolder& images) {
+    std::uint64_t digest = 14695981039346656037ULL;  // FNV-1a
+    const auto add = [&](std::uint64_t value) { digest = (digest ^ value) * 1099511628211ULL; };
+    for (std::int64_t row = 0; row < images.size(); ++row)
+        for (const auto& file : {images.image_file(row), images.mask_file(row)}) {
+            for (const char c : file.filename().string()) add(static_cast<unsigned char>(c));
+            add(std::filesystem::file_size(file));
+        }
+    return fmt::format("{} images, {:016x}", images.size(), digest);
 }
 
 void require_room(const std::string& what, double scale, std::int64_t height, std::int64_t width) {

@@ -54,6 +54,9 @@ struct MaskFlags {
 /// Throws as SegmentationFolder does, and UsageError for images that the network does not take.
 lockstep::SegmentationFolder open_images(const DataOptions& options);
 
+/// Number of images, and a digest of the names and sizes of all files: a run that is resumed must have the same.
+std::string describe(const lockstep::SegmentationFolder& images);
+
 /// Throws UsageError for scaled images that are too small for the network, which halves them four times.
 void require_room(const std::string& what, double scale, std::int64_t height, std::int64_t width);
 
