@@ -64,8 +64,7 @@ void finish_interrupted_save(const Path& checkpoint) {
     else
         std::filesystem::remove(next, error);
     if (error)
-        throw DataError(fmt::format("{}: a save that was interrupted cannot be finished: {}; mend that by hand",
-                                    next.string(), error.message()));
+        throw DataError(fmt::format("{}: an interrupted save cannot be completed: {}", next.string(), error.message()));
     sync_directory_of(resume);
 }
 
@@ -114,8 +113,7 @@ std::optional<ResumeFile> find_state(const std::string& weights, const Path& che
     if (damage) std::rethrow_exception(damage);
     if (is_there(resume))
         internal::refuse_resume(
-            resume, fmt::format("it does not belong to {}, whose weights are others than it was written for",
-                                checkpoint.string()));
+            resume, fmt::format("it does not belong to {}, which contains other weights", checkpoint.string()));
     return std::nullopt;
 }
 
@@ -135,8 +133,7 @@ auto read_steadily(const Path& checkpoint, Read&& read) {
 
 /// After all steps, which threw what they had to throw.
 void wait_for(internal::Snapshot& snapshot) {
-    if (!snapshot.wait())
-        throw DeviceError("the model cannot be saved: a step before that has failed; load a checkpoint");
+    if (!snapshot.wait()) throw DeviceError("the model cannot be saved: an earlier step has failed; load a checkpoint");
 }
 
 /// Read and checked; nothing has changed yet.
@@ -208,7 +205,7 @@ void internal::write_checkpoint(const Snapshot& snapshot, const Path& checkpoint
     }
     std::filesystem::rename(next, resume, error);
     if (error)
-        throw DataError(fmt::format("{}: renaming failed: {}; the checkpoint is complete with {} in its place",
+        throw DataError(fmt::format("{}: renaming failed: {}; the new checkpoint is complete, with its state in {}",
                                     resume.string(), error.message(), next.string()));
     sync_directory_of(resume);
 }
@@ -261,8 +258,7 @@ void save_run(Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer
     const Writing here(checkpoint);
     finish_interrupted_save(checkpoint);
     if (!is_there(checkpoint))
-        throw DataError(fmt::format(
-            "{}: there are no weights to which the state of a run could belong; save them first", checkpoint.string()));
+        throw DataError(fmt::format("{}: no weights; save them before the state of the run", checkpoint.string()));
     const Path resume = internal::followed(resume_path(checkpoint));
     AtomicFile file(resume, internal::followed(checkpoint));
     internal::write_resume(file, resume, internal::digest_of(snapshot.weights()), run, snapshot.optimizer().saved(),
@@ -277,9 +273,8 @@ RunState load_run(Engine& engine, const std::vector<NamedTensor>& tensors, Optim
     return read_steadily(checkpoint, [&] {
         const auto state = find_state(digest, checkpoint);
         if (!state)
-            throw DataError(
-                fmt::format("{}: there is no state of a run; load_checkpoint takes weights without one, too",
-                            resume_path(checkpoint).string()));
+            throw DataError(fmt::format("{}: no state of a run; load_checkpoint accepts weights without a state",
+                                        resume_path(checkpoint).string()));
         return StagedRun(engine, optimizer, *state).store();
     });
 }

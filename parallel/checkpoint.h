@@ -1,5 +1,5 @@
-// Checkpoints: safetensors files with the names, order and shapes of PyTorch's state_dict, and beside them what a run
-// needs to go on as if it had never stopped.
+// Checkpoints: safetensors files with the names, order and shapes of PyTorch's state_dict, and next to them the data
+// from which a run resumes as if it had never stopped.
 #pragma once
 
 #include <filesystem>
@@ -20,12 +20,13 @@ namespace internal {
 class FileLock;
 }  // namespace internal
 
-/// Keeps other processes from saving to a checkpoint as long as it lives: a program that will save at its end holds one
-/// from its beginning on. `save` and the others hold one while they write. Ends with its process, however that ends.
+/// Prevents other processes from saving to a checkpoint while it exists: a program that saves at its end acquires one
+/// at its start. `save` and the other functions hold one while they write. Released when its process ends, even if
+/// killed.
 class CheckpointLock {
 public:
-    /// Throws InvalidArgument, naming the process, when another one has the checkpoint, and when it could not be saved
-    /// there: no such directory, no permission, something else than a file at FILE or FILE.resume.
+    /// Throws InvalidArgument, naming the process, if another one holds the checkpoint, and if the checkpoint could not
+    /// be saved: no such directory, no permission, or FILE or FILE.resume exists and is not a regular file.
     explicit CheckpointLock(const std::filesystem::path& checkpoint);
     ~CheckpointLock();
     CheckpointLock(CheckpointLock&&) noexcept;
@@ -63,7 +64,7 @@ std::vector<NamedTensor> tensors_of(Model& model, const char* function) {
     }
 }
 
-/// Of several processes one writes.
+/// Whether this process writes files: with several processes, only rank 0 does.
 template <class Model>
 bool writes_files(Model& model) {
     if constexpr (requires { model.engine(); })
@@ -74,74 +75,76 @@ bool writes_files(Model& model) {
 
 }  // namespace detail
 
-/// Where the state of the run that belongs to a checkpoint lies: "FILE.resume", beside the file that FILE means where
-/// it is a symbolic link.
+/// Path of the run state of a checkpoint: "FILE.resume" next to the weights. If FILE is a symbolic link, it is next to
+/// the link's target.
 std::filesystem::path resume_path(const std::filesystem::path& checkpoint);
 
-/// Writes a checkpoint that a run goes on from: the weights at `checkpoint`, as `save` does, and the state of the run
-/// (settings and state of the optimizer by parameter name, steps, and `run`) at its resume_path. Whenever this
-/// process ends, by SIGKILL or a power failure, the weights that are there and a state that belongs to them are there:
-/// the old ones or the new ones. Does not depend on devices or reduction. Throws as `save` does, and InvalidArgument
-/// for an optimizer of another model and a `run` that cannot be. Of several processes rank 0 writes.
+/// Writes a checkpoint from which a run resumes: the weights to `checkpoint`, as `save` does, and the state of the run
+/// (settings and state of the optimizer by parameter name, steps, and `run`) to its resume_path. Atomic: if the process
+/// is killed or the power fails, weights and state are both the old ones or both the new ones. The files do not depend
+/// on devices or reduction. Throws as `save` does, and InvalidArgument for an optimizer of another model and an invalid
+/// `run`. With several processes, rank 0 writes.
 template <class Model>
 void save_checkpoint(Model& model, Optimizer& optimizer, const RunState& run, const std::filesystem::path& checkpoint) {
     const std::vector<NamedTensor> tensors = detail::tensors_of(model, "save_checkpoint");
     if (detail::writes_files(model)) detail::save_both(model.engine(), tensors, optimizer, run, checkpoint);
 }
 
-/// Reads the weights at `checkpoint` and continues their run: sets the model's tensors, the optimizer's settings and
-/// state and the number of committed steps. Nothing where there is no state of a run beside them: then only the
-/// weights were loaded. Throws DataError, before anything has changed, when a file is damaged, does not fit the model,
-/// or weights and state were not written together; InvalidArgument when it is another optimizer's or has other groups.
+/// Reads the weights at `checkpoint` and resumes their run: sets the model's tensors, the optimizer's settings and
+/// state and the number of committed steps. Returns nullopt if no state of a run is stored next to the weights; then
+/// only the weights are loaded. Throws DataError, before any change, if a file is damaged or does not fit the model, or
+/// if weights and state were not written together. Throws InvalidArgument if the state is of another optimizer or has
+/// other groups.
 template <class Model>
 std::optional<RunState> load_checkpoint(Model& model, Optimizer& optimizer, const std::filesystem::path& checkpoint) {
     return detail::load_both(model.engine(), detail::tensors_of(model, "load_checkpoint"), optimizer, checkpoint);
 }
 
-/// The state of the run of a checkpoint, without the model; nothing if there is none beside the weights. Throws
-/// DataError when it is damaged.
+/// The state of the run of a checkpoint, without the model; nullopt if no state is stored next to the weights. Throws
+/// DataError if it is damaged.
 std::optional<RunState> read_run(const std::filesystem::path& checkpoint);
 
-/// Writes parameters and buffers of a wrapper or a plain module, tied ones under each of their names: a file that
-/// PyTorch loads. An old file is replaced at once or, after an error, as it was; symbolic links are followed, mode and
-/// owner stay. Waits for all steps and throws what they have to throw; InvalidArgument where the directory cannot be
-/// written or another process is saving to the same file, DataError when writing fails. Of several processes rank 0
-/// writes, and the others only wait for their steps. The state of a run that lies beside it belongs to the weights that
-/// were there before: save_checkpoint writes both.
+/// Writes parameters and buffers of a wrapper or a plain module, tied ones under each of their names, as a file that
+/// PyTorch can load. An existing file is replaced atomically and is unchanged after an error. Symbolic links are
+/// followed; mode and owner are preserved. Waits for all steps and throws their errors. Throws InvalidArgument if the
+/// directory is not writable or another process is saving to the same file, DataError if writing fails. With several
+/// processes rank 0 writes, and the others only wait for their steps. An existing run state still belongs to the
+/// previous weights: to write both, use save_checkpoint.
 template <class Model>
 void save(Model& model, const std::filesystem::path& path) {
     const std::vector<NamedTensor> tensors = detail::tensors_of(model, "save");
     if (detail::writes_files(model)) detail::save_tensors(tensors, path);
 }
 
-/// Reads what `save` or PyTorch wrote, safetensors, the files that "model.safetensors.index.json" names, or the
-/// state_dict of a file of torch.save (PthFile says which one), into a wrapper or a plain module; "module." and
-/// "_orig_mod." before a name are left out. Floating tensors are converted to the model's dtype, buffers from any, one
-/// element of shape (1) loads into a scalar, and a missing num_batches_tracked leaves the model's as it is, all as in
-/// PyTorch; of tied parameters one name is enough; tensors of a dtype that Lockstep does not have are ignored unless
-/// the model wants them. Throws DataError, before anything has changed, naming what is missing, unexpected or of
-/// another shape; InvalidArgument for an `entry` that the file does not have. load_state_dict.
+/// Reads weights into a wrapper or a plain module. Formats: safetensors files of `save` or PyTorch, the files that
+/// "model.safetensors.index.json" names, and the state_dict in a file of torch.save (PthFile documents which one).
+/// Prefixes "module." and "_orig_mod." are removed from names. As in PyTorch, floating tensors are converted to the
+/// model's dtype, buffers from any dtype, one element of shape (1) loads into a scalar, and a missing
+/// num_batches_tracked leaves the model's unchanged. Tied parameters need only one of their names. Tensors with
+/// unsupported dtypes are ignored unless the model needs them. Throws DataError, before any change, naming tensors that
+/// are missing, unexpected or of another shape; InvalidArgument for an `entry` that the file does not have.
+/// load_state_dict.
 template <class Model>
 LoadResult load(Model& model, const std::filesystem::path& path, const LoadOptions& options = {}) {
     return detail::load_tensors(detail::tensors_of(model, "load"), path, options);
 }
 
-/// Reads one tensor of such a file, with the dtype that it has there, to the host. `entry` is LoadOptions::entry.
-/// Throws DataError as PthFile and SafetensorsFile do, and for a tensor of a type that Lockstep does not have;
-/// InvalidArgument if the file has no tensor of that name.
+/// Reads one tensor of such a file to the host, with the dtype that it has in the file. `entry` is LoadOptions::entry.
+/// Throws DataError as PthFile and SafetensorsFile do, and for a tensor with an unsupported dtype; InvalidArgument if
+/// the file has no tensor of that name.
 Tensor load_tensor(const std::filesystem::path& path, const std::string& name, const std::string& entry = {});
 
-/// Writes the state of the run alone, for the weights that the model has now and that were saved to `checkpoint`
-/// before. A process that is killed between `save` and this leaves weights without a state: save_checkpoint does not.
-/// Throws as that.
+/// Writes only the state of the run, for the current weights of the model, which must already be saved to `checkpoint`.
+/// Unlike with save_checkpoint, a process that is killed between `save` and this call leaves weights without a state.
+/// Throws as save_checkpoint.
 template <class Model>
 void save_resume(Model& model, Optimizer& optimizer, const RunState& run, const std::filesystem::path& checkpoint) {
     const std::vector<NamedTensor> tensors = detail::tensors_of(model, "save_resume");
     if (detail::writes_files(model)) detail::save_run(model.engine(), tensors, optimizer, run, checkpoint);
 }
 
-/// Continues the run of weights that the model has been loaded with, as load_checkpoint does. Throws as that; DataError
-/// where there is no state of a run.
+/// Resumes the run of weights that are already loaded into the model, as load_checkpoint does. Throws as
+/// load_checkpoint; DataError if no state of a run is stored.
 template <class Model>
 RunState load_resume(Model& model, Optimizer& optimizer, const std::filesystem::path& checkpoint) {
     return detail::load_run(model.engine(), detail::tensors_of(model, "load_resume"), optimizer, checkpoint);

@@ -73,7 +73,7 @@ struct CheckpointWriter::Impl {
         for (const auto& checkpoint : checkpoints) {
             FinishedSave& save = ended.emplace_back(FinishedSave{checkpoint});
             if (!good) {
-                save.error = "a step before it was refused";
+                save.error = "an earlier step was refused";
                 continue;
             }
             try {
@@ -81,7 +81,7 @@ struct CheckpointWriter::Impl {
             } catch (const std::exception& error) {
                 failed = std::current_exception();
                 save.error = error.what();
-                warn_in_thread(fmt::format("the checkpoint of step {} was not saved, and training goes on: {}",
+                warn_in_thread(fmt::format("the checkpoint of step {} was not saved, training continues: {}",
                                            snapshot->run().steps, error.what()));
             }
         }

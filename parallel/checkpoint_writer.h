@@ -1,4 +1,4 @@
-// Checkpoints written while training goes on.
+// Checkpoints written in the background during training.
 //
 //     ls::CheckpointWriter writer;
 //     for (...) {
@@ -17,30 +17,30 @@
 
 namespace lockstep {
 
-/// What has become of a save.
+/// Result of a save.
 struct FinishedSave {
     std::filesystem::path checkpoint;
-    std::string error = {};  ///< why it is not there; empty: it is, complete
+    std::string error = {};  ///< why the save failed; empty: it succeeded
 };
 
-/// Saves checkpoints in a thread of its own. The devices copy weights and state to the host between two steps, and that
-/// is all a step may wait for: steps go on to be enqueued meanwhile, and files are written afterwards. One save at a
-/// time: the next one waits until the last one is written, so that the host holds one copy. That memory is kept.
+/// Saves checkpoints in a background thread. The devices copy weights and state to the host between two steps, and
+/// steps wait for nothing else. Steps can still be enqueued meanwhile, and the files are written afterwards. Saves are
+/// serialized: the next one waits until the last one is written, so that the host holds one copy. Its memory is reused.
 ///
-/// A save that fails (a full disk, no permission) is a warning, which says so each time, and training goes on. The old
-/// checkpoint is as it was. Where a step before it was refused, nothing is written: the step throws. One thread at a
-/// time uses a writer.
+/// A failed save (disk full, no permission) logs a warning each time and does not interrupt training. The old
+/// checkpoint is unchanged. If an earlier step was refused, nothing is written and the step throws its error. Only one
+/// thread at a time may use a writer.
 class CheckpointWriter {
 public:
     CheckpointWriter();
-    /// Waits for what is being written; never throws.
+    /// Waits for pending writes; never throws.
     ~CheckpointWriter();
     CheckpointWriter(CheckpointWriter&&) noexcept;
     CheckpointWriter& operator=(CheckpointWriter&&) noexcept;
 
-    /// Saves as save_checkpoint does, with the state that all steps so far lead to; to several places where several are
-    /// given. Throws InvalidArgument for an optimizer of another model, a `run` that cannot be loaded again and in a
-    /// child that was forked meanwhile. Of several processes rank 0 writes, and the others do nothing.
+    /// Saves as save_checkpoint does, with the state after all steps so far, to each of the given paths. Throws
+    /// InvalidArgument for an optimizer of another model, for a `run` that could not be loaded again, and in a forked
+    /// child. With several processes rank 0 writes, and the others do nothing.
     template <class Model>
     void save(Model& model, Optimizer& optimizer, const RunState& run,
               const std::vector<std::filesystem::path>& checkpoints) {
@@ -54,9 +54,9 @@ public:
         save(model, optimizer, run, std::vector<std::filesystem::path>{checkpoint});
     }
 
-    /// Those that have ended since the last call, in order.
+    /// The saves that have ended since the last call, in order.
     std::vector<FinishedSave> finished();
-    /// Waits for what is being written. Throws what the last save threw, once. Nothing in a child that was forked.
+    /// Waits for pending writes. Throws the error of the last save, once. A no-op in a forked child.
     void wait();
 
 private:

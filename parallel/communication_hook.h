@@ -1,4 +1,4 @@
-// Communication hooks: what brings the ranks' gradients together in place of DistributedDataParallel's own reduction.
+// Communication hooks, which replace the gradient all-reduce of DistributedDataParallel.
 // torch.distributed.algorithms.ddp_comm_hooks.
 #pragma once
 
@@ -9,15 +9,16 @@
 
 namespace lockstep {
 
-/// Called for every bucket of every backward that brings gradients together, in the same order on all ranks, on the
-/// thread that communicates, so that it must not use the model or its devices. Returns the sum of the ranks' buffers,
-/// or what shall count as it: a host tensor of the buffer's shape and dtype, the same on all ranks. `group` is the
-/// hook's own. What it throws, or a result that does not fit, ends the training with CommunicationError on all ranks.
+/// Called for every bucket of every backward that synchronizes gradients, in the same order on all ranks. Runs on the
+/// communication thread, so it must not use the model or its devices. Returns the sum of the ranks' buffers or an
+/// approximation of it: a host tensor of the buffer's shape and dtype, equal on all ranks. `group` is reserved for the
+/// hook. If the hook throws or returns a tensor of another shape or dtype, training ends with CommunicationError on all
+/// ranks.
 using CommunicationHook = std::function<Tensor(const GradientBucket& bucket, ProcessGroup& group)>;
 
 /// The backend's own all-reduce.
 CommunicationHook all_reduce_hook();
-/// `hook` on buffers that were divided by the number of ranks and rounded to 16 bits: half the bytes. torch's
+/// Calls `hook` with buffers divided by the number of ranks and rounded to 16 bits, which halves the bytes. torch's
 /// fp16_compress_wrapper and bf16_compress_wrapper.
 CommunicationHook fp16_compress_wrapper(CommunicationHook hook);
 CommunicationHook bf16_compress_wrapper(CommunicationHook hook);

@@ -13,34 +13,35 @@ namespace lockstep {
 
 using DistributedDataParallelOptions = EngineOptions;
 
-/// Trains `Net` together with the other processes of a group, each on its device. Every process makes it, and every
-/// call, in the same order; batches are the global ones, of which a process computes the shards of its rank. With the
-/// same number of shards it trains bit for bit as DataParallel does. torch.nn.parallel.DistributedDataParallel.
+/// Trains `Net` together with the other processes of a group, each on its device. All processes construct it and make
+/// all calls in the same order. Batches are global; each process computes the shards of its rank. With the same number
+/// of shards, training is bit-identical to DataParallel. torch.nn.parallel.DistributedDataParallel.
 ///
-/// `step` takes batches from a Loader (each process reads its rows), or tensors that hold the whole batch on every
-/// rank. PyTorch's manual step takes those, or this rank's own rows: `forward` of plain tensors returns the outputs of
-/// these rows, and `backward()` leaves the mean over the ranks of the gradients of their losses, as in PyTorch.
+/// `step` accepts batches from a Loader (each process reads only its rows), or tensors that hold the whole batch on
+/// every rank. The manual step also accepts this rank's own rows, as in PyTorch: `forward` of plain tensors returns the
+/// outputs of these rows, and `backward()` leaves the mean over the ranks of the gradients of their losses.
 ///
-/// Without find_unused_parameters all ranks use the same parameters; with it each may use others in each step.
+/// Without find_unused_parameters all ranks must use the same parameters. With it, each rank may use different
+/// parameters in each step.
 ///
-/// Gradients are summed along the tree of shards while backward goes on: every rank sums its part of a bucket and gets
-/// those of the others, on operations that every backend has. A rank that cannot go on makes all others throw
-/// CommunicationError, at the latest when the group's timeout has passed.
+/// Gradients are summed along the tree of shards while backward is running: each rank sums its part of a bucket and
+/// receives the other parts, by operations that every backend provides. If a rank fails, all others throw
+/// CommunicationError, at the latest when the group's timeout expires.
 template <class Net>
 class DistributedDataParallel : public ShardedModel<Net> {
 public:
-    /// Collective. The parameters, buffers and seed of rank 0 become everybody's. Throws InvalidArgument on all ranks
-    /// where models or options differ, naming rank and parameter.
+    /// Collective. Broadcasts the parameters, buffers and seed of rank 0. Throws InvalidArgument on all ranks if models
+    /// or options differ, naming rank and parameter.
     explicit DistributedDataParallel(Net model, ProcessGroup& group, Device device,
                                      const DistributedDataParallelOptions& options = {})
         : ShardedModel<Net>("DistributedDataParallel", std::move(model), Devices({device}), options,
                             group.communicator("ddp")) {}
-    /// On the visible device of number local rank modulo their count.
+    /// Uses the visible device with index local rank modulo the number of visible devices.
     explicit DistributedDataParallel(Net model, ProcessGroup& group, const DistributedDataParallelOptions& options = {})
         : DistributedDataParallel(std::move(model), group, device_of_rank(group), options) {}
 
-    /// While what this returns lives, backward leaves gradients in each process; the first one afterwards brings them
-    /// together with its own. Forward must be called inside as well.
+    /// While the returned object exists, backward leaves the gradients in each process. The first backward afterwards
+    /// all-reduces them together with its own. Forward must also be called inside the scope.
     class [[nodiscard]] NoSync {
     public:
         explicit NoSync(Engine& engine) : engine_(engine), before_(engine.gradient_sync()) {
@@ -57,13 +58,14 @@ public:
     };
     NoSync no_sync() { return NoSync(this->engine()); }
 
-    /// Runs `body`, in which ranks may make different numbers of forwards and backwards (of their own rows), each
-    /// forward with one backward after it, and updates. A rank whose body has ended shadows the others' collectives,
-    /// with gradients of zero, until all bodies have; then all take model and optimizers from the rank that came last.
-    /// Running statistics are those of rank 0, and go on with its last batch while it waits, or with one of another
-    /// rank where it had none. Gives up the promise of equal bits. Collective. Throws what `body` throws, upon which
-    /// the other ranks throw CommunicationError; and InvalidArgument where a rank had no batch at all and forward takes
-    /// more than tensors. torch's Join, DistributedDataParallel.join.
+    /// Runs `body`, in which ranks may make different numbers of forwards and backwards (of local rows) and
+    /// updates; each forward must be followed by one backward. A rank whose body has ended joins the collectives of the
+    /// others with zero gradients until all bodies have ended. Then the model and the optimizers are broadcast from the
+    /// rank that ended last. Running statistics are those of rank 0. While rank 0 waits, it updates them with its last
+    /// batch, or with a batch of another rank if it had none. Results are not bit-identical across device counts.
+    /// Collective. Rethrows what `body` throws; the other ranks then throw CommunicationError. Throws InvalidArgument
+    /// if a rank had no batch at all and forward takes inputs other than tensors. torch's Join,
+    /// DistributedDataParallel.join.
     template <class Body>
     void join(Body&& body, const JoinOptions& options = {}) {
         this->engine().begin_join(options);
@@ -76,9 +78,9 @@ public:
         }
     }
 
-    /// From now on `hook` brings gradients together, over a duplicate of `group`: the one of the constructor. Gives up
-    /// the promise of equal bits. Collective; every rank registers the same, once, and before the first forward or step
-    /// (InvalidArgument).
+    /// Replaces the gradient all-reduce by `hook`, which runs on a duplicate of `group`; `group` must be the one passed
+    /// to the constructor. Results are not bit-identical across device counts. Collective. Every rank must register the
+    /// same hook, once, before the first forward or step (InvalidArgument otherwise).
     void register_comm_hook(ProcessGroup& group, CommunicationHook hook) {
         const std::shared_ptr<ProcessGroup> own = group.duplicate();
         this->engine().set_reduction_hook(

@@ -87,8 +87,8 @@ void Engine::set_algorithms(std::map<std::string, std::string> choices) {
     if (!impl_->parts().algorithms) {
         if (!choices.empty() && rank() == 0)
             warn(
-                "the run chose its algorithms by trials, and goes on by rule: bits differ from here on; to keep its "
-                "choices, go on in benchmark mode (--benchmark, ConvAlgorithm::benchmark)");
+                "the run selected its algorithms by benchmarking, and continues without: its bits differ from here on; "
+                "to reuse its choices, resume in benchmark mode (--benchmark, ConvAlgorithm::benchmark)");
         return;
     }
     synchronize();
@@ -112,10 +112,10 @@ Communicator* Engine::job() const { return impl_->run.parts().ranks.job(); }
 
 Device Engine::device_of_shard(int shard) const {
     if (shard < 0 || shard >= shards())
-        throw InvalidArgument(fmt::format("there is no shard {}, only {}; count from 0", shard, shards()));
+        throw InvalidArgument(fmt::format("shard {} of {}; shards are counted from 0", shard, shards()));
     if (!held_shards().contains(shard))
-        throw InvalidArgument(fmt::format("shard {} is computed by rank {}, not by this one; ask for shards {} to {}",
-                                          shard, impl_->topology().rank_of(shard).number(), held_shards().first,
+        throw InvalidArgument(fmt::format("shard {} is computed by rank {}, not by this one; expected {} to {}", shard,
+                                          impl_->topology().rank_of(shard).number(), held_shards().first,
                                           held_shards().last - 1));
     return impl_->topology().device_of(shard);
 }
@@ -124,22 +124,24 @@ StepLoss Engine::step(Optimizer& optimizer, const ModelCall& call, const std::ve
                       const StepOptions& options) {
     const OneThreadAtATime::Use use(one_thread(), "step");
     if (!grad_enabled())
-        throw InvalidArgument("step: called inside NoGrad, where the loss has no gradient; leave that scope first");
+        throw InvalidArgument(
+            "step: called inside NoGrad, where the loss has no gradient; expected a call outside of it");
     store()->require_members("step");
     if (optimizer.store() != store())
         throw InvalidArgument(
-            "step: the optimizer belongs to another model; make it from this wrapper: SGD(model, ...)");
+            "step: the optimizer belongs to another model; construct it from this wrapper: SGD(model, ...)");
     if (impl_->run.in_join())
         throw InvalidArgument(
-            "step: inside join ranks have batches of their own; use forward, backward() and the optimizer's step()");
+            "step: called inside join, where each rank has separate batches; use forward, backward() and the "
+            "optimizer's step()");
     GradScaler* const scaler = options.scaler && options.scaler->is_enabled() ? options.scaler : nullptr;
     const StepPlan plan{options.accumulation_steps, {options.clip, options.skip_nonfinite, scaler, options.rates}};
     plan.gate.check(optimizer);
     if (options.rates) {
         if (impl_->parts().ranks.hook())
             throw InvalidArgument(
-                "step: adaptive rates do not go with a communication hook, after which gradients are no longer the sum "
-                "of what shards have shown; leave one of them out");
+                "step: adaptive rates cannot be combined with a communication hook, after which gradients are no "
+                "longer the sum of the shards' gradients");
         constexpr std::int64_t most = std::numeric_limits<int>::max();
         const std::int64_t pieces = std::int64_t{shards()} * options.accumulation_steps;
         GradientMeasures{.shards = static_cast<int>(std::min(pieces, most))}.check();
@@ -147,9 +149,8 @@ StepLoss Engine::step(Optimizer& optimizer, const ModelCall& call, const std::ve
     if (scaler) {
         if (impl_->parts().ranks.hook())
             throw InvalidArgument(
-                "step: a GradScaler does not go with a communication hook, which would keep what is not finite "
-                "(PowerSGD) "
-                "or lose what is scaled; leave one of them out");
+                "step: a GradScaler cannot be combined with a communication hook, which would retain values that are "
+                "not finite (PowerSGD) or lose scaled ones");
         scaler->bring_to(store());
     }
     auto outcome = std::make_shared<StepOutcome>();
@@ -183,9 +184,14 @@ void Engine::give_up_join() noexcept { impl_->run.give_up_join(); }
 void Engine::set_reduction_hook(ReductionHook hook) {
     const OneThreadAtATime::Use use(one_thread(), "register_comm_hook");
     Ranks& ranks = impl_->parts().ranks;
-    if (!job()) throw InvalidArgument("a communication hook is for several processes; make the model distributed");
+    if (!job())
+        throw InvalidArgument(
+            "a communication hook requires several processes; expected a DistributedDataParallel of more than one "
+            "rank");
     if (ranks.hook()) throw InvalidArgument("register_comm_hook can only be called once");
-    if (traces() > 0) throw InvalidArgument("register_comm_hook: training has begun; call it right after the wrapper");
+    if (traces() > 0)
+        throw InvalidArgument(
+            "register_comm_hook: training has begun; expected a call before the first forward or step");
     ranks.set_hook(std::move(hook));
 }
 
@@ -225,7 +231,7 @@ void Engine::verify_replicas() {
 
 void Engine::log_steps(int steps) {
     const OneThreadAtATime::Use use(one_thread(), "log_steps");
-    if (steps < 0) throw InvalidArgument(fmt::format("{} steps to log: give a number from 0 up", steps));
+    if (steps < 0) throw InvalidArgument(fmt::format("{} steps to log; expected 0 or more", steps));
     synchronize();
     impl_->parts().recorder = steps > 0 ? std::make_shared<StepRecorder>(steps) : nullptr;
 }
@@ -281,7 +287,7 @@ bool StepLoss::skipped() const { return done().skipped; }
 
 double StepLoss::grad_norm() const {
     if (const std::optional<double> norm = done().grad_norm) return *norm;
-    throw InvalidArgument("grad_norm: the step had no norm to clip; give StepOptions a ClipGradNorm");
+    throw InvalidArgument("grad_norm: the step has no norm to clip; expected StepOptions with a ClipGradNorm");
 }
 
 }  // namespace lockstep

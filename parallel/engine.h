@@ -1,5 +1,5 @@
-// The engine behind the wrappers: keeps replicas and programs, and runs steps from one host thread. Not templates: the
-// wrappers turn models, losses and containers into what is here.
+// The engine behind the wrappers: owns replicas and programs, and runs steps from one host thread. It is not a
+// template: the wrappers convert models, losses and containers to the types below.
 #pragma once
 
 #include <cstdint>
@@ -28,54 +28,54 @@ class Engine;
 struct LoggedStep;
 struct StepOutcome;
 
-/// The loss of a step, read when it is wanted.
+/// The loss of a step, read on demand.
 class StepLoss {
 public:
     StepLoss(Engine& engine, std::shared_ptr<StepOutcome> outcome) : engine_(&engine), outcome_(std::move(outcome)) {}
-    /// Value of the loss. Waits for the step; throws StepError when it, or one before it, was refused; InvalidArgument
-    /// where that takes the wrapper, and another thread uses it.
+    /// Value of the loss. Waits for the step. Throws StepError if this step or an earlier one was refused, and
+    /// InvalidArgument if it must call the wrapper while another thread uses it.
     double item() const;
     /// Whether the step is done or was refused, so that `item` does not wait.
     bool ready() const;
     /// Whether the step was skipped: see StepOptions::skip_nonfinite. Waits and throws as `item`.
     bool skipped() const;
-    /// The norm of the gradients before the first ClipGradNorm of the step. Waits and throws as `item`, and
-    /// InvalidArgument for a step without one.
+    /// Norm of the gradients before the first ClipGradNorm of the step. Waits and throws as `item`; also throws
+    /// InvalidArgument for a step without clipping by norm.
     double grad_norm() const;
 
 private:
     const std::shared_ptr<StepOutcome>& outcome() const;
     const StepOutcome& done() const;
-    Engine* engine_;  ///< asked until the outcome is there
+    Engine* engine_;  ///< polled until the outcome is known
     std::shared_ptr<StepOutcome> outcome_;
 };
 
-/// In join: a call of the model's forward of n tensors; throws InvalidArgument where it takes something else.
+/// For join: a call of the model's forward with n tensors. Throws InvalidArgument if forward takes other inputs.
 using ForwardOfTensors = std::function<ModelCall(std::size_t tensors)>;
 
-/// Outputs of a forward with what they came in.
+/// Outputs of a forward, and the structure that contains them.
 struct ForwardResult {
     std::vector<Tensor> outputs;
     std::shared_ptr<const void> prototype;
 };
 
-/// What an engine warns of when it is made: that a device has less than 75% of the memory or cores of another, in
-/// PyTorch's words. Empty when the devices are balanced.
+/// The warning of an engine's constructor if a device has less than 75% of the memory or cores of another, in PyTorch's
+/// words. Empty if the devices are balanced.
 std::string imbalance_warning(const std::vector<DeviceInfo>& infos);
 
-/// One thread at a time is inside an engine's calls, or those of its wrapper, optimizers and losses: all but those that
-/// only say what the engine was made with throw InvalidArgument while another thread is inside one. Several engines may
-/// be used by several threads at once, on the same devices too.
+/// Only one thread at a time may be inside the calls of an engine, its wrapper, optimizers and losses. All calls except
+/// those that only return construction parameters throw InvalidArgument while another thread is inside one. Different
+/// engines may be used by different threads concurrently, even on the same devices.
 class Engine {
 public:
-    /// Wraps the tensors of a model. Throws InvalidArgument for tensors spread over devices or wrapped already.
-    /// `job`: the processes that train the model together, each on one device; null: this one trains alone. Every
-    /// process makes its engine and all calls in the same order, and holds the shards of its rank (`run_of`). They
-    /// begin with the parameters, buffers and seed of rank 0; a model or options that differ between them are refused
-    /// on all of them (InvalidArgument that names rank and parameter). Throws CommunicationError.
+    /// Wraps the tensors of a model. `job`: the processes that train the model together, each on one device; null: this
+    /// process only. All processes construct their engine and make all calls in the same order; each holds the shards
+    /// of its rank (`run_of`). The parameters, buffers and seed of rank 0 are broadcast. Throws InvalidArgument for
+    /// tensors on more than one device or already wrapped, and on all ranks if the model or the options differ between
+    /// them, naming rank and parameter. Throws CommunicationError.
     Engine(const std::vector<NamedTensor>& tensors, Devices devices, const EngineOptions& options,
            std::shared_ptr<Communicator> job = nullptr);
-    /// Waits for all devices; never throws. A debug build compares all replicas first.
+    /// Waits for all devices; never throws. A debug build first compares all replicas.
     ~Engine();
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
@@ -84,84 +84,85 @@ public:
     int shards() const;
     const EngineOptions& options() const;
     const std::shared_ptr<ParameterStore>& store() const;
-    /// Which device updates, and keeps the optimizer's state of, what.
+    /// Maps parameter ranges to the device that updates them and holds their optimizer state.
     const ArenaCut& cut() const;
-    /// The shards that this process computes: all of them, unless there are others.
+    /// The shards that this process computes; all shards unless the job has several processes.
     ShardRange held_shards() const;
-    /// Device of a shard that this process computes, for those who fill shards themselves.
+    /// Device of a shard that this process computes, for callers that fill shards themselves.
     Device device_of_shard(int shard) const;
-    /// Of this process among those that train together; 0 where it trains alone.
+    /// Rank of this process in the job; 0 without a job.
     int rank() const;
-    /// For whoever makes several calls that belong together, or reaches for the model's members.
+    /// Guard for callers that make several calls as a unit, or that access the model's members.
     OneThreadAtATime& one_thread() const;
-    /// The processes that train together; null where this one trains alone.
+    /// The processes that train together; null without a job.
     Communicator* job() const;
 
-    /// Forward, loss, backward, reduction and update of one batch. Returns at once.
+    /// Forward, loss, backward, reduction and update of one batch. Returns without waiting.
     StepLoss step(Optimizer& optimizer, const ModelCall& call, const std::vector<BatchInput>& inputs,
                   const StepOptions& options = {});
-    /// Forward of one batch; outputs are gathered on the output device. Autograd follows them where `grad_enabled()`.
+    /// Forward of one batch; outputs are gathered on the output device. Autograd records them if `grad_enabled()`.
     ForwardResult forward(const ModelCall& call, const std::vector<BatchInput>& inputs);
 
-    /// PyTorch's no_sync: backwards of forwards made while it is off leave gradients where they are, in each process.
-    /// The next one whose forward was made while it is on brings all together. On at first.
+    /// PyTorch's no_sync: if off during a forward, its backward leaves the gradients in each process. The next backward
+    /// whose forward ran with it on reduces all of them. Initially on.
     void set_gradient_sync(bool on) noexcept;
     bool gradient_sync() const;
-    /// Between these two, ranks may make different numbers of forwards and backwards. Collective. Throws
-    /// InvalidArgument for a process that trains alone and for one scope inside another, CommunicationError, and what
-    /// DistributedDataParallel::join says.
+    /// Begins a scope in which ranks may make different numbers of forwards and backwards. Collective. Throws
+    /// InvalidArgument without a job and for nested scopes, CommunicationError, and the errors of
+    /// DistributedDataParallel::join.
     void begin_join(const JoinOptions& options);
-    /// This rank has no batch left. Returns when all ranks have none, with the model of the one that came last.
-    /// `forward_of`: for a rank that had none at all.
+    /// Ends the scope on a rank that has no more batches. Returns when all ranks have ended, with the model of the rank
+    /// that ended last. `forward_of`: for a rank that had no batch at all.
     void end_join(const ForwardOfTensors& forward_of);
-    /// This rank ends without: the others find out that it has left.
+    /// Abandons the scope; the other ranks detect that this rank has left.
     void give_up_join() noexcept;
-    /// Several processes alone. Throws InvalidArgument when there is a hook already, or training has begun.
+    /// For jobs only. Throws InvalidArgument if a hook is already registered, or if training has begun.
     void set_reduction_hook(ReductionHook hook);
-    /// Waits for all steps; throws what they have to throw, and what eager calls have found in the inputs and gradients
-    /// that the model was given (see Tensor).
+    /// Waits for all steps. Throws their errors, and errors that eager calls found in inputs and gradients of the model
+    /// (see Tensor).
     void synchronize();
-    /// Whether training ends before the step to come, and why: a signal's number, or 0 where the program itself wants
-    /// it. Each process asks before each of its steps, with what it wants (nothing: to go on); all get the same answer
-    /// before the same step, which is the fourth at the latest after the first of them wanted it. They tell each other
-    /// with the report that every step has anyway. Where several want it the largest number counts. Alone: at once.
+    /// Agrees on whether training ends before the next step, and why: a signal's number, or 0 for the program's own
+    /// request. Each process calls it before each of its steps with its request (nullopt: continue). All processes get
+    /// the same answer before the same step, at most four steps after the first request. Requests are exchanged with
+    /// the status report of each step, at no extra communication. If there are several requests, the largest number is
+    /// returned. Without a job the answer is immediate.
     std::optional<int> stop_before_step(std::optional<int> why);
-    /// The same between two steps, at once. Waits for all steps. Collective.
+    /// Same agreement between two steps, with an immediate answer. Waits for all steps. Collective.
     std::optional<int> agree_on_stop(std::optional<int> why);
-    /// The sum of what the processes of the job give; `value` where there is one. Waits for all steps. Collective.
+    /// Sum of `value` over the processes of the job; `value` without a job. Waits for all steps. Collective.
     std::int64_t sum_over_ranks(std::int64_t value);
-    /// Throws DeviceError naming device (or rank) and parameter when a replica differs from replica 0. Waits for all
-    /// steps. Collective where there are several processes.
+    /// Throws DeviceError naming device (or rank) and parameter if a replica differs from replica 0. Waits for all
+    /// steps. Collective.
     void verify_replicas();
-    /// Enqueues the copies after all steps so far: later ones change nothing before they are made. The host does not
-    /// wait, and `copies` says when they are there.
+    /// Enqueues the copies after all steps so far; later steps wait with their changes until the copies are made. The
+    /// host does not wait; `copies` reports when they are complete.
     void copy_out(StateCopies& copies);
-    /// Committed steps so far. Waits for all steps.
+    /// Number of committed steps. Waits for all steps.
     std::uint64_t steps_done();
-    /// Continues a run: sets the number of committed steps.
+    /// Resumes a run: sets the number of committed steps.
     void set_steps_done(std::uint64_t steps);
 
-    /// What was found by trials where convolutions are computed as those say (ConvAlgorithm::benchmark): the name of
-    /// the way by what it computes. Empty otherwise. Checkpoints hold them.
+    /// Convolution algorithms selected by benchmarking (ConvAlgorithm::benchmark), keyed by problem; empty otherwise.
+    /// They are stored in checkpoints.
     std::map<std::string, std::string> algorithms() const;
-    /// Continues a run: its choices count from now on and are not tried again, so that it has the same bits. Where
-    /// trials decide nothing, choices are left alone, and a warning says so. Waits for all steps.
+    /// Resumes a run: uses its algorithm choices instead of benchmarking, so that results are bit-identical. If the
+    /// engine does not benchmark, the choices are ignored with a warning. Waits for all steps.
     void set_algorithms(std::map<std::string, std::string> choices);
-    /// What this process has tried so far; with several, whoever comes first tries for all.
+    /// Number of benchmark trials of this process so far. In a job the first process that needs a result runs the trial
+    /// for all.
     std::uint64_t algorithm_trials() const;
 
-    /// How often `forward` of the model was traced: once for each shard shape, mode and loss, and again for a program
-    /// that was not kept (EngineOptions::kept_programs).
+    /// Number of times `forward` of the model was traced: once for each shard shape, mode and loss, and again for an
+    /// evicted program (EngineOptions::kept_programs).
     std::uint64_t traces() const;
-    /// Operations enqueued on each device since the engine was made.
+    /// Operations enqueued on each device since construction.
     std::vector<std::uint64_t> operations_per_device() const;
 
-    /// Keeps a log of the last `steps` steps from now on (step_log.h), which takes two events per piece of work; 0: no
-    /// more. What was kept is forgotten. In the manual step a step goes from the first forward that will have a
-    /// backward to the optimizer's step(). Waits for all steps. Throws InvalidArgument for a negative number.
+    /// Records a log of the last `steps` steps (step_log.h), at two events per piece of work; 0 stops recording.
+    /// Discards the log so far. In the manual step, a step lasts from the first forward that has a backward to the
+    /// optimizer's step(). Waits for all steps. Throws InvalidArgument for a negative number.
     void log_steps(int steps);
-    /// The log, in order of steps. Waits for all steps. Collective where there are several processes, all of which must
-    /// keep a log.
+    /// The log, ordered by step. Waits for all steps. Collective; all processes of the job must record a log.
     std::vector<LoggedStep> step_log();
 
 private:

@@ -1,4 +1,4 @@
-// How an engine trains: what wrappers and their steps are given.
+// Options of an engine and of its steps, as passed to the wrappers.
 #pragma once
 
 #include <cstddef>
@@ -14,81 +14,85 @@
 
 namespace lockstep {
 
-/// How gradients are brought together.
+/// Reduction of the gradients over the devices.
 enum class ReductionMode : std::uint8_t {
-    root,        ///< summed on device 0, updated there, weights broadcast (PyTorch's DataParallel)
-    slice_wise,  ///< every device sums and updates its slice, weights are gathered by all: no device holds more
-    fast  ///< several processes: the backend's own all-reduce, in its own order. Gives up the promise of equal bits
+    root,        ///< sum and update on device 0, then broadcast the weights (PyTorch's DataParallel)
+    slice_wise,  ///< each device sums and updates its slice, then all gather the weights; no device holds more than the
+                 ///< others
+    fast  ///< several processes: the backend's own all-reduce, in its own order; not bit-identical across device counts
 };
 
-/// What happens to a step whose loss is not finite.
+/// Policy for a step whose loss is not finite.
 enum class NanPolicy : std::uint8_t {
-    stop,  ///< it changes nothing and StepError is thrown, at the latest two calls later
-    go_on  ///< it counts like any other, as in PyTorch
+    stop,  ///< discard the step and throw StepError, at the latest two calls later
+    go_on  ///< apply the step as usual, as PyTorch does
 };
 
 struct EngineOptions {
-    int shards = 0;  ///< S; 0: the number of devices. Fixing it fixes all bits, whatever the devices
-    int threads_per_shard =
-        0;  ///< CPU threads that a shard is computed with; 0: one where shards are fixed, else all cores
-    bool deterministic = false;  ///< same bits run after run; implied by fixed shards
-    /// How f32 convolutions are computed on CPU devices: as LOCKSTEP_CONV says unless set. See docs/accuracy.md.
+    int shards = 0;  ///< number of shards S; 0: number of devices. A fixed S fixes all bits for any number of devices
+    int threads_per_shard = 0;   ///< CPU threads per shard; 0: one if `shards` is set, otherwise all cores
+    bool deterministic = false;  ///< reproducible bits from run to run; implied by a fixed number of shards
+    /// Algorithm of f32 convolutions on CPU devices; default: from LOCKSTEP_CONV. See docs/accuracy.md.
     std::optional<ConvAlgorithm> convolution = {};
-    /// f16 or bf16: forward and loss are traced in an Autocast of it (runtime/autocast.h), where the caller is in none.
+    /// f16 or bf16: traces forward and loss in an Autocast of this type (runtime/autocast.h), unless the caller is in
+    /// one.
     std::optional<DType> autocast = {};
     ReductionMode reduction = ReductionMode::root;
     NanPolicy nan_policy = NanPolicy::stop;
-    std::optional<std::uint64_t> seed = {};  ///< of random masks; that of manual_seed unless set
-    std::size_t bucket_bytes = 0;  ///< gradients are reduced in ranges of about so many; 0: see docs/reduction.md
-    std::optional<Device> output_device = {};  ///< where outputs are gathered; the first device unless set
-    /// Programs kept, one per batch size, mode, loss and optimizer. The least recently used program is evicted, and made
-    /// again when it is needed. A program whose forward still waits for its backward is not evicted. A new program frees
-    /// the activations of all but the eight programs used last.
+    std::optional<std::uint64_t> seed = {};  ///< random seed for masks; default: that of manual_seed
+    /// Approximate size of the ranges in which gradients are reduced; 0: see docs/reduction.md.
+    std::size_t bucket_bytes = 0;
+    std::optional<Device> output_device = {};  ///< device on which outputs are gathered; default: the first one
+    /// Maximum number of cached programs, one per batch size, mode, loss and optimizer. The least recently used one is
+    /// evicted, and is traced again on its next use. A program whose forward has a pending backward is not evicted. A
+    /// new program frees the activations of all except the eight most recently used programs.
     int kept_programs = 64;
 
-    // Several processes alone.
-    /// Bytes of the first range of gradients that is reduced; 0: 1 MiB, and then `bucket_bytes` is 25 MiB unless set.
+    // The following options are for several processes only.
+    /// Bytes of the first range of gradients that is reduced; 0: 1 MiB, and `bucket_bytes` then defaults to 25 MiB.
     std::size_t first_bucket_bytes = 0;
-    /// Parameters that only some ranks use get zeros from the others; what none uses keeps its gradient, or has none,
-    /// and is not updated. Otherwise unused ones are an error that names them. Costs a small collective between the
-    /// hosts before each step, or forward that has a backward, and a program for every combination of what ranks use.
+    /// Allows ranks to use different parameters. A parameter that only some ranks use gets zero gradients from the
+    /// others. A parameter that no rank uses is not updated, and its gradient is unchanged. Without this option unused
+    /// parameters are an error that names them. Costs a small collective between the hosts before each step (or forward
+    /// that has a backward), and one program for every combination of used parameters.
     bool find_unused_parameters = false;
-    /// All ranks use the same parameters in every step: those that are not used are left alone, and it is an error,
-    /// which names one, when others get gradients later.
+    /// Promises that all ranks use the same parameters in every step. Parameters that are not used are ignored. If a
+    /// different set gets gradients later, that is an error that names one of them.
     bool static_graph = false;
-    /// The parameters and buffers of rank 0 become everybody's at the start. Otherwise all ranks must have the same.
+    /// Broadcasts the parameters and buffers of rank 0 at construction. If false, all ranks must have equal ones.
     bool init_sync = true;
-    /// The buffers of rank 0 become everybody's before every forward. Running statistics are the same on all ranks
-    /// anyway; a model that writes other buffers, differently on each rank, needs it. Costs a collective, and each step
-    /// waits for the one before it.
+    /// Broadcasts the buffers of rank 0 before every forward. Running statistics are equal on all ranks without it. It
+    /// is needed for models that write other buffers differently on each rank. Costs one collective, and each step
+    /// waits for the previous one.
     bool broadcast_buffers = false;
 };
 
-/// How one step goes through its batch.
+/// Options of one step.
 struct StepOptions {
-    /// The batch is taken in so many microbatches, one after another, with the memory of one's activations; the
-    /// parameters change once, after the last. Loss and gradients are those of the whole batch: the denominators of
-    /// the loss are summed over all of them first. Every shard is cut in so many pieces of ceil(rows /
-    /// accumulation_steps) rows, the last one shorter; where rows run out there are fewer. To layers every microbatch
-    /// is a forward of its own: it has its own random masks, and BatchNorm normalises with its rows and moves the
-    /// running statistics once for it.
+    /// Number of microbatches per batch. They are computed one after another with the activation memory of one, and the
+    /// parameters are updated once, after the last. Loss and gradients are those of the whole batch: the denominators
+    /// of the loss are first summed over all microbatches. Every shard is cut into pieces of ceil(rows /
+    /// accumulation_steps) rows. The last piece may be shorter, and there are fewer pieces if rows run out. For layers
+    /// each microbatch is a separate forward: it has its own random masks, and BatchNorm normalises with its rows and
+    /// updates the running statistics once.
     int accumulation_steps = 1;
-    /// What is done to the gradients of the whole batch, in this order, after the last of them is there and before any
-    /// parameter is updated: `{.clip = {ClipGradNorm{.max_norm = 1}}}`. The norm is one number for all devices and
-    /// ranks, and has the same bits for any number of them. The numbers are part of the program. Without it parameters
-    /// are updated while backward goes on.
+    /// Clipping of the whole batch's gradients, in this order, when all of them are computed and before any update:
+    /// `{.clip = {ClipGradNorm{.max_norm = 1}}}`. The norm is one number for all devices and ranks, with the same bits
+    /// for any number of them. The limits are part of the program. Without clipping, parameters are updated while
+    /// backward is running.
     std::vector<GradientClip> clip = {};
-    /// A step whose gradients are not all finite changes nothing, on any device or rank, and the next one goes on
-    /// (StepLoss::skipped). Takes the same place as `clip`, and comes first.
+    /// Skips a step whose gradients are not all finite: nothing changes on any device or rank, and training continues
+    /// (StepLoss::skipped). Checked after the last gradient is computed, before `clip`.
     bool skip_nonfinite = false;
-    /// Backward begins with a multiple of the loss, and gradients are divided by it before they are clipped; a step
-    /// whose gradients are not all finite is skipped as above, and the scale is updated on the devices. Whether the
-    /// loss is finite is not asked (NanPolicy): where it is not, the gradients tell. Not with a communication hook.
+    /// Starts backward with the loss times a scale, and divides the gradients by the scale before they are clipped. A
+    /// step whose gradients are not all finite is skipped as above. The scale is updated on the devices. The loss
+    /// itself is not checked (NanPolicy), as a loss that is not finite shows in the gradients. Cannot be combined with
+    /// a communication hook.
     GradScaler* scaler = nullptr;
-    /// Sets the optimizer before the step, by what steps up to the one before the last have shown, and is told what
-    /// this one shows: the squares of the shards' gradients and of their mean, unscaled and before they are clipped.
-    /// Parameters are updated when all gradients are there, as with `clip`. Wants two shards or microbatches at least;
-    /// not with a communication hook. All ranks have rules with the same options.
+    /// Sets the optimizer before the step, based on the measurements of steps up to the one before the last. Receives
+    /// this step's measurements: the squared norms of the shards' gradients and of their mean, unscaled and before
+    /// clipping. Parameters are updated after all gradients are computed, as with `clip`. Requires at least two shards
+    /// or microbatches. Cannot be combined with a communication hook. All ranks must pass rules with the same options.
     AdaptiveRates* rates = nullptr;
 };
 

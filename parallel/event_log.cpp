@@ -89,7 +89,7 @@ std::string first_records(std::int64_t step) {
 }
 
 void require_tag(const char* call, const std::string& tag) {
-    if (tag.empty()) throw InvalidArgument(fmt::format("EventLog::{}: the tag is empty; name what is logged", call));
+    if (tag.empty()) throw InvalidArgument(fmt::format("EventLog::{}: the tag is empty", call));
 }
 
 /// Host memory of a picture that comes as a tensor.
@@ -98,8 +98,8 @@ internal::Picture picture_from(const std::string& tag, const Tensor& pixels) {
     if (pixels.dtype() != DType::u8 || (!flat && pixels.dims() != 3) || pixels.numel() == 0 ||
         (!flat && pixels.size(2) > 4))
         throw InvalidArgument(
-            fmt::format("EventLog::image: '{}' is {} of shape {}; give u8 of shape (height, width) or (height, width, "
-                        "channels) with 1 to 4 channels, none of them 0",
+            fmt::format("EventLog::image: '{}' is {} of shape {}; expected u8 of shape (height, width) or (height, "
+                        "width, channels) with 1 to 4 channels, none of them 0",
                         tag, name_of(pixels.dtype()), pixels.shape().str()));
     return {pixels.size(0), pixels.size(1), flat ? 1 : static_cast<int>(pixels.size(2)),
             pixels.to_vector<std::uint8_t>()};
@@ -170,7 +170,7 @@ void EventLog::scalars(std::int64_t step, const std::vector<LoggedNumber>& scala
     for (const LoggedNumber& scalar : scalars) {
         require_tag("scalars", scalar.tag);
         if (scalar.tag == "step")
-            throw InvalidArgument("EventLog::scalars: 'step' is the step itself; choose another tag");
+            throw InvalidArgument("EventLog::scalars: the tag 'step' is reserved for the step number");
     }
     if (!writer()) return;
     writer_->put(0, [scalars, moment = Moment{step}](LogText& text) {
@@ -204,13 +204,12 @@ void EventLog::mask(const std::string& tag, const Tensor& classes, std::int64_t 
     if ((dtype != DType::u8 && dtype != DType::i32 && dtype != DType::i64) || classes.dims() != 2 ||
         classes.numel() == 0)
         throw InvalidArgument(fmt::format(
-            "EventLog::mask: '{}' is {} of shape {}; give classes as u8, i32 or i64 of shape (height, width)", tag,
+            "EventLog::mask: '{}' is {} of shape {}; expected classes as u8, i32 or i64 of shape (height, width)", tag,
             name_of(dtype), classes.shape().str()));
     const std::vector<std::int64_t> indices = classes.to(DType::i64).to_vector<std::int64_t>();
     for (const std::int64_t index : indices)
         if (index > 255)
-            throw InvalidArgument(
-                fmt::format("EventLog::mask: '{}' has class {}; a picture shows 0 to 255", tag, index));
+            throw InvalidArgument(fmt::format("EventLog::mask: '{}' has class {}; expected at most 255", tag, index));
     internal::Picture picture = internal::coloured(classes.size(0), classes.size(1), indices);
     const std::size_t bytes = picture.pixels.size();
     writer_->put(bytes, [tag, moment = Moment{step}, picture = std::move(picture)](LogText& text) {
@@ -223,7 +222,7 @@ void EventLog::histogram(const std::string& tag, const Tensor& values, std::int6
     if (!writer()) return;
     if (values.numel() == 0)
         throw InvalidArgument(
-            fmt::format("EventLog::histogram: '{}' of shape {} has no element", tag, values.shape().str()));
+            fmt::format("EventLog::histogram: '{}' of shape {} has no elements", tag, values.shape().str()));
     const DType dtype = values.dtype();
     const auto count = static_cast<std::size_t>(values.numel());
     if (dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16)
@@ -251,7 +250,7 @@ void EventLog::text(const std::string& tag, const std::string& markdown, std::in
 
 void EventLog::json_line(const std::string& object) {
     const auto parsed = ordered_json::parse(object, nullptr, false);
-    if (!parsed.is_object()) throw InvalidArgument("EventLog::json_line: '" + object + "' is no JSON object");
+    if (!parsed.is_object()) throw InvalidArgument("EventLog::json_line: '" + object + "' is not a JSON object");
     if (writer()) writer_->put(object.size(), [line = parsed.dump() + '\n'](LogText& text) { text.lines += line; });
 }
 

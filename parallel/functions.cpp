@@ -17,8 +17,7 @@ namespace lockstep {
 namespace {
 
 void require_defined(const char* function, const Tensor& tensor) {
-    if (!tensor.defined())
-        throw InvalidArgument(fmt::format("{}: an undefined tensor; pass one that is made", function));
+    if (!tensor.defined()) throw InvalidArgument(fmt::format("{}: a tensor is undefined", function));
 }
 
 /// Sizes of the parts of a dimension of `size` elements, one for each device that gets one.
@@ -27,7 +26,7 @@ std::vector<std::int64_t> part_sizes(const Shape& shape, int along, const Device
     const std::int64_t size = shape[along];
     if (size == 0)
         throw InvalidArgument(
-            fmt::format("scatter: dimension {} of shape {} is empty; give it at least one row", along, shape.str()));
+            fmt::format("scatter: dimension {} of shape {} is empty; expected at least one row", along, shape.str()));
     if (chunk_sizes.empty()) {
         const BatchCut cut = cut_batch(size, devices.size());
         std::vector<std::int64_t> sizes;
@@ -35,28 +34,29 @@ std::vector<std::int64_t> part_sizes(const Shape& shape, int along, const Device
         return sizes;
     }
     if (chunk_sizes.size() != static_cast<std::size_t>(devices.size()))
-        throw InvalidArgument(fmt::format("scatter: {} chunk sizes for {} devices; give one for each",
+        throw InvalidArgument(fmt::format("scatter: {} chunk sizes for {} devices; expected one for each",
                                           chunk_sizes.size(), devices.size()));
     std::int64_t sum = 0;
     for (const std::int64_t chunk : chunk_sizes) {
         // Checked one by one against what is left, so that no sum overflows.
-        if (chunk < 1) throw InvalidArgument(fmt::format("scatter: a chunk size of {}; they must be positive", chunk));
+        if (chunk < 1)
+            throw InvalidArgument(fmt::format("scatter: a chunk size of {}; expected a positive number", chunk));
         if (chunk > size - sum)
             throw InvalidArgument(
-                fmt::format("scatter: chunk sizes sum up to more than the {} of dimension {} of {}; give smaller ones",
-                            size, along, shape.str()));
+                fmt::format("scatter: the sum of the chunk sizes is larger than the {} of dimension {} of {}", size,
+                            along, shape.str()));
         sum += chunk;
     }
     if (sum != size)
         throw InvalidArgument(
-            fmt::format("scatter: chunk sizes sum up to {}, but dimension {} of {} has {}; no row may be left out", sum,
-                        along, shape.str(), size));
+            fmt::format("scatter: the sum of the chunk sizes is {}, but dimension {} of {} has {}; expected the same",
+                        sum, along, shape.str(), size));
     return chunk_sizes;
 }
 
 int scattered_dim(const Tensor& tensor, int dim) {
     if (tensor.dims() == 0)
-        throw InvalidArgument("scatter: a scalar cannot be cut; pass a number, which all replicas share");
+        throw InvalidArgument("scatter: a scalar cannot be cut; expected a number, which all replicas share");
     return wrap_dim(dim, tensor.dims(), "scatter");
 }
 
@@ -107,11 +107,11 @@ Tensor gather(const std::vector<Tensor>& tensors, Device destination, int dim) {
         if (!scalars && tensors[i].dims() == first.dims()) expected[along] = tensors[i].size(along);
         if (!(tensors[i].shape() == expected))
             throw InvalidArgument(
-                fmt::format("gather: tensor {} on {} is {} and the first {}; all dimensions but {} must agree", i,
+                fmt::format("gather: tensor {} on {} is {} and the first {}; expected equal dimensions except {}", i,
                             tensors[i].device().str(), tensors[i].shape().str(), first.shape().str(), along));
         if (tensors[i].dtype() != first.dtype())
-            throw InvalidArgument(fmt::format("gather: tensor {} is {} and the first {}; convert one with .to(dtype)",
-                                              i, name_of(tensors[i].dtype()), name_of(first.dtype())));
+            throw InvalidArgument(fmt::format("gather: tensor {} is {} and the first {}; expected the same dtype", i,
+                                              name_of(tensors[i].dtype()), name_of(first.dtype())));
     }
     std::vector<Tensor> parts;
     for (const Tensor& tensor : tensors) parts.push_back((scalars ? tensor.unsqueeze(0) : tensor).to(destination));
@@ -137,25 +137,22 @@ std::vector<Tensor> broadcast(const Tensor& tensor, const Devices& devices) {
 
 Tensor reduce_add(const std::vector<Tensor>& tensors, std::optional<Device> destination) {
     const PublicCall call("reduce_add");
-    if (tensors.empty()) throw InvalidArgument("reduce_add: an empty list of tensors; give at least one");
+    if (tensors.empty()) throw InvalidArgument("reduce_add: an empty list of tensors; expected at least one");
     for (const Tensor& tensor : tensors) require_defined("reduce_add", tensor);
     const Tensor& first = tensors[0];
     const Device where = destination.value_or(first.device());
     for (std::size_t i = 1; i < tensors.size(); ++i) {
         if (!(tensors[i].shape() == first.shape()))
-            throw InvalidArgument(fmt::format("reduce_add: tensor {} on {} is {} and the first {}; shapes must agree",
-                                              i, tensors[i].device().str(), tensors[i].shape().str(),
-                                              first.shape().str()));
-        if (tensors[i].dtype() != first.dtype())
             throw InvalidArgument(
-                fmt::format("reduce_add: tensor {} is {} and the first {}; convert one with .to(dtype)", i,
-                            name_of(tensors[i].dtype()), name_of(first.dtype())));
+                fmt::format("reduce_add: tensor {} on {} is {} and the first {}; expected the same shape", i,
+                            tensors[i].device().str(), tensors[i].shape().str(), first.shape().str()));
+        if (tensors[i].dtype() != first.dtype())
+            throw InvalidArgument(fmt::format("reduce_add: tensor {} is {} and the first {}; expected the same dtype",
+                                              i, name_of(tensors[i].dtype()), name_of(first.dtype())));
     }
     if (std::none_of(tensors.begin(), tensors.end(), [&](const Tensor& tensor) { return tensor.device() == where; }))
-        throw InvalidArgument(
-            fmt::format("reduce_add: no tensor lies on the destination {}; choose the device of one "
-                        "of them",
-                        where.str()));
+        throw InvalidArgument(fmt::format(
+            "reduce_add: no tensor is on the destination {}; expected the device of one of them", where.str()));
     if (tensors.size() == 1) return first.clone();
     return combine_shards<Tensor>(
         static_cast<int>(tensors.size()), [&](int i) { return tensors[static_cast<std::size_t>(i)].to(where); }, add);
@@ -174,8 +171,7 @@ std::vector<std::vector<Tensor>> scatter_leaves(const std::vector<Tensor>& leave
     for (const Tensor& leaf : leaves)
         if (leaf.defined() && leaf.size(scattered_dim(leaf, dim)) != size)
             throw InvalidArgument(
-                fmt::format("scatter: tensors of {} and {} in one call; along dimension {} all must "
-                            "have one size",
+                fmt::format("scatter: tensors of {} and {} in one call; expected the same size along dimension {}",
                             first->shape().str(), leaf.shape().str(), dim));
     const auto sizes = part_sizes(first->shape(), scattered_dim(*first, dim), devices, chunk_sizes);
     std::vector<std::vector<Tensor>> parts(sizes.size());
@@ -195,7 +191,7 @@ void share_values(const std::vector<NamedTensor>& originals, const std::vector<s
         const Tensor& value = original.tensor();
         const Tensor& first = originals[0].member->tensor();
         if (value.device() != first.device())
-            throw InvalidArgument(fmt::format("replicate: {} lies on {} and {} on {}; bring the model to one device",
+            throw InvalidArgument(fmt::format("replicate: {} is on {} and {} on {}; expected a model on one device",
                                               originals[k].name, value.device().str(), originals[0].name,
                                               first.device().str()));
         auto& of_value = copies[original.identity()];
@@ -210,18 +206,16 @@ std::string length_difference(std::size_t here, std::size_t there) {
     return fmt::format("a list of {} where output 0 has {}", here, there);
 }
 
-void throw_no_outputs() { throw InvalidArgument("gather: an empty list; there is nothing to gather"); }
+void throw_no_outputs() { throw InvalidArgument("gather: an empty list; expected at least one output"); }
 
 void throw_different_output(std::size_t index, const std::string& difference) {
     throw InvalidArgument(
-        fmt::format("gather: output {} has {}; all replicas must return the same structure", index, difference));
+        fmt::format("gather: output {} has {}; expected the same structure from all replicas", index, difference));
 }
 
 void throw_unequal_counts(std::size_t models, std::size_t inputs) {
     throw InvalidArgument(
-        fmt::format("parallel_apply: {} models and {} inputs; replicate on as many devices as "
-                    "scatter made parts",
-                    models, inputs));
+        fmt::format("parallel_apply: {} models and {} inputs; expected the same number", models, inputs));
 }
 
 void rethrow_from_replica(std::size_t replica, const std::vector<NamedTensor>& members,

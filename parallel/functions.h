@@ -1,7 +1,7 @@
-// The pieces of data parallelism as functions: torch.nn.parallel's scatter, replicate, parallel_apply and gather, and
-// torch.cuda.comm's broadcast and reduce_add. One host thread calls them; they enqueue and return, so that work of
-// different devices overlaps. DataParallel does the same with persistent replicas and without copying the model.
-// Where PyTorch would lose data in silence, these throw InvalidArgument.
+// The steps of data parallelism as functions: torch.nn.parallel's scatter, replicate, parallel_apply and gather, and
+// torch.cuda.comm's broadcast and reduce_add. One host thread calls them. They enqueue work and return, so that
+// different devices work at the same time. DataParallel does the same with persistent replicas and without copying the
+// model. These functions throw InvalidArgument in cases in which PyTorch silently loses data.
 #pragma once
 
 #include <cstddef>
@@ -22,40 +22,40 @@
 
 namespace lockstep {
 
-/// Cuts `tensor` along `dim` as torch.chunk does: ceil(size / devices) each, the last one shorter; part i lies on
-/// devices[i], and there are fewer parts than devices when the size runs out. A part that stays on its device is a
-/// view. With `chunk_sizes`, one per device, these decide. Differentiable. Throws InvalidArgument for a scalar, a
-/// dimension of size 0, and chunk sizes that are not positive or do not sum up.
+/// Cuts `tensor` along `dim` as torch.chunk does, into parts of size ceil(size / devices); the last one may be shorter.
+/// Part i is on devices[i]. There are fewer parts than devices if the size runs out. A part on the tensor's own device
+/// is a view. `chunk_sizes`, one per device, overrides the sizes. Differentiable. Throws InvalidArgument for a scalar,
+/// a dimension of size 0, and chunk sizes that are not positive or whose sum differs from the size.
 std::vector<Tensor> scatter(const Tensor& tensor, const Devices& devices, int dim = 0,
                             const std::vector<std::int64_t>& chunk_sizes = {});
 
-/// Puts `tensors` one after another along `dim` on `destination` (a device or the host), as one fresh tensor. Scalars
-/// become a vector with one element each. Differentiable. Throws InvalidArgument for an empty list, and for dtypes or
-/// other dimensions that differ.
+/// Concatenates `tensors` along `dim` into a new tensor on `destination` (a device or the host). Scalars become a
+/// vector with one element each. Differentiable. Throws InvalidArgument for an empty list, and for dtypes or other
+/// dimensions that differ.
 Tensor gather(const std::vector<Tensor>& tensors, Device destination, int dim = 0);
 
-/// A copy of `tensor` on each of `devices`, in their order; on its own device the same memory. Differentiable: the
+/// Copies of `tensor` on `devices`, in their order; the copy on its own device shares its memory. Differentiable: the
 /// gradients of the copies are summed with reduce_add.
 std::vector<Tensor> broadcast(const Tensor& tensor, const Devices& devices);
 
-/// Sum of `tensors` on `destination`, which must hold one of them, by default that of the first; a fresh tensor. Sums
-/// follow the tree of sums over shards, so the bits depend on the order of the list alone. Throws InvalidArgument for
-/// an empty list, shapes or dtypes that differ, and another destination.
+/// Sum of `tensors` as a new tensor on `destination`, which must hold one of them; default: the device of the first.
+/// The sum follows the tree of sums over shards, so its bits depend only on the order of the list. Throws
+/// InvalidArgument for an empty list, shapes or dtypes that differ, and any other destination.
 Tensor reduce_add(const std::vector<Tensor>& tensors, std::optional<Device> destination = std::nullopt);
 
 namespace detail {
 
-/// Leaves of part i in [i]. All defined leaves have one size along `dim`; undefined ones are repeated. Without any
-/// defined leaf, as many parts as devices.
+/// Returns the leaves of part i in [i]. All defined leaves must have the same size along `dim`; undefined ones are
+/// repeated. Without a defined leaf, there are as many parts as devices.
 std::vector<std::vector<Tensor>> scatter_leaves(const std::vector<Tensor>& leaves, const Devices& devices, int dim,
                                                 const std::vector<std::int64_t>& chunk_sizes);
-/// Makes `replicas[i]`, members of copies of a model, what `originals` is, broadcast to devices[i].
+/// Sets `replicas[i]`, members of copies of a model, to `originals` broadcast to devices[i].
 void share_values(const std::vector<NamedTensor>& originals, const std::vector<std::vector<NamedTensor>>& replicas,
                   const Devices& devices);
 [[noreturn]] void throw_no_outputs();
 [[noreturn]] void throw_different_output(std::size_t index, const std::string& difference);
 [[noreturn]] void throw_unequal_counts(std::size_t models, std::size_t inputs);
-/// Waits for all devices and throws `error` again, as the same class of Error, naming replica and device.
+/// Waits for all devices and rethrows `error`, as the same class of Error, naming replica and device.
 [[noreturn]] void rethrow_from_replica(std::size_t replica, const std::vector<NamedTensor>& members,
                                        const std::exception_ptr& error);
 
@@ -73,7 +73,7 @@ std::string key_text(const Key& key) {
         return quoted(typeid(Key).name());
 }
 
-/// What is different in `b`, in words; empty when both have the same containers and the same values beside tensors.
+/// Describes how `b` differs from `a`; empty if both have the same containers and the same values other than tensors.
 template <class T>
 std::string structure_difference(const T& b, const T& a) {
     if constexpr (structure::is_tensor<T>) {
@@ -113,15 +113,15 @@ std::string structure_difference(const T& b, const T& a) {
         Signature left, right;
         structure::describe(a, left);
         structure::describe(b, right);
-        return left.bytes() == right.bytes() ? "" : "another value, which is no tensor and cannot be gathered";
+        return left.bytes() == right.bytes() ? "" : "a different value, which is not a tensor and cannot be gathered";
     }
 }
 
 }  // namespace detail
 
-/// Cuts every tensor in `value` (tuples, pairs, vectors, arrays, maps, optionals and structs with LOCKSTEP_MEMBERS,
-/// nested) and returns one such container a part. All tensors must have one size along `dim`; whatever is no tensor is
-/// copied into each part, and without tensors there are as many copies as devices.
+/// Cuts every tensor in `value` (nested tuples, pairs, vectors, arrays, maps, optionals and structs with
+/// LOCKSTEP_MEMBERS) and returns one such container per part. All tensors must have the same size along `dim`. All
+/// other values are copied to each part. Without tensors there are as many copies as devices.
 template <class T>
 std::vector<structure::traced_t<T>> scatter(const T& value, const Devices& devices, int dim = 0,
                                             const std::vector<std::int64_t>& chunk_sizes = {}) {
@@ -136,8 +136,8 @@ std::vector<structure::traced_t<T>> scatter(const T& value, const Devices& devic
     return parts;
 }
 
-/// Gathers each tensor of containers alike. Throws InvalidArgument, saying where, when keys, lengths or values that are
-/// no tensors differ.
+/// Gathers each tensor of containers of equal structure. Throws InvalidArgument, naming the position, if keys, lengths
+/// or other values differ.
 template <class T>
 T gather(const std::vector<T>& outputs, Device destination, int dim = 0) {
     detail::require_walkable<T>();
@@ -162,9 +162,10 @@ T gather(const std::vector<T>& outputs, Device destination, int dim = 0) {
 }
 
 /// Copies of `model`, one per device. Their parameters are broadcast from the model's: gradients of all replicas are
-/// summed into its parameters, in a fixed order (inside NoGrad they are detached). A replica on the device where the
-/// model lies shares its memory, so running statistics that it writes stay; those of the others are lost, as in
-/// PyTorch. Ties and training modes are kept. Throws InvalidArgument when the model's tensors lie on several devices.
+/// summed into its parameters, in a fixed order (inside NoGrad they are detached). A replica on the model's device
+/// shares its memory, so that its updates of running statistics persist; those of the other replicas are lost, as in
+/// PyTorch. Ties and training modes are preserved. Throws InvalidArgument if the model's tensors are on more than one
+/// device.
 template <class Net>
 std::vector<Net> replicate(Net& model, const Devices& devices) {
     std::vector<Net> replicas(static_cast<std::size_t>(devices.size()), model);
@@ -174,9 +175,9 @@ std::vector<Net> replicate(Net& model, const Devices& devices) {
     return replicas;
 }
 
-/// `models[i].forward(inputs[i])` for all i (a tuple spreads over forward's parameters), each on the device where its
-/// tensors lie. There must be as many inputs as models: replicate on as many devices as scatter made parts. An Error
-/// of a replica reaches the caller after all devices have come to rest, naming replica and device.
+/// Calls `models[i].forward(inputs[i])` for all i (a tuple is spread over forward's parameters), each on the device of
+/// its tensors. The number of inputs must equal the number of models: replicate to as many devices as scatter made
+/// parts. An Error of a replica is rethrown after all devices are idle, naming replica and device.
 template <class Net, class Input>
 auto parallel_apply(std::vector<Net>& models, const std::vector<Input>& inputs) {
     using Result = std::remove_cvref_t<decltype(detail::call_forward(models[0], inputs[0]))>;

@@ -1,4 +1,4 @@
-// How the weights of a file become those of a model.
+// Options for loading the weights of a file into a model.
 #pragma once
 
 #include <functional>
@@ -7,20 +7,20 @@
 
 namespace lockstep {
 
-/// Which of a file's tensors a model takes, and what they are called there.
+/// Selects and renames the tensors to load.
 struct LoadOptions {
-    /// Otherwise tensors may be missing in the file, which leaves the model's as they are, or be there that the model
-    /// has not. Shapes and dtypes must fit in any case.
+    /// If false, tensors that the file lacks leave the model's unchanged, and tensors that the model lacks are ignored.
+    /// Shapes and dtypes must always fit.
     bool strict = true;
-    /// The model's name for what the file calls so; what "module." or "_orig_mod." stands before is known without.
+    /// Maps a tensor name of the file to the model's name. Prefixes "module." and "_orig_mod." need no mapping.
     std::function<std::string(const std::string& name)> rename = {};
-    /// Whether the tensor that the model calls so takes part; those that don't are neither loaded nor missed.
+    /// Selects tensors by the model's name; other tensors are neither loaded nor reported as missing.
     std::function<bool(const std::string& name)> filter = {};
-    /// Of a file of torch.save that holds several dictionaries of tensors, the name of the one to read: "ema".
+    /// Name of the dictionary to read from a file of torch.save that holds several dictionaries of tensors: "ema".
     std::string entry = {};
 };
 
-/// What load_state_dict returns: names of the model that the file lacks, and of the file that the model has not.
+/// Result of load_state_dict: tensor names that the file lacks (missing), and those that the model lacks (unexpected).
 struct LoadResult {
     std::vector<std::string> missing, unexpected;
 };

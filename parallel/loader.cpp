@@ -20,7 +20,7 @@ namespace lockstep {
 
 std::vector<std::int64_t> shuffled_order(std::int64_t count, std::uint64_t seed, std::uint64_t epoch) {
     if (count < 0 || count > 0xffffffff)
-        throw InvalidArgument(fmt::format("shuffled_order: {} rows; give 0 to 2^32 - 1", count));
+        throw InvalidArgument(fmt::format("shuffled_order: {} rows; expected 0 to 2^32 - 1", count));
     constexpr std::uint32_t ordinal = 0x6f726465;  // apart from the ordinals of masks, which count from 0
     StepState key;
     key.seed = seed;
@@ -51,20 +51,19 @@ constexpr std::size_t field_alignment = 64;
 
 LoaderOptions checked(LoaderOptions options) {
     if (options.sampler && options.shuffle)
-        throw InvalidArgument("Loader: the sampler option is mutually exclusive with shuffle; choose one");
+        throw InvalidArgument("Loader: the sampler option is mutually exclusive with shuffle");
     if (options.sampler.is_batching()) {
         if (options.batch_size != 1 || options.drop_last)
             throw InvalidArgument(
-                "Loader: a sampler that makes batches is mutually exclusive with batch_size and drop_last; leave them "
-                "out");
+                "Loader: a sampler that makes batches is mutually exclusive with batch_size and drop_last");
         options.batch_size = options.sampler.batch_size();
     }
     if (options.batch_size < 1)
-        throw InvalidArgument(fmt::format("Loader: batch size {}; give at least 1", options.batch_size));
+        throw InvalidArgument(fmt::format("Loader: batch size {}; expected at least 1", options.batch_size));
     if (options.workers < 0 || options.workers > 1024)
-        throw InvalidArgument(fmt::format("Loader: {} workers; give 0 to 1024", options.workers));
+        throw InvalidArgument(fmt::format("Loader: {} workers; expected 0 to 1024", options.workers));
     if (options.prefetch < 1 || options.prefetch > 1024)
-        throw InvalidArgument(fmt::format("Loader: prefetch {}; give 1 to 1024 batches", options.prefetch));
+        throw InvalidArgument(fmt::format("Loader: prefetch {}; expected 1 to 1024 batches", options.prefetch));
     return options;
 }
 
@@ -74,7 +73,7 @@ void require_size(const char* what, std::int64_t size, std::size_t bytes) {
     const std::size_t most = total_memory() / bytes;
     if (size < 0 || static_cast<std::uint64_t>(size) > most)
         throw InvalidArgument(
-            fmt::format("Loader: {} is {}; expected 0 to {}, for which this machine has memory", what, size, most));
+            fmt::format("Loader: {} is {}; expected 0 to {}, which fit in this machine's memory", what, size, most));
 }
 
 /// Bytes of `rows` rows of all fields, each field aligned. Throws InvalidArgument for fields that no memory can hold.
@@ -86,16 +85,16 @@ std::size_t bytes_of_fields(std::span<const RowField> fields, std::int64_t rows,
             throw InvalidArgument(fmt::format("Loader: fields() of the data set: field {} has shape {}; expected {}", f,
                                               shape.str(), expected));
         };
-        if (shape.dims() >= Shape::max_dims) refuse("at most 7 dimensions, as the batch comes before them");
+        if (shape.dims() >= Shape::max_dims) refuse("at most 7 dimensions, without the batch dimension");
         if (std::any_of(shape.begin(), shape.end(), [](std::int64_t size) { return size < 0; }))
-            refuse("sizes from 0 up");
+            refuse("sizes of 0 or more");
         std::size_t bytes = size_of(fields[f].dtype) * static_cast<std::size_t>(rows);
         bool fits = true;
         for (const std::int64_t size : shape)
             fits = !__builtin_mul_overflow(bytes, static_cast<std::size_t>(size), &bytes) && fits;
         const bool empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
         if (!empty && (!fits || bytes > total_memory() - std::min(total, total_memory())))
-            refuse("a batch of rows that this machine has memory for");
+            refuse("a batch of rows that fits in this machine's memory");
         if (empty) bytes = 0;
         offsets.push_back(total);
         total += (bytes + field_alignment - 1) / field_alignment * field_alignment;
@@ -105,9 +104,8 @@ std::size_t bytes_of_fields(std::span<const RowField> fields, std::int64_t rows,
 
 void require_count(const char* what, std::int64_t count, std::int64_t said) {
     if (count != said)
-        throw InvalidArgument(
-            fmt::format("Loader: the sampler gave {} {} for this epoch and {} before; give as many in every epoch",
-                        count, what, said));
+        throw InvalidArgument(fmt::format(
+            "Loader: the sampler returned {} {} for this epoch; expected {}, as it declared", count, what, said));
 }
 
 /// Rows of the data set in the order that `options` want.
@@ -127,7 +125,7 @@ EpochOrder batches_of_sampler(const AnySampler& sampler, std::uint64_t epoch) {
     for (const std::vector<std::int64_t>& batch : batches) {
         if (batch.empty() || std::ssize(batch) > sampler.batch_size())
             throw InvalidArgument(
-                fmt::format("Loader: batch {} of the sampler has {} rows; give 1 to its batch_size(), {}",
+                fmt::format("Loader: batch {} of the sampler has {} rows; expected 1 to its batch_size(), {}",
                             order.begins.size() - 1, batch.size(), sampler.batch_size()));
         order.rows.insert(order.rows.end(), batch.begin(), batch.end());
         order.begins.push_back(std::ssize(order.rows));
@@ -168,7 +166,7 @@ struct BatchLoader::State {
     State(const Engine& engine, std::shared_ptr<const RowSource> read_from, const LoaderOptions& wanted)
         : options(checked(wanted)), source(std::move(read_from)), size(source->size()) {
         require_size("size() of the data set", size, sizeof(std::int64_t));
-        if (size < 1) throw InvalidArgument("Loader: the data set is empty; give one with rows");
+        if (size < 1) throw InvalidArgument("Loader: the data set is empty");
         const std::int64_t sampled = options.sampler ? options.sampler.rows() : size;
         require_size(options.sampler.is_batching() ? "rows() of the sampler" : "size() of the sampler", sampled,
                      sizeof(std::int64_t));
@@ -183,18 +181,19 @@ struct BatchLoader::State {
                             batches, sampled));
         if (batches < 1 || sampled < 1)
             throw InvalidArgument(
-                fmt::format("Loader: {} rows make no batch of {}; use a smaller batch or keep the last one", sampled,
-                            options.batch_size));
+                fmt::format("Loader: {} rows make no batch of {}; expected a smaller batch size, or drop_last = false",
+                            sampled, options.batch_size));
         rows = !options.sampler.is_batching() && batches == whole ? batches * options.batch_size : sampled;
         held = engine.held_shards();
         devices.assign(static_cast<std::size_t>(engine.shards()), engine.devices()[0]);
         for (int shard = held.first; shard < held.last; ++shard)
             devices[static_cast<std::size_t>(shard)] = engine.device_of_shard(shard);
         if (options.batch_size < engine.shards())
-            warn(fmt::format(
-                "Loader: batches of {} rows for {} shards: {} of them get no rows; use a larger batch or fewer shards",
-                options.batch_size, engine.shards(),
-                engine.shards() - cut_batch(options.batch_size, engine.shards()).present));
+            warn(
+                fmt::format("Loader: batches of {} rows for {} shards: {} of them have no rows; expected a larger "
+                            "batch or fewer shards",
+                            options.batch_size, engine.shards(),
+                            engine.shards() - cut_batch(options.batch_size, engine.shards()).present));
         // A rank reads the rows of its own shards alone. They are the most where every shard is full: a shorter batch
         // may give a rank more rows than a longer one, but never shards with more rows.
         const std::int64_t most = std::min(options.batch_size, rows);
@@ -343,12 +342,11 @@ std::uint64_t BatchLoader::begin(std::uint64_t epoch, std::int64_t first_batch) 
     State& state = *state_;
     const OneThreadAtATime::Use use(state.one_thread, "Loader");
     if (first_batch < 0 || first_batch > state.batches)
-        throw InvalidArgument(fmt::format("Loader: an epoch cannot begin at batch {}, it has {}; begin at one it has",
-                                          first_batch, state.batches));
-    if (const std::int64_t size = state.source->size(); size != state.size)
         throw InvalidArgument(
-            fmt::format("Loader: size() of the data set is {}, and was {} when the loader was made; make another one",
-                        size, state.size));
+            fmt::format("Loader: an epoch cannot begin at batch {} of {}", first_batch, state.batches));
+    if (const std::int64_t size = state.source->size(); size != state.size)
+        throw InvalidArgument(fmt::format(
+            "Loader: size() of the data set is {}, but was {} when the loader was constructed", size, state.size));
     EpochOrder order = order_of_epoch(state.options, state.size, state.batches, epoch);
     state.stop();
     state.order = std::move(order);
@@ -368,7 +366,8 @@ std::vector<ShardedTensor> BatchLoader::next(std::uint64_t run) {
     State& state = *state_;
     const OneThreadAtATime::Use use(state.one_thread, "Loader");
     if (run != state.run)
-        throw InvalidArgument("Loader: this epoch ended when another one began; finish one before the next");
+        throw InvalidArgument(
+            "Loader: this epoch ended when another one began; finish an epoch before you begin the next");
     try {
         if (state.uploaded.empty() && state.to_upload == state.batches) return {};
         if (state.uploaded.empty()) {

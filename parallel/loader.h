@@ -1,6 +1,5 @@
-// The loader: batches in one global order, read by worker threads into pinned memory and copied ahead of their use to
-// the devices of their shards. The order depends on the seed and the epoch alone, or on a sampler, never on devices or
-// shards.
+// The loader: batches in one global order, read by worker threads into pinned memory and copied in advance to the
+// devices of their shards. The order depends only on seed and epoch, or on a sampler, never on devices or shards.
 #pragma once
 
 #include <cstddef>
@@ -21,13 +20,13 @@ namespace lockstep {
 
 struct LoaderOptions {
     std::int64_t batch_size = 1;  ///< rows of a batch over all devices
-    bool shuffle = false;         ///< another order in every epoch
-    std::uint64_t seed = 0;       ///< of the order, and of what a data set draws from a RowContext
-    bool drop_last = false;       ///< leaves out a last batch that is shorter
-    int workers = 1;              ///< threads that read; 0: rows are read when they are asked for
-    int prefetch = 2;             ///< batches that are read ahead
-    /// Which rows an epoch has, in which order; not with `shuffle`. It is asked once per epoch, on every rank, and must
-    /// answer alike there. One that makes the batches, too, takes the place of `batch_size` and `drop_last`.
+    bool shuffle = false;         ///< whether every epoch has a new random order
+    std::uint64_t seed = 0;       ///< random seed for shuffling and for RowContext
+    bool drop_last = false;       ///< whether a shorter last batch is dropped
+    int workers = 1;              ///< number of reading threads; 0: rows are read on demand, in the caller
+    int prefetch = 2;             ///< number of batches to read ahead
+    /// Selects and orders the rows of an epoch; cannot be combined with `shuffle`. Called once per epoch on every rank,
+    /// and must return the same rows on each. A batch sampler replaces `batch_size` and `drop_last`.
     AnySampler sampler = {};
 };
 
@@ -37,8 +36,8 @@ std::vector<std::int64_t> shuffled_order(std::int64_t count, std::uint64_t seed,
 
 namespace detail {
 
-/// What of a loader does not depend on types. All devices are driven from the thread that calls, one at a time
-/// (InvalidArgument); workers only read.
+/// Type-independent part of a loader. All devices are driven from the calling thread, one at a time (InvalidArgument
+/// otherwise); workers only read.
 class BatchLoader {
 public:
     BatchLoader(const Engine& engine, std::shared_ptr<const RowSource> source, const LoaderOptions& options);
@@ -49,9 +48,9 @@ public:
     std::int64_t batches() const;
     std::int64_t rows() const;
     const LoaderOptions& options() const;
-    /// Begins an epoch; the one before it ends. Returns its number for the other calls.
+    /// Begins an epoch and ends the previous one. Returns its number for the other calls.
     std::uint64_t begin(std::uint64_t epoch, std::int64_t first_batch);
-    /// The next batch, one tensor a field; empty at the end. Rethrows what reading threw.
+    /// The next batch, one tensor per field; empty at the end. Rethrows reading errors.
     std::vector<ShardedTensor> next(std::uint64_t run);
     /// Stops reading ahead for that epoch.
     void end(std::uint64_t run) noexcept;
@@ -78,18 +77,19 @@ class Loader {
                   "a data set has size() and get(row) that returns a tuple of tensors");
 
 public:
-    /// One sharded tensor a field, ready for `step` and `forward`.
+    /// One sharded tensor per field, ready for `step` and `forward`.
     using Batch = detail::tuple_of<ShardedTensor, detail::field_count<Data>()>;
 
-    /// `model`: a DataParallel, or its engine; only its shards and their devices are kept. Throws InvalidArgument for
-    /// an empty data set and bad options; warns when a batch has fewer rows than there are shards.
+    /// `model`: a DataParallel or DistributedDataParallel, or its engine; only its shards and their devices are stored.
+    /// Throws InvalidArgument for an empty data set and invalid options; warns if a batch has fewer rows than there are
+    /// shards.
     template <class Model>
     Loader(Model& model, Data data, const LoaderOptions& options = {})
         : core_(std::make_shared<detail::BatchLoader>(
               detail::engine_of(model), std::make_shared<detail::RowSourceOf<Data>>(std::move(data)), options)) {}
 
-    /// The batches of one epoch, to be gone through once, by one thread at a time (InvalidArgument otherwise). Reading
-    /// errors come out of it as the data set threw them. Leaving it early is fine; a new epoch ends the one before.
+    /// The batches of one epoch: a single-pass range, for one thread at a time (InvalidArgument otherwise). Rethrows
+    /// the errors of the data set. It may be left early; a new epoch ends the previous one.
     class Epoch {
     public:
         Epoch(std::shared_ptr<detail::BatchLoader> core, std::uint64_t epoch, std::int64_t first_batch)
@@ -137,14 +137,14 @@ public:
         bool there_ = false;
     };
 
-    /// Throws InvalidArgument when `first_batch` (where a run is resumed) is not in 0..batches(), and when the sampler
-    /// gives rows that the data set has not, or other numbers of rows or batches than it said.
+    /// Throws InvalidArgument if `first_batch` (the batch to resume at) is not in 0..batches(), and if the sampler
+    /// returns invalid rows, or another number of rows or batches than it declared.
     Epoch epoch(std::uint64_t epoch, std::int64_t first_batch = 0) { return Epoch(core(), epoch, first_batch); }
 
     /// Batches of an epoch, and rows in them.
     std::int64_t batches() const { return core()->batches(); }
     std::int64_t rows() const { return core()->rows(); }
-    /// With a sampler that makes the batches `batch_size` is that of the largest one.
+    /// With a batch sampler, `batch_size` is that of the largest batch.
     const LoaderOptions& options() const { return core()->options(); }
 
 private:

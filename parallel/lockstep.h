@@ -1,4 +1,4 @@
-// The umbrella header: everything a program needs.
+// The umbrella header, which includes the whole API.
 #pragma once
 
 #include "lockstep/ops/adagrad.h"

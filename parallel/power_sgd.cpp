@@ -149,14 +149,13 @@ private:
 }  // namespace
 
 CommunicationHook power_sgd_hook(const PowerSgdOptions& options) {
-    if (options.rank < 1) throw InvalidArgument(fmt::format("PowerSGD of rank {}; give at least 1", options.rank));
+    if (options.rank < 1) throw InvalidArgument(fmt::format("PowerSGD: rank {}; expected at least 1", options.rank));
     if (!(options.min_compression_rate > 0))
-        throw InvalidArgument(
-            fmt::format("PowerSGD: a least compression of {}; give a positive one", options.min_compression_rate));
+        throw InvalidArgument(fmt::format("PowerSGD: a minimum compression rate of {}; expected a positive number",
+                                          options.min_compression_rate));
     if (options.start_iteration < 2 && (options.use_error_feedback || options.warm_start))
         throw InvalidArgument(fmt::format(
-            "PowerSGD from iteration {} on; give start_iteration of at least 2, or switch error feedback and warm "
-            "start off",
+            "PowerSGD: start_iteration is {}; expected at least 2, or neither error feedback nor warm start",
             options.start_iteration));
     return [state = std::make_shared<PowerSgd>(options)](const GradientBucket& bucket, ProcessGroup& group) {
         return state->sum(bucket, group);

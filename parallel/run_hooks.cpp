@@ -33,8 +33,8 @@ bool is_better(double score, const std::optional<double>& best, bool higher_is_b
 void require_score(const Run& run, const std::string& name, const char* hook) {
     if (run.scores().contains(name)) return;
     if (run.scores().empty())
-        throw InvalidArgument(
-            fmt::format("{}: score '{}' was not computed in this epoch; expected an Evaluation '{}'", hook, name, name));
+        throw InvalidArgument(fmt::format("{}: score '{}' was not computed in this epoch; expected an Evaluation '{}'",
+                                          hook, name, name));
     std::string known;
     for (const auto& [other, score] : run.scores()) known += fmt::format("{}'{}'", known.empty() ? "" : ", ", other);
     throw InvalidArgument(fmt::format("{}: score '{}' is not known; expected one of {}", hook, name, known));
@@ -62,7 +62,7 @@ bool has_number(const std::filesystem::path& file) {
 Evaluation::Evaluation(std::string name, std::function<double()> evaluate, int per_epoch)
     : name_(std::move(name)), evaluate_(std::move(evaluate)), per_epoch_(per_epoch) {
     if (per_epoch < 1)
-        throw InvalidArgument(fmt::format("Evaluation of {}: {} times an epoch; give 1 or more", name_, per_epoch));
+        throw InvalidArgument(fmt::format("Evaluation of {}: {} times an epoch; expected 1 or more", name_, per_epoch));
 }
 
 std::int64_t Evaluation::mark(const Run& run, std::int64_t number) const {
@@ -71,7 +71,7 @@ std::int64_t Evaluation::mark(const Run& run, std::int64_t number) const {
 
 void Run::note_rate_setter(const std::string& name, bool only_one) {
     if (rate_setters_.contains(name))
-        throw InvalidArgument(fmt::format("Runner: {} is there twice; expected another name for each", name));
+        throw InvalidArgument(fmt::format("Runner: {} is repeated; expected a unique name for each rate setter", name));
     for (const auto& [other, must_be_only] : rate_setters_)
         if (only_one || must_be_only)
             throw InvalidArgument(
@@ -143,17 +143,18 @@ void Evaluation::evaluate(Run& run) {
 }
 
 SaveCheckpoints::SaveCheckpoints(SaveCheckpointsOptions options) : options_(std::move(options)) {
-    if (options_.file.empty()) throw InvalidArgument("SaveCheckpoints: no file; name one");
+    if (options_.file.empty()) throw InvalidArgument("SaveCheckpoints: no file; expected a file name");
     if (options_.every_steps < 0 || options_.every_epochs < 0)
-        throw InvalidArgument(fmt::format("SaveCheckpoints: every {} steps, every {} epochs; give 0 or more",
+        throw InvalidArgument(fmt::format("SaveCheckpoints: every {} steps, every {} epochs; expected 0 or more",
                                           options_.every_steps, options_.every_epochs));
     if (options_.keep > 0 && !has_number(options_.file))
         throw InvalidArgument(
-            fmt::format("SaveCheckpoints: {} files are to be kept, but all are called {}; put {{epoch}} or {{step}} in "
-                        "the name",
+            fmt::format("SaveCheckpoints: {} files are to be retained, but all have the name {}; expected {{epoch}} or "
+                        "{{step}} in the name",
                         options_.keep, options_.file.string()));
     if (options_.best.empty() != options_.score.empty())
-        throw InvalidArgument("SaveCheckpoints: give both a file for the best checkpoint and the name of its score");
+        throw InvalidArgument(
+            "SaveCheckpoints: only one of best and score; expected both a file and the name of its score");
 }
 
 void SaveCheckpoints::before_run(Run& run) {
@@ -165,7 +166,7 @@ void SaveCheckpoints::before_run(Run& run) {
     for (Numbers numbers; text >> numbers.epoch >> numbers.steps;) files_.push_back(numbers);
     if (!text.eof())
         throw DataError(
-            fmt::format("the checkpoint's field '{}' is '{}'; it should be whole numbers", kept_files, kept->second));
+            fmt::format("the checkpoint's field '{}' is '{}'; expected integers", kept_files, kept->second));
 }
 
 void SaveCheckpoints::after_epoch(Run& run) {
@@ -385,7 +386,7 @@ std::string StopEarly::waited() { return "early stop: evaluations since"; }
 StopEarly::StopEarly(std::string score, int patience, double min_delta, bool higher_is_better)
     : score_(std::move(score)), patience_(patience), min_delta_(min_delta), higher_is_better_(higher_is_better) {
     if (patience < 1)
-        throw InvalidArgument(fmt::format("StopEarly on {}: a patience of {}; give 1 or more", score_, patience));
+        throw InvalidArgument(fmt::format("StopEarly on {}: a patience of {}; expected 1 or more", score_, patience));
 }
 
 void StopEarly::before_run(Run& run) {
@@ -409,7 +410,7 @@ void StopEarly::look(Run& run) {
     }
     const double since = number_in(run.state(), waited()).value_or(0) + 1;
     if (!(since >= 1))
-        throw DataError(fmt::format("the checkpoint's field '{}' is {}; it should be 0 or more", waited(), since - 1));
+        throw DataError(fmt::format("the checkpoint's field '{}' is {}; expected 0 or more", waited(), since - 1));
     run.fields()[waited()] = field_of(since);
     if (since >= patience_) run.end();
 }

@@ -1,4 +1,4 @@
-// Ready hooks for a Runner.
+// Predefined hooks for a Runner.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@
 
 namespace lockstep {
 
-/// Computes a score so many times an epoch, evenly, the last time at the epoch's end; a run that ends within an epoch
-/// is evaluated there too, unless a signal stopped it.
+/// Computes a score `per_epoch` times an epoch, at even intervals, the last time at the epoch's end. A run that ends
+/// within an epoch is also evaluated at its end, unless a signal stopped it.
 class Evaluation : public RunHook {
 public:
     /// `evaluate` is called on all ranks, and may change the model's mode.
@@ -28,7 +28,7 @@ public:
 
 private:
     bool is_due(const Run& run) const;
-    /// The batches of an epoch after which evaluation `number` comes.
+    /// The batch of an epoch after which evaluation `number` is due.
     std::int64_t mark(const Run& run, std::int64_t number) const;
     std::string name_;
     std::function<double()> evaluate_;
@@ -36,37 +36,37 @@ private:
 };
 
 struct SaveCheckpointsOptions {
-    /// "{epoch}" and "{step}" in it stand for how many of them are done.
+    /// Name pattern; "{epoch}" and "{step}" are replaced by the number of completed epochs and steps.
     std::filesystem::path file;
     std::int64_t every_steps = 0;   ///< 0: not by steps
     std::int64_t every_epochs = 0;  ///< 0: not by epochs
-    bool at_end = true;             ///< also of a run that was stopped
-    /// Files of this run that are kept, the newest; 0: all. A run that goes on counts those it had before.
+    bool at_end = true;             ///< saves at the end of the run, even if it was stopped
+    /// Number of newest files of this run to retain; 0: all. A resumed run counts the files from before the resume.
     std::size_t keep = 0;
-    /// Where the one with the best `score` is saved beside the others; empty: nowhere.
+    /// Additional file for the checkpoint with the best `score`; empty: none.
     std::filesystem::path best = {};
-    std::string score = {};        ///< the name of an Evaluation that was added before
-    bool higher_is_better = true;  ///< which score is the best
-    /// Where a run that a signal stops is saved instead of `file`; empty: there.
+    std::string score = {};        ///< name of an Evaluation that was added before this hook
+    bool higher_is_better = true;  ///< whether a higher score is better
+    /// File to save to instead of `file` if a signal stops the run; empty: `file`.
     std::filesystem::path interrupted = {};
 };
 
-/// Saves checkpoints in the background (CheckpointWriter): while files are written, training goes on. What cannot be
-/// saved is a warning; where that was the last one, the run throws at its end. There it waits for what it saves. A
-/// score that no evaluation computes is an error (InvalidArgument) at the end of the first epoch. Scores of that point
-/// of the run are fields of the state, named "score NAME", and the best one so far is "best NAME".
+/// Saves checkpoints in the background (CheckpointWriter) while training continues. A failed save logs a warning; if it
+/// was the last one, the run throws at its end. The end of the run waits for pending saves. A score that no evaluation
+/// computes is an error (InvalidArgument) at the end of the first epoch. The current scores are fields of the state,
+/// named "score NAME", and the best one so far is "best NAME".
 class SaveCheckpoints : public RunHook {
 public:
-    /// Throws InvalidArgument for options that do not fit together.
+    /// Throws InvalidArgument for inconsistent options.
     explicit SaveCheckpoints(SaveCheckpointsOptions options);
     void before_run(Run& run) override;
     void after_epoch(Run& run) override;
     void save_if_due(Run& run) override;
-    /// Called with its file once a checkpoint is there, between steps or before one.
+    /// Called with the file name when a checkpoint is complete, between steps or before one.
     std::function<void(const std::filesystem::path&)> on_save;
 
 private:
-    /// A file of this run, by what stands for "{epoch}" and "{step}".
+    /// Identifies a file of this run by the values of "{epoch}" and "{step}".
     struct Numbers {
         std::uint64_t epoch = 0, steps = 0;
         friend bool operator==(const Numbers&, const Numbers&) = default;
@@ -77,7 +77,7 @@ private:
     bool is_best(const Run& run) const;
     void save_what_is_due(Run& run);
     void save(Run& run, const std::vector<std::filesystem::path>& files);
-    /// Fields of the state: scores of this point of the run, and which files are kept.
+    /// Store in the state the scores at this point of the run, and the list of retained files.
     void note_scores(Run& run) const;
     void note_files(Run& run) const;
     static void note_last(Run& run);
@@ -88,20 +88,20 @@ private:
 
     SaveCheckpointsOptions options_;
     CheckpointWriter writer_;
-    std::optional<std::uint64_t> saved_;  // the number of steps of the last one
+    std::optional<std::uint64_t> saved_;  // number of steps at the last save
     std::deque<Numbers> begun_;           // being saved
-    std::deque<Numbers> files_;           // that are there
+    std::deque<Numbers> files_;           // saved and retained
 };
 
-/// When a schedule takes its step.
+/// When a schedule makes its steps.
 enum class ScheduleBy : std::uint8_t { step, epoch };
 
-/// Calls the schedule's `step()` before every step but the first, or after every epoch. Its state is kept in
-/// checkpoints. A run that resumes one without that state steps the schedule until it has caught up. Several schedules
-/// of an optimizer are chained, as in PyTorch; with adaptive rates (StepOptions::rates) a schedule is refused.
+/// Calls the schedule's `step()` before every step except the first, or after every epoch. Its state is stored in
+/// checkpoints. If a resumed run lacks that state, the schedule is stepped until it has caught up. Several schedules of
+/// an optimizer are chained, as in PyTorch. A schedule together with adaptive rates (StepOptions::rates) is an error.
 class FollowSchedule : public RunHook {
 public:
-    /// Keeps the reference. `name`: of the fields of the state; several schedules need several names.
+    /// Stores the reference. `name`: prefix of the state's fields; must be unique among the schedules of a run.
     explicit FollowSchedule(LRSchedule& schedule, ScheduleBy by = ScheduleBy::epoch, std::string name = "schedule")
         : schedule_(&schedule), by_(by), name_(std::move(name)) {}
     void before_run(Run& run) override;
@@ -116,10 +116,10 @@ private:
     std::string name_;
 };
 
-/// Tells a ReduceLROnPlateau every new score. Its state is kept in checkpoints.
+/// Passes every new score to a ReduceLROnPlateau. Its state is stored in checkpoints.
 class FollowPlateau : public RunHook {
 public:
-    /// Keeps the reference. `score`: the name of an Evaluation. `name`: of the fields of the state.
+    /// Stores the reference. `score`: name of an Evaluation. `name`: prefix of the state's fields.
     FollowPlateau(ReduceLROnPlateau& schedule, std::string score, std::string name = "plateau")
         : schedule_(&schedule), score_(std::move(score)), name_(std::move(name)) {}
     void before_run(Run& run) override;
@@ -131,15 +131,15 @@ private:
     void look(const Run& run);
     ReduceLROnPlateau* schedule_;
     std::string score_, name_;
-    std::optional<std::uint64_t> looked_;  // the number of steps of the score that it was told last
+    std::optional<std::uint64_t> looked_;  // number of steps at the last score passed
 };
 
-/// Writes a run to a log: of every step its loss, epoch and rows; of every evaluation all scores of that point (their
-/// names with underscores for spaces), and of it and of every epoch's end the learning rate, at the last step before
-/// it, and of that step. All of it is written before a checkpoint is saved.
+/// Writes a run to a log. For every step: loss, epoch and rows. For every evaluation: all current scores (with
+/// underscores for spaces in their names). For every evaluation and end of an epoch: the learning rate of the last step
+/// before it, logged at that step. All of it is flushed before a checkpoint is saved.
 class LogRun : public RunHook {
 public:
-    /// Keeps the reference. Of several processes rank 0 writes.
+    /// Stores the reference. Only rank 0 writes.
     explicit LogRun(EventLog& log) : log_(&log) {}
     void before_run(Run& run) override;
     void before_save(Run&) override { log_->flush(); }
@@ -151,16 +151,16 @@ public:
 private:
     void log_scores(Run& run, bool always);
     EventLog* log_;
-    std::uint64_t logged_ = 0;  // steps of the last ones
-    std::optional<double> lr_;  // of the last step
+    std::uint64_t logged_ = 0;  // number of steps at the last logged scores
+    std::optional<double> lr_;  // learning rate of the last step
 };
 
-/// Tells a sampler which epoch begins, by its `set_epoch`: one that the program reads rows from by itself. (That of a
-/// Loader is asked for the rows of each epoch by its number, and a Loader shuffles by its seed and the epoch.)
+/// Calls a sampler's `set_epoch` when an epoch begins. For samplers that the program itself reads rows from. (A Loader
+/// passes the epoch number to its sampler, and shuffles by its seed and the epoch number.)
 template <class Sampler>
 class SetSamplerEpoch : public RunHook {
 public:
-    /// Keeps the reference.
+    /// Stores the reference.
     explicit SetSamplerEpoch(Sampler& sampler) : sampler_(&sampler) {}
     void before_epoch(Run& run) override { sampler_->set_epoch(static_cast<std::int64_t>(run.state().epoch)); }
 
@@ -168,11 +168,11 @@ private:
     Sampler* sampler_;
 };
 
-/// Ends the run when a score has not become better for so many evaluations; a run that resumes one that ended so ends
+/// Ends the run if a score has not improved for `patience` evaluations. A run that resumes one that ended this way ends
 /// at once. A score that no evaluation computes is an error (InvalidArgument) at the end of the first epoch.
 class StopEarly : public RunHook {
 public:
-    /// Better: by more than `min_delta`. Throws InvalidArgument for a patience below 1.
+    /// An improvement is a change by more than `min_delta`. Throws InvalidArgument for a patience below 1.
     StopEarly(std::string score, int patience, double min_delta = 0, bool higher_is_better = true);
     void before_run(Run& run) override;
     void at_pause(Run& run) override { look(run); }
@@ -180,12 +180,12 @@ public:
 
 private:
     void look(Run& run);
-    static std::string waited();  ///< the field that counts evaluations
+    static std::string waited();  ///< the field that counts evaluations without improvement
     std::string score_;
     int patience_;
     double min_delta_;
     bool higher_is_better_;
-    std::optional<std::uint64_t> looked_;  // the number of steps of the score that was looked at last
+    std::optional<std::uint64_t> looked_;  // number of steps at the last score examined
 };
 
 }  // namespace lockstep

@@ -45,7 +45,7 @@ std::optional<double> number_in(const RunState& run, const std::string& field) {
     const auto found = run.fields.find(field);
     if (found == run.fields.end()) return std::nullopt;
     if (const auto value = number_from(found->second)) return value;
-    throw DataError(fmt::format("the checkpoint's field '{}' is '{}'; it should be a number", field, found->second));
+    throw DataError(fmt::format("the checkpoint's field '{}' is '{}'; expected a number", field, found->second));
 }
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// The loop of a training run: epochs of a loader, or so many steps of them, with hooks.
+// The loop of a training run: a number of epochs of a loader, or a number of steps, with hooks.
 //
 //     ls::Runner runner(model, adam, train, ls::cross_entropy, {.epochs = 10});
 //     runner.add(ls::Evaluation("accuracy", [&] { return ls::accuracy(model, test); }));
@@ -27,23 +27,24 @@
 namespace lockstep {
 
 struct RunnerOptions {
-    std::uint64_t epochs = (std::numeric_limits<std::uint64_t>::max)();  ///< of the whole run
-    std::optional<std::int64_t> steps = std::nullopt;  ///< of the whole run: it ends by what comes first
-    /// What decides the result, by name, beside what the Runner knows itself: "rows", "batch-size", "seed" of a
-    /// shuffled order, "accumulation-steps", "clip" and "rates". Values are kept in checkpoints, and a run that resumes
-    /// one with another value is refused.
+    /// Number of epochs of the whole run, including those before a resume.
+    std::uint64_t epochs = (std::numeric_limits<std::uint64_t>::max)();
+    /// Number of steps of the whole run. It ends at the limit that it reaches first.
+    std::optional<std::int64_t> steps = std::nullopt;
+    /// Settings that determine the result, by name, in addition to those that Runner records itself: "rows",
+    /// "batch-size", "seed" of a shuffled order, "accumulation-steps", "clip" and "rates". They are stored in
+    /// checkpoints, and resuming with a different value is an error.
     std::map<std::string, std::string> facts = {};
-    /// Names of facts that a resume may change: the checkpoints that follow have the new value.
+    /// Names of facts that a resume may change; later checkpoints contain the new value.
     std::vector<std::string> may_change = {};
-    StepOptions step = {};  ///< of every step; the states of its scaler and rates are kept in checkpoints
+    StepOptions step = {};  ///< options of every step; the states of its scaler and rates are stored in checkpoints
 };
 
 /// Trains on a loader whose rows are (input, target).
 template <class Model, class Data, class LossFunction>
 class Runner final : public Run {
 public:
-    /// Keeps references to model, optimizer and loader. Throws InvalidArgument where neither epochs nor steps are
-    /// given.
+    /// Stores references to model, optimizer and loader. Throws InvalidArgument if neither epochs nor steps are set.
     Runner(Model& model, Optimizer& optimizer, Loader<Data>& loader, LossFunction loss, const RunnerOptions& options)
         : model_(model),
           optimizer_(optimizer),
@@ -53,7 +54,7 @@ public:
               model, optimizer, loader, std::move(loss), [this](const StepReport& step) { return tell(step); },
               options.step) {
         if (options.epochs == (std::numeric_limits<std::uint64_t>::max)() && !options.steps)
-            throw InvalidArgument("Runner: give a number of epochs or of steps");
+            throw InvalidArgument("Runner: neither epochs nor steps; expected a number of either");
         trainer_.before_step([this](std::int64_t step) {
             state_.steps = static_cast<std::uint64_t>(step);
             state_.batch = step - first_step_;
@@ -62,8 +63,8 @@ public:
         });
     }
 
-    /// Called after the hooks added before it. Returns the one that is kept. A hook that another one adds during the
-    /// run is called from the next event on, without `before_run`.
+    /// Adds a hook, which is called after those added before it, and returns a reference to the stored one. A hook that
+    /// another hook adds during the run is called from the next event on, without `before_run`.
     template <class Hook>
     Hook& add(Hook hook) {
         auto kept = std::make_unique<Hook>(std::move(hook));
@@ -71,7 +72,7 @@ public:
         hooks_.push_back(std::move(kept));
         return result;
     }
-    /// What decides the result of this run: RunnerOptions::facts and what the Runner knows itself.
+    /// All facts that determine the result: RunnerOptions::facts and those that Runner records itself.
     std::map<std::string, std::string> facts() const {
         const LoaderOptions& order = loader_.options();
         std::map<std::string, std::string> all = options_.facts;
@@ -83,9 +84,9 @@ public:
         all.try_emplace("rates", options_.step.rates ? options_.step.rates->name() : "none");
         return all;
     }
-    /// The run goes on from there, as load_checkpoint returned it. Throws as restore_scaler and
-    /// restore_rates; InvalidArgument for facts that have changed and may not, and for another batch size within an
-    /// epoch.
+    /// Resumes from `state`, as returned by load_checkpoint. Throws as restore_scaler and restore_rates;
+    /// InvalidArgument for facts that have changed and are not in `may_change`, and for a different batch size within
+    /// an epoch.
     void go_on_from(const RunState& state) {
         detail::require_same_facts(state, facts(), options_.may_change);
         if (options_.step.scaler) restore_scaler(*options_.step.scaler, state);
@@ -93,15 +94,15 @@ public:
         if (state.batch > 0 && state.batch_size > 0 && state.batch_size != loader_.options().batch_size)
             throw InvalidArgument("Runner: " + std::to_string(loader_.options().batch_size) +
                                   " rows a step; expected " + std::to_string(state.batch_size) +
-                                  ", as the run was stopped within an epoch of that many");
+                                  ", because the run was stopped within an epoch with that batch size");
         state_ = state;
         scores_ = detail::scores_in(state);
         trainer_.set_steps(static_cast<std::int64_t>(state.steps));
     }
-    /// Ends the run when one of the signals comes to any of the processes. Keeps the reference.
+    /// Ends the run when any process receives one of the signals. Stores the reference.
     void stop_on(const StopSignals& stop) { trainer_.stop_on(stop); }
 
-    /// Where several processes train, it is collective. Throws what steps, loader and hooks throw.
+    /// Trains until the run ends. Collective. Throws the errors of steps, loader and hooks.
     void run() {
         state_.batch_size = loader_.options().batch_size;
         for (const auto& [name, value] : facts()) state_.fields[detail::fact + name] = value;
@@ -141,7 +142,7 @@ public:
 
 private:
     using Call = void (RunHook::*)(Run&);
-    /// A hook may add others meanwhile, which moves the vector and not the hooks.
+    /// A hook may add other hooks, which may move the vector but not the hooks.
     void each(Call call) {
         const std::size_t count = hooks_.size();
         for (std::size_t i = 0; i < count; ++i) (hooks_[i].get()->*call)(*this);
@@ -153,7 +154,7 @@ private:
         each(&RunHook::at_pause);
         each(&RunHook::save_if_due);
     }
-    /// Hooks, scaler and rates write to the state what they need to resume: hooks know of every step that it counts.
+    /// Hooks, scaler and rates write their resume data to the state. Hooks are called for all steps that it counts.
     void prepare_to_save() {
         trainer_.report_steps();
         each(&RunHook::before_save);
@@ -189,7 +190,7 @@ private:
             else
                 pause();
         }
-        // A signal leaves the end of an epoch, too, to the run that resumes this one.
+        // After a signal, the end of an epoch is handled by the run that resumes this one.
         if (!epoch_is_over() || is_stopped_by_signal()) return;
         ++state_.epoch;
         state_.batch = 0;
@@ -204,7 +205,7 @@ private:
     RunnerOptions options_;
     Trainer<Model, Data, LossFunction> trainer_;
     std::vector<std::unique_ptr<RunHook>> hooks_;
-    std::int64_t first_step_ = 0;  // the one of the epoch's first batch
+    std::int64_t first_step_ = 0;  // the step of the epoch's first batch
 };
 
 }  // namespace lockstep

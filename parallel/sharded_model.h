@@ -1,4 +1,4 @@
-// What DataParallel and DistributedDataParallel have in common: a model on an engine, its steps and its forward.
+// The common base of DataParallel and DistributedDataParallel: a model on an engine, its steps and its forward.
 #pragma once
 
 #include <memory>
@@ -33,10 +33,10 @@ decltype(auto) call_forward(Net& model, const Input& input) {
         return model.forward(input);
 }
 
-/// Takes the modes and options of all modules into a program's key.
+/// Adds the modes and options of all modules to a program's key.
 struct ModuleState {
     Signature& key;
-    bool training = false;  ///< of some module
+    bool training = false;  ///< true if any module is in training mode
     void tensor(NoName, ModuleTensor&, bool) {}
     void training_flag(NoName, bool& flag) {
         key.add(flag);
@@ -51,12 +51,12 @@ struct ModuleState {
 template <class T>
 constexpr void require_walkable() {
     static_assert(structure::walkable<T>,
-                  "the tensors in what forward or the loss takes cannot be found: pass tensors, values, and tuples, "
+                  "the tensors in the inputs of forward or the loss cannot be found: pass tensors, values, and tuples, "
                   "pairs, vectors, arrays, maps and optionals of them, or a struct that lists its members with "
-                  "LOCKSTEP_MEMBERS(a, b); one of sharded tensors is a template of their type");
+                  "LOCKSTEP_MEMBERS(a, b); a struct of sharded tensors must be a template of their type");
 }
 
-/// How many tensors a `forward` takes that takes nothing else; otherwise -1.
+/// Number of parameters of a `forward` that takes only tensors; -1 for any other `forward`.
 template <class Forward>
 inline constexpr int tensors_taken = -1;
 template <class Result, class Net, class... Inputs>
@@ -67,18 +67,17 @@ requires(std::is_same_v<std::remove_cvref_t<Inputs>, Tensor>&&...) inline conste
     Result (Net::*)(Inputs...) const> = sizeof...(Inputs);
 }  // namespace detail
 
-/// A model that is trained in shards. Made by its strategy: DataParallel or DistributedDataParallel.
+/// A model that is trained in shards. Base class of DataParallel and DistributedDataParallel.
 ///
-/// One thread at a time uses a wrapper with its optimizers, loaders, losses, outputs and the members that it reaches:
-/// whoever calls while another thread is inside a call gets InvalidArgument, and nothing has happened. Calls may come
-/// from different threads one after another. Several wrappers may be used by several threads at once, on the same
-/// devices too. So may a copy of the model (`Net copy = *model`, made between two calls), whose tensors lie on the
-/// first device: `lockstep::to(copy, device)` moves them. Calls inside `forward` or a loss throw InvalidArgument as
-/// well.
+/// Only one thread at a time may use a wrapper and its optimizers, loaders, losses, outputs and accessed members. A
+/// call while another thread is inside a call throws InvalidArgument and has no effect. Successive calls may be made by
+/// different threads. Different wrappers may be used by different threads concurrently, even on the same devices. This
+/// also applies to a copy of the model (`Net copy = *model`, made between two calls). The tensors of a copy are on the
+/// first device; `lockstep::to(copy, device)` moves them. Calls inside `forward` or a loss throw InvalidArgument.
 template <class Net>
 class ShardedModel {
 public:
-    /// The model on replica 0, as are `*` and `->`.
+    /// The model of replica 0; `*` and `->` return the same.
     Net& module() {
         live().one_thread().require_free("a member of the model");
         return *model_;
@@ -97,21 +96,21 @@ public:
     }
     void eval() { train(false); }
 
-    /// One training step: forward, `loss(output, target)`, backward, reduction, update. `input`: a tensor, or a tuple
-    /// that spreads over forward's parameters, of tensors (or sharded tensors), containers, structs that list their
-    /// members with LOCKSTEP_MEMBERS and plain values (structure.h); `target` likewise, handed to the loss. `loss` must
-    /// return a Loss. Returns at once; errors that only devices can find are thrown at the latest two calls later or
-    /// when the loss is read. Gradients that `backward` left are forgotten. `options`: `{.accumulation_steps = 4}`
-    /// takes the batch in four microbatches and updates once (gradient accumulation).
+    /// One training step: forward, `loss(output, target)`, backward, reduction, update. `input` is a tensor, or a tuple
+    /// that is spread over forward's parameters. It may consist of tensors (or sharded tensors), containers, structs
+    /// that list their members with LOCKSTEP_MEMBERS and plain values (structure.h). `target` has the same form and is
+    /// passed to the loss. `loss` must return a Loss. Returns without waiting. Errors detected on devices are thrown at
+    /// the latest two calls later or when the loss is read. Discards gradients that `backward` left. With `options` =
+    /// `{.accumulation_steps = 4}` the batch is computed in four microbatches with one update (gradient accumulation).
     ///
-    /// `forward` and the loss are called when a program is traced, and not in every step. Part of a program's key are
-    /// modes and options of all layers, the loss with what it captured by value, and arguments. Other numbers and flags
-    /// that `forward` or the loss read (a reference, a member of the model, random numbers of the host) are frozen:
-    /// use a tensor, an argument, a by-value capture or `void describe(Signature&) const` of a module. Uses 1, 2, 3,
-    /// 10, 100, ... of a kept program call `forward` again and throw InvalidArgument, naming the operation and both
-    /// values, where it has changed; in several processes that ends the job. Throws InvalidArgument for a tensor that
-    /// requires a gradient and is no parameter of the model (a layer that LOCKSTEP_MEMBERS does not list), and where no
-    /// parameter gets a gradient.
+    /// `forward` and the loss are called when a program is traced, not in every step. The program's key includes the
+    /// modes and options of all layers, the loss with its by-value captures, and the arguments. All other numbers and
+    /// flags that `forward` or the loss read (a reference, a member of the model, random numbers of the host) are
+    /// frozen. To vary such a value, use a tensor, an argument, a by-value capture or a module's `void
+    /// describe(Signature&) const`. Uses 1, 2, 3, 10, 100, ... of a cached program call `forward` again. If the result
+    /// has changed, they throw InvalidArgument naming the operation and both values; with several processes this ends
+    /// the job. Throws InvalidArgument for a tensor that requires a gradient and is not a parameter of the model (for
+    /// example in a layer that LOCKSTEP_MEMBERS does not list), and if no parameter gets a gradient.
     template <class Input, class Target, class LossFunction>
     StepLoss step(Optimizer& optimizer, const Input& input, const Target& target, const LossFunction& loss,
                   const StepOptions& options = {}) {
@@ -120,8 +119,8 @@ public:
         using Result = decltype(detail::call_forward(*model_, std::declval<const structure::traced_t<Input>&>()));
         static_assert(
             std::is_same_v<std::invoke_result_t<const LossFunction&, Result, const structure::traced_t<Target>&>, Loss>,
-            "step takes a loss that returns lockstep::Loss, a sum of terms that is exact on shards; write what is "
-            "none with sum_over_shards, or on gathered outputs (forward, then backward)");
+            "step requires a loss that returns lockstep::Loss, a sum of terms that is exact on shards; for other "
+            "losses use sum_over_shards, or a loss of gathered outputs (forward, then backward)");
         const OneThreadAtATime::Use use(live().one_thread(), "step");
         const auto both = std::tie(input, target);
         ModelCall& call = call_of(both);
@@ -141,20 +140,21 @@ public:
         return live().step(optimizer, call, leaves_of(both), options);
     }
 
-    /// forward on all devices; outputs come gathered along dimension 0 on the output device, in the containers and
-    /// structs that forward returns (scalars become a vector with one element per shard). Differentiable: `backward()`
-    /// on a loss of them sums the gradients into the parameters' `grad()`, once for each forward. Inside NoGrad nothing
-    /// is kept. `backward()` throws InvalidArgument, naming the tensor, where weights that it reads were written since
-    /// (an optimizer's step, a load, copy_). `forward` of the model is called as in `step`.
+    /// Forward on all devices. Returns the outputs gathered along dimension 0 on the output device, in the containers
+    /// and structs that forward returns (scalars become a vector with one element per shard). Differentiable:
+    /// `backward()` on a loss of the outputs adds the gradients to the parameters' `grad()`, once for each forward.
+    /// Inside NoGrad no state is retained. `backward()` throws InvalidArgument, naming the tensor, if weights that it
+    /// reads were written after the forward (by an optimizer step, a load or copy_). `forward` of the model is called
+    /// as in `step`.
     template <class... Inputs>
     auto forward(const Inputs&... inputs) {
         (detail::require_walkable<Inputs>(), ...);
         using Result =
             std::remove_cvref_t<decltype(model_->forward(std::declval<const structure::traced_t<Inputs>&>()...))>;
-        static_assert(structure::walkable<Result>,
-                      "the tensors in what forward returns cannot be found: return tensors, values, and tuples, pairs, "
-                      "vectors, arrays, maps and optionals of them, or a struct that lists its members with "
-                      "LOCKSTEP_MEMBERS(a, b)");
+        static_assert(
+            structure::walkable<Result>,
+            "the tensors in the result of forward cannot be found: return tensors, values, and tuples, pairs, vectors, "
+            "arrays, maps and optionals of them, or a struct that lists its members with LOCKSTEP_MEMBERS(a, b)");
         const OneThreadAtATime::Use use(live().one_thread(), "forward");
         const auto all = std::tie(inputs...);
         ModelCall& call = call_of(all);
@@ -175,10 +175,11 @@ public:
         return forward(inputs...);
     }
 
-    /// Whether training ends before the step to come, because one of the signals has come here or to another process:
-    /// all ask before each of their steps and get the same answer before the same one (Engine::stop_before_step).
+    /// Whether training ends before the next step because this or another process received one of the signals. All
+    /// processes call it before each of their steps and get the same answer before the same step
+    /// (Engine::stop_before_step).
     bool stops(const StopSignals& stop) { return live().stop_before_step(stop.signal()).has_value(); }
-    /// Waits for all steps; throws what they have to throw.
+    /// Waits for all steps and throws their errors.
     void synchronize() { live().synchronize(); }
 
 protected:
@@ -189,7 +190,7 @@ protected:
           model_(std::make_unique<Net>(std::move(model))),
           engine_(std::make_unique<Engine>(named_tensors(*model_), std::move(devices), options, std::move(job))) {
         static_assert(
-            !requires { model.parameter_store(); }, "this model is wrapped already");
+            !requires { model.parameter_store(); }, "this model is already wrapped");
         ParameterStore& store = *engine_->store();
         store.member_check = [net = model_.get(), &store](const char* function) {
             if (detail::has_members(*net, store.members())) return;
@@ -200,15 +201,15 @@ protected:
     ShardedModel(ShardedModel&&) noexcept = default;
     ShardedModel& operator=(ShardedModel&& other) noexcept {
         if (this == &other) return *this;
-        engine_ = std::move(other.engine_);  // the old engine goes before its model
+        engine_ = std::move(other.engine_);  // the old engine must be destroyed before its model
         model_ = std::move(other.model_);
         call_ = std::move(other.call_);
         return *this;
     }
     ~ShardedModel() = default;
 
-    /// What `forward` does with so many tensors. Throws InvalidArgument where the model takes something else, or has
-    /// several forwards.
+    /// The call of `forward` with `given` tensors. Throws InvalidArgument if the model takes other inputs or overloads
+    /// forward.
     ModelCall forward_of_tensors(std::size_t given) {
         if constexpr (requires { &Net::forward; }) {
             constexpr int taken = detail::tensors_taken<decltype(&Net::forward)>;
@@ -217,7 +218,8 @@ protected:
                     return forward_of_tensors(std::make_index_sequence<static_cast<std::size_t>(taken)>());
         }
         throw InvalidArgument(
-            "join: this rank has had no batch, and forward takes more than the tensors of another rank's; give it one");
+            "join: this rank has had no batch, and forward has inputs other than tensors; expected a batch on every "
+            "rank");
     }
 
 private:
@@ -251,7 +253,7 @@ private:
         return traced;
     }
 
-    /// A call with these inputs, which still lacks its function; valid until the next call.
+    /// A call with these inputs and without a function; valid until the next call.
     template <class Values>
     ModelCall& call_of(const Values& values) {
         call_.key.clear();
@@ -274,8 +276,8 @@ private:
 
     const char* type_;
     std::unique_ptr<Net> model_;
-    std::unique_ptr<Engine> engine_;  // after the model: goes first
-    ModelCall call_;                  // the last one: its memory is used again
+    std::unique_ptr<Engine> engine_;  // after the model, so that it is destroyed first
+    ModelCall call_;                  // the last call; its memory is reused
 };
 
 }  // namespace lockstep

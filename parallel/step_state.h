@@ -1,5 +1,5 @@
-// What steps keep outside of model and optimizer, in the state of a run. Runner keeps and restores the scaler and the
-// adaptive rates of its steps; these are for loops of one's own.
+// State of scaler and adaptive rates in the state of a run. Runner stores and restores them for its steps; these
+// functions are for custom loops.
 #pragma once
 
 #include "lockstep/ops/adaptive_rates.h"
@@ -8,16 +8,16 @@
 
 namespace lockstep {
 
-/// Writes the scaler's state into the fields of a run that is about to be saved, as "grad_scaler NAME". One that is not
-/// enabled leaves none there. Waits for the steps so far.
+/// Writes the scaler's state into the fields of a run that will be saved, as "grad_scaler NAME". Removes these fields
+/// if the scaler is disabled. Waits for the steps so far.
 void keep_scaler(GradScaler& scaler, RunState& run);
 
-/// Brings the scaler to where that run was. False where the run had none, and the scaler stays as it is. Throws
-/// DataError for fields that are no numbers, InvalidArgument as GradScaler::load_state.
+/// Restores the scaler from the fields of `run`. Returns false, with the scaler unchanged, if `run` has no such fields.
+/// Throws DataError for fields that are not numbers, InvalidArgument as GradScaler::load_state.
 bool restore_scaler(GradScaler& scaler, const RunState& run);
 
-/// Likewise the state of the rates, as "AdaScale NAME" or whatever their name is. Throws InvalidArgument while steps
-/// are under way: `synchronize()` of the wrapper waits for them.
+/// Write and restore the state of the rates in the same way, as "AdaScale NAME" or under the name() of the rates.
+/// Throw InvalidArgument while steps are in flight: `synchronize()` of the wrapper waits for them.
 void keep_rates(AdaptiveRates& rates, RunState& run);
 bool restore_rates(AdaptiveRates& rates, const RunState& run);
 

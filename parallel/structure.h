@@ -1,6 +1,6 @@
-// Containers of tensors: tuples, pairs, vectors, arrays, maps, optionals, and structs that list their members with
-// LOCKSTEP_MEMBERS, nested as they come. Numbers, enums, strings and other plain values beside them are shared by all
-// replicas and become part of the program's key. What a struct does not list does not get to `forward`.
+// Containers of tensors: nested tuples, pairs, vectors, arrays, maps, optionals, and structs that list their members
+// with LOCKSTEP_MEMBERS. Numbers, enums, strings and other plain values in them are shared by all replicas and become
+// part of the program's key. Members that a struct does not list are not passed to `forward`.
 #pragma once
 
 #include <array>
@@ -65,8 +65,8 @@ auto members_of(T& value) {
     return value.lockstep_members(::lockstep::detail::TieMembers());
 }
 
-/// T with plain tensors in place of sharded ones: what `forward` is called with. A struct is one of sharded tensors
-/// where the type of its tensors is a parameter of its template.
+/// T with plain tensors in place of sharded ones: the argument type of `forward`. For structs this requires that the
+/// type of the tensors is a template parameter.
 template <class T>
 struct Traced {
     using type = T;
@@ -107,11 +107,11 @@ struct Traced<Struct<Ts...>> {
     using type = Struct<traced_t<Ts>...>;
 };
 
-/// What a type is made of.
+/// Properties of a type's content.
 struct Contents {
-    bool tensors = false;  ///< it may hold a Tensor or a ShardedTensor
-    bool sharded = false;  ///< likewise a ShardedTensor
-    bool walkable = true;  ///< all of them can be found
+    bool tensors = false;  ///< whether it may hold a Tensor or a ShardedTensor
+    bool sharded = false;  ///< whether it may hold a ShardedTensor
+    bool walkable = true;  ///< whether all of them can be found
     constexpr Contents operator+(Contents other) const {
         return {tensors || other.tensors, sharded || other.sharded, walkable && other.walkable};
     }
@@ -132,7 +132,7 @@ constexpr Contents contents() {
         return {true, std::is_same_v<Plain, ShardedTensor>, true};
     } else if constexpr (is_text<Plain> || Describes<Plain> ||
                          (std::is_trivially_copyable_v<Plain> && !ListsMembers<Plain>)) {
-        return {};  // what can be copied byte by byte holds no tensor: those are shared
+        return {};  // trivially copyable types hold no tensor: tensors share ownership
     } else if constexpr (ListsMembers<Plain>) {
         using Members = decltype(members_of(std::declval<const Plain&>()));
         Contents all = contents_of_tuple<Members>(std::make_index_sequence<std::tuple_size_v<Members>>());
@@ -154,7 +154,7 @@ constexpr Contents contents() {
     }
 }
 
-/// Whether the tensors in a T can be found, and plain ones put in their places.
+/// Whether the tensors in a T can be found and replaced by plain ones.
 template <class T>
 inline constexpr bool walkable = contents<T>().walkable && !contents<traced_t<T>>().sharded;
 
@@ -179,8 +179,8 @@ void for_each_tensor(T& value, Visit&& visit) {
     }
 }
 
-/// A value by its bytes: equal bytes are the same value; unequal ones at worst trace once more. Of a loss these are the
-/// addresses of tensors that it holds.
+/// Describes a value by its bytes. Equal bytes are the same value; different bytes cost at worst one more trace. For
+/// tensors that a loss captures, the bytes are addresses.
 template <class T>
 void describe_bytes(const T& value, Signature& signature) {
     if constexpr (Describes<T>) {
@@ -194,7 +194,7 @@ void describe_bytes(const T& value, Signature& signature) {
     }
 }
 
-/// Appends the structure of `value` and all its values that are no tensors.
+/// Appends the structure of `value` and all its values other than tensors.
 template <class T>
 void describe(const T& value, Signature& signature) {
     if constexpr (is_tensor<T>) {

@@ -1,4 +1,4 @@
-// The training loop: epochs over a loader with losses read later, so that the host never waits for the step that it
+// The training loop: epochs over a loader, with losses read later, so that the host never waits for the step that it
 // has just enqueued.
 #pragma once
 
@@ -23,7 +23,7 @@
 
 namespace lockstep {
 
-/// What hears of every step: any callable. One that returns a bool ends the training with `false`.
+/// Any callable that receives a report of every step. If it returns a bool, `false` ends the training.
 class StepCallback {
 public:
     StepCallback() = default;
@@ -46,14 +46,14 @@ public:
             };
     }
 
-    /// Whether to go on.
+    /// Whether to continue.
     bool operator()(const StepReport& step) const { return !call_ || call_(step); }
 
 private:
     std::function<bool(const StepReport&)> call_;
 };
 
-/// Counts rows a second of training alone: the first two steps (tracing, first memory) and pauses are left out.
+/// Measures rows per second of training. Excludes the first two steps (tracing, first allocations) and pauses.
 class Throughput {
 public:
     void resume() { began_ = Clock::now(); }
@@ -61,7 +61,7 @@ public:
         seconds_ = seconds();
         began_.reset();
     }
-    /// A step was enqueued. True when the devices must rest now, for counting begins (call `resume` after that).
+    /// Counts an enqueued step. True if counting begins now: wait for the devices, then call `resume`.
     bool step() { return ++enqueued_ == warm_up; }
     /// A step is done. Rows count from here on: those that are only enqueued would make a rate of a few steps too high.
     void done(std::int64_t rows) {
@@ -73,22 +73,22 @@ public:
 private:
     using Clock = std::chrono::steady_clock;
     static constexpr std::int64_t warm_up = 2;
-    /// With those since `resume`, for who asks between two steps.
+    /// Including the time since `resume`, for calls between two steps.
     double seconds() const {
         return enqueued_ >= warm_up && began_ ? seconds_ + std::chrono::duration<double>(Clock::now() - *began_).count()
                                               : seconds_;
     }
-    std::optional<Clock::time_point> began_;  // none in a pause
+    std::optional<Clock::time_point> began_;  // empty during a pause
     double seconds_ = 0;
     std::int64_t rows_ = 0, enqueued_ = 0, done_ = 0;
 };
 
-/// One epoch at a time over a loader whose rows are (input, target).
+/// Trains on a loader whose rows are (input, target), one epoch at a time.
 template <class Model, class Data, class LossFunction>
 class Trainer {
 public:
-    /// Keeps references to model, optimizer and loader. `on_step` is called in order, about two steps later, and ends
-    /// the training where it returns false: the steps that are under way count. Every step goes as `how` says.
+    /// Stores references to model, optimizer and loader. `on_step` is called in order, about two steps later, and ends
+    /// the training if it returns false; steps in flight are completed. `how`: options of every step.
     Trainer(Model& model, Optimizer& optimizer, Loader<Data>& loader, LossFunction loss, StepCallback on_step = {},
             const StepOptions& how = {})
         : model_(model),
@@ -101,21 +101,21 @@ public:
         has_momentum_ = std::find(settings.begin(), settings.end(), "momentum") != settings.end();
     }
 
-    /// Continues the count of steps of an earlier run.
+    /// Continues the step count of an earlier run.
     void set_steps(std::int64_t steps) { steps_ = steps; }
     std::int64_t steps() const { return steps_; }
 
     /// Called with the number of every step before it is enqueued.
     void before_step(std::function<void(std::int64_t step)> call) { before_step_ = std::move(call); }
-    /// Training ends when one of the signals comes to any of the processes. Keeps the reference.
+    /// Ends training when any process receives one of the signals. Stores the reference.
     void stop_on(const StopSignals& stop) { signals_ = &stop; }
-    /// Why the last run() ended, where the callback or a signal wanted that: the signal, or 0. Where several processes
-    /// train, what one of them wants ends all of them after the same step, with the same answer here.
+    /// Why the last run() ended early: a signal's number, or 0 for the callback. With several processes, a request of
+    /// any of them ends all of them after the same step, with the same answer here.
     std::optional<int> stopped() const { return stopped_; }
 
-    /// Trains the batches of `epoch` from `first_batch` on, at most until `last_step` steps have been made in all or
-    /// somebody stops them. Waits for them at its end. Returns the number of the batch that comes next. Throws what
-    /// steps and loader throw. Where several processes train, it is collective.
+    /// Trains the batches of `epoch` from `first_batch` on, until `last_step` steps have been made in total or the run
+    /// is stopped. Waits for all steps. Returns the number of the next batch. Throws the errors of steps and loader.
+    /// Collective.
     std::int64_t run(std::uint64_t epoch, std::int64_t first_batch = 0,
                      std::optional<std::int64_t> last_step = std::nullopt) {
         model_.train();
@@ -148,16 +148,16 @@ public:
         return batch;
     }
 
-    /// Waits for the steps that have been enqueued, and calls the callback for them. Nothing within the callback.
+    /// Waits for the enqueued steps and calls the callback for them. A no-op inside the callback.
     void report_steps() {
         while (!behind_.empty() && !reports_) report();
     }
 
-    /// Rows a second of all training so far.
+    /// Rows per second of all training so far.
     double rows_per_second() const { return throughput_.rows_per_second(); }
 
 private:
-    static constexpr std::size_t in_flight = 3;  // losses of older steps are there without waiting
+    static constexpr std::size_t in_flight = 3;  // losses of older steps can be read without waiting
     void report() {
         auto [done, loss] = std::move(behind_.front());
         behind_.pop_front();
@@ -182,7 +182,7 @@ private:
     StepOptions how_;
     std::function<void(std::int64_t)> before_step_;
     const StopSignals* signals_ = nullptr;
-    bool enough_ = false;  // the callback has said so
+    bool enough_ = false;  // the callback has returned false
     bool reports_ = false;
     bool has_momentum_ = false;
     std::optional<int> stopped_;
@@ -191,9 +191,9 @@ private:
     std::deque<std::pair<StepReport, StepLoss>> behind_;
 };
 
-/// The share (0 to 1) of rows of `loader`, pairs (input, class), whose largest output is that of their class. Computed
-/// in evaluation mode; every module has its own mode again afterwards, after an exception too. Where several processes
-/// train together each looks at its rows, and all get the share of all rows.
+/// Fraction (0 to 1) of the rows of `loader`, pairs (input, class), whose largest output is that of their class. Runs
+/// in evaluation mode; every module's mode is restored afterwards, even after an exception. With several processes,
+/// each computes its own rows, and all get the fraction over all rows.
 template <class Model, class Data>
 double accuracy(Model& model, Loader<Data>& loader) {
     const NoGrad no_grad;

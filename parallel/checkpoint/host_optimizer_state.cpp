@@ -114,27 +114,24 @@ void HostOptimizerState::arrived() {
 std::vector<std::string> states_with(Optimizer& optimizer, const ResumeFile& file) {
     const SavedOptimizer& saved = file.optimizer();
     if (saved.name != optimizer.name())
-        throw InvalidArgument(
-            fmt::format("{} holds the state of {}, the optimizer is {}; make that one, or load the "
-                        "weights alone",
-                        file.path().string(), saved.name, optimizer.name()));
+        throw InvalidArgument(fmt::format(
+            "{} holds the state of {}, the optimizer is {}; expected the same optimizer, or load only the weights",
+            file.path().string(), saved.name, optimizer.name()));
     if (static_cast<int>(saved.groups.size()) != optimizer.groups())
-        throw InvalidArgument(fmt::format("{} has {} parameter groups, the optimizer {}; make the same groups before",
+        throw InvalidArgument(fmt::format("{} has {} parameter groups, the optimizer {}; expected the same groups",
                                           file.path().string(), saved.groups.size(), optimizer.groups()));
     const std::vector<ArenaLayout>& layouts = optimizer.store()->parameters();
     for (std::size_t a = 0; a < layouts.size(); ++a)
         for (std::size_t i = 0; i < layouts[a].segments.size(); ++i)
             if (const std::string& name = layouts[a].segments[i].name;
                 saved.updates.contains(name) && !optimizer.updates({static_cast<int>(a), static_cast<int>(i)}))
-                throw InvalidArgument(
-                    fmt::format("{} holds the state of {}, which the optimizer does not update; make it of the same "
-                                "parameters",
-                                file.path().string(), name));
+                throw InvalidArgument(fmt::format(
+                    "{} holds the state of {}, which the optimizer does not update; expected the same parameters",
+                    file.path().string(), name));
     for (const auto& group : saved.groups)
         for (const auto& [name, value] : group)
             if (!std::isfinite(value))
-                refuse_resume(file.path(),
-                              fmt::format("the optimizer's settings are out of range ({} is not finite)", name));
+                refuse_resume(file.path(), fmt::format("optimizer settings out of range ({} is not finite)", name));
     std::vector<std::map<std::string, double>> before;
     for (int group = 0; group < optimizer.groups(); ++group) {
         auto& settings = before.emplace_back();
@@ -143,7 +140,7 @@ std::vector<std::string> states_with(Optimizer& optimizer, const ResumeFile& fil
     try {
         optimizer.set_all(saved.groups);
     } catch (const InvalidArgument& error) {
-        refuse_resume(file.path(), fmt::format("the optimizer's settings are out of range ({})", error.what()));
+        refuse_resume(file.path(), fmt::format("optimizer settings out of range ({})", error.what()));
     }
     std::vector<std::string> states = optimizer.states();
     optimizer.set_all(before);
@@ -171,7 +168,7 @@ StagedOptimizerState::StagedOptimizerState(const ResumeFile& file, const Paramet
                 if (entry->dtype != layout.dtype ||
                     !std::equal(entry->shape.begin(), entry->shape.end(), segment.shape.begin(), segment.shape.end()))
                     refuse_resume(file.path(),
-                                  fmt::format("the {} of {} has another shape than the model", state, segment.name));
+                                  fmt::format("the {} of {} has a different shape in the model", state, segment.name));
                 tensors.read(name, std::span(bytes).subspan(
                                        static_cast<std::size_t>(segment.begin) * size_of(layout.dtype), entry->bytes));
                 ++used;

@@ -111,8 +111,7 @@ void add_tensor(Digest& digest, std::string_view name, DType dtype, const std::v
 void require_no_entry(const std::filesystem::path& path, const std::string& entry) {
     if (!entry.empty())
         throw InvalidArgument(
-            fmt::format("{}: a safetensors file has no dictionary under '{}', its tensors are all it "
-                        "has; leave LoadOptions::entry out",
+            fmt::format("{}: no dictionary '{}' in a safetensors file; expected an empty LoadOptions::entry",
                         path.string(), entry));
 }
 
@@ -122,8 +121,8 @@ Tensor tensor_of(const File& file, const std::filesystem::path& path, const std:
     if (!entry) {
         const auto other = file.unsupported().find(name);
         if (other != file.unsupported().end())
-            throw DataError(fmt::format("{}: tensor {} is {}, which Lockstep does not have", path.string(),
-                                        in_quotes(name), in_quotes(other->second)));
+            throw DataError(fmt::format("{}: tensor {} has the unsupported dtype {}", path.string(), in_quotes(name),
+                                        in_quotes(other->second)));
         throw InvalidArgument(fmt::format("load_tensor: {} has no tensor {} among its {}", path.string(),
                                           in_quotes(name), file.entries().size()));
     }
@@ -256,8 +255,8 @@ void StagedWeights::stage(const File& file, const std::filesystem::path& path, c
     for (const NamedTensor& named : tensors_) {
         if (const auto entry = found.find(named.name); entry != found.end()) read(named, file, *entry->second);
         if (const auto type = of_unknown_type.find(named.name); type != of_unknown_type.end()) {
-            mismatched_.push_back(fmt::format("{} ({} in the model; the file has {}, which Lockstep has not)",
-                                              named.name, name_of(named.member->tensor().dtype()), type->second));
+            mismatched_.push_back(fmt::format("{} ({} in the model; unsupported dtype {} in the file)", named.name,
+                                              name_of(named.member->tensor().dtype()), type->second));
             values_.insert({named.member->identity(), {&named, Tensor()}});  // not missing
         }
     }

@@ -49,17 +49,17 @@ std::map<std::string, double> group_from(const json& text) {
 /// What is wrong with it; empty: nothing.
 std::string complaint_about(const RunState& run) {
     const auto count = [](const char* name, std::uint64_t value) {
-        return value <= largest_count ? std::string() : fmt::format("{} {} is more than a run can have", name, value);
+        return value <= largest_count ? std::string() : fmt::format("{} is out of range ({})", name, value);
     };
     if (std::string text = count("epoch", run.epoch); !text.empty()) return text;
     if (std::string text = count("steps", run.steps); !text.empty()) return text;
-    if (run.batch < 0) return fmt::format("batch {} is none; they count from 0", run.batch);
-    if (run.batch_size < 0) return fmt::format("a batch of {} rows is none", run.batch_size);
+    if (run.batch < 0) return fmt::format("batch is {}; expected 0 or more", run.batch);
+    if (run.batch_size < 0) return fmt::format("batch_size is {}; expected 0 or more", run.batch_size);
     if (run.batch > 0 && run.batch_size == 0)
-        return fmt::format("batch {} counts in batches of 0 rows; say how many rows they have", run.batch);
+        return fmt::format("batch is {} but batch_size is 0; expected the number of rows of a batch", run.batch);
     if (run.batch > 0 &&
         static_cast<std::uint64_t>(run.batch_size) > largest_count / static_cast<std::uint64_t>(run.batch))
-        return fmt::format("batch {} of {} rows is beyond what a run can have", run.batch, run.batch_size);
+        return fmt::format("batch {} of {} rows is out of range", run.batch, run.batch_size);
     return {};
 }
 
@@ -68,7 +68,7 @@ template <class T>
 T number_from(const json& state, const char* name, const std::filesystem::path& path) {
     const json& value = state.at(name);
     if (!value.is_number_unsigned() || !std::in_range<T>(value.get<std::uint64_t>()))
-        refuse_resume(path, fmt::format("{} {} is not a whole number from 0 on", name, value.dump()));
+        refuse_resume(path, fmt::format("{} is {}; expected a non-negative integer", name, value.dump()));
     return static_cast<T>(value.get<std::uint64_t>());
 }
 
@@ -88,7 +88,7 @@ bool is_sealed(const InputFile& file, const std::filesystem::path& path) {
     switch (seal_of(file)) {
         case Seal::good: return true;
         case Seal::none: break;
-        case Seal::broken: refuse_resume(path, "its content is not what was written");
+        case Seal::broken: refuse_resume(path, "its content does not match its checksum");
     }
     return false;
 }
@@ -97,12 +97,12 @@ bool is_sealed(const InputFile& file, const std::filesystem::path& path) {
 
 void refuse_resume(const std::filesystem::path& path, const std::string& why) {
     throw DataError(
-        fmt::format("{}: offset 8: {}; delete it to begin anew from the weights alone", path.string(), why));
+        fmt::format("{}: offset 8: {}; to restart training from the weights, delete it", path.string(), why));
 }
 
 void require_sensible(const RunState& run) {
     if (const std::string complaint = complaint_about(run); !complaint.empty())
-        throw InvalidArgument("the state of a run cannot be saved: " + complaint);
+        throw InvalidArgument("invalid state of a run: " + complaint);
 }
 
 void write_resume(AtomicFile& file, const std::filesystem::path& path, const std::string& weights, const RunState& run,
@@ -117,7 +117,7 @@ void write_resume(AtomicFile& file, const std::filesystem::path& path, const std
     try {
         text = state.dump();
     } catch (const json::exception&) {
-        throw InvalidArgument("the state of a run cannot be saved: one of its fields is not UTF-8; use UTF-8");
+        throw InvalidArgument("invalid state of a run: a field is not UTF-8; expected UTF-8");
     }
     write_sealed(file, path, tensors, {{key, text}});
 }
@@ -128,12 +128,13 @@ ResumeFile::ResumeFile(const std::filesystem::path& path, InputFile opened)
     : path_(path), sealed_(is_sealed(opened, path)), file_(std::move(opened)) {
     try {
         const auto text = file_.metadata().find(key);
-        if (text == file_.metadata().end()) refuse_resume(path, "there is no state of a run in it");
+        if (text == file_.metadata().end()) refuse_resume(path, "it has no state of a run");
         const json state = json::parse(text->second);
         version_ = number_from<int>(state, "version", path);
         if (version_ < version_without_seal || version_ > current_version)
             refuse_resume(path, "it was written by another version of Lockstep");
-        if (sealed_ != (version_ != version_without_seal)) refuse_resume(path, "its content is not what was written");
+        if (sealed_ != (version_ != version_without_seal))
+            refuse_resume(path, "its content does not match its checksum");
         if (sealed_)
             weights_ = state.at("weights").get<std::string>();
         else
@@ -150,12 +151,12 @@ ResumeFile::ResumeFile(const std::filesystem::path& path, InputFile opened)
             optimizer_.name = state.at("optimizer").at("name").get<std::string>();
             for (const auto& [name, count] : state.at("optimizer").at("updates").items()) {
                 if (!count.is_number_unsigned() || count.get<std::uint64_t>() > largest_count)
-                    refuse_resume(path, fmt::format("{} updates of {} cannot be", count.dump(), name));
+                    refuse_resume(path, fmt::format("invalid number of updates ({}) of {}", count.dump(), name));
                 optimizer_.updates[name] = count.get<std::int64_t>();
             }
         }
     } catch (const json::exception&) {
-        refuse_resume(path, "the state of the run is not the JSON it should be");
+        refuse_resume(path, "the state of the run is not valid JSON of the expected structure");
     }
 }
 

@@ -56,16 +56,18 @@ ShardedWeights::ShardedWeights(const InputFile& index) {
     for (const auto& [tensor, name] : files) {
         const auto [shard, fresh] = shards_.try_emplace(name, directory / name);
         if (!shard->second.find(tensor) && !shard->second.unsupported().contains(tensor))
-            throw DataError(fmt::format("{}: tensor {} should be in {}, which does not have it; get the files again",
-                                        index.name(), in_quotes(tensor), in_quotes(name)));
+            throw DataError(
+                fmt::format("{}: tensor {} should be in {}, which does not have it; download the files again",
+                            index.name(), in_quotes(tensor), in_quotes(name)));
         shard_of_.emplace(tensor, &shard->second);
     }
     for (const auto& [file, shard] : shards_) {
         const auto require_listed = [&, &name = file](const std::string& tensor) {
             const auto found = files.find(tensor);
             if (found == files.end() || found->second != name)
-                throw DataError(fmt::format("{}: {} has tensor {}, which the index does not say; get the files again",
-                                            index.name(), in_quotes(name), in_quotes(tensor)));
+                throw DataError(
+                    fmt::format("{}: {} has tensor {}, which the index does not list; download the files again",
+                                index.name(), in_quotes(name), in_quotes(tensor)));
         };
         for (const SafetensorsEntry& entry : shard.entries()) {
             require_listed(entry.name);

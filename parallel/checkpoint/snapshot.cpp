@@ -8,7 +8,8 @@ namespace lockstep::internal {
 
 void require_own(const Engine& engine, const Optimizer& optimizer, const char* function) {
     if (optimizer.store() != engine.store())
-        throw InvalidArgument(fmt::format("{}: the optimizer belongs to another model; give this one's", function));
+        throw InvalidArgument(
+            fmt::format("{}: the optimizer belongs to another model; expected this model's optimizer", function));
 }
 
 Snapshot::Snapshot(const char* function, Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer,

@@ -1,4 +1,4 @@
-// What communication hooks are given: gradients that the ranks have to bring together.
+// The gradients that communication hooks reduce over the ranks.
 #pragma once
 
 #include <cstdint>
@@ -11,32 +11,32 @@
 
 namespace lockstep {
 
-/// What a rank has to bring together with the others: the gradients of some parameters, which backward has finished.
+/// A range of parameters whose gradients backward has finished and which are to be reduced over the ranks.
 /// torch.distributed.GradBucket.
 class GradientBucket {
 public:
     /// A parameter, or a piece of one that is too large for a bucket.
     struct Part {
-        std::string name;                 ///< of the parameter
-        bool whole = true;                ///< false: a piece
-        Shape shape;                      ///< of the parameter; a piece has one dimension
+        std::string name;                 ///< name of the parameter
+        bool whole = true;                ///< false: a piece of the parameter
+        Shape shape;                      ///< shape of the parameter; a piece has one dimension
         std::int64_t begin = 0, end = 0;  ///< elements of the buffer
     };
 
     GradientBucket(int index, bool last, Tensor buffer, std::vector<Part> parts)
         : index_(index), last_(last), buffer_(std::move(buffer)), parts_(std::move(parts)) {}
 
-    /// From 0, in the order of backward; the same on all ranks.
+    /// Index from 0, in the order of backward; the same on all ranks.
     int index() const { return index_; }
     bool is_last() const { return last_; }
-    /// This rank's sum over all its shards, on the host, flat; a copy that the hook may write. Sums are of what `step`
-    /// or `backward` weighted already: nothing is left to be divided by but, in the manual step, the number of ranks,
-    /// and DistributedDataParallel does that after the hook.
+    /// This rank's sum over all its shards, on the host, flat; a copy that the hook may write. `step` and `backward`
+    /// have already weighted the gradients. Only in the manual step must the sum be divided by the number of ranks,
+    /// which DistributedDataParallel does after the hook.
     const Tensor& buffer() const { return buffer_; }
     const std::vector<Part>& parts() const { return parts_; }
     /// Views of the buffer, one per part, in its shape.
     std::vector<Tensor> gradients() const;
-    /// The same bucket with other numbers: of another dtype, for one.
+    /// The same bucket with another buffer, for example of another dtype.
     GradientBucket with(Tensor buffer) const { return {index_, last_, std::move(buffer), parts_}; }
 
 private:
@@ -46,10 +46,10 @@ private:
     std::vector<Part> parts_;
 };
 
-/// What brings gradients together in place of an engine's own reduction.
+/// Replacement for an engine's own gradient reduction.
 struct ReductionHook {
     std::function<Tensor(const GradientBucket&)> sum;
-    std::function<void(const std::string& reason)> abort;  ///< ends what `sum` waits for, on all ranks
+    std::function<void(const std::string& reason)> abort;  ///< ends the operations that `sum` waits for, on all ranks
 };
 
 }  // namespace lockstep

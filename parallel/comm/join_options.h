@@ -3,12 +3,12 @@
 
 namespace lockstep {
 
-/// What happens when ranks run out of batches one after the other (DistributedDataParallel::join).
+/// Options for ranks that run out of batches at different times (DistributedDataParallel::join).
 struct JoinOptions {
-    /// The mean of gradients is over all ranks, those without batches count as zeros. Otherwise it is over the ranks
-    /// that still have some: late batches count for more.
+    /// If true, gradients are averaged over all ranks, and ranks without batches count as zeros. If false, the mean is
+    /// over the ranks that still have batches, so that late batches have more weight.
     bool divide_by_initial_world_size = true;
-    /// All ranks throw StepError as soon as one has none left.
+    /// All ranks throw StepError as soon as one of them has no batch left.
     bool throw_on_early_termination = false;
 };
 

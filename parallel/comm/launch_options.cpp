@@ -8,8 +8,8 @@ namespace lockstep {
 
 std::string RankFailure::str() const {
     if (silent)
-        return fmt::format("rank {} failed first: {}, and others gave up waiting", rank,
-                           stopped_by != 0 ? "stopped by " + name_of_signal(stopped_by) : "it went no further");
+        return fmt::format("rank {} failed first: {}, and others timed out waiting for it", rank,
+                           stopped_by != 0 ? "stopped by " + name_of_signal(stopped_by) : "it made no progress");
     if (!message.empty()) return fmt::format("rank {} failed first: {}", rank, message);
     return fmt::format(
         "rank {} failed first: {}", rank,
@@ -18,7 +18,7 @@ std::string RankFailure::str() const {
 
 std::string LaunchResult::str() const {
     if (signal != 0) return fmt::format("ended by {} from outside", name_of_signal(signal));
-    if (!failure) return "all ranks ended well";
+    if (!failure) return "all ranks succeeded";
     if (restarts == 0) return failure->str();
     return fmt::format("{}; the limit of {} {} is reached", failure->str(), restarts,
                        restarts == 1 ? "restart" : "restarts");

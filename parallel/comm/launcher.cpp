@@ -42,13 +42,13 @@ int hindrance(const std::filesystem::path& file) {
 /// The file that the command means; what a shell would take.
 std::filesystem::path program_of(const std::vector<std::string>& command) {
     if (command.empty() || command.front().empty())
-        throw InvalidArgument("launch: no program was named; give the one to run and its arguments");
+        throw InvalidArgument("launch: no program; expected a program and its arguments");
     const std::string& name = command.front();
     if (name.find('/') != std::string::npos) {
         if (const int error = hindrance(name); error != 0)
-            throw InvalidArgument(
-                fmt::format("launch: {} cannot be executed: {}; {}", name, text_of(error),
-                            error == EACCES ? "set its x bit, or name the program that runs it" : "name a program"));
+            throw InvalidArgument(fmt::format(
+                "launch: {} cannot be executed: {}; {}", name, text_of(error),
+                error == EACCES ? "set its x bit, or name the program that runs it" : "expected a program"));
         return name;
     }
     const char* variable = std::getenv("PATH");
@@ -60,7 +60,7 @@ std::filesystem::path program_of(const std::vector<std::string>& command) {
         at = end + 1;
     }
     throw InvalidArgument(
-        fmt::format("launch: there is no program {} along PATH; name its file, as in ./{}", name, name));
+        fmt::format("launch: program {} not found in PATH; expected its path, such as ./{}", name, name));
 }
 
 void require(bool good, const std::string& complaint) {
@@ -70,17 +70,16 @@ void require(bool good, const std::string& complaint) {
 void require_nodes(const LaunchOptions& options) {
     const int node_rank = options.node_rank.value_or(0);
     require(node_rank >= 0 && node_rank < options.nodes,
-            fmt::format("node rank {} of {} nodes; they count from 0", node_rank, options.nodes));
+            fmt::format("node rank {} of {} nodes; expected 0 to nodes - 1", node_rank, options.nodes));
     if (options.nodes == 1) return;
+    require(options.node_rank && !options.master_addr.empty() && options.master_port != 0,
+            fmt::format("{} nodes need node rank, master address and master port", options.nodes));
     require(
-        options.node_rank && !options.master_addr.empty() && options.master_port != 0,
-        fmt::format("{} nodes must know of each other; give node rank, master address and master port", options.nodes));
-    require(options.max_restarts == 0,
-            "ranks on several nodes are not started again, since their launchers know nothing of each other; give no "
-            "restarts");
+        options.max_restarts == 0,
+        "ranks on several nodes cannot be restarted, because their launchers do not communicate; expected no restarts");
     const char* token = std::getenv("LOCKSTEP_STORE_TOKEN");
     require((token && *token) || is_loopback(host_of(options.master_addr, "launch: master address")),
-            fmt::format("others can reach {} too; set LOCKSTEP_STORE_TOKEN to the same secret on all nodes",
+            fmt::format("{} can be reached by other machines; set LOCKSTEP_STORE_TOKEN to the same secret on all nodes",
                         options.master_addr));
 }
 
@@ -88,34 +87,35 @@ void require_streams(const LaunchOptions& options) {
     bool files = false;
     for (const auto* choice : {&options.redirects, &options.tee}) {
         require(choice->empty() || std::ssize(*choice) == options.processes,
-                fmt::format("streams of {} local ranks were chosen, and there are {}; choose for each, or for none",
-                            choice->size(), options.processes));
+                fmt::format(
+                    "streams of {} local ranks were selected, but there are {}; expected one entry for each, or none",
+                    choice->size(), options.processes));
         files = files || std::any_of(choice->begin(), choice->end(), [](Streams s) { return s != Streams::none; });
     }
-    require(!files || !options.log_dir.empty(), "redirects and tee write files; give a directory for logs");
+    require(!files || !options.log_dir.empty(), "redirects and tee write files; expected a log directory");
     require(files || options.log_dir.empty(),
-            fmt::format("no stream goes to {}; choose some by redirects or tee", options.log_dir.string()));
+            fmt::format("no stream is written to {}; select some by redirects or tee", options.log_dir.string()));
 }
 
 void require_signals(const LaunchOptions& options) {
     for (const int signal : options.passed_signals)
         require(signal > 0 && signal < NSIG && signal != SIGKILL && signal != SIGSTOP && signal != SIGCHLD,
-                fmt::format("{} cannot be passed on; leave it out", name_of_signal(signal)));
+                fmt::format("{} cannot be forwarded", name_of_signal(signal)));
 }
 
 void require_sound(const LaunchOptions& options) {
     require(options.processes >= 1 && options.processes <= most_processes,
-            fmt::format("{} processes on one machine; give 1 to {}", options.processes, most_processes));
+            fmt::format("{} processes on one machine; expected 1 to {}", options.processes, most_processes));
     require(options.nodes >= 1 && options.nodes <= most_in_a_job / options.processes,
-            fmt::format("{} nodes of {} processes; give at least one, and at most {} processes in all", options.nodes,
-                        options.processes, most_in_a_job));
+            fmt::format("{} nodes of {} processes; expected at least one node, and at most {} processes in total",
+                        options.nodes, options.processes, most_in_a_job));
     if (!options.master_addr.empty()) host_of(options.master_addr, "launch: master address");
     require(options.master_port >= 0 && options.master_port <= 65535,
-            fmt::format("master port {}; give 1 to 65535, or 0 for a free one", options.master_port));
-    require(options.max_restarts >= 0, fmt::format("{} restarts; give 0 or more", options.max_restarts));
+            fmt::format("master port {}; expected 1 to 65535, or 0 for a free one", options.master_port));
+    require(options.max_restarts >= 0, fmt::format("{} restarts; expected 0 or more", options.max_restarts));
     for (const auto grace : {options.grace, options.stop_grace})
         require(grace.count() >= 0 && grace <= std::chrono::hours(24),
-                fmt::format("a grace of {} ms; give 0 to a day", grace.count()));
+                fmt::format("a grace of {} ms; expected 0 to one day", grace.count()));
     require_nodes(options);
     require_streams(options);
     require_signals(options);
@@ -126,10 +126,9 @@ void require_forkable() {
     std::string in_use = forked::in_use();
     for (int i = 0; i < 150 && !in_use.empty(); ++i, in_use = forked::in_use())
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    require(in_use.empty(),
-            fmt::format("{} in use in this process, and the ranks that are to call a function would lack them; launch "
-                        "before models and tensors are made, or launch a program",
-                        in_use));
+    require(in_use.empty(), fmt::format("{} in use in this process, and ranks that call a function would lack them; "
+                                        "launch before models and tensors are created, or launch a program",
+                                        in_use));
     std::fflush(nullptr);  // what is not written yet would be written by each of them
 }
 
@@ -142,7 +141,7 @@ void detail::require_success(const LaunchResult& result) {
 LaunchResult launch(const LaunchOptions& options) {
     require_sound(options);
     if (options.function) {
-        require(options.command.empty(), "a program and a function were given; give one of them");
+        require(options.command.empty(), "both a program and a function; expected one of them");
         require_forkable();
     }
     const std::filesystem::path program = options.function ? std::filesystem::path() : program_of(options.command);
@@ -163,15 +162,15 @@ LaunchResult launch(const LaunchOptions& options) {
 int processes_per_node(std::string_view text) {
     const int gpus = text == "gpu" || text == "auto" ? device_count(DeviceKind::cuda) : 0;
     if (text == "gpu")
-        require(gpus > 0,
-                fmt::format("a process per GPU, and there is none ({}); give a number, or cpu", cuda_absence_reason()));
+        require(gpus > 0, fmt::format("a process per GPU, but no GPU found ({}); expected a number, or cpu",
+                                      cuda_absence_reason()));
     if (gpus > 0) return gpus;
     if (text == "cpu") return static_cast<int>(allowed_cores().size());
     if (text == "auto") return Devices::visible().size();
     int count = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
     require(error == std::errc() && end == text.data() + text.size() && count >= 1 && count <= most_processes,
-            fmt::format("'{}' processes on one machine; give 1 to {}, auto, cpu or gpu", text, most_processes));
+            fmt::format("'{}' processes on one machine; expected 1 to {}, auto, cpu or gpu", text, most_processes));
     return count;
 }
 

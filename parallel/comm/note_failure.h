@@ -1,20 +1,20 @@
-// A rank tells its launcher that something has gone wrong.
+// Report of a failure from a rank to its launcher.
 #pragma once
 
 #include <cstdint>
 
 namespace lockstep {
 
-/// Where it went wrong.
+/// The rank that caused a failure.
 enum class FailureCause : std::uint8_t {
-    here,   ///< in this rank
-    others  ///< in another one: this rank has waited for it in vain
+    here,   ///< this rank
+    others  ///< another one, for which this rank has waited
 };
 
-/// Tells the launcher of this process that something has just gone wrong, so that "failed first" names the right rank,
-/// whichever ends first: writes time and cause to LOCKSTEP_FAILURE_FILE. The first call counts. Process groups call it
-/// when an operation fails and when an exception ends them; a program calls it where it reports an error. Nothing
-/// without a launcher of ours.
+/// Records for the launcher of this process that it has failed, so that "failed first" names the right rank in whatever
+/// order they end. Writes time and cause to LOCKSTEP_FAILURE_FILE; only the first call has an effect. Process groups
+/// call it when an operation fails and when an exception ends them. Programs call it when they report an error. A no-op
+/// without lockstep-run or `launch`.
 void note_failure(FailureCause cause = FailureCause::here) noexcept;
 
 }  // namespace lockstep

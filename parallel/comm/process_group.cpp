@@ -63,7 +63,7 @@ ProcessGroup::~ProcessGroup() {
         forked::keep(std::move(rendezvous_));
         return;
     }
-    if (notice_->unwinding()) abort(fmt::format("rank {} has left: an error has ended its work", rank()));
+    if (notice_->unwinding()) abort(fmt::format("rank {} has left: it ended with an error", rank()));
 }
 
 int ProcessGroup::rank() const { return communicator_->rank(); }
@@ -73,7 +73,7 @@ std::string_view ProcessGroup::backend() const { return communicator_->backend()
 std::unique_ptr<ProcessGroup> ProcessGroup::subgroup(const std::vector<int>& ranks) {
     const auto count = static_cast<std::size_t>(size());
     std::vector<unsigned char> member(count, 0);
-    if (ranks.empty()) throw InvalidArgument("subgroup: no ranks; give one or more");
+    if (ranks.empty()) throw InvalidArgument("subgroup: no ranks; expected one or more");
     Communicator::Info info = communicator_->info();
     info.rank = -1;
     info.size = static_cast<int>(ranks.size());
@@ -83,9 +83,9 @@ std::unique_ptr<ProcessGroup> ProcessGroup::subgroup(const std::vector<int>& ran
         const int rank = ranks[i];
         if (rank < 0 || rank >= size())
             throw InvalidArgument(
-                fmt::format("subgroup: rank {} in a group of {}; ranks go from 0 to {}", rank, size(), size() - 1));
+                fmt::format("subgroup: rank {} in a group of {}; expected 0 to {}", rank, size(), size() - 1));
         if (std::exchange(member[static_cast<std::size_t>(rank)], 1) != 0)
-            throw InvalidArgument(fmt::format("subgroup: rank {} is there twice", rank));
+            throw InvalidArgument(fmt::format("subgroup: rank {} is repeated", rank));
         if (rank == this->rank()) info.rank = static_cast<int>(i);
         info.global_ranks.push_back(communicator_->info().global_ranks[static_cast<std::size_t>(rank)]);
     }
@@ -99,7 +99,7 @@ std::unique_ptr<ProcessGroup> ProcessGroup::subgroup(const std::vector<int>& ran
     for (std::size_t rank = 0; rank < count; ++rank)
         if (!std::equal(own.begin(), own.end(), lists.begin() + static_cast<std::ptrdiff_t>(rank * own.size())))
             throw InvalidArgument(fmt::format(
-                "subgroup: rank {} and rank {} of the group give different ranks; all must give the same list",
+                "subgroup: rank {} and rank {} of the group pass different ranks; expected the same list on all ranks",
                 this->rank(), rank));
     info.name = fmt::format("{}/subgroup{}", info.name, subgroups_++);
     if (info.rank < 0) return nullptr;

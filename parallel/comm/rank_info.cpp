@@ -26,7 +26,8 @@ std::string text(const char* name) {
 int required(const char* name, const char* because, std::int64_t low) {
     const auto value = environment::integer(name, low, most_ranks);
     if (!value)
-        throw InvalidArgument(fmt::format("rendezvous: {} is set and {} is not; set both, or neither", because, name));
+        throw InvalidArgument(
+            fmt::format("rendezvous: {} is set and {} is not; expected both or neither", because, name));
     return static_cast<int>(*value);
 }
 
@@ -37,10 +38,10 @@ int optional(const char* name, std::int64_t low, int otherwise) {
 /// Of Slurm's "4(x2),3": two nodes of four tasks and one of three.
 int tasks_of_node(const std::string& list, int node) {
     const auto malformed = [&] {
-        return InvalidArgument(fmt::format(
-            "rendezvous: SLURM_STEP_TASKS_PER_NODE={} does not say how many tasks node {} has; start with srun, or set "
-            "RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE",
-            list, node));
+        return InvalidArgument(
+            fmt::format("rendezvous: SLURM_STEP_TASKS_PER_NODE={} does not contain the tasks of node {}; start with "
+                        "srun, or set RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE",
+                        list, node));
     };
     for (std::size_t begin = 0; begin < list.size();) {
         const std::size_t end = std::min(list.find(',', begin), list.size());
@@ -140,11 +141,12 @@ RankInfo rank_info() {
         info.job.clear();
     }
     if (info.rank >= info.world_size)
-        throw InvalidArgument(
-            fmt::format("rendezvous: rank {} of {} processes; ranks count from 0", info.rank, info.world_size));
+        throw InvalidArgument(fmt::format("rendezvous: rank {} of {} processes; expected 0 to world size - 1",
+                                          info.rank, info.world_size));
     if (info.local_rank >= info.local_world_size)
-        throw InvalidArgument(fmt::format("rendezvous: local rank {} of {} processes on this host; they count from 0",
-                                          info.local_rank, info.local_world_size));
+        throw InvalidArgument(
+            fmt::format("rendezvous: local rank {} of {} processes on this host; expected 0 to local world size - 1",
+                        info.local_rank, info.local_world_size));
     return info;
 }
 

@@ -53,7 +53,7 @@ struct InitMethod {
 
 [[noreturn]] void malformed(const std::string& text) {
     throw InvalidArgument(
-        fmt::format("rendezvous: init method '{}'; give env://, tcp://HOST:PORT or file:///PATH", text));
+        fmt::format("rendezvous: init method '{}'; expected env://, tcp://HOST:PORT or file:///PATH", text));
 }
 
 int number_in(std::string_view digits, const std::string& whole) {
@@ -102,7 +102,7 @@ InitMethod parse(const std::string& text) {
 /// What was said about one of rank and world size must not contradict itself.
 std::optional<int> agreed(const char* what, std::optional<int> a, std::optional<int> b) {
     if (a && b && *a != *b)
-        throw InvalidArgument(fmt::format("rendezvous: the {} is given as {} and as {}; give it once", what, *a, *b));
+        throw InvalidArgument(fmt::format("rendezvous: the {} is both {} and {}; expected one value", what, *a, *b));
     return a ? a : b;
 }
 
@@ -117,7 +117,8 @@ void info_from(RankInfo& info, const RendezvousOptions& options, const InitMetho
     const std::optional<int> rank = agreed("rank", options.rank, method.rank);
     const std::optional<int> world_size = agreed("world size", options.world_size, method.world_size);
     if (rank.has_value() != world_size.has_value())
-        throw InvalidArgument("rendezvous: give both rank and world size, or neither where the environment has them");
+        throw InvalidArgument(
+            "rendezvous: only one of rank and world size; expected both, or neither if the environment sets them");
     if (rank) {
         info = {};
         info.launcher = Launcher::environment;
@@ -126,7 +127,7 @@ void info_from(RankInfo& info, const RendezvousOptions& options, const InitMetho
         info.world_size = info.local_world_size = *world_size;
     }
     if (info.world_size < 1 || info.rank < 0 || info.rank >= info.world_size)
-        throw InvalidArgument(fmt::format("rendezvous: rank {} of {} processes; ranks go from 0 to {}", info.rank,
+        throw InvalidArgument(fmt::format("rendezvous: rank {} of {} processes; expected 0 to {}", info.rank,
                                           info.world_size, std::max(info.world_size, 1) - 1));
 }
 
@@ -184,10 +185,10 @@ Rendezvous::Rendezvous(const RendezvousOptions& options) : failure_(std::make_sh
             there.ports = 1;
         }
         if (there.host.empty() || there.port == 0)
-            throw InvalidArgument(fmt::format(
-                "rendezvous: {} processes and no address of rank 0; set MASTER_ADDR and MASTER_PORT, or give "
-                "tcp://HOST:PORT",
-                info_.world_size));
+            throw InvalidArgument(
+                fmt::format("rendezvous: {} processes and no address of rank 0; set MASTER_ADDR and MASTER_PORT, or "
+                            "use tcp://HOST:PORT",
+                            info_.world_size));
         if (method.scheme == "env" && info_.launcher == Launcher::torchrun) go_beside_agent(there);
         if (info_.rank == 0) server_ = std::make_unique<TcpStoreServer>(there);
         if (server_) there.port = server_->port();
@@ -205,18 +206,19 @@ Rendezvous::Rendezvous(const RendezvousOptions& options) : failure_(std::make_sh
 void Rendezvous::join(Milliseconds timeout) {
     const auto deadline = RunClock::now() + timeout;
     const std::string size = std::to_string(info_.world_size);
-    const std::string in_use = file_ ? "; or another job uses this file: name another one" : "";
+    const std::string in_use = file_ ? "; or another job uses this file" : "";
     if (const std::string found = store_->compare_set("world_size", "", size); found != size) {
-        const std::string reason =
-            fmt::format("{}rank {} was started for {} processes, others for {}; start all with the same world size{}",
-                        given_up, info_.rank, size, found, in_use);
+        const std::string reason = fmt::format(
+            "{}rank {} was started for {} processes, others for {}; expected the same world size on all ranks{}",
+            given_up, info_.rank, size, found, in_use);
         store_->compare_set(verdict, "", reason);
         fail(reason);
     }
     const std::string own = signature();
     if (store_->compare_set(key_of(info_.rank), "", own) != own) {
-        const std::string reason = fmt::format("{}rank {} of {} is there twice; give every process its own{}", given_up,
-                                               info_.rank, size, in_use);
+        const std::string reason =
+            fmt::format("{}rank {} of {} is used by two processes; expected a unique rank for every process{}",
+                        given_up, info_.rank, size, in_use);
         store_->set(stranger, reason);  // the others can do without
         fail(reason);
     }
@@ -237,7 +239,7 @@ void Rendezvous::give_up(Milliseconds timeout) {
     const std::string other = store_->try_get(stranger).value_or("");
     const std::string reason = fmt::format(
         "{}of {} processes {} in {} ms; {}", given_up, info_.world_size, missing(), timeout.count(),
-        other.empty() ? "are all running, and do they know the same address?" : other.substr(given_up.size()));
+        other.empty() ? "are all running, and do they use the same address?" : other.substr(given_up.size()));
     // Who comes yet hears it, too.
     if (const std::string said = store_->compare_set(verdict, "", reason); said != complete) give_in(said);
 }

@@ -1,4 +1,4 @@
-// How the processes of a job find each other, and the store through which they talk at first.
+// Rendezvous of the processes of a job, and the store that they use to exchange addresses.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,25 @@ namespace lockstep {
 class JobFailure;
 
 struct RendezvousOptions {
-    /// "env://": as `rank_info` says; "tcp://HOST:PORT" and "file:///PATH": rank and world size are given below, by
-    /// "?rank=R&world_size=N" after it, or by the environment.
+    /// "env://": from `rank_info`. "tcp://HOST:PORT" and "file:///PATH": rank and world size are taken from the members
+    /// below, from "?rank=R&world_size=N" in the URL, or from the environment.
     std::string init_method = "env://";
     std::optional<int> rank = {}, world_size = {};
     Store::Milliseconds time_limit = Store::default_timeout;
-    /// Shared by all ranks; needed where rank 0 can be reached from other machines, or ranks belong to several users.
-    /// LOCKSTEP_STORE_TOKEN unless set.
+    /// Secret shared by all ranks; default: LOCKSTEP_STORE_TOKEN. Required if rank 0 can be reached from other
+    /// machines, or if ranks belong to different users.
     std::string token = {};
 };
 
 /// A job whose processes have all arrived.
 class Rendezvous {
 public:
-    /// Returns on every rank once all are there. Rank 0 serves the store; under torchrun, whose agent holds
-    /// MASTER_PORT, on one of the next ports. Throws InvalidArgument for what cannot be, and CommunicationError, within
-    /// the time_limit, when ranks do not arrive (naming them), a rank is there twice or world sizes differ.
+    /// Returns on every rank when all have arrived. Rank 0 serves the store; under torchrun, whose agent holds
+    /// MASTER_PORT, on one of the following ports. Throws InvalidArgument for invalid options. Throws
+    /// CommunicationError within time_limit if ranks do not arrive (naming them), if two processes have the same rank,
+    /// or if world sizes differ.
     explicit Rendezvous(const RendezvousOptions& options = {});
-    /// Rank 0 gives the others a few seconds to take their leave, unless the job has failed.
+    /// Rank 0 waits a few seconds for the others to leave, unless the job has failed.
     ~Rendezvous();
     Rendezvous(const Rendezvous&) = delete;
     Rendezvous& operator=(const Rendezvous&) = delete;
@@ -40,24 +41,26 @@ public:
     int rank() const { return info_.rank; }
     int world_size() const { return info_.world_size; }
     const std::shared_ptr<Store>& store() const { return store_; }
-    /// For groups: where they say that the job cannot go on.
+    /// For groups: records that the job has failed.
     const std::shared_ptr<JobFailure>& failure() const { return failure_; }
 
 private:
     void join(Store::Milliseconds time_limit);
-    /// After the deadline: says to all that nobody needs to wait any longer, and throws, unless all are there by now.
+    /// After the deadline: tells all ranks to stop waiting and throws, unless all have arrived meanwhile.
     void give_up(Store::Milliseconds time_limit);
     /// "ranks 1, 3 have not arrived".
     std::string missing() const;
-    /// Leaves a job that has not come together, and throws.
+    /// Leaves a job that is incomplete, and throws.
     [[noreturn]] void give_in(const std::string& reason) const;
     [[noreturn]] void fail(const std::string& reason) const;
-    /// One of `ranks` that came goes. The last one removes the file; rank 0, which serves the store, waits for it.
+    /// Called when one of the `ranks` arrived ranks leaves. The last one removes the file; rank 0, which serves the
+    /// store, waits for it.
     void leave(Store& store, std::int64_t ranks, Store::Milliseconds patience) const;
     RankInfo info_;
-    std::shared_ptr<FileStore> file_;  ///< where the store is one: removed by the last rank
+    std::shared_ptr<FileStore> file_;  ///< set if the store is a file, which the last rank removes
     std::unique_ptr<TcpStoreServer> server_;
-    std::unique_ptr<TcpStore> presence_;  ///< a connection that the store's server sees end when this process dies
+    /// A connection whose loss tells the store's server that this process has died.
+    std::unique_ptr<TcpStore> presence_;
     std::shared_ptr<Store> store_;
     std::shared_ptr<JobFailure> failure_;
 };

@@ -13,16 +13,14 @@ namespace lockstep {
 
 void Store::require_key(std::string_view key) {
     if (key.empty() || key.size() > longest_key)
-        throw InvalidArgument(fmt::format("store: a key of {} bytes; keys have 1 to {}", key.size(), longest_key));
+        throw InvalidArgument(fmt::format("store: a key of {} bytes; expected 1 to {}", key.size(), longest_key));
 }
 
 void Store::require_value(std::string_view key, std::string_view value) {
     require_key(key);
     if (value.size() > longest_value)
-        throw InvalidArgument(
-            fmt::format("store: the value of '{}' has {} bytes; at most {} are kept, move tensors by "
-                        "collectives",
-                        key, value.size(), longest_value));
+        throw InvalidArgument(fmt::format("store: the value of '{}' has {} bytes; expected at most {}", key,
+                                          value.size(), longest_value));
 }
 
 std::unique_ptr<Store> Store::clone(Milliseconds timeout, Milliseconds time_to_connect) {
@@ -42,7 +40,7 @@ std::unique_ptr<Store> Store::clone(Milliseconds timeout, Milliseconds time_to_c
 
 PrefixStore::PrefixStore(std::string prefix, std::shared_ptr<Store> store)
     : prefix_(std::move(prefix)), store_(std::move(store)) {
-    if (!store_) throw InvalidArgument("PrefixStore: no store; give the one that this is a part of");
+    if (!store_) throw InvalidArgument("PrefixStore: the store is null");
 }
 
 void PrefixStore::set(std::string_view key, std::string_view value) {

@@ -1,5 +1,5 @@
-// A small key-value store through which processes find each other and agree on small things: addresses, sequence
-// numbers, who has arrived. Not a way to move tensors.
+// A key-value store with which processes find each other and agree on small values: addresses, sequence numbers,
+// arrivals. Not meant for tensors.
 #pragma once
 
 #include <chrono>
@@ -14,9 +14,9 @@
 
 namespace lockstep {
 
-/// Keys and values are bytes: keys 1 to 1024 of them, values at most 8 MiB (InvalidArgument otherwise). Calls may come
-/// from several threads at once; a call that waits holds up others on the same object, not those on a `clone`. What
-/// cannot be done in time, or because the other side has gone, throws CommunicationError.
+/// Keys are 1 to 1024 bytes, values at most 8 MiB (InvalidArgument otherwise). Different threads may call concurrently;
+/// a waiting call blocks other calls on the same object, but not those on a `clone`. Throws CommunicationError on
+/// timeouts and if the other side has closed the connection.
 class Store {
 public:
     using Milliseconds = std::chrono::milliseconds;
@@ -30,26 +30,26 @@ public:
     Store& operator=(const Store&) = delete;
 
     virtual void set(std::string_view key, std::string_view value) = 0;
-    /// Waits until the key is there.
+    /// Waits until the key is set.
     virtual std::string get(std::string_view key, Milliseconds time_limit) = 0;
     std::string get(std::string_view key) { return get(key, time_limit()); }
-    /// Nothing when the key is not there; does not wait.
+    /// nullopt if the key is not set; does not wait.
     virtual std::optional<std::string> try_get(std::string_view key) = 0;
-    /// Adds to the decimal number that the key holds (none: 0) and returns the sum. Throws CommunicationError when it
-    /// holds something else, or the sum does not fit.
+    /// Adds to the decimal number that the key holds (0 if it is not set) and returns the sum. Throws
+    /// CommunicationError if the value is not a number, or if the sum overflows.
     virtual std::int64_t add(std::string_view key, std::int64_t amount) = 0;
-    /// Stores `desired` when the key holds `expected`, or when it is not there and `expected` is empty. Returns what it
-    /// holds afterwards; empty when it is still not there.
+    /// Stores `desired` if the key holds `expected`, or if it is not set and `expected` is empty. Returns its value
+    /// afterwards; empty if it is still not set.
     virtual std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) = 0;
-    /// True when the key was there.
+    /// Returns true if the key was set.
     virtual bool remove(std::string_view key) = 0;
     virtual std::int64_t count() = 0;
-    /// The same store, for another thread that waits by itself, and with a time_limit of its own.
+    /// The same store, for another thread that waits independently, with a separate time_limit.
     std::unique_ptr<Store> clone() { return clone(time_limit()); }
     virtual std::unique_ptr<Store> clone(Milliseconds time_limit) = 0;
-    /// For a `time_limit` that may be too short to connect: tries again for `time_to_connect`.
+    /// For a `time_limit` that may be too short to connect: retries for `time_to_connect`.
     std::unique_ptr<Store> clone(Milliseconds time_limit, Milliseconds time_to_connect);
-    /// Of calls that wait and are not given another one.
+    /// Default for waiting calls without an explicit time limit.
     virtual Milliseconds time_limit() const = 0;
     /// "store of rank 0 at 127.0.0.1:29500", for messages.
     virtual std::string describe() const = 0;
@@ -62,25 +62,24 @@ protected:
 struct TcpStoreOptions {
     std::string host = "127.0.0.1";
     int port = 0;
-    Store::Milliseconds time_limit = Store::default_timeout;  ///< also of connecting
-    /// Shared secret of at most 256 bytes, best generated at random. Both sides prove that they know it, and neither
-    /// sends it. Without one the host must be a loopback address, and only processes of the server's user are admitted.
+    Store::Milliseconds time_limit = Store::default_timeout;  ///< also for connecting
+    /// Shared secret of at most 256 bytes, which should be random. Both sides prove knowledge of it without sending it.
+    /// Without a token the host must be a loopback address, and only processes of the server's user are admitted.
     std::string token = {};
-    /// From `port` on, where others may have taken the first ones: the server takes the first that is free, and a store
-    /// looks for it on all of them.
+    /// Number of ports to try, from `port`: the server uses the first free one, and a store searches all of them.
     int ports = 1;
-    /// Not secret: tells this store from those of other jobs on the same ports.
+    /// Not secret: distinguishes this store from those of other jobs on the same ports.
     std::string job = {};
 };
 
-/// Holds the keys in memory, at most 256 MiB of them, and serves them to TcpStores from a thread of its own, until it
-/// is destroyed. Connections that have not proved that they know the token are closed after a few seconds, or to make
-/// room for newcomers, and never take more than 64 descriptors. A client that does not read its answers gets no more of
-/// them, and is closed when more than 64 MiB are held for such clients; the others are served meanwhile.
+/// Holds the keys in memory, at most 256 MiB of them, and serves TcpStores from a background thread until destroyed.
+/// Connections that have not proved knowledge of the token are closed after a few seconds, or to make room for new
+/// ones, and never use more than 64 descriptors. A client that does not read its answers does not block others. It is
+/// closed if more than 64 MiB are buffered for such clients.
 class TcpStoreServer {
 public:
-    /// Listens on `options.host`; port 0: a free one. Throws InvalidArgument when the host is no loopback address and
-    /// there is no token, and CommunicationError when the ports are in use or the address is not this machine's.
+    /// Listens on `options.host`; port 0: a free one. Throws InvalidArgument if the host is not a loopback address and
+    /// the token is empty, and CommunicationError if the ports are in use or the address is not local.
     explicit TcpStoreServer(const TcpStoreOptions& options);
     ~TcpStoreServer();
     TcpStoreServer(const TcpStoreServer&) = delete;
@@ -94,8 +93,7 @@ private:
 
 class TcpStore final : public Store {
 public:
-    /// Connects, and tries again until the time_limit while nobody listens there or the server closes the connection
-    /// early.
+    /// Connects. Retries until time_limit if the port does not listen or the server closes the connection early.
     explicit TcpStore(const TcpStoreOptions& options);
     ~TcpStore() override;
 
@@ -111,10 +109,10 @@ public:
     std::unique_ptr<Store> clone(Milliseconds time_limit) override;
     Milliseconds time_limit() const override;
     std::string describe() const override;
-    /// Of the server.
+    /// Port of the server.
     int port() const;
-    /// When this connection is lost, because the process dies, or at its end, the server appends `text`, of at most 4
-    /// KiB, to what the key holds: the last one given, none where that is empty.
+    /// When this connection ends, normally or because the process dies, the server appends `text`, of at most 4 KiB, to
+    /// the value of the key. A later call replaces it; an empty text cancels it.
     void append_on_loss(std::string_view key, std::string_view text);
 
 private:
@@ -124,14 +122,14 @@ private:
 
 class FilePresence;
 
-/// A file shared by the processes of a job, all of the same user. Its content lasts while some process has it open: a
-/// process that opens a file left by processes that were killed begins with an empty store. Network file systems must
-/// show the locks of one machine to the others.
+/// A store in a file shared by the processes of a job, all of the same user. Its content lasts while a process has it
+/// open: a process that opens a file left by killed processes starts with an empty store. Network file systems must
+/// share locks between machines.
 class FileStore final : public Store {
 public:
-    /// Makes the file, for this user alone, unless it is there. Throws InvalidArgument when it cannot, or when the file
-    /// belongs to another user or others can write or replace it, and DataError when it is no store. The time_limit is
-    /// for its lock as well.
+    /// Creates the file, accessible only to this user, unless it exists. Throws InvalidArgument if it cannot be
+    /// created, belongs to another user, or can be written or replaced by others; DataError if it is not a store.
+    /// time_limit also applies to its lock.
     explicit FileStore(std::filesystem::path file, Milliseconds time_limit = default_timeout);
 
     using Store::clone;
@@ -146,14 +144,14 @@ public:
     std::unique_ptr<Store> clone(Milliseconds time_limit) override;
     Milliseconds time_limit() const override { return timeout_; }
     std::string describe() const override;
-    /// Removes the file. Later calls on stores that have it open throw CommunicationError, also when another file has
-    /// its name by then.
+    /// Removes the file. Later calls on stores that have it open throw CommunicationError, even if another file has its
+    /// name by then.
     void remove_file(Milliseconds time_limit);
 
 private:
     FileStore(std::shared_ptr<const FilePresence> presence, Milliseconds time_limit)
         : presence_(std::move(presence)), timeout_(time_limit) {}
-    std::shared_ptr<const FilePresence> presence_;  ///< of this and all its clones
+    std::shared_ptr<const FilePresence> presence_;  ///< shared with all clones
     Milliseconds timeout_;
 };
 
@@ -170,7 +168,7 @@ public:
     std::int64_t add(std::string_view key, std::int64_t amount) override;
     std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) override;
     bool remove(std::string_view key) override;
-    /// Of the whole store.
+    /// Count for the whole store.
     std::int64_t count() override;
     std::unique_ptr<Store> clone(Milliseconds time_limit) override;
     Milliseconds time_limit() const override;

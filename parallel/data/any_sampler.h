@@ -1,4 +1,4 @@
-// What a Loader takes as its sampler: any class that says which rows an epoch has, in which order.
+// Type-erased sampler for a Loader: any class that selects the rows of an epoch and their order.
 #pragma once
 
 #include <concepts>
@@ -11,16 +11,17 @@
 
 namespace lockstep {
 
-/// Gives the rows of an epoch in order, as many in every epoch: `size()` and `indices(epoch)`. It must give the same
-/// rows on every rank: a Loader cuts each batch by shard afterwards.
+/// Returns the rows of an epoch in order, the same number in every epoch: `size()` and `indices(epoch)`. It must return
+/// the same rows on every rank: a Loader then cuts each batch by shard.
 template <class T>
 concept Sampler = requires(const T& sampler, std::uint64_t epoch) {
     { sampler.size() } -> std::convertible_to<std::int64_t>;
     { sampler.indices(epoch) } -> std::convertible_to<std::vector<std::int64_t>>;
 };
 
-/// Gives the batches of an epoch, over all devices and ranks: `size()` is their number and `rows()` the number of rows
-/// in them, the same in every epoch; `batch_size()` is the number of rows of the largest one. The same on every rank.
+/// Returns the batches of an epoch, over all devices and ranks. `size()` is their number and `rows()` the number of
+/// rows in them, the same in every epoch; `batch_size()` is the number of rows of the largest batch. The batches must
+/// be the same on every rank.
 template <class T>
 concept BatchingSampler = requires(const T& sampler, std::uint64_t epoch) {
     { sampler.size() } -> std::convertible_to<std::int64_t>;
@@ -49,28 +50,28 @@ public:
           batches_([sampler = std::move(sampler)](std::uint64_t epoch) {
               return std::vector<std::vector<std::int64_t>>(sampler.batches(epoch));
           }) {}
-    /// The rows of all replicas: `global_indices` says in which order. Which rank the sampler is of does not matter.
+    /// The rows of all replicas, in the order of `global_indices`. The rank of the sampler has no effect.
     AnySampler(DistributedSampler sampler)
         : rows_(sampler.global_size()),
           indices_([sampler = std::move(sampler)](std::uint64_t epoch, std::int64_t batch_size) {
               return sampler.global_indices(epoch, batch_size);
           }) {}
 
-    /// There is one.
+    /// Whether it holds a sampler.
     explicit operator bool() const { return indices_ || batches_; }
-    /// It makes the batches, too.
+    /// Whether the sampler makes batches.
     bool is_batching() const { return static_cast<bool>(batches_); }
     /// Rows of an epoch.
     std::int64_t rows() const { return rows_; }
-    /// Batches of an epoch, and rows of the largest one; of a sampler that makes them.
+    /// Batches of an epoch, and rows of the largest one; only for a batching sampler.
     std::int64_t batch_count() const { return batch_count_; }
     std::int64_t batch_size() const { return batch_size_; }
 
-    /// Rows of that epoch, for batches of so many rows; of a sampler that makes no batches.
+    /// Rows of that epoch, for batches of `batch_size` rows; only for a sampler that is not batching.
     std::vector<std::int64_t> indices(std::uint64_t epoch, std::int64_t batch_size) const {
         return indices_(epoch, batch_size);
     }
-    /// Batches of that epoch; of a sampler that makes them.
+    /// Batches of that epoch; only for a batching sampler.
     std::vector<std::vector<std::int64_t>> batches(std::uint64_t epoch) const { return batches_(epoch); }
 
 private:

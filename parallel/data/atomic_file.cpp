@@ -116,8 +116,7 @@ void AtomicFile::make_with_name(mode_t mode) {
         if (descriptor_ < 0 && errno == EEXIST) continue;
         if (descriptor_ < 0) {
             temporary_.clear();
-            throw InvalidArgument("cannot write " + given_ + ": " + reason() +
-                                  "; choose a directory that exists and can be written");
+            throw InvalidArgument("cannot write " + given_ + ": " + reason() + "; expected a writable directory");
         }
         // Before it was marked, somebody may have taken it for what a dead writer left, and removed it.
         const bool marked = mark_as_being_written(descriptor_) || errno != EWOULDBLOCK;
@@ -166,10 +165,10 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::fail(const char* action) const {
-    const char* advice = errno == EFBIG ? "raise the limit of a file's size (ulimit -f) or choose another place"
-                                        : "make room or choose another place";
+    const char* advice = errno == EFBIG ? "raise the limit of the file size (ulimit -f), or use another directory"
+                                        : "free some space, or use another directory";
     throw DataError(given_ + ": offset " + std::to_string(written_) + ": " + action + " failed: " + reason() + "; " +
-                    advice + " (the old file, if any, is as it was)");
+                    advice + " (the old file, if any, is unchanged)");
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {

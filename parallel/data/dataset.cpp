@@ -19,14 +19,14 @@ std::vector<Tensor> checked_rows(std::vector<Tensor> tensors) {
     for (std::size_t i = 0; i < tensors.size(); ++i) {
         Tensor& tensor = tensors[i];
         if (!tensor.defined() || tensor.is_symbolic() || tensor.dims() == 0)
-            throw InvalidArgument(fmt::format("TensorDataset: tensor {} has no rows; dimension 0 is the row", i));
+            throw InvalidArgument(fmt::format("TensorDataset: tensor {} is a scalar; expected rows in dimension 0", i));
         if (!tensor.device().is_host())
             throw InvalidArgument(
-                fmt::format("TensorDataset: tensor {} is on {}; bring it to the host with to(Device::host())", i,
+                fmt::format("TensorDataset: tensor {} is on {}; expected a host tensor (to(Device::host()))", i,
                             tensor.device().str()));
         if (tensor.size(0) != tensors[0].size(0))
             throw InvalidArgument(
-                fmt::format("TensorDataset: tensor 0 has {} rows, tensor {} has {}; give as many rows each",
+                fmt::format("TensorDataset: tensor 0 has {} rows, tensor {} has {}; expected the same number",
                             tensors[0].size(0), i, tensor.size(0)));
         tensor = tensor.detach().contiguous();
     }
@@ -38,8 +38,7 @@ const std::byte* first_byte(const Tensor& contiguous) {
 }
 
 RowField row_field(const Tensor& row) {
-    if (!row.defined())
-        throw InvalidArgument("a data set returned an undefined tensor for row 0; return one for every row");
+    if (!row.defined()) throw InvalidArgument("a data set returned an undefined tensor for row 0");
     return {row.dtype(), row.shape()};
 }
 
@@ -47,15 +46,15 @@ void require_same_fields(std::span<const RowField> now, std::span<const RowField
     for (std::size_t f = 0; f < before.size(); ++f)
         if (now[f].dtype != before[f].dtype || !(now[f].shape == before[f].shape))
             throw InvalidArgument(fmt::format(
-                "fields() of the data set: field {} is {} {}, and was {} {} when the loader was made; expected one "
-                "shape for all rows",
+                "fields() of the data set: field {} is {} {}, but was {} {} when the loader was constructed; expected "
+                "one shape for all rows",
                 f, name_of(now[f].dtype), now[f].shape.str(), name_of(before[f].dtype), before[f].shape.str()));
 }
 
 void copy_row(const Tensor& row, const RowField& field, std::int64_t number, std::byte* to) {
     if (!row.defined() || !row.device().is_host() || row.dtype() != field.dtype || !(row.shape() == field.shape))
         throw InvalidArgument(fmt::format(
-            "row {} of the data set is {}, row 0 was a host tensor {} {}; all rows must be alike", number,
+            "row {} of the data set is {}, row 0 was a host tensor {} {}; expected the same for all rows", number,
             row.defined() ? fmt::format("{} {} on {}", name_of(row.dtype()), row.shape().str(), row.device().str())
                           : "undefined",
             name_of(field.dtype), field.shape.str()));
@@ -71,27 +70,26 @@ namespace {
 void require_pair(const std::filesystem::path& image_file, const IdxHeader& images,
                   const std::filesystem::path& label_file, const IdxHeader& labels) {
     if (images.dtype != DType::u8 || images.shape.size() != 3)
-        throw DataError(
-            fmt::format("{}: offset 0: images must be bytes in 3 dimensions (count, rows, columns); "
-                        "give MNIST's own files",
-                        image_file.string()));
+        throw DataError(fmt::format(
+            "{}: offset 0: images must be bytes in 3 dimensions (count, rows, columns); expected a file of MNIST",
+            image_file.string()));
     if (labels.dtype != DType::u8 || labels.shape.size() != 1)
-        throw DataError(fmt::format("{}: offset 0: labels must be bytes in 1 dimension; give MNIST's own files",
+        throw DataError(fmt::format("{}: offset 0: labels must be bytes in 1 dimension; expected a file of MNIST",
                                     label_file.string()));
     if (images.shape[0] != labels.shape[0])
-        throw DataError(fmt::format("{}: offset 4: {} labels, but {} has {} images; the files do not belong together",
+        throw DataError(fmt::format("{}: offset 4: {} labels, but {} has {} images; expected the same number",
                                     label_file.string(), labels.shape[0], image_file.string(), images.shape[0]));
     if (std::find(images.shape.begin(), images.shape.end(), 0) != images.shape.end())
-        throw DataError(
-            fmt::format("{}: offset 4: there are no pixels in it; get the file again", image_file.string()));
+        throw DataError(fmt::format("{}: offset 4: the file has no pixels", image_file.string()));
 }
 
 }  // namespace
 
 Mnist::Mnist(const std::filesystem::path& directory, const MnistOptions& options) {
     if (!(options.stddev > 0) || !std::isfinite(options.stddev) || !std::isfinite(options.mean))
-        throw InvalidArgument(fmt::format("Mnist: mean {} and deviation {} must be finite and the deviation positive",
-                                          options.mean, options.stddev));
+        throw InvalidArgument(
+            fmt::format("Mnist: mean {} and deviation {}; expected finite numbers and a positive deviation",
+                        options.mean, options.stddev));
     const MnistFiles files = find_mnist(directory);
     const auto& image_file = options.train ? files.train_images : files.test_images;
     const auto& label_file = options.train ? files.train_labels : files.test_labels;
@@ -108,8 +106,8 @@ Mnist::Mnist(const std::filesystem::path& directory, const MnistOptions& options
     for (std::size_t i = 0; i < labels.data.size(); ++i) {
         const auto label = static_cast<std::int64_t>(labels.data[i]);
         if (label > 9)
-            throw DataError(fmt::format("{}: offset {}: label {} of image {} is no digit; get the file again",
-                                        label_file.string(), 8 + i, label, i));
+            throw DataError(fmt::format("{}: offset {}: label {} of image {} is not a digit", label_file.string(),
+                                        8 + i, label, i));
         content->labels.push_back(label);
     }
     for (std::size_t v = 0; v < content->value_of.size(); ++v)
@@ -135,7 +133,7 @@ void Mnist::read(std::span<const std::int64_t> rows, std::span<std::byte* const>
 
 std::tuple<Tensor, Tensor> Mnist::get(std::int64_t row) const {
     if (row < 0 || row >= size())
-        throw InvalidArgument(fmt::format("Mnist: there is no row {}, only {}; count from 0", row, size()));
+        throw InvalidArgument(fmt::format("Mnist: row {} of {}; rows are counted from 0", row, size()));
     std::vector<float> image(static_cast<std::size_t>(content_->image.numel()));
     std::int64_t label = 0;
     std::byte* const to[] = {reinterpret_cast<std::byte*>(image.data()), reinterpret_cast<std::byte*>(&label)};

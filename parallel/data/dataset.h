@@ -1,11 +1,11 @@
-// Data sets: a number of rows that can be read in any order. What a loader takes is any type with
+// Data sets: a number of rows that can be read in any order. A loader accepts any type with
 //
 //     std::int64_t size() const;
 //     std::tuple<ls::Tensor, ...> get(std::int64_t row) const;
 //
-// whose `get` returns host tensors of one row, without the batch dimension, and may be called from several threads at
-// once. All rows have the same shapes and dtypes. For augmentation `get` takes a second argument, `ls::RowContext&`,
-// with the epoch and random numbers of the row. A type that also has `fields` and `read` (below) is read without a
+// `get` returns host tensors of one row, without the batch dimension, and may be called from several threads at once.
+// All rows have the same shapes and dtypes. For augmentation `get` has a second parameter, `ls::RowContext&`, with the
+// epoch and random numbers of the row. A type that also has `fields` and `read` (below) is read without creating a
 // tensor for every row.
 #pragma once
 
@@ -26,10 +26,10 @@
 
 namespace lockstep {
 
-/// One of the tensors that a row consists of.
+/// Dtype and shape of one of the tensors of a row.
 struct RowField {
     DType dtype = DType::f32;
-    Shape shape;  ///< of one row: (1, 28, 28)
+    Shape shape;  ///< shape of one row: (1, 28, 28)
     std::size_t row_bytes() const { return static_cast<std::size_t>(shape.numel()) * size_of(dtype); }
 };
 
@@ -67,20 +67,20 @@ concept ReadsInContext = requires(const T& data, std::span<const std::int64_t> r
 
 }  // namespace detail
 
-/// A data set whose rows are got one by one: `get(row)` or `get(row, context)`; the latter where there are both.
+/// A data set that returns single rows: `get(row)` or `get(row, context)`. If both exist, the latter is called.
 template <class T>
 concept Dataset = detail::Sized<T> &&(detail::GetsByNumber<T> || detail::GetsInContext<T>);
 
-/// A data set that writes rows into memory itself. `fields()` returns an array; `read(rows, to)` writes row `rows[i]`
+/// A data set that writes rows directly to memory. `fields()` returns an array; `read(rows, to)` writes row `rows[i]`
 /// of field f to `to[f] + i * row_bytes` and may be called from several threads at once. `read(rows, to, contexts)`
-/// gets the context of `rows[i]` in `contexts[i]`; it is the one that is called where there are both. A data set whose
-/// `get` takes a context and whose `read` does not is got row by row.
+/// also gets the context of `rows[i]` in `contexts[i]`; if both exist, it is the one that is called. If only `get` has
+/// a context parameter, the data set is read row by row.
 template <class T>
 concept RowReader = detail::Sized<T> && detail::HasFields<T> &&
     (detail::ReadsInContext<T> || (detail::ReadsByNumber<T> && !detail::GetsInContext<T>));
 
-/// The number that `row` has in the data set at the bottom of subsets and transforms, which RowContext goes by:
-/// `data.origin(row)` where a data set has it, else `row`.
+/// The number of `row` in the data set underlying subsets and transforms, which determines its RowContext:
+/// `data.origin(row)` if it exists, otherwise `row`.
 template <class Data>
 std::int64_t origin_of(const Data& data, std::int64_t row) {
     if constexpr (requires { data.origin(row); })
@@ -89,7 +89,7 @@ std::int64_t origin_of(const Data& data, std::int64_t row) {
         return row;
 }
 
-/// The row, whichever `get` the data set has.
+/// Returns a row by whichever `get` the data set has.
 template <Dataset Data>
 auto get_row(const Data& data, std::int64_t row, RowContext& context) {
     if constexpr (detail::GetsInContext<Data>)
@@ -98,7 +98,7 @@ auto get_row(const Data& data, std::int64_t row, RowContext& context) {
         return data.get(row);
 }
 
-/// Reads rows, whichever `read` the data set has.
+/// Reads rows by whichever `read` the data set has.
 template <RowReader Data>
 void read_rows(const Data& data, std::span<const std::int64_t> rows, std::span<std::byte* const> to,
                std::span<RowContext> contexts) {
@@ -122,17 +122,17 @@ struct TupleOf<T, std::index_sequence<i...>> {
 template <class T, std::size_t n>
 using tuple_of = typename TupleOf<T, std::make_index_sequence<n>>::type;
 
-/// Throws InvalidArgument for no tensors, scalars, differing numbers of rows and tensors that are not on the host.
-/// Returns them row-major.
+/// Throws InvalidArgument for an empty list, scalars, differing numbers of rows and tensors that are not on the host.
+/// Returns the tensors row-major.
 std::vector<Tensor> checked_rows(std::vector<Tensor> tensors);
 const std::byte* first_byte(const Tensor& contiguous);
 RowField row_field(const Tensor& row);
-/// Throws InvalidArgument where a data set's fields() are no longer what they were: its `read` would write elsewhere.
+/// Throws InvalidArgument if a data set's fields() have changed: its `read` would write out of bounds.
 void require_same_fields(std::span<const RowField> now, std::span<const RowField> before);
-/// Writes the elements of `row`. Throws InvalidArgument when it is not as `field` says, naming the row.
+/// Writes the elements of `row`. Throws InvalidArgument, naming the row, if it does not match `field`.
 void copy_row(const Tensor& row, const RowField& field, std::int64_t number, std::byte* to);
 
-/// Any data set, for the loader.
+/// Interface of data sets for the loader.
 class RowSource {
 public:
     virtual ~RowSource() = default;
@@ -196,7 +196,7 @@ private:
 template <std::size_t n>
 class TensorDataset {
 public:
-    /// Keeps the tensors (host, dimension 0 is the row). Throws InvalidArgument for scalars, differing numbers of rows
+    /// Shares the tensors (host, dimension 0 is the row). Throws InvalidArgument for scalars, differing numbers of rows
     /// and tensors on a device.
     template <std::same_as<Tensor>... Tensors>
     explicit TensorDataset(const Tensors&... tensors) : tensors_(detail::checked_rows({tensors...})) {}
@@ -232,17 +232,17 @@ template <class... Tensors>
 TensorDataset(const Tensors&...) -> TensorDataset<sizeof...(Tensors)>;
 
 struct MnistOptions {
-    bool train = true;  ///< the training set, else the test set
+    bool train = true;  ///< true: the training set, false: the test set
     double mean = 0;    ///< pixels become (pixel / 255 - mean) / stddev
     double stddev = 1;
 };
 
-/// MNIST, or another set under its names (see find_mnist): image f32 (1, rows, columns), MNIST's (1, 28, 28), and label
-/// i64 scalar in 0..9.
+/// MNIST, or another data set with the same file names (see find_mnist): image f32 (1, rows, columns), for MNIST (1,
+/// 28, 28), and label i64 scalar in 0..9.
 class Mnist {
 public:
-    /// Reads both files. Throws DataError when they are missing, damaged, of different lengths or have other labels,
-    /// InvalidArgument for a deviation that is not positive.
+    /// Reads both files. Throws DataError if they are missing, damaged, of different lengths or have other labels,
+    /// InvalidArgument for a stddev that is not positive.
     explicit Mnist(const std::filesystem::path& directory, const MnistOptions& options = {});
 
     std::int64_t size() const { return static_cast<std::int64_t>(content_->labels.size()); }

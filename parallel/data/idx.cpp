@@ -24,7 +24,7 @@ constexpr std::size_t chunk_bytes = 1 << 18;
 
 [[noreturn]] void refuse(const std::string& name, std::uint64_t offset, const std::string& what) {
     throw DataError(name + ": offset " + std::to_string(offset) + ": " + what +
-                    "; get or make the file again (IDX, plain or gzip, is expected)");
+                    "; expected a valid IDX file, plain or gzip");
 }
 
 /// The bytes of an IDX file in their order, decompressed where need be. Offsets are those of the content.
@@ -62,7 +62,7 @@ class GzipSource : public Source {
 public:
     explicit GzipSource(const InputFile& file) : file_(file), input_(chunk_bytes) {
         if (inflateInit2(&stream_, gzip_window) != Z_OK) {
-            throw DataError(file_.name() + ": zlib cannot be started; free some memory");
+            throw DataError(file_.name() + ": zlib cannot be started (out of memory)");
         }
     }
     ~GzipSource() override { inflateEnd(&stream_); }
@@ -174,7 +174,7 @@ IdxHeader parse_header(const std::string& name, Source& source) {
     const auto code = std::to_integer<unsigned>(magic[2]);
     const auto dimensions = std::to_integer<std::size_t>(magic[3]);
     if (magic[0] != std::byte{0} || magic[1] != std::byte{0}) {
-        refuse(name, 0, "this is no IDX file (its first two bytes are not 0)");
+        refuse(name, 0, "not an IDX file (its first two bytes are not 0)");
     }
     const auto* type = std::find_if(type_codes.begin(), type_codes.end(), [&](TypeCode t) { return t.code == code; });
     if (type == type_codes.end()) {
@@ -200,7 +200,7 @@ IdxHeader parse_header(const std::string& name, Source& source) {
     if (!bytes || *bytes > source.largest_content() || before + *bytes > source.largest_content()) {
         refuse(name, 4,
                "the shape " + written_out(header.shape) + " of " + std::string(name_of(header.dtype)) +
-                   " is larger than the file can hold; it is truncated or its header is wrong");
+                   " is larger than the file can hold (truncated or corrupt)");
     }
     return header;
 }
@@ -246,7 +246,7 @@ void write_gzip(AtomicFile& file, std::span<const std::span<const std::byte>> pa
     z_stream stream{};
     constexpr int gzip_window = 15 + 16;
     if (deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, gzip_window, 8, Z_DEFAULT_STRATEGY) != Z_OK) {
-        throw DataError(name + ": zlib cannot be started; free some memory");
+        throw DataError(name + ": zlib cannot be started (out of memory)");
     }
     struct End {
         z_stream& stream;
@@ -286,19 +286,19 @@ void write_idx(const std::filesystem::path& path, DType dtype, std::span<const s
     const auto* type = std::find_if(type_codes.begin(), type_codes.end(), [&](TypeCode t) { return t.dtype == dtype; });
     if (type == type_codes.end()) {
         throw InvalidArgument("write_idx: " + path.string() + ": IDX files cannot hold " + std::string(name_of(dtype)) +
-                              "; convert to u8, i32, f32 or f64");
+                              "; expected u8, i32, f32 or f64");
     }
     const bool fits = std::all_of(shape.begin(), shape.end(), [](std::int64_t d) {
         return d >= 0 && d <= std::int64_t{std::numeric_limits<std::uint32_t>::max()};
     });
     if (shape.empty() || shape.size() > 255 || !fits) {
         throw InvalidArgument("write_idx: " + path.string() + ": shape " + written_out(shape) +
-                              " cannot be stored; use 1 to 255 dimensions of 0 to 4294967295");
+                              " cannot be stored; expected 1 to 255 dimensions of 0 to 4294967295");
     }
     if (internal::shape_bytes(shape, size_of(dtype)) != data.size()) {
         throw InvalidArgument("write_idx: " + path.string() + ": data holds " + std::to_string(data.size()) +
-                              " bytes, which is not what shape " + written_out(shape) + " of " +
-                              std::string(name_of(dtype)) + " takes; pass all elements");
+                              " bytes, which does not match shape " + written_out(shape) + " of " +
+                              std::string(name_of(dtype)));
     }
     std::vector<std::byte> header = {std::byte{0}, std::byte{0}, static_cast<std::byte>(type->code),
                                      static_cast<std::byte>(shape.size())};
@@ -325,7 +325,7 @@ void write_idx(const std::filesystem::path& path, DType dtype, std::span<const s
 MnistFiles find_mnist(const std::filesystem::path& directory) {
     std::error_code ignored;
     if (!std::filesystem::is_directory(directory, ignored)) {
-        throw DataError(directory.string() + ": no such directory; give the one that holds MNIST's four IDX files");
+        throw DataError(directory.string() + ": no such directory; expected one with MNIST's four IDX files");
     }
     const auto find = [&](const std::string& part, const std::string& kind) {
         for (const std::filesystem::path& folder : {directory, directory / "MNIST" / "raw"}) {
@@ -337,7 +337,7 @@ MnistFiles find_mnist(const std::filesystem::path& directory) {
             }
         }
         throw DataError(directory.string() + ": neither " + part + "-" + kind + " nor " + part + "-" + kind +
-                        ".gz is there or in MNIST/raw; put MNIST's four IDX files there");
+                        ".gz not found in it or in MNIST/raw; expected MNIST's four IDX files");
     };
     return {find("train-images", "idx3-ubyte"), find("train-labels", "idx1-ubyte"), find("t10k-images", "idx3-ubyte"),
             find("t10k-labels", "idx1-ubyte")};

@@ -12,13 +12,12 @@ namespace lockstep {
 
 void detail::require_pixels(std::string_view call, const HostImage& image) {
     if (image.height < 1 || image.width < 1)
-        throw InvalidArgument(fmt::format("{}: the image is {} x {} (width x height); give one that has pixels", call,
-                                          image.width, image.height));
+        throw InvalidArgument(fmt::format("{}: the image is {} x {} (width x height); expected at least one pixel",
+                                          call, image.width, image.height));
     const std::array<std::int64_t, 3> shape{image.height, image.width, image.channels()};
     if (internal::shape_bytes(shape, 1) != image.pixels.size())
         throw InvalidArgument(
-            fmt::format("{}: the image has {} bytes of pixels, but {} x {} (width x height) of {} "
-                        "takes another number; give all pixels",
+            fmt::format("{}: the image has {} bytes of pixels, which does not match {} x {} (width x height) of {}",
                         call, image.pixels.size(), image.width, image.height, name_of(image.mode)));
 }
 
@@ -95,7 +94,7 @@ HostImage resize_image(const HostImage& image, std::int64_t height, std::int64_t
     detail::require_pixels("resize_image", image);
     if (height < 1 || width < 1)
         throw InvalidArgument(
-            fmt::format("resize_image: {} x {} (width x height) has no pixel; ask for at least 1 x 1", width, height));
+            fmt::format("resize_image: {} x {} (width x height); expected at least 1 x 1", width, height));
     if (height == image.height && width == image.width) return image;
     const internal::PixelGrid from{static_cast<std::size_t>(image.height), static_cast<std::size_t>(image.width)};
     const internal::PixelGrid to{static_cast<std::size_t>(height), static_cast<std::size_t>(width)};

@@ -56,22 +56,20 @@ const ImageFormat& format_of(const InputFile& file) {
 std::vector<std::byte> all_bytes(const InputFile& file) {
     if (file.size() > largest_file)
         throw DataError(
-            fmt::format("{}: offset {}: the file goes on after 2 GiB, which no image needs; get or make it "
-                        "again",
-                        file.name(), largest_file));
+            fmt::format("{}: offset {}: the file is longer than 2 GiB; expected an image", file.name(), largest_file));
     return first_bytes(file, largest_file);
 }
 
 void require_mode(const char* call, const HostImage& image, bool exists, const char* modes) {
     if (!exists)
-        throw InvalidArgument(
-            fmt::format("{}: the format has no mode {}; give an image that is {}", call, name_of(image.mode), modes));
+        throw InvalidArgument(fmt::format("{}: the format does not support mode {}; expected an image that is {}", call,
+                                          name_of(image.mode), modes));
 }
 
 void require_side(const char* call, const HostImage& image, std::int64_t most) {
     if (image.width > most || image.height > most)
-        throw InvalidArgument(fmt::format("{}: {} x {} (width x height) is too large; the format holds at most {} each",
-                                          call, image.width, image.height, most));
+        throw InvalidArgument(fmt::format("{}: {} x {} (width x height) is too large; expected at most {} each", call,
+                                          image.width, image.height, most));
 }
 
 /// Every index has a colour.
@@ -79,10 +77,9 @@ void require_colours(const char* call, const HostImage& image) {
     if (image.mode != ImageMode::palette) return;
     const unsigned largest = *std::max_element(image.pixels.begin(), image.pixels.end());
     if (image.palette.size() > 256 || largest >= image.palette.size())
-        throw InvalidArgument(
-            fmt::format("{}: the palette has {} colours and pixels use index {}; give a colour for "
-                        "every index, at most 256",
-                        call, image.palette.size(), largest));
+        throw InvalidArgument(fmt::format(
+            "{}: the palette has {} colours, but pixels use index {}; expected a colour for every index, at most 256",
+            call, image.palette.size(), largest));
 }
 
 void write_image(const std::filesystem::path& path, std::span<const std::byte> bytes) {
@@ -123,7 +120,7 @@ void write_jpeg(const std::filesystem::path& path, const HostImage& image, int q
     require_side("write_jpeg", image, 65'500);
     require_mode("write_jpeg", image, image.mode == ImageMode::grey || image.mode == ImageMode::rgb, "grey or RGB");
     if (quality < 1 || quality > 100)
-        throw InvalidArgument(fmt::format("write_jpeg: quality {}; give one from 1 to 100", quality));
+        throw InvalidArgument(fmt::format("write_jpeg: quality {}; expected 1 to 100", quality));
     write_image(path, internal::jpeg_bytes(path.string(), image, quality));
 }
 

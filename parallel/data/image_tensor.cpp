@@ -12,14 +12,13 @@ namespace lockstep {
 
 ScaledSize scaled_size(std::int64_t height, std::int64_t width, double scale) {
     if (!(scale > 0 && scale <= 1))
-        throw InvalidArgument(fmt::format("scale of images is {}; give one above 0 and not above 1", scale));
+        throw InvalidArgument(fmt::format("scale of images is {}; expected a number above 0 and at most 1", scale));
     const auto scaled = [&](std::int64_t side) { return static_cast<std::int64_t>(scale * static_cast<double>(side)); };
     const ScaledSize size{scaled(height), scaled(width)};
     if (size.height < 1 || size.width < 1)
-        throw InvalidArgument(
-            fmt::format("Scale is too small, resized images would have no pixel: {} of {} x {} (width x height) is "
-                        "{} x {}; give a larger scale",
-                        scale, width, height, size.width, size.height));
+        throw InvalidArgument(fmt::format(
+            "Scale is too small, resized images would have no pixel: {} of {} x {} (width x height) is {} x {}", scale,
+            width, height, size.width, size.height));
     return size;
 }
 
@@ -32,8 +31,7 @@ void write_channels(const HostImage& image, std::span<float> to) {
     detail::require_pixels("write_channels", image);
     if (to.size() != image.pixels.size())
         throw InvalidArgument(
-            fmt::format("write_channels: there is room for {} levels and the image has {}; give as "
-                        "much as it takes",
+            fmt::format("write_channels: the output has {} elements and the image {} levels; expected the same number",
                         to.size(), image.pixels.size()));
     const bool as_they_are =
         std::all_of(image.pixels.begin(), image.pixels.end(), [](std::uint8_t level) { return level <= 1; });

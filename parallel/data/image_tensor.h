@@ -1,4 +1,4 @@
-// From images to what a network takes, as BasicDataset.preprocess of the U-Net program for PyTorch does it.
+// Conversion of images to network inputs, as in BasicDataset.preprocess of Pytorch-UNet.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-/// Height and width multiplied by `scale` and rounded down. Throws InvalidArgument unless 0 < scale <= 1 and where no
+/// Height and width multiplied by `scale` and rounded down. Throws InvalidArgument unless 0 < scale <= 1, and if no
 /// pixel would remain.
 struct ScaledSize {
     std::int64_t height, width;
@@ -19,11 +19,11 @@ ScaledSize scaled_size(std::int64_t height, std::int64_t width, double scale);
 /// resize_image to that size.
 HostImage scale_image(const HostImage& image, double scale, Resampling resampling);
 
-/// Writes the levels as f32 (channels, height, width): divided by 255, but for an image that has only the levels 0 and
-/// 1. `to` holds as many elements as the image has levels (InvalidArgument).
+/// Writes the levels as f32 (channels, height, width), divided by 255. An image that has only the levels 0 and 1 is not
+/// divided. `to` must hold one element per level of the image (InvalidArgument otherwise).
 void write_channels(const HostImage& image, std::span<float> to);
 
-/// The same as a tensor (channels, height, width) on the host. Colours of a palette are three channels.
+/// Same as write_channels, as a tensor (channels, height, width) on the host. Colours of a palette are three channels.
 Tensor image_tensor(const HostImage& image);
 
 }  // namespace lockstep

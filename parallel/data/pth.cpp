@@ -49,8 +49,7 @@ internal::Unpickled read_pickle(const InputFile& file, const ZipArchive& zip) {
     constexpr std::size_t longest_order = 16;
     if (order && (order->bytes > longest_order || internal::read_record(file, *order) != "little"))
         throw DataError(
-            fmt::format("{}: offset {}: it was written on a big-endian machine; save it again on another one",
-                        file.name(), order->offset));
+            fmt::format("{}: offset {}: it was written on a big-endian machine", file.name(), order->offset));
     const ZipRecord* const pickle = zip.find(directory + "data.pkl");
     if (!pickle && !zip.records().empty() && zip.records().front().name.ends_with(".npy"))
         throw DataError(
@@ -67,7 +66,7 @@ const InputFile& require_archive(const InputFile& file) {
     if (kind == internal::TorchFile::legacy) internal::refuse_legacy(file);
     if (kind == internal::TorchFile::none) internal::refuse_other_kind(file, "a file of torch.save");
     if (kind == internal::TorchFile::none)
-        internal::refuse_pth(file.name(), 0, "the file does not begin as an archive does");
+        internal::refuse_pth(file.name(), 0, "the file does not begin like an archive");
     return file;
 }
 
@@ -182,10 +181,10 @@ void PthFile::read(std::string_view name, std::span<std::byte> to) const {
     const std::string& file = content_->file.name();
     const PthEntry* const entry = find(name);
     if (entry == nullptr)
-        throw InvalidArgument(fmt::format("{}: there is no tensor {} among the {} of this file; see entries()", file,
+        throw InvalidArgument(fmt::format("{}: no tensor {} among the {} of this file; see entries()", file,
                                           in_quotes(name), entries().size()));
     if (to.size() != entry->bytes)
-        throw InvalidArgument(fmt::format("{}: tensor {} takes {} bytes, but {} were given; give as many as it takes",
+        throw InvalidArgument(fmt::format("{}: tensor {} has {} bytes, but {} were passed; expected the same size",
                                           file, in_quotes(name), entry->bytes, to.size()));
     if (to.empty()) return;
     const PthLayout& layout = content_->state.layouts[content_->by_name.at(name)];

@@ -1,5 +1,5 @@
-// The files of PyTorch's torch.save: a zip archive with a pickle that says what is where, and a record per storage.
-// Read by rules of our own: nothing that a file names is ever executed, whatever it holds.
+// The files of PyTorch's torch.save: a zip archive with a pickle that describes the objects, and one record per
+// storage. They are parsed without executing anything that a file names.
 #pragma once
 
 #include <cstddef>
@@ -21,37 +21,36 @@ namespace internal {
 class InputFile;
 }  // namespace internal
 
-/// The state_dict in a file of torch.save, open for reading. Opening reads and checks all but the tensors' elements;
-/// read() may be called from several threads. torch.load with weights_only=True.
+/// The state_dict in a file of torch.save, open for reading. Opening reads and checks everything except the tensors'
+/// elements; read() may be called from several threads. torch.load with weights_only=True.
 class PthFile {
 public:
-    /// The state_dict is the only dictionary of tensors in the one that was saved; or, of several, the one called
-    /// model_state_dict, state_dict or model; or the one called `entry`; or, if none is in it, what was saved itself.
-    /// Objects of classes (argparse.Namespace) beside the tensors are passed over and never executed. Throws DataError,
+    /// The state_dict is the first match of: the dictionary called `entry`, if given; the only dictionary of tensors in
+    /// the saved one; of several, the one called model_state_dict, state_dict or model; the saved dictionary itself.
+    /// Objects of classes (argparse.Namespace) next to the tensors are skipped and never executed. Throws DataError,
     /// naming file and offset, if the file is missing, damaged, from PyTorch before 1.6 or from a big-endian machine,
-    /// if what was saved is not a dictionary, or if several of its dictionaries could be meant; InvalidArgument if
-    /// `entry` is not found. Takes at most some 60 bytes of memory for each byte of the pickle, and none for elements.
+    /// if the saved object is not a dictionary, or if several of its dictionaries match. Throws InvalidArgument if
+    /// `entry` is not found. Uses at most about 60 bytes of memory per byte of the pickle, and none for elements.
     explicit PthFile(const std::filesystem::path& path, const std::string& entry = {});
-    /// One that is open already, for the library's own use.
+    /// From a file that is already open, for internal use.
     PthFile(internal::InputFile&& file, const std::string& entry);
     ~PthFile();
     PthFile(PthFile&&) noexcept;
     PthFile& operator=(PthFile&&) noexcept;
 
-    /// All tensors that Lockstep has the dtype of, in the order of the dictionary.
+    /// All tensors with supported dtypes, in the order of the dictionary.
     const std::vector<PthEntry>& entries() const;
-    /// The other ones, by name, with what PyTorch calls their dtype ("int16"), "9 dimensions", or the function that
-    /// makes them ("torch._utils._rebuild_sparse_tensor").
+    /// The other tensors, by name, with PyTorch's name of their dtype ("int16"), "9 dimensions", or the function that
+    /// creates them ("torch._utils._rebuild_sparse_tensor").
     const std::map<std::string, std::string>& unsupported() const;
-    /// The tensor of that name among entries(), or null. Lives as long as this object.
+    /// The tensor of that name among entries(), or null. Valid for the lifetime of this object.
     const PthEntry* find(std::string_view name) const;
-    /// The names of what the state_dict holds besides tensors ("mask_values"), then of what is beside it ("epoch").
+    /// The names of the state_dict's values other than tensors ("mask_values"), then of values outside it ("epoch").
     const std::vector<std::string>& value_names() const;
-    /// The value of that name, or nothing. Throws DataError if it has more than a million parts or 100 levels.
+    /// The value of that name, or nullopt. Throws DataError if it has more than a million parts or 100 levels.
     std::optional<PthValue> value(std::string_view name) const;
-    /// Copies the elements of one tensor, row-major, to host memory. Throws InvalidArgument when there is no such
-    /// tensor or `to` is not of its size; DataError when reading fails, the record does not have its checksum, or a
-    /// bool is neither 0 nor 1.
+    /// Copies the elements of one tensor, row-major, to host memory. Throws InvalidArgument if the tensor does not
+    /// exist or `to` has another size; DataError if reading fails, a checksum differs, or a bool is neither 0 nor 1.
     void read(std::string_view name, std::span<std::byte> to) const;
 
 private:

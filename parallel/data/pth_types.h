@@ -1,4 +1,4 @@
-// What a file of torch.save holds, as those who read it see it.
+// Content of a file of torch.save, as seen by its readers.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-/// One tensor of a file, as it is once it was read: dense and row-major. `bytes` may be more than the file has: an
-/// expanded tensor is stored once.
+/// One tensor of a file, as it is after reading: dense and row-major. `bytes` may exceed the size in the file, because
+/// an expanded tensor is stored once.
 struct PthEntry {
     std::string name;
     DType dtype = DType::f32;
@@ -20,14 +20,14 @@ struct PthEntry {
     std::uint64_t bytes = 0;
 };
 
-/// A value of Python that a file holds beside its tensors.
+/// A Python value in a file, other than its tensors.
 struct PthValue {
     /// None.
     struct Absent {
         bool operator==(const Absent&) const = default;
     };
-    /// A tensor, or an object whose content is not read; `type` is the name of its class or of the function that makes
-    /// it.
+    /// A tensor, or an object whose content is not read; `type` is the name of its class or of the function that
+    /// creates it.
     struct Unread {
         std::string type;
         bool operator==(const Unread&) const = default;
@@ -38,7 +38,7 @@ struct PthValue {
 
     std::variant<Absent, bool, std::int64_t, double, std::string, List, Dictionary, Unread> value;
 
-    /// Null if it is of another type.
+    /// Null if the value is of another type.
     template <class T>
     const T* as() const {
         return std::get_if<T>(&value);

@@ -36,13 +36,14 @@ double RowContext::uniform() { return static_cast<double>(bits() >> 11) * 0x1p-5
 double RowContext::uniform(double low, double high) {
     if (!(low <= high) || !std::isfinite(low) || !std::isfinite(high) || !std::isfinite(high - low))
         throw InvalidArgument(
-            fmt::format("uniform: from {} to {}; give finite bounds, the lower one first", low, high));
+            fmt::format("uniform: from {} to {}; expected finite bounds in ascending order", low, high));
     const double number = low + (high - low) * uniform();
     return number < high ? number : low;  // rounded up
 }
 
 std::int64_t RowContext::integer(std::int64_t count) {
-    if (count < 1) throw InvalidArgument(fmt::format("integer: one of {} numbers; give a count of at least 1", count));
+    if (count < 1)
+        throw InvalidArgument(fmt::format("integer: one of {} numbers; expected a count of at least 1", count));
     // 64 random bits scaled to `count`: a bias that nobody can see.
     __extension__ using Wide = unsigned __int128;
     return static_cast<std::int64_t>((Wide{bits()} * static_cast<std::uint64_t>(count)) >> 64);
@@ -50,7 +51,7 @@ std::int64_t RowContext::integer(std::int64_t count) {
 
 bool RowContext::flip(double probability) {
     if (!(probability >= 0 && probability <= 1))
-        throw InvalidArgument(fmt::format("flip: a probability of {}; give one between 0 and 1", probability));
+        throw InvalidArgument(fmt::format("flip: a probability of {}; expected 0 to 1", probability));
     return uniform() < probability;
 }
 

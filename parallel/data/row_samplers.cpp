@@ -36,8 +36,7 @@ std::vector<std::int64_t> without_replacement(const std::vector<double>& weights
 
 SequentialSampler::SequentialSampler(std::int64_t length) : length_(length) {
     if (length < 0)
-        throw InvalidArgument(
-            fmt::format("SequentialSampler: a data set of {} rows; give its size, 0 or more", length));
+        throw InvalidArgument(fmt::format("SequentialSampler: a data set of {} rows; expected 0 or more", length));
 }
 
 std::vector<std::int64_t> SequentialSampler::indices(std::uint64_t) const {
@@ -51,7 +50,7 @@ RandomSampler::RandomSampler(std::int64_t length, const RandomSamplerOptions& op
       seed_(options.seed) {
     require_samples("RandomSampler", samples_);
     if (length < 1)
-        throw InvalidArgument(fmt::format("RandomSampler: a data set of {} rows; give one with rows", length));
+        throw InvalidArgument(fmt::format("RandomSampler: a data set of {} rows; expected at least one", length));
     if (!replacement_) TorchGenerator::require_permutable("RandomSampler", length);
 }
 
@@ -80,18 +79,19 @@ WeightedRandomSampler::WeightedRandomSampler(std::vector<double> weights, std::i
     for (std::size_t i = 0; i < weights.size(); ++i) {
         if (!(weights[i] >= 0) || !std::isfinite(weights[i]))
             throw InvalidArgument(fmt::format(
-                "WeightedRandomSampler: weight {} of row {}; give finite ones that are not negative", weights[i], i));
+                "WeightedRandomSampler: weight {} of row {}; expected a finite number of 0 or more", weights[i], i));
         if (weights[i] > 0) ++positive;
         cumulative_.push_back(sum += weights[i]);
     }
     if (!(sum > 0) || !std::isfinite(sum))
-        throw InvalidArgument(fmt::format(
-            "WeightedRandomSampler: the {} weights sum up to {}; give some whose sum is positive and finite",
-            weights.size(), sum));
+        throw InvalidArgument(
+            fmt::format("WeightedRandomSampler: the sum of the {} weights is {}; expected a positive, finite sum",
+                        weights.size(), sum));
     if (!options.replacement && num_samples > positive)
-        throw InvalidArgument(fmt::format(
-            "WeightedRandomSampler: {} samples without replacement of {} rows with a positive weight; draw fewer",
-            num_samples, positive));
+        throw InvalidArgument(
+            fmt::format("WeightedRandomSampler: {} samples without replacement of {} rows with a positive weight; "
+                        "expected at most one per row",
+                        num_samples, positive));
     if (!options.replacement) {
         cumulative_.clear();
         weights_ = std::move(weights);
@@ -116,7 +116,7 @@ std::vector<std::int64_t> WeightedRandomSampler::indices(std::uint64_t epoch) co
 BatchSampler::BatchSampler(AnySampler sampler, std::int64_t batch_size, bool drop_last)
     : sampler_(std::move(sampler)), batch_size_(batch_size), drop_last_(drop_last) {
     if (!sampler_ || sampler_.is_batching())
-        throw InvalidArgument("BatchSampler: give it a sampler of rows; it is what makes the batches");
+        throw InvalidArgument("BatchSampler: the sampler makes batches or is empty; expected a sampler of rows");
     if (batch_size < 1)
         throw InvalidArgument(fmt::format(
             "BatchSampler: batch_size should be a positive integer value, but got batch_size={}", batch_size));

@@ -1,6 +1,6 @@
-// Samplers of torch.utils.data. A Loader takes them as LoaderOptions::sampler. Epoch e of a random one is what
-// PyTorch's gives with generator=torch.Generator().manual_seed(seed + e), as DistributedSampler counts epochs; a seed
-// of its own, apart from LoaderOptions::seed, which augmentation goes by.
+// Samplers of torch.utils.data, for LoaderOptions::sampler. Epoch e of a random sampler equals PyTorch's with
+// generator=torch.Generator().manual_seed(seed + e), as DistributedSampler counts epochs. This seed is independent of
+// LoaderOptions::seed, which augmentation uses.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@ private:
 };
 
 struct RandomSamplerOptions {
-    bool replacement = false;                                ///< every row is drawn from all of them
-    std::optional<std::int64_t> num_samples = std::nullopt;  ///< rows of an epoch; all of them by default
+    bool replacement = false;                                ///< whether every row is drawn from all rows
+    std::optional<std::int64_t> num_samples = std::nullopt;  ///< rows of an epoch; default: all
     std::uint64_t seed = 0;                                  ///< the same on every rank
 };
 
-/// torch.utils.data.RandomSampler, with PyTorch's rows. Without replacement and with more rows than there are, one
-/// permutation follows another.
+/// torch.utils.data.RandomSampler, with PyTorch's rows. Without replacement, a sample larger than the data set consists
+/// of several permutations.
 class RandomSampler {
 public:
     /// Throws InvalidArgument for fewer than one row or sample, and, without replacement, from 2^32 / 20 rows on.
@@ -51,12 +51,12 @@ struct WeightedRandomSamplerOptions {
 };
 
 /// torch.utils.data.WeightedRandomSampler: row i is drawn with a probability that is proportional to weights[i]. With
-/// replacement, and more than one sample, the rows are PyTorch's. Otherwise PyTorch takes numbers of a generator that
-/// depends on its build, and the rows are others, with the same probabilities.
+/// replacement, and more than one sample, the rows are PyTorch's. Otherwise PyTorch's generator depends on its build,
+/// and the rows differ, with the same probabilities.
 class WeightedRandomSampler {
 public:
-    /// Throws InvalidArgument for fewer than one sample, no weights, one that is negative or not finite, a sum that is
-    /// not positive and finite, and, without replacement, more samples than rows with a positive weight.
+    /// Throws InvalidArgument for fewer than one sample, no weights, a weight that is negative or not finite, a sum
+    /// that is not positive and finite, and, without replacement, more samples than rows with a positive weight.
     WeightedRandomSampler(std::vector<double> weights, std::int64_t num_samples,
                           const WeightedRandomSamplerOptions& options = {});
     std::int64_t size() const { return samples_; }
@@ -64,16 +64,16 @@ public:
 
 private:
     std::vector<double> weights_;     ///< without replacement
-    std::vector<double> cumulative_;  ///< with replacement: up to and with row i, of a whole of 1
+    std::vector<double> cumulative_;  ///< with replacement: sums up to and including row i, normalized to 1
     std::int64_t samples_;
     WeightedRandomSamplerOptions options_;
 };
 
-/// Batches of another sampler's rows: torch.utils.data.BatchSampler. A Loader takes it instead of `batch_size` and
-/// `drop_last`, as it takes any BatchingSampler, whose batches need not be of one size.
+/// Batches of another sampler's rows: torch.utils.data.BatchSampler. Like any BatchingSampler, it replaces a Loader's
+/// `batch_size` and `drop_last`. The batches of a BatchingSampler may differ in size.
 class BatchSampler {
 public:
-    /// Throws InvalidArgument for no sampler, one that makes batches itself, and a batch size below 1.
+    /// Throws InvalidArgument for an empty sampler, one that makes batches, and a batch size below 1.
     BatchSampler(AnySampler sampler, std::int64_t batch_size, bool drop_last);
     /// Batches of an epoch.
     std::int64_t size() const;

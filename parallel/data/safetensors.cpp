@@ -42,15 +42,15 @@ void SafetensorsFile::read(std::string_view name, std::span<std::byte> to) const
     const SafetensorsEntry* entry = find(name);
     if (const auto other = unsupported().find(std::string(name)); other != unsupported().end()) {
         throw DataError(file + ": offset 8: tensor " + in_quotes(name) + ": dtype " + in_quotes(other->second) +
-                        " is not supported; convert it to one of F32, F64, F16, BF16, I32, I64, U8, BOOL");
+                        " is not supported; expected one of F32, F64, F16, BF16, I32, I64, U8, BOOL");
     }
     if (entry == nullptr) {
-        throw InvalidArgument(file + ": there is no tensor " + in_quotes(name) + " among the " +
+        throw InvalidArgument(file + ": no tensor " + in_quotes(name) + " among the " +
                               std::to_string(entries().size()) + " of this file; see entries()");
     }
     if (to.size() != entry->bytes) {
         throw InvalidArgument(file + ": tensor " + in_quotes(name) + " takes " + std::to_string(entry->bytes) +
-                              " bytes, but " + std::to_string(to.size()) + " were given; give as many as it takes");
+                              " bytes, but " + std::to_string(to.size()) + " were passed; expected the same size");
     }
     content_->file.read_at(entry->offset, to);
     if (entry->dtype == DType::boolean) internal::require_bools(to, file, entry->offset, name);

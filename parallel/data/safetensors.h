@@ -1,4 +1,4 @@
-// The safetensors file format over raw bytes: every field checked on reading, written at once or not at all.
+// The safetensors file format over raw bytes: every field is checked on reading, and files are written atomically.
 // Format: https://github.com/huggingface/safetensors (8 bytes header length, JSON header, data; little-endian).
 #pragma once
 
@@ -19,31 +19,30 @@ namespace internal {
 class InputFile;
 }  // namespace internal
 
-/// A safetensors file open for reading. Opening reads and checks the header, and nothing else; read() may be called
-/// from several threads.
+/// A safetensors file open for reading. Opening reads and checks only the header; read() may be called from several
+/// threads.
 class SafetensorsFile {
 public:
-    /// Throws DataError, naming file and offset, when the file is missing or truncated, its header is longer than
-    /// 100 MB or not the JSON it should be, a name is there twice, or sizes and offsets do not cover the data exactly
-    /// once; and for a file of torch.save, which PthFile reads.
+    /// Throws DataError, naming file and offset, if the file is missing or truncated, its header is longer than 100 MB
+    /// or not valid, a name is repeated, or sizes and offsets do not cover the data exactly once. Also throws it for a
+    /// file of torch.save, which PthFile reads.
     explicit SafetensorsFile(const std::filesystem::path& path);
-    /// One that is open already, for the library's own formats.
+    /// From a file that is already open, for internal formats.
     explicit SafetensorsFile(internal::InputFile&& file);
     ~SafetensorsFile();
     SafetensorsFile(SafetensorsFile&&) noexcept;
     SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
 
-    /// All tensors of dtypes that Lockstep has, in the order of their data.
+    /// All tensors with supported dtypes, in the order of their data.
     const std::vector<SafetensorsEntry>& entries() const;
-    /// The other ones, by name, with what the file calls their dtype: "F8_E4M3".
+    /// The other tensors, by name, with the file's name of their dtype: "F8_E4M3".
     const std::map<std::string, std::string>& unsupported() const;
-    /// The strings under __metadata__; empty where there are none.
+    /// The strings under __metadata__; empty if the file has none.
     const SafetensorsMetadata& metadata() const;
-    /// The tensor of that name among entries(), or null. Lives as long as this object.
+    /// The tensor of that name among entries(), or null. Valid for the lifetime of this object.
     const SafetensorsEntry* find(std::string_view name) const;
-    /// Copies the data of one tensor to host memory. Throws InvalidArgument when there is no such tensor or `to` is not
-    /// of its size, DataError for one of a dtype that Lockstep has not, when reading fails, or a bool is neither 0
-    /// nor 1.
+    /// Copies the data of one tensor to host memory. Throws InvalidArgument if the tensor does not exist or `to` has
+    /// another size; DataError for an unsupported dtype, if reading fails, or if a bool is neither 0 nor 1.
     void read(std::string_view name, std::span<std::byte> to) const;
 
 private:
@@ -51,11 +50,11 @@ private:
     std::unique_ptr<const Content> content_;
 };
 
-/// Writes a file that PyTorch and the safetensors package load, under a temporary name, synced and renamed: after an
-/// error the old file is as it was. Equal arguments give equal bytes. Tensors lie in the caller's order within each
-/// element size, larger elements first, so that all of them are aligned for readers that map the file.
-/// Throws InvalidArgument on an empty or repeated name, one called __metadata__, text that is not UTF-8, a negative or
-/// overflowing shape, null data, and where the directory cannot be written; DataError when writing fails.
+/// Writes a file that PyTorch and the safetensors package can load, under a temporary name, synced and renamed; after
+/// an error the old file is unchanged. Equal arguments give equal bytes. Tensors are ordered by element size, larger
+/// elements first, and then as the caller passes them, so that all of them are aligned for readers that map the file.
+/// Throws InvalidArgument for an empty or repeated name, the name __metadata__, text that is not UTF-8, a negative or
+/// overflowing shape, null data, and if the directory is not writable; DataError if writing fails.
 void write_safetensors(const std::filesystem::path& path, const std::vector<SafetensorsTensor>& tensors,
                        const SafetensorsMetadata& metadata = {});
 

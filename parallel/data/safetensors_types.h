@@ -1,4 +1,4 @@
-// What a safetensors file holds, as those who read and write it see it.
+// Content of a safetensors file, as seen by its readers and writers.
 #pragma once
 
 #include <cstdint>

@@ -18,15 +18,15 @@ DistributedSampler::DistributedSampler(std::int64_t length, int replicas, int ra
                                        const DistributedSamplerOptions& options)
     : length_(length), replicas_(replicas), rank_(rank), options_(options) {
     if (length < 0)
-        throw InvalidArgument(
-            fmt::format("DistributedSampler: a data set of {} rows; give its size, 0 or more", length));
+        throw InvalidArgument(fmt::format("DistributedSampler: a data set of {} rows; expected 0 or more", length));
     if (replicas < 1)
-        throw InvalidArgument(fmt::format("DistributedSampler: {} replicas; give the world size, 1 or more", replicas));
+        throw InvalidArgument(
+            fmt::format("DistributedSampler: {} replicas; expected the world size, 1 or more", replicas));
     if (rank < 0 || rank >= replicas)
         throw InvalidArgument(fmt::format("DistributedSampler: Invalid rank {}, rank should be in the interval [0, {}]",
                                           rank, replicas - 1));
     if (options.drop_last && !options.pad)
-        throw InvalidArgument("DistributedSampler: drop_last leaves rows out and pad = false keeps all; choose one");
+        throw InvalidArgument("DistributedSampler: drop_last and pad = false; expected at most one of them");
 }
 
 std::int64_t DistributedSampler::size() const {
@@ -64,7 +64,7 @@ std::int64_t DistributedSampler::global_size() const {
 std::vector<std::int64_t> DistributedSampler::global_indices(std::uint64_t epoch, std::int64_t batch_size) const {
     if (batch_size < 1 || batch_size % replicas_ != 0)
         throw InvalidArgument(
-            fmt::format("DistributedSampler: batches of {} rows for {} replicas; give a multiple, {} rows for each",
+            fmt::format("DistributedSampler: batches of {} rows for {} replicas; expected a multiple, {} rows for each",
                         batch_size, replicas_, std::max<std::int64_t>(batch_size / replicas_, 1)));
     const std::vector<std::int64_t> order = order_of(static_cast<std::int64_t>(epoch));
     const std::int64_t end = global_size();

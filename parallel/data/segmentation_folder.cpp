@@ -43,11 +43,10 @@ void require_alike(const std::string& name, const ImageHeader& image, const std:
                    const ImageHeader& first) {
     if (image.height != first.height || image.width != first.width)
         throw DataError(
-            fmt::format("{}: the image is {} (width x height), but {} is {}; a batch holds images of one "
-                        "size, so scale them to one or make a set of each size",
+            fmt::format("{}: the image is {} (width x height), but {} is {}; expected the same size for all images",
                         name, size_text(image), first_name, size_text(first)));
     if (channels_for_network(image.mode) != channels_for_network(first.mode))
-        throw DataError(fmt::format("{}: the image is {} with {}, but {} is {} with {}; convert them to the same", name,
+        throw DataError(fmt::format("{}: the image is {} with {}, but {} is {} with {}; expected the same mode", name,
                                     name_of(image.mode), counted(channels_for_network(image.mode), "channel"),
                                     first_name, name_of(first.mode),
                                     counted(channels_for_network(first.mode), "channel")));
@@ -58,8 +57,7 @@ HostImage read_mask(const std::filesystem::path& path, const std::filesystem::pa
     HostImage mask = read_image(path);
     if (mask.height != image.height || mask.width != image.width)
         throw DataError(
-            fmt::format("{}: the mask is {} (width x height), but its image {} is {}{}; make both the same "
-                        "size",
+            fmt::format("{}: the mask is {} (width x height), but its image {} is {}{}; expected the same size",
                         path.string(), size_text(mask), image_path.string(), size_text(image),
                         image.orientation != 1 ? fmt::format(", with EXIF orientation {}", image.orientation) : ""));
     return mask;
@@ -78,17 +76,15 @@ struct FolderScan {
     std::string list;
     for (const PackedValue v : known.values())
         list += (list.empty() ? "" : ", ") + internal::value_text(v, known.channels());
-    throw DataError(
-        fmt::format("{}: the mask has a pixel of {}, which is the value of no class (they are {}); fix the "
-                    "mask or name all values",
-                    path.string(), internal::value_text(value, known.channels()), list));
+    throw DataError(fmt::format("{}: the mask has a pixel of {}, which is not the value of a class; expected one of {}",
+                                path.string(), internal::value_text(value, known.channels()), list));
 }
 
 void require_mask_channels(const std::filesystem::path& path, ImageMode mode, int found, int channels,
                            const std::string& those_of) {
     if (found != channels)
-        throw DataError(fmt::format("{}: the mask is {} with {} per pixel, but {} {}; convert them to the same",
-                                    path.string(), name_of(mode), counted(found, "number"), those_of, channels));
+        throw DataError(fmt::format("{}: the mask is {} with {} per pixel, but {} {}; expected the same", path.string(),
+                                    name_of(mode), counted(found, "number"), those_of, channels));
 }
 
 /// What a network learns from 16 bits that use a tenth of their range: few levels.
@@ -98,26 +94,26 @@ void warn_of_images(const std::vector<ImagePair>& pairs, const std::vector<std::
     const auto peak = std::max_element(peaks.begin(), peaks.end());
     if (*peak > 0 && *peak < tenth)
         warn(
-            fmt::format("{}: images have 16 bits per channel and no value above {}; 8 bits keep {} levels of them: "
-                        "multiply the values so that they use the range of 0 to 65535",
+            fmt::format("{}: images have 16 bits per channel and no value above {}; 8 bits hold only {} levels of "
+                        "them: scale the values to the range of 0 to 65535",
                         pairs[static_cast<std::size_t>(peak - peaks.begin())].image.parent_path().string(), *peak,
                         *peak / 256 + 1));
     const auto turned = std::find_if(orientations.begin(), orientations.end(), [](int value) { return value != 1; });
     if (turned == orientations.end()) return;
     const auto count = std::count_if(turned, orientations.end(), [](int value) { return value != 1; });
-    warn(fmt::format(
-        "{}: the image has EXIF orientation {}, which is ignored{}; if masks are drawn on the turned image, "
-        "turn its pixels",
-        pairs[static_cast<std::size_t>(turned - orientations.begin())].image.string(), *turned,
-        count > 1 ? fmt::format(", as that of {} more", count - 1) : ""));
+    warn(
+        fmt::format("{}: the image has EXIF orientation {}, which is ignored{}; if masks are drawn on the rotated "
+                    "image, rotate its pixels",
+                    pairs[static_cast<std::size_t>(turned - orientations.begin())].image.string(), *turned,
+                    count > 1 ? fmt::format(", as for {} more", count - 1) : ""));
 }
 
 MaskFile mask_file(const std::filesystem::path& path, const HostImage& mask) {
     MaskFile file{path, mask.mode, internal::values_of(mask, most_values), {}};
     if (file.values.size() > most_values)
         throw DataError(
-            fmt::format("{}: the mask has more than {} different values, one per class is expected; "
-                        "save masks without smoothing, as PNG or GIF",
+            fmt::format("{}: the mask has more than {} different values; expected one per class (masks without "
+                        "smoothing, as PNG or GIF)",
                         path.string(), most_values));
     if (mask.mode == ImageMode::palette)
         for (const PackedValue index : file.values)
@@ -132,9 +128,8 @@ FolderScan scan_folder(const std::vector<ImagePair>& pairs, const SegmentationFo
     const std::string first_name = pairs[0].image.string();
     scan.image = read_image_header(pairs[0].image);
     if (const int found = channels_for_network(scan.image.mode); options.channels != 0 && found != options.channels)
-        throw DataError(
-            fmt::format("{}: the image is {} with {}, and {} were asked for; convert the images or ask for {}",
-                        first_name, name_of(scan.image.mode), counted(found, "channel"), options.channels, found));
+        throw DataError(fmt::format("{}: the image is {} with {}, but {} are required; expected {}", first_name,
+                                    name_of(scan.image.mode), counted(found, "channel"), options.channels, found));
 
     scan.masks.resize(pairs.size());
     std::vector<std::uint16_t> peaks(pairs.size());
@@ -147,8 +142,7 @@ FolderScan scan_folder(const std::vector<ImagePair>& pairs, const SegmentationFo
         orientations[row] = image.orientation;
         if (image.bits > 8) peaks[row] = read_image(image_path).peak16;
         if (read_image_header(mask_path).bits > 8)
-            throw DataError(fmt::format("{}: the mask has 16 bits per channel, of which 8 are read; save it with 8",
-                                        mask_path.string()));
+            throw DataError(fmt::format("{}: the mask has 16 bits per channel; expected 8", mask_path.string()));
         scan.masks[row] = mask_file(mask_path, read_mask(mask_path, image_path, image));
     });
     warn_of_images(pairs, peaks, orientations);
@@ -181,10 +175,9 @@ std::set<PackedValue> values_of_all(const FolderScan& scan, std::size_t most, st
         all.merge(internal::values_of(file, scan.reading));
         if (ignored) all.erase(*ignored);
         if (all.size() > most)
-            throw DataError(
-                fmt::format("{}: the masks up to this one have {} different values, for {} classes; give "
-                            "more classes or fix the mask",
-                            file.path.string(), all.size(), most));
+            throw DataError(fmt::format(
+                "{}: the masks up to this one have {} different values; expected at most {}, the number of classes",
+                file.path.string(), all.size(), most));
     }
     return all;
 }
@@ -203,19 +196,18 @@ std::optional<MaskClasses::Ignored> written_as_ignored(std::optional<PackedValue
 MaskClasses classes_of(const std::vector<MaskValue>& values, std::optional<PackedValue> ignored) {
     const auto refuse = [](const std::string& what) {
         throw InvalidArgument("SegmentationFolder: mask_values: " + what +
-                              "; give each class its own value, all of 1 to "
-                              "4 numbers");
+                              "; expected a distinct value of 1 to 4 numbers for each class");
     };
     std::vector<PackedValue> packed;
     for (const MaskValue& value : values) {
         if (value.empty() || value.size() > 4 || value.size() != values[0].size())
-            refuse(fmt::format("that of class {} has {} numbers, that of class 0 {}", packed.size(), value.size(),
+            refuse(fmt::format("value of class {} has {} numbers, that of class 0 {}", packed.size(), value.size(),
                                values[0].size()));
         packed.push_back(internal::packed_value(value));
     }
-    if (std::set(packed.begin(), packed.end()).size() != packed.size()) refuse("two classes have the same");
+    if (std::set(packed.begin(), packed.end()).size() != packed.size()) refuse("two classes have the same value");
     if (ignored && std::find(packed.begin(), packed.end(), *ignored) != packed.end())
-        refuse("the value of a class is to be ignored");
+        refuse("the value of a class is ignore_value");
     return {std::move(packed), static_cast<int>(values[0].size()), written_as_ignored(ignored)};
 }
 
@@ -235,7 +227,7 @@ struct SegmentationFolder::Content {
     const ImagePair& pair(std::int64_t row) const {
         if (row < 0 || row >= std::ssize(pairs))
             throw InvalidArgument(
-                fmt::format("SegmentationFolder: there is no row {}, only {}; count from 0", row, pairs.size()));
+                fmt::format("SegmentationFolder: row {} of {}; rows are counted from 0", row, pairs.size()));
         return pairs[static_cast<std::size_t>(row)];
     }
     void read(std::int64_t row, float* image_to, std::int64_t* mask_to) const;
@@ -252,7 +244,7 @@ void SegmentationFolder::Content::read(std::int64_t row, float* image_to, std::i
 
     const HostImage stored = read_mask(mask_path, image_path, image);
     const HostImage mask = internal::read_palette(stored, reading);
-    require_mask_channels(mask_path, stored.mode, mask.channels(), classes.channels(), "those read before have");
+    require_mask_channels(mask_path, stored.mode, mask.channels(), classes.channels(), "earlier images have");
     const auto unknown = classes.write(scale_image(mask, scale, Resampling::nearest),
                                        {mask_to, static_cast<std::size_t>(fields[1].shape.numel())});
     if (unknown) refuse_value(mask_path, *unknown, classes);
@@ -262,8 +254,7 @@ SegmentationFolder::SegmentationFolder(const std::filesystem::path& images, cons
                                        const SegmentationFolderOptions& options) {
     if (options.classes < 0 || options.channels < 0 || options.threads < 0)
         throw InvalidArgument(
-            fmt::format("SegmentationFolder: {} classes, {} channels and {} threads; none may be "
-                        "negative",
+            fmt::format("SegmentationFolder: {} classes, {} channels and {} threads; expected 0 or more",
                         options.classes, options.channels, options.threads));
     auto content = std::make_shared<Content>();
     content->scale = options.scale;
@@ -276,8 +267,7 @@ SegmentationFolder::SegmentationFolder(const std::filesystem::path& images, cons
         content->classes = classes_of(options.mask_values, ignored);
         if (ignored && options.ignore_value.size() != options.mask_values[0].size())
             throw InvalidArgument(fmt::format(
-                "SegmentationFolder: ignore_value has {} and mask_values have {}; expected "
-                "as many",
+                "SegmentationFolder: ignore_value has {} and mask_values have {}; expected the same number",
                 counted(static_cast<int>(options.ignore_value.size()), "number"), options.mask_values[0].size()));
     }
     content->pairs = internal::find_image_pairs(images, masks, options.mask_suffix);
@@ -289,15 +279,14 @@ SegmentationFolder::SegmentationFolder(const std::filesystem::path& images, cons
         scan_folder(content->pairs, options, options.mask_values.empty() ? nullptr : &content->classes);
     content->reading = scan.reading;
     if (ignored && static_cast<int>(options.ignore_value.size()) != scan.mask_channels)
-        throw InvalidArgument(
-            fmt::format("SegmentationFolder: ignore_value has {} and a pixel of the masks has {}; "
-                        "expected as many",
-                        counted(static_cast<int>(options.ignore_value.size()), "number"), scan.mask_channels));
+        throw InvalidArgument(fmt::format(
+            "SegmentationFolder: ignore_value has {} and a pixel of the masks has {}; expected the same number",
+            counted(static_cast<int>(options.ignore_value.size()), "number"), scan.mask_channels));
     if (options.mask_values.empty()) {
         const std::size_t most = options.classes > 0 ? static_cast<std::size_t>(options.classes) : most_values;
         const std::set<PackedValue> values = values_of_all(scan, most, ignored);
         if (values.empty())
-            throw DataError(fmt::format("{}: all pixels of all masks have the value that is ignored",
+            throw DataError(fmt::format("{}: all pixels of all masks have the ignored value",
                                         content->pairs[0].mask.parent_path().string()));
         content->classes = MaskClasses({values.begin(), values.end()}, scan.mask_channels, written_as_ignored(ignored));
     }
@@ -310,7 +299,7 @@ SegmentationFolder::SegmentationFolder(const std::filesystem::path& images, cons
         content->mask_values.push_back(internal::unpacked_value(value, content->classes.channels()));
     const int values = static_cast<int>(content->mask_values.size());
     if (options.classes != 0 && values > options.classes)
-        throw InvalidArgument(fmt::format("SegmentationFolder: {} mask_values for {} classes; give as many classes",
+        throw InvalidArgument(fmt::format("SegmentationFolder: {} mask_values for {} classes; expected the same number",
                                           values, options.classes));
     content->class_count = std::max(options.classes, values);
     content->image = scan.image;

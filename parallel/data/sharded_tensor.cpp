@@ -12,8 +12,8 @@ ShardedTensor::ShardedTensor(BatchCut cut, std::vector<Tensor> shards, std::shar
     const auto present = static_cast<std::size_t>(cut.present);
     if (shards_.size() != present || (ready_ && ready_->size() < present))
         throw InvalidArgument(
-            fmt::format("ShardedTensor: {} tensors and {} events for {} shards that have rows; give one for each, also "
-                        "of other processes",
+            fmt::format("ShardedTensor: {} tensors and {} events for {} shards that have rows; expected one for each, "
+                        "including those of other processes",
                         shards_.size(), ready_ ? fmt::format("{}", ready_->size()) : "no", present));
 }
 

@@ -13,24 +13,25 @@ namespace lockstep::detail {
 void require_rows_of(const char* who, std::span<const std::int64_t> indices, std::int64_t size) {
     for (std::size_t i = 0; i < indices.size(); ++i)
         if (indices[i] < 0 || indices[i] >= size)
-            throw InvalidArgument(fmt::format("{}: index {} at position {}; there are {} rows, counted from 0", who,
+            throw InvalidArgument(fmt::format("{}: index {} at position {}; expected 0 or more and less than {}", who,
                                               indices[i], i, size));
 }
 
 std::vector<std::vector<std::int64_t>> split_rows(std::int64_t size, const std::vector<std::int64_t>& lengths,
                                                   std::uint64_t seed) {
-    if (lengths.empty()) throw InvalidArgument("random_split: no lengths; give one for each part");
+    if (lengths.empty()) throw InvalidArgument("random_split: no lengths; expected one for each part");
     std::int64_t left = size;
     for (std::size_t i = 0; i < lengths.size(); ++i) {
         if (lengths[i] < 0)
-            throw InvalidArgument(fmt::format("random_split: length {} at index {}; give 0 or more", lengths[i], i));
+            throw InvalidArgument(
+                fmt::format("random_split: length {} at index {}; expected 0 or more", lengths[i], i));
         left = lengths[i] > left ? -1 : left - lengths[i];
         if (left < 0) break;
     }
     if (left != 0)
         throw InvalidArgument(
             fmt::format("random_split: Sum of input lengths does not equal the length of the input dataset, which has "
-                        "{} rows; give lengths that do, or fractions that sum up to 1",
+                        "{} rows; expected that sum, or fractions whose sum is 1",
                         size));
     const std::vector<std::int64_t> order = TorchGenerator(seed).permutation("random_split", size);
     std::vector<std::vector<std::int64_t>> parts;
@@ -53,7 +54,7 @@ std::vector<std::vector<std::int64_t>> split_rows(std::int64_t size, const std::
     }
     const auto sum = static_cast<double>(exact);
     if (!(sum <= 1 && 1 - sum <= 1e-9))  // math.isclose
-        throw InvalidArgument(fmt::format("random_split: the fractions sum up to {}; let them sum up to 1", sum));
+        throw InvalidArgument(fmt::format("random_split: the sum of the fractions is {}; expected 1", sum));
     std::vector<std::int64_t> lengths;
     std::int64_t left = size;
     for (const double fraction : fractions) {

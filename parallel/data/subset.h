@@ -19,7 +19,7 @@ namespace detail {
 
 /// Throws InvalidArgument, naming index and position, unless all are in 0 to size - 1.
 void require_rows_of(const char* who, std::span<const std::int64_t> indices, std::int64_t size);
-/// The rows of each part. `random_split` says what is thrown.
+/// The rows of each part. Throws as `random_split`.
 std::vector<std::vector<std::int64_t>> split_rows(std::int64_t size, const std::vector<std::int64_t>& lengths,
                                                   std::uint64_t seed);
 std::vector<std::vector<std::int64_t>> split_rows(std::int64_t size, const std::vector<double>& fractions,
@@ -27,8 +27,8 @@ std::vector<std::vector<std::int64_t>> split_rows(std::int64_t size, const std::
 
 }  // namespace detail
 
-/// torch.utils.data.Subset: row i is row indices[i] of the data set. A row keeps its RowContext, so it is augmented as
-/// it would be without the subset. Copies, and the parts of one random_split, share the data set.
+/// torch.utils.data.Subset: row i is row indices[i] of the data set. The RowContext of a row is that of the data set,
+/// so augmentation does not depend on the subset. Copies, and the parts of one random_split, share the data set.
 template <class Data>
 class Subset {
     static_assert(RowReader<Data> || Dataset<Data>,
@@ -79,10 +79,10 @@ private:
 };
 
 /// torch.utils.data.random_split with `generator=torch.Generator().manual_seed(seed)`: the same rows in the same order.
-/// `lengths` are numbers of rows when they are integers. Otherwise they are fractions, as PyTorch rounds them: each
-/// part gets the floor of its share, and the rows that are left go to the first parts, one each. Throws InvalidArgument
-/// for lengths that do not sum up to the size of the data set, fractions that do not sum up to 1, negative ones, no
-/// part at all, and from 2^32 / 20 rows on; warns of a fraction that gives no rows.
+/// Integer `lengths` are numbers of rows. Otherwise they are fractions, rounded as in PyTorch: each part gets the floor
+/// of its share, and the first parts get one each of the remaining rows. Throws InvalidArgument for lengths whose sum
+/// is not the size of the data set, fractions whose sum is not 1, negative ones, an empty list, and from 2^32 / 20 rows
+/// on; warns of a fraction that gives no rows.
 template <class Data, class Number>
 requires(std::integral<Number> || std::floating_point<Number>) std::vector<Subset<Data>> random_split(
     Data data, const std::vector<Number>& lengths, std::uint64_t seed) {

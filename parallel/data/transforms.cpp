@@ -33,14 +33,14 @@ PlaneExtent extent_of(const Tensor& tensor) { return {tensor.size(tensor.dims() 
 /// That of image and masks.
 PlaneExtent common_extent(const char* who, std::span<const Tensor> row) {
     if (!has_planes(row[0]) || row[0].numel() == 0)
-        throw InvalidArgument(
-            fmt::format("{}: the image is {}; give a host tensor (..., height, width)", who, described_tensor(row[0])));
+        throw InvalidArgument(fmt::format("{}: the image is {}; expected a host tensor (..., height, width)", who,
+                                          described_tensor(row[0])));
     const PlaneExtent extent = extent_of(row[0]);
     for (std::size_t i = 1; i < row.size(); ++i)
         if (has_planes(row[i]) && extent_of(row[i]) != extent)
             throw InvalidArgument(
-                fmt::format("{}: the image is {}, tensor {} of the row {}; both must end in the same height and width "
-                            "(ToTensor goes first)",
+                fmt::format("{}: the image is {}, tensor {} of the row {}; expected the same height and width in the "
+                            "last two dimensions",
                             who, described_tensor(row[0]), i, described_tensor(row[i])));
     return extent;
 }
@@ -93,22 +93,20 @@ void flip_line(const std::byte* from, std::byte* to, std::int64_t count, std::si
 
 void require_probability(const char* who, double probability) {
     if (!(probability >= 0 && probability <= 1))
-        throw InvalidArgument(fmt::format("{}: a probability of {}; give one between 0 and 1", who, probability));
+        throw InvalidArgument(fmt::format("{}: a probability of {}; expected 0 to 1", who, probability));
 }
 
 void require_crop(const char* who, std::int64_t height, std::int64_t width) {
     if (height < 1 || width < 1)
-        throw InvalidArgument(fmt::format("{}: a crop of ({}, {}); give at least one pixel", who, height, width));
+        throw InvalidArgument(fmt::format("{}: a crop of ({}, {}); expected at least one pixel", who, height, width));
 }
 
 /// The extent of the row, in which the crop has room.
 PlaneExtent extent_for_crop(const char* who, std::span<const Tensor> row, PlaneExtent crop) {
     const PlaneExtent extent = common_extent(who, row);
     if (crop.height > extent.height || crop.width > extent.width)
-        throw InvalidArgument(
-            fmt::format("{}: Required crop size ({}, {}) is larger than input image size ({}, {}); crop less or scale "
-                        "the images up",
-                        who, crop.height, crop.width, extent.height, extent.width));
+        throw InvalidArgument(fmt::format("{}: Required crop size ({}, {}) is larger than input image size ({}, {})",
+                                          who, crop.height, crop.width, extent.height, extent.width));
     return extent;
 }
 
@@ -141,9 +139,9 @@ Tensor class_indices(const Tensor& mask) {
 void ToTensor::apply(std::span<Tensor> row, RowContext&) const {
     const Tensor& image = row[0];
     if (!has_planes(image) || image.dims() > 3 || image.dtype() != DType::u8)
-        throw InvalidArgument(
-            fmt::format("ToTensor: the image is {}; give a host tensor u8 (height, width, channels) or (height, width)",
-                        described_tensor(image)));
+        throw InvalidArgument(fmt::format(
+            "ToTensor: the image is {}; expected a host tensor u8 (height, width, channels) or (height, width)",
+            described_tensor(image)));
     row[0] = scaled_image(image);
     for (Tensor& mask : row.subspan(1))
         if (has_planes(mask) && mask.dims() == 2 && mask.dtype() == DType::u8) mask = class_indices(mask);
@@ -152,25 +150,25 @@ void ToTensor::apply(std::span<Tensor> row, RowContext&) const {
 Normalize::Normalize(const std::vector<double>& mean, const std::vector<double>& deviation)
     : mean_(mean.begin(), mean.end()), deviation_(deviation.begin(), deviation.end()) {
     if (mean.empty() || mean.size() != deviation.size())
-        throw InvalidArgument(fmt::format("Normalize: {} means and {} deviations; give one of each for every channel",
-                                          mean.size(), deviation.size()));
+        throw InvalidArgument(
+            fmt::format("Normalize: {} means and {} deviations; expected one of each for every channel", mean.size(),
+                        deviation.size()));
     for (std::size_t i = 0; i < mean_.size(); ++i)
         if (!std::isfinite(mean_[i]) || !std::isfinite(deviation_[i]) || !(deviation_[i] > 0))
-            throw InvalidArgument(
-                fmt::format("Normalize: mean {} and deviation {} of channel {}; both must be finite and the deviation "
-                            "positive",
-                            mean[i], deviation[i], i));
+            throw InvalidArgument(fmt::format(
+                "Normalize: mean {} and deviation {} of channel {}; expected finite numbers and a positive deviation",
+                mean[i], deviation[i], i));
 }
 
 void Normalize::apply(std::span<Tensor> row, RowContext&) const {
     const Tensor& image = row[0];
     if (!has_planes(image) || image.dims() != 3 || image.dtype() != DType::f32)
-        throw InvalidArgument(
-            fmt::format("Normalize: the image is {}; give a host tensor f32 (channels, height, width), as ToTensor's",
-                        described_tensor(image)));
+        throw InvalidArgument(fmt::format(
+            "Normalize: the image is {}; expected a host tensor f32 (channels, height, width), as ToTensor returns",
+            described_tensor(image)));
     const auto channels = static_cast<std::size_t>(image.size(0));
     if (mean_.size() != 1 && mean_.size() != channels)
-        throw InvalidArgument(fmt::format("Normalize: {} means for an image {}; give one, or one for every channel",
+        throw InvalidArgument(fmt::format("Normalize: {} means for an image {}; expected one, or one for every channel",
                                           mean_.size(), image.shape().str()));
     const Tensor source = image.detach().contiguous();
     const Tensor result = Tensor::empty(source.shape());

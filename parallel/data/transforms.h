@@ -1,13 +1,13 @@
-// Transforms of rows, after those of torchvision: functions of a row, the tuple of tensors that a data set returns, and
-// of its RowContext, from which they draw. `Transformed` is a data set whose rows go through one:
+// Transforms of rows, modelled on torchvision. A transform is a function of a row, the tuple of tensors that a data set
+// returns, and of its RowContext, the source of its random numbers. `Transformed` is a data set that applies one:
 //
 //     ls::Transformed train(photos, ls::Compose(ls::ToTensor(), ls::RandomCrop(160, 240), ls::RandomHorizontalFlip(),
 //                                               ls::Normalize({0.5, 0.5, 0.5}, {0.2, 0.2, 0.2})));
 //
-// Here the first tensor of a row is the image. Crops and flips draw once for a row and act on every tensor of two or
-// more dimensions (..., height, width), so on image and mask alike; these must be of one size (InvalidArgument).
-// Tensors with fewer dimensions, as labels, stay as they are. They return tensors of their own and write to none they
-// are given.
+// Here the first tensor of a row is the image. Crops and flips draw once per row and are applied to every tensor of two
+// or more dimensions (..., height, width), so to image and mask alike; these must have the same size (InvalidArgument).
+// Tensors with fewer dimensions, such as labels, are unchanged. Transforms return new tensors and do not write to their
+// arguments.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ namespace lockstep {
 
 namespace detail {
 
-/// A transform of all tensors of a row, however many: `derived.apply(tensors, context)`.
+/// A transform of all tensors of a row, whatever their number: `derived.apply(tensors, context)`.
 template <class Derived>
 class RowTransform {
 public:
@@ -47,8 +47,8 @@ public:
 
 }  // namespace detail
 
-/// Transforms one after another: torchvision.transforms.Compose. Any callable of (row, RowContext&) that returns a row
-/// will do.
+/// Transforms one after another: torchvision.transforms.Compose. Accepts any callable of (row, RowContext&) that
+/// returns a row.
 template <class... Transforms>
 class Compose {
 public:
@@ -70,7 +70,8 @@ private:
     std::tuple<Transforms...> transforms_;
 };
 
-/// The rows of a data set, transformed. `transform` is called from several threads at once. A row keeps its RowContext.
+/// The rows of a data set, transformed. `transform` is called from several threads at once. The RowContext is that of
+/// the data set's row.
 template <class Data, class Transform>
 class Transformed {
     static_assert(Dataset<Data>, "a data set has size() and get(row) that returns a tuple of tensors");
@@ -89,20 +90,20 @@ private:
     Transform transform_;
 };
 
-/// Image u8 (height, width, channels), or (height, width), to f32 (channels, height, width) in [0, 1], as
-/// torchvision's; of the other tensors every u8 (height, width), a mask, to i64 of the same values, classes as
-/// cross_entropy takes them. Throws InvalidArgument for another image.
+/// Converts the image, u8 (height, width, channels) or (height, width), to f32 (channels, height, width) in [0, 1], as
+/// torchvision does. Converts every other u8 tensor (height, width), a mask, to i64 with the same values, which are
+/// classes for cross_entropy. Throws InvalidArgument for another image.
 class ToTensor : public detail::RowTransform<ToTensor> {
 public:
     void apply(std::span<Tensor> row, RowContext& context) const;
 };
 
-/// Image f32 (channels, height, width) to (image - mean[channel]) / deviation[channel]; one number of each is for all
-/// channels. Masks stay.
+/// Converts an image f32 (channels, height, width) to (image - mean[channel]) / deviation[channel]; a single number
+/// applies to all channels. Masks are unchanged.
 class Normalize : public detail::RowTransform<Normalize> {
 public:
     /// Throws InvalidArgument for lists that are empty or of different lengths, numbers that are not finite, and
-    /// deviations that are not positive; when it is called, for another image.
+    /// deviations that are not positive. The call throws it for another image.
     Normalize(const std::vector<double>& mean, const std::vector<double>& deviation);
     void apply(std::span<Tensor> row, RowContext& context) const;
 
@@ -110,8 +111,8 @@ private:
     std::vector<float> mean_, deviation_;
 };
 
-/// The part in the middle, where torchvision has it. Throws InvalidArgument for a size below 1 and, when it is called,
-/// for rows that are smaller (torchvision pads them).
+/// Crops the centre, as torchvision does. Throws InvalidArgument for a size below 1; the call throws it for rows that
+/// are smaller (torchvision pads them).
 class CenterCrop : public detail::RowTransform<CenterCrop> {
 public:
     CenterCrop(std::int64_t height, std::int64_t width);
@@ -121,7 +122,7 @@ private:
     std::int64_t height_, width_;
 };
 
-/// A part of that size from anywhere, all places alike. Throws as CenterCrop.
+/// Crops at a position drawn uniformly. Throws as CenterCrop.
 class RandomCrop : public detail::RowTransform<RandomCrop> {
 public:
     RandomCrop(std::int64_t height, std::int64_t width);
@@ -131,7 +132,7 @@ private:
     std::int64_t height_, width_;
 };
 
-/// Left and right exchanged, with that probability. Throws InvalidArgument for one outside [0, 1].
+/// Flips left and right, with that probability. Throws InvalidArgument for a probability outside [0, 1].
 class RandomHorizontalFlip : public detail::RowTransform<RandomHorizontalFlip> {
 public:
     explicit RandomHorizontalFlip(double probability = 0.5);
@@ -141,7 +142,7 @@ private:
     double probability_;
 };
 
-/// Above and below exchanged, with that probability. Throws InvalidArgument for one outside [0, 1].
+/// Flips top and bottom, with that probability. Throws InvalidArgument for a probability outside [0, 1].
 class RandomVerticalFlip : public detail::RowTransform<RandomVerticalFlip> {
 public:
     explicit RandomVerticalFlip(double probability = 0.5);

@@ -13,21 +13,19 @@ namespace {
 
 TensorMeta meta_of(const BatchInput& input, std::size_t number) {
     if (const auto* cut = std::get_if<ShardedTensor>(&input)) {
-        if (cut->shards() == 0)
-            throw InvalidArgument(fmt::format("input {}: the sharded tensor is empty; fill its shards", number));
+        if (cut->shards() == 0) throw InvalidArgument(fmt::format("input {}: the sharded tensor is empty", number));
         Shape shape = cut->shard(0).shape();
         shape[0] = cut->rows();
         return TensorMeta::contiguous(cut->shard(0).dtype(), shape, true);
     }
     const Tensor& whole = std::get<Tensor>(input);
-    if (!whole.defined())
-        throw InvalidArgument(fmt::format("input {}: the tensor is undefined; make it first", number));
+    if (!whole.defined()) throw InvalidArgument(fmt::format("input {}: the tensor is undefined", number));
     if (whole.is_symbolic())
         throw InvalidArgument(fmt::format(
-            "input {}: the tensor belongs to a forward that is being traced; pass one made outside", number));
+            "input {}: the tensor belongs to a forward that is being traced; expected one created outside", number));
     if (whole.dims() == 0)
-        throw InvalidArgument(fmt::format(
-            "input {}: a scalar cannot be scattered; give it a batch dimension or pass it as a number", number));
+        throw InvalidArgument(
+            fmt::format("input {}: a scalar cannot be scattered; expected a batch dimension, or a number", number));
     return TensorMeta::contiguous(whole.dtype(), whole.shape(), true);
 }
 
@@ -53,23 +51,24 @@ void copy_recorded(const EngineParts& parts, Stream& lane, void* to, Device to_d
 
 BatchInputs::BatchInputs(const EngineParts& parts, const std::vector<BatchInput>& inputs, bool own_rows)
     : parts_(parts), inputs_(inputs) {
-    if (inputs.empty())
-        throw InvalidArgument("there is no tensor among the inputs: nothing can be scattered; pass one");
+    if (inputs.empty()) throw InvalidArgument("no tensor among the inputs; expected at least one");
     for (std::size_t i = 0; i < inputs.size(); ++i) {
         metas_.push_back(meta_of(inputs[i], i));
         if (metas_[i].shape[0] != metas_[0].shape[0])
-            throw InvalidArgument(fmt::format(
-                "batch sizes differ: input 0 has {} rows, input {} has {}; all tensors of one call are cut alike",
-                metas_[0].shape[0], i, metas_[i].shape[0]));
+            throw InvalidArgument(
+                fmt::format("batch sizes differ: input 0 has {} rows, input {} has {}; expected the same number",
+                            metas_[0].shape[0], i, metas_[i].shape[0]));
     }
     if (metas_[0].shape[0] == 0)
         throw InvalidArgument(
-            fmt::format("an empty batch of shape {} cannot be scattered; give it rows", metas_[0].shape.str()));
+            fmt::format("an empty batch of shape {} cannot be scattered; expected rows", metas_[0].shape.str()));
     const bool cut_already = std::holds_alternative<ShardedTensor>(inputs[0]);
     for (std::size_t i = 1; own_rows && i < inputs.size(); ++i)
         if (std::holds_alternative<ShardedTensor>(inputs[i]) != cut_already)
-            throw InvalidArgument(fmt::format(
-                "input {} holds rows of this process alone and another one those of all; give all in one way", i));
+            throw InvalidArgument(
+                fmt::format("input {} has rows of this process only, another input those of all processes; expected "
+                            "the same for all inputs",
+                            i));
     cut_ = own_rows && !cut_already
                ? cut_own_rows(metas_[0].shape[0], parts.topology.shards, parts.topology.held, parts.topology.rank)
                : cut_batch(metas_[0].shape[0], parts.topology.shards);
@@ -77,21 +76,19 @@ BatchInputs::BatchInputs(const EngineParts& parts, const std::vector<BatchInput>
         if (const auto* cut = std::get_if<ShardedTensor>(&inputs[i])) {
             if (cut->cut().shards != parts.topology.shards)
                 throw InvalidArgument(
-                    fmt::format("input {} was cut in {} shards, the model has {}; make the loader from this model", i,
+                    fmt::format("input {} was cut into {} shards, the model has {}; expected a loader of this model", i,
                                 cut->cut().shards, parts.topology.shards));
             const ShardRange held = parts.topology.held.among(cut->cut().present);
             if (!(cut->held() == held))
-                throw InvalidArgument(
-                    fmt::format("input {} holds shards {} to {}, this process computes {} to {}; make the loader from "
-                                "this model",
-                                i, cut->held().first, cut->held().last - 1, held.first, held.last - 1));
+                throw InvalidArgument(fmt::format(
+                    "input {} holds shards {} to {}, this process computes {} to {}; expected a loader of this model",
+                    i, cut->held().first, cut->held().last - 1, held.first, held.last - 1));
             for (int shard = held.first; shard < held.last; ++shard) {
                 const Device device = parts.topology.device_of(shard);
                 if (cut->shard(shard).device() != device)
-                    throw InvalidArgument(
-                        fmt::format("input {}: shard {} is on {}, the model has it on {}; "
-                                    "make the loader from this model",
-                                    i, shard, cut->shard(shard).device().str(), device.str()));
+                    throw InvalidArgument(fmt::format(
+                        "input {}: shard {} is on {}, the model has it on {}; expected a loader of this model", i,
+                        shard, cut->shard(shard).device().str(), device.str()));
             }
         }
 }

@@ -110,27 +110,25 @@ std::string InFlight::describe(const StatusWord& status) const {
     switch (static_cast<StatusCode>(status.code)) {
         case StatusCode::target_out_of_range:
             return fmt::format(
-                "step {}: target {} in row {} of the batch is out of range ({}); the step was not taken, "
-                "classes count from 0 to one less than the outputs",
+                "step {}: target {} in row {} of the batch is out of range ({}); the step was not applied; expected 0 "
+                "to one less than the outputs",
                 status.step, status.value, status.row, where);
         case StatusCode::loss_not_finite:
             return fmt::format(
-                "step {}: the loss is not finite; the step was not taken, the model is as before it; "
-                "look at the batch and the learning rate",
+                "step {}: the loss is not finite; the step was not applied, the model is unchanged; check the batch "
+                "and the learning rate",
                 status.step);
         case StatusCode::gradients_not_finite:
             return fmt::format(
-                "step {}: the norm of the gradients is not finite; the step was not taken, the model is as before it; "
-                "look at the batch and the learning rate, or leave error_if_nonfinite out",
+                "step {}: the norm of the gradients is not finite; the step was not applied, the model is unchanged; "
+                "check the batch and the learning rate, or do not set error_if_nonfinite",
                 status.step);
         case StatusCode::operation_failed:
         case StatusCode::skipped:
         case StatusCode::good: break;
     }
-    return fmt::format(
-        "step {}: an operation failed ({}); the step was not taken, "
-        "mend its cause and take it again",
-        status.step, where);
+    return fmt::format("step {}: an operation failed ({}); the step was not applied; fix the cause and retry it",
+                       status.step, where);
 }
 
 void InFlight::refuse(const StatusWord& status) {

@@ -84,6 +84,6 @@ private:
 
 /// The end of an error's message where a part of the step has been committed.
 inline constexpr const char* committed_in_part =
-    "; a part of the step was committed: load a checkpoint before going on";
+    "; a part of the step was committed; load a checkpoint before you continue";
 
 }  // namespace lockstep

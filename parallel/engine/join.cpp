@@ -30,7 +30,7 @@ void Join::require_going_on(const Round& round) const {
         throw StepError("join: at least one rank has no batch left; throw_on_early_termination ends all ranks here",
                         forwards_);
     if (round.syncing != 0 && round.syncing != round.present)
-        throw InvalidArgument("join: some ranks are inside no_sync and others are not; enter it on all ranks alike");
+        throw InvalidArgument("join: some ranks are inside no_sync and others are not; expected the same on all ranks");
 }
 
 std::string Join::lend(const Round& round, const std::function<std::string()>& packed) {
@@ -40,8 +40,8 @@ std::string Join::lend(const Round& round, const std::function<std::string()>& p
     job_->broadcast(&size, sizeof size, round.lender.number());
     if (size == 0)
         throw InvalidArgument(
-            fmt::format("join: a rank has had no batch, and that of rank {} is cut in shards already, which fit no "
-                        "other rank; give every rank a batch, or forward plain tensors",
+            fmt::format("join: a rank has had no batch, and that of rank {} is already cut into shards, which fit no "
+                        "other rank; expected a batch on every rank, or forward of plain tensors",
                         round.lender.number()));
     bytes.resize(size);
     job_->broadcast(bytes.data(), size, round.lender.number());
@@ -86,9 +86,10 @@ void Join::hand_on() {
         const auto& theirs = at(all, rank);
         if (theirs[0] >= at(all, last)[0]) last = rank;
         if (theirs[1] != all[0][1])
-            throw InvalidArgument(fmt::format(
-                "join: rank {} has {} optimizers of this model and rank 0 has {}; make the same ones on all ranks",
-                rank.number(), theirs[1], all[0][1]));
+            throw InvalidArgument(
+                fmt::format("join: rank {} has {} optimizers of this model and rank 0 has {}; expected the same "
+                            "optimizers on all ranks",
+                            rank.number(), theirs[1], all[0][1]));
     }
     // Those that any rank updated by: one that had no batch has used none.
     std::vector<std::uint8_t> used;

@@ -36,7 +36,7 @@ void require_unchanged(const BatchProgram& batch, const Instance& instance) {
         if (const std::uint64_t then = *version++, now = read.storage->version(); now != then)
             throw InvalidArgument(
                 fmt::format("backward: {} was changed after the forward that needs it (version {}, now {}); call "
-                            "backward() before the change, or forward again after it",
+                            "backward() before the change, or call forward again",
                             read.name, then, now));
     });
 }
@@ -59,7 +59,7 @@ ManualStep::~ManualStep() {
     parts_.memory.store()->member_check = nullptr;
     parts_.memory.store()->update_hook = [](Optimizer&) {
         throw InvalidArgument(
-            "optimizer step: the wrapper whose parameters it updates is gone; keep it as long as its optimizer");
+            "optimizer step: the wrapper whose parameters it updates was destroyed; it must outlive its optimizer");
     };
 }
 
@@ -153,12 +153,12 @@ void ManualStep::gather(std::vector<Tensor>& outputs, ScheduledProgram& program,
          used = std::make_shared<bool>(false)](std::vector<Tensor> gradients) {
             if (alive.expired())
                 throw InvalidArgument(
-                    "backward: the wrapper that made this tensor is gone; keep it until after backward");
+                    "backward: the wrapper that created this tensor was destroyed; it must live until after backward");
             const OneThreadAtATime::Use use(parts_.memory.store()->one_thread(), "backward");
             if (*used)
                 throw InvalidArgument(
-                    "backward: a wrapper's activations are freed by the first backward, retain_graph or not; "
-                    "call forward again, or add the losses and go back once");
+                    "backward: a wrapper's activations are freed by the first backward, even with retain_graph; call "
+                    "forward again, or add the losses and call backward once");
             require_unchanged(program.batch(), *instance);
             *used = true;
             for (Tensor& gradient : gradients)
@@ -209,8 +209,8 @@ std::vector<Tensor> ManualStep::backward(ScheduledProgram& program, Instance& in
     });
     if ((sync == GradientSync::new_ones && own_gradients_) || (sync == GradientSync::all && leaves_some))
         throw InvalidArgument(
-            "backward: since its forward another one has gone back without bringing gradients together; call forward "
-            "after that one, or go back in the order of the forwards");
+            "backward: another backward under no_sync() ran after this forward; call forward again, or run backwards "
+            "in the order of the forwards");
     const auto input_gradient = [](std::size_t i) -> OperandOf {
         return [i](const ShardProgram& shard) -> const Operand& { return shard.input_gradients[i]; };
     };

@@ -42,7 +42,7 @@ void ParameterGradients::take_in() {
             if (!gradient.defined() || lies_in_arena(gradient, a)) continue;
             if (!(gradient.shape() == segment.shape))
                 throw InvalidArgument(
-                    fmt::format("the gradient of {} has shape {}, the parameter {}; set one of that shape",
+                    fmt::format("the gradient of {} has shape {}, the parameter {}; expected the same shape",
                                 segment.name, gradient.shape().str(), segment.shape.str()));
             const Tensor own = in_arena({static_cast<int>(a), static_cast<int>(i)});
             own.copy_(gradient);

@@ -66,9 +66,8 @@ std::string difference(const std::vector<std::string>& own, const std::vector<st
                           there = i < of_rank_0.size() ? of_rank_0[i] : "nothing";
         if (here != there)
             return fmt::format(
-                "the model differs between ranks: rank {} has {} where rank 0 has {} ({} and {} tensors); make the "
-                "same "
-                "model on all ranks",
+                "the model differs between ranks: rank {} has {} where rank 0 has {} ({} and {} tensors); expected the "
+                "same model on all ranks",
                 rank, here, there, own.size(), of_rank_0.size());
     }
     return {};
@@ -107,10 +106,12 @@ std::string difference(const ArenaLayout& layout, const std::vector<char>& own, 
 void agree_on_options(Communicator& job, const std::string& own) {
     const std::string of_rank_0 = text_of_rank_0(job, own);
     throw_together(
-        job, own == of_rank_0
-                 ? std::string()
-                 : fmt::format("the options differ between ranks: rank {} has {}; rank 0 has {}; give all the same",
-                               job.rank(), own, of_rank_0));
+        job,
+        own == of_rank_0
+            ? std::string()
+            : fmt::format(
+                  "the options differ between ranks: rank {} has {}; rank 0 has {}; expected the same on all ranks",
+                  job.rank(), own, of_rank_0));
 }
 
 void begin_alike(EngineParts& parts, StepState& state, bool values) {
@@ -156,9 +157,9 @@ void require_same_values(const EngineParts& parts) {
     compare(parts.memory.store()->parameters(), parts.memory.store()->replicas()[0].parameters);
     compare(parts.memory.store()->buffers(), parts.memory.store()->replicas()[0].buffers);
     if (!found.empty())
-        found =
-            fmt::format("the replica of rank {} differs from that of rank 0 in {}; write parameters alike on all ranks",
-                        parts.topology.rank.number(), found);
+        found = fmt::format(
+            "the replica of rank {} differs from that of rank 0 in {}; parameters must be written equally on all ranks",
+            parts.topology.rank.number(), found);
     if (const std::string text = said_by_any(*parts.ranks.job(), found); !text.empty()) throw DeviceError(text);
 }
 

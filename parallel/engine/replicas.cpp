@@ -94,8 +94,8 @@ void ReplicaKeeper::verify() {
                     const auto bytes = static_cast<std::size_t>(segment.end - segment.begin) * size;
                     if (std::memcmp(truth.data() + begin, own.data() + begin, bytes) != 0)
                         throw DeviceError(
-                            fmt::format("replica {} on {} differs from replica 0 in {}; write "
-                                        "parameters through the wrapper only",
+                            fmt::format("replica {} on {} differs from replica 0 in {}; parameters must be written "
+                                        "only through the wrapper",
                                         d.number(), parts_.topology.devices[d].str(), segment.name));
                 }
             }

@@ -31,8 +31,10 @@ void TrainingRun::shadow_others(const Join::Shadow& shadow, GradientSync sync) {
 }
 
 void TrainingRun::begin_join(const JoinOptions& options) {
-    if (!parts_->ranks.job()) throw InvalidArgument("join is for several processes; make the model distributed");
-    if (in_join()) throw InvalidArgument("join: another one is going on; leave it first");
+    if (!parts_->ranks.job())
+        throw InvalidArgument(
+            "join requires several processes; expected a DistributedDataParallel of more than one rank");
+    if (in_join()) throw InvalidArgument("join: called inside another join");
     manual_.join = std::make_unique<Join>(*parts_, options);
 }
 

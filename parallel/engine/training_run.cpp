@@ -201,8 +201,8 @@ GatheredOutputs TrainingRun::forward(const ModelCall& call, const std::vector<Ba
     const ShardRange held = parts_->topology.held;
     if (pass != Pass::inference && batch.cut().end < held.among(batch.cut().present).last)
         throw InvalidArgument(
-            fmt::format("forward: {} rows leave some of the {} shards of this process without any; give more rows, or "
-                        "use one shard per process",
+            fmt::format("forward: {} rows leave some of the {} shards of this process without rows; expected more "
+                        "rows, or one shard per process",
                         batch.cut().rows, held.size()));
     bring_buffers();
     const GradientSync sync = manual_.sync();

@@ -23,7 +23,7 @@ namespace lockstep::internal {
 namespace {
 
 [[noreturn]] void refuse_log(const std::string& name, const std::string& why) {
-    throw InvalidArgument(fmt::format("{} cannot be written: {}; choose another directory for the log", name, why));
+    throw InvalidArgument(fmt::format("{} cannot be written: {}; expected a writable directory", name, why));
 }
 
 bool reaches(const std::string& line, std::int64_t step) {

@@ -27,8 +27,8 @@ std::filesystem::path prepared_lines(const std::filesystem::path& directory, con
     require_trusted_links(directory);
     std::filesystem::create_directories(directory, failed);
     if (failed)
-        throw InvalidArgument(fmt::format("{} cannot be made: {}; choose another directory for the log",
-                                          directory.string(), failed.message()));
+        throw InvalidArgument(fmt::format("{} cannot be created: {}; expected a writable directory", directory.string(),
+                                          failed.message()));
     const std::filesystem::path path = directory / (name + ".jsonl");
     if (resume_step)
         cut_json_lines(path, *resume_step);
@@ -79,7 +79,7 @@ void LogWriter::put(std::size_t bytes, std::function<void(LogText&)> encode) {
             return;
         }
     }
-    warn_once(fmt::format("the log {} has more than 1 GiB to write; what comes now is dropped", events_.name()));
+    warn_once(fmt::format("the log {} has more than 1 GiB to write; further entries are dropped", events_.name()));
 }
 
 void LogWriter::flush() {
@@ -117,7 +117,7 @@ void LogWriter::write(std::deque<Pending> all) {
         try {
             one.encode(text);
         } catch (const std::exception& error) {
-            warn_once(fmt::format("the log {} lacks something: {}", events_.name(), error.what()));
+            warn_once(fmt::format("an entry of the log {} is lost: {}", events_.name(), error.what()));
         }
         one.encode = {};
         const std::scoped_lock lock(mutex_);
@@ -130,10 +130,9 @@ void LogWriter::write(std::deque<Pending> all) {
 void LogWriter::append(LogFile& file, const std::string& text) {
     const std::string why = file.append(text);
     if (why.empty()) return;
-    warn_once(
-        fmt::format("{} cannot be written any further: {}; training goes on, and the log lacks what comes until "
-                    "there is room",
-                    file.name(), why));
+    warn_once(fmt::format(
+        "{} cannot be written any further: {}; training continues, and the log drops entries until there is space",
+        file.name(), why));
 }
 
 void LogWriter::warn_once(const std::string& text) {

@@ -21,27 +21,28 @@ void check(const EngineOptions& options, const std::vector<NamedTensor>& tensors
         throw InvalidArgument(
             fmt::format("shards: {}; expected 1 to {}, or 0 for one per device", options.shards, most_shards));
     if (options.threads_per_shard < 0 || options.threads_per_shard > most_threads)
-        throw InvalidArgument(fmt::format("threads_per_shard: {}; expected 1 to {}, or 0 to choose",
+        throw InvalidArgument(fmt::format("threads_per_shard: {}; expected 1 to {}, or 0 for the default",
                                           options.threads_per_shard, most_threads));
     if (options.kept_programs < 1)
-        throw InvalidArgument(fmt::format("{} programs to keep: give at least 1", options.kept_programs));
+        throw InvalidArgument(fmt::format("{} programs to cache; expected at least 1", options.kept_programs));
     if (options.autocast && !is_short_float(*options.autocast))
         throw InvalidArgument(
-            fmt::format("autocast to {}: give f16 or bf16, or leave it out for f32", name_of(*options.autocast)));
+            fmt::format("autocast to {}; expected f16 or bf16, or no autocast", name_of(*options.autocast)));
     if (options.output_device && !options.output_device->is_host()) require_visible(*options.output_device);
     if (alone && options.reduction == ReductionMode::fast)
-        throw InvalidArgument("the fast reduction is for several processes; leave it as it is in one");
+        throw InvalidArgument("the fast reduction requires several processes");
     if (tensors.empty()) throw InvalidArgument("the model has no parameters: list its members with LOCKSTEP_MEMBERS");
 }
 
 /// Throws InvalidArgument for what only one process with several devices can do.
 void require_one_device(const Devices& devices, const EngineOptions& options) {
     if (devices.size() != 1)
-        throw InvalidArgument(fmt::format(
-            "{} devices in one of several processes; give each process one, or use DataParallel in one process",
-            devices.size()));
+        throw InvalidArgument(
+            fmt::format("{} devices in one of several processes; expected one per process (for several, use "
+                        "DataParallel in one process)",
+                        devices.size()));
     if (options.reduction == ReductionMode::slice_wise)
-        throw InvalidArgument("slice-wise updates are for the devices of one process; leave the reduction as it is");
+        throw InvalidArgument("slice-wise updates are for the devices of one process; expected the default reduction");
 }
 
 int threads_of(const Devices& devices, const EngineOptions& options) {
@@ -54,7 +55,7 @@ int threads_of(const Devices& devices, const EngineOptions& options) {
 
 const char* convolutions(ConvAlgorithm algorithm) {
     if (algorithm == ConvAlgorithm::automatic) return "";
-    return algorithm == ConvAlgorithm::direct ? ", direct convolutions" : ", convolutions by trials";
+    return algorithm == ConvAlgorithm::direct ? ", direct convolutions" : ", convolutions by benchmarking";
 }
 
 /// What all ranks must have alike.
@@ -66,11 +67,11 @@ std::string described(const EngineOptions& options, const Topology& topology) {
         options.bucket_bytes, options.reduction == ReductionMode::fast ? "the fast reduction, " : "",
         arithmetic.deterministic ? "deterministic" : "not deterministic", convolutions(arithmetic.convolution),
         options.autocast ? fmt::format(", autocast to {}", name_of(*options.autocast)) : "",
-        options.nan_policy == NanPolicy::stop ? "" : ", steps that are not finite go on",
+        options.nan_policy == NanPolicy::stop ? "" : ", steps that are not finite are applied",
         options.broadcast_buffers ? ", buffers are broadcast" : "",
-        options.find_unused_parameters ? ", unused parameters are found" : "",
+        options.find_unused_parameters ? ", unused parameters are detected" : "",
         options.static_graph ? ", the graph is static" : "",
-        options.init_sync ? "" : ", values are not taken from rank 0",
+        options.init_sync ? "" : ", values are not broadcast from rank 0",
         threads_given ? fmt::format(", {} threads per shard", arithmetic.threads) : "");
 }
 

@@ -65,14 +65,14 @@ void require_matching_spans(const ShardProgram& a, const ShardProgram& b) {
     const std::vector<const Record*> right = spans(b);
     const auto fail = [&](const std::string& what) {
         throw InvalidArgument(
-            fmt::format("shards of input shapes {} and {} do different things across shards: {}; operations that span "
-                        "shards must not depend on the length of the shard",
+            fmt::format("shards of input shapes {} and {} run different operations across shards: {}; operations that "
+                        "span shards must not depend on the length of the shard",
                         describe(a), describe(b), what));
     };
     if (a.structure != b.structure || a.outputs.size() != b.outputs.size())
         throw InvalidArgument(
-            fmt::format("forward returns outputs of different structure for shards of input shapes {} and {}; they "
-                        "cannot be gathered, return the same containers for all",
+            fmt::format("forward returns outputs of different structure for shards of input shapes {} and {}; expected "
+                        "the same containers for all",
                         describe(a), describe(b)));
     for (std::size_t i = 0; i < a.outputs.size(); ++i) {
         const TensorMeta& one = a.outputs[i].meta;
@@ -81,8 +81,8 @@ void require_matching_spans(const ShardProgram& a, const ShardProgram& b) {
         for (int d = 1; alike && d < one.shape.dims(); ++d) alike = one.shape[d] == other.shape[d];
         if (!alike)
             throw InvalidArgument(
-                fmt::format("output {} of forward is {} and {} for shards of input shapes {} and {}; to be gathered, "
-                            "outputs must agree in all dimensions but the first",
+                fmt::format("output {} of forward is {} and {} for shards of input shapes {} and {}; expected the same "
+                            "dimensions except the first",
                             i, one.str(), other.str(), describe(a), describe(b)));
     }
     if (left.size() != right.size()) fail(fmt::format("{} and {} operations span shards", left.size(), right.size()));
@@ -95,7 +95,7 @@ void require_matching_spans(const ShardProgram& a, const ShardProgram& b) {
         if (left[i]->operation->name() != right[i]->operation->name() || first.bytes() != second.bytes()) fail(what);
         for (std::size_t j = 0; j < left[i]->in.size(); ++j)
             if (j >= right[i]->in.size() || !left[i]->in[j].meta.same_layout(right[i]->in[j].meta))
-                fail(fmt::format("operation {} ({}) takes {} and {}", i, left[i]->operation->name(),
+                fail(fmt::format("operation {} ({}) has the inputs {} and {}", i, left[i]->operation->name(),
                                  left[i]->in[j].meta.str(),
                                  j < right[i]->in.size() ? right[i]->in[j].meta.str() : "nothing"));
     }

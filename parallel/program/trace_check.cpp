@@ -96,7 +96,7 @@ std::string difference(const Operand& before, const Operand& after, const Parame
                                element_text(before.meta.dtype, then.data(), at),
                                element_text(before.meta.dtype, now.data(), at));
     }
-    return fmt::format("{} where it read {}", name(after), name(before));
+    return fmt::format("{} instead of {}", name(after), name(before));
 }
 
 }  // namespace
@@ -129,7 +129,7 @@ void require_same_trace(const ShardProgram& kept, const ForwardTrace& now, const
             fail(fmt::format("record {}, {}, had the attributes {} and has {}", i, called(is),
                              was.operation->attributes(), is.operation->attributes()));
         if (was.ordinal != is.ordinal)
-            fail(fmt::format("record {}, {}, drew random numbers as call {} and does as call {}", i, called(is),
+            fail(fmt::format("record {}, {}, drew random numbers as call {} and now as call {}", i, called(is),
                              was.ordinal, is.ordinal));
         for (std::size_t k = 0; k < std::min(was.in.size(), is.in.size()); ++k)
             if (!same_operand(was.in[k], is.in[k]))
@@ -140,8 +140,9 @@ void require_same_trace(const ShardProgram& kept, const ForwardTrace& now, const
     if (before.records.size() != now.records.size())
         fail(fmt::format("it had {} records and has {}", before.records.size(), now.records.size()));
     if (before.structure != now.structure || !same_operands(before.outputs, now.outputs))
-        fail("it returns something else");
-    if (before.graph != now.graph) fail("gradients take another way, because of detach(), NoGrad or requires_grad_()");
+        fail("it returns a different result");
+    if (before.graph != now.graph)
+        fail("gradients are propagated differently, because of detach(), NoGrad or requires_grad_()");
 }
 
 }  // namespace lockstep

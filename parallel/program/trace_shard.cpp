@@ -96,7 +96,7 @@ private:
         const auto reader = std::find_if(records.begin(), records.end(), reads_it);
         throw InvalidArgument(
             fmt::format("{}: a tensor of shape {} requires a gradient and is not a parameter of the model; list its "
-                        "layer in LOCKSTEP_MEMBERS, or detach() it where it is not to be trained",
+                        "layer in LOCKSTEP_MEMBERS, or detach() it",
                         reader == records.end() ? "forward or loss"
                         : reader->call          ? std::string_view(reader->call)
                                                 : reader->operation->name(),
@@ -156,8 +156,9 @@ std::vector<Tensor> take_in_denominators(ShardProgram& program, const std::vecto
         if (!term.denominator.defined()) continue;
         const TensorMeta scalar = TensorMeta::contiguous(term.denominator.dtype(), {});
         if (!is_floating(scalar.dtype))
-            throw InvalidArgument(fmt::format(
-                "loss: a denominator is of dtype {}; it must be floating, as numerators are", name_of(scalar.dtype)));
+            throw InvalidArgument(
+                fmt::format("loss: a denominator is of dtype {}; expected a floating dtype, like that of numerators",
+                            name_of(scalar.dtype)));
         Tensor denominator = term.denominator.detach().reshape({});
         if (!denominator.is_symbolic()) denominator = apply_one(Reorder{}, {denominator}, scalar);
         own.push_back(operand_of(denominator));
@@ -179,13 +180,13 @@ Tensor pool_loss(const std::vector<Loss::Term>& terms, const std::vector<Tensor>
     for (const Loss::Term& term : terms) {
         if (term.numerator.numel() != 1)
             throw InvalidArgument(
-                fmt::format("loss: a numerator has shape {}; it must be a scalar, the sum over the rows of the shard",
+                fmt::format("loss: a numerator has shape {}; expected a scalar, the sum over the rows of the shard",
                             term.numerator.shape().str()));
         local.push_back(term.numerator.detach().reshape({}));
         if (term.denominator.defined() && !pooled) local.push_back(term.denominator.detach().reshape({}));
     }
     if (local.empty())
-        throw InvalidArgument("loss: it has no terms; return nll_loss(...), a sum of losses, or the like");
+        throw InvalidArgument("loss: it has no terms; expected nll_loss(...), a sum of losses, or similar");
     const std::vector<Tensor> sums = sum_over_shards(local);
     Tensor value;
     std::size_t next = 0, next_denominator = 0;
@@ -294,7 +295,7 @@ void require_trainable(const std::vector<Tensor>& roots, const ParameterStore& s
     const bool frozen = store.trainable_flags().find('1') == std::string::npos;
     throw InvalidArgument(
         fmt::format("step: the loss does not depend on a parameter that requires a gradient{}; unfreeze one with "
-                    "requires_grad_(), or call forward to evaluate",
+                    "requires_grad_(), or call forward for evaluation",
                     frozen ? " (all are frozen)" : ""));
 }
 

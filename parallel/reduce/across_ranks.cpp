@@ -24,13 +24,13 @@ static_assert(sizeof(Fingerprint) <= report_alignment);
 std::string difference(const Fingerprint& fingerprint, const Fingerprint& of_rank_0, int rank) {
     if (fingerprint.mark != Fingerprint::true_mark || of_rank_0.mark != Fingerprint::true_mark)
         return fmt::format(
-            "the ranks call different things: rank {} makes another call while others end a step (as where numbers of "
-            "steps differ); LOCKSTEP_DEBUG=detail names both calls",
+            "the ranks make different calls: rank {} makes another call while others end a step (the numbers of steps "
+            "may differ); LOCKSTEP_DEBUG=detail names both calls",
             of_rank_0.mark != Fingerprint::true_mark ? 0 : rank);
     if (fingerprint.program != of_rank_0.program)
         return fmt::format(
-            "rank {} does not give gradients to the same parameters as rank 0, or not in the same way; forward must "
-            "use the same ones on all ranks",
+            "rank {} does not compute gradients of the same parameters as rank 0, or not in the same way; forward must "
+            "use the same parameters on all ranks",
             rank);
     return {};
 }

@@ -49,8 +49,8 @@ void GateRules::check(const Optimizer& optimizer) const {
         std::visit([](const auto& own) { own.check(); }, some);
         if (const int group = group_of(some); group < -1 || group >= optimizer.groups())
             throw InvalidArgument(
-                fmt::format("step: gradients of group {} are to be clipped, the optimizer has {}; "
-                            "count from 0, or give -1 for all",
+                fmt::format("step: gradients of group {} are to be clipped, but the optimizer has {}; expected a group "
+                            "counted from 0, or -1 for all",
                             group, optimizer.groups()));
     }
 }

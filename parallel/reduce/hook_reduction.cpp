@@ -15,9 +15,9 @@ namespace {
 
 /// What does not fit in a hook's result; empty where it does.
 std::string misfit(const Tensor& sum, const Tensor& buffer) {
-    if (!sum.defined()) return "it returned an undefined tensor; return the sum of the ranks' buffers";
+    if (!sum.defined()) return "it returned an undefined tensor; expected the sum of the ranks' buffers";
     if (sum.device().is_host() && sum.dtype() == buffer.dtype() && sum.shape() == buffer.shape()) return {};
-    return fmt::format("it returned a tensor of shape {} and {} on {}; the bucket has shape {} and {} on the host",
+    return fmt::format("it returned a tensor of shape {} and {} on {}; expected shape {} and {} on the host",
                        sum.shape().str(), name_of(sum.dtype()), sum.device().str(), buffer.shape().str(),
                        name_of(buffer.dtype()));
 }

@@ -57,8 +57,8 @@ void Ranks::require_allowed(const std::set<ParameterId>& used, const ParameterSt
                                   std::back_inserter(changed));
     if (changed.empty()) return;
     throw InvalidArgument(fmt::format(
-        "rank {}: the training graph has changed: {} {} a gradient now and {} at first, which static_graph rules out; "
-        "use the same parameters in every step, or set find_unused_parameters instead",
+        "rank {}: the training graph has changed: {} {} a gradient now and {} at first, which static_graph does not "
+        "allow; use the same parameters in every step, or set find_unused_parameters instead",
         job_->rank(), store.segment(changed.front()).name, used.contains(changed.front()) ? "gets" : "does not get",
         used.contains(changed.front()) ? "did not" : "did"));
 }

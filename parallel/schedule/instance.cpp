@@ -79,7 +79,7 @@ void Instance::perform(const Task& task, const Launch& launch) {
         throw DeviceError(fmt::format("replica {} on {}, shard {}: {}: {}{}", spec.replica.number(),
                                       launch.device.str(), spec.shard,
                                       call_and_operation(spec.call, spec.operation->name()), error.what(),
-                                      says_more ? "" : "; look at what the operation was given"));
+                                      says_more ? "" : "; check its arguments"));
     }
 }
 

@@ -23,16 +23,16 @@ std::vector<DType> denominator_dtypes(const ShardProgram& program) {
 void require_alike(const Batches& parts) {
     const ShardProgram& one = *parts[0]->full;
     const auto fail = [&](const ShardProgram& other, const char* what) {
-        throw InvalidArgument(fmt::format(
-            "shards of input shapes {} and {}, of two microbatches, {}; forward and loss must not depend on the length "
-            "of the shard there",
-            one.inputs.front().meta.shape.str(), other.inputs.front().meta.shape.str(), what));
+        throw InvalidArgument(
+            fmt::format("shards of input shapes {} and {}, of two microbatches, {}; forward and loss must not depend "
+                        "on the length of the shard",
+                        one.inputs.front().meta.shape.str(), other.inputs.front().meta.shape.str(), what));
     };
     for (const auto& part : parts)
         for (const ShardProgram* other : {part->full.get(), part->last.get()}) {
             if (denominator_dtypes(*other) != denominator_dtypes(one))
                 fail(*other, "have losses of different denominators");
-            if (other->delivered() != one.delivered()) fail(*other, "give gradients to different parameters");
+            if (other->delivered() != one.delivered()) fail(*other, "compute gradients of different parameters");
         }
 }
 

@@ -57,9 +57,9 @@ Lines train_until_a_rank_dies(ProcessGroup& group, Meanwhile&& meanwhile) {
 
 TEST_CASE("two ranks on one GPU are refused, with both named") {
     const std::string found = on_gpus({.backend = "nccl", .size = 3, .share = true}, [](ProcessGroup& group) {
-        return lost_with({"ranks 0 and 1 have one GPU (" + device_info(Device::cuda(0)).bus_id + ")",
-                          "give each rank a GPU of its own"},
-                         [&] { group.all_reduce(on_gpu(1)); });
+        return lost_with(
+            {"ranks 0 and 1 share one GPU (" + device_info(Device::cuda(0)).bus_id + ")", "use one GPU per rank"},
+            [&] { group.all_reduce(on_gpu(1)); });
     });
     CHECK(found == "");
 }

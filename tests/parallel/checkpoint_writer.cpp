@@ -38,7 +38,7 @@ int main(int count, char** words) {
             try {
                 training.save(file);
             } catch (const lockstep::InvalidArgument& error) {
-                if (std::string_view(error.what()).find(" is saving there") == std::string_view::npos) throw;
+                if (std::string_view(error.what()).find(" is saving to it") == std::string_view::npos) throw;
                 std::this_thread::sleep_for(std::chrono::milliseconds(1));
             }
         }

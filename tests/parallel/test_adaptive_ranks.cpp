@@ -51,7 +51,7 @@ TEST_CASE("ranks with other rules are told so, and so is who has a communication
               const auto own = test::adaptive_rates(group.rank() == 0 ? "AdaScale" : "YellowFin");
               DistributedDataParallel<Kinked> model(test::seeded_kinked(), group);
               SGD sgd(model, {.momentum = 0.9});
-              expect_throws<Error>("does not give gradients to the same parameters", [&] {
+              expect_throws<Error>("does not compute gradients of the same parameters", [&] {
                   model.step(sgd, x, x, test::mean_of_outputs, {.rates = own.get()});
                   model.synchronize();
               });
@@ -62,7 +62,7 @@ TEST_CASE("ranks with other rules are told so, and so is who has a communication
               hooked.register_comm_hook(group, power_sgd_hook());
               SGD its(hooked);
               AdaScale rates;
-              expect_throws<InvalidArgument>("adaptive rates do not go with a communication hook",
+              expect_throws<InvalidArgument>("adaptive rates cannot be combined with a communication hook",
                                              [&] { hooked.step(its, x, x, test::mean_of_outputs, {.rates = &rates}); });
           }) == "");
 }

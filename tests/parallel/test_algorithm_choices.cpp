@@ -129,8 +129,8 @@ TEST_CASE("a run that goes on by rule is told that its bits differ") {
         const Warnings warnings;
         REQUIRE(ls::load_checkpoint(by_rule.model, by_rule.sgd, directory / "net"));
         CHECK(warnings.texts() ==
-              "the run chose its algorithms by trials, and goes on by rule: bits differ from here on; to keep its "
-              "choices, go on in benchmark mode (--benchmark, ConvAlgorithm::benchmark)\n");
+              "the run selected its algorithms by benchmarking, and continues without: its bits differ from here on; "
+              "to reuse its choices, resume in benchmark mode (--benchmark, ConvAlgorithm::benchmark)\n");
     }
     CHECK(by_rule.model.engine().algorithms().empty());
     by_rule.steps(1);
@@ -204,7 +204,7 @@ TEST_CASE("choices in a checkpoint that are no names are refused") {
         sealed.commit();
     }
     const auto load = [&] { static_cast<void>(ls::load_checkpoint(training.model, training.sgd, directory / "net")); };
-    CHECK_THAT(message_of<ls::DataError>(load), ls::test::contains("is not the JSON it should be"));
+    CHECK_THAT(message_of<ls::DataError>(load), ls::test::contains("is not valid JSON"));
 }
 
 TEST_CASE("the fastest way is that of the shortest time; equals stay in their order") {

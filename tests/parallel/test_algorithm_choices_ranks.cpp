@@ -78,9 +78,8 @@ TEST_CASE("the first answer counts for all, and who comes later is not asked") {
 TEST_CASE("benchmark mode is for all ranks or none") {
     CHECK(on_ranks(2, [](ProcessGroup& group) {
               expect_throws<InvalidArgument>(
-                  "rank 1 has 2 shards, 0 and 0 bytes per bucket, not deterministic; rank 0 "
-                  "has 2 shards, 0 and 0 bytes per bucket, not deterministic, "
-                  "convolutions by trials",
+                  "rank 1 has 2 shards, 0 and 0 bytes per bucket, not deterministic; rank 0 has 2 shards, 0 and 0 "
+                  "bytes per bucket, not deterministic, convolutions by benchmarking",
                   [&] {
                       const auto by_rule = ConvAlgorithm::automatic;
                       const auto tried = ConvAlgorithm::benchmark;

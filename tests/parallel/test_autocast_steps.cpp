@@ -221,5 +221,5 @@ TEST_CASE("a model of 16-bit parameters computes, and is not trained") {
 TEST_CASE("autocast is to f16 or bf16") {
     CHECK(message_of<InvalidArgument>([] {
               const DataParallel<Net> model(make_net(), test::cpu_devices(1), {.autocast = DType::f64});
-          }) == "autocast to f64: give f16 or bf16, or leave it out for f32");
+          }) == "autocast to f64; expected f16 or bf16, or no autocast");
 }

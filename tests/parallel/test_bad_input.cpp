@@ -69,13 +69,13 @@ TEST_CASE("options and optimizers that do not fit") {
         return message_of<InvalidArgument>([&] { ls::DataParallel<Net> model(Net{}, devices(2), options); });
     };
     CHECK(with({.shards = -1}) == "shards: -1; expected 1 to 65536, or 0 for one per device");
-    CHECK(with({.threads_per_shard = -2}) == "threads_per_shard: -2; expected 1 to 4096, or 0 to choose");
+    CHECK(with({.threads_per_shard = -2}) == "threads_per_shard: -2; expected 1 to 4096, or 0 for the default");
     says(with({.output_device = Device::cpu(12)}), "device cpu:12 does not exist or is not visible");
     ls::DataParallel<Net> a(Net{}, devices(2)), b(Net{}, devices(2));
     ls::SGD sgd(b);
     const Batch batch = make_batch(4);
     CHECK(message_of<InvalidArgument>([&] { a.step(sgd, batch.images, batch.labels, ls::nll_loss); }) ==
-          "step: the optimizer belongs to another model; make it from this wrapper: SGD(model, ...)");
+          "step: the optimizer belongs to another model; construct it from this wrapper: SGD(model, ...)");
     says(message_of<InvalidArgument>([&] { ls::SGD bad(a, {.lr = -1}); }), "SGD: invalid lr (-1); expected 0 or more");
 }
 
@@ -84,14 +84,13 @@ TEST_CASE("inputs that cannot be scattered") {
     ls::SGD sgd(model, {.lr = 0.1});
     const Batch batch = make_batch(6);
     CHECK(message_of<InvalidArgument>([&] { (void)model(ls::Tensor::scalar(1)); }) ==
-          "input 0: a scalar cannot be scattered; give it a batch dimension or pass it as a number");
+          "input 0: a scalar cannot be scattered; expected a batch dimension, or a number");
     CHECK(message_of<InvalidArgument>([&] {
               (void)model(ls::Tensor::zeros({0, 2, 7, 7}));
-          }) == "an empty batch of shape (0, 2, 7, 7) cannot be scattered; give it rows");
-    CHECK(message_of<InvalidArgument>([&] { (void)model(ls::Tensor()); }) ==
-          "input 0: the tensor is undefined; make it first");
+          }) == "an empty batch of shape (0, 2, 7, 7) cannot be scattered; expected rows");
+    CHECK(message_of<InvalidArgument>([&] { (void)model(ls::Tensor()); }) == "input 0: the tensor is undefined");
     CHECK(message_of<InvalidArgument>([&] { model.step(sgd, batch.images, make_batch(5).labels, ls::nll_loss); }) ==
-          "batch sizes differ: input 0 has 6 rows, input 1 has 5; all tensors of one call are cut alike");
+          "batch sizes differ: input 0 has 6 rows, input 1 has 5; expected the same number");
     (void)model(batch.images);  // still usable
 }
 
@@ -137,10 +136,10 @@ TEST_CASE("tensors on the wrong device") {
     const ls::Tensor half = ls::Tensor::zeros({3, 2, 7, 7}, ls::DType::f32, Device::cpu(1));
     CHECK(message_of<InvalidArgument>([&] {
               (void)model(ls::ShardedTensor(cut, {half, half}));
-          }) == "input 0: shard 0 is on cpu:1, the model has it on cpu:0; make the loader from this model");
+          }) == "input 0: shard 0 is on cpu:1, the model has it on cpu:0; expected a loader of this model");
     CHECK(message_of<InvalidArgument>([&] { (void)ls::ShardedTensor(cut, {half}); }) ==
-          "ShardedTensor: 1 tensors and no events for 2 shards that have rows; give one for each, also of other "
-          "processes");
+          "ShardedTensor: 1 tensors and no events for 2 shards that have rows; expected one for each, including those "
+          "of other processes");
 }
 
 TEST_CASE("unequal shards that do different things across shards are refused before anything runs") {
@@ -151,8 +150,8 @@ TEST_CASE("unequal shards that do different things across shards are refused bef
     CHECK(message_of<InvalidArgument>([&] {
               (void)number(ls::Tensor::zeros({7, 4}));
           }) ==
-          "shards of input shapes (3, 4) and (1, 4) do different things across shards: 2 and 0 operations span shards; "
-          "operations that span shards must not depend on the length of the shard");
+          "shards of input shapes (3, 4) and (1, 4) run different operations across shards: 2 and 0 operations span "
+          "shards; operations that span shards must not depend on the length of the shard");
     auto shape = wrapped([](ls::Linear& fc, const ls::Tensor& x) {
         const ls::Tensor y = fc(x);
         return y + ls::sum(ls::sum_over_shards(y));
@@ -160,8 +159,8 @@ TEST_CASE("unequal shards that do different things across shards are refused bef
     says(message_of<InvalidArgument>([&] {
              (void)shape(ls::Tensor::zeros({7, 4}));
          }),
-         "shards of input shapes (3, 4) and (1, 4) do different things across shards: operation 0 (sum_over_shards) "
-         "takes ");
+         "shards of input shapes (3, 4) and (1, 4) run different operations across shards: operation 0 "
+         "(sum_over_shards) has the inputs ");
     (void)shape(ls::Tensor::zeros({6, 4}));  // equal shards are fine
     CHECK(number(ls::Tensor::zeros({6, 4})).shape() == ls::Shape{6, 3});
 }
@@ -173,8 +172,8 @@ TEST_CASE("outputs that cannot be gathered") {
     CHECK(message_of<InvalidArgument>([&] {
               (void)structure(ls::Tensor::zeros({7, 4}));
           }) ==
-          "forward returns outputs of different structure for shards of input shapes (3, 4) and (1, 4); they cannot be "
-          "gathered, return the same containers for all");
+          "forward returns outputs of different structure for shards of input shapes (3, 4) and (1, 4); expected the "
+          "same containers for all");
     auto shapes = wrapped([](ls::Linear& fc, const ls::Tensor& x) {
         const ls::Tensor y = fc(x);
         return ls::matmul(y, y.transpose(0, 1));
@@ -183,6 +182,5 @@ TEST_CASE("outputs that cannot be gathered") {
     says(message_of<InvalidArgument>([&] {
              (void)shapes(ls::Tensor::zeros({7, 4}));
          }),
-         "for shards of input shapes (3, 4) and (1, 4); to be gathered, outputs must agree in all dimensions but the "
-         "first");
+         "for shards of input shapes (3, 4) and (1, 4); expected the same dimensions except the first");
 }

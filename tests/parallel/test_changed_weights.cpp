@@ -76,7 +76,7 @@ TEST_CASE("whatever writes the weights between forward and backward: an error th
             const std::string text = message_of<ls::InvalidArgument>([&] { loss.backward(); });
             INFO(text);
             CHECK((begins(text, changed("fc2.weight")) || begins(text, changed("fc1.weight"))));
-            CHECK(text.find("; call backward() before the change, or forward again after it") != std::string::npos);
+            CHECK(text.find("; call backward() before the change, or call forward again") != std::string::npos);
             sgd.zero_grad();
             loss_of(model(batch.images), batch).backward();  // usable, and what the optimizer's step needs
         }

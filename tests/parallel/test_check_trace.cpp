@@ -63,7 +63,7 @@ TEST_CASE("what changed under a kept program is named; nothing is said while not
     said(", had the attributes (1, 0) and has (2, 0)");
     model->scale = 1;
     model->second = true;  // another parameter of the same shape
-    said(", reads b.weight where it read a.weight");
+    said(", reads b.weight instead of a.weight");
     model->second = false;
     model->shift[2] = 7;  // a constant made anew in every forward
     said(", reads a constant whose element 2 was 3 and is 7");
@@ -72,7 +72,7 @@ TEST_CASE("what changed under a kept program is named; nothing is said while not
     said(" and is relu ");
     model->extra = false;
     model->swap = true;
-    said(" of the trace where it read result ");
+    said(" of the trace instead of result ");
     model->swap = false;
     factor = 3;
     said("");

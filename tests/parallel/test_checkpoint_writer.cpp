@@ -164,7 +164,7 @@ TEST_CASE("a save that fails is a warning each time, training goes on, and the l
     }
     CHECK_NOTHROW(writer.wait());  // thrown once
     REQUIRE(warnings.all().size() == 2);
-    CHECK_THAT(warnings.all()[0], contains("the checkpoint of step 3 was not saved, and training goes on: ") &&
+    CHECK_THAT(warnings.all()[0], contains("the checkpoint of step 3 was not saved, training continues: ") &&
                                       contains("writing failed: File too large"));
     CHECK_THAT(warnings.all()[1], contains("of step 4"));
     const auto finished = writer.finished();
@@ -185,7 +185,7 @@ TEST_CASE("a save that fails is a warning each time, training goes on, and the l
     save(writer, training, directory / "net");
     CHECK_NOTHROW(writer.wait());  // there is a newer one
     CHECK(steps_loaded(directory) == 5);
-    CHECK_THAT(warnings.all().back(), contains("choose a directory that exists and can be written"));
+    CHECK_THAT(warnings.all().back(), contains("expected a writable directory"));
 }
 
 TEST_CASE("a warning handler that throws in the writer's thread ends neither the process nor the writer") {
@@ -238,7 +238,7 @@ TEST_CASE("what a refused step would have led to is not saved") {
     training.model().step(training.sgd(), bad, y, mse_loss);
     save(writer, training, directory / "net");
     CHECK_NOTHROW(writer.wait());
-    CHECK(writer.finished().at(0).error == "a step before it was refused");
+    CHECK(writer.finished().at(0).error == "an earlier step was refused");
     CHECK(directory.names().empty());
     CHECK_THROWS_AS(training.model().synchronize(), StepError);
     save(writer, training, directory / "net");  // of what was there before that step
@@ -254,10 +254,10 @@ TEST_CASE("what cannot be saved at all is refused at once; one snapshot goes to 
     CheckpointWriter writer;
     CHECK(message_of<InvalidArgument>([&] {
               writer.save(training.model(), other.sgd(), training.state(), directory / "net");
-          }) == "save: the optimizer belongs to another model; give this one's");
+          }) == "save: the optimizer belongs to another model; expected this model's optimizer");
     CHECK_THAT(message_of<InvalidArgument>(
                    [&] { writer.save(training.model(), training.sgd(), {.batch = -1}, directory / "net"); }),
-               contains("batch -1 is none"));
+               contains("batch is -1"));
     CHECK(directory.names().empty());
     writer.save(training.model(), training.sgd(), training.state(),
                 std::vector<std::filesystem::path>{directory / "net", directory / "best"});

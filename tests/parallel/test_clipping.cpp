@@ -233,7 +233,7 @@ TEST_CASE("a norm that is not finite refuses the step where that is an error, an
         } catch (const StepError& error) {
             message = error.what();
         }
-        CHECK_THAT(message, test::contains("the norm of the gradients is not finite; the step was not taken"));
+        CHECK_THAT(message, test::contains("the norm of the gradients is not finite; the step was not applied"));
         CHECK((test::whole_state(model, sgd) == before));
     }
     CHECK(std::isnan(step(true, {.clip = {ClipGradNorm{.max_norm = 1}}}).grad_norm()));
@@ -268,7 +268,8 @@ TEST_CASE("what cannot be clipped is refused before anything runs") {
     CHECK(refused(ClipGradValue{.clip_value = NAN}) ==
           "clip_grad_value_: invalid clip_value (nan); expected 0 or more");
     CHECK(refused(ClipGradNorm{.max_norm = 1, .group = 1}) ==
-          "step: gradients of group 1 are to be clipped, the optimizer has 1; count from 0, or give -1 for all");
+          "step: gradients of group 1 are to be clipped, but the optimizer has 1; expected a group counted from 0, or "
+          "-1 for all");
     const StepLoss loss = model.step(sgd, batch.images, batch.labels, nll_loss);
     CHECK_THROWS_AS(loss.grad_norm(), InvalidArgument);
 }

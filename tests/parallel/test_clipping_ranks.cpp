@@ -205,7 +205,7 @@ TEST_CASE("ranks that clip in different ways are told so") {
               SGD optimizer(model);
               const Tensor x = Tensor::full({4, 6}, 1);
               const double max_norm = group.rank() == 0 ? 1 : 2;
-              expect_throws<Error>("does not give gradients to the same parameters", [&] {
+              expect_throws<Error>("does not compute gradients of the same parameters", [&] {
                   model.step(optimizer, x, x, test::mean_of_outputs, {.clip = {ClipGradNorm{.max_norm = max_norm}}});
                   model.synchronize();
               });

@@ -341,7 +341,7 @@ TEST_CASE("a full disk is one warning; the files stay readable, and grow again w
         }
     }
     REQUIRE(warnings.texts().size() == 1);
-    CHECK_THAT(warnings.texts()[0], contains("cannot be written any further: File too large; training goes on"));
+    CHECK_THAT(warnings.texts()[0], contains("cannot be written any further: File too large; training continues"));
     log.scalar("loss", 1, 5);
     log.close();
     CHECK(lines_of(place).size() == 2);
@@ -391,15 +391,15 @@ TEST_CASE("mistakes are told at the call, and a place that cannot be written at 
         CHECK_THROWS_WITH(call(), contains(part));
     };
     refuses([&] { log.scalar("", 1, 0); }, "tag is empty");
-    refuses([&] { log.scalar("step", 1, 0); }, "choose another tag");
+    refuses([&] { log.scalar("step", 1, 0); }, "is reserved for the step number");
     refuses([&] { log.image("a", Tensor::zeros({2, 2}), 0); }, "'a' is f32 of shape (2, 2); give u8");
     refuses([&] { log.image("a", Tensor::zeros({2, 2, 5}, DType::u8), 0); }, "1 to 4 channels");
     refuses([&] { log.image("a", Tensor::zeros({0, 2}, DType::u8), 0); }, "none of them 0");
     refuses([&] { log.mask("a", Tensor::full({2, 2}, 256, DType::i64), 0); }, "class 256");
-    refuses([&] { log.mask("a", Tensor::zeros({2, 2}), 0); }, "give classes");
+    refuses([&] { log.mask("a", Tensor::zeros({2, 2}), 0); }, "expected classes");
     refuses([&] { log.histogram("a", Tensor::zeros({0}), 0); }, "has no element");
     put_bytes(place / "file", "");
-    refuses([&] { EventLog(place / "file"); }, "choose another directory for the log");
+    refuses([&] { EventLog(place / "file"); }, "expected a writable directory");
     std::filesystem::create_directories(place / "taken/log.jsonl");
     refuses([&] { EventLog(place / "taken"); }, "Is a directory");
 }

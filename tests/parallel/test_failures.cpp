@@ -100,8 +100,8 @@ ls::Tensor not_a_number(const ls::Tensor& images) {
 }
 
 const std::string target_message =
-    "step 2: target 7 in row 4 of the batch is out of range (shard 1, replica 1 on cpu:1); the step was not taken, "
-    "classes count from 0 to one less than the outputs";
+    "step 2: target 7 in row 4 of the batch is out of range (shard 1, replica 1 on cpu:1); the step was not applied; "
+    "expected 0 to one less than the outputs";
 
 }  // namespace
 
@@ -148,8 +148,8 @@ TEST_CASE("a loss that is not finite stops with the step's number") {
     t.good_steps(3);
     const ls::StepLoss loss = t.step(not_a_number(t.batch.images), t.batch.labels);
     CHECK(message_of<ls::StepError>([&] { t.model.synchronize(); }) ==
-          "step 3: the loss is not finite; the step was not taken, the model is as before it; look at the batch "
-          "and the learning rate");
+          "step 3: the loss is not finite; the step was not applied, the model is unchanged; check the batch and the "
+          "learning rate");
     CHECK_THROWS_AS(loss.item(), ls::StepError);
     t.require_equal();
     t.good_steps(2);
@@ -175,7 +175,7 @@ TEST_CASE("a kernel that throws on one replica: replica and device are named, th
         const ls::StepLoss loss = t.step(t.batch.images, t.batch.labels);
         const std::string expected = std::string("replica 1 on cpu:1, shard 1: ") +
                                      (in_backward ? "touch_backward" : "touch") +
-                                     ": the kernel broke; look at what the operation was given";
+                                     ": the kernel broke; check its arguments";
         CHECK(message_of<ls::DeviceError>([&] { t.model.synchronize(); }) == expected);
         CHECK(message_of<ls::StepError>([&] { (void)loss.item(); }) == expected);
         hook = [](int) {};
@@ -210,9 +210,8 @@ TEST_CASE("a kernel that throws in backward after a bucket was updated: the erro
             throw std::runtime_error("the kernel broke");
         };
         CHECK(message_of<ls::DeviceError>([&] { (void)model.step(sgd, images, labels, ls::nll_loss).item(); }) ==
-              "replica 1 on cpu:1, shard 1: touch_backward: the kernel broke; look at what the operation was given; a "
-              "part of the step was committed: load a "
-              "checkpoint before going on");
+              "replica 1 on cpu:1, shard 1: touch_backward: the kernel broke; check its arguments; a part of the step "
+              "was committed; load a checkpoint before you continue");
         test_operations::hook().backward = [](int) {};
         model.engine().verify_replicas();
         CHECK(std::isfinite(model.step(sgd, images, labels, ls::nll_loss).item()));
@@ -228,7 +227,7 @@ TEST_CASE("a kernel that throws in the manual step") {
     };
     (void)t.model(t.batch.images);
     CHECK(message_of<ls::DeviceError>([&] { t.model.synchronize(); }) ==
-          "replica 2 on cpu:2, shard 2: touch: the kernel broke; look at what the operation was given");
+          "replica 2 on cpu:2, shard 2: touch: the kernel broke; check its arguments");
     test_operations::hook().forward = [](int) {};
     t.require_equal();
 }
@@ -243,7 +242,7 @@ TEST_CASE("outputs on the host: what a kernel threw is thrown at once, and once"
             if (shard == 1) throw std::runtime_error("the kernel broke");
         };
         CHECK(message_of<ls::DeviceError>([&] { (void)t.model(t.batch.images); }) ==
-              "replica 1 on cpu:1, shard 1: touch: the kernel broke; look at what the operation was given");
+              "replica 1 on cpu:1, shard 1: touch: the kernel broke; check its arguments");
         test_operations::hook().forward = [](int) {};
         t.model.synchronize();
         CHECK(t.model(t.batch.images).device().is_host());
@@ -261,8 +260,7 @@ TEST_CASE("outputs on the host: what a kernel threw is thrown at once, and once"
     // Other devices may have added to the gradients before it broke: then the message goes on and says so.
     const std::string text = message_of<ls::DeviceError>([&] { ls::sum(output).backward(); });
     INFO(text);
-    CHECK(
-        text.starts_with("replica 1 on cpu:1, shard 1: touch_backward: the kernel broke; look at what the operation"));
+    CHECK(text.starts_with("replica 1 on cpu:1, shard 1: touch_backward: the kernel broke; check its arguments"));
     test_operations::hook().backward = [](int) {};
     t.model.synchronize();
     (void)t.model(images);
@@ -284,11 +282,10 @@ TEST_CASE("what goes wrong in any microbatch refuses the whole step: nothing at 
             classes[static_cast<std::size_t>(row)] = 7;
             const ls::Tensor labels = ls::Tensor::from(classes, {20});
             ls::StepLoss loss = t.step(t.batch.images, labels);
-            CHECK(
-                message_of<ls::StepError>([&] { (void)loss.item(); }) ==
-                fmt::format("step 2: target 7 in row {} of the batch is out of range (shard {}, replica {} on cpu:{}); "
-                            "the step was not taken, classes count from 0 to one less than the outputs",
-                            row, shard, shard, shard));
+            CHECK(message_of<ls::StepError>([&] { (void)loss.item(); }) ==
+                  fmt::format("step 2: target 7 in row {} of the batch is out of range (shard {}, replica {} on "
+                              "cpu:{}); the step was not applied; expected 0 to one less than the outputs",
+                              row, shard, shard, shard));
             t.good_steps(1);
 
             ls::Tensor images = t.batch.images.clone();
@@ -299,8 +296,8 @@ TEST_CASE("what goes wrong in any microbatch refuses the whole step: nothing at 
                 for (int i = 0; i < 3; ++i) later.push_back(t.step(t.batch.images, t.batch.labels));
             });
             CHECK(text ==
-                  "step 3: the loss is not finite; the step was not taken, the model is as before it; "
-                  "look at the batch and the learning rate");
+                  "step 3: the loss is not finite; the step was not applied, the model is unchanged; check the batch "
+                  "and the learning rate");
             CHECK_THROWS_AS(loss.item(), ls::StepError);
             for (const ls::StepLoss& each : later) CHECK_THROWS_AS(each.item(), ls::StepError);
             t.good_steps(2);
@@ -324,7 +321,7 @@ TEST_CASE("a kernel that throws in some microbatch: the model is as before") {
             const ls::StepLoss loss = t.step(t.batch.images, t.batch.labels);
             CHECK(message_of<ls::DeviceError>([&] { t.model.synchronize(); }) ==
                   std::string("replica 1 on cpu:1, shard 1: touch") + (in_backward ? "_backward" : "") +
-                      ": the kernel broke; look at what the operation was given");
+                      ": the kernel broke; check its arguments");
             CHECK_THROWS_AS(loss.item(), ls::StepError);
             hook = [](int) {};
             t.good_steps(2);

@@ -97,7 +97,7 @@ TEST_CASE("a symbolic link stays and what it names is replaced") {
         CHECK(std::filesystem::is_symlink(directory / link));
     CHECK(directory.file_count() == 4);
     std::filesystem::create_symlink("round", directory / "round");
-    CHECK_THROWS_WITH(AtomicFile(directory / "round"), contains("in a circle"));
+    CHECK_THROWS_WITH(AtomicFile(directory / "round"), contains("form a cycle"));
 }
 
 TEST_CASE("a link of another user in a directory that all share is not followed") {
@@ -276,8 +276,8 @@ TEST_CASE("one process at a time writes a file; the other one is told who does")
     Elsewhere holder([&] { theirs = FileLock::acquire(directory / "link"); });
     const std::string who = "process " + std::to_string(holder.process());
     CHECK_THROWS_AS(FileLock::acquire(net), InvalidArgument);
-    CHECK_THROWS_WITH(FileLock::acquire(net), contains(who) && contains("is saving there") && contains(net.string()));
-    CHECK_THROWS_WITH(CheckpointLock(net), contains("is saving there"));
+    CHECK_THROWS_WITH(FileLock::acquire(net), contains(who) && contains("is saving to it") && contains(net.string()));
+    CHECK_THROWS_WITH(CheckpointLock(net), contains("is saving to it"));
     holder.kill();
     CHECK(directory.names().contains("net.lock"));  // the claim of the dead
     {

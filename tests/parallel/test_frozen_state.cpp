@@ -143,7 +143,7 @@ TEST_CASE("members that forward reads: a number, a flag that only gradients show
     Run other(Cut{});
     other.step();
     other.model->cut = true;
-    CHECK(has(refused([&] { other.step(); }), "gradients take another way"));
+    CHECK(has(refused([&] { other.step(); }), "gradients are propagated differently"));
     CHECK(run.model.engine().steps_done() == steps);
 }
 
@@ -311,8 +311,7 @@ struct WithGlobal {
 
 TEST_CASE("a layer that the model does not list is refused, in step and in forward") {
     constexpr const char* said =
-        " requires a gradient and is not a parameter of the model; list its layer in LOCKSTEP_MEMBERS, or detach() it "
-        "where it is not to be trained";
+        " requires a gradient and is not a parameter of the model; list its layer in LOCKSTEP_MEMBERS, or detach() it";
     const auto check = [&](auto net, const std::string& call, const std::string& shape) {
         for (const int count : {1, 2}) {
             Run run(net, count);
@@ -374,7 +373,7 @@ TEST_CASE("nothing to train: step is an error") {
     for (const ls::NamedTensor& named : ls::named_tensors(*run.model)) named.member->tensor().requires_grad_(false);
     CHECK(message_of<ls::InvalidArgument>([&] { run.step(); }) ==
           "step: the loss does not depend on a parameter that requires a gradient (all are frozen); unfreeze one with "
-          "requires_grad_(), or call forward to evaluate");
+          "requires_grad_(), or call forward for evaluation");
     run.model->a.weight->requires_grad_();
     CHECK(has(message_of<ls::InvalidArgument>([&] {
                   run.step([](const ls::Tensor& a, const ls::Tensor& b) { return ls::mse_loss(a.detach(), b); });

@@ -257,8 +257,8 @@ TEST_CASE("the functions refuse what would lose data", "[functions]") {
     says(refusal([&] { scatter(Tensor::empty({0, 2}), cpu_devices(2)); }), "(0, 2)", "empty");
     says(refusal([&] { scatter(x, cpu_devices(2), 2); }), "scatter");
     says(refusal([&] { scatter(x, cpu_devices(2), 0, {4}); }), "1 chunk sizes for 2 devices");
-    says(refusal([&] { scatter(x, cpu_devices(2), 0, {1, 2}); }), "sum up to 3", "has 4");
-    says(refusal([&] { scatter(x, cpu_devices(2), 0, {1, 4}); }), "more than the 4");
+    says(refusal([&] { scatter(x, cpu_devices(2), 0, {1, 2}); }), "sum of the chunk sizes is 3", "has 4");
+    says(refusal([&] { scatter(x, cpu_devices(2), 0, {1, 4}); }), "larger than the 4");
     says(refusal([&] { scatter(x, cpu_devices(2), 0, {4, 0}); }), "positive");
     says(refusal([&] { scatter(std::make_tuple(x, counted({3})), cpu_devices(2)); }), "(4, 2)", "(3,)");
 
@@ -276,7 +276,7 @@ TEST_CASE("the functions refuse what would lose data", "[functions]") {
     says(refusal([&] {
              gather(std::vector<std::pair<Tensor, int>>{{x, 1}, {x, 2}}, Device::host());
          }),
-         "output 1", "no tensor");
+         "output 1", "not a tensor");
     says(refusal([&] { gather(std::vector<List>{{x}, {Tensor()}}, Device::host()); }), "undefined");
 
     says(refusal([&] { reduce_add({}); }), "empty list");

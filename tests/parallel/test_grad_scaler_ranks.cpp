@@ -75,13 +75,13 @@ TEST_CASE("what does not go with a scaler is refused on every rank") {
               DistributedDataParallel<Kinked> hooked(test::seeded_kinked(), group);
               hooked.register_comm_hook(group, power_sgd_hook());
               SGD its(hooked);
-              expect_throws<InvalidArgument>("a GradScaler does not go with a communication hook", [&] {
+              expect_throws<InvalidArgument>("a GradScaler cannot be combined with a communication hook", [&] {
                   hooked.step(its, x, x, test::mean_of_outputs, {.scaler = &scaler});
               });
               DistributedDataParallel<Kinked> model(test::seeded_kinked(), group);
               SGD sgd(model);
               GradScaler own({.init_scale = group.rank() == 0 ? 2.0 : 4.0});
-              expect_throws<Error>("does not give gradients to the same parameters", [&] {
+              expect_throws<Error>("does not compute gradients of the same parameters", [&] {
                   model.step(sgd, x, x, test::mean_of_outputs, {.scaler = &own});
                   model.synchronize();
               });

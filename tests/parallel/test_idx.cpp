@@ -165,7 +165,7 @@ TEST_CASE("idx: bad files are refused with the reason") {
     CHECK_THAT(refusal(good.substr(0, 10)), contains("truncated"));
     CHECK_THAT(refusal(good.substr(0, good.size() - 1)), contains("larger than the file can hold"));
     CHECK_THAT(refusal(good + "x"), contains("1 bytes follow the last element"));
-    CHECK_THAT(refusal("\x89PNG"), contains("no IDX file"));
+    CHECK_THAT(refusal("\x89PNG"), contains("not an IDX file"));
     CHECK_THAT(refusal(idx_of(0x09, {1}, "a")), contains("0x09 (i8) is not one of"));
     CHECK_THAT(refusal(idx_of(0x0b, {1}, "ab")), contains("0x0b (i16) is not one of"));
     CHECK_THAT(refusal(idx_of(0x7f, {1}, "ab")), contains("0x7f is not one of"));

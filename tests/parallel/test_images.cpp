@@ -135,14 +135,17 @@ TEST_CASE("images: what cannot be written is refused, and the old file stays") {
     const TemporaryDirectory directory;
     const HostImage rgb = computed_image(ImageMode::rgb, 40, 50), palette = computed_image(ImageMode::palette, 4, 5);
     const auto refused = [](const auto& call) { return refusal_of<InvalidArgument>(call); };
-    CHECK_THAT(refused([&] { write_gif(directory / "x", rgb); }), contains("write_gif: the format has no mode RGB"));
+    CHECK_THAT(refused([&] { write_gif(directory / "x", rgb); }),
+               contains("write_gif: the format does not support mode RGB"));
     CHECK_THAT(refused([&] { write_jpeg(directory / "x", palette); }),
-               contains("write_jpeg: the format has no mode palette; give an image that is grey or RGB"));
-    CHECK_THAT(refused([&] { write_jpeg(directory / "x", rgb, 0); }), contains("quality 0; give one from 1 to 100"));
-    CHECK_THAT(refused([&] { write_png(directory / "x", {}); }), contains("0 x 0 (width x height); give one that has"));
+               contains("write_jpeg: the format does not support mode palette; expected an image that is grey or RGB"));
+    CHECK_THAT(refused([&] { write_jpeg(directory / "x", rgb, 0); }), contains("quality 0; expected 1 to 100"));
+    CHECK_THAT(refused([&] { write_png(directory / "x", {}); }),
+               contains("0 x 0 (width x height); expected at least one pixel"));
     HostImage broken = rgb;
     broken.pixels.pop_back();
-    CHECK_THAT(refused([&] { write_png(directory / "x", broken); }), contains("has 5999 bytes of pixels, but 50 x 40"));
+    CHECK_THAT(refused([&] { write_png(directory / "x", broken); }),
+               contains("has 5999 bytes of pixels, which does not match 50 x 40"));
     broken = palette;
     broken.palette.resize(3);
     CHECK_THAT(refused([&] { write_png(directory / "x", broken); }), contains("the palette has 3 colours"));
@@ -183,7 +186,8 @@ TEST_CASE("images: scaling leaves what is flat, and nearest picks the pixel unde
                 CHECK(int{scaled.pixels[static_cast<std::size_t>(x)]} == static_cast<int>(centre));
         }
     }
-    CHECK_THROWS_WITH(resize_image(places, 0, 5, Resampling::bicubic), contains("5 x 0 (width x height) has no pixel"));
+    CHECK_THROWS_WITH(resize_image(places, 0, 5, Resampling::bicubic),
+                      contains("5 x 0 (width x height); expected at least 1 x 1"));
     CHECK_THROWS_AS(resize_image({}, 5, 5, Resampling::bicubic), InvalidArgument);
 }
 
@@ -215,13 +219,13 @@ TEST_CASE("images: a network gets channels first, in [0, 1]") {
     CHECK(image_tensor({1, 3, ImageMode::grey, {0, 1, 1}, {}}).to_vector<float>() == std::vector<float>{0, 1, 1});
     CHECK(image_tensor(computed_image(ImageMode::palette, 4, 5)).shape() == Shape{3, 4, 5});
     std::vector<float> room(5);
-    CHECK_THROWS_WITH(write_channels(image, room), contains("there is room for 5 levels and the image has 6"));
+    CHECK_THROWS_WITH(write_channels(image, room), contains("the output has 5 elements and the image 6 levels"));
 
     const HostImage scaled = scale_image(computed_image(ImageMode::grey, 33, 47), 0.5, Resampling::bicubic);
     CHECK(scaled.height == 16);  // rounded down
     CHECK(scaled.width == 23);
     for (const double scale : {0.0, -0.5, 1.01, std::nan("")})
-        CHECK_THROWS_WITH(scaled_size(10, 10, scale), contains("give one above 0 and not above 1"));
+        CHECK_THROWS_WITH(scaled_size(10, 10, scale), contains("expected a number above 0 and at most 1"));
     CHECK_THROWS_WITH(scaled_size(30, 10, 0.05), contains("Scale is too small, resized images would have no pixel"));
 }
 

@@ -206,7 +206,7 @@ TEST_CASE("join: a batch that cannot be lent, a body that throws, step inside, a
                   model.synchronize();
               };
               if (group.rank() == 0)
-                  expect_throws<InvalidArgument>("more than the tensors", [&] { model.join([] {}); });
+                  expect_throws<InvalidArgument>("inputs other than tensors", [&] { model.join([] {}); });
               else
                   expect_throws<CommunicationError>("rank 0", [&] { model.join(one_batch); });
           }) == "");
@@ -217,7 +217,7 @@ TEST_CASE("join: a batch that cannot be lent, a body that throws, step inside, a
                   model.forward(ShardedTensor(cut_batch(10, 2), {elsewhere, Rows(1, 0).x.to(model.devices()[0])},
                                               nullptr, {1, 2}));
               };
-              expect_throws<InvalidArgument>("cut in shards already", [&] {
+              expect_throws<InvalidArgument>("already cut into shards", [&] {
                   model.join([&] {
                       if (group.rank() == 1) cut_before();
                   });
@@ -239,7 +239,7 @@ TEST_CASE("join: a batch that cannot be lent, a body that throws, step inside, a
               const Rows rows(0, 0);
               expect_throws<InvalidArgument>("inside join",
                                              [&] { model.join([&] { model.step(sgd, rows.x, rows.y, mse_loss); }); });
-              expect_throws<InvalidArgument>("another one is going on",
+              expect_throws<InvalidArgument>("called inside another join",
                                              [&] { model.join([&] { model.join([] {}); }); });
           }) == "");
 }

@@ -194,7 +194,7 @@ TEST_CASE("an optimizer may outlive its wrapper, its step says that it is gone")
     ls::nll_loss((*model)(batch.images), batch.labels.to(Device::cpu(0))).backward();
     model.reset();
     CHECK(message_of<ls::InvalidArgument>([&] { sgd.step(); }) ==
-          "optimizer step: the wrapper whose parameters it updates is gone; keep it as long as its optimizer");
+          "optimizer step: the wrapper whose parameters it updates was destroyed; it must outlive its optimizer");
     sgd.zero_grad();
     sgd.set_lr(0.1);
 }
@@ -235,5 +235,5 @@ TEST_CASE("a plain model's parameter that was frozen is trained once it is not")
 
 TEST_CASE("how many programs are kept is checked") {
     CHECK(message_of<ls::InvalidArgument>([] { ls::DataParallel<Net>(Net{}, devices(1), {.kept_programs = 0}); }) ==
-          "0 programs to keep: give at least 1");
+          "0 programs to cache; expected at least 1");
 }

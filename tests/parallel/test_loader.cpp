@@ -386,7 +386,7 @@ TEST_CASE("sizes that a data set or a sampler reports are refused before anythin
         CHECK(has(made({}, {.batch_size = 2, .sampler = ClaimingSampler{claim}}),
                   "size() of the sampler is " + std::to_string(claim)));
     Loader wrong(model, Reporting{}, {.sampler = ClaimingSampler{5}});
-    CHECK(has(refused([&] { wrong.epoch(0); }), "the sampler gave 2 rows"));
+    CHECK(has(refused([&] { wrong.epoch(0); }), "the sampler returned 2 rows"));
 }
 
 TEST_CASE("a data set that changes its size or its fields is refused, with nothing written") {

@@ -157,10 +157,10 @@ TEST_CASE("batches of a sampler may be of any size, up to the one that it says")
     const auto refusal = [&](std::uint64_t epoch) {
         return message_of<InvalidArgument>([&] { (void)loader.epoch(epoch); });
     };
-    CHECK(contains(refusal(2), "gave 3 batches for this epoch and 4 before"));
+    CHECK(contains(refusal(2), "returned 3 batches for this epoch; expected 4"));
     CHECK(contains(refusal(3), "batch 2 of the sampler has 0 rows"));
-    CHECK(contains(refusal(4), "batch 1 of the sampler has 5 rows; give 1 to its batch_size(), 4"));
-    CHECK(contains(refusal(5), "gave 11 rows for this epoch and 10 before"));
+    CHECK(contains(refusal(4), "batch 1 of the sampler has 5 rows; expected 1 to its batch_size(), 4"));
+    CHECK(contains(refusal(5), "returned 11 rows for this epoch; expected 10"));
     CHECK(batches_of(loader, 0) == uneven.batches(0));  // usable after a refusal
 }
 
@@ -217,7 +217,8 @@ TEST_CASE("samplers that do not fit are refused, and an epoch that runs goes on"
     Loader loader(model, ByRow{10}, {.batch_size = 2, .sampler = Unreliable()});
     auto running = loader.epoch(0);
     auto batch = running.begin();
-    CHECK(contains(message_of<InvalidArgument>([&] { (void)loader.epoch(1); }), "gave 2 rows for this epoch and 3"));
+    CHECK(contains(message_of<InvalidArgument>([&] { (void)loader.epoch(1); }),
+                   "returned 2 rows for this epoch; expected 3"));
     CHECK(contains(message_of<InvalidArgument>([&] { (void)loader.epoch(2); }), "index 10 at position 2"));
     ++batch;
     REQUIRE(batch != std::default_sentinel);

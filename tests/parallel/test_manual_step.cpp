@@ -108,8 +108,8 @@ TEST_CASE("backward twice is an error that says so") {
     const auto twice = gradients_of(*model);
     const std::string freed = message_of<ls::InvalidArgument>([&] { kept.backward(); });
     CHECK(freed ==
-          "backward: a wrapper's activations are freed by the first backward, retain_graph or not; call forward again, "
-          "or add the losses and go back once");
+          "backward: a wrapper's activations are freed by the first backward, even with retain_graph; call forward "
+          "again, or add the losses and call backward once");
     CHECK(relative_error(gradients_of(*model), twice) == 0);
     CHECK(relative_error(twice, scaled(once, 2)) < 1e-6);
 }
@@ -127,7 +127,7 @@ TEST_CASE("outputs may outlive the wrapper, their backward says that it is gone"
     const auto run = reference::run_small_net(parameters_of(net), array_of(batch.images));
     CHECK(relative_error({array_of(output)}, {run.log_probabilities}) < 1e-6);
     CHECK(message_of<ls::InvalidArgument>([&] { loss_of(output, batch).backward(); }) ==
-          "backward: the wrapper that made this tensor is gone; keep it until after backward");
+          "backward: the wrapper that created this tensor was destroyed; it must live until after backward");
 }
 
 TEST_CASE("a step forgets what backward left, a gradient set to nothing is not added to") {

@@ -200,7 +200,7 @@ TEST_CASE("the state of another optimizer is refused before anything changes") {
     } catch (const InvalidArgument& error) {
         message = error.what();
     }
-    CHECK_THAT(message, test::contains("holds the state of AdamW, the optimizer is SGD; make that one"));
+    CHECK_THAT(message, test::contains("holds the state of AdamW, the optimizer is SGD; expected the same optimizer"));
     CHECK((values_of(other.model) == before));
 }
 

@@ -76,7 +76,7 @@ TEST_CASE("weights in several safetensors files are loaded by their index") {
     CHECK_THAT(refusal(index_of("one", "three")), contains("three: cannot be opened"));
     CHECK_THAT(refusal(index_of("one", "one")), contains("'head.bias' should be in 'one', which does not have it"));
     CHECK_THAT(refusal(R"({"weight_map": {"body.weight": "one"}})"),
-               contains("'one' has tensor 'body.bias', which the index does not say"));
+               contains("'one' has tensor 'body.bias', which the index does not list"));
     for (const std::string name : {"../one", "/etc/passwd", "..", ".", "", "sub/one", "one\\u0000"})
         CHECK_THAT(refusal(index_of(name, "two")), contains("is not a name in the directory of the index"));
     CHECK_THAT(refusal(R"({"weight_map": {"body.weight": 3}})"), contains("is not a string"));

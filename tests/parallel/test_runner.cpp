@@ -69,7 +69,8 @@ TEST_CASE("hooks are called around the run, its epochs and its steps") {
                                                               "end after 7"});
     CHECK(called({.epochs = 0}, 3) == std::vector<std::string>{"run", "end after 0"});
     Alone training;
-    CHECK(message_of<InvalidArgument>([&] { training.runner({}); }) == "Runner: give a number of epochs or of steps");
+    CHECK(message_of<InvalidArgument>([&] { training.runner({}); }) ==
+          "Runner: neither epochs nor steps; expected a number of either");
 }
 
 TEST_CASE("the rate of training is that of steps that are done, and pauses do not count") {
@@ -253,7 +254,7 @@ TEST_CASE("scores are computed evenly within an epoch, at its end and at the end
     CHECK(message_of<InvalidArgument>([] {
               Evaluation(
                   "dice", [] { return 0.0; }, 0);
-          }) == "Evaluation of dice: 0 times an epoch; give 1 or more");
+          }) == "Evaluation of dice: 0 times an epoch; expected 1 or more");
 }
 
 TEST_CASE("a score that gets no better ends the run, whichever way is better, and after a resume too") {
@@ -278,7 +279,7 @@ TEST_CASE("a score that gets no better ends the run, whichever way is better, an
     runner.run();
     CHECK(runner.state().epoch == 4);
     CHECK(message_of<InvalidArgument>([] { StopEarly("score", 0); }) ==
-          "StopEarly on score: a patience of 0; give 1 or more");
+          "StopEarly on score: a patience of 0; expected 1 or more");
 }
 
 TEST_CASE("a signal ends the run without an evaluation, and it is saved once") {
@@ -459,7 +460,7 @@ TEST_CASE("two that set the learning rate are refused, unless schedules are chai
               runner.add(FollowSchedule(one));
               runner.add(FollowSchedule(two));
               runner.run();
-          }) == "Runner: FollowSchedule 'schedule' is there twice; expected another name for each");
+          }) == "Runner: FollowSchedule 'schedule' is repeated; expected a unique name for each rate setter");
     Alone training;
     ExponentialLR one(training.sgd, 0.5);
     MultiStepLR two(training.sgd, {1});

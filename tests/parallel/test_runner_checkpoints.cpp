@@ -55,7 +55,7 @@ TEST_CASE("the newest checkpoints and the best one are kept, with their scores")
     const auto refused = [](const SaveCheckpointsOptions& options) {
         return message_of<InvalidArgument>([&] { SaveCheckpoints bad(options); });
     };
-    CHECK_THAT(refused({.file = "net", .keep = 2}), test::contains("put {epoch} or {step} in the name"));
+    CHECK_THAT(refused({.file = "net", .keep = 2}), test::contains("expected {epoch} or {step} in the name"));
     CHECK_THAT(refused({}), test::contains("no file"));
     CHECK_THAT(refused({.file = "net", .every_steps = -1}), test::contains("every -1 steps"));
     CHECK_THAT(refused({.file = "net", .best = "best"}), test::contains("the name of its score"));
@@ -184,7 +184,7 @@ TEST_CASE("a run whose checkpoints cannot be saved goes on, says so, and fails w
     CHECK(none.empty());
     CHECK_THAT(failed, test::contains("net10: offset 100: writing failed"));
     CHECK(warnings.all().size() == 2);  // steps 4 and 8
-    for (const std::string& text : warnings.all()) CHECK_THAT(text, test::contains("and training goes on: "));
+    for (const std::string& text : warnings.all()) CHECK_THAT(text, test::contains("training continues: "));
     CHECK(files_in(place.path()).empty());
     const auto [some, no_failure] = train(1);
     CHECK(some == std::vector<std::string>{"net8", "net10"});

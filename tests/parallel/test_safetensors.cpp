@@ -134,7 +134,7 @@ TEST_CASE("safetensors: bad files are refused with the reason") {
     CHECK_THAT(refusal(file_of("{\"\xff\":{}}", "")), contains("not valid JSON"));
     CHECK_THAT(refusal(file_of(std::string("{}\0{", 4), "")), contains("zero byte"));
     CHECK_THAT(refusal(file_of("{\"x\":" + std::string(100000, '['), "")), contains("nested too deeply"));
-    CHECK_THAT(refusal(file_of(two_tensors, data.substr(1))), contains("lie outside of the file's 15 bytes"));
+    CHECK_THAT(refusal(file_of(two_tensors, data.substr(1))), contains("are outside of the file's 15 bytes"));
     CHECK_THAT(refusal(file_of(two_tensors, data + "x")), contains("1 bytes follow the last tensor"));
     CHECK_THAT(refusal(one("3")), contains("dtype, shape and data_offsets"));
     CHECK_THAT(refusal(one(R"({"dtype":"U8","shape":[4]})")), contains("dtype, shape and data_offsets"));
@@ -144,30 +144,31 @@ TEST_CASE("safetensors: bad files are refused with the reason") {
     CHECK_THAT(refusal(one("[]")), contains("dtype, shape and data_offsets"));
     CHECK_THAT(refusal(one("null")), contains("dtype, shape and data_offsets"));
     CHECK_THAT(refusal(file_of(R"({"__metadata__":{"a":"1"},"__metadata__":{"b":"2"}})", "")),
-               contains("'__metadata__' is there twice"));
-    CHECK_THAT(refusal(file_of(R"({"__metadata__":{"a":"1","a":"2"}})", "")), contains("'a' is there twice"));
+               contains("'__metadata__' is repeated"));
+    CHECK_THAT(refusal(file_of(R"({"__metadata__":{"a":"1","a":"2"}})", "")), contains("'a' is repeated"));
     CHECK_THAT(refusal(file_of(R"({"__metadata__":{"a":["1"]}})", "")), contains("'a' is not a string"));
     CHECK_THAT(refusal(file_of(R"({"__metadata__":["a"]})", "")), contains("not a JSON object"));
-    CHECK_THAT(refusal(one(R"({"dtype":"U8","shape":[-4],"data_offsets":[0,4]})")), contains("whole number"));
-    CHECK_THAT(refusal(one(R"({"dtype":"U8","shape":[4.0],"data_offsets":[0,4]})")), contains("whole number"));
+    CHECK_THAT(refusal(one(R"({"dtype":"U8","shape":[-4],"data_offsets":[0,4]})")), contains("an integer"));
+    CHECK_THAT(refusal(one(R"({"dtype":"U8","shape":[4.0],"data_offsets":[0,4]})")), contains("an integer"));
     CHECK_THAT(refusal(one(R"({"dtype":"U8","shape":[4],"data_offsets":[0,18446744073709551615]})")),
-               contains("whole number"));
-    CHECK_THAT(refusal(one(R"({"dtype":"U8","shape":[4],"data_offsets":[4,0]})")), contains("lie outside"));
+               contains("an integer"));
+    CHECK_THAT(refusal(one(R"({"dtype":"U8","shape":[4],"data_offsets":[4,0]})")), contains("are outside"));
     CHECK_THAT(refusal(one(R"({"dtype":"U8","shape":[4],"data_offsets":[0,4,8]})")), contains("not two numbers"));
     CHECK_THAT(refusal(one(R"({"dtype":"U8","shape":4,"data_offsets":[0,4]})")), contains("not a list"));
-    CHECK_THAT(refusal(one(R"({"dtype":"U8","shape":[3],"data_offsets":[0,4]})")), contains("do not take the 4 bytes"));
+    CHECK_THAT(refusal(one(R"({"dtype":"U8","shape":[3],"data_offsets":[0,4]})")),
+               contains("do not match the 4 bytes"));
     CHECK_THAT(refusal(one(R"({"dtype":"F64","shape":[4294967296,4294967296],"data_offsets":[0,4]})")),
-               contains("do not take the 4 bytes"));
+               contains("do not match the 4 bytes"));
     const auto two = [&](const std::string& second_name, const std::string& offsets) {
         return file_of(R"({"x":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},")" + second_name +
                            R"(":{"dtype":"U8","shape":[2],"data_offsets":)" + offsets + "}}",
                        "abcd");
     };
     CHECK_THAT(refusal(two("y", "[1,3]")), contains("overlap"));
-    CHECK_THAT(refusal(two("x", "[2,4]")), contains("'x' is there twice"));
+    CHECK_THAT(refusal(two("x", "[2,4]")), contains("'x' is repeated"));
     CHECK_THAT(refusal(file_of(R"({"x":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})", "abcd")), contains("gap"));
     CHECK_THAT(refusal(file_of(R"({"x":{"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]}})", "abcd")),
-               contains("'dtype' is there twice"));
+               contains("'dtype' is repeated"));
     CHECK_THAT(refusal(file_of(R"({"__metadata__":{"a":1}})", "")), contains("is not a string"));
     CHECK_THAT(refusal(file_of(R"({"__metadata__":"a"})", "")), contains("not a JSON object"));
     CHECK_THAT(refusal(file_of("{\"x\\ny\":3}", "")), contains("'x?y'"));
@@ -194,7 +195,7 @@ TEST_CASE("safetensors: __metadata__ may be null, and descriptions of tensors ma
         CHECK(std::string_view(data.data(), 4) == "abcd");
     }
     const auto refused = [&](const std::string& header) { return refusal(file_of(header, "abcd")); };
-    CHECK_THAT(refused(R"({"__metadata__":null,"__metadata__":null})"), contains("'__metadata__' is there twice"));
+    CHECK_THAT(refused(R"({"__metadata__":null,"__metadata__":null})"), contains("'__metadata__' is repeated"));
     CHECK_THAT(refused(R"({"__metadata__":{"a":null}})"), contains("'a' is not a string"));
     CHECK_THAT(refused(R"({"x":{"more":1}})"), contains("dtype, shape and data_offsets"));
     CHECK_THAT(refused(R"({"x":{"dtype":null,"shape":[4],"data_offsets":[0,4]}})"), contains("not a string"));
@@ -244,7 +245,7 @@ TEST_CASE("safetensors: a pipe or a device is not replaced by a file") {
     const TemporaryDirectory directory;
     const auto pipe = directory / "pipe";
     REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-    CHECK_THROWS_WITH(write_safetensors(pipe, {}), contains("no regular file"));
+    CHECK_THROWS_WITH(write_safetensors(pipe, {}), contains("not a regular file"));
     CHECK(std::filesystem::is_fifo(pipe));
     CHECK(directory.file_count() == 1);
 }

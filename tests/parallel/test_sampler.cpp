@@ -112,8 +112,8 @@ TEST_CASE("what a distributed sampler says of all replicas is what PyTorch's loa
             CHECK(global.global_indices(6, 4 * each) == expected);
             CHECK(global.global_size() == std::ssize(expected));
         }
-    CHECK(
-        contains(message_of<InvalidArgument>([&] { (void)sampler.global_indices(0, 7); }), "give a multiple, 2 rows"));
+    CHECK(contains(message_of<InvalidArgument>([&] { (void)sampler.global_indices(0, 7); }),
+                   "expected a multiple, 2 rows"));
     CHECK(DistributedSampler(0, 2, 0).global_indices(0, 4).empty());
 }
 
@@ -170,7 +170,7 @@ TEST_CASE("a weighted sampler gives PyTorch's indices with replacement, and the 
     CHECK(contains(refusal({1, 2}, 0), "but got num_samples=0"));
     CHECK(contains(refusal({1, -2}, 3), "weight -2 of row 1"));
     CHECK(contains(refusal({1, std::nan("")}, 3), "weight nan of row 1"));
-    CHECK(contains(refusal({0, 0}, 3), "the 2 weights sum up to 0"));
+    CHECK(contains(refusal({0, 0}, 3), "the sum of the 2 weights is 0"));
     CHECK(contains(refusal({}, 3), "the 0 weights"));
     CHECK(contains(refusal({1, 0, 2}, 3, false), "3 samples without replacement of 2 rows"));
 }
@@ -226,8 +226,8 @@ TEST_CASE("random_split gives PyTorch's parts") {
     CHECK(contains(refusal(Rows{std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::max()}),
                    sum));
     CHECK(contains(refusal(Rows{}), "no lengths"));
-    CHECK(contains(refusal(std::vector<double>{0.5, 0.6}), "sum up to 1.1"));
-    CHECK(contains(refusal(std::vector<double>{0.5, 0.4}), "sum up to 0.9"));
+    CHECK(contains(refusal(std::vector<double>{0.5, 0.6}), "sum of the fractions is 1.1"));
+    CHECK(contains(refusal(std::vector<double>{0.5, 0.4}), "sum of the fractions is 0.9"));
     CHECK(contains(refusal(std::vector<double>{-0.5, 1.5}), "Fraction at index 0 is not between 0 and 1"));
 }
 
@@ -246,7 +246,7 @@ TEST_CASE("a subset has the rows of its indices and no others") {
     CHECK(contains(message_of<InvalidArgument>([&] {
                        Subset(data, {0, 3});
                    }),
-                   "index 3 at position 1; there are 3 rows"));
+                   "index 3 at position 1; expected 0 or more and less than 3"));
     CHECK_THROWS_AS(Subset(data, {-1}), InvalidArgument);
 }
 
@@ -259,5 +259,5 @@ TEST_CASE("samplers say what is wrong with their arguments") {
     CHECK(contains(message(10, 3, -1), "Invalid rank -1"));
     CHECK(contains(message(10, 0, 0), "0 replicas"));
     CHECK(contains(message(-1, 1, 0), "-1 rows"));
-    CHECK(contains(message(10, 3, 0, {.drop_last = true, .pad = false}), "choose one"));
+    CHECK(contains(message(10, 3, 0, {.drop_last = true, .pad = false}), "drop_last and pad = false"));
 }

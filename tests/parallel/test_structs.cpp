@@ -150,8 +150,8 @@ TEST_CASE("scatter and gather take structs apart and say where they differ") {
     std::vector<Frames<>> others = parts;
     others[1].gain = 3;
     CHECK(message_of<InvalidArgument>([&] { (void)gather(others, Device::host()); }) ==
-          "gather: output 1 has another value, which is no tensor and cannot be gathered; all replicas must return the "
-          "same structure");
+          "gather: output 1 has a different value, which is not a tensor and cannot be gathered; expected the same "
+          "structure from all replicas");
 }
 
 TEST_CASE("what holds no tensors may be of any kind that can be told apart") {

@@ -98,7 +98,7 @@ TEST_CASE("a second program that would save to the same file is told so before i
         const ProgramRun second = linear(place, std::string("--epochs 100000000 --save ") + name, "timeout 60");
         CHECK(second.status == 1);
         CHECK(second.lines_of_err() == 1);
-        CHECK_THAT(second.err, contains("process " + std::to_string(first.process())) && contains("is saving there"));
+        CHECK_THAT(second.err, contains("process " + std::to_string(first.process())) && contains("is saving to it"));
     }
     CHECK(linear(place, "--steps 1 --save other").status == 0);
     first.send(SIGKILL);

@@ -120,7 +120,7 @@ TEST_CASE("--benchmark: what was tried is kept, and repeated with the same bits 
     const ProgramRun by_rule =
         run_unet(place, "train --quiet --width 4 --scale 1 --shards 4 -b 4 -v 25 --steps 2 --load first --save third");
     CHECK(by_rule.status == 0);
-    CHECK_THAT(by_rule.err, contains("the run chose its algorithms by trials, and goes on by rule"));
+    CHECK_THAT(by_rule.err, contains("the run selected its algorithms by benchmarking, and continues without"));
     CHECK(by_rule.lines_of_err() == 1);
 }
 

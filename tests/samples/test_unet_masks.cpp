@@ -261,7 +261,7 @@ TEST_CASE("evaluate prints dice and IoU of every class, and leaves out what is i
     }
     // The weights say what is ignored; a class that no mask has.
     CHECK_THAT(refusal(place, "evaluate -m net.safetensors --ignore-value 7", 1),
-               contains("a pixel of 255, which is the value of no class"));
+               contains("a pixel of 255, which is not the value of a class"));
     CHECK_THAT(refusal(place, "evaluate -m net.safetensors --ignore-value 1:2", 1), contains("ignore_value"));
     REQUIRE(run_unet(place, "evaluate -m net.safetensors --sheet sheet.jpg --quiet").status == 0);
     CHECK(get_bytes(place / "sheet.jpg").starts_with("\xff\xd8\xff"));
@@ -318,13 +318,13 @@ TEST_CASE("weights go on to masks with other values") {
     CHECK_THAT(get_bytes(place / "turned").substr(0, 20000), contains("[[200],[7]]"));
     CHECK_THAT(refusal(place, train + "--data other --load turned --save turned --mask-values 7,200", 2),
                contains("--mask-values 7,200: the run of turned has 200,7; leave the flag out"));
-    CHECK_THAT(
-        refusal(place, train + "--load turned --save turned", 1),
-        contains("the value of no class (they are 7, 200)") || contains("the value of no class (they are 200, 7)"));
+    CHECK_THAT(refusal(place, train + "--load turned --save turned", 1),
+               contains("the value of a class; expected one of 7, 200") ||
+                   contains("the value of a class; expected one of 200, 7"));
     CHECK_THAT(refusal(place, train + "--mask-values 0,1,", 2),
                contains("--mask-values: 0,1, is not a list of values"));
     CHECK_THAT(refusal(place, train + "--mask-values 0,256", 2), contains("is not a list of values"));
-    CHECK_THAT(refusal(place, train + "--mask-values 0,9", 1), contains("the value of no class (they are 0, 9)"));
+    CHECK_THAT(refusal(place, train + "--mask-values 0,9", 1), contains("the value of a class; expected one of 0, 9"));
     // Masks of the same values whose palette is the other way round.
     CHECK_THAT(refusal(place, "predict -m base -i data/imgs/shape_00001.jpg -o x.png --mask-values 3", 2),
                contains("1 values for a network of 2 classes"));
@@ -335,8 +335,8 @@ TEST_CASE("weights go on to masks with other values") {
         write_gif(file, mask);
     }
     CHECK_THAT(refusal(place, train + "--load base --save x", 1),
-               contains("palettes of the masks differ") && contains("in the masks of training"));
-    CHECK_THAT(refusal(place, "evaluate -m base", 1), contains("in the masks of training"));
+               contains("palettes of the masks differ") && contains("in the training masks"));
+    CHECK_THAT(refusal(place, "evaluate -m base", 1), contains("in the training masks"));
 }
 
 TEST_CASE("a .pth says which values its masks have") {

@@ -91,10 +91,10 @@ gloo::transport::tcp::attr gloo_address(const GroupInfo& info, Deadline deadline
     }
     if (loopback_name().empty())
         throw TransportError(
-            "/proc does not tell which host this is, so this rank counts as a host by itself; mount /proc, or set "
-            "LOCKSTEP_GLOO_INTERFACE to the network interface of the ranks (lo when all are on this host)");
+            "/proc does not identify this host, so this rank counts as a separate host; mount /proc, or set "
+            "LOCKSTEP_GLOO_INTERFACE to the network interface of the ranks (lo if all are on this host)");
     throw TransportError(
-        "the ranks are on several hosts, but this one's name stands for no address that others can reach; set "
+        "the ranks are on several hosts, but the name of this host has no address that others can reach; set "
         "LOCKSTEP_GLOO_INTERFACE to the name of a network interface");
 }
 

@@ -27,7 +27,7 @@ void GlooBuffer::recv(int from, std::uint64_t slot, std::size_t offset, std::siz
 }
 
 void GlooBuffer::recv(std::vector<int>, std::uint64_t, std::size_t, std::size_t) {
-    throw std::logic_error("nothing here receives from anybody");
+    throw std::logic_error("receiving from any rank is not supported");
 }
 
 bool GlooBuffer::received() {

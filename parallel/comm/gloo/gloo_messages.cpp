@@ -39,7 +39,7 @@ public:
     ~Sending() override {
         if (done_ || sent() || messages_->mesh_.closed()) return;
         if (body_)
-            messages_->mesh_.close(fmt::format("a message to rank {} was given up before it was sent", to_));
+            messages_->mesh_.close(fmt::format("a message to rank {} was aborted before it was sent", to_));
         else
             messages_->left_behind_.push_back(std::move(frame_));
     }
@@ -84,7 +84,8 @@ public:
             const Deadline deadline = RunClock::now() + patience;
             for (Backoff backoff(0); !received() && !messages_->mesh_.closed() && !body_->failed(); backoff.pause())
                 if (RunClock::now() > deadline)
-                    messages_->mesh_.close(fmt::format("a message from rank {} was given up half read", *source_));
+                    messages_->mesh_.close(
+                        fmt::format("a message from rank {} was aborted while it was received", *source_));
         }
     }
 
@@ -94,8 +95,7 @@ public:
     /// Takes over what has been announced; throws when it has another size.
     void accept(int from, const Header& header, const std::byte* inside_frame) {
         if (header.bytes != bytes_)
-            throw TransportError(
-                fmt::format("rank {} sent {} bytes where {} were to be received", from, header.bytes, bytes_));
+            throw TransportError(fmt::format("rank {} sent {} bytes; expected {}", from, header.bytes, bytes_));
         if (inside(header) > 0) std::memcpy(data_, inside_frame, bytes_);
         if (inside(header) < bytes_) {
             body_ = messages_->mesh_.buffer(data_, bytes_);
@@ -229,14 +229,14 @@ bool GlooMessages::lost(int rank) {
 
 void GlooMessages::require(int rank) {
     if (!lost(rank)) return;
-    if (rank == Transport::any_source) throw TransportError("all other ranks have gone");
+    if (rank == Transport::any_source) throw TransportError("all other ranks have left");
     // The others too: `rank` may only have heard first of one that has died.
     std::vector<int> others;
     for (int r = 0; r < static_cast<int>(peers_.size()); ++r)
         if (r != rank_ && r != rank && lost(r)) others.push_back(r);
-    throw TransportError(
-        fmt::format("the connection to rank {} is closed{}", rank,
-                    others.empty() ? std::string() : fmt::format(", as is that to {}", fmt::join(others, ", "))));
+    throw TransportError(fmt::format(
+        "the connection to rank {} is closed{}", rank,
+        others.empty() ? std::string() : fmt::format(", as is the connection to {}", fmt::join(others, ", "))));
 }
 
 void GlooMessages::take_leave(Deadline deadline) {

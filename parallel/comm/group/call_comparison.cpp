@@ -46,7 +46,7 @@ bool compares_calls() {
     const std::string_view text = level ? level : "";
     if (text.empty() || text == "off") return false;
     if (text == "detail") return true;
-    throw InvalidArgument(fmt::format("LOCKSTEP_DEBUG={}: give off or detail", text));
+    throw InvalidArgument(fmt::format("LOCKSTEP_DEBUG={}; expected off or detail", text));
 }
 
 std::uint64_t layout_of(std::span<const std::size_t> parts) {
@@ -71,9 +71,9 @@ void compare_calls(Transport& host, int rank, int size, const CollectiveCall& ca
     for (std::size_t other = 1; other < all.size(); ++other) {
         if (all[other].matches(all[0])) continue;
         host.barrier(deadline);  // all have seen it before the first one leaves
-        throw TransportError(fmt::format("the ranks call different things: rank 0 {}, rank {} {}{}", describe(all[0]),
+        throw TransportError(fmt::format("the ranks make different calls: rank 0 {}, rank {} {}{}", describe(all[0]),
                                          other, describe(all[other]),
-                                         all[other].layout != all[0].layout ? ", cut in other parts" : ""));
+                                         all[other].layout != all[0].layout ? ", cut into different parts" : ""));
     }
 }
 
@@ -95,7 +95,7 @@ void compare_parts(Transport& host, int rank, std::span<const std::size_t> sent,
     const auto found = std::find_if(all.begin(), all.end(), [](const Difference& one) { return one.from >= 0; });
     if (found == all.end()) return;
     host.barrier(deadline);  // all have seen it before the first one leaves
-    throw TransportError(fmt::format("the ranks call different things: rank {} sends {} bytes where rank {} expects {}",
+    throw TransportError(fmt::format("the ranks make different calls: rank {} sends {} bytes where rank {} expects {}",
                                      found->from, found->sent, found - all.begin(), found->expected));
 }
 

@@ -32,7 +32,7 @@ std::string names_of_backends() {
 const TransportBackend& find_backend(std::string_view name) {
     for (const TransportBackend& backend : transport_backends())
         if (backend.name == name) return backend;
-    throw InvalidArgument(fmt::format("backend '{}' does not exist; give one of {}", name, names_of_backends()));
+    throw InvalidArgument(fmt::format("backend '{}' does not exist; expected one of {}", name, names_of_backends()));
 }
 
 int number_of(Communicator::Elements elements) { return elements ? static_cast<int>(*elements) : -1; }
@@ -72,8 +72,8 @@ Communicator::Communicator(const Info& info, std::string_view backend)
     const TransportBackend& found = find_backend(backend);
     backend_makes_on_ = found.make_on != nullptr;
     if (info_.rank < 0 || info_.rank >= info_.size)
-        throw InvalidArgument(fmt::format("group {}: rank {} of {} ranks; ranks go from 0 to {}", info_.name,
-                                          info_.rank, info_.size, info_.size - 1));
+        throw InvalidArgument(fmt::format("group {}: rank {} of {} ranks; expected 0 to {}", info_.name, info_.rank,
+                                          info_.size, info_.size - 1));
     if (info_.size > 1) connect(fmt::format("group/{}/", info_.name), found.make);
 }
 
@@ -180,19 +180,20 @@ void Communicator::perform(CollectiveCall call, Body&& body) {
 void Communicator::require_root(std::string_view name, int root) const {
     if (root < 0 || root >= info_.size)
         throw InvalidArgument(
-            fmt::format("{}: root {} in a group of {}; ranks go from 0 to {}", name, root, info_.size, info_.size - 1));
+            fmt::format("{}: root {} in a group of {}; expected 0 to {}", name, root, info_.size, info_.size - 1));
 }
 
 void Communicator::require_peer(std::string_view name, int peer) const {
     if (peer < 0 || peer >= info_.size || peer == info_.rank)
         throw InvalidArgument(
-            fmt::format("{}: rank {} talks to rank {} in a group of {}; give another rank of the group", name,
-                        info_.rank, peer, info_.size));
+            fmt::format("{}: rank {} communicates with rank {} in a group of {}; expected another rank of the group",
+                        name, info_.rank, peer, info_.size));
 }
 
 void Communicator::require_parts(std::string_view name, std::size_t parts) const {
     if (parts != static_cast<std::size_t>(info_.size))
-        throw InvalidArgument(fmt::format("{}: {} parts in a group of {}; give one per rank", name, parts, info_.size));
+        throw InvalidArgument(
+            fmt::format("{}: {} parts in a group of {}; expected one per rank", name, parts, info_.size));
 }
 
 void Communicator::barrier() {
@@ -334,7 +335,7 @@ void Communicator::monitored_barrier(std::chrono::milliseconds timeout) {
     if (missing.empty()) return;
     if (std::vector<int> idle = board_->not_waiting(missing); !idle.empty()) missing = std::move(idle);
     fail("monitored_barrier", number, 0,
-         fmt::format("{} {} did not come within {} ms", missing.size() == 1 ? "rank" : "ranks",
+         fmt::format("{} {} did not arrive within {} ms", missing.size() == 1 ? "rank" : "ranks",
                      fmt::join(missing, ", "), timeout.count()));
 }
 

@@ -37,7 +37,7 @@ OperationQueue::~OperationQueue() {
     }
     if (under_way)  // may tell the other hosts: without the lock
         communicator_->abort(
-            fmt::format("rank {} has left the group with operations under way", communicator_->rank()));
+            fmt::format("rank {} has left the group with operations in flight", communicator_->rank()));
     if (thread_.joinable()) thread_.join();
     on_gpus_.clear();
     communicator_->set_meanwhile(nullptr);

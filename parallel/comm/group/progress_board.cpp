@@ -230,7 +230,7 @@ std::string ProgressBoard::verdict() noexcept {
         }
         if (!late.ranks.empty()) return ranks_have(late.ranks) + " not arrived" + late.last;
         return ranks_have(stalled) +
-               (stalled.size() == 1 ? " arrived and does not go on" : " arrived and do not go on");
+               (stalled.size() == 1 ? " arrived but does not continue" : " arrived but do not continue");
     } catch (const std::exception&) {  // the store does not tell
         return {};
     }

@@ -96,7 +96,7 @@ void divide_elements(DType dtype, void* data, std::size_t count, int divisor) {
     visit_dtype(dtype, [&](auto element) {
         using T = decltype(element);
         if constexpr (std::is_same_v<T, bool>) {
-            throw InvalidArgument("booleans have no mean; use sum (\"or\") or product (\"and\")");
+            throw InvalidArgument("booleans have no mean; expected sum (\"or\") or product (\"and\")");
         } else {
             using W = Wide<T>;
             auto* values = static_cast<T*>(data);

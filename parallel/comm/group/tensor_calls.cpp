@@ -24,12 +24,12 @@ std::string text_of(const Tensor& tensor) {
 }
 
 void require_defined(std::string_view operation, const Tensor& tensor) {
-    if (!tensor.defined()) throw InvalidArgument(fmt::format("{}: a tensor is undefined; make it first", operation));
+    if (!tensor.defined()) throw InvalidArgument(fmt::format("{}: a tensor is undefined", operation));
 }
 
 void require_root(std::string_view operation, Caller caller, int root) {
     if (root < 0 || root >= caller.size)
-        throw InvalidArgument(fmt::format("{}: root {} in a group of {}; ranks go from 0 to {}", operation, root,
+        throw InvalidArgument(fmt::format("{}: root {} in a group of {}; expected 0 to {}", operation, root,
                                           caller.size, caller.size - 1));
 }
 
@@ -37,7 +37,7 @@ void require_op(std::string_view operation, const Tensor& tensor, ReduceOp op) {
     require_defined(operation, tensor);
     if (op == ReduceOp::mean && tensor.dtype() == DType::boolean)
         throw InvalidArgument(
-            fmt::format("{}: booleans have no mean; use sum (\"or\") or product (\"and\")", operation));
+            fmt::format("{}: booleans have no mean; expected sum (\"or\") or product (\"and\")", operation));
 }
 
 void require_same_dtype(std::string_view operation, const Tensor& out, const Tensor& in) {
@@ -45,13 +45,13 @@ void require_same_dtype(std::string_view operation, const Tensor& out, const Ten
     require_defined(operation, in);
     if (out.dtype() != in.dtype())
         throw InvalidArgument(
-            fmt::format("{}: out is {}, in is {}; give both one dtype", operation, text_of(out), text_of(in)));
+            fmt::format("{}: out is {}, in is {}; expected the same dtype", operation, text_of(out), text_of(in)));
 }
 
 /// One tensor a rank.
 void require_one_a_rank(std::string_view operation, Caller caller, std::string_view name, Tensors list) {
     if (list.size() != static_cast<std::size_t>(caller.size))
-        throw InvalidArgument(fmt::format("{}: {} tensors in {} in a group of {}; give one per rank", operation,
+        throw InvalidArgument(fmt::format("{}: {} tensors in {} in a group of {}; expected one per rank", operation,
                                           list.size(), name, caller.size));
 }
 
@@ -60,7 +60,7 @@ void require_alike(std::string_view operation, std::string_view list_name, Tenso
     const Tensor& part = list[static_cast<std::size_t>(index)];
     require_same_dtype(operation, part, one);
     if (!(part.shape() == one.shape()))
-        throw InvalidArgument(fmt::format("{}: {}[{}] is {}, the tensor that belongs to it {}; give them one shape",
+        throw InvalidArgument(fmt::format("{}: {}[{}] is {}, the corresponding tensor {}; expected the same shape",
                                           operation, list_name, index, text_of(part), text_of(one)));
 }
 
@@ -72,8 +72,9 @@ void require_all_alike(std::string_view operation, Caller caller, std::string_vi
 
 void require_nothing(std::string_view operation, Caller caller, std::string_view list_name, Tensors list, int root) {
     if (!list.empty())
-        throw InvalidArgument(fmt::format("{}: rank {} gives {} tensors in {}, which belongs to root {}; give {{}}",
-                                          operation, caller.rank, list.size(), list_name, root));
+        throw InvalidArgument(
+            fmt::format("{}: rank {} passes {} tensors in {}, which belongs to root {}; expected {{}}", operation,
+                        caller.rank, list.size(), list_name, root));
 }
 
 /// `whole` is (ranks, part...) or (ranks * part[0], ...).
@@ -83,14 +84,14 @@ void require_whole(std::string_view operation, Caller caller, std::string_view w
     if (stacked.dims() < Shape::max_dims) stacked.insert(0, caller.size);
     if (joined.dims() > 0) joined[0] *= caller.size;
     if (whole.shape() == stacked || (part.dims() > 0 && whole.shape() == joined)) return;
-    throw InvalidArgument(fmt::format("{}: {} is {} in a group of {} whose parts are {}; make it {}{}", operation,
+    throw InvalidArgument(fmt::format("{}: {} is {} in a group of {} whose parts are {}; expected {}{}", operation,
                                       whole_name, text_of(whole), caller.size, text_of(part), stacked.str(),
                                       part.dims() > 0 ? " or " + joined.str() : std::string()));
 }
 
 void require_apart(std::string_view operation, const TensorRange& out, const TensorRange& in) {
     if (out.shares_memory_with(in))
-        throw InvalidArgument(fmt::format("{}: out shares memory with in; give it memory of its own", operation));
+        throw InvalidArgument(fmt::format("{}: out shares memory with in; expected separate memory", operation));
 }
 
 Sizes even(Caller caller, std::size_t size) { return Sizes(static_cast<std::size_t>(caller.size), size); }
@@ -111,8 +112,8 @@ void require_one_dtype(std::string_view operation, Tensors list, const Tensor& o
 Sizes row_bytes(std::string_view operation, Caller caller, std::string_view name, const Tensor& tensor,
                 std::span<const std::int64_t> rows) {
     if (rows.size() != static_cast<std::size_t>(caller.size))
-        throw InvalidArgument(fmt::format("{}: {} numbers in {}_rows in a group of {}; give one per rank", operation,
-                                          rows.size(), name, caller.size));
+        throw InvalidArgument(fmt::format("{}: {} numbers in {}_rows in a group of {}; expected one per rank",
+                                          operation, rows.size(), name, caller.size));
     std::int64_t sum = 0;
     bool natural = true;
     for (const std::int64_t number : rows) {
@@ -120,8 +121,8 @@ Sizes row_bytes(std::string_view operation, Caller caller, std::string_view name
         sum += natural ? number : 0;
     }
     if (!natural || sum != tensor.size(0))
-        throw InvalidArgument(fmt::format("{}: {}_rows must be from 0 up and sum up to the {} rows of {}", operation,
-                                          name, tensor.size(0), name));
+        throw InvalidArgument(fmt::format("{}: {}_rows must not be negative and must sum up to the {} rows of {}",
+                                          operation, name, tensor.size(0), name));
     std::size_t row = size_of(tensor.dtype());
     for (int dim = 1; dim < tensor.dims(); ++dim) row *= static_cast<std::size_t>(tensor.size(dim));
     Sizes sizes;
@@ -147,14 +148,15 @@ Collective reduce_parts(TensorRange in, TensorRange out, Sizes counts, DType dty
 }
 
 std::uint32_t checked_tag(std::string_view operation, int tag) {
-    if (tag < 0) throw InvalidArgument(fmt::format("{}: tag {}; give one from 0 up", operation, tag));
+    if (tag < 0) throw InvalidArgument(fmt::format("{}: tag {}; expected 0 or more", operation, tag));
     return static_cast<std::uint32_t>(tag);
 }
 
 void require_peer(std::string_view operation, Caller caller, int peer) {
     if (peer < 0 || peer >= caller.size || peer == caller.rank)
-        throw InvalidArgument(fmt::format("{}: rank {} talks to rank {} in a group of {}; give another rank of it",
-                                          operation, caller.rank, peer, caller.size));
+        throw InvalidArgument(
+            fmt::format("{}: rank {} communicates with rank {} in a group of {}; expected another rank of the group",
+                        operation, caller.rank, peer, caller.size));
 }
 
 }  // namespace
@@ -264,8 +266,8 @@ Collective all_to_all(Caller caller, const Tensor& out, const Tensor& in) {
     require_same_dtype("all_to_all", out, in);
     if (in.dims() == 0 || in.size(0) % caller.size != 0 || !(out.shape() == in.shape()))
         throw InvalidArgument(
-            fmt::format("all_to_all: out is {}, in is {} in a group of {}; give them one shape whose first size is a "
-                        "multiple of the ranks, or say who gets how many rows",
+            fmt::format("all_to_all: out is {}, in is {} in a group of {}; expected the same shape, with a first size "
+                        "that is a multiple of the ranks, or explicit row counts",
                         text_of(out), text_of(in), caller.size));
     TensorRange from = range("all_to_all", in, Use::read), to = range("all_to_all", out, Use::write);
     const Sizes sizes = even(caller, from.bytes() / static_cast<std::size_t>(caller.size));
@@ -279,7 +281,7 @@ Collective all_to_all(Caller caller, const Tensor& out, const Tensor& in, std::s
     for (int dim = 1; rows_alike && dim < in.dims(); ++dim) rows_alike = out.size(dim) == in.size(dim);
     if (!rows_alike)
         throw InvalidArgument(
-            fmt::format("all_to_all: out is {}, in is {}; their rows must have one shape", text_of(out), text_of(in)));
+            fmt::format("all_to_all: out is {}, in is {}; expected rows of the same shape", text_of(out), text_of(in)));
     Sizes sent = row_bytes("all_to_all", caller, "in", in, in_rows);
     Sizes received = row_bytes("all_to_all", caller, "out", out, out_rows);
     return exchange(range("all_to_all", in, Use::read), range("all_to_all", out, Use::write), std::move(sent),

@@ -22,13 +22,13 @@ bool intersect(const std::byte* a, std::size_t a_bytes, const std::byte* b, std:
 }
 
 void require_movable(std::string_view operation, const Tensor& tensor, bool written) {
-    if (!tensor.defined()) throw InvalidArgument(fmt::format("{}: a tensor is undefined; make it first", operation));
+    if (!tensor.defined()) throw InvalidArgument(fmt::format("{}: a tensor is undefined", operation));
     if (Trace::current() || tensor.is_symbolic())
         throw InvalidArgument(
-            fmt::format("{}: ranks cannot talk while forward is traced; do it before or after the step", operation));
+            fmt::format("{}: called while forward is traced; expected a call before or after the step", operation));
     if (written && grad_enabled() && tensor.requires_grad())
         throw InvalidArgument(
-            fmt::format("{}: writes a tensor that autograd follows; write it inside a NoGrad scope", operation));
+            fmt::format("{}: writes a tensor that autograd records; write it inside a NoGrad scope", operation));
     if (written) require_single_elements(tensor, operation);
 }
 
@@ -66,7 +66,7 @@ void TensorRange::add(std::string_view operation, const Tensor& tensor) {
         if (use_ != Use::read && part.bytes > 0 &&
             (known ? intersect(part.first, part.bytes, other.first, other.bytes) : part.first == other.first))
             throw InvalidArgument(
-                fmt::format("{}: two of the tensors that it writes share memory; clone() one of them", operation));
+                fmt::format("{}: two tensors that it writes share memory; clone() one of them", operation));
     }
     if (!tensor.device().is_host()) {
         ready_.emplace_back(tensor.device());

@@ -199,10 +199,9 @@ TransportBackend hosts_backend() {
                 if (layout.hosts() == 1) return shm_backend().make(info);
                 const TransportBackend gloo = gloo_backend();
                 if (gloo.make == nullptr)
-                    throw TransportError(
-                        fmt::format("the ranks are on {} hosts, and shm needs gloo between them, which was not built "
-                                    "in; {}",
-                                    layout.hosts(), gloo.how_to_build));
+                    throw TransportError(fmt::format(
+                        "the ranks are on {} hosts, between which shm needs gloo, which was not built in; {}",
+                        layout.hosts(), gloo.how_to_build));
                 if (layout.hosts() == info.size) return gloo.make(info);
                 return std::make_unique<HostsTransport>(info);
             },

@@ -56,7 +56,7 @@ int call_as_rank(const LaunchOptions& options, const FailureFile& file, int core
         file.write_message(error.what());
     } catch (...) {
         note_failure();
-        file.write_message("something was thrown that is no exception");
+        file.write_message("an exception that is not a std::exception was thrown");
     }
     std::fflush(nullptr);
     return status;
@@ -147,8 +147,9 @@ private:
             if (!error)
                 file = Descriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
             if (!file)
-                throw InvalidArgument(fmt::format("launch: {} cannot be written: {}; choose another directory for logs",
-                                                  path.string(), error ? error.message() : text_of(errno)));
+                throw InvalidArgument(
+                    fmt::format("launch: log {} cannot be written: {}; expected a writable log directory",
+                                path.string(), error ? error.message() : text_of(errno)));
         }
         const int console = to_file && !tee ? -1 : (stream == Streams::out ? STDOUT_FILENO : STDERR_FILENO);
         auto made = std::make_unique<OutputRoute>(console, std::move(file), prefix ? fmt::format("[{}]:", rank) : "",

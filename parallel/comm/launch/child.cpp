@@ -135,7 +135,7 @@ Child::Child(const ChildSpec& spec, const SignalWatch& signals) {
     if (const int error = report_of(reader); error != 0) {
         Child unfinished(std::move(*this));
         throw InvalidArgument(fmt::format(
-            "launch: {} cannot be executed: {}; is it a program, or a script with a '#!' line that names one?",
+            "launch: {} cannot be executed: {}; expected a program, or a script with a '#!' line that names one",
             spec.program.string(), text_of(error)));
     }
 }

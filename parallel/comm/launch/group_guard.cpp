@@ -58,7 +58,8 @@ GroupGuard::GroupGuard() {
     if (process_ == 0) stand_guard(reader.get(), parent.get());
     const int error = errno;
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    if (process_ < 0) throw Error(fmt::format("launch: no process: {}; are there too many processes?", text_of(error)));
+    if (process_ < 0)
+        throw Error(fmt::format("launch: cannot create a process: {}; are there too many processes?", text_of(error)));
     writer_ = std::move(writer);
 }
 

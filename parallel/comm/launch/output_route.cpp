@@ -110,7 +110,7 @@ void OutputRoute::write_to_file(std::string_view bytes) {
         if (count >= 0) {
             bytes.remove_prefix(static_cast<std::size_t>(count));
         } else if (errno != EINTR) {
-            warn(fmt::format("launch: a log cannot be written any further: {}; make room for it", text_of(errno)));
+            warn(fmt::format("launch: a log cannot be written any further: {}", text_of(errno)));
             file_.reset();
         }
     }

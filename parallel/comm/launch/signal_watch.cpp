@@ -42,7 +42,7 @@ SignalWatch::SignalWatch(const std::vector<int>& signals) {
     write_ = std::move(write);
     int nobody = -1;
     if (!target.compare_exchange_strong(nobody, write_.get()))
-        throw Error("launch: this process is running one already; wait until it has ended");
+        throw Error("launch: another launch is running in this process");
     struct sigaction action {};
     action.sa_handler = keep;
     sigfillset(&action.sa_mask);

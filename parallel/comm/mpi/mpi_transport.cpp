@@ -71,7 +71,7 @@ public:
         for (Backoff backoff(0); done == 0; backoff.pause()) {
             if (alone([&] { return MPI_Test(&request_, &done, MPI_STATUS_IGNORE); }) != MPI_SUCCESS) return;
             if (done == 0 && RunClock::now() > deadline) {
-                health_->end("a message was given up before it was complete");
+                health_->end("a message was aborted before it was complete");
                 MpiWorld::give_up();
                 return;
             }
@@ -105,15 +105,14 @@ private:
         int kind = MPI_SUCCESS;
         if (status != MPI_SUCCESS) MPI_Error_class(status, &kind);
         if (kind == MPI_ERR_TRUNCATE)
-            throw TransportError(fmt::format("more than the {} bytes that were to be received were sent", bytes_));
+            throw TransportError(fmt::format("a message has more bytes than the {} expected", bytes_));
         return status;
     }
     void require_size(const MPI_Status& status) const {
         MPI_Count got = 0;
         require_mpi(MPI_Get_elements_x(&status, MPI_BYTE, &got), "MPI_Get_elements_x");
         if (static_cast<std::size_t>(got) != bytes_)
-            throw TransportError(
-                fmt::format("rank {} sent {} bytes where {} were to be received", status.MPI_SOURCE, got, bytes_));
+            throw TransportError(fmt::format("rank {} sent {} bytes; expected {}", status.MPI_SOURCE, got, bytes_));
     }
 
     MpiWorld& world_;
@@ -202,14 +201,13 @@ private:
         const int expected = global_rank(info, info.rank);
         if (world_.rank() != expected)
             throw TransportError(
-                fmt::format("this is rank {} of the job, but rank {} for MPI: let mpirun number the "
-                            "ranks",
+                fmt::format("this is rank {} of the job, but rank {} of MPI; expected the rank that mpirun assigns",
                             expected, world_.rank()));
         try {
             info.store->set(fmt::format("here/{}", info.rank), "1");
             for (int r = 0; r < info.size; ++r) entry_of(info, "here", r, deadline);
         } catch (const std::exception& error) {
-            throw TransportError(fmt::format("not all ranks have come: {}", error.what()));
+            throw TransportError(fmt::format("not all ranks have arrived: {}", error.what()));
         }
     }
     static int global_rank(const GroupInfo& info, int rank) {
@@ -237,7 +235,7 @@ private:
         if (!MpiThread::run(make, RunClock::now() + info.timeout)) {
             MpiWorld::give_up();
             throw TransportError(
-                fmt::format("the ranks did not make a communicator within {} ms", info.timeout.count()));
+                fmt::format("the ranks did not create a communicator within {} ms", info.timeout.count()));
         }
         communicators_ = *made;
         int known = 0;
@@ -274,7 +272,7 @@ private:
     int tag_of(std::uint32_t tag) const {
         const int lower = static_cast<int>(tag & 0x7fffffffu);
         if (lower > highest_tag_)
-            throw TransportError(fmt::format("this MPI knows tags up to {} only; {} is higher", highest_tag_, lower));
+            throw TransportError(fmt::format("this MPI supports tags up to {}; {} is higher", highest_tag_, lower));
         return lower;
     }
 

@@ -45,14 +45,13 @@ bool launched() {
 MpiWorld& MpiWorld::get(const GroupInfo& info) {
     const auto otherwise = [&](const std::string& found) {
         return TransportError(
-            fmt::format("{}, but the group has ranks of a job of {} or more: start the program with "
-                        "mpirun -n {}",
+            fmt::format("{}, but the group has ranks of a job of {} or more; start the program with mpirun -n {}",
                         found, info.size, info.size));
     };
     if (!launched() && !initialized()) throw otherwise("this process was not started by mpirun");
-    if (given_up_) throw TransportError("MPI cannot be used any more in this process: an operation has failed");
+    if (given_up_) throw TransportError("MPI can no longer be used in this process: an operation has failed");
     static MpiWorld world(info.timeout);
-    if (world.size_ < info.size) throw otherwise(fmt::format("MPI knows of {} processes", world.size_));
+    if (world.size_ < info.size) throw otherwise(fmt::format("MPI has {} processes", world.size_));
     return world;
 }
 
@@ -70,15 +69,15 @@ MpiWorld::MpiWorld(std::chrono::milliseconds timeout) {
         if (!MpiThread::run(start, RunClock::now() + timeout)) {
             give_up();
             throw TransportError(
-                fmt::format("MPI_Init was not done within {} ms: a rank does not start", timeout.count()));
+                fmt::format("MPI_Init did not finish within {} ms: a rank does not start", timeout.count()));
         }
         provided = *given;
-        if (std::atexit(finalize) != 0) throw TransportError("nothing would call MPI_Finalize when the process ends");
+        if (std::atexit(finalize) != 0) throw TransportError("MPI_Finalize would not be called when the process ends");
     }
     if (provided < MPI_THREAD_SERIALIZED)
         throw TransportError(
-            "MPI was started without support for threads: ask MPI_Init_thread for "
-            "MPI_THREAD_MULTIPLE, or leave it to Lockstep");
+            "MPI was initialized without thread support; expected MPI_THREAD_MULTIPLE, or no MPI_Init before the "
+            "group");
     serial_ = provided < MPI_THREAD_MULTIPLE;
     const std::optional<bool> says = says_cuda_aware();
     cuda_aware_ = told ? *told != 0 : says.value_or(false);

@@ -43,7 +43,8 @@ Link::~Link() { abort(); }
 void Link::settle(ncclResult_t result, std::string_view what, Deadline deadline) {
     while (result == ncclInProgress) {
         if (const std::string reason = interrupt_(); !reason.empty()) throw TransportError(reason);
-        if (RunClock::now() >= deadline) throw TransportError(fmt::format("{} was not done by the deadline", what));
+        if (RunClock::now() >= deadline)
+            throw TransportError(fmt::format("{} did not finish before the deadline", what));
         std::this_thread::sleep_for(nap);
         require(ncclCommGetAsyncError(communicator_, &result), "ncclCommGetAsyncError");
     }

@@ -114,10 +114,10 @@ void NcclTransport::require_gpus_apart(const GroupInfo& info, Deadline deadline)
     for (std::size_t rank = 0; rank < all.size(); ++rank)
         for (std::size_t before = 0; before < rank; ++before)
             if (all[rank] == all[before] && host_of(rank) == host_of(before))
-                throw TransportError(fmt::format(
-                    "ranks {} and {} have one GPU ({}), which NCCL refuses; give each rank a GPU of its own "
-                    "(lockstep-run does), or use the shm or gloo backend",
-                    before, rank, all[rank].data()));
+                throw TransportError(
+                    fmt::format("ranks {} and {} share one GPU ({}), which NCCL does not support; use one GPU per rank "
+                                "(lockstep-run does), or the shm or gloo backend",
+                                before, rank, all[rank].data()));
 }
 
 void NcclTransport::perform(std::string_view name, Deadline deadline, const Calls& calls, const OwnPart& own) {
@@ -208,7 +208,7 @@ std::string NcclTransport::look() {
         if (std::string reason = link_->failure(); !reason.empty()) return reason;
     const std::scoped_lock lock(mutex_);
     if (RunClock::now() - first_since_ < timeout_) return {};
-    return fmt::format("the deadline has passed: {} on {} was not done within {} ms", one->name, device_.str(),
+    return fmt::format("the deadline has passed: {} on {} did not finish within {} ms", one->name, device_.str(),
                        timeout_.count());
 }
 

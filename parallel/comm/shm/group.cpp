@@ -218,7 +218,8 @@ void Group::throw_late(int peer) const {
         std::erase_if(missing, [&](int rank) { return std::find(now.begin(), now.end(), rank) == now.end(); });
     }
     if (missing.empty())
-        fail(fmt::format("the deadline has passed: rank {} has arrived and does not go on", called(held_up_by(peer))));
+        fail(fmt::format("the deadline has passed: rank {} has arrived but does not continue",
+                         called(held_up_by(peer))));
     fail(fmt::format("the deadline has passed: {} {} not arrived", called(missing),
                      missing.size() == 1 ? "has" : "have"));
 }

@@ -55,7 +55,7 @@ struct Group::Identity {
         if (words >> result.host >> result.process >> result.entry >> result.file >> result.start >> result.nonce)
             return result;
         throw TransportError(fmt::format(
-            "rank {} is not of this version or no shm backend; start all ranks with the same program", rank));
+            "rank {} uses another version or another backend; start all ranks with the same program", rank));
     }
 };
 
@@ -71,8 +71,8 @@ void Group::join(const GroupInfo& info) {
             elsewhere.push_back(peer);
     if (!elsewhere.empty())
         throw TransportError(
-            fmt::format("{} cannot share memory with this one, on another host or in another container; use the gloo "
-                        "backend",
+            fmt::format("{} cannot share memory with this rank: it is on another host or in another container; use the "
+                        "gloo backend",
                         called(elsewhere)));
     for (int peer = 0; peer < size(); ++peer)
         if (peer != rank_) map_peer(peer, ranks[static_cast<std::size_t>(peer)]);
@@ -84,8 +84,7 @@ void Group::join(const GroupInfo& info) {
 
 std::vector<Group::Identity> Group::meet(const GroupInfo& info, const Descriptor& file, Deadline deadline) {
     const std::string space = process_space();
-    if (space.empty())
-        throw TransportError("/proc does not tell which host this is; mount it, or use the gloo backend");
+    if (space.empty()) throw TransportError("/proc does not identify this host; mount it, or use the gloo backend");
     const pid_t entry = number_in_proc();
     const Identity own{space, getpid(), entry, file.get(), start_time(entry), header(rank_).nonce};
     std::vector<Identity> ranks;
@@ -112,10 +111,10 @@ void Group::map_peer(int peer, const Identity& identity) {
         pollfd exited{processes_[index].get(), POLLIN, 0};  // a process that dies first loses its files, then its life
         if (poll(&exited, 1, why == ENOENT ? 200 : 0) > 0) throw TransportError(fmt::format("rank {} has died", name));
         const bool forbidden = why == EACCES || why == EPERM;
-        throw TransportError(
-            fmt::format("cannot open the memory of rank {}: {}; {}", name, text_of(why),
-                        forbidden ? "ranks must belong to one user, or use the gloo backend"
-                                  : "ranks must see each other in /proc (one PID namespace), or use the gloo backend"));
+        throw TransportError(fmt::format(
+            "cannot open the memory of rank {}: {}; {}", name, text_of(why),
+            forbidden ? "all ranks must belong to the same user; otherwise use the gloo backend"
+                      : "ranks must see each other in /proc (one PID namespace); otherwise use the gloo backend"));
     }
     try {
         segments_[index] = Segment(size(), file, identity.nonce);

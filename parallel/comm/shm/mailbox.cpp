@@ -252,8 +252,8 @@ void Mailbox::arrives(std::shared_ptr<Incoming> message) {
 
 void Mailbox::pair(Incoming& message, const std::shared_ptr<Receiving>& receiver) {
     if (message.total != receiver->bytes)
-        group_->fail(fmt::format("rank {} sent {} bytes with tag {} where {} were to be received",
-                                 group_->called(message.from), message.total, message.tag, receiver->bytes));
+        group_->fail(fmt::format("rank {} sent {} bytes with tag {}; expected {}", group_->called(message.from),
+                                 message.total, message.tag, receiver->bytes));
     copy_bytes(receiver->data, message.kept.get(), message.arrived);
     message.kept.reset();
     receiver->source = message.from;

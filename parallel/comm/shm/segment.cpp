@@ -31,22 +31,22 @@ Segment::Segment(int size, Descriptor& file) : Segment() {
     file = Descriptor(memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (!file || ftruncate(file.get(), static_cast<off_t>(bytes_)) != 0 ||
         fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-        throw TransportError(fmt::format("cannot make {} bytes of shared memory: {}", bytes_, text_of(errno)));
+        throw TransportError(fmt::format("cannot create {} bytes of shared memory: {}", bytes_, text_of(errno)));
     map(file);
     Header* header = new (base_) Header{};
     if (getrandom(&header->nonce, sizeof header->nonce, 0) != sizeof header->nonce ||
         sched_getaffinity(0, sizeof header->cores, &header->cores) != 0)
-        throw TransportError("the system gives no random number or no list of cores: " + text_of(errno));
+        throw TransportError("the system provides no random number or no list of cores: " + text_of(errno));
 }
 
 Segment::Segment(int size, const Descriptor& file, std::uint64_t nonce) : Segment() {
     bytes_ = bytes_for(size);
     struct stat info {};
     if (fstat(file.get(), &info) != 0 || static_cast<std::size_t>(info.st_size) != bytes_)
-        throw TransportError("its memory is of another size; start all ranks with the same program");
+        throw TransportError("its memory has another size; start all ranks with the same program");
     map(file);
     if (header().nonce != nonce)
-        throw TransportError("its memory is not of this group; start all ranks with the same program");
+        throw TransportError("its memory belongs to another group; start all ranks with the same program");
 }
 
 void Segment::map(const Descriptor& file) {

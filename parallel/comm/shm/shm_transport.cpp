@@ -154,14 +154,14 @@ void ShmTransport::all_to_all(const void* in, std::span<const std::size_t> sent,
 namespace lockstep {
 
 TransportBackend shm_backend() {
-    return {
-        .name = "shm",
-        .make = [](const GroupInfo& info) -> std::unique_ptr<Transport> {
-            if (info.size > shm::most_ranks)
-                throw TransportError(fmt::format("shm is for at most {} ranks; use the gloo backend", shm::most_ranks));
-            return std::make_unique<shm::ShmTransport>(info);
-        },
-        .how_to_build = "it is part of every build"};
+    return {.name = "shm",
+            .make = [](const GroupInfo& info) -> std::unique_ptr<Transport> {
+                if (info.size > shm::most_ranks)
+                    throw TransportError(
+                        fmt::format("shm supports at most {} ranks; use the gloo backend", shm::most_ranks));
+                return std::make_unique<shm::ShmTransport>(info);
+            },
+            .how_to_build = "it is part of every build"};
 }
 
 }  // namespace lockstep

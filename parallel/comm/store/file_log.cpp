@@ -27,13 +27,13 @@ constexpr std::string_view any_head = "lockstep file store ", head = "lockstep f
 constexpr off_t writer = off_t{1} << 40, presence = writer + 1;
 
 [[noreturn]] void fail(const std::filesystem::path& file, const char* what) {
-    throw CommunicationError(fmt::format("file store {}: cannot {} it: {}; look at the disk, or name a file elsewhere",
-                                         file.string(), what, text_of(errno)));
+    throw CommunicationError(fmt::format("file store {}: cannot {} it: {}", file.string(), what, text_of(errno)));
 }
 
 [[noreturn]] void unfit(const std::filesystem::path& file, const std::string& why) {
-    throw InvalidArgument(fmt::format(
-        "file store {}: {}; name a file of your own, in a directory that no other user can write", file.string(), why));
+    throw InvalidArgument(
+        fmt::format("file store {}: {}; expected a file of this user in a directory that no other user can write",
+                    file.string(), why));
 }
 
 struct flock lock_of(off_t byte, short kind) {
@@ -64,7 +64,7 @@ void lock_for_writing(const std::filesystem::path& file, const Descriptor& descr
 
 bool somebody_is_there(const std::filesystem::path& file, const Descriptor& descriptor) {
     struct flock lock = lock_of(presence, F_WRLCK);
-    if (fcntl(descriptor.get(), F_OFD_GETLK, &lock) != 0) fail(file, "look for locks of");
+    if (fcntl(descriptor.get(), F_OFD_GETLK, &lock) != 0) fail(file, "check for locks of");
     return lock.l_type != F_UNLCK;
 }
 
@@ -88,13 +88,13 @@ std::optional<Descriptor> open_own(const std::filesystem::path& file, int create
     Descriptor descriptor(open(file.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | create, 0600));
     if (!descriptor) {
         if (errno == ENOENT && create == 0) return std::nullopt;
-        if (errno == ELOOP) unfit(file, "it is a symbolic link, which may lead anywhere");
+        if (errno == ELOOP) unfit(file, "it is a symbolic link, whose target is not verified");
         if (errno == EACCES) unfit(file, fmt::format("user {} may not read and write it", geteuid()));
-        throw InvalidArgument(fmt::format("file store {}: {}; name a file in a directory that all processes can write",
+        throw InvalidArgument(fmt::format("file store {}: {}; expected a directory that all processes can write",
                                           file.string(), text_of(errno)));
     }
     const struct stat found = look_at(file, descriptor);
-    if (!S_ISREG(found.st_mode)) unfit(file, "it is no regular file");
+    if (!S_ISREG(found.st_mode)) unfit(file, "it is not a regular file");
     if (found.st_uid != geteuid())
         unfit(file, fmt::format("it belongs to user {}, this process to user {}", found.st_uid, geteuid()));
     if ((found.st_mode & (S_IWGRP | S_IWOTH)) != 0)
@@ -119,9 +119,9 @@ bool has_content(const std::filesystem::path& file, std::string_view bytes) {
     if (bytes.empty() || (bytes.size() < head.size() && head.starts_with(bytes))) return false;
     if (bytes.starts_with(head)) return true;
     if (bytes.starts_with(any_head))
-        throw DataError(fmt::format("file store {}: byte {}: another version of Lockstep has made it; remove it",
+        throw DataError(fmt::format("file store {}: byte {}: written by another version of Lockstep; remove it",
                                     file.string(), any_head.size()));
-    throw DataError(fmt::format("file store {}: byte 0: this is no store; name a new file", file.string()));
+    throw DataError(fmt::format("file store {}: byte 0: not a file store; expected a new file", file.string()));
 }
 
 }  // namespace
@@ -185,7 +185,7 @@ void LockedLog::read() {
     const std::string_view all(bytes);
     std::size_t at = head.size();
     const auto damaged = [&] {
-        return DataError(fmt::format("file store {}: byte {}: damaged; name a new file", file_.string(), at));
+        return DataError(fmt::format("file store {}: byte {}: damaged; expected a new file", file_.string(), at));
     };
     while (all.size() - at >= 4) {
         const std::size_t size = store_protocol::length_of(all.substr(at));

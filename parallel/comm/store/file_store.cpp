@@ -25,7 +25,7 @@ std::string FileStore::get(std::string_view key, Milliseconds timeout) {
         if (std::optional<std::string> value = try_get(key)) return std::move(*value);
         if (RunClock::now() >= deadline)
             throw CommunicationError(
-                fmt::format("{}: get '{}': nobody has set it for {} ms", describe(), key, timeout.count()));
+                fmt::format("{}: get '{}': the key was not set within {} ms", describe(), key, timeout.count()));
         std::this_thread::sleep_for(pause);
         pause = std::min(pause * 2, std::chrono::milliseconds(50));
     }
@@ -44,7 +44,7 @@ std::int64_t FileStore::add(std::string_view key, std::int64_t amount) {
     const std::optional<std::int64_t> sum = log.keys().add(key, amount);
     if (!sum)
         throw CommunicationError(fmt::format(
-            "{}: add to '{}': the key holds no number, or the sum does not fit in 64 bits", describe(), key));
+            "{}: add to '{}': the value is not a number, or the sum does not fit in 64 bits", describe(), key));
     log.set(key, std::to_string(*sum));
     return *sum;
 }

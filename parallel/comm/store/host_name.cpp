@@ -17,13 +17,13 @@ std::string host_of(std::string_view text, std::string_view what) {
     std::string_view host = text;
     host.remove_prefix(std::min(host.find_first_not_of(blanks), host.size()));
     host = host.substr(0, host.find_last_not_of(blanks) + 1);
-    if (host.empty()) throw wrong("names no host");
+    if (host.empty()) throw wrong("does not name a host");
     if (host.front() == '[') {
         const auto end = host.find(']');
-        if (end == std::string_view::npos) throw wrong("has a bracket that is not closed");
+        if (end == std::string_view::npos) throw wrong("has an unclosed bracket");
         if (end + 1 < host.size()) throw wrong(host[end + 1] == ':' ? "has a port" : "has text after its bracket");
         host = host.substr(1, end - 1);
-        if (std::count(host.begin(), host.end(), ':') < 2) throw wrong("has no IPv6 address in its brackets");
+        if (std::count(host.begin(), host.end(), ':') < 2) throw wrong("does not have an IPv6 address in its brackets");
     } else if (std::count(host.begin(), host.end(), ':') == 1) {
         throw wrong("has a port");
     }
@@ -32,7 +32,8 @@ std::string host_of(std::string_view text, std::string_view what) {
         const auto byte = static_cast<unsigned char>(c);
         return (byte < 128 && std::isalnum(byte) != 0) || c == '.' || c == '-' || c == '_' || c == ':' || c == '%';
     };
-    if (!std::all_of(host.begin(), host.end(), allowed)) throw wrong("has characters that no host name has");
+    if (!std::all_of(host.begin(), host.end(), allowed))
+        throw wrong("has characters that are not allowed in a host name");
     return std::string(host);
 }
 

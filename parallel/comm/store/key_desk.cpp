@@ -70,8 +70,8 @@ KeyDesk::KeyDesk(int port) : listener_(local_socket()), key_(handshake::random_b
     if (!listener_ || bind(listener_.get(), generic(address), address.size) != 0 ||
         listen(listener_.get(), SOMAXCONN) != 0)
         throw CommunicationError(
-            fmt::format("store: port {} of this machine cannot be kept for processes of this user: {}; choose another "
-                        "port, or set LOCKSTEP_STORE_TOKEN to the same secret for all ranks",
+            fmt::format("store: port {} of this machine cannot be reserved for processes of this user: {}; choose "
+                        "another port, or set LOCKSTEP_STORE_TOKEN to the same secret for all ranks",
                         port, text_of(errno)));
 }
 
@@ -88,7 +88,7 @@ int KeyDesk::serve() const {
 DeskAnswer ask_desk(int port, Deadline deadline) {
     const auto no_answer = [port](const std::string& why) {
         return CommunicationError(
-            fmt::format("the store at port {} of this machine does not let processes of its user in: {}", port, why));
+            fmt::format("the store at port {} of this machine does not admit processes of its user: {}", port, why));
     };
     const Descriptor socket = local_socket();
     if (!socket) throw no_answer(text_of(errno));

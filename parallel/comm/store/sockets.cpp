@@ -35,8 +35,9 @@ Addresses addresses_of(const std::string& host, int port, bool passive) {
     addrinfo* found = nullptr;
     const int status = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
     if (status != 0)
-        throw CommunicationError(fmt::format("the address of '{}' is not known ({}); give a host name or an IP address",
-                                             host, gai_strerror(status)));
+        throw CommunicationError(
+            fmt::format("the address of '{}' is not known ({}); expected a host name or an IP address", host,
+                        gai_strerror(status)));
     return {found, &freeaddrinfo};
 }
 
@@ -120,8 +121,7 @@ Descriptor listen_on(const std::string& host, int port) {
         failure = text_of(errno);
     }
     throw CommunicationError(fmt::format(
-        "cannot listen on {}:{}: {}; choose another port, or 0 for a free one, and an address of this machine", host,
-        port, failure));
+        "cannot listen on {}:{}: {}; expected a free port, or 0, and an address of this machine", host, port, failure));
 }
 
 Descriptor hold_free_port() {
@@ -160,9 +160,8 @@ Descriptor connect_to(const std::string& host, int port, Deadline deadline) {
         if (socket) return std::move(socket);
         failure = std::move(why);
     }
-    throw CommunicationError(
-        fmt::format("cannot reach {}:{}: {}; is the process of rank 0 running, and are address and port its own?", host,
-                    port, failure));
+    throw CommunicationError(fmt::format(
+        "cannot reach {}:{}: {}; is the process of rank 0 running, with this address and port?", host, port, failure));
 }
 
 std::string wait_for(const Descriptor& socket, short events, Deadline deadline) {
@@ -170,7 +169,7 @@ std::string wait_for(const Descriptor& socket, short events, Deadline deadline) 
         pollfd entry{socket.get(), events, 0};
         const int ready = poll(&entry, 1, poll_time(deadline));
         if (ready > 0) return {};
-        if (ready == 0 && RunClock::now() >= deadline) return "no answer in time";
+        if (ready == 0 && RunClock::now() >= deadline) return "no answer within the time limit";
         if (ready < 0 && errno != EINTR) return text_of(errno);
     }
 }

@@ -37,7 +37,7 @@ std::size_t fields_of(Command command) {
 KeyTable::Value value_of(std::string text) { return std::make_shared<const std::string>(std::move(text)); }
 
 Outcome full(const KeyTable& keys) {
-    return refusal(fmt::format("the store is full: it holds {} bytes under {} keys and takes {}", keys.bytes(),
+    return refusal(fmt::format("the store is full: it holds {} bytes in {} keys, at most {} are allowed", keys.bytes(),
                                keys.count(), most_bytes));
 }
 
@@ -73,7 +73,7 @@ void add(KeyTable& keys, const Frame& command, Outcome& outcome) {
         outcome.value = value_of(number(*sum));
         outcome.changed = true;
     } else {
-        outcome = refusal("the key holds no number, or the sum does not fit in 64 bits");
+        outcome = refusal("the value is not a number, or the sum does not fit in 64 bits");
     }
 }
 

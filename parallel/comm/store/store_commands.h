@@ -22,7 +22,7 @@ struct Outcome {
 };
 
 Outcome refusal(std::string_view why);
-Outcome breach_of_protocol(std::string_view why = "that is no command of this protocol");
+Outcome breach_of_protocol(std::string_view why = "unknown command");
 
 /// Carries out `command`, which is none of connections: `hello`, `proof` and `append_on_loss` are breaches here.
 Outcome carry_out(KeyTable& keys, store_protocol::Frame command);

@@ -27,7 +27,7 @@ using std::chrono::milliseconds;
 /// For one attempt: at a single port, where the server allows no more either, and at each of several ports.
 constexpr milliseconds time_for_hello(5000), time_to_greet(500);
 constexpr milliseconds first_pause(5), longest_pause(500);
-constexpr std::string_view no_store = "what answers there is no store";
+constexpr std::string_view no_store = "the process that answers is not a store";
 
 /// Text from the other side, which may be anybody, without control characters and not too long.
 std::string printable(std::string_view text) {
@@ -46,7 +46,7 @@ public:
     explicit Connection(const TcpStoreOptions& options)
         : options_(sound("TcpStore", options, 1)), for_this_user_(is_loopback(options_.host) && options.token.empty()) {
         if (options_.token.size() > longest_token)
-            throw InvalidArgument(fmt::format("TcpStore: a token of {} bytes; at most {} are taken",
+            throw InvalidArgument(fmt::format("TcpStore: a token of {} bytes; expected at most {}",
                                               options_.token.size(), longest_token));
         connect();
     }
@@ -106,13 +106,13 @@ private:
 
     std::string gone() const {
         return describe() +
-               " has gone, or has sent this process away: that rank has left or died, or this process has "
-               "not read what it asked for";
+               " has closed the connection: that rank has left or died, or it evicted this client for not reading its "
+               "replies";
     }
 
     /// A process that is stopped keeps its connections and answers nothing.
     std::string given_up(std::string_view what, std::string_view failure) const {
-        return fmt::format("{} is not asked again since it was asked to {}: {}; is the process of rank 0 stopped?",
+        return fmt::format("{} is unusable since a request to {} failed: {}; is the process of rank 0 stopped?",
                            describe(), what, failure);
     }
 
@@ -142,8 +142,7 @@ private:
     [[noreturn]] void give_up(int first, const std::string& failure) const {
         if (options_.ports == 1) throw CommunicationError(failure);
         throw CommunicationError(fmt::format(
-            "there is no store of this job at {}, ports {} to {}: {}; is the process of rank 0 running, and is the "
-            "address its own?",
+            "no store of this job at {}, ports {} to {}: {}; is the process of rank 0 running, with this address?",
             options_.host, first, first + options_.ports - 1, failure));
     }
 
@@ -194,9 +193,8 @@ private:
         if (handshake::equal(reply.field, handshake::proof_of(handshake::Side::server, token, meeting)) &&
             !token.empty())
             return {};
-        return fmt::format(
-            "{}: hello: the process that listens there does not know the token: it is not this job's rank 0",
-            describe());
+        return fmt::format("{}: hello: the listening process does not know the token: it is not this job's rank 0",
+                           describe());
     }
 
     TcpStoreOptions options_;
@@ -213,7 +211,7 @@ constexpr Store::Milliseconds grace(250);
 
 std::int64_t number_in(const std::optional<std::string>& field, const std::string& store) {
     const std::optional<std::int64_t> value = field ? number(*field) : std::nullopt;
-    if (!value) throw CommunicationError(store + ": an answer is no number; what runs there is another version");
+    if (!value) throw CommunicationError(store + ": an answer is not a number; the store is of another version");
     return *value;
 }
 
@@ -233,7 +231,8 @@ std::string TcpStore::get(std::string_view key, Milliseconds timeout) {
     std::optional<std::string> value = connection_->ask(what, Command::get, {key, number(timeout.count())},
                                                         std::max(timeout, Milliseconds(0)) + grace);
     if (!value)
-        throw CommunicationError(fmt::format("{}: {}: nobody has set it for {} ms", describe(), what, timeout.count()));
+        throw CommunicationError(
+            fmt::format("{}: {}: the key was not set within {} ms", describe(), what, timeout.count()));
     return std::move(*value);
 }
 
@@ -262,7 +261,7 @@ int TcpStore::port() const { return connection_->options().port; }
 void TcpStore::append_on_loss(std::string_view key, std::string_view text) {
     require_key(key);
     if (text.size() > longest_last_words)
-        throw InvalidArgument(fmt::format("store: append_on_loss of {} bytes to '{}'; at most {} are kept", text.size(),
+        throw InvalidArgument(fmt::format("store: append_on_loss of {} bytes to '{}'; expected at most {}", text.size(),
                                           key, longest_last_words));
     connection_->ask(fmt::format("append_on_loss to '{}'", key), Command::append_on_loss, {key, text}, time_limit());
 }

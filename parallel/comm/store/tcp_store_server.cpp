@@ -78,12 +78,12 @@ public:
         const TcpStoreOptions options = sound("TcpStoreServer", given, 0);
         if (token_.size() > longest_token)
             throw InvalidArgument(
-                fmt::format("TcpStoreServer: a token of {} bytes; at most {} are taken", token_.size(), longest_token));
+                fmt::format("TcpStoreServer: a token of {} bytes; expected at most {}", token_.size(), longest_token));
         const bool for_this_user = token_.empty();
         if (for_this_user && !is_loopback(options.host))
             throw InvalidArgument(
-                fmt::format("TcpStoreServer: {} can be reached from other machines; set a token that all ranks know "
-                            "(LOCKSTEP_STORE_TOKEN)",
+                fmt::format("TcpStoreServer: {} can be reached from other machines; expected a token that all ranks "
+                            "know (LOCKSTEP_STORE_TOKEN)",
                             options.host));
         for (int port = options.port; !listener_; ++port) try {
                 open(options.host, port, for_this_user);
@@ -92,7 +92,8 @@ public:
                 if (port + 1 >= options.port + options.ports) throw;
             }
         wake_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-        if (!wake_) throw CommunicationError(fmt::format("store: no event descriptor: {}", text_of(errno)));
+        if (!wake_)
+            throw CommunicationError(fmt::format("store: cannot create an event descriptor: {}", text_of(errno)));
         thread_ = std::thread([this] {
             try {
                 serve();
@@ -189,7 +190,7 @@ private:
         for (auto found = ServedClient::Next::frame; requests > 0 && found != ServedClient::Next::none; --requests) {
             found = client.next(frame);
             if (found == ServedClient::Next::garbage)
-                refuse(client, "that is no frame of this protocol");
+                refuse(client, "invalid frame");
             else if (found == ServedClient::Next::frame)
                 client.standing == Standing::known ? obey(client, std::move(frame)) : greet(client, frame);
             if (!client.send(to_send)) return false;
@@ -225,7 +226,7 @@ private:
 
     void tell_of_limit(int error) const {
         try {
-            warn(fmt::format("the store at port {} cannot let others in: {}", port_, text_of(error)));
+            warn(fmt::format("the store at port {} cannot accept connections: {}", port_, text_of(error)));
         } catch (...) {  // a handler of the user's own that throws must not end the store
         }
     }
@@ -273,25 +274,25 @@ private:
         const auto command = static_cast<Command>(frame.kind);
         if (client.standing == Standing::silent) {
             if (command != Command::hello || frame.fields.size() != 2 || !frame.fields[0].starts_with(any_magic))
-                return refuse(client, "this store speaks another protocol");
+                return refuse(client, "this store uses another protocol");
             if (frame.fields[0] != magic || frame.fields[1].size() != handshake::nonce_size)
-                return refuse(client,
-                              "this store speaks another version of its protocol; run the same version of Lockstep as "
-                              "all ranks");
+                return refuse(
+                    client,
+                    "this store uses another version of the protocol; run the same version of Lockstep on all ranks");
             client.standing = Standing::greeted;
             client.meeting = {frame.fields[1], handshake::random_bytes(handshake::nonce_size), port_, job_};
             return client.answer(Answer::good, std::make_shared<const std::string>(client.meeting.server_nonce));
         }
-        if (command != Command::proof || !well_formed(frame))
-            return refuse(client, "this store speaks another protocol");
+        if (command != Command::proof || !well_formed(frame)) return refuse(client, "this store uses another protocol");
         if (!handshake::equal(frame.fields[0], handshake::proof_of(handshake::Side::client, token_, client.meeting)))
             return refuse(client,
                           "the token is wrong (LOCKSTEP_STORE_TOKEN), this is another job's store, or its port is "
-                          "reached by another number");
+                          "forwarded from another number");
         if (clients_.size() >= room_.clients)
-            return refuse(client, fmt::format("it serves {} connections, as many as it may; give its process more "
-                                              "descriptors (ulimit -n)",
-                                              clients_.size()));
+            return refuse(
+                client,
+                fmt::format("it serves {} connections, which is its limit; raise the limit of descriptors (ulimit -n)",
+                            clients_.size()));
         client.standing = Standing::known;
         client.answer(Answer::good, std::make_shared<const std::string>(
                                         handshake::proof_of(handshake::Side::server, token_, client.meeting)));
@@ -300,8 +301,7 @@ private:
 
     void obey(ServedClient& client, Frame frame) {
         if (static_cast<Command>(frame.kind) == Command::append_on_loss && well_formed(frame)) {
-            if (frame.fields[1].size() > longest_last_words)
-                return refuse(client, "that is no command of this protocol");
+            if (frame.fields[1].size() > longest_last_words) return refuse(client, "unknown command");
             client.last_words_key = std::move(frame.fields[0]);
             client.last_words = std::move(frame.fields[1]);
             return client.answer(Answer::good);

@@ -22,7 +22,7 @@ InputFile::InputFile(const std::filesystem::path& path) : name_(path.string()) {
     struct stat status {};
     if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
         ::close(descriptor_);
-        throw DataError(name_ + ": is not a regular file; give the name of a file");
+        throw DataError(name_ + ": is not a regular file");
     }
     size_ = static_cast<std::uint64_t>(status.st_size);
 }

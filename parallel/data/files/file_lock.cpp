@@ -82,18 +82,17 @@ FileLock::FileLock(const std::filesystem::path& given, const std::filesystem::pa
 bool FileLock::try_to_lock(const std::string& given) {
     const int opened = ::open(name_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0666);
     if (opened < 0)
-        throw InvalidArgument("cannot write " + given + ": " + reason() +
-                              "; choose a directory that exists and can be written");
+        throw InvalidArgument("cannot write " + given + ": " + reason() + "; expected a writable directory");
     if (::flock(opened, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         const std::string who = line_of(opened);
         ::close(opened);
         throw InvalidArgument("cannot write " + given + ": " + (is_ours(who) ? who : "another process") +
-                              " is saving there; wait until it has ended, or choose another file");
+                              " is saving to it; wait for it, or use another file");
     }
     if (const std::string line = line_of(opened); !line.empty() && !is_ours(line)) {
         ::close(opened);
         throw InvalidArgument("cannot write " + given + ": " + name_ +
-                              " would be its lock and is something else; choose another file");
+                              " would be its lock file but has other content; use another file");
     }
     // Its holder may have removed it in between.
     if (!is_same_file(opened, name_)) {

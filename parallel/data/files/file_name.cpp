@@ -29,7 +29,7 @@ void require_trusted_link(const std::filesystem::path& link) {
     constexpr mode_t shared = S_ISVTX | S_IWOTH;
     if ((directory.st_mode & shared) != shared || own.st_uid == ::geteuid() || own.st_uid == directory.st_uid) return;
     throw InvalidArgument("cannot use " + link.string() + ": it is a symbolic link of another user (" +
-                          std::to_string(own.st_uid) + ") in a directory that all users share; choose another name");
+                          std::to_string(own.st_uid) + ") in a directory that all users share; use another name");
 }
 
 }  // namespace
@@ -53,19 +53,18 @@ std::filesystem::path followed(const std::filesystem::path& path) {
         if (error) return name;
         name = target.is_absolute() ? target : directory_of(name) / target;
     }
-    throw InvalidArgument("cannot write " + path.string() +
-                          ": its symbolic links lead round in a circle; give a file name");
+    throw InvalidArgument("cannot write " + path.string() + ": its symbolic links form a cycle");
 }
 
 void require_replaceable(const std::filesystem::path& path) {
     if (!path.has_filename()) {
-        throw InvalidArgument("cannot write to '" + path.string() + "': it names no file; give a file name");
+        throw InvalidArgument("cannot write to '" + path.string() + "': expected a file name");
     }
     // The rename would replace a device or a pipe, as root even /dev/null, by a file.
     if (std::error_code ignored;
         std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored)) {
-        const char* kind = std::filesystem::is_directory(path, ignored) ? "a directory" : "no regular file";
-        throw InvalidArgument("cannot write " + path.string() + ": it is " + kind + "; give a file name");
+        const char* kind = std::filesystem::is_directory(path, ignored) ? "a directory" : "not a regular file";
+        throw InvalidArgument("cannot write " + path.string() + ": it is " + kind + "; expected a file name");
     }
 }
 

@@ -85,8 +85,7 @@ void refuse_other_kind(const InputFile& file, std::string_view expected) {
         throw DataError(fmt::format("{}: offset 0: this is {}, expected {}; {}", file.name(), what, expected, advice));
     };
     if (file.size() == 0)
-        throw DataError(
-            fmt::format("{}: offset 0: the file is empty, expected {}; get or save it again", file.name(), expected));
+        throw DataError(fmt::format("{}: offset 0: the file is empty, expected {}", file.name(), expected));
     const std::string text = first_text(file);
     const std::string small = without_blanks(text);
     for (const std::string_view begin : {"<!doctype html", "<html", "<head", "<?xml", "<svg"})

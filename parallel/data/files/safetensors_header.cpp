@@ -25,7 +25,7 @@ using namespace safetensors_format;
 
 [[noreturn]] void refuse(const InputFile& file, std::uint64_t offset, const std::string& what) {
     throw DataError(file.name() + ": offset " + std::to_string(offset) + ": " + what +
-                    "; this is no intact safetensors file, get or save it again");
+                    "; not a valid safetensors file (truncated or corrupt)");
 }
 
 struct ByteRange {
@@ -147,7 +147,7 @@ private:
         refuse_tensor("its description is not dtype, shape and data_offsets");
     }
     [[noreturn]] void refuse_repeated(std::string_view name) const {
-        refuse(file_, prefix_bytes, "the name " + in_quotes(name) + " is there twice");
+        refuse(file_, prefix_bytes, "the name " + in_quotes(name) + " is repeated");
     }
     [[noreturn]] void refuse_count() const { refuse(file_, prefix_bytes, complaint_here()); }
 
@@ -162,7 +162,7 @@ private:
             case Where::shape:
             case Where::offsets:
                 return of_tensor(std::string(where_ == Where::shape ? "shape" : "data_offsets") +
-                                 " holds something that is not a whole number from 0 to 2^63 - 1");
+                                 " has a value that is not an integer from 0 to 2^63 - 1");
             case Where::nowhere:
             case Where::root:
             case Where::skipped: break;
@@ -223,10 +223,10 @@ private:
         const std::uint64_t data_bytes = file_.size() - data_start_;
         if (begin > end || end > data_bytes) {
             refuse_tensor("its data_offsets " + std::to_string(begin) + " to " + std::to_string(end) +
-                          " lie outside of the file's " + std::to_string(data_bytes) + " bytes of data");
+                          " are outside of the file's " + std::to_string(data_bytes) + " bytes of data");
         }
         if (type_.empty() && shape_bytes(current_.shape, size_of(current_.dtype)) != end - begin) {
-            refuse_tensor("its shape and dtype do not take the " + std::to_string(end - begin) +
+            refuse_tensor("its shape and dtype do not match the " + std::to_string(end - begin) +
                           " bytes between its data_offsets");
         }
         current_.offset = data_start_ + begin;
@@ -263,9 +263,9 @@ void refuse_torch_save(const InputFile& file) {
     const TorchFile kind = torch_file(file);
     if (kind == TorchFile::legacy) refuse_legacy(file);
     if (kind == TorchFile::archive)
-        throw DataError(file.name() +
-                        ": offset 0: this was written by torch.save and is no safetensors file; read it by PthFile, or "
-                        "by load, which takes both");
+        throw DataError(
+            file.name() +
+            ": offset 0: this is a file of torch.save, not a safetensors file; use PthFile, or load, which reads both");
 }
 
 /// Brings entries in the order of their data.
@@ -305,7 +305,7 @@ void note_names(const InputFile& file, SafetensorsHeader& header) {
     header.by_name.reserve(header.entries.size());
     for (const SafetensorsEntry& entry : header.entries)
         if (!header.by_name.emplace(entry.name, &entry).second || header.unsupported.contains(entry.name))
-            refuse(file, prefix_bytes, "the name " + in_quotes(entry.name) + " is there twice");
+            refuse(file, prefix_bytes, "the name " + in_quotes(entry.name) + " is repeated");
 }
 
 }  // namespace

@@ -46,13 +46,13 @@ std::string header_of(const std::filesystem::path& path, const SafetensorsLayout
             offset += layout.sizes[i];
         }
     } catch (const Json::exception&) {
-        refuse_to_write(path, "a tensor's name or the metadata is not UTF-8; use UTF-8");
+        refuse_to_write(path, "the name of a tensor or the metadata is not UTF-8; expected UTF-8");
     }
     text += '}';
     text.append((prefix_bytes - text.size() % prefix_bytes) % prefix_bytes, ' ');  // so that the data is aligned
     if (text.size() > longest_header) {
-        refuse_to_write(path, "the header would take " + std::to_string(text.size()) +
-                                  " bytes, more than 100 MB; write fewer tensors or shorter names and metadata");
+        refuse_to_write(path,
+                        "the header would take " + std::to_string(text.size()) + " bytes; expected at most 100 MB");
     }
     const auto prefix = std::bit_cast<std::array<char, prefix_bytes>>(static_cast<std::uint64_t>(text.size()));
     return std::string(prefix.begin(), prefix.end()) + text;
@@ -65,19 +65,19 @@ SafetensorsLayout lay_out_safetensors(const std::filesystem::path& path, const s
     SafetensorsLayout layout;
     std::unordered_set<std::string_view> names;
     for (const SafetensorsTensor& tensor : tensors) {
-        if (tensor.name.empty()) refuse_to_write(path, "a tensor has no name; name all of them");
-        if (tensor.name == metadata_key) refuse_to_write(path, "no tensor can be called __metadata__; rename it");
+        if (tensor.name.empty()) refuse_to_write(path, "a tensor has no name");
+        if (tensor.name == metadata_key) refuse_to_write(path, "the tensor name __metadata__ is reserved");
         if (!names.insert(tensor.name).second) {
-            refuse_to_write(path, "two tensors are called " + in_quotes(tensor.name) + "; rename one");
+            refuse_to_write(path, "two tensors are called " + in_quotes(tensor.name) + "; expected unique names");
         }
         const bool negative = std::any_of(tensor.shape.begin(), tensor.shape.end(), [](auto d) { return d < 0; });
         const auto bytes = negative ? std::nullopt : shape_bytes(tensor.shape, size_of(tensor.dtype));
         if (!bytes) {
-            refuse_to_write(path,
-                            "tensor " + in_quotes(tensor.name) + " has a negative or overflowing shape; correct it");
+            refuse_to_write(path, "tensor " + in_quotes(tensor.name) + " has a negative or overflowing shape");
         }
         if (tensor.data == nullptr && *bytes != 0) {
-            refuse_to_write(path, "tensor " + in_quotes(tensor.name) + " has no data; pass a pointer to host memory");
+            refuse_to_write(path,
+                            "tensor " + in_quotes(tensor.name) + " has null data; expected a pointer to host memory");
         }
         layout.order.push_back(&tensor);
     }

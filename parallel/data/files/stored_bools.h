@@ -20,8 +20,7 @@ inline void require_bools(std::span<const std::byte> bytes, const std::string& f
     const auto bad = std::find_if(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; });
     if (bad == bytes.end()) return;
     throw DataError(file + ": offset " + std::to_string(offset + static_cast<std::uint64_t>(bad - bytes.begin())) +
-                    ": tensor " + in_quotes(name) +
-                    " holds a bool that is neither 0 nor 1; get or save the file again");
+                    ": tensor " + in_quotes(name) + " has a bool that is neither 0 nor 1");
 }
 
 }  // namespace lockstep::internal

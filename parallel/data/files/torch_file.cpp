@@ -19,8 +19,8 @@ TorchFile torch_file(const InputFile& file) {
 
 void refuse_legacy(const InputFile& file) {
     throw DataError(file.name() +
-                    ": offset 0: this was written by torch.save of PyTorch before 1.6, or is another pickle; save it "
-                    "again in Python: torch.save(torch.load('" +
+                    ": offset 0: this is a file of torch.save of PyTorch before 1.6, or another pickle; convert it in "
+                    "Python: torch.save(torch.load('" +
                     file.name() + "', map_location='cpu', weights_only=True), 'new.pth')");
 }
 

@@ -7,11 +7,11 @@
 namespace lockstep::internal {
 
 void refuse_image(const std::string& name, std::uint64_t offset, const std::string& what) {
-    throw DataError(fmt::format("{}: offset {}: {}; get or make the image again", name, offset, what));
+    throw DataError(fmt::format("{}: offset {}: {}", name, offset, what));
 }
 
 void fail_to_write(const std::string& name, const char* format, const std::string& why) {
-    throw DataError(fmt::format("{}: the {} cannot be made: {}; write the image in another format", name, format, why));
+    throw DataError(fmt::format("{}: the {} cannot be written: {}", name, format, why));
 }
 
 void require_honest_size(const ImageBytes& file, std::uint64_t offset, std::int64_t width, std::int64_t height,
@@ -20,11 +20,11 @@ void require_honest_size(const ImageBytes& file, std::uint64_t offset, std::int6
         refuse_image(file.name, offset, fmt::format("its size is {} x {} (width x height)", width, height));
     if (width > largest_image_pixels / height)
         refuse_image(file.name, offset,
-                     fmt::format("it claims {} x {} pixels (width x height), more than the {} that are read", width,
-                                 height, largest_image_pixels));
+                     fmt::format("it declares {} x {} pixels (width x height); expected at most {}", width, height,
+                                 largest_image_pixels));
     if (static_cast<std::uint64_t>(width * height) / pixels_per_byte > file.file_size)
         refuse_image(file.name, offset,
-                     fmt::format("it claims {} x {} pixels (width x height), more than a file of {} bytes can hold",
+                     fmt::format("it declares {} x {} pixels (width x height), more than a file of {} bytes can hold",
                                  width, height, file.file_size));
 }
 

@@ -117,7 +117,7 @@ public:
         const bool colour = info_.jpeg_color_space == JCS_YCbCr || info_.jpeg_color_space == JCS_RGB;
         if (!colour && info_.jpeg_color_space != JCS_GRAYSCALE)
             refuse_image(file_.name, offset(),
-                         info_.num_components == 4 ? "its colours are CMYK, for print; convert it to RGB first"
+                         info_.num_components == 4 ? "its colours are CMYK; expected grey or RGB"
                                                    : "its colours are neither grey nor RGB nor YCbCr");
         const bool all_at_once = std::uint64_t{info_.image_width} * info_.image_height > many_pixels &&
                                  jpeg_has_multiple_scans(const_cast<jpeg_decompress_struct*>(&info_)) != FALSE;

@@ -17,7 +17,7 @@ using FilesByStem = std::map<std::string, std::vector<std::filesystem::path>>;
 FilesByStem files_in(const std::filesystem::path& folder, const char* what) {
     std::error_code error;
     if (!std::filesystem::is_directory(folder, error))
-        throw DataError(fmt::format("{}: no such folder; give the one that holds the {}", folder.string(), what));
+        throw DataError(fmt::format("{}: no such folder; expected the folder of the {}", folder.string(), what));
     FilesByStem files;
     std::filesystem::directory_iterator entry(folder, error);
     for (const std::filesystem::directory_iterator end; !error && entry != end; entry.increment(error)) {
@@ -29,16 +29,14 @@ FilesByStem files_in(const std::filesystem::path& folder, const char* what) {
             std::error_code none;
             const auto target = std::filesystem::read_symlink(path, none);
             throw DataError(none ? fmt::format("{}: cannot be read: {}", path.string(), why.message())
-                                 : fmt::format("{}: the link leads to {}, which cannot be found; expected a file",
-                                               path.string(), target.string()));
+                                 : fmt::format("{}: the link target {} does not exist; expected a file", path.string(),
+                                               target.string()));
         }
         if (kind != std::filesystem::file_type::regular) continue;
         files[path.stem()].push_back(path);
     }
-    if (error)
-        throw DataError(
-            fmt::format("{}: the folder cannot be read: {}; check its permissions", folder.string(), error.message()));
-    if (files.empty()) throw DataError(fmt::format("{}: the folder is empty; put the {} there", folder.string(), what));
+    if (error) throw DataError(fmt::format("{}: the folder cannot be read: {}", folder.string(), error.message()));
+    if (files.empty()) throw DataError(fmt::format("{}: the folder is empty; expected the {}", folder.string(), what));
     for (auto& [stem, paths] : files) std::sort(paths.begin(), paths.end());
     return files;
 }
@@ -74,8 +72,7 @@ std::string found_instead(const std::string& stem, const std::string& suffix, co
     for (const auto& [name, paths] : masks)
         if (may_look_alike(name, stem + suffix) || may_look_alike(name, stem))
             return fmt::format(
-                "{} looks alike, but one of the names has accents as separate characters (Unicode NFD); "
-                "rename it",
+                "{} looks the same, but one of the names has decomposed accents (Unicode NFD); rename it",
                 paths[0].filename().string());
     std::size_t count = 0;
     for (const auto& [name, paths] : masks) count += paths.size();
@@ -103,12 +100,12 @@ std::vector<ImagePair> find_image_pairs(const std::filesystem::path& images, con
                             paths[1].string(), paths[0].filename().string()));
         const auto mask = mask_files.find(stem + suffix);
         if (mask == mask_files.end())
-            throw DataError(fmt::format("{}: there is no mask {}{}.*{} in {}: {}", paths[0].string(), stem, mask_suffix,
+            throw DataError(fmt::format("{}: no mask {}{}.*{} in {}: {}", paths[0].string(), stem, mask_suffix,
                                         has_suffix || mask_suffix.empty() ? "" : fmt::format(" or {}.*", stem),
                                         masks.string(), found_instead(stem, mask_suffix, mask_files)));
         if (mask->second.size() > 1)
-            throw DataError(fmt::format("{}: there are several masks for it in {}: {} and {}; keep one of them",
-                                        paths[0].string(), masks.string(), mask->second[0].filename().string(),
+            throw DataError(fmt::format("{}: several masks in {}: {} and {}; expected one", paths[0].string(),
+                                        masks.string(), mask->second[0].filename().string(),
                                         mask->second[1].filename().string()));
         pairs.push_back({paths[0], mask->second[0]});
     }

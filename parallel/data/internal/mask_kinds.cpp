@@ -29,7 +29,7 @@ std::optional<Difference> difference(const std::vector<MaskFile>& files, const U
         std::string where;
     };
     std::map<PackedValue, Seen> by_index;
-    for (const auto& [index, colour] : known) by_index[index] = {colour, "the masks of training"};
+    for (const auto& [index, colour] : known) by_index[index] = {colour, "the training masks"};
     std::map<PackedValue, std::pair<PackedValue, std::string>> by_colour;
     std::optional<Difference> twice;
     bool one_file_has_a_colour_twice = false;
@@ -70,8 +70,8 @@ bool contains_all(const std::set<PackedValue>& set, const std::set<PackedValue>&
 }
 
 [[noreturn]] void refuse_mixture(const MaskFile& file, const MaskFile& other) {
-    throw DataError(fmt::format("{}: the mask is {}, but {} is {}; convert all masks to the same", file.path.string(),
-                                name_of(file.mode), other.path.string(), name_of(other.mode)));
+    throw DataError(fmt::format("{}: the mask is {}, but {} is {}; expected the same mode for all masks",
+                                file.path.string(), name_of(file.mode), other.path.string(), name_of(other.mode)));
 }
 
 }  // namespace
@@ -108,7 +108,7 @@ PaletteReading palette_reading(const std::vector<MaskFile>& files, const KnownVa
     }
     const std::optional<Difference> unequal = difference(files, known.palette);
     const auto warn_of = [&](const char* how) {
-        warn(fmt::format("{}: palettes of the masks differ: {}; classes are told by {}", unequal->file.string(),
+        warn(fmt::format("{}: palettes of the masks differ: {}; classes are identified by {}", unequal->file.string(),
                          unequal->text, how));
     };
     if (greys.empty()) {
@@ -124,8 +124,7 @@ PaletteReading palette_reading(const std::vector<MaskFile>& files, const KnownVa
         for (const auto& [index, colour] : file.palette) same &= index == level_of(colour);
     if (by_index && by_level && !same && known.palette.empty())
         throw DataError(fmt::format(
-            "{}: both the indices and the colours of its palette are values of masks beside it; convert all "
-            "masks to grey",
+            "{}: the indices and the colours of its palette are both values of other masks; convert all masks to grey",
             palette->path.string()));
     if (by_index) return PaletteReading::index;
     if (by_level || (colours_are_grey && known.values.empty())) {

@@ -11,8 +11,7 @@
 namespace lockstep {
 
 std::vector<std::int64_t> rows_in_order(const char* who, std::int64_t length) {
-    if (length < 0)
-        throw InvalidArgument(fmt::format("{}: a data set of {} rows; give its size, 0 or more", who, length));
+    if (length < 0) throw InvalidArgument(fmt::format("{}: a data set of {} rows; expected 0 or more", who, length));
     std::vector<std::int64_t> rows(static_cast<std::size_t>(length));
     std::iota(rows.begin(), rows.end(), 0);
     return rows;
@@ -36,8 +35,8 @@ std::int64_t TorchGenerator::below(std::int64_t high) {
 void TorchGenerator::require_permutable(const char* who, std::int64_t length) {
     constexpr std::int64_t most = std::numeric_limits<std::uint32_t>::max() / 20;
     if (length < 0 || length >= most)
-        throw InvalidArgument(fmt::format("{}: {} rows; PyTorch's order is reproduced for 0 or more and fewer than {}",
-                                          who, length, most));
+        throw InvalidArgument(fmt::format(
+            "{}: {} rows; expected fewer than {}, for which PyTorch's order is reproduced", who, length, most));
 }
 
 std::vector<std::int64_t> TorchGenerator::permutation(const char* who, std::int64_t length) {

@@ -10,7 +10,7 @@ namespace lockstep::internal {
 
 [[noreturn]] inline void refuse_pth(const std::string& file, std::uint64_t offset, const std::string& what) {
     throw DataError(file + ": offset " + std::to_string(offset) + ": " + what +
-                    "; this is no intact file of torch.save, get or save it again");
+                    "; not a valid file of torch.save (truncated or corrupt)");
 }
 
 }  // namespace lockstep::internal

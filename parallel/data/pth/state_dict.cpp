@@ -39,8 +39,8 @@ public:
         if (is_module(pickle_.root)) {
             if (!wanted.empty())
                 throw InvalidArgument(
-                    fmt::format("{}: an archive of a TorchScript or C++ module has no dictionary {}; "
-                                "leave LoadOptions::entry out",
+                    fmt::format("{}: an archive of a TorchScript or C++ module has no dictionary {}; expected an empty "
+                                "LoadOptions::entry",
                                 file_, in_quotes(wanted)));
             Names names;
             add_module(found, names, pickle_.root, "", 0);
@@ -76,11 +76,11 @@ private:
         const std::span<const PickleIndex> items = values_.items(members);
         for (std::size_t i = 0; i < items.size(); i += 2) {
             if (!is_module(items[i + 1])) continue;
-            if (values_[items[i]].kind != PickleKind::text) refuse("the name of a module is no text");
+            if (values_[items[i]].kind != PickleKind::text) refuse("the name of a module is not a string");
             // a member may be shared, so that few of them can have names without end
             constexpr std::size_t most = 1'000'000;
             const std::string name = prefix + std::string(values_.text(values_[items[i]])) + ".";
-            if (!names.insert(name).second) refuse("the name " + in_quotes(name) + " is there twice");
+            if (!names.insert(name).second) refuse("the name " + in_quotes(name) + " is repeated");
             if (names.size() > most) refuse("its modules have more than a million names");
             add_module(to, names, items[i + 1], name, depth + 1);
         }
@@ -92,9 +92,9 @@ private:
             const PickleValue& key = values_[items[i]];
             const PickleValue& value = values_[items[i + 1]];
             if (value.kind != PickleKind::tensor) continue;
-            if (key.kind != PickleKind::text) refuse("the name of a tensor is no text");
+            if (key.kind != PickleKind::text) refuse("the name of a tensor is not a string");
             std::string name = prefix + std::string(values_.text(key));
-            if (!names.insert(name).second) refuse("the name " + in_quotes(name) + " is there twice");
+            if (!names.insert(name).second) refuse("the name " + in_quotes(name) + " is repeated");
             add(to, std::move(name), values_.tensor(value));
         }
         if (prefix.empty()) add_values(to, dictionary);
@@ -146,7 +146,7 @@ private:
                                                                              : pickle_.root))));
         if (root_.kind != PickleKind::dictionary)
             throw DataError(
-                fmt::format("{}: offset {}: it holds no dictionary of tensors; save one in Python: "
+                fmt::format("{}: offset {}: it has no dictionary of tensors; save one in Python: "
                             "torch.save(model.state_dict(), 'weights.pth')",
                             file_, offset_));
         const std::vector<Named> all = candidates();
@@ -154,8 +154,8 @@ private:
             const auto named =
                 std::find_if(all.begin(), all.end(), [&](const Named& candidate) { return candidate.name == wanted; });
             if (named != all.end()) return *named->value;
-            throw InvalidArgument(fmt::format("{}: it has no dictionary of tensors under {}; it has {}", file_,
-                                              in_quotes(wanted), top_names()));
+            throw InvalidArgument(
+                fmt::format("{}: no dictionary of tensors {}; it has {}", file_, in_quotes(wanted), top_names()));
         }
         if (all.size() == 1) return *all.front().value;
         if (all.empty() && (values_.has_tensors(root_) || values_.items(root_).empty())) return root_;
@@ -165,15 +165,12 @@ private:
         });
         if (usual.size() == 1) return *usual.front().value;
         throw DataError(
-            all.empty()
-                ? fmt::format(
-                      "{}: offset {}: none of its dictionaries at the top holds tensors by name, it has {}; save one "
-                      "that does in Python: torch.save(model.state_dict(), 'weights.pth')",
-                      file_, offset_, top_names())
-                : fmt::format(
-                      "{}: offset {}: several of its dictionaries hold tensors, it has {}; name the one to read "
-                      "(LoadOptions::entry), or save it alone in Python",
-                      file_, offset_, top_names()));
+            all.empty() ? fmt::format("{}: offset {}: none of its top-level dictionaries has tensors by name, it has "
+                                      "{}; save one that does in Python: torch.save(model.state_dict(), 'weights.pth')",
+                                      file_, offset_, top_names())
+                        : fmt::format("{}: offset {}: several of its dictionaries hold tensors, it has {}; select one "
+                                      "by LoadOptions::entry",
+                                      file_, offset_, top_names()));
     }
 
     std::vector<std::int64_t> counts(PickleIndex tuple) const {
@@ -186,7 +183,7 @@ private:
     const ZipRecord& record_of(const PickleStorage& storage, const std::string& name) const {
         const std::string path = fmt::format("{}data/{}", directory_, values_.text(values_[storage.key]));
         const ZipRecord* record = zip_.find(path);
-        if (!record) refuse(fmt::format("tensor {}: there is no record {}", in_quotes(name), in_quotes(path)));
+        if (!record) refuse(fmt::format("tensor {}: no record {}", in_quotes(name), in_quotes(path)));
         const std::uint64_t element = storage.typed ? torch_types[storage.type].bytes : 1;
         if (record->bytes % element != 0 || record->bytes / element != storage.elements)
             refuse(fmt::format("tensor {}: its storage has {} elements of {} bytes, but the record {} has {} bytes",

@@ -32,7 +32,7 @@ std::vector<std::int64_t> counts(const PickleValues& values, PickleIndex tuple) 
     std::vector<std::int64_t> numbers;
     for (const PickleIndex item : values.items(values[tuple])) {
         if (values[item].kind != PickleKind::integer || values[item].value < 0)
-            throw PickleFault("a tensor's size or stride is not a whole number from 0 to 2^63 - 1");
+            throw PickleFault("a size or stride of a tensor is not an integer from 0 to 2^63 - 1");
         numbers.push_back(values[item].value);
     }
     return numbers;
@@ -43,11 +43,11 @@ void require_within(const PickleValues& values, const PickleTensor& tensor, std:
     for (const PickleIndex tuple : {tensor.sizes, tensor.strides})
         if (values[tuple].length > most_dimensions) throw PickleFault("a tensor has more than 64 dimensions");
     const std::vector<std::int64_t> sizes = counts(values, tensor.sizes), strides = counts(values, tensor.strides);
-    if (sizes.size() != strides.size()) throw PickleFault("a tensor has not as many strides as sizes");
+    if (sizes.size() != strides.size()) throw PickleFault("a tensor has different numbers of strides and sizes");
     if (!shape_bytes(sizes, torch_types[tensor.type].bytes))
-        throw PickleFault("a tensor has more elements than can be counted");
+        throw PickleFault("the number of a tensor's elements overflows");
     if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return;
-    const char* const beyond = "a tensor reaches out of its storage";
+    const char* const beyond = "a tensor exceeds its storage";
     if (tensor.offset >= elements) throw PickleFault(beyond);
     std::uint64_t room = elements - 1 - tensor.offset;
     for (std::size_t d = 0; d < sizes.size(); ++d) {
@@ -95,8 +95,8 @@ PickleIndex rebuild_tensor(PickleValues& values, std::span<const PickleIndex> ar
               PickleKind::dictionary}))
         throw PickleFault("a tensor is not described by storage, offset, sizes and strides");
     if (arguments.size() > fixed + 1)
-        throw PickleFault("a tensor is described by " + std::to_string(arguments.size()) + " values; at most " +
-                          std::to_string(fixed + 1) + " are known");
+        throw PickleFault("a tensor is described by " + std::to_string(arguments.size()) +
+                          " values; expected at most " + std::to_string(fixed + 1));
     const auto index = static_cast<std::uint32_t>(values[arguments[0]].value);
     const PickleStorage& storage = values.storage(index);
     const std::int64_t offset = values[arguments[1]].value;
@@ -106,7 +106,7 @@ PickleIndex rebuild_tensor(PickleValues& values, std::span<const PickleIndex> ar
     if (with_dtype) {
         const std::size_t at = fixed - 1;
         if (arguments.size() <= at || !is(values, arguments[at], TorchGlobal::dtype) || storage.typed)
-            throw PickleFault("a tensor with a dtype of its own is not of untyped storage and a dtype");
+            throw PickleFault("a tensor with an explicit dtype is not of untyped storage and a dtype");
         tensor.type = values.global(values[arguments[at]]).type;
         elements /= torch_types[tensor.type].bytes;
     } else if (!storage.typed) {
@@ -136,7 +136,7 @@ PickleIndex rebuild_from_type(PickleValues& values, std::span<const PickleIndex>
 
 PickleIndex call_global(PickleValues& values, PickleIndex function, PickleIndex arguments) {
     if (values[function].kind != PickleKind::global || values[arguments].kind != PickleKind::tuple)
-        throw PickleFault("what is called is no function, or its arguments are no tuple");
+        throw PickleFault("a call is not of a function with a tuple of arguments");
     // a copy, because values that are added may move the original
     const std::span<const PickleIndex> given = values.items(values[arguments]);
     const std::vector<PickleIndex> all(given.begin(), given.end());
@@ -147,26 +147,26 @@ PickleIndex call_global(PickleValues& values, PickleIndex function, PickleIndex 
             return values.add_container(PickleKind::dictionary);
         case TorchGlobal::dictionary:
             if (all.size() == 1 && are(values, all, {PickleKind::dictionary})) return all.front();
-            if (all.size() > 1) throw PickleFault("a dictionary is made of more than a dictionary");
+            if (all.size() > 1) throw PickleFault("a dictionary is constructed from something other than a dictionary");
             return values.add_container(PickleKind::dictionary);
         case TorchGlobal::set:
             if (all.empty()) return values.add_tuple({});
             if (all.size() != 1 || !are(values, all, {PickleKind::list}))
-                throw PickleFault("a set is made of something else than a list");
+                throw PickleFault("a set is constructed from something other than a list");
             return all.front();
         case TorchGlobal::size:
             if (all.size() != 1 || !are(values, all, {PickleKind::tuple}))
-                throw PickleFault("the argument of a torch.Size is no tuple");
+                throw PickleFault("the argument of a torch.Size is not a tuple");
             return all.front();
         case TorchGlobal::rebuild_tensor: return rebuild_tensor(values, all, false);
         case TorchGlobal::rebuild_tensor_with_dtype: return rebuild_tensor(values, all, true);
         case TorchGlobal::rebuild_parameter:
             if (all.size() != 3 || !are(values, all, {PickleKind::tensor, PickleKind::boolean}))
-                throw PickleFault("a Parameter is not made of a tensor");
+                throw PickleFault("a Parameter is not constructed from a tensor");
             return all.front();
         case TorchGlobal::rebuild_parameter_with_state:
             if (all.size() != 4 || !are(values, all, {PickleKind::tensor, PickleKind::boolean}))
-                throw PickleFault("a Parameter is not made of a tensor");
+                throw PickleFault("a Parameter is not constructed from a tensor");
             return all.front();
         case TorchGlobal::rebuild_from_type: return rebuild_from_type(values, all);
         case TorchGlobal::rebuild_other: return add_other_tensor(values, function);
@@ -175,7 +175,7 @@ PickleIndex call_global(PickleValues& values, PickleIndex function, PickleIndex 
         case TorchGlobal::tensor_type:
         case TorchGlobal::dtype: break;
     }
-    throw PickleFault("a type is called as if it were a function");
+    throw PickleFault("a type is called like a function");
 }
 
 PickleIndex storage_of_id(PickleValues& values, PickleIndex id) {
@@ -189,7 +189,7 @@ PickleIndex storage_of_id(PickleValues& values, PickleIndex id) {
     if (is(values, parts[1], TorchGlobal::unknown)) return values.add_object(parts[1]);
     const bool typed = is(values, parts[1], TorchGlobal::typed_storage);
     if (!typed && !is(values, parts[1], TorchGlobal::untyped_storage))
-        throw PickleFault("a storage is of no type of storages");
+        throw PickleFault("a storage has an unknown type");
     return values.add_storage(
         {parts[2], typed, values.global(values[parts[1]]).type, static_cast<std::uint64_t>(values[parts[4]].value)});
 }

@@ -79,12 +79,13 @@ public:
     Unpickled run(const std::string& file, std::uint64_t offset) {
         try {
             if (bytes().size() > longest_pickle)
-                throw PickleFault(fmt::format("the pickle has {} bytes, more than {}", bytes().size(), longest_pickle));
+                throw PickleFault(
+                    fmt::format("the pickle has {} bytes; expected at most {}", bytes().size(), longest_pickle));
             while (step())
                 if (values_.size() > most_values)
-                    throw PickleFault(fmt::format("the pickle makes more than {} values", most_values));
+                    throw PickleFault(fmt::format("the pickle creates more than {} values", most_values));
             if (stack_.size() != 1 || !marks_.empty() || at_ != bytes().size())
-                throw PickleFault("the pickle ends here, with something left");
+                throw PickleFault("the pickle ends here with values left on its stack");
         } catch (const PickleFault& fault) {
             refuse_pth(file, offset + opcode_at_, fault.what());
         }
@@ -96,7 +97,7 @@ private:
 
     /// The `count` bytes that come next.
     std::string_view take(std::uint64_t count) {
-        if (count > bytes().size() - at_) throw PickleFault("the pickle ends within what begins here");
+        if (count > bytes().size() - at_) throw PickleFault("the pickle ends within this instruction");
         const std::string_view taken = std::string_view(bytes()).substr(at_, static_cast<std::size_t>(count));
         at_ += taken.size();
         return taken;
@@ -124,7 +125,7 @@ private:
     /// The last `count` values, which must lie above the last mark.
     std::span<const PickleIndex> last(std::size_t count) const {
         if (stack_.size() - (marks_.empty() ? 0 : marks_.back()) < count)
-            throw PickleFault("there are too few values for what begins here");
+            throw PickleFault("too few values for this instruction");
         return std::span(stack_).last(count);
     }
     void drop(std::size_t count) { stack_.resize(stack_.size() - count); }
@@ -135,7 +136,7 @@ private:
     }
     /// How many values lie above the last mark, which goes.
     std::size_t take_mark() {
-        if (marks_.empty()) throw PickleFault("there is no mark for what begins here");
+        if (marks_.empty()) throw PickleFault("no mark for this instruction");
         const std::size_t count = stack_.size() - marks_.back();
         marks_.pop_back();
         return count;
@@ -154,7 +155,7 @@ private:
             return;
         }
         if (values_[container].kind != kind || (kind == PickleKind::dictionary && count % 2 != 0))
-            throw PickleFault("something is put into what is no list or dictionary");
+            throw PickleFault("a value is added to an object that is not a list or dictionary");
         values_.append(container, last(count));
         drop(count);
     }
@@ -182,12 +183,12 @@ private:
         return values_.add({PickleKind::text, static_cast<std::uint32_t>(take_line().size()), begin});
     }
     void push_known(std::size_t number) {
-        if (number >= memo_.size()) throw PickleFault("a value is asked for by a number that none has");
+        if (number >= memo_.size()) throw PickleFault("a value is referenced by an unused number");
         push(memo_[number]);
     }
     /// Python numbers them in their order.
     void keep(std::size_t number) {
-        if (number > memo_.size()) throw PickleFault("values are not numbered in their order");
+        if (number > memo_.size()) throw PickleFault("values are not numbered consecutively");
         if (number == memo_.size())
             memo_.push_back(last(1).front());
         else
@@ -202,10 +203,11 @@ private:
     /// An object of the last values: a class, its arguments and maybe named ones.
     void make_object(std::size_t count) {
         const PickleIndex made_by = last(count).front();
-        if (values_[made_by].kind != PickleKind::global) throw PickleFault("an object is made by what is no class");
+        if (values_[made_by].kind != PickleKind::global)
+            throw PickleFault("an object is created by something that is not a class");
         const TorchGlobal what = values_.global(values_[made_by]).what;
         if (what != TorchGlobal::unknown && what != TorchGlobal::tensor_type)
-            throw PickleFault("an object is made by a function that makes no objects");
+            throw PickleFault("an object is created by an unsupported function");
         drop(count);
         push(values_.add_object(made_by));
     }
@@ -215,7 +217,7 @@ private:
         if (values_[both[0]].kind == PickleKind::object)
             values_.set_state(both[0], both[1]);
         else if (values_[both[0]].kind != PickleKind::dictionary || values_[both[1]].kind != PickleKind::dictionary)
-            throw PickleFault("attributes are given to something else than an OrderedDict");
+            throw PickleFault("attributes are set on an object other than an OrderedDict");
         drop(1);
     }
 
@@ -236,11 +238,11 @@ bool PickleMachine::step() {
         case Opcode::stop: return false;
         case Opcode::proto:
             if (const auto protocol = take_number<std::uint8_t>(); protocol < 2 || protocol > 5)
-                throw PickleFault(fmt::format("the pickle is of protocol {}, and only 2 to 5 are read", protocol));
+                throw PickleFault(fmt::format("the pickle is of protocol {}; expected 2 to 5", protocol));
             break;
         case Opcode::frame:
             if (take_number<std::uint64_t>() > bytes().size() - at_)
-                throw PickleFault("the pickle ends within what begins here");
+                throw PickleFault("the pickle ends within this instruction");
             break;
         case Opcode::none: push(values_.add({PickleKind::none})); break;
         case Opcode::newtrue: push(values_.add({PickleKind::boolean, 0, 1})); break;
@@ -303,7 +305,7 @@ void PickleMachine::step_on_stack(Opcode opcode) {
         case Opcode::stack_global: {
             const std::span<const PickleIndex> names = last(2);
             for (const PickleIndex name : names)
-                if (values_[name].kind != PickleKind::text) throw PickleFault("what is named has no text for a name");
+                if (values_[name].kind != PickleKind::text) throw PickleFault("a name is not a string");
             const PickleIndex module = names[0], name = names[1];
             drop(2);
             push_global(module, name);
@@ -315,7 +317,7 @@ void PickleMachine::step_on_stack(Opcode opcode) {
         case Opcode::build: take_state(); break;
         case Opcode::binpersid: push(storage_of_id(values_, pop())); break;
         default:
-            throw PickleFault(fmt::format("the pickle has the opcode {:#04x}, which no state_dict needs",
+            throw PickleFault(fmt::format("the pickle has the opcode {:#04x}, which a state_dict does not use",
                                           static_cast<unsigned char>(opcode)));
     }
 }

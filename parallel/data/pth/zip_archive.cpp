@@ -54,7 +54,7 @@ std::uint64_t find_end(const InputFile& file) {
     file.read_at(size - tail.size(), std::as_writable_bytes(std::span(tail)));
     for (std::size_t at = tail.size() - end_bytes + 1; at-- > 0;)
         if (number_at<std::uint32_t>(tail, at) == end_mark) return size - tail.size() + at;
-    refuse_pth(file.name(), size - end_bytes, "the file does not end as an archive does, it may have been cut short");
+    refuse_pth(file.name(), size - end_bytes, "the file does not end like an archive (truncated?)");
 }
 
 DirectoryPlace find_directory(const InputFile& file) {
@@ -68,10 +68,10 @@ DirectoryPlace find_directory(const InputFile& file) {
             place.end = number_at<std::uint64_t>(locator, 8);
             if (place.end != end_at - locator64_bytes - end64_bytes)
                 refuse_pth(file.name(), end_at - locator64_bytes,
-                           "what describes the directory is not where it should be");
+                           "the end record of the directory is not at the expected offset");
             const auto end64 = read_bytes<end64_bytes>(file, place.end);
             if (number_at<std::uint32_t>(end64, 0) != end64_mark)
-                refuse_pth(file.name(), place.end, "what describes the directory is not where it should be");
+                refuse_pth(file.name(), place.end, "the end record of the directory is not at the expected offset");
             place.records = number_at<std::uint64_t>(end64, 32);
             place.bytes = number_at<std::uint64_t>(end64, 40);
             place.offset = number_at<std::uint64_t>(end64, 48);
@@ -140,7 +140,7 @@ ZipArchive::ZipArchive(const InputFile& file) {
         const std::size_t name = number_at<std::uint16_t>(rest, 28), extra = number_at<std::uint16_t>(rest, 30),
                           comment = number_at<std::uint16_t>(rest, 32);
         if (name + extra + comment > rest.size() - directory_entry_bytes)
-            refuse_pth(file.name(), here(), "a record reaches out of the directory");
+            refuse_pth(file.name(), here(), "a record exceeds the directory");
         ZipRecord record;
         record.name = {rest.data() + directory_entry_bytes, name};
         record.crc = number_at<std::uint32_t>(rest, 16);
@@ -161,7 +161,7 @@ ZipArchive::ZipArchive(const InputFile& file) {
         if (record.offset > place.offset || record.packed > place.offset - record.offset)
             refuse_pth(file.name(), here(),
                        "the record " + in_quotes(record.name) + " of " + std::to_string(record.packed) +
-                           " bytes reaches into the directory");
+                           " bytes overlaps the directory");
         if (record.deflated && record.bytes / most_inflated > record.packed)
             refuse_pth(file.name(), here(),
                        "the record " + in_quotes(record.name) + " of " + std::to_string(record.packed) +
@@ -171,8 +171,8 @@ ZipArchive::ZipArchive(const InputFile& file) {
     }
     if (records_.size() != place.records)
         refuse_pth(file.name(), place.end,
-                   "the directory holds " + std::to_string(records_.size()) + " records and not the " +
-                       std::to_string(place.records) + " it should");
+                   "the directory holds " + std::to_string(records_.size()) + " records; expected " +
+                       std::to_string(place.records));
     std::sort(records_.begin(), records_.end(),
               [](const ZipRecord& a, const ZipRecord& b) { return a.header < b.header; });
     by_name_.reserve(records_.size());
@@ -182,7 +182,7 @@ ZipArchive::ZipArchive(const InputFile& file) {
             refuse_pth(file.name(), record.header, "the record " + in_quotes(record.name) + " overlaps another one");
         free = record.offset + record.packed;
         if (!by_name_.emplace(record.name, &record).second)
-            refuse_pth(file.name(), record.header, "the record " + in_quotes(record.name) + " is there twice");
+            refuse_pth(file.name(), record.header, "the record " + in_quotes(record.name) + " is repeated");
     }
 }
 
@@ -200,7 +200,7 @@ void require_crc(const InputFile& file, const ZipRecord& record, std::uint32_t f
     if (found == record.crc) return;
     refuse_pth(file.name(), record.offset,
                "the " + std::to_string(record.bytes) + " bytes of the record " + in_quotes(record.name) +
-                   " do not have the checksum they should have");
+                   " do not match its checksum");
 }
 
 void require_crc(const InputFile& file, const ZipRecord& record) {
@@ -225,7 +225,7 @@ void inflate_record(const InputFile& file, const ZipRecord& record, std::span<st
     z_stream stream{};
     constexpr int raw_window = -15;
     if (inflateInit2(&stream, raw_window) != Z_OK)
-        throw DataError(file.name() + ": zlib cannot be started; free some memory");
+        throw DataError(file.name() + ": zlib cannot be started (out of memory)");
     struct End {
         z_stream& stream;
         ~End() { inflateEnd(&stream); }
@@ -237,7 +237,7 @@ void inflate_record(const InputFile& file, const ZipRecord& record, std::span<st
     for (int status = Z_OK; status != Z_STREAM_END;) {
         if (stream.avail_in == 0) {
             const auto some = std::span(input).first(std::min(piece, record.packed - taken));
-            if (some.empty()) refuse("is cut off");
+            if (some.empty()) refuse("is truncated");
             file.read_at(record.offset + taken, some);
             taken += some.size();
             stream.next_in = reinterpret_cast<Bytef*>(some.data());
@@ -250,7 +250,7 @@ void inflate_record(const InputFile& file, const ZipRecord& record, std::span<st
         status = inflate(&stream, Z_NO_FLUSH);
         if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR) refuse("is damaged");
         done += before - stream.avail_out;
-        if (done > to.size()) refuse("inflates to more than it should");
+        if (done > to.size()) refuse("inflates to more than its size");
     }
     if (done != to.size() || taken != record.packed || stream.avail_in != 0) refuse("does not inflate to its size");
 }

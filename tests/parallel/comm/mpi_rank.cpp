@@ -86,7 +86,7 @@ Lines messages(const Job& job) {
     }
     const std::size_t expected = job.rank == 0 ? 200 : 0;
     const std::string error = error_of([&] { finish(*transport->receive(got.data(), expected, 1, 1)); });
-    const Lines wrong = unless(error, "rank 1 sent 100 bytes where 200 were to be received");
+    const Lines wrong = unless(error, "rank 1 sent 100 bytes; expected 200");
     if (!wrong.empty()) return wrong;
     const std::string later = error_of([&] { transport->barrier(far_off()); });
     return unless(later, error);

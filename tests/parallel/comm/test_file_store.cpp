@@ -56,7 +56,7 @@ TEST_CASE("a file store outlives writers that die, and refuses what is none") {
     CHECK(contains(message_of<DataError>([&] { store.get("key"); }), "byte 0"));
     CHECK(contains(message_of<DataError>([&] { FileStore{file}; }), file.string()));
     CHECK(contains(message_of<InvalidArgument>([&] { FileStore(folder / "no/store"); }), "No such file"));
-    CHECK(contains(message_of<InvalidArgument>([] { PrefixStore("a", nullptr); }), "no store"));
+    CHECK(contains(message_of<InvalidArgument>([] { PrefixStore("a", nullptr); }), "the store is null"));
 }
 
 TEST_CASE("a file store waits no longer than its time for who holds the lock, and is not made again") {
@@ -146,12 +146,12 @@ TEST_CASE("a file store that others have made or can change is refused, and noth
     std::filesystem::create_symlink(file, folder / "link");
     CHECK(contains(refusal(folder / "link"), "symbolic link"));
     REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
-    CHECK(contains(refusal(folder / "pipe"), "no regular file"));
+    CHECK(contains(refusal(folder / "pipe"), "not a regular file"));
     CHECK(contains(refusal(folder.path()), folder.path().string()));
 
     const std::string notes = "lockstep is a library\n";
     test::put_bytes(folder / "notes", notes);
-    CHECK(contains(message_of<DataError>([&] { FileStore(folder / "notes"); }), "no store"));
+    CHECK(contains(message_of<DataError>([&] { FileStore(folder / "notes"); }), "not a file store"));
     CHECK(test::get_bytes(folder / "notes") == notes);
     test::put_bytes(folder / "older", "lockstep file store 1\n");
     CHECK(contains(message_of<DataError>([&] { FileStore(folder / "older"); }), "another version"));

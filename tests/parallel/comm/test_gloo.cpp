@@ -194,7 +194,7 @@ TEST_CASE("messages and reductions of different sizes are errors, not the end of
                                     const auto message = transport->receive(data.data(), 50, 1, 1);
                                     finish(*message);
                                 }),
-                                "rank 1 sent 100 bytes where 50");
+                                "rank 1 sent 100 bytes; expected 50");
               const auto message = transport->send(data.data(), 100, 0, 1);
               return unless(error_of([&] { transport->barrier(far_off()); }), "closed");
           }).empty());

@@ -272,11 +272,11 @@ TEST_CASE("hosts: without /proc a rank is a host by itself unless LOCKSTEP_HOST_
             if (hosts != (id.empty() ? Hosts{0, 1} : Hosts{0, 0})) return {fmt::format("{}", fmt::join(hosts, " "))};
             if (machine_of(rank) != fmt::format("rank {}", rank)) return {"machine " + machine_of(rank)};
             const std::string text = error_of([&] { auto never = shm_backend().make(info); });
-            if (!contains(text, "/proc does not tell which host this is")) return {text};
+            if (!contains(text, "/proc does not identify this host")) return {text};
             if (gloo_backend().make == nullptr) return {};
             GroupInfo other = info;
             other.store = std::make_shared<PrefixStore>("gloo/", info.store);
-            return unless(error_of([&] { auto never = gloo_backend().make(other); }), "/proc does not tell");
+            return unless(error_of([&] { auto never = gloo_backend().make(other); }), "/proc does not identify");
         });
         const std::string text = joined(ranks.finish());
         return text.empty() ? Lines{} : Lines{text};

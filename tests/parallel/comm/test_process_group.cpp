@@ -113,7 +113,7 @@ TEST_CASE("operations are compared in debug mode, and nothing is found where all
                  else
                      group.all_to_all(Tensor::zeros({4}), Tensor::zeros({4}), {2, 2}, {3, 1});
              },
-             {"call different things"}},
+             {"make different calls"}},
         };
         for (const Mismatch& mismatch : all) {
             INFO(backend << ": " << mismatch.name);
@@ -159,7 +159,7 @@ TEST_CASE("subgroups have ranks and an order of their own") {
                   second.wait();
                   require(a.item() == 4 && b.item() == 8, "a group and its duplicate");
                   expect(lines, "no ranks", "no ranks", [&] { group.subgroup({}); });
-                  expect(lines, "twice", "rank 1 is there twice", [&] { group.subgroup({1, 2, 1}); });
+                  expect(lines, "twice", "rank 1 is repeated", [&] { group.subgroup({1, 2, 1}); });
                   expect(lines, "not there", "rank 4 in a group of 4", [&] { group.subgroup({1, 4}); });
                   expect(lines, "different", "different ranks", [&] { group.subgroup({group.rank() / 2}); });
                   require(sum_of_ranks(group) == 6, "the group goes on");
@@ -188,23 +188,23 @@ TEST_CASE("bad input is refused before anything is sent, and the group goes on")
                 refused("undefined", [&] { group.all_gather(none, x); });
                 refused("undefined", [&] { group.all_gather({x, none}, x); });
                 refused("undefined", [&] { group.isend(none, 1 - group.rank()); });
-                refused("make it (2, 4) or (8,)", [&] { group.all_gather(x, x); });
-                refused("make it (2, 4) or (8,)", [&] { group.reduce_scatter(x, x); });
-                refused("give both one dtype", [&] { group.all_gather(wide, other); });
+                refused("expected (2, 4) or (8,)", [&] { group.all_gather(x, x); });
+                refused("expected (2, 4) or (8,)", [&] { group.reduce_scatter(x, x); });
+                refused("expected the same dtype", [&] { group.all_gather(wide, other); });
                 refused("3 tensors in out", [&] { group.all_gather({x, x, x}, x); });
-                refused("two of the tensors that it writes share memory", [&] { group.all_gather({x, x}, x); });
+                refused("two tensors that it writes share memory", [&] { group.all_gather({x, x}, x); });
                 refused("shares memory with in", [&] { group.all_gather(wide, wide.select(0, 1 - group.rank())); });
                 refused("shares memory with in", [&] { group.all_to_all(x, x); });
                 refused("share memory", [&] { group.all_reduce(Tensor::zeros({1}).expand({3})); });
                 refused("multiple of the ranks", [&] { group.all_to_all(Tensor::zeros({3}), Tensor::zeros({3})); });
                 refused("sum up to the 4 rows of in", [&] { group.all_to_all(Tensor::zeros({4}), x, {2, 2}, {2, 3}); });
-                refused("from 0 up", [&] { group.all_to_all(Tensor::zeros({4}), x, {5, -1}, {2, 2}); });
-                refused("their rows must have one shape", [&] { group.all_to_all(wide, x, {1, 1}, {2, 2}); });
+                refused("must not be negative", [&] { group.all_to_all(Tensor::zeros({4}), x, {5, -1}, {2, 2}); });
+                refused("expected rows of the same shape", [&] { group.all_to_all(wide, x, {1, 1}, {2, 2}); });
                 refused("belongs to root", [&] { group.scatter(x, {x, x}, 1 - group.rank()); });
                 refused("tensors in out", [&] { group.gather(x, {}, group.rank()); });
-                refused("give them one shape", [&] { group.scatter(x, {x, wide}, group.rank()); });
-                refused("give another rank", [&] { group.send(x, group.rank()); });
-                refused("talks to rank 2", [&] { group.irecv(x, 2); });
+                refused("expected the same shape", [&] { group.scatter(x, {x, wide}, group.rank()); });
+                refused("expected another rank", [&] { group.send(x, group.rank()); });
+                refused("communicates with rank 2", [&] { group.irecv(x, 2); });
                 refused("tag -1", [&] { group.irecv(x, 1 - group.rank(), -1); });
                 const Tensor weight = Tensor::zeros({4}).requires_grad_();
                 refused("inside a NoGrad scope", [&] { group.all_reduce(weight); });
@@ -218,7 +218,7 @@ TEST_CASE("bad input is refused before anything is sent, and the group goes on")
                 return lines;
             }) == "");
     CHECK_THAT(message_of<InvalidArgument>([] { ProcessGroup({.backend = "pigeons"}); }),
-               lockstep::test::contains("give one of shm"));
+               lockstep::test::contains("expected one of shm"));
 }
 
 TEST_CASE("a backend that cannot be used says why, and what to do") {

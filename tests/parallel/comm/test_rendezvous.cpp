@@ -172,13 +172,14 @@ TEST_CASE("a rank that is there twice, or counts otherwise, is refused") {
     });
     CHECK(twice[2].empty());
     CHECK(twice[0].empty() != twice[1].empty());
-    CHECK(contains(twice[0] + twice[1], "rank 1 of 2 is there twice"));
+    CHECK(contains(twice[0] + twice[1], "rank 1 of 2 is used by two processes"));
     std::filesystem::remove(file);
 
     const std::string method = "tcp://127.0.0.1:" + std::to_string(free_port());
     const auto begin = std::chrono::steady_clock::now();
     for (const std::string& error : errors_of(2, [&](int i) { Rendezvous(member(method, i, 2 + i)); }))
-        CHECK((contains(error, "was started for") || contains(error, "has gone")));  // its store may go first
+        CHECK((contains(error, "was started for") ||
+               contains(error, "has closed the connection")));  // its store may go first
     CHECK(std::chrono::steady_clock::now() - begin < milliseconds(60000));
 
     FileStore others(file);
@@ -202,7 +203,8 @@ TEST_CASE("a job of very many ranks that do not come ends at its deadline, and n
                    "have not arrived in 500 ms"));
     // Who counts otherwise is told so, and need not tell as many.
     const auto errors = errors_of(2, [&](int i) { Rendezvous(member(method, i, i == 0 ? 1 << 20 : 3, 10000)); });
-    for (const std::string& text : errors) CHECK((contains(text, "was started for") || contains(text, "has gone")));
+    for (const std::string& text : errors)
+        CHECK((contains(text, "was started for") || contains(text, "has closed the connection")));
     CHECK(std::chrono::steady_clock::now() - begin < milliseconds(60000));
 }
 

@@ -305,12 +305,12 @@ TEST_CASE("shm: setting up ends in time, too") {
         }
         const std::string text = message_of<TransportError>([&] { meeting.join(rank, store); });
         if (how == "nonsense" && rank == victim) return {};
-        const std::string wanted = how == "absent"     ? "rank 1 has not come within 3000 ms"
+        const std::string wanted = how == "absent"     ? "rank 1 has not arrived within 3000 ms"
                                    : how == "killed"   ? "rank 1 has died"
                                    : how == "stopped"  ? "the deadline has passed: rank 1 has not arrived"
                                    : how == "nonsense" ? "same program"
-                                   : rank == victim    ? "ranks 0, 2 cannot share memory with this one"
-                                                       : "rank 1 cannot share memory with this one";
+                                   : rank == victim    ? "ranks 0, 2 cannot share memory with this rank"
+                                                       : "rank 1 cannot share memory with this rank";
         return judge(text, wanted);
     });
     if (how == "killed" || how == "stopped") wait_until([&] { return board->steps[victim] > 0; });
@@ -364,7 +364,7 @@ TEST_CASE("shm: messages of another size, given up, and left behind") {
             std::this_thread::sleep_for(milliseconds(50));  // the other one has left; what it sent is still there
             const std::string text =
                 message_of<TransportError>([&] { finish(*transport->receive(got.data(), 4, 0, 6)); });
-            if (!contains(text, "rank 0 sent 8 bytes with tag 6 where 4 were to be received")) lines.push_back(text);
+            if (!contains(text, "rank 0 sent 8 bytes with tag 6; expected 4")) lines.push_back(text);
         }
         return lines;
     });

@@ -143,14 +143,14 @@ TEST_CASE("who took the port first is told nothing that helps it, and is not bel
     SECTION("it is of the version that asked for the token itself") {
         Impostor impostor([](const store_protocol::Frame&) {
             return store_protocol::encode(static_cast<std::uint8_t>(Answer::refused),
-                                          {"this store speaks another protocol"});
+                                          {"this store uses another protocol"});
         });
-        CHECK(contains(meeting(impostor), "refused: this store speaks another protocol"));
+        CHECK(contains(meeting(impostor), "refused: this store uses another protocol"));
         CHECK(impostor.heard().find(secret) == std::string::npos);
     }
     SECTION("it lets everybody in") {
         Impostor impostor([](const store_protocol::Frame&) { return answer({}); });
-        CHECK(contains(meeting(impostor), "no store"));
+        CHECK(contains(meeting(impostor), "not a store"));
     }
     SECTION("it writes to the terminal") {
         Impostor impostor([](const store_protocol::Frame&) {
@@ -160,7 +160,7 @@ TEST_CASE("who took the port first is told nothing that helps it, and is not bel
     }
     SECTION("it sends very much") {
         Impostor impostor([](const store_protocol::Frame&) { return answer(std::string(1 << 20, 'x')); });
-        CHECK(contains(meeting(impostor), "no store"));
+        CHECK(contains(meeting(impostor), "not a store"));
     }
 }
 
@@ -206,7 +206,7 @@ TEST_CASE("what was said on one connection is of no use on another") {
             return said ? store_protocol::encode(said->kind, {said->fields.begin(), said->fields.end()})
                         : std::string();
         });
-        CHECK(contains(meeting(relay), "its port is reached by another number"));
+        CHECK(contains(meeting(relay), "its port is forwarded from another number"));
         recorded = relay.heard();
     }
     const std::string again = RawClient(server.port()).last_words_to(recorded);

@@ -164,7 +164,7 @@ TEST_CASE("a server that may serve no more says so") {
     const std::string text = message_of<CommunicationError>([&] {
         for (int i = 0; i < 60; ++i) clients.push_back(std::make_unique<TcpStore>(at(host.port())));
     });
-    CHECK(contains(text, "as many as it may"));
+    CHECK(contains(text, "which is its limit"));
     CHECK(contains(text, "ulimit -n"));
     CHECK(clients.size() < 50);
     CHECK(clients.back()->get("ready") == "yes");

@@ -98,7 +98,7 @@ TEST_CASE("the rank that failed first is named with its message, and the others 
               });
           }) == "launch: rank 1 failed first: no such file");
     CHECK(message_of<CommunicationError>([] { launch(1, [](const RankInfo&) { throw 1; }); }) ==
-          "launch: rank 0 failed first: something was thrown that is no exception");
+          "launch: rank 0 failed first: an exception that is not a std::exception was thrown");
     CHECK(message_of<CommunicationError>([] {
               launch(2, [](const RankInfo&) { ::raise(SIGKILL); });
           }).ends_with(" failed first: killed by signal 9 (SIGKILL)"));
@@ -135,8 +135,8 @@ TEST_CASE("ranks train one model, and what this process does later is its own") 
         DataParallel model(net(), {Device::cpu(0)}, {.shards = 2});
         CHECK(told[0] == train(model));
         CHECK(message_of<InvalidArgument>([] { launch(2, [](const RankInfo&) {}); }) ==
-              "launch: virtual CPU devices are in use in this process, and the ranks that are to call a function would "
-              "lack them; launch before models and tensors are made, or launch a program");
+              "launch: virtual CPU devices are in use in this process, and ranks that call a function would lack them; "
+              "launch before models and tensors are created, or launch a program");
     }
     if (device_count(DeviceKind::cuda) > 0) return;  // a driver that has been asked stays in use
     launch(2, [&](ProcessGroup& group) { told[group.rank()] = group.size(); });  // the model is gone
@@ -148,6 +148,6 @@ TEST_CASE("a launch has a program or a function") {
     options.function = [](const RankInfo&) {};
     options.command = {"true"};
     CHECK(message_of<InvalidArgument>([&] { launch(options); }) ==
-          "launch: a program and a function were given; give one of them");
+          "launch: both a program and a function; expected one of them");
     CHECK_THAT(message_of<InvalidArgument>([] { launch(0, [](const RankInfo&) {}); }), contains("0 processes"));
 }

@@ -44,7 +44,7 @@ TEST_CASE("results say who failed first and how") {
     const LaunchResult well = launch(worker({"sleep=1"}, 2));
     CHECK(well.success());
     CHECK(well.restarts == 0);
-    CHECK(well.str() == "all ranks ended well");
+    CHECK(well.str() == "all ranks succeeded");
 
     LaunchOptions options = worker({"only=1", "err=why\n", "exit=9"}, 2);
     options.max_restarts = 1;
@@ -90,9 +90,9 @@ TEST_CASE("who was waited for in vain failed first, not who waited") {
         return launch(options).str();
     };
     CHECK(first({"missed=0", "missed=2", "stop=1", "sleep=100", "exit=1"}) ==
-          "rank 1 failed first: stopped by signal 19 (SIGSTOP), and others gave up waiting");
+          "rank 1 failed first: stopped by signal 19 (SIGSTOP), and others timed out waiting for it");
     CHECK(first({"missed=0", "missed=2", "hang=1", "sleep=100", "exit=1"}) ==
-          "rank 1 failed first: it went no further, and others gave up waiting");
+          "rank 1 failed first: it made no progress, and others timed out waiting for it");
     // One that hangs because another one has failed is not the cause, nor is one that hears of it later.
     CHECK(first({"missed=0", "hang=1", "exit=7"}) == "rank 2 failed first: exit status 7");
     CHECK(first({"missed=0", "missed=2", "sleep=50", "exit=7"}) == "rank 1 failed first: exit status 7");
@@ -112,8 +112,8 @@ TEST_CASE("options that cannot be are refused") {
         change(options);
         return refusal(options);
     };
-    CHECK(contains(with([](auto& o) { o.command.clear(); }), "no program was named"));
-    CHECK(contains(with([](auto& o) { o.command = {""}; }), "no program was named"));
+    CHECK(contains(with([](auto& o) { o.command.clear(); }), "no program; expected"));
+    CHECK(contains(with([](auto& o) { o.command = {""}; }), "no program; expected"));
     CHECK(contains(with([](auto& o) { o.processes = 0; }), "0 processes"));
     CHECK(contains(with([](auto& o) { o.master_port = -1; }), "master port -1"));
     for (const char* address : {"a b", "a/b", "tcp://a", "a:1", "a\nb"})
@@ -121,7 +121,7 @@ TEST_CASE("options that cannot be are refused") {
     CHECK(contains(with([](auto& o) { o.max_restarts = -1; }), "-1 restarts"));
     CHECK(contains(with([](auto& o) { o.grace = std::chrono::milliseconds(-1); }), "grace"));
     CHECK(contains(with([](auto& o) { o.passed_signals = {SIGCHLD}; }), "SIGCHLD"));
-    CHECK(contains(with([](auto& o) { o.tee = {Streams::out}; }), "1 local ranks were chosen, and there are 2"));
+    CHECK(contains(with([](auto& o) { o.tee = {Streams::out}; }), "1 local ranks were selected, but there are 2"));
     CHECK(contains(with([](auto& o) { o.nodes = 2; }), "node rank, master address and master port"));
     CHECK(with([](auto&) {}).empty());
 }
@@ -131,7 +131,7 @@ TEST_CASE("numbers of ranks are numbers or say what to count") {
     CHECK(processes_per_node("1024") == 1024);
     CHECK(processes_per_node("cpu") >= 1);
     for (const char* text : {"", "0", "1025", "+1", "1 ", "CPU", "auto,1", "99999999999999999999"})
-        CHECK(contains(message_of<InvalidArgument>([&] { processes_per_node(text); }), "give 1 to 1024"));
+        CHECK(contains(message_of<InvalidArgument>([&] { processes_per_node(text); }), "expected 1 to 1024"));
 }
 
 TEST_CASE("a port that is held is nobody else's, but for who asks for it by number") {
@@ -158,7 +158,7 @@ TEST_CASE("one launch at a time, from any thread of a program that has several")
         return launch(worker({"pid=" + directory.path().string(), "after=" + go}, 2));
     });
     REQUIRE(test::processes_in(directory, 2).size() == 2);
-    CHECK(contains(message_of<Error>([] { launch(worker({}, 1)); }), "one already"));
+    CHECK(contains(message_of<Error>([] { launch(worker({}, 1)); }), "another launch is running"));
     test::put_bytes(go, "");
     CHECK(first.get().success());
     CHECK(launch(worker({}, 1)).success());
@@ -212,13 +212,13 @@ TEST_CASE("a program starts itself once per rank") {
     CHECK(run.status() == 0);
     CHECK(run.lines() ==
           Words{"joined 0/3 launcher 1 sum 5", "joined 1/3 launcher 1 sum 5", "joined 2/3 launcher 1 sum 5"});
-    CHECK(run.err() == "launched: all ranks ended well\n");
+    CHECK(run.err() == "launched: all ranks succeeded\n");
 }
 
 TEST_CASE("a line that several ranks write is passed on once, as often as one of them writes it") {
     StartedProcess run({LAUNCH_WORKER, "self=3", "err=one\ntwo\n", "sleep=50", "err=on", "err=e\n"});
     CHECK(run.status() == 0);
-    CHECK(run.err() == "one\ntwo\none\nlaunched: all ranks ended well\n");
+    CHECK(run.err() == "one\ntwo\none\nlaunched: all ranks succeeded\n");
 }
 
 TEST_CASE("a hundred launches leave no descriptor and no process behind") {

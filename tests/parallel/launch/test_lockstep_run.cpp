@@ -82,7 +82,7 @@ TEST_CASE("wrong usage is one line and status 2, and nothing is started") {
     refused({"--nonsense"}, "no flag --nonsense");
     refused({"--nproc-per-node", "2", "--rdzv-backend", "c10d"}, "no flag --rdzv-backend");
     for (const char* count : {"0", "-1", "1025", "two", "2x"})
-        refused({"--nproc-per-node", count}, "give 1 to 1024, auto, cpu or gpu");
+        refused({"--nproc-per-node", count}, "expected 1 to 1024, auto, cpu or gpu");
     refused({"--nproc-per-node", ""}, "--nproc-per-node: the value is empty");
     refused({"--nnodes", "0"}, "0 nodes");
     refused({"--nnodes", "2000000"}, "2000000 nodes");
@@ -94,7 +94,7 @@ TEST_CASE("wrong usage is one line and status 2, and nothing is started") {
             "LOCKSTEP_STORE_TOKEN");
     refused({"--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", "2000",
              "--max-restarts", "1"},
-            "not started again");
+            "cannot be restarted");
     refused({"--standalone", "--nnodes", "2"}, "--standalone");
     refused({"--standalone", "--master-port", "2000"}, "--standalone");
     refused({"--master-port", "70000"}, "70000");
@@ -104,8 +104,8 @@ TEST_CASE("wrong usage is one line and status 2, and nothing is started") {
     refused({"--master-addr", "a b"}, "expected a host name or an IP address");
     refused({"--nproc-per-node", "2", "--log-dir", "/tmp", "--tee", "0:1,0:2"}, "local rank 0 is there twice");
     refused({"--signals", "SIGNONE"}, "SIGNONE");
-    refused({"--signals", "KILL"}, "signal 9 (SIGKILL) cannot be passed on");
-    refused({"--tee", "3"}, "give a directory");
+    refused({"--signals", "KILL"}, "signal 9 (SIGKILL) cannot be forwarded");
+    refused({"--tee", "3"}, "expected a log directory");
     refused({"--log-dir", "/proc/nothing"}, "/proc/nothing");
     refused({"--log-dir", "/tmp", "--tee", "0"}, "no stream");
     for (const char* streams : {"4", "both", "0:4", "9:1", "0:", ":1", "0:1,2"})
@@ -121,7 +121,7 @@ TEST_CASE("what cannot be executed is refused before anything is started") {
     for (const char* name : {"garbage", "script"}) REQUIRE(::chmod((directory / name).c_str(), 0700) == 0);
     const auto file = [&](const std::string& name) { return (directory / name).string(); };
     check_refused({LOCKSTEP_RUN, file("missing")}, "No such file");
-    check_refused({LOCKSTEP_RUN, "no-such-program-anywhere"}, "along PATH");
+    check_refused({LOCKSTEP_RUN, "no-such-program-anywhere"}, "not found in PATH");
     check_refused({LOCKSTEP_RUN, file("data")}, "Permission denied");
     check_refused({LOCKSTEP_RUN, directory.path().string()}, "directory");
     check_refused({LOCKSTEP_RUN, file("garbage")}, "Exec format error");
