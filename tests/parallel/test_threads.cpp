@@ -41,9 +41,7 @@ std::ptrdiff_t process_threads() {
 }
 
 /// The system takes a moment to clear away threads that have ended.
-bool soon(const std::function<bool()>& holds) {
-    return test::comes_true(holds);
-}
+bool soon(const std::function<bool()>& holds) { return test::comes_true(holds); }
 
 /// A model and what belongs to it.
 struct Trained {
