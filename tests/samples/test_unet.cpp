@@ -2,12 +2,12 @@
 #include "lockstep/samples/apps/unet/net.h"
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
