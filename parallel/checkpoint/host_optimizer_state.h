@@ -1,4 +1,4 @@
-// What an optimizer keeps for the elements, wherever the devices keep it, as tensors on the host and back.
+// The per-element state of an optimizer, on whatever devices it is, as host tensors and back.
 #pragma once
 
 #include <cstddef>
@@ -49,7 +49,7 @@ private:
 /// optimizer's or has other groups, DataError where the optimizer does not allow its settings.
 std::vector<std::string> states_with(Optimizer& optimizer, const ResumeFile& file);
 
-/// What a file has, read and checked, before the optimizer has any of it.
+/// State from a file, read and checked before the optimizer changes.
 class StagedOptimizerState {
 public:
     /// Throws DataError where the tensors of `file` are not `states` of this model's parameters.

@@ -38,7 +38,7 @@ private:
 /// load_tensor
 Tensor read_tensor(const std::filesystem::path& path, const std::string& name, const std::string& entry);
 
-/// What a file has for a model, read and checked, before the model has any of it.
+/// Weights from a file, read and checked before the model changes.
 class StagedWeights {
 public:
     /// Reads a safetensors file, an index of several, or a file of torch.save. Throws as `load` says.

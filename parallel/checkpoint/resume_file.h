@@ -1,4 +1,4 @@
-// The file beside a checkpoint that holds the state of its run.
+// The file next to a checkpoint with the state of its run.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +19,18 @@ namespace lockstep::internal {
 /// Throws InvalidArgument for a state that could not be loaded again.
 void require_sensible(const RunState& run);
 
-/// What such a file says of an optimizer, beside the tensors.
+/// An optimizer's data in such a file, except its tensors.
 struct SavedOptimizer {
     std::string name;                                   ///< Optimizer::name
     std::vector<std::map<std::string, double>> groups;  ///< settings by name; flags are 0 and 1
-    std::map<std::string, std::int64_t> updates;        ///< by parameter, where there were some
+    std::map<std::string, std::int64_t> updates;        ///< by parameter, if there were any
 };
 
 /// Engine::algorithms.
 using SavedAlgorithms = std::map<std::string, std::string>;
 
-/// Writes the state of a run whose weights have `weights` for their digest, and of `tensors`, its optimizer's state;
-/// commit() is the caller's. Throws InvalidArgument for texts that are not UTF-8, DataError when writing fails.
+/// Writes the state of a run: `weights` is the digest of its weights, `tensors` its optimizer's state. The caller calls
+/// commit(). Throws InvalidArgument for text that is not UTF-8, DataError if writing fails.
 void write_resume(AtomicFile& file, const std::filesystem::path& path, const std::string& weights, const RunState& run,
                   const SavedOptimizer& optimizer, const SavedAlgorithms& algorithms,
                   const std::vector<SafetensorsTensor>& tensors);
@@ -43,7 +43,7 @@ inline std::string resume_tensor_name(const std::string& state, const std::strin
 /// One that was read and checked, whole.
 class ResumeFile {
 public:
-    /// Throws DataError when it is missing, damaged or holds values that cannot be.
+    /// Throws DataError if it is missing, damaged or has invalid values.
     explicit ResumeFile(const std::filesystem::path& path);
 
     /// Whether it was written for weights with this digest, which `checkpoint` holds. (Files of version 1 know the
@@ -67,7 +67,7 @@ private:
     SavedAlgorithms algorithms_;
     int version_ = 0;
     std::string weights_;         ///< from version 2 on
-    std::uint32_t checksum_ = 0;  ///< of the checkpoint's bytes, in version 1
+    std::uint32_t checksum_ = 0;  ///< checksum of the checkpoint's bytes, in version 1
 };
 
 }  // namespace lockstep::internal

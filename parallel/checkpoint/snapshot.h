@@ -1,4 +1,4 @@
-// What a checkpoint holds, as it was between two steps.
+// Content of a checkpoint, as it was between two steps.
 #pragma once
 
 #include <filesystem>
@@ -22,7 +22,7 @@ public:
     /// model, in the name of `function`, and for a run that cannot be loaded again.
     Snapshot(const char* function, Engine& engine, const std::vector<NamedTensor>& tensors, Optimizer& optimizer,
              const RunState& run, HostMemory& memory);
-    /// Until the copies are there; any thread may. Whether they are good: not where a step before them was refused.
+    /// Waits for the copies; from any thread. Returns false if an earlier step was refused, so that they are invalid.
     bool wait();
 
     // After that:

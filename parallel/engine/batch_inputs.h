@@ -11,16 +11,16 @@ namespace lockstep {
 
 class BatchInputs {
 public:
-    /// Throws InvalidArgument: no tensor input, scalars, empty batches, batch sizes that differ, tensors that are cut
-    /// in another way than this engine's shards. `own_rows`: whole batches are those of this process alone, not of all
-    /// processes.
+    /// Throws InvalidArgument if there is no tensor input, and for scalars, empty batches, batch sizes that differ, and
+    /// tensors whose cut differs from this engine's shards. `own_rows`: whole batches are those of this process only,
+    /// not of all processes.
     BatchInputs(const EngineParts& parts, const std::vector<BatchInput>& inputs, bool own_rows);
 
     const BatchCut& cut() const { return cut_; }
     /// dtype and shape of every input (whole batches).
     const std::vector<TensorMeta>& metas() const { return metas_; }
-    /// Copies pageable memory to the staging memory of `slot`: the caller may overwrite it when this returns. Comes
-    /// before `scatter`.
+    /// Copies pageable memory to the staging memory of `slot`, so that the caller may overwrite it on return. Must be
+    /// called before `scatter`.
     void stage(InFlight& in_flight, int slot);
     /// Enqueues the copies of the rows that `program` takes, on the lanes of its shards.
     void scatter(const ScheduledProgram& program, const Instance& instance) const;

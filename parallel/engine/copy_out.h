@@ -1,4 +1,4 @@
-// What outlives the steps, copied to the host in their order, while later ones are enqueued.
+// Copies persistent state to the host in the order of the steps, while later steps are enqueued.
 #pragma once
 
 #include "lockstep/parallel/engine/engine_parts.h"

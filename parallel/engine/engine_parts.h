@@ -1,4 +1,4 @@
-// What an engine is made of.
+// The components of an engine.
 #pragma once
 
 #include <cstddef>
@@ -31,9 +31,9 @@ struct EngineParts {
     ReductionMemory reduction;
     std::unique_ptr<Strategy> strategy;
     std::size_t kept_programs;
-    /// Where convolutions are computed as trials say; null otherwise.
+    /// Set if convolution algorithms are selected by benchmarking; otherwise null.
     std::unique_ptr<AlgorithmChoices> algorithms = {};
-    std::shared_ptr<StepRecorder> recorder = {};  ///< of a log of steps; null: none is kept
+    std::shared_ptr<StepRecorder> recorder = {};  ///< recorder of the step log; null: none
     /// Reports of eager calls that made inputs or gradients: what they have found concerns the model's values.
     eager_reports::Set eager = {};
 
@@ -43,8 +43,8 @@ struct EngineParts {
     void rest_all_devices();
 };
 
-/// The counters and the seed of steps, which lie on every device. They wait for the device's commit stream.
+/// Writes the counters and the seed of steps, which each device has. Waits for the device's commit stream.
 void write_step_state(const EngineParts& parts, DeviceIndex device, const StepState& state);
-StepState read_step_state(const EngineParts& parts);  ///< of the first device
+StepState read_step_state(const EngineParts& parts);  ///< reads from the first device
 
 }  // namespace lockstep

@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-/// What has become of a step: what StepLoss reads.
+/// Result of a step, which StepLoss reads.
 struct StepOutcome {
     std::atomic<bool> done = false;  ///< the other members are set, for any thread
     bool refused = false;
@@ -24,21 +24,21 @@ struct StepOutcome {
     std::optional<double> grad_norm;
     std::string reason;  ///< why it was refused
     std::int64_t step = 0;
-    std::shared_ptr<MeasuredStep> measured;  ///< for adaptive rates; null: there are none
+    std::shared_ptr<MeasuredStep> measured;  ///< for adaptive rates; null: none
 };
 
-/// Where a step's numbers lie on the first device; nowhere by default.
+/// Locations of a step's numbers on the first device; null by default.
 struct StepNumbers {
     const void* loss = nullptr;
     DType loss_dtype = DType::f32;
-    const void* norm = nullptr;           ///< of the gradients (f64)
+    const void* norm = nullptr;           ///< norm of the gradients (f64)
     const StatusWord* outcome = nullptr;  ///< null: the agreed word
     const MeasuredSquares* squares = nullptr;
-    std::int64_t rows = 0;  ///< of the batch, for what was measured
-    int pieces = 0;         ///< of shards that it was cut in, likewise
+    std::int64_t rows = 0;  ///< rows of the batch, for the measurements
+    int pieces = 0;         ///< number of shards of the batch, for the measurements
 };
 
-/// What the devices report of one program: read back to pinned memory after it.
+/// Status reports of the devices for one program, read back to pinned memory after it.
 class InFlight {
 public:
     static constexpr int slots = 3;  ///< two in flight, one being filled
@@ -51,9 +51,9 @@ public:
     void end(int slot, const StepNumbers& numbers, std::shared_ptr<StepOutcome> outcome);
     /// Waits for all programs in flight and reads their reports.
     void drain();
-    /// Whether the program that `outcome` is of has come to its end.
+    /// Whether the program of `outcome` has ended.
     bool is_done(const StepOutcome& outcome) const;
-    /// Staging memory of a slot, for inputs that lie in pageable memory; at least `bytes`.
+    /// Staging memory of a slot, for inputs in pageable memory; at least `bytes`.
     char* staging(int slot, std::size_t bytes);
 
 private:

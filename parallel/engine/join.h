@@ -17,19 +17,19 @@
 
 namespace lockstep {
 
-/// One scope of join. Everything is collective: at every forward the ranks tell each other whether they have a batch,
-/// on a communicator of its own, so that nothing waits for steps under way. A rank that never had a batch is lent one
-/// when it is needed.
+/// One scope of join. Everything is collective: at every forward the ranks exchange whether they have a batch, on a
+/// separate communicator, so that this does not wait for steps in flight. A rank that never had a batch borrows one if
+/// necessary.
 class Join {
 public:
     Join(EngineParts& parts, const JoinOptions& options)
         : parts_(parts), options_(options), job_(parts.ranks.job()->duplicate("join")) {}
 
-    /// What a rank without batches repeats along with the others: its own last forward and backward.
+    /// The last forward and backward of a rank without batches, which it repeats with the others.
     struct Shadow {
         std::shared_ptr<const BatchProgram> batch;
         std::vector<BatchInput> inputs;
-        ScheduledProgram* program = nullptr;      ///< of that batch; null where this rank made no such forward
+        ScheduledProgram* program = nullptr;      ///< program of that batch; null if this rank made no such forward
         std::shared_ptr<Instance> instance = {};  ///< keeps the program
     };
 
@@ -39,25 +39,25 @@ public:
     double enter(GradientSync sync, const std::vector<BatchInput>& inputs, std::int64_t chunk);
     /// Remembers that forward for later shadows.
     void keep(Shadow shadow, GradientSync sync) { shadows_[sync] = std::move(shadow); }
-    /// This rank has no batch left: `shadow_one(syncs, lent)` for every forward of the others, until there is none.
-    /// `lent`: the inputs of a lent batch, where this rank has nothing to repeat; else empty.
+    /// This rank has no batch left: calls `shadow_one(syncs, lent)` for every forward of the others. `lent`: the inputs
+    /// of a borrowed batch if this rank has no forward to repeat; otherwise empty.
     void leave(const std::function<void(bool syncs, const std::vector<Tensor>& lent)>& shadow_one);
-    /// The last forward with that `sync`, or another one where there was none.
+    /// The last forward with that `sync`, or any other if there was none.
     const Shadow& shadow(GradientSync sync);
-    /// An optimizer has updated: the last ranks hand on its state, too.
+    /// Records that an optimizer has updated, so that its state is also broadcast by the last ranks.
     void note(const Optimizer& optimizer) { updated_by_.insert(optimizer.id()); }
-    /// Everybody takes parameters, buffers and the state of optimizers from the rank that left last.
+    /// Broadcasts parameters, buffers and the state of optimizers from the rank that left last.
     void hand_on();
 
 private:
-    static constexpr unsigned present = 1, syncing = 2, lacking = 4;  // what a rank is: a sum of these
+    static constexpr unsigned present = 1, syncing = 2, lacking = 4;  // flags of a rank, combined by addition
     struct Round {
         int present = 0, syncing = 0, lacking = 0;
         RankIndex lender;  ///< the first that is present
     };
     Round meet(unsigned flags);
     void require_going_on(const Round& round) const;
-    /// The lender's batch on all ranks (`packed` is called on the lender); empty where no rank needs one.
+    /// Broadcasts the lender's batch (`packed` is called on the lender); empty if no rank needs one.
     std::string lend(const Round& round, const std::function<std::string()>& packed);
 
     EngineParts& parts_;

@@ -26,23 +26,22 @@ public:
     /// gradients are multiplied by `scale`.
     void gather(std::vector<Tensor>& outputs, ScheduledProgram& program, std::shared_ptr<Instance> instance,
                 const std::vector<BatchInput>& inputs, const std::vector<bool>& wants, GradientSync sync, double scale);
-    /// The backward of a forward whose outputs nobody has used: it takes part in the reduction of what other ranks
-    /// have.
+    /// The backward of a forward with unused outputs: takes part in the reduction of the other ranks' gradients.
     void go_back_without_gradients(ScheduledProgram& program, Instance& instance, GradientSync sync);
 
     /// Whether later backward passes synchronize gradients with those of other processes.
     void set_sync(bool on) { syncs_ = on; }
     bool syncs() const { return syncs_; }
-    /// What the backward of a forward made now has to reduce.
+    /// The reduction in the backward of a forward made now.
     GradientSync sync() const;
-    /// Adds the parameters whose gradients are this process's alone.
+    /// Adds the parameters whose gradients are local to this process.
     void add_own(UsedParameters& used) const;
 
     std::unique_ptr<Join> join;  ///< while ranks may run out of batches; null otherwise
 
-    /// A step uses the gradient arenas itself: parameters lose the gradients that lie there.
+    /// A step uses the gradient arenas: parameters lose the gradients in them.
     void forget_gradients();
-    /// Does that unless the gradients there are this process's alone.
+    /// Does the same unless the gradients are local to this process.
     void forget_shared_gradients() {
         if (!own_gradients_) forget_gradients();
     }
@@ -65,8 +64,8 @@ private:
     ParameterGradients gradients_;
     ManualUpdate update_;
     bool syncs_ = true;
-    bool own_gradients_ = false;            ///< the arena holds gradients that are this process's alone
-    std::set<ParameterId> own_parameters_;  ///< which these are, where ranks may use different ones
+    bool own_gradients_ = false;            ///< whether the arena has gradients that are local to this process
+    std::set<ParameterId> own_parameters_;  ///< the parameters of these gradients, if ranks may use different ones
     /// Autograd graphs may outlive the wrapper; they look here first.
     std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };

@@ -19,7 +19,7 @@ public:
     ManualUpdate(EngineParts& parts, InFlight& in_flight, ReplicaKeeper& replicas, ParameterGradients& gradients)
         : parts_(parts), in_flight_(in_flight), replicas_(replicas), gradients_(gradients) {}
 
-    /// Updates all parameters that have a gradient. Throws InvalidArgument where none has one.
+    /// Updates all parameters that have a gradient. Throws InvalidArgument if none has one.
     void step(Optimizer& optimizer);
 
 private:

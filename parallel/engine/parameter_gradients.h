@@ -1,4 +1,4 @@
-// The gradients that a model's parameters show (grad()), and the arena of device 0 in which they lie.
+// The gradients of a model's parameters (grad()), and the arena of device 0 that contains them.
 #pragma once
 
 #include <set>
@@ -12,13 +12,13 @@ public:
     explicit ParameterGradients(EngineParts& parts) : parts_(parts) {}
 
     bool has(ParameterId parameter) const;
-    /// Moves gradients that lie elsewhere (eager operations made them, or the user) into the arena.
+    /// Moves gradients that are elsewhere (from eager operations or the user) to the arena.
     void take_in();
     /// Zeroes the arena where one of `parameters` has no gradient: the coming backward adds.
     void clear_missing(const std::set<ParameterId>& parameters);
-    /// Those of `parameters` that had none show what lies in the arena from now on.
+    /// Sets the gradient of those of `parameters` that had none to its range of the arena.
     void show(const std::set<ParameterId>& parameters);
-    /// Parameters lose the gradients that lie in the arena. Returns whether there may have been some.
+    /// Removes the gradients in the arena from the parameters. Returns whether there may have been any.
     bool forget();
 
 private:
@@ -27,7 +27,7 @@ private:
     bool lies_in_arena(const Tensor& gradient, std::size_t arena) const;
 
     EngineParts& parts_;
-    bool given_ = false;  ///< some parameter's gradient may lie in the arena
+    bool given_ = false;  ///< whether the gradient of a parameter may be in the arena
 };
 
 }  // namespace lockstep

@@ -33,8 +33,8 @@ public:
     ScheduledProgram& get(const ProgramRequest& request, const BatchCut& cut, const ReductionSpec& spec) {
         return *kept(request, {&cut, 1}, spec, nullptr).program;
     }
-    /// Likewise the programs of a step whose batch is cut in the microbatches `cuts`; `request` must be for
-    /// microbatches. `used`: as in `scheduled`. Valid until the next call.
+    /// Same, for a step whose batch is cut into the microbatches `cuts`; `request` must be for microbatches. `used`: as
+    /// in `scheduled`. Valid until the next call.
     Microbatches& get(const ProgramRequest& request, std::span<const BatchCut> cuts, const ReductionSpec& spec,
                       const UsedParameters* used) {
         return *kept(request, cuts, spec, used).microbatches;
@@ -52,7 +52,7 @@ private:
         std::uint64_t optimizer = 0;  ///< its id, or 0
         std::unique_ptr<ScheduledProgram> program;
         std::unique_ptr<Microbatches> microbatches;       ///< instead of `program`
-        std::vector<std::shared_ptr<Storage>> constants;  ///< what it reads outside the model's arenas
+        std::vector<std::shared_ptr<Storage>> constants;  ///< memory that it reads outside the model's arenas
         TraceChecks checks;
     };
     using Batches = std::vector<std::shared_ptr<const BatchProgram>>;
@@ -73,13 +73,13 @@ private:
     /// The key without rows and reduction.
     void describe(const ProgramRequest& request, Signature& key) const;
     std::shared_ptr<const ShardProgram> shard_program(const ProgramRequest& request, std::int64_t rows);
-    /// Where that is due: throws InvalidArgument if what forward or loss read on the host has changed. No process goes
-    /// on with a call that one of them refuses.
+    /// If a check is due: throws InvalidArgument if host values that forward or loss read have changed. If one process
+    /// refuses a call, all do.
     void check_trace(TraceChecks& checks, const ProgramRequest& request,
                      std::span<const std::shared_ptr<const BatchProgram>> batches) const;
-    /// Before a program is added: drops programs of optimizers that are gone and, if the cache is full, the least
-    /// recently used ones, and frees the activations of all except those used last. Waits for the steps in flight if
-    /// there is something to drop or free.
+    /// Before a program is added: drops programs of destroyed optimizers and, if the cache is full, the least recently
+    /// used ones, and frees the activations of all except those used last. Waits for the steps in flight if there is
+    /// something to drop or free.
     void make_room();
 
     EngineParts& parts_;
@@ -89,7 +89,7 @@ private:
     RecentlyUsed<std::shared_ptr<const ShardProgram>> shard_programs_;
     RecentlyUsed<TracedBatch> traced_;
     RecentlyUsed<Entry> entries_;
-    Signature key_;  // of the last call: its memory is used again
+    Signature key_;  // of the last call; its memory is reused
     std::uint64_t traces_ = 0;
 };
 

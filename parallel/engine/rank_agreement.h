@@ -1,5 +1,5 @@
-// What the processes that train one model check outside of steps: that they begin with the same options, model and
-// values, and that their replicas are still alike.
+// Checks between the processes that train one model, outside of steps: that they start with the same options, model and
+// values, and that their replicas are still equal.
 #pragma once
 
 #include <string>
@@ -18,10 +18,10 @@ void agree_on_options(Communicator& job, const std::string& own);
 /// _verify_param_shape_across_processes and _sync_module_states.
 void begin_alike(EngineParts& parts, StepState& state, bool values);
 
-/// Rank 0's buffers become everybody's. Waits for all steps.
+/// Broadcasts the buffers of rank 0. Waits for all steps.
 void broadcast_buffers(const EngineParts& parts);
 
-/// Parameters, buffers, counters and the state of `optimizers` of rank `root` become everybody's. Waits for all steps.
+/// Broadcasts parameters, buffers, counters and the state of `optimizers` of rank `root`. Waits for all steps.
 void broadcast_state(EngineParts& parts, const std::vector<Optimizer*>& optimizers, int root);
 
 /// Throws DeviceError, on all ranks, where the replica of one differs from that of rank 0, naming rank and parameter.

@@ -13,7 +13,7 @@ namespace lockstep {
 template <class Value>
 class RecentlyUsed {
 public:
-    /// The value under `key`, from now on the latest used; null where there is none.
+    /// The value under `key`, which becomes the most recently used; null if it does not exist.
     Value* find(std::string_view key) {
         for (auto entry = entries_.begin(); entry != entries_.end(); ++entry)
             if (entry->key == key) {

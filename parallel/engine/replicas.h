@@ -30,7 +30,7 @@ public:
     void verify();
 
     void count(const ScheduledProgram& program, bool backward);
-    /// Counts what a program's commits write on replica 0. `mark_current` comes after that.
+    /// Counts the writes of a program's commits on replica 0. Must be called before `mark_current`.
     static void count_writes(const BatchProgram& batch) {
         for (const auto& storage : batch.full->written) storage->count_write();
     }

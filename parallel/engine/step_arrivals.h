@@ -1,4 +1,4 @@
-// Logs of several processes, brought together: when each rank came to the collectives of a step.
+// Merged logs of several processes: when each rank arrived at the collectives of a step.
 #pragma once
 
 #include <vector>

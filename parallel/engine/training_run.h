@@ -1,4 +1,4 @@
-// The calls of an engine: steps, forwards, and what ranks do for each other in join.
+// The calls of an engine: steps, forwards, and join.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-/// How a step is made, besides its optimizer and its batch.
+/// Settings of a step other than its optimizer and its batch.
 struct StepPlan {
     int accumulation_steps = 1;
     GateRules gate = {};
@@ -70,7 +70,7 @@ private:
     ScheduledProgram& program_for(const Join::Shadow& shadow, GradientSync sync);
     /// The program and inputs with which this rank shadows the others when it was lent a batch.
     Join::Shadow shadow_of(const std::vector<Tensor>& lent, const ModelCall& call);
-    /// Inputs may come from eager calls whose errors are not known yet; the engine looks at those, too.
+    /// Inputs may be results of eager calls whose errors are not known yet; the engine also checks those.
     void note_eager_reports(const std::vector<BatchInput>& inputs);
     void bring_buffers();
 

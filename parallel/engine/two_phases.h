@@ -10,21 +10,21 @@
 
 namespace lockstep {
 
-/// Calls `work`, then `commit`. What `work` throws reaches the caller after all devices have come to rest, and the
-/// model is as before. What `commit` throws says that the model may not be.
+/// Calls `work`, then `commit`. An exception of `work` is rethrown after all devices are idle, and the model is
+/// unchanged. An exception of `commit` says that the model may have changed.
 template <class Work, class Commit>
 void in_two_phases(EngineParts& parts, ReplicaKeeper& replicas, Work&& work, Commit&& commit) {
     const auto rest = [&] {
         try {
             parts.rest_all_devices();
-        } catch (...) {  // devices that rest because they are lost; the first error says so
+        } catch (...) {  // devices that are idle because they are lost; the first error reports it
         }
     };
     try {
         work();
     } catch (...) {
         const std::exception_ptr first = std::current_exception();
-        // The other processes have this step in full: there is no going on with them.
+        // The other processes have this step in full, so training cannot continue with them.
         parts.ranks.others().abort(fmt::format("rank {} failed in the middle of a call", parts.topology.rank.number()));
         rest();
         replicas.mark_stale();  // a copy of replica 0 may be what has failed, now or on its device

@@ -1,4 +1,4 @@
-// What a histogram says of a tensor's values.
+// Histogram of a tensor's values.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 namespace lockstep::internal {
 
-/// As in TensorBoard's HistogramProto: `counts[i]` values lie below `limits[i]` and not below the limit before.
+/// As in TensorBoard's HistogramProto: `counts[i]` values are below `limits[i]` and not below the previous limit.
 struct Histogram {
     double min = 0, max = 0, sum = 0, sum_of_squares = 0;
-    std::int64_t count = 0;  ///< of finite values, of which all the rest speaks
+    std::int64_t count = 0;  ///< number of finite values, on which all other members are based
     std::vector<double> limits, counts;
     std::int64_t nans = 0, infinities = 0;
 };

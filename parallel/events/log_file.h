@@ -10,7 +10,7 @@ namespace lockstep::internal {
 
 class LogFile {
 public:
-    /// Opens it, made where it is missing, to write after what it holds. Throws InvalidArgument when that cannot be.
+    /// Opens or creates the file for appending. Throws InvalidArgument if that fails.
     explicit LogFile(const std::filesystem::path& path);
     ~LogFile();
     LogFile(const LogFile&) = delete;
@@ -26,11 +26,11 @@ private:
     std::uint64_t size_ = 0;
 };
 
-/// Takes from a file of JSON lines what belongs to `step` and later ones, by their member "step", and what follows
-/// that; and half a line at its end, of a run that was killed. Nothing where there is no such file.
+/// Removes from a file of JSON lines all lines of `step` and later steps, by their member "step", all lines after them,
+/// and an incomplete line of a killed run at the end. Does nothing if the file does not exist.
 void cut_json_lines(const std::filesystem::path& path, std::int64_t step);
 
-/// A name for a new event file in `directory` that sorts behind all that are there: readers take them in that order.
+/// A name for a new event file in `directory` that sorts after all existing ones: readers read them in that order.
 std::filesystem::path next_event_file(const std::filesystem::path& directory);
 
 }  // namespace lockstep::internal

@@ -17,7 +17,7 @@
 
 namespace lockstep::internal {
 
-/// What is to be appended to the files.
+/// Data to append to the files.
 struct LogText {
     std::string events, lines;
 };

@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-/// `job`: the processes that train together, or null; collective where there are some. Throws InvalidArgument for
-/// options that are wrong, or that differ between ranks, and CommunicationError.
+/// `job`: the processes that train together, or null; collective with a job. Throws InvalidArgument for invalid options
+/// and options that differ between ranks, and CommunicationError.
 std::unique_ptr<EngineParts> make_engine(const std::vector<NamedTensor>& tensors, Devices devices,
                                          const EngineOptions& options, std::shared_ptr<Communicator> job);
 

@@ -5,8 +5,8 @@
 
 namespace lockstep {
 
-/// Joins two neighbouring records where a rule says how (ops/internal/fusion_rules.h), nothing else uses what lies
-/// between, and the backend has a kernel for both. Results keep their bits.
+/// Fuses two neighbouring records if a rule describes it (ops/internal/fusion_rules.h), nothing else uses the value
+/// between them, and the backend has a kernel for both. Results are bit-identical.
 void fuse_neighbours(ShardProgram& program);
 
 }  // namespace lockstep

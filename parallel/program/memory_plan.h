@@ -1,5 +1,5 @@
-// Where a shard program's temporaries lie: one workspace per shard, offsets fixed once, memory reused between buffers
-// whose lifetimes do not meet.
+// Memory of a shard program's temporaries: one workspace per shard, offsets computed once, memory shared by buffers
+// whose lifetimes do not overlap.
 #pragma once
 
 #include <cstddef>

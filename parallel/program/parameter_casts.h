@@ -8,9 +8,9 @@
 
 namespace lockstep {
 
-/// Takes the records that convert whole parameters to 16-bit floats out of `records`, those of forward. What they made
-/// is the same on all shards. Left are those whose result lives longer than the shard's own work: outputs, and what
-/// records that span shards or commit read.
+/// Removes the records that convert whole parameters to 16-bit floats from `records`, those of forward. Their results
+/// are the same on all shards. Excluded are those whose result outlives the shard's work: outputs, and inputs of
+/// records that span shards or commit.
 std::vector<ParameterCast> take_parameter_casts(std::vector<Record>& records, const std::vector<Record>& commits,
                                                 const std::vector<Operand>& outputs, const ParameterStore& store);
 
@@ -20,7 +20,7 @@ struct CastRange {
     DType dtype = DType::bf16;
     std::int64_t begin = 0, end = 0;
 };
-/// What the casts of all `programs` need: parameters that are neighbours in one range.
+/// The casts of all `programs`, with neighbouring parameters in one range.
 std::vector<CastRange> cast_ranges(const std::vector<const ShardProgram*>& programs,
                                    const std::vector<ArenaLayout>& arenas);
 

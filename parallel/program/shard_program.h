@@ -1,4 +1,4 @@
-// The program of one shard: what tracing forward, loss and backward left, brought into the order in which it runs.
+// The program of one shard: the traced records of forward, loss and backward, in execution order.
 #pragma once
 
 #include <compare>
@@ -32,10 +32,10 @@ struct ParameterCast {
 /// A tensor outside the trace that backward reads: it must be as forward found it.
 struct ReadBack {
     std::shared_ptr<Storage> storage;
-    std::string name;  ///< of the parameter or buffer, or what says which constant it is
+    std::string name;  ///< name of the parameter or buffer, or a description of the constant
 };
 
-/// What kind of program is traced.
+/// Kind of a traced program.
 enum class Pass : std::uint8_t {
     inference,     ///< forward without autograd, changes nothing
     forward_only,  ///< training mode without gradients: running statistics change
@@ -43,14 +43,14 @@ enum class Pass : std::uint8_t {
     step           ///< forward, loss, backward
 };
 
-/// Whether a program of that kind goes backward.
+/// Whether a program of that kind has a backward.
 constexpr bool has_backward(Pass pass) { return pass == Pass::training || pass == Pass::step; }
 
 /// Forward and loss as they were traced, before records were moved or joined.
 struct ForwardTrace {
     std::vector<Record> records;  ///< then those that commit
     std::vector<Operand> outputs;
-    std::string graph;      ///< which operations backward goes through, as bytes
+    std::string graph;      ///< the operations of backward, as bytes
     std::string structure;  ///< see ShardProgram
 };
 
@@ -60,21 +60,22 @@ struct ShardProgram {
     std::vector<Operand> inputs;            ///< the scattered inputs; no buffer: not read
     std::vector<Operand> outputs;           ///< forward's outputs
     std::vector<Operand> output_gradients;  ///< their gradients (training)
-    std::vector<Operand> input_gradients;   ///< gradients of inputs that want one; no buffer where none (training)
-    Operand loss;                       ///< value of the loss, scalar of its own dtype (step); of this microbatch alone
-    std::vector<Operand> denominators;  ///< where the denominators of the loss come in (microbatches)
+    /// Gradients of inputs that require one; no buffer for the others (training).
+    std::vector<Operand> input_gradients;
+    Operand loss;                       ///< value of the loss, scalar of its dtype (step); for this microbatch only
+    std::vector<Operand> denominators;  ///< inputs for the denominators of the loss (microbatches)
     /// Of the gradients of all shards: squared norm / rows, summed, f64 scalar; no buffer: not measured (step).
     Operand squares;
-    Operand loss_scale;  ///< where the scale of the loss comes in, f64; no buffer: it has none (step)
+    Operand loss_scale;  ///< input for the scale of the loss, f64; no buffer: not scaled (step)
     /// Computes the denominators of this shard, as outputs; null without any.
     std::shared_ptr<const ShardProgram> denominator_program;
     std::vector<Record> records;   ///< forward [0, commit_begin), commits, backward [backward_begin, end)
     std::size_t commit_begin = 0;  ///< agreement on the status comes right before this record
     std::size_t backward_begin = 0;
     std::vector<Delivery> deliveries;
-    std::vector<ParameterCast> casts;               ///< what lies in an arena of casts when the first record runs
+    std::vector<ParameterCast> casts;               ///< content of the arena of casts before the first record runs
     std::string structure;                          ///< see ModelResult
-    std::shared_ptr<const void> prototype;          ///< likewise
+    std::shared_ptr<const void> prototype;          ///< containers of the outputs
     std::shared_ptr<const void> keep;               ///< see ModelCall
     std::vector<std::shared_ptr<Storage>> outside;  ///< storages outside the trace that records read
 

@@ -8,7 +8,8 @@
 
 namespace lockstep {
 
-/// Which uses of a kept program trace forward again: 1, 2, 3, 10, 100, 1000 and so on; with LOCKSTEP_CHECK_TRACE=1 all.
+/// Uses of a cached program that trace forward again: 1, 2, 3, 10, 100, 1000 and so on; with LOCKSTEP_CHECK_TRACE=1
+/// all.
 class TraceChecks {
 public:
     /// Counts a use. Whether it is one of those, or the last one of those did not pass.

@@ -9,16 +9,15 @@
 
 namespace lockstep {
 
-/// What a wrapper wants a program for.
+/// A wrapper's request for a program.
 struct ProgramRequest {
     const ModelCall& call;
     Pass pass = Pass::inference;
-    const std::vector<TensorMeta>& inputs;  ///< of the whole batch
+    const std::vector<TensorMeta>& inputs;  ///< inputs for the whole batch
     const std::vector<bool>& wants_gradient;
-    /// For microbatches: the denominators of the loss come from outside, and the sum of the losses is checked instead
-    /// of each.
+    /// For microbatches: the denominators of the loss are inputs, and the sum of the losses is checked instead of each.
     bool microbatch = false;
-    /// Backward begins with a multiple of the loss that comes from outside; the loss is not checked.
+    /// Backward begins with the loss times a scale, which is an input; the loss is not checked.
     bool scaled = false;
     /// The squares of the gradients of all shards are summed (ShardProgram::squares).
     bool measured = false;
@@ -31,8 +30,8 @@ TensorMeta with_rows(const TensorMeta& input, std::int64_t rows);
 ShardProgram trace_shard(const ProgramRequest& request, std::int64_t rows, const TraceSettings& settings,
                          const ParameterStore& store, bool stops_at_nan);
 
-/// Traces forward and loss of such a call again, to be compared (trace_check.h). What the library draws or counts
-/// meanwhile is as before.
+/// Traces forward and loss of such a call again, for comparison (trace_check.h). Random draws and counters of the
+/// library are restored.
 ForwardTrace trace_forward_again(const ProgramRequest& request, std::int64_t rows, const TraceSettings& settings,
                                  const ParameterStore& store, bool stops_at_nan);
 

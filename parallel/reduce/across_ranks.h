@@ -1,4 +1,4 @@
-// What a program does across the shards of several processes: they tell each other what they have computed.
+// Operations of a program across the shards of several processes, which exchange their values.
 #pragma once
 
 #include <cstddef>
@@ -35,18 +35,18 @@ private:
     /// The operands of all present shards, in order of shards, on the stream of collectives.
     std::vector<MemoryRef> emit_gathering(ScheduleBuilder& builder, const OperandsOf& operands_of);
     void emit_report(ScheduleBuilder& builder);
-    /// Room at the end of rank 0's part of a report, of which so many bytes are taken, for what rank 0 tells: by
-    /// offset, where that lies on rank 0.
+    /// Adds space for rank 0's news at the end of its part of a report, of which `bytes` bytes are used: by offset, its
+    /// location on rank 0.
     std::map<std::size_t, MemoryRef> lay_out_news(ScheduleBuilder& builder, std::size_t& bytes);
-    /// Gathers the report with the fingerprints. `offsets`: where they lie in each rank's part.
+    /// Gathers the report with the fingerprints, which are at `offsets` in each rank's part.
     void emit_comparison(ScheduleBuilder& builder, const std::vector<std::size_t>& offsets);
 
     Ranks& ranks_;
     std::uint64_t fingerprint_;
     std::optional<RankParts> report_;
     std::size_t loss_ = 0;                            ///< byte of rank 0's part of the report
-    std::map<int, std::size_t> values_;               ///< by trace id: likewise
-    std::map<const Buffer*, std::size_t> prepared_;   ///< likewise
+    std::map<int, std::size_t> values_;               ///< by trace id: byte of rank 0's part of the report
+    std::map<const Buffer*, std::size_t> prepared_;   ///< byte of rank 0's part of the report
     std::map<int, std::shared_ptr<Buffer>> between_;  ///< by trace id: what one commit leaves to the next
 };
 

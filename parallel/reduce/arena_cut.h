@@ -14,7 +14,7 @@ namespace lockstep {
 /// A contiguous range of one arena that is reduced (and updated) together: a fixed bucket, or what takes part of it.
 struct Bucket {
     int arena = 0;
-    int number = 0;                   ///< of the fixed bucket
+    int number = 0;                   ///< number of the fixed bucket
     std::int64_t begin = 0, end = 0;  ///< elements of the arena
     int first_segment = 0, last_segment = 0;
     std::int64_t elements() const { return end - begin; }
@@ -30,15 +30,15 @@ using ParameterFilter = std::function<bool(ParameterId)>;
 struct OwnedSlice {
     DeviceIndex device;
     std::int64_t begin = 0, end = 0;
-    /// Element of the device's state that belongs to `begin`; slices lie there one after another.
+    /// Element of the device's state for `begin`; slices are contiguous in the state.
     std::int64_t state_begin = 0;
 };
 
-/// The cut depends on the layout of the arenas, the size of buckets and the number of updating devices alone, so that
-/// every program, whatever parameters it trains, finds the same element on the same device.
+/// The cut depends only on the layout of the arenas, the bucket size and the number of updating devices, so that every
+/// program, whatever parameters it trains, finds an element on the same device.
 class ArenaCut {
 public:
-    /// Slices begin at multiples of so many elements.
+    /// Slices begin at multiples of this number of elements.
     static constexpr std::int64_t grain = 64;
 
     /// `bucket_bytes` 0: 1/64 of all parameters, at least a quarter of the device's cache (64 KiB to 1 MiB) and at most
@@ -49,18 +49,18 @@ public:
     ArenaCut(std::shared_ptr<const ParameterStore> store, std::size_t bucket_bytes, int updating,
              std::size_t first_bucket_bytes = 0);
 
-    /// Ranges over the segments that take part, in the order of the arenas. Where some are left out, a fixed bucket is
-    /// cut to the contiguous runs of the others.
+    /// Ranges over the selected segments, in the order of the arenas. If some are excluded, a fixed bucket is cut to
+    /// the contiguous runs of the others.
     std::vector<Bucket> buckets(const ParameterFilter& taken) const;
     /// The part of `bucket` that `device` updates. Parts begin at multiples of `grain`.
     Bucket slice(const Bucket& bucket, DeviceIndex device) const;
     /// Part `index` of `bucket` cut in `count` even parts, as slices are.
     static Bucket part(const Bucket& bucket, int index, int count);
-    /// Who updates what of an arena.
+    /// The slices of an arena with the devices that update them.
     std::vector<OwnedSlice> slices(int arena) const;
     /// Elements of state that `device` keeps of each arena.
     const std::vector<std::int64_t>& state_elements(DeviceIndex device) const { return at(state_elements_, device); }
-    /// Where the state of the first element of `part`, which `device` updates, lies among them.
+    /// Index of the state of the first element of `part`, which `device` updates.
     std::int64_t state_begin(const Bucket& part, DeviceIndex device) const;
     int updating() const { return updating_; }
     IndexRange<DeviceIndex> updating_devices() const { return {0, updating_}; }

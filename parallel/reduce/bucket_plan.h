@@ -1,4 +1,4 @@
-// Which parameters of a program are reduced, in which buckets, and when.
+// The parameters of a program that are reduced, their buckets, and the order.
 #pragma once
 
 #include <set>

@@ -1,4 +1,4 @@
-// What all reductions have in common: buckets one after another, each once backward has finished its gradients.
+// Common base of all reductions: buckets one after another, each when backward has finished its gradients.
 #pragma once
 
 #include <array>
@@ -15,28 +15,28 @@
 
 namespace lockstep {
 
-/// What becomes of the gradients of a program once they are summed.
+/// Use of the gradients of a program after the sum.
 enum class AfterSum : std::uint8_t {
     update,          ///< parameters are updated: a step
-    keep,            ///< the first microbatch: sums wait for the next one in the gradient arenas of all who sum
+    keep,            ///< first microbatch: sums stay in the gradient arenas of the summing devices
     add,             ///< a microbatch in between: its sums are added to those
     add_and_update,  ///< the last one
     accumulate       ///< backward of a manual step: added to the gradient arena of device 0, when the step is good
 };
 
-/// What several processes average in the backward of a manual step.
+/// Gradients that several processes average in the backward of a manual step.
 enum class GradientSync : std::uint8_t {
     new_ones,  ///< the gradients of this backward
     all,       ///< those, and what earlier backwards without sync have left in the arena
     none       ///< nothing: every process accumulates its own gradients
 };
 
-/// What a program wants of its reduction.
+/// A program's settings for its reduction.
 struct ReductionSpec {
     AfterSum after = AfterSum::accumulate;
     Optimizer* optimizer = nullptr;  ///< null where `after` is accumulate
     GradientSync sync = GradientSync::new_ones;
-    GateRules gate = {};  ///< what comes before the first update
+    GateRules gate = {};  ///< checks before the first update
 };
 
 class BucketReduction : public GradientReduction {
@@ -56,12 +56,12 @@ protected:
     virtual bool by_slices() const = 0;
     /// The first device whose lanes' sums are added up before others read them.
     virtual int first_combined() const = 0;
-    /// Brings the sum of `part` to `target`, on `device`; returns the events after which it is there.
+    /// Moves the sum of `part` to `target`, on `device`; returns the events after which it is complete.
     virtual std::vector<int> emit_sum(Emitter& emitter, DeviceIndex device, const Bucket& bucket, const Bucket& part,
                                       const MemoryRef& target, const std::vector<int>& ready) = 0;
     /// Emits what keeps a failed sum from being committed, on the commit stream, which has waited for the sum.
     virtual void emit_check(Emitter& emitter) { static_cast<void>(emitter); }
-    /// Adds the sum to what lies in device 0's gradient arena, when the step is good.
+    /// Adds the sum to device 0's gradient arena, if the step is valid.
     virtual void emit_accumulation(Emitter& emitter, const Bucket& bucket);
 
     bool adds() const { return spec_.after == AfterSum::add || spec_.after == AfterSum::add_and_update; }
@@ -81,17 +81,17 @@ protected:
     BucketPlan plan_;
     ReductionSpec spec_;
     PartialSums sums_;
-    int turn_ = 0;       ///< of the bucket in slots
-    int number_ = 0;     ///< of the bucket
+    int turn_ = 0;       ///< slot of the bucket
+    int number_ = 0;     ///< number of the bucket
     bool last_ = false;  ///< it is the last one
 
 private:
     /// Sums elements [begin, end) of a parameter over the shards of `node`.
     void emit_fold(ScheduleBuilder& builder, const GradientNode& node, ParameterId parameter, std::int64_t begin,
                    std::int64_t end, const MemoryRef& sum);
-    /// Sums that lie in arenas, as soon as a parameter's gradients are there.
+    /// Sums in arenas, as soon as a parameter's gradients are complete.
     void emit_folds(ScheduleBuilder& builder, RecordPair done);
-    /// When the bucket's turn has come: sums that lie in slots, and zeros where other ranks alone have gradients.
+    /// On the bucket's turn: sums in slots, and zeros where only other ranks have gradients.
     void emit_bucket_folds(ScheduleBuilder& builder, const Bucket& bucket);
     void emit_bucket(Emitter& emitter, const Bucket& bucket, const std::vector<int>& ready);
     /// Adds up lanes' sums on devices that have several, before others read them. Returns `ready` and the events of

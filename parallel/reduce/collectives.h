@@ -21,16 +21,17 @@ struct CollectiveSpec {
     bool after_commits = false;                ///< when it runs, the step may have been committed in part
 };
 
-/// Enqueues it on the stream of collectives; all processes emit the same ones in the same order. Where neither the host
-/// nor the backend can use the device's memory, or a hook must be called, inputs and outputs go through pinned memory.
-/// Where a kernel of this process's backward has failed, the others are told instead: what it would send is nothing.
+/// Enqueues it on the stream of collectives; all processes emit the same ones in the same order. If neither the host
+/// nor the backend can access the device's memory, or a hook must be called, inputs and outputs are copied through
+/// pinned memory. If a kernel of this process's backward has failed, the others are notified instead, as its data would
+/// be invalid.
 void emit_collective(Emitter& emitter, Ranks& ranks, CollectiveSpec spec);
 
 /// Makes the commit stream wait for the collectives emitted so far: nothing is committed from here on where one has
 /// failed. CPU devices learn that from Health. `after_commits`: as in CollectiveSpec.
 void emit_collective_check(Emitter& emitter, Ranks& ranks, bool after_commits);
 
-/// Memory that one rank after the other fills: the parts lie one after another in order of ranks.
+/// Memory with the parts of all ranks, contiguous in the order of ranks.
 class RankParts {
 public:
     RankParts(const Topology& topology, std::vector<std::size_t> bytes, std::string_view tag);

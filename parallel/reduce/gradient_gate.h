@@ -1,4 +1,4 @@
-// The second gate of a step: after all gradients, before any update. What must see all of them is done there: norms,
+// The second gate of a step: after all gradients, before any update. It runs all work that needs all gradients: norms,
 // clipping, and the decision to skip or refuse the step.
 #pragma once
 
@@ -15,11 +15,11 @@
 
 namespace lockstep {
 
-/// What a step wants to be done there. Nothing by default: then it does not wait.
+/// Work of the gate in a step. Empty by default: then the step does not wait.
 struct GateRules {
     std::vector<GradientClip> clip = {};
     bool skip_nonfinite = false;
-    GradScaler* scaler = nullptr;  ///< one that is enabled, and was brought to the model
+    GradScaler* scaler = nullptr;  ///< an enabled scaler that was moved to the model's devices
     AdaptiveRates* rates = nullptr;
 
     bool empty() const { return clip.empty() && !may_skip() && !rates; }
@@ -28,12 +28,12 @@ struct GateRules {
     bool has_norm() const;
     /// For keys of programs, and for other ranks: all but which scaler and rates they are.
     void describe(Signature& signature) const;
-    /// Throws InvalidArgument for numbers that cannot be, and groups that the optimizer does not have.
+    /// Throws InvalidArgument for invalid numbers, and groups that the optimizer does not have.
     void check(const Optimizer& optimizer) const;
 };
 
-/// Emits the gate for gradients that lie, summed, in the gradient arenas of the devices that update them, on the
-/// streams that commit, which have waited for them.
+/// Emits the gate for summed gradients in the arenas of the devices that update them, on the streams that commit, which
+/// have waited for them.
 class GateEmitter {
 public:
     /// `parts`: for every device that updates, the ranges that it holds.

@@ -1,5 +1,5 @@
-// Where gradients of shards are summed before they leave a device: the nodes of the tree that lanes and devices hold,
-// and the memory of their sums.
+// Sums of the gradients of shards before they leave a device: the nodes of the tree that lanes and devices hold, and
+// the memory of their sums.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace lockstep {
 
-/// A node of the tree of shards inside a lane's run. Its sum lies in an arena, or, bucket by bucket, in a slot: then
-/// memory is bounded by the size of buckets. A node of one shard in an arena is that shard's gradient itself.
+/// A node of the tree of shards inside a lane's run. Its sum is in an arena or, bucket by bucket, in a slot, so that
+/// memory is bounded by the bucket size. A node of one shard in an arena is that shard's gradient itself.
 struct GradientNode {
     ShardRange range;
     DeviceIndex device;
@@ -23,16 +23,16 @@ struct GradientNode {
     bool in_arena() const { return slot < 0; }
 };
 
-/// A node inside a device's run: the sum of its lanes' nodes [first, last). It lies where the first of them lies.
+/// A node inside a device's run: the sum of its lanes' nodes [first, last), in the memory of the first of them.
 struct DeviceNode {
     DeviceIndex device;
     std::size_t first = 0, last = 0;
 };
 
-/// Where the first node of a device lies.
+/// Location of the first node of a device.
 enum class FirstNode : std::uint8_t {
     gradients,    ///< in its gradient arena
-    beside_root,  ///< there, but on device 0 in an arena of its own: what is summed is added later
+    beside_root,  ///< same, but on device 0 in a separate arena: the sum is added later
     slots         ///< in a slot as the others: the gradient arenas hold sums that are added to
 };
 
@@ -56,7 +56,7 @@ public:
     std::pair<int, int> shards_of(const DeviceNode& node) const {
         return {nodes_[node.first].range.first, nodes_[node.last - 1].range.last};
     }
-    /// Where the sum of `node` over elements [begin, end) of a bucket lies.
+    /// Memory of the sum of `node` over elements [begin, end) of a bucket.
     MemoryRef ref(const GradientNode& node, const Bucket& bucket, int turn, std::int64_t begin, std::int64_t end) const;
     MemoryRef ref(const DeviceNode& node, const Bucket& bucket, int turn, std::int64_t begin, std::int64_t end) const {
         return ref(nodes_[node.first], bucket, turn, begin, end);

@@ -17,7 +17,7 @@ public:
 
 protected:
     bool by_slices() const final { return spec_.optimizer && reduction_.cut().updating() > 1; }
-    /// Where device 0 sums alone, it adds its own lanes' sums together with those of the other devices.
+    /// If only device 0 sums, it adds its lanes' sums together with those of the other devices.
     int first_combined() const final { return by_slices() ? 0 : 1; }
     std::vector<int> emit_sum(Emitter& emitter, DeviceIndex device, const Bucket& bucket, const Bucket& part,
                               const MemoryRef& target, const std::vector<int>& ready) final;
@@ -33,7 +33,7 @@ private:
     std::map<std::pair<Stream*, int>, std::shared_ptr<Buffer>> staging_;
 };
 
-/// One of several processes adds up its own gradients alone (PyTorch's no_sync).
+/// One of several processes sums only its own gradients (PyTorch's no_sync).
 class OwnReduction final : public ProcessReduction {
 public:
     using ProcessReduction::ProcessReduction;

@@ -23,13 +23,13 @@ public:
     RankExchange(Emitter& emitter, Ranks& ranks, ReductionMemory& reduction, const Bucket& bucket, bool after_commits);
 
     /// Writes the sum over all ranks to this rank's part of `target`, or adds it. `nodes`: by rank, the nodes of the
-    /// tree over [0, present) that it has a sum for, in order; `own`: where this rank's sum of a node lies, of the
+    /// tree over [0, present) whose sums it has, in order; `own`: the memory of this rank's sum of a node, of the
     /// length of the bucket.
     void emit_sum(const std::vector<std::vector<ShardRange>>& nodes, int present,
                   const std::function<MemoryRef(std::size_t number)>& own, bool accumulate, const MemoryRef& target);
     /// Divides this rank's part of `target` by the number of ranks.
     void emit_average(const MemoryRef& target);
-    /// Everybody gets the parts of all others.
+    /// All ranks get the parts of all others.
     void emit_gather(const MemoryRef& target);
 
 private:
@@ -41,10 +41,10 @@ private:
 
     std::vector<Sum> from_ranks(const Nodes& nodes, const Own& own);
     std::vector<Sum> from_hosts(const Nodes& nodes, int present, const Own& own);
-    /// Phase one: this rank's share of what goes to every host, added up over the ranks of this one. In memory `first`
-    /// and further, a piece per node of this host.
+    /// Phase one: this rank's share of the data for every host, summed over the ranks of this host, into memory `first`
+    /// and following, one piece per node of this host.
     void sum_inside(const Nodes& nodes, const std::vector<ShardRange>& host_nodes, const Own& own, std::size_t first);
-    /// One all_to_all into memory `number`. Returns where what each rank sends comes to lie.
+    /// One all_to_all into memory `number`. Returns the location of each rank's data.
     std::vector<MemoryRef> exchange(std::size_t number, const MemoryRef& from, const Sizes& sent,
                                     const Sizes& received);
     void add_up(std::vector<Sum> sums, bool accumulate, const MemoryRef& out);

@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-/// What they have in common: each process has one device, and all get all sums.
+/// Common base: each process has one device, and all get all sums.
 class RankReduction : public BucketReduction {
 public:
     RankReduction(const Topology& topology, EngineMemory& memory, ReductionMemory& reduction, Ranks& ranks,
@@ -31,8 +31,8 @@ protected:
     Ranks& ranks_;
 };
 
-/// On operations that every backend has: each rank is sent its part of a bucket by all others, adds the parts up along
-/// the tree, and everybody gathers the sums. Same bits as within a process.
+/// Uses only operations that every backend has: each rank receives its part of a bucket from all others, sums the parts
+/// along the tree, and all gather the sums. Bit-identical to the reduction within a process.
 class TreeReduction final : public RankReduction {
 public:
     using RankReduction::RankReduction;
@@ -50,7 +50,7 @@ private:
     void emit_sum_over_ranks(Emitter& emitter, const Bucket& bucket, const MemoryRef& target) override;
 };
 
-/// A communication hook brings them together.
+/// Reduction by a communication hook.
 class HookReduction final : public RankReduction {
 public:
     using RankReduction::RankReduction;

@@ -1,4 +1,4 @@
-// The processes that train one model together, as seen by one of them. Empty for a process that trains alone.
+// The processes that train one model together, as seen by one of them. Empty without a job.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ struct OtherRanks {
     void abort(const std::string& reason) const;
 };
 
-/// Which parameters get gradients. By default all do.
+/// The parameters that get gradients; by default all.
 struct ParameterUse {
     bool found = false;          ///< find_unused_parameters: those that some rank uses
     bool same_as_first = false;  ///< static_graph: those that the first program used
@@ -37,11 +37,11 @@ public:
     /// Makes the other communicators, once all ranks have agreed on their options. Collective.
     void connect(Device device, Stream& collective);
 
-    /// Null where this process trains alone.
+    /// Null without a job.
     Communicator* job() const { return job_.get(); }
     /// The same, enqueued on the stream of collectives of a GPU; null: the host makes them.
     std::shared_ptr<Communicator> on_gpu() const { return hook_ ? nullptr : on_gpu_; }
-    /// Where their hosts agree on the parameters that a program uses; null: all use the same ones.
+    /// Communicator on which the hosts agree on the parameters that a program uses; null: all use the same ones.
     Communicator* agreement() const { return agreement_.get(); }
     const std::shared_ptr<const ReductionHook>& hook() const { return hook_; }
     void set_hook(ReductionHook hook) { hook_ = std::make_shared<const ReductionHook>(std::move(hook)); }
@@ -60,8 +60,8 @@ public:
 
     /// Pinned memory of at least `bytes` bytes that all collectives share, where the host cannot use the device's.
     std::shared_ptr<Buffer> staging(std::size_t bytes);
-    /// Where collectives are staged: a status word on the device, written after the one emitted last; bad once one has
-    /// failed. Nothing before the first.
+    /// If collectives are staged: a status word on the device, written after the last emitted one; it is bad after a
+    /// failure. Empty before the first.
     std::optional<MemoryRef> status;
 
 private:

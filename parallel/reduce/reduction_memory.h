@@ -20,7 +20,7 @@ public:
         : topology_(topology), memory_(memory), cut_(std::move(cut)) {}
 
     const ArenaCut& cut() const { return cut_; }
-    /// What `optimizer` keeps on a device that updates, made on first use.
+    /// The state of `optimizer` on a device that updates, created on first use.
     OptimizerState& state(Optimizer& optimizer, DeviceIndex device) const {
         return optimizer.state_on(topology_.devices[device], cut_.state_elements(device));
     }

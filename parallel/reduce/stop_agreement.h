@@ -1,4 +1,4 @@
-// How the processes of a job come to end training before the same step, without a word more than they say anyway.
+// Agreement of the processes of a job to end training before the same step, without extra communication.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ namespace lockstep {
 /// steps.
 class StopAgreement {
 public:
-    /// What travels: 0: go on; otherwise a signal's number, or 0 for the program itself, and one.
+    /// Encoded request. 0: continue; otherwise one plus a signal's number, or one for the program itself.
     using Wire = std::uint64_t;
     static Wire wire(std::optional<int> why) { return why ? static_cast<Wire>(*why) + 1 : 0; }
     static std::optional<int> from_wire(Wire why) {
@@ -56,7 +56,7 @@ private:
         std::uint64_t report;
         Wire why;
     };
-    /// What was agreed has been done: reports from here on speak of another stop.
+    /// The agreed stop has been carried out: later reports are about another stop.
     std::optional<int> settled(Wire why) {
         if (why == 0) return std::nullopt;
         own_.store(0, std::memory_order_relaxed);
@@ -69,7 +69,7 @@ private:
     std::mutex mutex_;
     std::optional<First> first_;
     std::uint64_t heard_ = 0, counts_from_ = 0;  ///< reports
-    std::uint64_t enqueued_ = 0;                 ///< of the host alone
+    std::uint64_t enqueued_ = 0;                 ///< count of this host only
 };
 
 }  // namespace lockstep

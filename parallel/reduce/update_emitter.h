@@ -16,9 +16,9 @@ public:
     UpdateEmitter(ReductionMemory& reduction, Optimizer& optimizer) : reduction_(reduction), optimizer_(optimizer) {}
 
     bool by_slices() const { return reduction_.cut().updating() > 1; }
-    /// Updates a bucket wherever its sums lie, and spreads the weights.
+    /// Updates a bucket on the devices that have its sums, and distributes the weights.
     void emit_bucket(Emitter& emitter, const Bucket& bucket) const;
-    /// The same for gradients that lie in the arena of device 0 (PyTorch's manual step).
+    /// Same, for gradients in the arena of device 0 (PyTorch's manual step).
     void emit_from_root(Emitter& emitter, const Bucket& bucket) const;
     /// The update of what one device owns of a bucket.
     void emit_part(Emitter& emitter, DeviceIndex device, const Bucket& part) const;

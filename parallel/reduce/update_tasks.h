@@ -11,10 +11,10 @@
 
 namespace lockstep {
 
-/// Where the operands of an update lie, all on one device.
+/// Locations of the operands of an update, all on one device.
 struct UpdateMemory {
-    MemoryRef gradients, parameters;  ///< of the range
-    MemoryRef rows;                   ///< of the arena's parameters
+    MemoryRef gradients, parameters;  ///< gradients and parameters of the range
+    MemoryRef rows;                   ///< table of the arena's parameters
     std::map<std::string, MemoryRef, std::less<>> states;
 };
 

@@ -1,4 +1,4 @@
-// Which parameters get gradients from any rank, where each rank may use others (find_unused_parameters).
+// The parameters that get gradients on any rank, if ranks may use different ones (find_unused_parameters).
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace lockstep {
 
 class Communicator;
 
-/// What a rank says of the parameters in a program of its own, and, brought together, what all ranks say of those that
-/// they run in one call.
+/// Use of the parameters in a program of a rank and, after the all-reduce, in the programs that all ranks run in one
+/// call.
 class UsedParameters {
 public:
     UsedParameters(const EngineMemory& memory, const BatchProgram& batch);
@@ -30,7 +30,7 @@ public:
     std::set<ParameterId> parameters() const;
     /// For the order of buckets: when a bucket is ready in the program where that takes longest.
     std::int64_t moment(const Bucket& bucket) const;
-    /// Operations over all shards in backward that come before a bucket on every rank.
+    /// Operations over all shards in backward that precede a bucket on every rank.
     int spans_before(const Bucket& bucket) const { return static_cast<int>(moment(bucket) >> bits_of_record); }
     /// For keys.
     std::string_view bytes() const {
@@ -38,8 +38,8 @@ public:
     }
 
 private:
-    /// A moment is one number, because the ranks take the largest of theirs: how many operations over all shards come
-    /// before it, then the record.
+    /// A moment is one number, because the ranks compute the maximum of theirs: the number of preceding operations over
+    /// all shards, then the record.
     static constexpr int bits_of_record = 32;
     std::size_t index(ParameterId parameter) const {
         return first_[static_cast<std::size_t>(parameter.arena)] + static_cast<std::size_t>(parameter.number);

@@ -20,7 +20,7 @@ struct BatchProgram {
 };
 
 /// Numbers of two records: one in the program of the full shards, one in that of the last shard. They run side by side,
-/// or say how far something has come; -1 where a program has ended or not begun.
+/// or are the progress of each program; -1 if a program has ended or not begun.
 struct RecordPair {
     long full = -1, last = -1;
 };

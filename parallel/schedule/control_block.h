@@ -1,4 +1,4 @@
-// The words by which a device and the host tell each other how a step goes.
+// Words by which a device and the host exchange the status of a step.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@
 
 namespace lockstep {
 
-/// What a step measures of its gradients for adaptive rates.
+/// Measurements of a step's gradients for adaptive rates.
 struct MeasuredSquares {
     double of_shards = 0;     ///< sum over shards and microbatches: squared norm of its part of the gradient / its rows
-    double norm_of_mean = 0;  ///< of the whole gradient
+    double norm_of_mean = 0;  ///< norm of the whole gradient
 };
 
 /// Control words of one device: StepState, the agreed status, the loss, the norm of the gradients that are clipped, the
@@ -25,8 +25,8 @@ public:
     ControlBlock(Device device, int shards);
     StepState* step() const { return static_cast<StepState*>(memory_->data()); }
     StatusWord* agreed() const { return reinterpret_cast<StatusWord*>(at(1)); }
-    const void* loss() const { return at(2); }  ///< of the last step, in its dtype
-    const void* norm() const { return at(3); }  ///< of the last step's gradients before they were clipped, in f64
+    const void* loss() const { return at(2); }  ///< loss of the last step, in its dtype
+    const void* norm() const { return at(3); }  ///< norm of the last step's gradients before clipping, in f64
     /// Of the last step that may have been skipped.
     const StatusWord* outcome() const { return reinterpret_cast<const StatusWord*>(at(4)); }
     const MeasuredSquares* squares() const { return reinterpret_cast<const MeasuredSquares*>(at(5)); }

@@ -1,5 +1,5 @@
-// What a schedule needs from its strategy: how gradients are reduced, and how values of one shard reach the others.
-// Strategies lie in reduce/.
+// Interface between a schedule and its strategy: how gradients are reduced, and how values of one shard reach the
+// others. The strategies are in reduce/.
 #pragma once
 
 #include <map>
@@ -14,20 +14,20 @@ namespace lockstep {
 
 class ScheduleBuilder;
 
-/// What a reduction wants of the gradients of one shard.
+/// A reduction's requirements for the gradients of one shard.
 struct GradientPlan {
     std::map<int, MemoryRef> direct;  ///< by trace id: written straight to where they are summed
     std::vector<long> kept;           ///< by delivery: the last record before its memory may be used again
 };
 
-/// The reduction of one program: brings gradients together along the tree of shards, updates, and spreads the weights,
-/// bucket by bucket, while backward goes on.
+/// The reduction of one program: sums gradients along the tree of shards, updates, and distributes the weights, bucket
+/// by bucket, while backward is running.
 class GradientReduction {
 public:
     virtual ~GradientReduction() = default;
     /// Parameters that have gradients after backward.
     virtual const std::set<ParameterId>& parameters() const = 0;
-    /// What the reduction wants of the gradients of a shard that this process computes.
+    /// Requirements for the gradients of a shard that this process computes.
     virtual GradientPlan plan(int shard, const ShardProgram& program) const = 0;
     /// Emits what can be summed once backward has got as far as `done`.
     virtual void emit_ready(ScheduleBuilder& builder, RecordPair done) = 0;
@@ -36,11 +36,11 @@ public:
     virtual void emit_end(ScheduleBuilder& builder) = 0;
     /// Whether a step may be skipped at the gate.
     virtual bool may_skip() const = 0;
-    /// Where a program with a scaled loss finds the scale (f64) on a device.
+    /// Location of the scale (f64) of a scaled loss on a device.
     virtual MemoryRef loss_scale(DeviceIndex device) const = 0;
 };
 
-/// What a program does across all shards, in this process and in others.
+/// Operations of a program across all shards, in this process and in others.
 class AcrossShards {
 public:
     virtual ~AcrossShards() = default;
@@ -53,11 +53,11 @@ public:
     /// The status words of the first `shards` shards: readable on the first device's stream of commits, which has
     /// waited for them.
     virtual std::vector<MemoryRef> emit_statuses(ScheduleBuilder& builder, int shards) = 0;
-    // What shard 0 alone has. Between ranks only after emit_statuses.
+    // Values of shard 0 only. Between ranks, valid only after emit_statuses.
 
     /// The task of a record that commits, on the first device.
     virtual TaskSpec commit_task(ScheduleBuilder& builder, const Record& record) = 0;
-    /// What the microbatches of a step have made of `buffer`, an arena of the first device.
+    /// The content that the microbatches of a step have given to `buffer`, an arena of the first device.
     virtual MemoryRef prepared(ScheduleBuilder& builder, const MemoryRef& buffer) = 0;
     virtual MemoryRef loss(ScheduleBuilder& builder) = 0;
 };

@@ -1,4 +1,4 @@
-// What became of kernels that run on CPU workers, where they may throw.
+// Results of kernels on CPU workers, which may throw.
 #pragma once
 
 #include <atomic>

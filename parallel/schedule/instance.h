@@ -16,8 +16,9 @@ class Instance {
 public:
     /// `workspaces`: one per shard, on the device of the shard.
     Instance(const Schedule& schedule, std::vector<std::shared_ptr<Buffer>> workspaces);
-    /// Enqueues the commands of `phase` among [first, last). Once commits have begun they must go on: a call that fails
-    /// is made once more. `recorder`, which may be null, notes when they run, and what computes as `computing`.
+    /// Enqueues the commands of `phase` among [first, last). Once commits have begun they must be completed: a failed
+    /// call is repeated once. `recorder`, which may be null, records when they run, and computing commands as
+    /// `computing`.
     void enqueue(Schedule& schedule, std::size_t first, std::size_t last, Phase phase, StepRecorder* recorder = nullptr,
                  SpanKind computing = SpanKind::backward);
     void* address(const MemoryRef& ref) const;

@@ -1,5 +1,5 @@
-// What each microbatch of a step hands to the next. It is kept apart from the model's state, so that a refused step has
-// changed nothing.
+// Data that each microbatch of a step passes to the next. It is separate from the model's state, so that a refused step
+// changes nothing.
 #pragma once
 
 #include <memory>
@@ -29,8 +29,7 @@ public:
     MemoryRef squares() const { return slot(first_device, 2 + denominators_.size(), sizeof(double)); }
     DType loss_dtype() const { return loss_; }
     bool checks_loss() const { return checks_loss_; }
-    /// Where `ref` lies in a buffer of replica 0, the same bytes of the copy that the microbatches update; else `ref`
-    /// itself.
+    /// If `ref` is in a buffer of replica 0: the same bytes of the copy that the microbatches update; otherwise `ref`.
     MemoryRef in_copy(const EngineMemory& memory, MemoryRef ref) const;
 
 private:
@@ -43,10 +42,10 @@ private:
     std::vector<std::shared_ptr<Buffer>> buffers_;
 };
 
-/// Which part of a step a microbatch's program is.
+/// Position of a microbatch's program in a step.
 struct Microbatch {
     std::shared_ptr<const MicrobatchCarry> carry;
-    bool first = true, last = true;  ///< of its kind in the step
+    bool first = true, last = true;  ///< first and last of its kind in the step
     int present = 0;                 ///< shards that have rows in some microbatch
 };
 

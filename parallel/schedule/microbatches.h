@@ -10,7 +10,7 @@
 namespace lockstep {
 
 /// Programs that run one after another: those that sum the denominators of the loss over all microbatches, then one per
-/// microbatch, of which the last one alone agrees on the status, updates and commits. All share one set of workspaces.
+/// microbatch. Only the last one agrees on the status, updates and commits. All share one set of workspaces.
 class Microbatches {
 public:
     using StrategyOf = std::function<ProgramStrategy(const BatchProgram& batch, const Microbatch& part)>;

@@ -1,5 +1,5 @@
-// Which pieces make a schedule: one recipe for each kind of program. Each returns how many commands belong to forward;
-// the others are backward, reduction and update.
+// Assembly of schedules: one recipe for each kind of program. Each returns the number of commands of forward; the
+// others are backward, reduction and update.
 #pragma once
 
 #include <cstddef>

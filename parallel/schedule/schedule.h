@@ -33,7 +33,7 @@ struct TaskSpec {
     int shards = 1;
     DeviceIndex replica;
     bool updates = false;     ///< an optimizer's update (for the log of steps)
-    bool collective = false;  ///< a collective (likewise)
+    bool collective = false;  ///< whether it is a collective
 };
 
 struct CopySpec {
@@ -41,21 +41,21 @@ struct CopySpec {
     std::size_t bytes = 0;
 };
 
-/// What the host does in the order of a stream, on memory of its own: as a host function, which may wait for other
-/// processes, never for a device of this one or for a thread that calls CUDA.
+/// A call of the host in the order of a stream, on its own memory: a host function, which may wait for other processes,
+/// but never for a device of this one or for a thread that calls CUDA.
 struct CallSpec {
     std::string name;
-    std::function<void()> function;  ///< what it throws fails the stream, or the step where `by_host` is set
+    std::function<void()> function;  ///< an exception fails the stream, or the step if `by_host` is set
     bool collective = false;         ///< as in TaskSpec
     /// It may call CUDA: the thread that enqueues waits for the stream and makes the call itself.
     bool by_host = false;
-    std::size_t reached = 0;  ///< where `by_host` is set: the event to wait for
+    std::size_t reached = 0;  ///< event to wait for if `by_host` is set
 };
 
 /// A step is enqueued in two phases, so that an error while most of it is enqueued leaves the model as it was.
 enum class Phase : std::uint8_t {
-    work,   ///< what changes nothing that outlives the step
-    commit  ///< what runs on streams that commit, and waits for them
+    work,   ///< changes nothing that outlives the step
+    commit  ///< runs on streams that commit, and waits for them
 };
 
 struct Command {
@@ -63,7 +63,7 @@ struct Command {
     Kind kind = Kind::run;
     Phase phase = Phase::work;
     Stream* stream = nullptr;
-    std::size_t index = 0;  ///< of the task, copy, call or event
+    std::size_t index = 0;  ///< index of the task, copy, call or event
 };
 
 /// Commands in the order in which the host enqueues those of a phase. The phase follows from the stream: no command of

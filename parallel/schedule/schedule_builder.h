@@ -26,7 +26,7 @@ public:
     const BatchProgram& batch() const { return batch_; }
     const ShardMemory& memory() const { return memory_; }
     const Topology& topology() const { return emitter_.topology(); }
-    /// The microbatch that is emitted; null for a program that is no part of a step in microbatches.
+    /// The microbatch that is emitted; null for a program that is not part of a step in microbatches.
     const Microbatch* part() const { return part_; }
 
     // The records of shards.
@@ -46,7 +46,7 @@ public:
     std::vector<int> record_lanes();
     std::vector<int> record_lanes_of(DeviceIndex device);
 
-    // What a step needs besides.
+    // Other parts of a step.
 
     /// Whether some record changes state that outlives the step.
     bool has_commits() const { return batch_.full->backward_begin > batch_.full->commit_begin; }
@@ -59,10 +59,10 @@ public:
     MemoryRef loss_of_shard_0() const { return part_ ? part_->carry->loss() : memory_.ref(0, batch_.of(0).loss); }
     /// Moves the loss to where it stays until the host has read it.
     void emit_loss();
-    /// After backward: moves what was measured of the shards' gradients to where the host reads it, or adds it to what
-    /// earlier microbatches have left. Nothing where nothing was measured.
+    /// After backward: moves the measurements of the shards' gradients to the host's block, or adds them to those of
+    /// earlier microbatches. Does nothing without measurements.
     void emit_squares();
-    /// Whatever comes next on any device waits for all of this program.
+    /// Later work on any device waits for all of this program.
     void emit_barrier(Advance advance);
     /// The same for a step that updates, with fewer streams on the way from its last record to the next step's first:
     /// what comes next on a device waits for what is committed there, and on the first one for all that is committed.
@@ -70,8 +70,8 @@ public:
 
     // Microbatches.
 
-    /// Brings in what earlier microbatches left: counters for random numbers, buffers, denominators. Records emitted
-    /// from now on read those.
+    /// Loads the state of earlier microbatches: counters for random numbers, buffers, denominators. Records emitted
+    /// from now on read it.
     void begin_microbatch(const Microbatch& part);
     /// Adds this microbatch's part of the loss.
     void emit_loss_so_far();
@@ -81,13 +81,13 @@ public:
     void emit_prepared_commits();
     /// Sums the outputs, which are denominators, over shards and microbatches.
     void emit_denominators();
-    /// Whatever comes next on any device waits for all of this program, which changes nothing that outlives the step.
+    /// Later work on any device waits for all of this program, which changes nothing that outlives the step.
     void emit_end_of_microbatch();
 
 private:
     std::vector<RecordPair> pairs(std::size_t full_first, std::size_t full_last, std::size_t last_first,
                                   std::size_t last_last) const;
-    /// Brings in what the loss is multiplied by.
+    /// Loads the scale of the loss.
     void emit_loss_scale();
     void emit_parameter_casts();
     void emit_cast(Stream& stream, DeviceIndex device, const CastRange& range);

@@ -15,10 +15,10 @@ namespace lockstep {
 
 /// Emits the pieces of a schedule; see recipes.h.
 using Recipe = std::function<std::size_t(ScheduleBuilder&)>;
-/// The recipe of a program that is no part of a step.
+/// The recipe of a program that is not part of a step.
 Recipe recipe_of(Pass pass);
 
-/// What a strategy makes for each program: how values cross shards, and how gradients are reduced.
+/// A strategy's objects for one program: how values cross shards, and how gradients are reduced.
 struct ProgramStrategy {
     std::unique_ptr<AcrossShards> across;
     std::unique_ptr<GradientReduction> reduction;  ///< null for a program without gradients
@@ -35,7 +35,7 @@ public:
     /// Parameters that have gradients after its backward.
     const std::set<ParameterId>& parameters() const { return parameters_; }
     const ShardMemory& memory() const { return memory_; }
-    /// An instance that nobody else uses, made on first use; free again when the caller lets go of it.
+    /// An unused instance, created on first use; available again when the caller releases it.
     std::shared_ptr<Instance> acquire();
     /// An instance in workspaces that several programs share, one per shard and large enough for each of them.
     std::shared_ptr<Instance> instance_in(std::vector<std::shared_ptr<Buffer>> workspaces) const {

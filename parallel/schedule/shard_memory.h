@@ -1,4 +1,4 @@
-// Where every operand of a batch program lies: workspaces, arenas of the shard's replica, copies of constants.
+// Memory of every operand of a batch program: workspaces, arenas of the shard's replica, copies of constants.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +21,9 @@ public:
     ShardMemory(const Topology& topology, EngineMemory& memory, const ConstantCache& constants,
                 const BatchProgram& batch, const GradientReduction* reduction);
 
-    /// Where `operand` of shard `shard` lies.
+    /// Memory of `operand` of shard `shard`.
     MemoryRef ref(int shard, const Operand& operand) const;
-    /// Where `operand`, which does not lie in a trace, lies on a replica: a parameter, a buffer, a constant.
+    /// Memory of `operand` on a replica: a parameter, a buffer or a constant, not a value of the trace.
     MemoryRef lasting(DeviceIndex replica, const Operand& operand) const;
     MemoryRef scratch(int shard, std::size_t bytes) const;
     std::size_t workspace_bytes(int shard) const { return plan_of(shard).total; }

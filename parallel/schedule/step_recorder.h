@@ -13,17 +13,17 @@ namespace lockstep {
 
 class StepRecorder {
 public:
-    /// Of the last `kept` steps.
+    /// Records the last `kept` steps.
     explicit StepRecorder(int kept) : steps_(static_cast<std::size_t>(kept)) {}
 
-    /// What is enqueued from now on belongs to a new step; after `pause` to none.
+    /// Work that is enqueued from now on belongs to a new step; after `pause` to none.
     void begin_step();
-    /// The manual step: it belongs to the step that goes on until the optimizer has updated.
+    /// The manual step: it belongs to the step that lasts until the optimizer has updated.
     void go_on();
     void pause() { current_ = nullptr; }
     void close_step() { open_ = false; }
-    /// Calls `enqueue`, which puts one piece of work on `stream`. What is enqueued, the piece and its two events, goes
-    /// through `attempt` one by one: a call that fails there does not let those before it be made again.
+    /// Calls `enqueue`, which enqueues one piece of work on `stream`. The piece and its two events are each passed to
+    /// `attempt`, so that a failed call does not repeat those before it.
     template <class Enqueue, class Attempt>
     void around(Stream& stream, SpanKind kind, bool collective, std::string_view name, Enqueue&& enqueue,
                 Attempt&& attempt) {
@@ -52,7 +52,7 @@ private:
     };
     struct Step {
         std::uint64_t number = 0;
-        std::size_t used = 0;  ///< of the marks: events are used again
+        std::size_t used = 0;  ///< number of marks in use: events are reused
         std::vector<Mark> marks;
     };
     Mark& next_mark(Stream& stream);
@@ -63,7 +63,7 @@ private:
     bool open_ = false;  ///< a manual step
 };
 
-/// What a call is of a step, as far as `recorder`, which may be null, is concerned.
+/// Role of a call in a step, for `recorder`, which may be null.
 class StepScope {
 public:
     enum class Part : std::uint8_t { whole, some, last };

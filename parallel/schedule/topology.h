@@ -1,4 +1,4 @@
-// Which devices and streams of this process compute which shards, and which shards other processes compute.
+// Assignment of shards to devices and streams of this process, and to other processes.
 #pragma once
 
 #include <utility>
@@ -21,13 +21,12 @@ struct ComputeLane {
 struct Topology {
     Devices devices;
     int shards = 1;
-    TraceSettings arithmetic;  ///< what every shard is computed with
-    RankIndex rank;            ///< of this process
+    TraceSettings arithmetic;  ///< arithmetic settings of every shard
+    RankIndex rank;            ///< rank of this process
     int ranks = 1;             ///< that train together
     ShardRange held;           ///< the shards that this process computes
     std::vector<ComputeLane> lanes;
-    /// The streams of collectives: all processes enqueue the same ones in the same order. None where this process
-    /// trains alone.
+    /// The streams of collectives: all processes enqueue the same ones in the same order. Empty without a job.
     std::vector<Stream*> collective_streams;
 
     explicit Topology(Devices d) : devices(std::move(d)) {}

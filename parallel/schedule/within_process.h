@@ -1,4 +1,4 @@
-// All shards are computed by this process: what one needs of another lies on one of its devices.
+// All shards are computed by this process, so a shard's values for another one are on one of its devices.
 #pragma once
 
 #include "lockstep/parallel/schedule/gradient_reduction.h"

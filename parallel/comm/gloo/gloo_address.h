@@ -1,4 +1,4 @@
-// Which of this host's addresses the other ranks of a group can reach.
+// Selection of this host's address that the other ranks of a group can reach.
 #pragma once
 
 #include <gloo/transport/tcp/attr.h>

@@ -28,7 +28,7 @@ public:
                std::size_t bytes)
         : UnboundBuffer(context, data, bytes), watch_(watch) {}
 
-    // What Gloo's collectives call. The time that they give is ignored: the watch knows the deadline.
+    // Calls of Gloo's collectives. Their timeout argument is ignored: the watch knows the deadline.
     bool waitRecv(int* rank, std::chrono::milliseconds) override;
     bool waitSend(int* rank, std::chrono::milliseconds) override;
     void send(int to, std::uint64_t slot, std::size_t offset, std::size_t bytes) override;

@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-/// Gloo writes to sockets without a thought for SIGPIPE, which would end the process when a peer has gone.
+/// Gloo writes to sockets without handling SIGPIPE, which would end the process when a peer has left.
 class WithoutSigpipe {
 public:
     WithoutSigpipe();
@@ -49,7 +49,7 @@ public:
     }
     /// Closes the mesh and throws; the reason is that of the first call of this or `close`.
     [[noreturn]] void fail(const std::string& reason);
-    /// Closes all connections: whoever waits, here or there, is told. From any thread.
+    /// Closes all connections, which fails all waiting calls on both sides. From any thread.
     void close(const std::string& reason) noexcept;
     bool closed() const { return closed_; }
     void require_alive() const;

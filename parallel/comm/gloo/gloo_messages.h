@@ -1,9 +1,9 @@
 // Messages between two ranks over Gloo's connections.
 //
-// Gloo ends the process when more bytes arrive than were to be received, cannot take back a receive, and cannot ask
-// which message comes next. So each rank has a few receives of fixed size open towards each other rank, for frames: a
-// header, and the bytes themselves where they fit. What comes in is matched here with what is waited for. Larger
-// messages follow their frame in a slot of their own, straight from memory to memory, once a receiver is there.
+// Gloo ends the process if more bytes arrive than expected, cannot cancel a receive, and cannot report which message is
+// next. So each rank has a few pending receives of fixed size for each other rank. They receive frames: a header, and
+// the bytes themselves if they fit. Arrived frames are matched here with pending receives. Larger messages follow their
+// frame in a separate slot, directly from memory to memory, when a receiver exists.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ class GlooMessages : public std::enable_shared_from_this<GlooMessages> {
 public:
     GlooMessages(const GroupInfo& info, GlooWatch& watch);
 
-    /// Who sends what: messages of the user and parts of collectives are kept apart.
+    /// Identifies messages: messages of the user and parts of collectives are separate.
     struct Label {
         std::uint32_t tag;
         std::uint32_t collective;  ///< 1 or 0
@@ -36,11 +36,11 @@ public:
     int announced(std::uint32_t tag);
 
     GlooMesh& mesh() { return mesh_; }
-    /// Takes in what has come.
+    /// Processes arrived frames.
     void poll();
-    /// Whether nothing will come from `peer` any more, nor reach it.
+    /// Whether messages from and to `peer` are no longer possible.
     bool lost(int peer);
-    /// Throws when nothing will come from, or reach, `peer`, or any other rank at all (Transport::any_source).
+    /// Throws if messages from or to `peer`, or any other rank (Transport::any_source), are no longer possible.
     void require(int peer);
     /// Waits until the others have read all that this rank has sent: what a closed connection still holds may be lost.
     void take_leave(Deadline deadline);
@@ -51,7 +51,7 @@ private:
 
     struct Header {
         std::uint64_t bytes;
-        std::uint64_t sequence;  ///< of the sender towards this receiver
+        std::uint64_t sequence;  ///< count of the sender's messages to this receiver
         Label label;
     };
     static constexpr std::size_t frame_bytes = 4096, most_inside = frame_bytes - sizeof(Header);
@@ -81,8 +81,8 @@ private:
     static std::size_t inside(const Header& header) { return header.bytes <= most_inside ? header.bytes : 0; }
 
     const int rank_;
-    std::list<Frame> left_behind_;  ///< of messages that were given up; Gloo still sends them
-    GlooMesh mesh_;                 ///< goes before the memory that it sends
+    std::list<Frame> left_behind_;  ///< frames of aborted messages, which Gloo still sends
+    GlooMesh mesh_;                 ///< destroyed before the memory that it sends
     std::vector<Peer> peers_;
     std::list<Receiving*> waiting_;
     std::deque<Arrived> unexpected_;

@@ -1,5 +1,5 @@
-// What ranks compare before a collective (LOCKSTEP_DEBUG=detail): those that call different things hear of it, and of
-// what the others call.
+// Comparison of the ranks' calls before a collective (LOCKSTEP_DEBUG=detail). Ranks whose calls differ get an error
+// that describes the other calls.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace lockstep {
 
 struct CollectiveCall {
     std::string_view name;
-    std::uint64_t bytes = 0;  ///< of this rank's data
+    std::uint64_t bytes = 0;  ///< size of this rank's data
     int root = -1;
     int dtype = -1, op = -1;
     std::uint64_t layout = 0;  ///< differs where the parts of the ranks differ
@@ -30,7 +30,7 @@ bool compares_calls();
 
 /// Collective, by `host`. Throws TransportError, on all ranks, where one calls something else than rank 0.
 void compare_calls(Transport& host, int rank, int size, const CollectiveCall& call, Deadline deadline);
-/// Where the parts differ from rank to rank: each looks whether what it expects is what comes, and all hear of it.
+/// For parts that differ between ranks: each rank compares expected and sent sizes, and all ranks get the result.
 void compare_parts(Transport& host, int rank, std::span<const std::size_t> sent, std::span<const std::size_t> received,
                    Deadline deadline);
 

@@ -1,6 +1,6 @@
-// The ranks of a group and the operations between them, counted: what a transport moves, with errors that name the
-// operation, its number and who is missing. Blocking, on host memory, unless it was made for a GPU. ProcessGroup and
-// the engine build on it.
+// The ranks of a group and their counted operations: a transport, with errors that name the operation, its number and
+// the missing ranks. Blocking, on host memory, unless it was constructed for a GPU. ProcessGroup and the engine are
+// built on it.
 #pragma once
 
 #include <atomic>
@@ -24,24 +24,24 @@ namespace lockstep {
 class ProgressBoard;
 struct CollectiveCall;
 
-/// Collectives are made by one thread at a time, in the same order on all ranks. Every call ends by its deadline, the
-/// timeout counted from its beginning, and throws CommunicationError when it cannot be finished; the communicator is
-/// unusable afterwards. A group of one rank needs no transport. With LOCKSTEP_DEBUG=detail the ranks compare what they
-/// are about to do first, and say so when it differs.
+/// Collectives must be called by one thread at a time, in the same order on all ranks. Every call ends by its deadline
+/// (its start plus the timeout), and throws CommunicationError if it cannot be completed; the communicator is unusable
+/// afterwards. A group of one rank needs no transport. With LOCKSTEP_DEBUG=detail the ranks first compare their calls
+/// and throw if they differ.
 class Communicator {
 public:
     struct Info {
-        std::string name;  ///< of the group, unique in the job: "world"
+        std::string name;  ///< name of the group, unique in the job: "world"
         int rank = 0, size = 1;
-        std::shared_ptr<Store> store;  ///< of the job; may be null where size is 1
+        std::shared_ptr<Store> store;  ///< store of the job; may be null if size is 1
         std::chrono::milliseconds timeout = Store::default_timeout;
-        std::vector<int> global_ranks;  ///< of the ranks of this group, in order
-        std::string master_addr;        ///< of the job's rank 0; may be empty
+        std::vector<int> global_ranks;  ///< ranks of this group in the job, in order
+        std::string master_addr;        ///< address of the job's rank 0; may be empty
         std::vector<int> hosts;         ///< see GroupInfo; empty: the ranks find out
-        std::shared_ptr<JobFailure> failure = std::make_shared<JobFailure>();  ///< of the job
+        std::shared_ptr<JobFailure> failure = std::make_shared<JobFailure>();  ///< failure state of the job
     };
-    /// Collective: connects the ranks of the group. Throws InvalidArgument for a backend that is not there, saying how
-    /// to build it, and CommunicationError.
+    /// Collective: connects the ranks of the group. Throws InvalidArgument for a backend that is not built in (with a
+    /// hint how to build it), and CommunicationError.
     Communicator(const Info& info, std::string_view backend);
     ~Communicator();
     Communicator(const Communicator&) = delete;
@@ -55,8 +55,8 @@ public:
     std::uint64_t sequence() const { return sequence_; }
     /// A group of the same ranks and kind for somebody else's operations. Collective.
     std::unique_ptr<Communicator> duplicate(std::string_view purpose) const;
-    /// The same ranks, for memory of this rank's GPU: what TransportBackend::make_on says. Null where the backend knows
-    /// host memory alone, and for one rank. Calls of both are made by one thread at a time. Collective.
+    /// A communicator of the same ranks for memory of this rank's GPU: see TransportBackend::make_on. Null if the
+    /// backend only supports host memory, and for one rank. One thread at a time may call both. Collective.
     std::shared_ptr<Communicator> on(Device gpu, Stream* stream) const;
     bool has_gpu_memory() const { return backend_makes_on_ && transport_ != nullptr; }
     /// See Transport.
@@ -96,14 +96,15 @@ public:
     private:
         const Communicator& communicator_;
     };
-    /// There is no going on: ends the group and throws CommunicationError. `what` was being done.
+    /// Ends the group after a fatal error and throws CommunicationError. `what`: the current operation.
     [[noreturn]] void give_up(std::string_view what, std::size_t bytes, const std::string& reason);
-    /// Called over and over while a collective waits, so that messages go on.
+    /// Called repeatedly while a collective waits, so that messages make progress.
     void set_meanwhile(std::function<void()> function) {
         if (transport_) transport_->meanwhile = std::move(function);
     }
 
-    /// From any thread: whoever waits in this group, here or on another rank, gets a CommunicationError with `reason`.
+    /// Makes all waiting calls of this group, here or on another rank, throw CommunicationError with `reason`. From any
+    /// thread.
     void abort(const std::string& reason) noexcept;
 
 private:
@@ -125,7 +126,7 @@ private:
     std::string backend_;
     bool compares_ = false, failed_ = false, backend_makes_on_ = false;
     std::shared_ptr<Transport> transport_;  ///< null where size is 1
-    std::unique_ptr<ProgressBoard> board_;  ///< likewise
+    std::unique_ptr<ProgressBoard> board_;  ///< null if size is 1
     std::atomic<std::uint64_t> sequence_{0};
     mutable std::atomic<int> duplicates_{0};
 };

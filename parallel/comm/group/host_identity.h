@@ -1,4 +1,4 @@
-// Which ranks are on one host.
+// Detection of the ranks that share a host.
 #pragma once
 
 #include <string>
@@ -14,11 +14,11 @@ namespace lockstep {
 std::string process_space();
 /// The same for processes of one running kernel, whose clocks are one. A rank that cannot tell is a machine by itself.
 std::string machine_of(int rank);
-/// The first line of a file of /proc; empty where there is none. Throws as `process_space`.
+/// The first line of a file of /proc; empty if it has none. Throws as `process_space`.
 std::string line_of_proc(const std::string& file);
 
-/// What `peer` says in the group's store under `key`. Waits for it. Throws TransportError when it has not come by
-/// `deadline` or has gone, and what the store throws.
+/// The value of `peer` under `key` in the group's store. Waits for it. Throws TransportError if the value is not set by
+/// `deadline` or the peer has left, and the errors of the store.
 std::string entry_of(const GroupInfo& info, std::string_view key, int peer, Deadline deadline);
 
 /// Every rank of `info` says something about itself in its store, under `key`; returns what all say, in order of
@@ -30,7 +30,7 @@ std::vector<std::string> introduce(const GroupInfo& info, std::string_view key, 
 /// the same LOCKSTEP_HOST_ID, if any. All ranks of `info` have to call it. Throws as `introduce`.
 std::vector<int> find_hosts(const GroupInfo& info, Deadline deadline);
 
-/// Who is where in a group.
+/// The hosts of a group's ranks.
 class HostLayout {
 public:
     /// `hosts`: of each rank, as find_hosts returns them; empty: all on one.

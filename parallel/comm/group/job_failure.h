@@ -1,4 +1,4 @@
-// Whether a job can go on, known to all of its groups in this process.
+// Failure state of a job, shared by all of its groups in this process.
 #pragma once
 
 #include <atomic>
@@ -6,13 +6,13 @@
 
 namespace lockstep {
 
-/// Set by the first group that cannot go on. Then nobody is waited for when groups and the rendezvous are destroyed:
-/// who has not answered until the deadline would not answer now.
+/// Set by the first group that fails. Then destructors of groups and of the rendezvous do not wait for other ranks: a
+/// rank that has not answered by the deadline will not answer later.
 class JobFailure {
 public:
     void note() { noted_ = true; }
     bool noted() const { return noted_; }
-    /// How long who leaves waits for others that would wait for `usual` in a job that is well.
+    /// Time that a leaving rank waits for others, which is `usual` in a job that has not failed.
     std::chrono::milliseconds patience(std::chrono::milliseconds usual) const {
         return noted_ ? std::chrono::milliseconds(100) : usual;
     }

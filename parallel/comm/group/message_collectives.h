@@ -43,7 +43,7 @@ protected:
 
     /// The number of a collective; taken at its begin.
     std::uint32_t next_call() { return ++calls_; }
-    /// The reason when the deadline has passed: who is to blame, or if nobody knows whom this rank waited for.
+    /// The error after the deadline: the rank to blame, or if unknown the rank that this rank waited for.
     std::string late(const std::string& waited_for) const {
         const std::string verdict = verdict_ ? verdict_() : std::string();
         return verdict.empty() ? "the deadline has passed; waited for " + waited_for
@@ -60,11 +60,11 @@ private:
         int peer;
     };
     using Parts = std::vector<Part>;
-    /// Of `count` elements, a number for each rank.
+    /// Splits `count` elements into one number per rank.
     std::vector<std::size_t> even_shares(std::size_t count) const;
     void add_send(Parts& parts, const void* data, std::size_t bytes, int to, std::uint32_t call);
     void add_receive(Parts& parts, void* data, std::size_t bytes, int from, std::uint32_t call);
-    /// What a rank gives itself: a message, too, where only the library can reach the memory.
+    /// Copies a rank's own part, by a message if only the library can access the memory.
     void add_own(Parts& parts, void* to, const void* from, std::size_t bytes, std::uint32_t call);
     /// Waits for all of them.
     void finish(Parts& parts, Deadline deadline);

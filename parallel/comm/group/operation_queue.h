@@ -1,4 +1,4 @@
-// What a group has to do: collectives one after another in the order of the calls, messages beside them.
+// Pending operations of a group: collectives one after another in the order of the calls, and messages in parallel.
 #pragma once
 
 #include <condition_variable>
@@ -36,9 +36,9 @@ struct Transfer {
     std::string name() const;  ///< for errors: "receive from rank 2"
 };
 
-/// The communicator is used by one thread at a time: by the caller of what blocks, else by the queue's own, which is
-/// started when it is first needed. Whoever has it moves all messages on, inside collectives too. May be called from
-/// any thread.
+/// One thread at a time uses the communicator: the caller of a blocking operation, or the queue's thread, which is
+/// started on first use. The thread that uses it also makes progress on all messages, even inside collectives.
+/// Functions may be called from any thread.
 class OperationQueue {
 public:
     explicit OperationQueue(std::shared_ptr<Communicator> communicator);
@@ -50,7 +50,7 @@ public:
     /// After what has been started; throws what it throws.
     void run(Collective call);
     std::shared_ptr<WorkState> start(Collective call);
-    /// Returns who sent what was received.
+    /// Returns the rank that sent the received message.
     int run(Transfer transfer);
     std::shared_ptr<WorkState> start(Transfer transfer);
 
@@ -67,17 +67,17 @@ private:
     };
 
     std::shared_ptr<WorkState> post(Transfer transfer);
-    /// Of `range`; where that fails the group has failed.
+    /// First byte of `range`; if this fails, the group has failed.
     std::byte* begin(TensorRange& range, std::optional<Device> gpu = {});
     /// The GPU that `range` may stay on for a call of this communicator.
     std::optional<Device> stays_on(const TensorRange& range) const;
-    /// Where what `call` is about lies, if its memory can be moved there.
+    /// The GPU of the operands of `call`, if the backend can access its memory.
     std::optional<Device> gpu_of(const Collective& call) const;
     Communicator& communicator_on(Device gpu);
     void make(Collective& call);
     /// Moves all messages on; whether one has begun or ended.
     bool move_messages();
-    /// Who sent what was received, -1 for what was sent; nothing while it is under way.
+    /// Rank that sent a received message, -1 for a send; nullopt while it is in flight.
     std::optional<int> move(Moving& one);
     bool has_messages() const { return !posted_.empty() || !moving_.empty(); }
     void need_thread();  ///< under the lock
@@ -85,22 +85,22 @@ private:
     /// Nothing has moved, again: looks after other threads, then sleeps for a moment.
     void rest(std::unique_lock<std::mutex>& lock, int& quiet);
     void leave();  ///< under the lock: the communicator is free
-    /// Tells who waits for `state` how it ended, and nothing more of it is under way.
+    /// Completes `state` with its result and removes it from the operations in flight.
     void end(const std::shared_ptr<WorkState>& state, int source, const std::string& error);
 
     std::shared_ptr<Communicator> communicator_;
-    /// Beside it, for what lies on GPUs; of the thread that uses the communicator, made when first needed.
+    /// Communicators for data on GPUs; used by the thread that uses the communicator, created on first use.
     std::map<Device, std::shared_ptr<Communicator>> on_gpus_;
     std::mutex mutex_;
-    std::condition_variable wake_;  ///< of the own thread
-    std::condition_variable free_;  ///< of callers that wait for the communicator
+    std::condition_variable wake_;  ///< for the queue's thread
+    std::condition_variable free_;  ///< for callers that wait for the communicator
     bool occupied_ = false;         ///< some thread uses the communicator
     int callers_ = 0;               ///< wait for it
-    std::size_t under_way_ = 0;     ///< started, and nobody has been told how they ended
+    std::size_t under_way_ = 0;     ///< started but not completed
     bool stopping_ = false;
     std::deque<Queued> queued_;
     std::list<Moving> posted_;  ///< messages that have not begun
-    std::list<Moving> moving_;  ///< of the thread that uses the communicator
+    std::list<Moving> moving_;  ///< used by the thread that uses the communicator
     std::thread thread_;
 };
 

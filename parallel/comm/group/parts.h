@@ -1,4 +1,4 @@
-// What a call moves, in parts for the ranks.
+// Data of a call, in parts for the ranks.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ inline std::size_t sum_of(std::span<const std::size_t> sizes) {
     return std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
 }
 
-/// Of ranges that may be the same or empty.
+/// Copies between ranges that may be identical or empty.
 inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
     if (bytes > 0 && to != from) std::memmove(to, from, bytes);
 }

@@ -1,8 +1,8 @@
-// Where the ranks of a group tell how far they have come, so that an error can name who is missing. Every rank writes
-// the number of its operation to the store now and then, and when it is held up; one that fails looks who has not come
-// so far. Whoever is held up looks also whether a rank has gone without finishing its work: not every backend tells.
-// A process that waits for others says so again and again in the job's store, in whatever group it waits: a rank that
-// is behind because it waits itself is not to blame, and one that is stopped falls silent.
+// Progress reports of the ranks of a group, from which errors name missing ranks. Every rank writes the number of its
+// operation to the store at intervals, and when it is blocked. A rank whose operation fails looks for ranks that are
+// behind. A blocked rank also looks for ranks that have left without finishing their work, since not every backend
+// reports that. A process that waits for others repeats this in the job's store, whatever the group. A rank that is
+// behind because it waits itself is not to blame, and a stopped rank stops reporting.
 #pragma once
 
 #include <chrono>
@@ -23,8 +23,8 @@ namespace lockstep {
 
 class ProgressBoard {
 public:
-    /// `job`: the job's store, in which the group's keys begin with `prefix`; `job_ranks`: the numbers there of the
-    /// group's ranks. `abort` ends, from another thread, an operation that waits for one that has gone.
+    /// `job`: the job's store, in which the group's keys begin with `prefix`; `job_ranks`: ranks of the group in the
+    /// job. `abort` ends, from another thread, an operation that waits for a rank that has left.
     ProgressBoard(Store& job, std::string prefix, int rank, std::vector<int> job_ranks,
                   std::function<void(const std::string& reason)> abort);
     ~ProgressBoard();
@@ -33,24 +33,24 @@ public:
 
     void begin(std::string_view operation, std::uint64_t number);
     void end();
-    /// What is not counted, as setting up or a message, waits for others from now on; calls may be nested.
+    /// Begins waiting outside counted operations, for example in setup or for a message; calls may be nested.
     void begin_waiting();
     void end_waiting();
-    /// The operation has ended well, and could not before every rank had begun it: who is missing later has come so
-    /// far, whatever it could tell.
+    /// The operation has succeeded, which implies that every rank had begun it: a rank that is missing later has come
+    /// at least this far.
     void end_with_all();
     /// After a failure in operation `number`: "ranks 1, 3 have not come so far (rank 1 was last seen in all_reduce
-    /// number 4)", and the cause where another rank noted it; what is wrong with the store where it does not tell.
-    /// Takes at most about a second. After a verdict it says the cause alone.
+    /// number 4)", and the cause if another rank recorded one, or the store's error. Takes at most about one second.
+    /// After a verdict it returns only the cause.
     std::string missing(std::string_view operation, std::uint64_t number) noexcept;
-    /// After the deadline of the operation that has begun: "rank 3 has not arrived (rank 3 was last seen in barrier
-    /// number 6)" or "rank 3 has arrived and does not go on", of those that do not wait themselves; empty where nobody
-    /// is found. Takes about 2 s.
+    /// After the deadline of the current operation: "rank 3 has not arrived (rank 3 was last seen in barrier number 6)"
+    /// or "rank 3 has arrived but does not continue", for ranks that are not waiting themselves; empty if none is
+    /// found. Takes about 2 s.
     std::string verdict() noexcept;
     /// Those of `ranks` that do not wait for others; all of them where the store does not tell. Takes about 2 s, or
     /// less where all wait.
     std::vector<int> not_waiting(std::vector<int> ranks) noexcept;
-    /// This rank gives up, or hears that it must. What the first one says is the cause.
+    /// This rank fails, or learns that it must. The first recorded reason is the cause.
     void note_cause(const std::string& reason) noexcept;
     /// This rank is connected to the others.
     void note_connected() { publish(connected, "1"); }
@@ -71,13 +71,13 @@ private:
     };
     struct Behind {
         std::vector<int> ranks;
-        std::string last;  ///< where the first one of them was last
+        std::string last;  ///< last operation of the first one of them
     };
-    /// Who has not published `number` or more under `key` in time. All have come as far as `met`.
+    /// The ranks that have not published `number` or more under `key` in time. All have reached at least `met`.
     Behind behind(std::string_view key, std::uint64_t number, const Seen& met);
     class Pulses;
     Seen seen(std::string_view key, int rank);
-    /// Of another rank.
+    /// The cause recorded by another rank.
     std::string cause();
 
     /// "rank 3 has died" of the first that has not left in good order.
@@ -91,13 +91,13 @@ private:
     std::mutex mutex_;
     std::condition_variable changed_;
     std::string operation_;
-    std::uint64_t number_ = 0;  ///< of the last operation that began
+    std::uint64_t number_ = 0;  ///< the last operation that began
     bool under_way_ = false;
     int waiting_ = 0;  ///< begun and not ended
     Deadline waits_since_{};
     bool blamed_ = false;           ///< a verdict on it was given
     std::uint64_t published_ = 0;   ///< the last one that was told
-    std::uint64_t met_number_ = 0;  ///< of the last one that all ranks are known to have begun
+    std::uint64_t met_number_ = 0;  ///< the last operation that all ranks are known to have begun
     std::string met_operation_;
     Deadline began_{};
     bool stopping_ = false;

@@ -1,4 +1,4 @@
-// What the processes of a job decide together without waiting for each other: whoever is first decides.
+// Decisions of the processes of a job without synchronization: the first one decides.
 #pragma once
 
 #include <functional>
@@ -8,10 +8,10 @@ namespace lockstep {
 
 class Store;
 
-/// Answers a question alike in all processes that use the same store and name, whether they ask at the same time, at
-/// different ones or not at all: the first answer that comes to the store counts, and who finds one there asks `own`
-/// no more. Keeps a connection of its own. Throws CommunicationError; what `own` throws comes through, and leaves the
-/// question to the others.
+/// Answers a question equally in all processes that use the same store and name, whether they ask at the same time, at
+/// different times or not at all. The first answer in the store counts; a process that finds one does not call `own`.
+/// Uses a separate connection. Throws CommunicationError; exceptions of `own` are passed on, and leave the question to
+/// the others.
 std::function<std::string(const std::string& question, const std::function<std::string()>& own)> decided_together(
     Store& store, const std::string& name);
 

@@ -11,7 +11,7 @@ namespace lockstep::calls {
 
 using Tensors = std::span<const Tensor>;
 
-/// Who calls.
+/// The calling rank.
 struct Caller {
     int rank = 0, size = 1;
 };

@@ -13,9 +13,8 @@
 
 namespace lockstep {
 
-/// One or several tensors, one after the other. Where a tensor is alone, contiguous and in memory of the kind that is
-/// asked for the range is its own memory, otherwise a copy: a pinned one where a device's memory must be copied to the
-/// host. Keeps the memory alive.
+/// One or more tensors, concatenated. A single contiguous tensor in memory of the requested kind is used in place,
+/// otherwise a copy, which is pinned if device memory must be copied to the host. Keeps the memory alive.
 class TensorRange {
 public:
     enum class Use : unsigned char { read, write, update };
@@ -25,19 +24,19 @@ public:
     /// waited for in `begin`. Throws InvalidArgument, in the name of `operation`, for tensors that cannot be moved.
     TensorRange(std::string_view operation, std::span<const Tensor> tensors, Use use);
 
-    bool empty() const { return parts_.empty(); }  ///< of no tensor
+    bool empty() const { return parts_.empty(); }  ///< true if it has no tensors
     std::size_t bytes() const { return bytes_; }
     /// Whether writing this range changes what `other` reads or writes.
     bool shares_memory_with(const TensorRange& other) const;
     /// Whether this is the part of `whole` that begins at `offset`.
     bool is_part_of(const TensorRange& whole, std::size_t offset) const;
 
-    /// The GPU that all of it lies on; none where there is nothing, or something lies elsewhere.
+    /// The GPU of all tensors; nullopt if there are none, or if one is elsewhere.
     std::optional<Device> gpu() const;
-    /// Waits for the devices. First byte, for the host or, where one is given, for the GPU that all of it lies on; null
-    /// where there is nothing.
+    /// Waits for the devices. Returns the first byte, for the host or, if `on` is set, for the GPU of all tensors; null
+    /// if the range is empty.
     std::byte* begin(std::optional<Device> on = {});
-    /// The memory has been written: the tensors get it, and whoever uses them from now on sees it.
+    /// The memory has been written: updates the tensors, and orders later uses after the write.
     void end();
 
 private:
@@ -54,15 +53,15 @@ private:
     void each_block(Visit visit);
     /// From the tensors to the copy, or back.
     void move(bool to_tensors);
-    std::byte* memory() const;  ///< of the copy; null where there is none
+    std::byte* memory() const;  ///< memory of the copy; null without a copy
 
     std::vector<Part> parts_;
     std::vector<Event> ready_;
     Use use_ = Use::read;
     std::size_t bytes_ = 0;
-    bool copied_ = false;  ///< it is no single range
+    bool copied_ = false;  ///< whether it is not a single range
     bool staged_ = false;  ///< the host cannot use it
-    Device copy_device_;   ///< where the copy is
+    Device copy_device_;   ///< device of the copy
     std::unique_ptr<std::byte[]> copy_;
     std::shared_ptr<Buffer> copy_buffer_;  ///< pinned, or a GPU's
 };

@@ -1,4 +1,4 @@
-// What becomes of an operation that somebody may wait for.
+// Result of an operation for its waiters.
 #pragma once
 
 #include <chrono>

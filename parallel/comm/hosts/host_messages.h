@@ -18,15 +18,15 @@ namespace lockstep {
 /// `end` and `failure` may be called from any thread; the rest from one at a time. Everything throws TransportError.
 class HostMessages : public std::enable_shared_from_this<HostMessages> {
 public:
-    /// `info.hosts` says who is where.
+    /// `info.hosts` has the host of each rank.
     HostMessages(const GroupInfo& info, const HostLayout& layout);
 
     std::unique_ptr<Message> send(const void* data, std::size_t bytes, int to, std::uint32_t tag);
     std::unique_ptr<Message> receive(void* data, std::size_t bytes, int from, std::uint32_t tag);
     int announced(std::uint32_t tag);
 
-    /// Makes a call of the transport between the ranks of this host, where they are numbered by HostLayout::place_of.
-    /// Nothing happens where this rank is alone.
+    /// Makes a call of the transport between the ranks of this host, numbered by HostLayout::place_of. Does nothing if
+    /// this rank is the only one on its host.
     template <class Call>
     void inside(Call&& call) {
         guarded([&] {
@@ -69,13 +69,13 @@ private:
 
     const int rank_;
     const HostLayout layout_;
-    std::unique_ptr<Transport> inside_;   ///< null where this rank is alone on its host
-    std::unique_ptr<Transport> between_;  ///< of all ranks, numbered as the group's
-    /// In the order of the calls: those from anybody, of whom nobody has been heard of, and those after them with the
+    std::unique_ptr<Transport> inside_;   ///< null if this rank is the only one on its host
+    std::unique_ptr<Transport> between_;  ///< all ranks, numbered as in the group
+    /// In the order of the calls: receives from any rank whose sender is still unknown, and later receives with the
     /// same tag.
     std::list<Receiving*> waiting_;
 
-    std::unique_ptr<Store> store_;  ///< where the first reason is
+    std::unique_ptr<Store> store_;  ///< contains the first reason
     mutable std::mutex mutex_;
     std::string reason_;  ///< valid when ended_
     std::atomic<bool> ended_{false};

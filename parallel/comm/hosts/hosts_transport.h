@@ -11,10 +11,10 @@
 
 namespace lockstep {
 
-/// What all ranks need, or all have a part in, goes between hosts once for each of them: one rank speaks for its host,
-/// or, in all_reduce on even hosts, each for a share. The other collectives (gather, scatter, all_to_all) are made of
-/// messages, which go where they are needed and nowhere else. Sums are added up inside the hosts first, in the order of
-/// ranks, then host by host.
+/// Data that all ranks need, or contribute to, crosses between hosts once per host: one rank represents its host, or,
+/// in all_reduce on even hosts, each rank a share. The other collectives (gather, scatter, all_to_all) consist of
+/// messages between the ranks involved. Sums are computed inside the hosts first, in the order of ranks, then host by
+/// host.
 class HostsTransport final : public MessageCollectives {
 public:
     explicit HostsTransport(const GroupInfo& info);
@@ -50,7 +50,7 @@ private:
     Speakers& speakers(int root = 0);
     /// For even hosts: all ranks speak, each to those of its local rank on the other hosts.
     Speakers& counterparts();
-    /// Of numbers one per rank: those of this host's ranks, and the sums of every host's.
+    /// From one number per rank: those of this host's ranks, and the sums per host.
     std::span<const std::size_t> of_own_host(std::span<const std::size_t> numbers) const;
     std::vector<std::size_t> by_host(std::span<const std::size_t> numbers) const;
     /// Every rank of a host takes a share to the other hosts.

@@ -11,7 +11,7 @@ namespace lockstep {
 
 struct AttemptEnd {
     std::optional<RankFailure> failure;
-    int signal = 0;  ///< that came from outside and ended it
+    int signal = 0;  ///< external signal that ended it
     bool killed = false;
     bool lost_output = false;
 };

@@ -21,11 +21,11 @@ struct ChildSpec {
     std::vector<std::string> environment = {};  ///< "NAME=value"
     std::vector<int> cores = {};                ///< that it may run on; none: as this process
     int out = 1, err = 2;                       ///< its standard output and error; they stay the caller's
-    int guard = -1;                             ///< of a GroupGuard, which hears of it; likewise
+    int guard = -1;  ///< entrance of a GroupGuard, which is told of the child; -1: none; remains the caller's
 };
 
-/// A process in a group of its own, which dies when the thread that started it does. Its number stays taken until this
-/// is destroyed, so that signals reach nobody else.
+/// A process that leads its own process group and dies when the thread that started it does. Its number is reserved
+/// until this object is destroyed, so that signals reach no other process.
 class Child {
 public:
     /// Returns when it runs the program, or the function. Throws InvalidArgument when the program cannot be executed,

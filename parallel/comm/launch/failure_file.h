@@ -1,4 +1,4 @@
-// Where a rank writes when something first went wrong in it.
+// The file in which a rank records its first failure.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-/// What `note_failure` wrote.
+/// Content written by `note_failure`.
 struct FailureMark {
     std::chrono::steady_clock::time_point time;
     FailureCause cause = FailureCause::here;
@@ -24,7 +24,7 @@ public:
     std::string path() const;
     /// Nothing while the rank has noted no failure.
     std::optional<FailureMark> mark() const;
-    /// What ended a function that a rank was to call: written by the rank, which has this file from its parent.
+    /// The message of the exception that ended a rank's function: written by the rank, which inherits this file.
     void write_message(const std::string& text) const noexcept;
     std::string message() const;
 

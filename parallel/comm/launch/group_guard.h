@@ -1,4 +1,4 @@
-// What ranks have started ends, too, when the launcher is killed and cannot see to it.
+// Ends the processes that ranks have started if the launcher is killed.
 #pragma once
 
 #include <sys/types.h>
@@ -7,21 +7,21 @@
 
 namespace lockstep {
 
-/// A process that waits for the end of this one and then kills the process groups that it was told of. It has a session
-/// of its own, so that what ends the launcher's group or terminal does not end it. Two things get past it: a SIGKILL of
-/// its own, and processes that have left their rank's group (setsid, job control of a shell).
+/// A process that waits for the end of this one and then kills the process groups that were registered. It has its own
+/// session, so that signals to the launcher's group or terminal do not end it. Two cases are not covered: SIGKILL to
+/// the guard itself, and processes that have left their rank's group (setsid, job control of a shell).
 class GroupGuard {
 public:
     static constexpr std::size_t most_groups = 1024;
 
     /// Throws Error when the system refuses a process or descriptors.
     GroupGuard();
-    /// Ends it; it kills nobody.
+    /// Ends the guard without killing a group.
     ~GroupGuard();
     GroupGuard(const GroupGuard&) = delete;
     GroupGuard& operator=(const GroupGuard&) = delete;
 
-    /// Where a child that leads a group writes its number (a pid_t), before it runs its program.
+    /// A child that leads a group writes its number (a pid_t) here before it runs its program.
     int entrance() const { return writer_.get(); }
 
 private:

@@ -1,4 +1,4 @@
-// What one rank prints on one stream, on its way to console and file.
+// Forwards the output of one rank on one stream to console and file.
 #pragma once
 
 #include <poll.h>
@@ -14,27 +14,27 @@
 
 namespace lockstep {
 
-/// What the streams of several ranks share: lines that one of them has passed on, and how often.
+/// Shared by the streams of several ranks: lines that one of them has forwarded, and how often.
 using PassedLines = std::map<std::string, int, std::less<>>;
 
-/// Takes no more from the rank while the console doesn't take what is there, and never waits for the console itself.
-/// Lines that bear a prefix are written whole, one after another, where they have less than 4 KiB.
+/// Stops reading from the rank while the console is full, and never blocks on the console. Lines with a prefix are
+/// written atomically, one after another, if they are shorter than 4 KiB.
 class OutputRoute {
 public:
     /// `console`: a descriptor that stays the caller's, or -1; `file`: may be none. `passed`: lines in there are not
     /// passed on to the console again; null: all are. Throws Error.
     OutputRoute(int console, Descriptor file, std::string prefix, std::shared_ptr<PassedLines> passed);
 
-    /// Where the rank writes; closed here by `started`, once it has its own.
+    /// The rank's end of the pipe; `started` closes it here when the rank has its copy.
     int entrance() const { return writer_.get(); }
     void started() { writer_.reset(); }
-    /// What to poll for, before `advance` is called; nothing (-1) when all has been delivered.
+    /// The descriptor to poll before `advance`; -1 when all output has been delivered.
     pollfd next() const;
     void advance();
     /// Has the console something to take yet?
     bool waits_for_console() const { return !pending_.empty(); }
     std::vector<std::string> last_lines() const;
-    /// The console could not be written, and not because nobody reads there any more.
+    /// Whether writing to the console failed, other than by a closed pipe.
     bool lost_output() const { return lost_; }
 
 private:
@@ -50,7 +50,7 @@ private:
     bool lost_ = false;
     std::string line_;     // without its end yet; only where lines count
     std::string pending_;  // for the console
-    std::string tail_;     // of all that came
+    std::string tail_;     // the end of all output so far
 };
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// What a rank is told before it begins: its rank and the job, and its cores.
+// Environment of a rank: its rank and job, and its cores.
 #pragma once
 
 #include <string>

@@ -12,8 +12,8 @@ namespace lockstep {
 /// "signal 15 (SIGTERM)"
 std::string name_of_signal(int signal);
 
-/// While it lives, its signals no longer act on this process but are kept for `take`. Those that are ignored stay so:
-/// whoever started this process wanted it (nohup). Throws Error when there is one already.
+/// While it exists, its signals are recorded for `take` instead of acting on this process. Ignored signals remain
+/// ignored, as set by the parent process (nohup). Throws Error if another one exists.
 class SignalWatch {
 public:
     explicit SignalWatch(const std::vector<int>& signals);
@@ -21,9 +21,9 @@ public:
     SignalWatch(const SignalWatch&) = delete;
     SignalWatch& operator=(const SignalWatch&) = delete;
 
-    /// Becomes readable when a signal has come.
+    /// Becomes readable when a signal has arrived.
     int descriptor() const { return read_.get(); }
-    /// Those that have come since the last call.
+    /// The signals since the last call.
     std::vector<int> take();
     /// For a child between fork and exec: the default action again for all of them. Async-signal-safe.
     void restore_defaults() const;

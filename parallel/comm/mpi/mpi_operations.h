@@ -1,4 +1,4 @@
-// What MPI's calls take: the reductions of reduce_elements as MPI_Ops, and sizes that do not fit into an int.
+// Arguments of MPI calls: the reductions of reduce_elements as MPI_Ops, and sizes that do not fit into an int.
 #pragma once
 
 #include <mpi.h>

@@ -1,5 +1,4 @@
-// Calls of MPI that wait for other ranks and know no deadline, made where nobody has to wait for them longer than he
-// likes.
+// A thread for MPI calls that wait for other ranks without a deadline, so that callers can stop waiting.
 #pragma once
 
 #include <functional>

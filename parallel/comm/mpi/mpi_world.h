@@ -41,7 +41,7 @@ private:
     int rank_ = 0, size_ = 1;
     bool serial_ = false, cuda_aware_ = false, may_call_cuda_ = true;
     std::mutex mutex_;
-    inline static std::chrono::milliseconds timeout_{};                       ///< of MPI_Init and MPI_Finalize
+    inline static std::chrono::milliseconds timeout_{};                       ///< for MPI_Init and MPI_Finalize
     inline static std::atomic<bool> given_up_{false}, skip_finalize_{false};  // read when the world may be gone
 };
 

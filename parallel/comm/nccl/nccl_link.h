@@ -1,4 +1,4 @@
-// A communicator of NCCL's. It never waits longer than it is told, and whoever waits can be called off.
+// A communicator of NCCL with bounded waits that can be interrupted.
 #pragma once
 
 #include <nccl.h>
@@ -16,23 +16,24 @@ namespace lockstep::nccl {
 /// communicator. Throws TransportError.
 class Link {
 public:
-    /// Why waiting is in vain; empty as long as it is not.
+    /// Reason to stop waiting; empty: continue.
     using Interrupt = std::function<std::string()>;
 
     /// Collective. `id`: of rank 0, on all ranks.
     Link(const ncclUniqueId& id, int rank, int size, Deadline deadline, Interrupt interrupt);
-    ~Link();  ///< what is still under way is given up
+    ~Link();  ///< pending operations are aborted
     Link(const Link&) = delete;
     Link& operator=(const Link&) = delete;
 
     /// Makes the calls of `body` one group of operations, which starts as a whole.
     void group(Deadline deadline, const std::function<void(ncclComm_t)>& body);
-    /// What went wrong behind its back; empty if nothing has.
+    /// Asynchronous error of the communicator; empty: none.
     std::string failure() const;
     /// The communicator, for `give_up`; nothing can be called after it but `abort` and `finish`, which do nothing.
     ncclComm_t take() noexcept { return std::exchange(communicator_, nullptr); }
-    /// Ends what is under way: kernels that wait for other ranks end. Waits until the streams have done all that comes
-    /// before an operation of the communicator, host functions too: the caller holds nothing that these may want.
+    /// Aborts pending operations: kernels that wait for other ranks end. Waits until the streams have finished all work
+    /// before an operation of the communicator, including host functions, so the caller must not hold locks that these
+    /// need.
     static void give_up(ncclComm_t communicator) noexcept;
     void abort() noexcept { give_up(take()); }
     /// Nothing is under way: the other ranks may be told so. Gives up at the deadline.

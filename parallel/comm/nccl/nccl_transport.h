@@ -18,19 +18,19 @@
 
 namespace lockstep::nccl {
 
-/// What a rank has for itself in an operation, which NCCL need not move.
+/// A rank's own part of an operation, which NCCL does not move.
 struct OwnPart {
     void* to = nullptr;
     const void* from = nullptr;
     std::size_t bytes = 0;
 };
 
-/// Collectives are operations of NCCL's, enqueued on a stream; a thread of its own watches those under way, and gives
-/// them up when a deadline passes, NCCL finds something wrong, or the group of host memory has ended. GPUs that wait
-/// for a rank then go on, with numbers that nobody may use: `failure` says so before they do.
+/// Collectives are NCCL operations, enqueued on a stream. A watchdog thread aborts pending ones when a deadline passes,
+/// NCCL reports an error, or the group of host memory has ended. GPUs that wait for a rank then continue with invalid
+/// numbers; `failure` reports the failure before they do.
 ///
-/// Host functions of the stream ask `failure` and may call `abort`, while another thread waits for the stream: so what
-/// these two take is never held during a call of CUDA's or NCCL's, and the watching thread alone gives up.
+/// Host functions of the stream call `failure` and may call `abort`, while another thread waits for the stream. The
+/// locks of these two are therefore never held during a call of CUDA or NCCL, and only the watchdog thread aborts.
 class NcclTransport final : public Transport {
 public:
     NcclTransport(const GroupInfo& info, Device device, Stream* stream, std::shared_ptr<Transport> host);
@@ -82,11 +82,11 @@ private:
     void enqueue(std::string_view name, Deadline deadline, const Calls& calls);
     void wait(const Event& done);
     void watch();
-    /// What is wrong by now with what is under way; empty if nothing is.
+    /// Current error of the pending operations; empty: none.
     std::string look();
     /// The oldest operation that is under way; none when all are done.
     std::optional<Pending> oldest();
-    /// There is no going on; false where that is known already.
+    /// Records a failure; false if one is already recorded.
     bool note(const std::string& reason) noexcept;
     /// The same, for the ranks' hosts as well.
     void fail(const std::string& reason) noexcept;
@@ -95,13 +95,13 @@ private:
 
     const Device device_;
     const int rank_, size_;
-    const std::chrono::milliseconds timeout_;  ///< of an operation, from when it is the first of those under way
+    const std::chrono::milliseconds timeout_;  ///< time limit of an operation, from when it is the first one pending
     Stream& stream_;
     const bool waits_;  ///< until every operation is done
     std::shared_ptr<Transport> host_;
-    std::mutex calls_;  ///< of link_, during its calls; taken before mutex_, never by a host function
+    std::mutex calls_;  ///< guards link_ during its calls; locked before mutex_, never by a host function
     std::unique_ptr<Link> link_;
-    mutable std::mutex mutex_;  ///< of everything below; held for a moment only
+    mutable std::mutex mutex_;  ///< guards all members below; held only briefly
     std::condition_variable changed_;
     std::deque<Pending> pending_;  ///< in order
     std::uint64_t operations_ = 0;

@@ -1,4 +1,4 @@
-// The ranks of a group in each other's memory: how they find it, wait for each other, and learn that one is gone.
+// The ranks of a group that share memory: how they map it, wait for each other, and detect the death of a rank.
 #pragma once
 
 #include <atomic>
@@ -32,7 +32,7 @@ public:
     std::byte* slot(int rank, std::uint64_t round) const { return segment(rank).slot(round); }
     Ring& ring(int from, int to) const { return segment(from).ring(to); }
 
-    /// A collective begins: others can see how far this rank has come.
+    /// A collective begins: publishes this rank's progress.
     void begin_call();
     /// Waits until a counter of `peer`'s progress is at least `value`.
     void wait(int peer, Counter counter, std::uint64_t value, Deadline deadline,
@@ -40,7 +40,7 @@ public:
         if (progress(peer)[counter].load(std::memory_order_acquire) < value)
             wait_long(peer, counter, value, deadline, meanwhile);
     }
-    /// Sets a counter of the own progress and wakes who sleeps for it.
+    /// Sets a counter of this rank's progress and wakes the ranks that sleep on it.
     void advance(Counter counter, std::uint64_t value) const;
     /// Wakes `peer` if it sleeps, for whatever it does.
     void nudge(int peer) const;
@@ -49,9 +49,9 @@ public:
     void require_alive() const {
         if (header(rank_).state.ended_by.load(std::memory_order_acquire) != 0) throw_end();
     }
-    /// From any thread: why the group was ended, or who has died; empty while all is well.
+    /// From any thread: why the group was ended, or which rank has died; empty if neither.
     std::string failure() const;
-    /// Tells the others that nothing more will come from here.
+    /// Tells the other ranks that this one will send nothing more.
     void leave() const noexcept;
     /// "rank 2 has died", or nothing. Looks every few milliseconds at most.
     std::string who_died() const;
@@ -76,7 +76,7 @@ private:
     void wait_long(int peer, Counter counter, std::uint64_t value, Deadline deadline,
                    const std::function<void()>& meanwhile) const;
     void sleep(int peer, Counter counter, std::uint64_t value, Deadline deadline) const;
-    /// The rank that `peer` waits for in vain; -1: it does not wait, or could continue.
+    /// The rank that `peer` is blocked on; -1: it does not wait, or could continue.
     int awaited_by(int peer) const;
     int held_up_by(int peer) const;
     std::vector<int> not_arrived() const;

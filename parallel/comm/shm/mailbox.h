@@ -1,4 +1,5 @@
-// Messages between two ranks, through a ring in the sender's memory. What comes before it is asked for is kept aside.
+// Messages between two ranks, through a ring in the sender's memory. Messages that arrive before their receive are
+// buffered.
 #pragma once
 
 #include <deque>
@@ -38,14 +39,14 @@ private:
     void give_up(const std::shared_ptr<Receiving>& receiver);
     /// Whether `peer` has left; any_source: whether all have.
     bool gone(int peer) const;
-    /// Throws if a message to or from `peer`, who may be gone, can't be finished any more.
+    /// Throws if a message to or from `peer`, which may have left, cannot be completed.
     void require_possible(int peer, bool gone) const;
 
     std::shared_ptr<Group> group_;
     bool closed_ = false;
     std::uint64_t posted_count_ = 0;
     std::vector<std::deque<std::shared_ptr<Sending>>> outgoing_;  ///< by receiver
-    std::vector<std::shared_ptr<Incoming>> current_;              ///< by sender: a part of it has come
+    std::vector<std::shared_ptr<Incoming>> current_;              ///< by sender: partially arrived
     std::list<std::shared_ptr<Incoming>> unexpected_;             ///< in the order in which they began
     std::list<std::shared_ptr<Receiving>> posted_;                ///< in the order of the calls, without a message yet
 };

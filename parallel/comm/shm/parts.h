@@ -1,4 +1,4 @@
-// What a call moves, cut into pieces for the rounds.
+// Data of a call, cut into pieces for the rounds.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace lockstep::shm {
 
-/// Piece k of something that goes `unit` bytes a round.
+/// Piece k of data that is transferred `unit` bytes per round.
 struct Piece {
     std::size_t begin, bytes;
     Piece(std::uint64_t k, std::size_t unit, std::size_t total)

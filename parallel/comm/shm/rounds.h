@@ -28,8 +28,8 @@ public:
     /// Nothing of the rounds before `round` is needed here any more.
     void took_before(std::uint64_t round) { group_.advance(Counter::taken, round); }
 
-    /// Goes through `count` rounds. Whoever `puts` is asked for round k by put(k, own slot), whoever `takes` by take(k,
-    /// its number for `from`). A rank puts one round before it takes the one before, so that it seldom has to wait.
+    /// Runs `count` rounds. If `puts`, put(k, own slot) is called for round k; if `takes`, take(k, its number for
+    /// `from`). A rank puts one round before it takes the previous one, so that it rarely waits.
     template <class Put, class Take>
     void run(std::uint64_t count, bool puts, bool takes, Put put, Take take) {
         const std::uint64_t begin = next_;
@@ -42,10 +42,10 @@ public:
             }
         }
         next_ = begin + count;
-        if (!puts) own()[Counter::written].store(next_, std::memory_order_release);  // nobody waits for it
+        if (!puts) own()[Counter::written].store(next_, std::memory_order_release);  // no rank waits for it
     }
 
-    /// What `peer` has put in a round, once it is there.
+    /// Data that `peer` has put in a round; waits for it.
     const std::byte* from(int peer, std::uint64_t round) const {
         group_.wait(peer, Counter::written, round + 1, deadline_, meanwhile_);
         return group_.slot(peer, round);
@@ -56,7 +56,7 @@ public:
 
 private:
     Header::Progress& own() const { return group_.progress(group_.rank()); }
-    /// Until all ranks have taken what lies in the slot for `round`.
+    /// Waits until all ranks have taken the previous content of the slot of `round`.
     void wait_until_free(std::uint64_t round) const {
         if (round < slots) return;
         for (int peer = 0; peer < group_.size(); ++peer)

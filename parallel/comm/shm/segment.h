@@ -1,5 +1,5 @@
-// The memory that each rank of a group gives to the others, and what lies where in it. All of it is written by one
-// rank and read by others unless said otherwise; only atomics are touched by two at once.
+// Layout of the memory that each rank of a group shares with the others. Unless stated otherwise, it is written by one
+// rank and read by the others; only atomics are accessed by two at the same time.
 #pragma once
 
 #include <sched.h>
@@ -15,27 +15,27 @@ namespace lockstep::shm {
 
 constexpr std::size_t cache_line = 64;
 
-/// Collectives go in rounds, numbered from 0 for the life of the group and the same on all ranks. What a rank gives in
-/// round k lies in its slot k % slots until all ranks have taken it.
+/// Collectives run in rounds, numbered from 0 for the life of the group and equal on all ranks. A rank's data of round
+/// k is in its slot k % slots until all ranks have taken it.
 constexpr std::uint64_t slots = 4;
 constexpr std::size_t slot_bytes = std::size_t{128} << 10;
-/// Of the messages from one rank to another that have not been received.
+/// Size of the unreceived messages from one rank to another.
 constexpr std::size_t ring_bytes = std::size_t{128} << 10;
 constexpr std::size_t longest_reason = 500;
 
-/// Who ended a group, and how its reason is to be read.
+/// How a group was ended, and how its reason is to be read.
 enum class End : std::uint32_t { none, being_written, aborted, failed };
 
-/// What a rank counts up, for others to wait for.
+/// Counters of a rank's progress, on which others wait.
 enum class Counter : std::uint32_t {
     calls,    ///< begun; the first one is setting up
     written,  ///< rounds whose slots are there to be read
-    taken     ///< rounds for which it needs nobody's slots any more
+    taken     ///< rounds for which it no longer needs slots of other ranks
 };
 
 struct Header {
     std::uint64_t nonce;  ///< random: this is the segment that was meant
-    cpu_set_t cores;      ///< which the rank may run on
+    cpu_set_t cores;      ///< cores on which the rank may run
 
     struct alignas(cache_line) Progress {
         std::array<std::atomic<std::uint64_t>, 3> counters;
@@ -44,16 +44,16 @@ struct Header {
         std::array<std::atomic<std::uint64_t>, slots> rounds;
     } progress;
 
-    /// Where the rank sleeps. Others count `rings` up and wake it.
+    /// The rank sleeps on it. Others increment `rings` and wake it.
     struct alignas(cache_line) Bell {
         std::atomic<std::uint32_t> rings;
         /// 1 + the rank whose progress it sleeps for; 0: it is awake.
         std::atomic<std::uint32_t> sleeping_for;
     } bell;
 
-    /// What it waits for, if it has waited for long: for those who want to know why it does not go on.
+    /// The condition that it has waited on for long, for ranks that look for the cause of a delay.
     struct alignas(cache_line) Waiting {
-        std::atomic<std::uint32_t> peer;  ///< 1 + rank; 0: nobody
+        std::atomic<std::uint32_t> peer;  ///< 1 + rank; 0: none
         std::atomic<Counter> counter;
         std::atomic<std::uint64_t> value;
     } waiting;
@@ -75,7 +75,7 @@ struct Ring {
     alignas(cache_line) std::array<std::byte, ring_bytes> bytes;
 };
 
-/// A segment as it is mapped here. It has no name and is gone with the last process that maps it.
+/// A mapped segment. It has no name and is freed when the last process unmaps it.
 class Segment {
 public:
     Segment() noexcept = default;

@@ -41,7 +41,7 @@ private:
     std::size_t lane(int from, int to) const;
     /// Piece k of each rank's part of `from`.
     void fill_lanes(std::uint64_t k, std::byte* slot, const std::byte* from, std::span<const std::size_t> bytes) const;
-    /// To all who take, from all who put.
+    /// From all ranks that put, to all that take.
     void gather_to(const void* in, void* out, std::span<const std::size_t> bytes, bool puts, bool takes,
                    Deadline deadline);
     void reduce_to(std::byte* data, std::size_t bytes, DType dtype, ReduceOp op, bool puts, bool takes,

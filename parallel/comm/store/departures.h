@@ -1,5 +1,5 @@
-// Which ranks of a job have gone, and how: a line each under one key of the job's store. Of one that dies the store's
-// server writes it.
+// The ranks of a job that have left, and how: one line each under one key of the job's store. The store's server writes
+// the line of a rank that dies.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ constexpr std::string_view departures = "departed";
 std::string departure_line(int rank, Departure how);
 /// Adds the line of a rank. Throws as the store does.
 void note_departure(Store& job, int rank, Departure how);
-/// Of a rank, as `lines` tell; nothing while it is there.
+/// The departure of a rank according to `lines`; nullopt if it has not left.
 std::optional<Departure> departure_of(std::string_view lines, int rank);
 /// "died".
 std::string_view name_of(Departure how);

@@ -1,6 +1,6 @@
-// The file behind a FileStore: a log of changes to its keys, shared by processes of one user. Its locks are OFD locks,
-// which the kernel drops when a process dies. Every process that uses the file holds one; content in a file on which
-// nobody holds one is left from a job whose processes are all dead.
+// The file of a FileStore: a log of changes to its keys, shared by processes of one user. Its locks are OFD locks,
+// which the kernel releases when a process dies. Every process that uses the file holds one. Content without a lock
+// remains from a job whose processes are all dead.
 #pragma once
 
 #include <sys/stat.h>
@@ -18,9 +18,9 @@ namespace lockstep {
 /// Marks the file as in use while it lives.
 class FilePresence {
 public:
-    /// Makes the file unless it is there, and empties it when it is a store that nobody uses. Throws InvalidArgument
-    /// when it cannot be used or others can change it, DataError when it is no store, CommunicationError when its lock
-    /// is not let go of in time.
+    /// Creates the file if it does not exist, and empties it if it is an unused store. Throws InvalidArgument if it
+    /// cannot be used or others can change it, DataError if it is not a store, CommunicationError if its lock is not
+    /// released in time.
     FilePresence(std::filesystem::path file, Store::Milliseconds timeout);
     const std::filesystem::path& file() const { return file_; }
     /// Whether that is the same file, and not another one that has its name now.

@@ -12,12 +12,12 @@ namespace lockstep::handshake {
 
 constexpr std::size_t nonce_size = 32;
 
-/// What both sides know of a connection.
+/// Facts about a connection that both sides know.
 struct Meeting {
     std::string client_nonce, server_nonce;
-    /// Of the server: a process on another port cannot relay proofs to it.
+    /// Port of the server: a process on another port cannot relay proofs to it.
     int port = 0;
-    /// Of TcpStoreOptions.
+    /// TcpStoreOptions::job.
     std::string job;
 };
 
@@ -25,7 +25,7 @@ enum class Side : std::uint8_t { client, server };
 
 /// `size` random bytes of the system's. Throws CommunicationError when it has none.
 std::string random_bytes(std::size_t size);
-/// A token that nobody guesses: 32 hexadecimal digits. Throws as `random_bytes`.
+/// A random token: 32 hexadecimal digits. Throws as `random_bytes`.
 std::string random_token();
 /// HMAC-SHA-256 of side and meeting under `token`.
 std::string proof_of(Side side, std::string_view token, const Meeting& meeting);

@@ -1,6 +1,5 @@
-// Hands the key of a store without a token to processes of the same user, and to nobody else: a local socket named
-// after the store's port, on which the kernel tells each side the other's user. TCP does not tell that, not even on
-// loopback.
+// Passes the key of a store without a token only to processes of the same user: a local socket named after the store's
+// port, on which the kernel tells each side the other's user. TCP does not provide this, not even on loopback.
 #pragma once
 
 #include <string>
@@ -12,7 +11,7 @@ namespace lockstep {
 /// The server's side.
 class KeyDesk {
 public:
-    /// Makes up a key. Throws CommunicationError when there is a desk for that port, whoever's.
+    /// Creates a key. Throws CommunicationError if a desk for that port exists, of any user.
     explicit KeyDesk(int port);
     const std::string& key() const { return key_; }
     /// For poll: readable while somebody waits to be served.
@@ -26,7 +25,7 @@ private:
     std::string key_;
 };
 
-/// What the desk says to this process.
+/// Answer of the desk to this process.
 struct DeskAnswer {
     std::string key;      ///< empty when there is no desk, or it is not for this process
     std::string refusal;  ///< why it is not

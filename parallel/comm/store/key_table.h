@@ -1,4 +1,4 @@
-// What a store keeps: the keys, and what may be done with them.
+// The keys of a store and the operations on them.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,10 @@ class KeyTable {
 public:
     /// Shared: it may still be sent to a client when the key gets another one.
     using Value = std::shared_ptr<const std::string>;
-    /// What a key takes beside its own bytes and those of its value, at most.
+    /// Maximum overhead of a key in addition to its bytes and those of its value.
     static constexpr std::size_t cost_of_key = 192;
 
-    /// Null when the key is not there.
+    /// Null if the key is not set.
     Value find(std::string_view key) const;
     void set(std::string_view key, std::string value);
     /// The sum; nothing when the key holds no number or the sum does not fit.
@@ -27,7 +27,7 @@ public:
     bool compare_set(std::string_view key, std::string_view expected, std::string_view desired);
     bool remove(std::string_view key);
     std::int64_t count() const { return static_cast<std::int64_t>(values_.size()); }
-    /// Of all keys and values, and what they cost beside.
+    /// Size of all keys and values, including overhead.
     std::size_t bytes() const { return bytes_; }
 
 private:

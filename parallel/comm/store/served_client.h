@@ -22,7 +22,7 @@ class ServedClient {
 public:
     enum class Standing : std::uint8_t {
         silent,   ///< has said nothing
-        greeted,  ///< has said hello, as anybody can
+        greeted,  ///< has said hello, without authentication
         known     ///< has proved that it knows the token
     };
 
@@ -30,9 +30,9 @@ public:
 
     Standing standing = Standing::silent;
     handshake::Meeting meeting;
-    std::string last_words_key, last_words;  ///< what is appended where, once the connection is lost
+    std::string last_words_key, last_words;  ///< text that is appended to the key when the connection is lost
     std::optional<std::string> wants;        ///< the key of a get that waits
-    Deadline deadline;                       ///< of that, or of the handshake
+    Deadline deadline;                       ///< deadline of the wait, or of the handshake
     bool leaving = false;                    ///< is closed once its answer has been sent
 
     /// Makes the connection end with a reset: the kernel drops what it has buffered and keeps no state of it.
@@ -41,7 +41,7 @@ public:
     int descriptor() const { return socket_.get(); }
     /// For poll.
     short events() const;
-    /// Reads at most `most` bytes and subtracts what it has read; `events` are poll's. False when the client has gone.
+    /// Reads at most `most` bytes and subtracts the number read; `events` are poll's. False if the client has left.
     bool receive(short events, std::size_t& most);
 
     enum class Next : std::uint8_t { none, frame, garbage };
@@ -53,7 +53,7 @@ public:
 
     /// Begins an answer. `key`: of the value, where it is one of the store's.
     void answer(store_protocol::Answer kind, KeyTable::Value value = nullptr, std::string key = {});
-    /// Sends without blocking, at most `most` bytes, and subtracts what it has sent. False when the client has gone.
+    /// Sends without blocking, at most `most` bytes, and subtracts the number sent. False if the client has left.
     bool send(std::size_t& most);
     bool sending() const { return !head_.empty(); }
 
@@ -73,7 +73,7 @@ private:
 
     Descriptor socket_;
     std::string in_;
-    std::size_t begin_ = 0;   ///< of what has not been carried out
+    std::size_t begin_ = 0;   ///< start of the unprocessed bytes
     std::string head_, key_;  ///< the answer up to a large value
     KeyTable::Value value_;
     std::size_t sent_ = 0;

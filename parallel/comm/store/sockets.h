@@ -31,8 +31,8 @@ std::string text_of(int error);
 
 /// Listens on `host`, on `port` or a free one (0). Throws CommunicationError.
 Descriptor listen_on(const std::string& host, int port);
-/// Holds a free port of 127.0.0.1: while it lives nobody else is given that port, and who asks for it by number and
-/// with SO_REUSEADDR, as `listen_on` does, may listen there. Throws CommunicationError.
+/// Reserves a free port of 127.0.0.1: while it exists the system assigns that port to no other process. A process that
+/// requests it by number with SO_REUSEADDR, as `listen_on` does, may listen on it. Throws CommunicationError.
 Descriptor hold_free_port();
 int port_of(const Descriptor& socket);
 /// Whether all addresses of `host` are of the loopback interface. Throws CommunicationError when it has none.
@@ -40,11 +40,11 @@ bool is_loopback(const std::string& host);
 /// One attempt, at every address that `host` has. Throws CommunicationError.
 Descriptor connect_to(const std::string& host, int port, Deadline deadline);
 
-/// Waits until `socket` is ready for `events` of poll. Empty, or why not.
+/// Waits until `socket` is ready for `events` of poll. Returns an empty string, or the error.
 std::string wait_for(const Descriptor& socket, short events, Deadline deadline);
-/// All of `bytes`, by `deadline`. Empty when done, else why not.
+/// Sends all of `bytes` by `deadline`. Returns an empty string, or the error.
 std::string send_all(const Descriptor& socket, std::string_view bytes, Deadline deadline);
-/// Exactly `size` bytes into `to`. Empty when done, else why not.
+/// Receives exactly `size` bytes into `to`. Returns an empty string, or the error.
 std::string receive_all(const Descriptor& socket, char* to, std::size_t size, Deadline deadline);
 
 /// Whether `failure`, of one of these, is that the other side has closed the connection.

@@ -1,4 +1,4 @@
-// What a store and its server accept as address.
+// Valid addresses of a store and its server.
 #pragma once
 
 #include <fmt/format.h>

@@ -16,9 +16,9 @@ struct Outcome {
     KeyTable::Value value;  ///< the answer's field; null: it has none
     std::string key;        ///< that the command was about
     bool changed = false;   ///< the key holds something new
-    /// The key is not there: the client waits for it so long and is answered then.
+    /// Set if the key does not exist: how long the client waits for it before it is answered.
     std::optional<std::chrono::milliseconds> patience;
-    bool breach = false;  ///< that was no command: the connection is closed after the answer
+    bool breach = false;  ///< not a command: the connection is closed after the answer
 };
 
 Outcome refusal(std::string_view why);
@@ -26,7 +26,7 @@ Outcome breach_of_protocol(std::string_view why = "unknown command");
 
 /// Carries out `command`, which is none of connections: `hello`, `proof` and `append_on_loss` are breaches here.
 Outcome carry_out(KeyTable& keys, store_protocol::Frame command);
-/// Whether the keys have room for that; a store is no place for tensors.
+/// Whether the keys have room for the value; a store is not meant for tensors.
 bool has_room(const KeyTable& keys, std::string_view key, std::size_t value_size);
 /// Whether the frame has the fields that its command has, of lengths that a store takes.
 bool well_formed(const store_protocol::Frame& command);

@@ -24,15 +24,15 @@ enum class Answer : std::uint8_t {
     refused   ///< a field that says why
 };
 
-/// Of all versions, and of this one.
+/// Prefix of all versions, and the magic word of this version.
 constexpr std::string_view any_magic = "lockstep store ", magic = "lockstep store 2";
 constexpr std::size_t longest_token = 256;
-/// Of what a client leaves to be appended when it is lost.
+/// Maximum size of the text that is appended when a client is lost.
 constexpr std::size_t longest_last_words = 4096;
 constexpr std::size_t most_fields = 3;
-/// Of the frames of who has proved that it knows the token.
+/// Maximum size of frames from clients that have proved that they know the token.
 constexpr std::size_t longest_frame = (std::size_t{16} << 20) + 4096;
-/// Of the others'.
+/// Maximum size of frames from other clients.
 constexpr std::size_t longest_hello = 512;
 
 struct Frame {
@@ -43,7 +43,7 @@ struct Frame {
 std::string encode(std::uint8_t kind, const std::vector<std::string_view>& fields);
 /// The frame of one field, up to where its `size` bytes begin.
 std::string head_of(std::uint8_t kind, std::size_t size);
-/// Of a frame's bytes without the length in front; nothing when they are none.
+/// Decodes a frame's bytes without the length; nullopt if they are invalid.
 std::optional<Frame> decode(std::string_view bytes);
 /// The number in the first four bytes.
 std::uint32_t length_of(std::string_view bytes);

@@ -10,8 +10,8 @@
 
 namespace lockstep::internal {
 
-/// 128 bits of XXH3. It finds damage and mix-ups; it is no protection against somebody who forges a file. CRC-32, which
-/// zlib has, would tell two checkpoints apart in all but one of four billion cases, at a fraction of the speed.
+/// 128 bits of XXH3. It detects damage and mix-ups, but does not protect against forged files. CRC-32, which zlib
+/// provides, would miss one in four billion differences, at a fraction of the speed.
 class Digest {
 public:
     /// Characters of `hex`.
@@ -26,7 +26,7 @@ public:
     void add(std::uint64_t number);
     /// With its length in front: "ab", "c" and "a", "bc" differ.
     void add(std::string_view text);
-    /// Of all that was added so far, the same on every machine.
+    /// Digest of all bytes added so far, equal on every machine.
     std::string hex() const;
 
 private:

@@ -8,13 +8,13 @@
 
 namespace lockstep::internal {
 
-/// Keeps other processes from writing `path` as long as it lives, by a lock on "PATH.lock" that the kernel lets go of
-/// when this process ends, however it does. What a killed process leaves of it is an empty claim, which the next one
-/// takes over and removes at its end. File systems that know no locks keep nobody out.
+/// Prevents other processes from writing `path` while it exists, by a lock on "PATH.lock" that the kernel releases when
+/// this process ends, even if killed. A killed process leaves an empty lock file, which the next one takes over and
+/// removes at its end. On file systems without locks it has no effect.
 class FileLock {
 public:
-    /// The lock of this process on what `path` means, shared with whoever has it here already. Throws InvalidArgument,
-    /// naming the process, when another one has it, and when the file could not be written at all.
+    /// The lock of this process on the file that `path` refers to, shared with existing ones of this process. Throws
+    /// InvalidArgument, naming the process, if another one holds it, and if the file is not writable.
     static std::shared_ptr<FileLock> acquire(const std::filesystem::path& path);
     ~FileLock();
     FileLock(const FileLock&) = delete;

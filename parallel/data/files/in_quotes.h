@@ -6,7 +6,7 @@
 
 namespace lockstep::internal {
 
-/// A name as it may stand in a message of one line, whatever the file put into it.
+/// A name from a file, escaped for a message of one line.
 inline std::string in_quotes(std::string_view text) {
     constexpr std::size_t longest = 200;
     std::string result = "'";

@@ -1,4 +1,4 @@
-// What safetensors files are made of, for those that read and write their headers.
+// Format constants for readers and writers of safetensors headers.
 #pragma once
 
 #include <array>

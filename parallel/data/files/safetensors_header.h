@@ -27,11 +27,11 @@ struct SafetensorsHeader {
 /// Reads and checks it, in time that grows with its length. Throws DataError as SafetensorsFile says.
 SafetensorsHeader read_safetensors_header(const InputFile& file);
 
-/// What is written for tensors: the header, then the data in this order.
+/// Content to write for tensors: the header, then the data in this order.
 struct SafetensorsLayout {
     std::string header;
     std::vector<const SafetensorsTensor*> order;
-    std::vector<std::uint64_t> sizes;  ///< of the data, by order
+    std::vector<std::uint64_t> sizes;  ///< sizes of the data, by order
 };
 
 /// `path` is for messages. Throws InvalidArgument as write_safetensors says.

@@ -1,4 +1,4 @@
-// safetensors files of which every byte is covered by a checksum that lies in their own metadata.
+// safetensors files with a checksum of every byte in their metadata.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace lockstep::internal {
 void write_sealed(AtomicFile& file, const std::filesystem::path& path, const std::vector<SafetensorsTensor>& tensors,
                   SafetensorsMetadata metadata);
 
-/// What a file says of itself.
+/// State of a file's checksum.
 enum class Seal : std::uint8_t { none, good, broken };
 Seal seal_of(const InputFile& file);
 

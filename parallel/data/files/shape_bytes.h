@@ -10,7 +10,7 @@
 
 namespace lockstep::internal {
 
-/// product(shape) * element in bytes, or nothing where it does not fit in 63 bits. No dimension may be negative.
+/// product(shape) * element in bytes, or nullopt if it does not fit in 63 bits. No dimension may be negative.
 inline std::optional<std::uint64_t> shape_bytes(std::span<const std::int64_t> shape, std::size_t element) {
     if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
     std::uint64_t bytes = element;

@@ -1,4 +1,4 @@
-// What tells files of torch.save from others.
+// Detection of files of torch.save.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@ namespace lockstep::internal {
 
 enum class TorchFile : std::uint8_t {
     none,
-    archive,  ///< of PyTorch 1.6 and later
+    archive,  ///< file of PyTorch 1.6 and later
     legacy    ///< a bare pickle, of PyTorch before that
 };
 
-/// By its first bytes: a safetensors file has the '{' of its header at offset 8, and these have not.
+/// Detects by the first bytes: a safetensors file has the '{' of its header at offset 8, and these files do not.
 TorchFile torch_file(const InputFile& file);
 
 /// Throws DataError: the file is one of PyTorch before 1.6, and what to do.

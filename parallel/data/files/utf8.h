@@ -6,7 +6,7 @@
 
 namespace lockstep::internal {
 
-/// The same text, with U+FFFD for each byte that is not part of UTF-8: overlong forms and surrogates are not.
+/// The text with U+FFFD for each byte that is not valid UTF-8 (which excludes overlong forms and surrogates).
 std::string as_utf8(std::string_view text);
 
 }  // namespace lockstep::internal

@@ -1,4 +1,4 @@
-// What image_file.cpp calls: one reader and one writer for each format, between bytes in memory and images.
+// Codecs of image_file.cpp: one reader and one writer for each format, between bytes in memory and images.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace lockstep::internal {
 
-/// A file of which `bytes` have been read, from its beginning: all of them, but for read_*_header.
+/// A file and the first `bytes` read from it: all of them, except in read_*_header.
 struct ImageBytes {
     const std::string& name;
     std::uint64_t file_size;

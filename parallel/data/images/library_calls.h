@@ -10,7 +10,7 @@ namespace lockstep::internal {
 /// across frames of the library and of `body`, in which therefore nothing may live that has a destructor.
 class LibraryCalls {
 public:
-    /// Whether `body` came to its end; else message() says why not.
+    /// Whether `body` ran to its end; otherwise message() has the error.
     template <class Body>
     bool succeeds(Body body) {
         if (setjmp(back_) != 0) return false;  // NOLINT(cert-err52-cpp): the libraries know no other way

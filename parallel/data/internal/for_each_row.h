@@ -1,4 +1,4 @@
-// Work on many rows at once, where nothing else needs the cores: before training, and in programs that make data.
+// Parallel work on many rows while the cores are otherwise idle: before training, and in data generators.
 #pragma once
 
 #include <cstdint>

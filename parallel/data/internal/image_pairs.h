@@ -1,4 +1,4 @@
-// Which mask belongs to which image.
+// Matching of images and masks.
 #pragma once
 
 #include <filesystem>

@@ -24,7 +24,7 @@ std::string value_text(PackedValue value, int channels);
 /// All values of a mask. Stops when there are more than `most`.
 std::set<PackedValue> values_of(const HostImage& mask, std::size_t most);
 
-/// Which class each value stands for.
+/// Maps values to classes.
 class MaskClasses {
 public:
     MaskClasses() = default;

@@ -1,4 +1,4 @@
-// What the pixels of a set of mask files mean, when some of the files have palettes: an index, or the colour behind it.
+// Meaning of the pixels in a set of mask files, some of which have palettes: an index or its colour.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ struct MaskFile {
     std::filesystem::path path;
     ImageMode mode = ImageMode::grey;
     std::set<PackedValue> values;  ///< as stored: indices of a palette
-    UsedPalette palette;           ///< of mode palette
+    UsedPalette palette;           ///< for mode palette
 };
 
 /// The value of a pixel in a file with a palette.
@@ -33,7 +33,7 @@ enum class PaletteReading : std::uint8_t {
     colour  ///< its colour as three numbers
 };
 
-/// What is known before the files are read: the values of the classes, and their colours in the masks of training.
+/// Known facts before the files are read: the values of the classes, and their colours in the training masks.
 struct KnownValues {
     std::set<PackedValue> values;  ///< empty: not known
     int channels = 0;

@@ -18,8 +18,8 @@ public:
     std::int64_t below(std::int64_t high);
     /// torch.randperm(length). Throws as require_permutable.
     std::vector<std::int64_t> permutation(const char* who, std::int64_t length);
-    /// Throws InvalidArgument, naming `who`, for a negative length, and from 2^32 / 20 on, where PyTorch goes another
-    /// way.
+    /// Throws InvalidArgument, naming `who`, for a negative length, and from 2^32 / 20 on, for which PyTorch uses
+    /// another algorithm.
     static void require_permutable(const char* who, std::int64_t length);
 
 private:

@@ -12,7 +12,7 @@ enum class TorchGlobal : std::uint8_t {
     dictionary,  ///< made of another one, or empty with a factory of missing values
     set,         ///< made of a list
     size,
-    rebuild_tensor,             ///< of a storage that has a type
+    rebuild_tensor,             ///< from a typed storage
     rebuild_tensor_with_dtype,  ///< given as a further argument
     rebuild_parameter,
     rebuild_parameter_with_state,
@@ -26,7 +26,7 @@ enum class TorchGlobal : std::uint8_t {
 
 struct NamedGlobal {
     TorchGlobal what = TorchGlobal::unknown;
-    std::uint32_t type = 0;  ///< which of torch_types a storage or a dtype means
+    std::uint32_t type = 0;  ///< the entry of torch_types of a storage or a dtype
 };
 
 NamedGlobal find_global(std::string_view module, std::string_view name);

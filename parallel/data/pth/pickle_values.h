@@ -1,5 +1,5 @@
-// What a pickle of torch.save builds. Values refer to each other by number, so that neither cycles nor depth matter to
-// those who go through them or take them down, and what is shared lies here once.
+// Values that a pickle of torch.save builds. They refer to each other by number, so that cycles and depth are harmless
+// for traversal and destruction, and shared values are stored once.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ enum class PickleKind : std::uint8_t {
     none,
     boolean,
     integer,
-    large_integer,  ///< of more than 64 bits, which nobody needs
+    large_integer,  ///< of more than 64 bits; its value is not read
     number,
     text,
     bytes,
@@ -35,7 +35,7 @@ enum class PickleKind : std::uint8_t {
 
 struct PickleValue {
     PickleKind kind = PickleKind::none;
-    std::uint32_t length = 0;  ///< of a text or a tuple
+    std::uint32_t length = 0;  ///< for a text or a tuple
     std::int64_t value = 0;    ///< the integer, boolean or bits of the number; or where in PickleValues the rest is
 };
 
@@ -47,7 +47,7 @@ struct PickleGlobal {
 
 struct PickleObject {
     PickleIndex made_by = 0;  ///< a global
-    PickleIndex state = 0;    ///< set by the pickle after the call; `made_by` where none was
+    PickleIndex state = 0;    ///< set by the pickle after the call; `made_by` if there was none
 };
 
 /// Elements in a record of the archive.
@@ -58,7 +58,7 @@ struct PickleStorage {
     std::uint64_t elements = 0;
 };
 
-/// A tensor of this type within a storage. Its elements lie within it.
+/// A tensor of this type in a storage, with all elements inside it.
 struct PickleTensor {
     std::uint32_t storage = 0, type = 0;
     std::uint64_t offset = 0;  ///< in elements
@@ -117,7 +117,7 @@ public:
         tuples_.insert(tuples_.end(), items.begin(), items.end());
         return add({PickleKind::tuple, static_cast<std::uint32_t>(items.size()), begin});
     }
-    /// An empty list or dictionary. What it holds takes memory from the first item on.
+    /// An empty list or dictionary. It allocates memory with its first item.
     PickleIndex add_container(PickleKind kind) { return add({kind, 0, unfilled}); }
     PickleIndex add_storage(const PickleStorage& storage) {
         storages_.push_back(storage);

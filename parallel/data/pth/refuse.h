@@ -1,4 +1,4 @@
-// What is said of a file of torch.save that cannot be read.
+// The error for an unreadable file of torch.save.
 #pragma once
 
 #include <cstdint>

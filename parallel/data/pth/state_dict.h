@@ -1,4 +1,4 @@
-// Which tensors of a file of torch.save are its weights.
+// Selection of the weights among the tensors of a file of torch.save.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace lockstep::internal {
 
-/// Where a tensor's elements lie: from `offset` elements within the record on, `strides` apart.
+/// Location of a tensor's elements: from `offset` elements within the record, `strides` apart.
 struct PthLayout {
     const ZipRecord* record = nullptr;
     std::uint64_t offset = 0;
@@ -23,10 +23,10 @@ struct PthLayout {
 
 struct StateDict {
     std::vector<PthEntry> entries;
-    std::vector<PthLayout> layouts;  ///< of the entries
+    std::vector<PthLayout> layouts;  ///< layouts of the entries
     std::map<std::string, std::string> unsupported;
     std::vector<std::string> value_names;
-    std::map<std::string, PickleIndex, std::less<>> values;  ///< of these names
+    std::map<std::string, PickleIndex, std::less<>> values;  ///< values by name
 };
 
 /// The tensors and values of the dictionary that PthFile says. `directory` precedes the names of the archive's records.

@@ -1,4 +1,4 @@
-// What the functions that a pickle may call make of their arguments.
+// Results of the functions that a pickle may call.
 #pragma once
 
 #include <stdexcept>
@@ -8,15 +8,14 @@
 
 namespace lockstep::internal {
 
-/// What is wrong with a pickle; who runs it knows the file and the place.
+/// An error in a pickle, without file and position, which the caller adds.
 class PickleFault : public std::runtime_error {
 public:
     using std::runtime_error::runtime_error;
 };
 
-/// What the global `function` would make of the tuple `arguments`; an object whose content is not read, if it is
-/// unknown. Throws PickleFault for arguments that PyTorch does not give it, and for tensors that reach out of their
-/// storage.
+/// The result of the global `function` for the tuple `arguments`; an object whose content is not read, if the function
+/// is unknown. Throws PickleFault for arguments that PyTorch does not use, and for tensors that exceed their storage.
 PickleIndex call_global(PickleValues& values, PickleIndex function, PickleIndex arguments);
 
 /// The storage that a persistent id means: ("storage", type, record, device, number of elements). Throws PickleFault

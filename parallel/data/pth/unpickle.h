@@ -11,13 +11,13 @@ namespace lockstep::internal {
 struct Unpickled {
     PickleValues values;
     PickleIndex root;
-    std::uint64_t offset;  ///< where the pickle begins in the file
+    std::uint64_t offset;  ///< start of the pickle in the file
 };
 
-/// What `pickle` describes, in protocols 2 to 5. Nothing that the file names is ever executed: functions that make
-/// tensors, their parts and dictionaries are known, and what others make is an object that only has a name. Throws
-/// DataError if it is damaged or more than 100 MB, 10 million values or 100 open brackets; `file` and where the pickle
-/// begins in it are for messages. Time and memory grow with its length.
+/// The objects that `pickle` describes, in protocols 2 to 5. Nothing that the file names is ever executed: functions
+/// that create tensors, their parts and dictionaries are known, and the results of other functions are objects with
+/// only a name. Throws DataError if it is damaged or exceeds 100 MB, 10 million values or 100 open brackets; `file` and
+/// `offset` are for messages. Time and memory grow with its length.
 Unpickled unpickle(std::string pickle, const std::string& file, std::uint64_t offset);
 
 }  // namespace lockstep::internal

@@ -17,24 +17,24 @@ namespace lockstep::internal {
 /// A record: where its bytes are in the file, and the checksum of its content.
 struct ZipRecord {
     std::string_view name;
-    std::uint64_t header = 0;  ///< where what precedes the bytes begins
+    std::uint64_t header = 0;  ///< start of the header that precedes the bytes
     std::uint64_t offset = 0;
-    std::uint64_t bytes = 0;   ///< of its content
+    std::uint64_t bytes = 0;   ///< size of its content
     std::uint64_t packed = 0;  ///< bytes in the file: as many, unless it is deflated
     std::uint32_t crc = 0;
     bool deflated = false;
 };
 
-/// The directory of an archive, read and checked: no record is encrypted, compressed other than by deflate, reaches out
-/// of the file, overlaps another one or has its name. Memory and time grow with the directory's length. What follows
-/// the archive in the file is ignored, up to 64 KiB.
+/// The directory of an archive, read and checked: no record is encrypted, compressed other than by deflate, exceeds the
+/// file, overlaps another one or has the same name. Memory and time grow with the directory's length. Up to 64 KiB
+/// after the archive are ignored.
 class ZipArchive {
 public:
     /// Throws DataError for anything else.
     explicit ZipArchive(const InputFile& file);
     /// All of them by place.
     const std::vector<ZipRecord>& records() const { return records_; }
-    /// Null where there is none of that name.
+    /// Null if no record has that name.
     const ZipRecord* find(std::string_view name) const;
 
 private:
@@ -43,7 +43,7 @@ private:
     std::unordered_map<std::string_view, const ZipRecord*> by_name_;
 };
 
-/// Goes on with the checksum of a record's bytes, from 0.
+/// Continues the checksum of a record's bytes, from 0.
 std::uint32_t crc_of(std::uint32_t before, std::span<const std::byte> bytes);
 /// Throws DataError: the bytes of this record are not those that were written.
 void require_crc(const InputFile& file, const ZipRecord& record, std::uint32_t found);

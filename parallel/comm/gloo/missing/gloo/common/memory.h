@@ -1,5 +1,5 @@
-// Gloo's installed headers include a header of this name, but neither Gloo nor Debian install it. This one declares
-// what those headers name, laid out as in Gloo, for whose code it stands; it comes last in the search for headers.
+// Gloo's installed headers include a header of this name that neither Gloo nor Debian installs. This one declares the
+// names that they use, with Gloo's layout. It is last in the include path.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@ namespace gloo {
 template <typename T>
 class ShareableNonOwningPtr;
 
-/// Refers to something for as long as that is there.
+/// Reference to an object that is valid as long as the object exists.
 template <typename T>
 class WeakNonOwningPtr final {
 public:
@@ -20,7 +20,7 @@ private:
     std::weak_ptr<T> ptr_;
 };
 
-/// What such references are made from; a member of what they refer to, whose code is in Gloo's library.
+/// Source of such references; a member of the object, implemented in Gloo's library.
 template <typename T>
 class ShareableNonOwningPtr final {
 private:
