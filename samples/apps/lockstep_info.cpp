@@ -79,8 +79,7 @@ std::string as_text() {
         if (gpu)
             text +=
                 fmt::format(", compute capability {}.{}", info.compute_capability / 10, info.compute_capability % 10);
-        if (info.physical_index != device.index())
-            text += fmt::format(" (number {} of the machine)", info.physical_index);
+        if (info.physical_index != device.index()) text += fmt::format(" (physical index {})", info.physical_index);
         text += '\n';
     }
     if (const std::string reason = ls::cuda_absence_reason(); !reason.empty())

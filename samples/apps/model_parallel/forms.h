@@ -38,7 +38,7 @@ Measured none(const Settings& settings);
 Measured data_parallel(const Settings& settings);
 /// Likewise with a process for each. Collective; the same on all ranks but for the milliseconds.
 Measured distributed(const Settings& settings, lockstep::ProcessGroup& group);
-/// The model cut: the whole batch through one part after the other, or in micro-batches through both.
+/// The model cut: the whole batch through one part after the other, or in microbatches through both.
 Measured serial(const Settings& settings);
 Measured pipelined(const Settings& settings);
 

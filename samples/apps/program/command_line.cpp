@@ -89,8 +89,8 @@ std::string about_file(const std::string& file, std::string text) {
     const std::string unknown = "INI was not able to parse ", section = ".++";
     if (text.starts_with(unknown)) {
         text.erase(0, unknown.size());
-        text = text.ends_with(section) ? "there are no sections, such as [" + text.substr(0, text.rfind(section)) + "]"
-                                       : "there is no flag --" + text;
+        text = text.ends_with(section) ? "unknown section [" + text.substr(0, text.rfind(section)) + "]; expected none"
+                                       : "unknown flag --" + text;
     }
     return file + ": " + text;
 }
@@ -106,7 +106,8 @@ public:
     }
     std::string to_flag(const CLI::ConfigItem& item) const override {
         if (item.inputs.size() != 1 || (item.inputs[0] != "true" && item.inputs[0] != "false"))
-            throw CLI::ConfigError(item.fullname() + " is either true or false");
+            throw CLI::ConfigError(item.fullname() + ": value is " + CLI::detail::join(item.inputs) +
+                                   "; expected true or false");
         return item.inputs[0];
     }
 };
@@ -136,7 +137,7 @@ std::string without_value(const CLI::App& app) {
 std::string about_count(std::string text) {
     const std::string_view count = ": At Most 1 required but received ";
     if (const auto at = text.find(count); at != std::string::npos)
-        return text.substr(0, at) + ": is given " + text.substr(at + count.size()) + " times, expected once";
+        return text.substr(0, at) + ": given " + text.substr(at + count.size()) + " times; expected once";
     return text;
 }
 
@@ -176,8 +177,8 @@ CLI::Validator is_natural() {
         std::uint64_t value = 0;
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
         if (error == std::errc::invalid_argument || end != text.data() + text.size())
-            return text + " is no whole number from 0 up";
-        if (error == std::errc::result_out_of_range) return text + " is more than 2^64 - 1";
+            return "value is " + text + "; expected a whole number, 0 or more";
+        if (error == std::errc::result_out_of_range) return "value is " + text + "; expected 2^64 - 1 or less";
         text = std::to_string(value);
         return std::string();
     };
@@ -190,7 +191,7 @@ CLI::Validator is_between(double low, double high, bool with_low) {
         const bool good =
             CLI::detail::lexical_cast(text, value) && (with_low ? value >= low : value > low) && value <= high;
         return good ? std::string()
-                    : fmt::format("{} is no number {} {} {} {}", text, with_low ? "from" : "above", low,
+                    : fmt::format("value is {}; expected a number {} {} {} {}", text, with_low ? "from" : "above", low,
                                   with_low ? "to" : "and up to", high);
     };
     return {complaint, ""};
@@ -212,9 +213,10 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body)
     // A program of several commands has the file of each.
     const bool has_file = app.get_require_subcommand_min() == 0;
     app.formatter(std::make_shared<Help>());
-    app.get_help_ptr()->description("this help")->group(std::string(Help::general));
+    app.get_help_ptr()->description("show this help")->group(std::string(Help::general));
     const CLI::Option* config =
-        has_file ? app.set_config("--config", "", "file of flags, NAME = VALUE on each line; the command line wins")
+        has_file ? app.set_config("--config", "",
+                                  "file of flags, one NAME = VALUE per line; the command line has precedence")
                        ->type_name("FILE")
                        ->group(std::string(Help::general))
                  : nullptr;
@@ -224,7 +226,7 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body)
     try {
         app.parse(argc, argv);
         if (const std::string flag = without_value(app); !flag.empty()) {
-            complain(flag + ": the value is empty (--help shows all flags)");
+            complain(flag + ": value is empty (--help shows all flags)");
             return 2;
         }
     } catch (const CLI::CallForHelp&) {
@@ -257,14 +259,14 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body)
     } catch (const std::bad_alloc&) {
         lockstep::note_failure();
         complain(
-            "out of memory: the system gives this process no more; give smaller batches or a smaller model, or raise "
-            "its limit (ulimit -v, memory.max of the cgroup)");
+            "out of memory: the system refused an allocation; use smaller batches or a smaller model, or raise the "
+            "limit (ulimit -v, memory.max of the cgroup)");
         return 1;
     } catch (const std::system_error& error) {
         lockstep::note_failure();
         complain(error.code() == std::errc::resource_unavailable_try_again
-                     ? "the system gives no thread (" + std::string(error.what()) +
-                           "); raise the limit of processes or of memory (ulimit -u, ulimit -v, pids.max of the cgroup)"
+                     ? "cannot start a thread (" + std::string(error.what()) +
+                           "); raise the limit on processes or memory (ulimit -u, ulimit -v, pids.max of the cgroup)"
                      : error.what());
         return 1;
     } catch (const std::exception& error) {

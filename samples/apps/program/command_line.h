@@ -23,7 +23,7 @@ public:
 /// What was printed is not where it should be.
 class OutputLost : public std::runtime_error {
 public:
-    OutputLost() : std::runtime_error("standard output cannot be written") {}
+    OutputLost() : std::runtime_error("cannot write to standard output") {}
 };
 
 /// Ranks of this program have failed and said why: it ends with their status and says nothing more.

@@ -22,13 +22,14 @@ std::vector<Named> checkpoint(const std::string& flag, const std::filesystem::pa
     if (path.empty()) return {};
     const std::filesystem::path state = lockstep::resume_path(path);
     return {{fmt::format("{} {}", flag, path.string()), path},
-            {fmt::format("the state of the run beside {} {}", flag, path.string()), state}};
+            {fmt::format("the run state of {} {}", flag, path.string()), state}};
 }
 
 void require_apart(const Named& one, const std::vector<Named>& others) {
     for (const Named& other : others)
         if (lockstep::same_file(one.path, other.path))
-            throw UsageError(fmt::format("{} is {}, too; give each a file of its own", one.what, other.what));
+            throw UsageError(
+                fmt::format("{}: same file as {}; expected a different file for each", one.what, other.what));
 }
 
 }  // namespace

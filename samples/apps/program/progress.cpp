@@ -112,7 +112,7 @@ void Progress::line(const std::string& text) {
     clear();
     std::puts(text.c_str());
     if (std::fflush(stdout) == 0 || std::exchange(told_of_loss_, true)) return;
-    lockstep::warn(std::string("standard output cannot be written: ") + std::strerror(errno) + "; training continues");
+    lockstep::warn(std::string("cannot write to standard output: ") + std::strerror(errno) + "; training continues");
 }
 
 }  // namespace program

@@ -20,7 +20,7 @@ CLI::Validator is_init_method() {
     const auto complaint = [](const std::string& text) {
         for (const char* scheme : {"env://", "tcp://", "file://"})
             if (text.starts_with(scheme)) return std::string();
-        return text + " is none of env://, tcp://HOST:PORT and file:///PATH";
+        return "value is " + text + "; expected env://, tcp://HOST:PORT or file:///PATH";
     };
     return {complaint, ""};
 }
@@ -41,7 +41,8 @@ std::string usual_backend(const std::string& devices, int ranks) {
 }
 
 void require_no_mpi(const RankFlags& flags) {
-    if (flags.backend == "mpi") throw UsageError("--backend mpi: start the processes with mpirun");
+    if (flags.backend == "mpi")
+        throw UsageError("--backend mpi: no MPI launcher found; expected processes started by mpirun");
 }
 
 void launch_and_wait(lockstep::LaunchOptions& launch, int processes) {
@@ -91,7 +92,7 @@ void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& grou
                       ->check(range(1, 1 << 20));
     rank->needs(world);
     world->needs(rank);
-    app.add_option("--timeout", flags.timeout_seconds, "seconds after which a silent process is an error")
+    app.add_option("--timeout", flags.timeout_seconds, "seconds after which an unresponsive process is an error")
         ->type_name("SECONDS")
         ->check(range(std::int64_t{1}, std::int64_t{1} << 31))
         ->default_str(std::to_string(usual_timeout.count()));
@@ -106,19 +107,18 @@ void require_launcher(const RankFlags& flags) {
     };
     const auto sign_of = [](Launcher launcher) -> Sign {
         switch (launcher) {
-            case Launcher::none: return {"none", "nobody: there is neither RANK nor what mpirun and srun set"};
+            case Launcher::none:
+                return {"none", "no launcher found: RANK and the variables of mpirun and srun are unset"};
             case Launcher::environment:
-            case Launcher::torchrun:
-                return {"pytorch", "whoever has set RANK and WORLD_SIZE, which come first; unset them"};
-            case Launcher::open_mpi: return {"mpi", "mpirun"};
-            case Launcher::slurm: return {"slurm", "srun"};
+            case Launcher::torchrun: return {"pytorch", "RANK and WORLD_SIZE are set and have precedence"};
+            case Launcher::open_mpi: return {"mpi", "started by mpirun"};
+            case Launcher::slurm: return {"slurm", "started by srun"};
         }
         return {"", ""};
     };
     const Sign found = sign_of(lockstep::rank_info().launcher);
     if (flags.launcher != found.name)
-        throw UsageError("--launcher " + flags.launcher + ": this process was started by " + found.told_by +
-                         " (--launcher " + found.name + ")");
+        throw UsageError("--launcher " + flags.launcher + ": " + found.told_by + "; expected --launcher " + found.name);
 }
 
 bool nobody_launched(const RankFlags& flags) {
@@ -144,8 +144,8 @@ void launch_ranks(const RankFlags& flags, int processes, const std::function<voi
 
 std::shared_ptr<lockstep::ProcessGroup> join_ranks(const RankFlags& flags, const std::string& devices) {
     if (flags.rank && *flags.rank >= *flags.world_size)
-        throw UsageError("--rank " + std::to_string(*flags.rank) + " of --world-size " +
-                         std::to_string(*flags.world_size) + ": ranks count from 0");
+        throw UsageError("--rank: rank is " + std::to_string(*flags.rank) + " of --world-size " +
+                         std::to_string(*flags.world_size) + "; expected less than the world size");
     const std::chrono::seconds timeout(flags.timeout_seconds.value_or(usual_timeout.count()));
     const int ranks_here = flags.world_size.value_or(lockstep::rank_info().local_world_size);
     return std::make_shared<lockstep::ProcessGroup>(lockstep::ProcessGroupOptions{

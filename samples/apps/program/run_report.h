@@ -17,13 +17,13 @@ namespace program {
 class RunReport final : public lockstep::RunHook {
 public:
     struct Training {
-        std::string how;                 ///< for the first line: "64 rows a step in 2 shards"
-        std::string rates;               ///< for that of a run that goes on: "lr 0.1"
+        std::string how;                 ///< for the first line: "64 rows per step in 2 shards"
+        std::string rates;               ///< for the line of a resumed run: "lr 0.1"
         std::int64_t rows;               ///< of an epoch
         std::string unit;                ///< what they are: "samples"
         ScoreName score;                 ///< of the Evaluation that it reports
         std::string changes = {};        ///< "continues with --seed 3 instead of 1", if something has changed
-        bool has_weights_alone = false;  ///< of --load, where nothing else was there to go on with
+        bool has_weights_alone = false;  ///< --load had weights without a run state
     };
     /// Keeps the reference to `options`. `steps`: how many the run has done.
     RunReport(const std::string& name, const Options& options, const lockstep::Devices& devices, Training training,

@@ -20,7 +20,7 @@ public:
         std::string path = (std::filesystem::temp_directory_path() / (name + "-XXXXXX")).string();
         const int file = ::mkstemp(path.data());
         if (file < 0)
-            throw lockstep::DataError(path + " cannot be made; set TMPDIR to a directory that can be written");
+            throw lockstep::DataError(path + ": cannot create the file; expected TMPDIR to name a writable directory");
         ::close(file);
         path_ = path;
     }

@@ -124,7 +124,7 @@ Beginning begin_run(const Options& options, Model& model, lockstep::Optimizer& o
     if (options.group) {
         require_same_on_ranks(*options.group,
                               {fmt::format("a run of {} steps in --load", state.steps),
-                               fmt::format("one in epoch {} before batch {}", state.epoch + 1, state.batch + 1),
+                               fmt::format("a run in epoch {} before batch {}", state.epoch + 1, state.batch + 1),
                                "the rates " + rates_of(optimizer)});
         model.engine().verify_replicas();
     }
@@ -156,7 +156,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
                           const LossFunction& loss, const Training& training,
                           std::chrono::steady_clock::time_point began) {
     if (!training.evaluate && (options.schedule.name == "plateau" || options.early_stop > 0 || !options.best.empty()))
-        throw UsageError("--schedule plateau, --early-stop and --best require evaluations; there are none here");
+        throw UsageError("--schedule plateau, --early-stop and --best require evaluations; this program makes none");
     std::optional<lockstep::CheckpointLock> lock;
     if (!options.save.empty() && options.leads()) lock.emplace(options.save);
     require_writable(options.json);
@@ -193,8 +193,8 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
     const lockstep::StopSignals signals(options.stop_signals);
     runner.stop_on(signals);
 
-    const auto what = fmt::format("{} rows a step in {} {}, {} an epoch", loader.options().batch_size, model.shards(),
-                                  model.shards() == 1 ? "shard" : "shards", loader.rows());
+    const auto what = fmt::format("{} rows per step in {} {}, {} per epoch", loader.options().batch_size,
+                                  model.shards(), model.shards() == 1 ? "shard" : "shards", loader.rows());
     if (training.evaluate)
         runner.add(lockstep::Evaluation(training.score.name, training.evaluate, training.evaluations));
     RunReport* report = &runner.add(RunReport(name, options, model.devices(),
@@ -229,7 +229,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
     runner.run();
 
     if (options.early_stop > 0 && runner.stopped() == 0)
-        report->line(fmt::format("ended early: {} has not become better for {} evaluations", training.score.name,
+        report->line(fmt::format("stopped early: {} has not improved for {} evaluations", training.score.name,
                                  options.early_stop));
     Figures& figures = report->figures();
     figures.samples_per_second = runner.rows_per_second();
