@@ -1,4 +1,4 @@
-// One U-Net on two devices in every form that there is: what each takes of time and of memory, side by side.
+// Time and memory of one U-Net on two devices, in every form of parallelism.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -120,16 +120,17 @@ void print_table(const std::vector<forms::Measured>& all) {
 }
 
 constexpr const char* in_words = R"(
-none       one device, in a wrapper, which traces the step: what dp and ddp are compared with.
-plain      one device without: every operation is enqueued as it is called, as in the two parts.
-dp         speeds up: each device takes half of the batch. Saves only activations: each holds the whole model. Both
-           wait at the end of forward for each other's part of the loss, and for gradients before the update.
-ddp        the same with a process for each device, which waits for the other through shared memory.
-serial     saves memory: each device holds its part of the model, of the gradients and of the optimizer's state. No
+none       one device, in a wrapper, which traces the step: the reference for dp and ddp.
+plain      one device without a wrapper: operations are enqueued as they are called, as in the two parts.
+dp         faster: each device computes half of the batch. Saves activations only: each device holds the whole model.
+           Both wait at the end of forward for the other's part of the loss, and before the update for gradients.
+ddp        as dp, in one process per device. The processes wait for each other through shared memory.
+serial     less memory: each device holds its part of the model, of the gradients and of the optimizer's state. Not
            faster: the decoder waits for the encoder's forward, the encoder for the decoder's backward.
-pipelined  saves memory, of activations too, and speeds up where a micro-batch keeps a device busy: one part works on
-           the next while the other works on this one. Each waits for the other at the beginning and the end of a
-           step, and the one with less arithmetic in between. BatchNorm and dice see one micro-batch at a time: another loss.
+pipelined  less memory, also for activations, and faster if a microbatch keeps a device busy: one part processes the
+           next microbatch while the other processes this one. Each waits for the other at the beginning and the end
+           of a step, and the one with less arithmetic also in between. BatchNorm and dice see one microbatch at a
+           time, so the loss differs.
 )";
 
 void run_all(const Flags& flags, const std::string& program) {

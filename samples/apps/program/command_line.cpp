@@ -42,7 +42,7 @@ std::string names_of(const CLI::Option& option) {
     return option.get_type_size() == 0 ? names : names + " " + option.get_type_name();
 }
 
-/// Flags in groups, one line each, with their texts in one column.
+/// Flags in groups, one line each, with their descriptions in one column.
 class Help final : public CLI::FormatterBase {
 public:
     std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode) const override {
@@ -77,14 +77,14 @@ public:
     static constexpr std::string_view general = "General";  ///< group of --help and --config, the last one
 };
 
-/// UCX, which comes with Open MPI 5, takes SIGHUP for its own ends as soon as it is loaded: a program would survive its
-/// terminal, and its launcher's wish to end.
+/// UCX, which comes with Open MPI 5, handles SIGHUP as soon as it is loaded: a program would survive the end of
+/// its terminal and of its launcher.
 void let_hangups_end() {
     struct sigaction now {};
     if (::sigaction(SIGHUP, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) std::signal(SIGHUP, SIG_DFL);
 }
 
-/// What is wrong with a file of flags, in the words of this program's users.
+/// CLI11's message about a file of flags, in terms of flags.
 std::string about_file(const std::string& file, std::string text) {
     const std::string unknown = "INI was not able to parse ", section = ".++";
     if (text.starts_with(unknown)) {
@@ -95,10 +95,10 @@ std::string about_file(const std::string& file, std::string text) {
     return file + ": " + text;
 }
 
-/// Flags as on the command line. CLI11 takes any number for one that is on or off.
+/// Flags as on the command line. CLI11 accepts any number for a boolean flag.
 class FlagsFile : public CLI::ConfigTOML {
 public:
-    /// batch_size is batch-size here, too.
+    /// Reads batch_size as batch-size.
     std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
         std::vector<CLI::ConfigItem> found = CLI::ConfigTOML::from_config(input);
         for (CLI::ConfigItem& item : found) std::replace(item.name.begin(), item.name.end(), '_', '-');
@@ -112,7 +112,7 @@ public:
     }
 };
 
-/// The file of flags, where that and not the command line has the flag whose value is refused in `text`; or nothing.
+/// The file of flags if the flag refused in `text` was given there and not on the command line; otherwise nothing.
 std::string source_of(const CLI::App& app, const CLI::Option& config, const std::string& text, int argc, char** argv) {
     const CLI::Option* flag = app.get_option_no_throw(text.substr(0, text.find(':')));
     if (!flag || config.count() == 0) return "";
@@ -146,14 +146,14 @@ void open_standard_streams() {
     for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
         if (::fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
         const int opened = ::open("/dev/null", stream == STDIN_FILENO ? O_RDONLY : O_WRONLY);
-        if (opened >= 0 && opened != stream) {  // a lower number was free: nobody expects it
+        if (opened >= 0 && opened != stream) {  // a lower number was free
             ::dup2(opened, stream);
             ::close(opened);
         }
     }
 }
 
-/// Whether standard output is lost; a reader that left, as `head` does, has what it wanted.
+/// Whether standard output is lost. A closed pipe, as of `head`, does not count.
 bool has_lost_output() {
     std::cout.flush();
     errno = 0;
@@ -203,10 +203,10 @@ void end_line_on_terminal() {
 
 int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body) {
     open_standard_streams();
-    // A limit of files' sizes makes writing fail. A handler, and not SIG_IGN, which programs started here would
+    // Exceeding a file size limit must fail the write. A handler, and not SIG_IGN, which programs started here would
     // inherit.
     std::signal(SIGXFSZ, [](int) {});
-    std::signal(SIGPIPE, [](int) {});  // likewise a reader that has left
+    std::signal(SIGPIPE, [](int) {});  // the same for a closed pipe
     let_hangups_end();
     // In one piece: other ranks write to the same stream.
     const auto complain = [&](const std::string& text) { std::cerr << app.get_name() + ": " + one_line(text) + '\n'; };

@@ -17,7 +17,7 @@ struct Named {
     std::filesystem::path path;
 };
 
-/// A checkpoint, and what belongs to it.
+/// A checkpoint and its state file.
 std::vector<Named> checkpoint(const std::string& flag, const std::filesystem::path& path) {
     if (path.empty()) return {};
     const std::filesystem::path state = lockstep::resume_path(path);
@@ -63,7 +63,7 @@ void require_files_apart(const Options& options, const std::string& program) {
         require_apart(reports[i], loaded);
         require_apart(reports[i], {reports.begin(), reports.begin() + static_cast<std::ptrdiff_t>(i)});
     }
-    // To save where one has loaded is to go on in place; but not weights over a state.
+    // --save may equal --load, to continue in place, but weights must not overwrite a state.
     if (saved.empty() || loaded.empty()) return;
     require_apart(saved[0], {loaded[1]});
     require_apart(saved[1], {loaded[0]});

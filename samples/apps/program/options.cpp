@@ -77,7 +77,7 @@ std::vector<std::string> with_hyphens(int argc, const char* const* argv) {
     return words;
 }
 
-/// --amp may stand alone. To CLI11 it is an option with one value, as in a file of --config.
+/// --amp needs no value. To CLI11 it is an option with one value, as in a file of --config.
 void give_amp_a_value(std::vector<std::string>& words) {
     for (std::size_t i = 1; i < words.size(); ++i)
         if (words[i] == "--amp" && (i + 1 == words.size() || words[i + 1].starts_with("-"))) words[i] += "=true";
@@ -128,7 +128,7 @@ void add_flags_of_output(CLI::App& app, Options& options) {
     app.add_flag("--quiet", options.quiet, "warnings and errors only");
 }
 
-/// Flags of steps and rates. A program may have a flag of its own in place of one of these.
+/// Flags of steps and rates. A program may replace one of these with its own flag.
 void add_flags_of_rates(CLI::App& app, Options& options) {
     const auto is_free = [&](const char* flag) { return app.get_option_no_throw(flag) == nullptr; };
     if (is_free("--weight-decay"))
@@ -291,7 +291,7 @@ void join(Options& options) {
     options.work_dir.clear();
 }
 
-/// What is not said lies in --work-dir.
+/// Files that were not named are in --work-dir.
 void use_work_dir(Options& options, const Program& program) {
     if (!program.trains) return;
     const bool given = !options.work_dir.empty();
@@ -311,7 +311,7 @@ std::string resolved_flags(CLI::App& app, const Options& options) {
         option->configurable(false);  // without a value
     for (const char* flag : {"--rank", "--world-size"}) leave_out(flag);
     if (options.batch_size_per_device) leave_out("--batch-size");  // one excludes the other
-    if (!options.timeout_seconds) leave_out("--timeout");          // for several processes alone
+    if (!options.timeout_seconds) leave_out("--timeout");          // only for several processes
     if (!options.load.empty() && !options.lr) leave_out("--lr");
     if (!options.load.empty() && !options.momentum) leave_out("--momentum");
     if (!options.load.empty() && !options.weight_decay) leave_out("--weight-decay");
@@ -334,8 +334,8 @@ bool is_checkpoint_of(const std::string& pattern, std::string_view name) {
     return name.empty();
 }
 
-/// The checkpoint that has made most steps among those of --save and INTERRUPTED; empty: there is none. One that cannot
-/// be read is a warning.
+/// The checkpoint that has made most steps among those of --save and INTERRUPTED; empty: not found. One that cannot be
+/// read is a warning.
 std::filesystem::path newest_checkpoint(const std::filesystem::path& save) {
     const std::string pattern = save.filename().string();
     const bool several = pattern.find("{epoch}") != std::string::npos || pattern.find("{step}") != std::string::npos;
@@ -449,7 +449,7 @@ lockstep::Device device_of_rank(const std::string& devices, int local_rank) {
     return lockstep::Devices::parse(devices)[local_rank];
 }
 
-/// What `body` returns; what it says against the list becomes wrong usage.
+/// Returns what `body` returns; turns its InvalidArgument into a UsageError about --devices.
 template <class Body>
 auto about_devices(const Body& body) {
     try {
@@ -459,7 +459,7 @@ auto about_devices(const Body& body) {
     }
 }
 
-/// Before ranks meet, so that all of them say it.
+/// Before the rendezvous, so that all ranks report it.
 void require_a_device_each(const Options& options) {
     const int ranks = options.world_size.value_or(lockstep::rank_info().local_world_size);
     about_devices([&] {

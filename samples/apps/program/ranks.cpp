@@ -25,7 +25,7 @@ CLI::Validator is_init_method() {
     return {complaint, ""};
 }
 
-/// What moves the memory of GPUs, where every rank has one of its own; else what needs nothing.
+/// NCCL if every rank has its own GPU; otherwise the default of ProcessGroup.
 std::string usual_backend(const std::string& devices, int ranks) {
     if (devices != "all" && !devices.starts_with("cuda")) return {};
     if (!lockstep::why_unusable("nccl").empty()) return {};
@@ -48,14 +48,14 @@ void require_no_mpi(const RankFlags& flags) {
 void launch_and_wait(lockstep::LaunchOptions& launch, int processes) {
     launch.processes = processes;
     launch.same_lines_once = true;
-    launch.stop_grace = std::chrono::hours(24);  // they save; who doesn't want to wait sends the signal again
+    launch.stop_grace = std::chrono::hours(24);  // they save; a repeated signal ends the wait
     const lockstep::LaunchResult result = lockstep::launch(launch);
     if (result.success()) return;
     if (result.signal != 0) {
         if (result.killed) end_line_on_terminal();
         throw Stopped({result.signal, result.killed ? result.str() : ""}, Stopped::As::program);
     }
-    // A signal came to one of them, and all have stopped.
+    // One of them received a signal, and all have stopped.
     for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU})
         if (!result.killed && result.failure->exit_status == 128 + signal)
             throw Stopped({signal, ""}, Stopped::As::program);
@@ -128,10 +128,10 @@ bool nobody_launched(const RankFlags& flags) {
 
 void launch_ranks(const RankFlags& flags, int processes, std::vector<std::string> command) {
     require_no_mpi(flags);
-    if (!flags.backend.empty()) lockstep::require_usable(flags.backend);  // said once, not by every rank
+    if (!flags.backend.empty()) lockstep::require_usable(flags.backend);  // reported once, not by every rank
     lockstep::LaunchOptions launch;
     launch.command = std::move(command);
-    if (!flags.launcher.empty()) launch.command.emplace_back("--launcher=pytorch");  // what this program is to them
+    if (!flags.launcher.empty()) launch.command.emplace_back("--launcher=pytorch");  // this program is their launcher
     launch_and_wait(launch, processes);
 }
 

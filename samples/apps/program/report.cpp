@@ -27,7 +27,7 @@ ordered_json lists_of_all(const Options& options, const ordered_json& own) {
     return all;
 }
 
-/// Of all processes; a rank may be alone in seeing a device by that name.
+/// Of all processes; only one rank may see a device by that name.
 ordered_json names_of(const Options& options, const lockstep::Devices& devices) {
     ordered_json names = ordered_json::array();
     for (const lockstep::Device device : devices)

@@ -36,7 +36,7 @@ std::string value_of(const CLI::Option& option) {
     return !whole && CLI::detail::lexical_cast(text, number) ? fmt::format("{}", number) : text;
 }
 
-/// "--lr 0.5", "no --steps"; of --load only whether it is there: hosts may have the file in different places.
+/// "--lr 0.5", "no --steps"; --load only as given or not: hosts may have the file in different places.
 std::string said_by(const CLI::Option& option) {
     const std::string& flag = option.get_single_name();
     const std::string value = value_of(option);

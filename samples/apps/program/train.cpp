@@ -15,9 +15,9 @@ std::string rates_of(const lockstep::Optimizer& optimizer) {
 }
 
 void set_rate(const Options& options, const lockstep::RunState& state, lockstep::Optimizer& optimizer) {
-    // The cycle goes up to --lr, which is compared with the other facts of the run.
+    // --lr is the maximum of the cycle, which is compared with the other facts of the run.
     if (!options.lr || options.schedule.name == "one-cycle") return;
-    const auto began = lockstep::number_in(state, "schedule initial_lr.0");  // of FollowSchedule
+    const auto began = lockstep::number_in(state, "schedule initial_lr.0");  // written by FollowSchedule
     if (!began) return optimizer.set_lr(*options.lr);
     if (*began != *options.lr)
         throw UsageError(fmt::format("--lr {}: the schedule saved in {} started with {}; expected the same, or no --lr",
@@ -38,7 +38,7 @@ std::map<std::string, std::string> facts_of(const Options& options, const lockst
     std::map<std::string, std::string> facts{{"seed", std::to_string(options.seed)},
                                              {"schedule", text_of_schedule(options)},
                                              {"amp", autocast ? std::string(lockstep::name_of(*autocast)) : "off"}};
-    // One shard per device is no choice of the user's: devices may change, and then the number of shards.
+    // One shard per device is not a choice of the user: a change of devices may change the number of shards.
     std::string& own = facts["shards"];
     own = options.shards ? std::to_string(shards) : fmt::format("{}, one per device", shards);
     const auto before = state.fields.find("fact shards");

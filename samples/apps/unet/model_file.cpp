@@ -39,7 +39,7 @@ Shapes shapes_of(const File& file) {
     return shapes;
 }
 
-/// Of a weight of a convolution.
+/// Shape of the weight of a convolution.
 ls::Shape shape_of(const Shapes& shapes, const std::string& name, const std::filesystem::path& path) {
     const auto found = shapes.find(name);
     if (found == shapes.end() || found->second.dims() != 4)
@@ -56,7 +56,7 @@ Options network(const Shapes& shapes, const std::filesystem::path& path) {
                       .classes = last[0],
                       .bilinear = shapes.find("up1.up.weight") == shapes.end(),
                       .width = first[0]};
-    // Memory is taken for what the file has, not for what its first layer promises.
+    // Memory is allocated for the actual shapes, not for those that the first layer implies.
     const std::string lowest = "down4.maxpool_conv.1.double_conv.0.weight";
     const ls::Shape expected{16 * net.width / (net.bilinear ? 2 : 1), 8 * net.width, 3, 3};
     if (shape_of(shapes, lowest, path) != expected || net.classes > 256)
@@ -67,7 +67,7 @@ Options network(const Shapes& shapes, const std::filesystem::path& path) {
     return net;
 }
 
-/// The values of classes in those numbers; nothing where a network of so many classes cannot have them.
+/// The values of classes in those numbers; nothing if they do not fit the number of classes.
 std::optional<std::vector<ls::MaskValue>> mask_values_of(const std::vector<std::vector<std::int64_t>>& numbers,
                                                          std::int64_t classes) {
     std::size_t channels = numbers.empty() ? 0 : numbers[0].size();
@@ -95,7 +95,7 @@ std::vector<ls::MaskValue> mask_values_in(const std::string& text, const Options
                                     text.substr(0, 80), net.classes));
 }
 
-/// The list that the PyTorch program saves beside the weights: numbers, or lists of them for colours. A mask of one bit
+/// The list that the PyTorch program saves with the weights: numbers, or lists of them for colours. A mask of one bit
 /// has False and True.
 std::vector<ls::MaskValue> mask_values_in(const ls::PthValue& value, const Options& net,
                                           const std::filesystem::path& path) {

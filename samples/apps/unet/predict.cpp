@@ -1,4 +1,4 @@
-// unet predict: masks of images that nobody has drawn one of.
+// unet predict: masks of images without masks.
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -87,7 +87,7 @@ bool is_image_name(const Path& path) {
     return suffix == ".jpg" || suffix == ".jpeg" || suffix == ".png" || suffix == ".gif";
 }
 
-/// The name of an image that has this mask or overlay; empty: it is none.
+/// The name of an image that has this mask or overlay; empty: not a mask or overlay.
 std::string name_behind(const Path& path) {
     std::string name = path.stem().string();
     for (const std::string end : {"_OUT", "_overlay"})
@@ -122,12 +122,12 @@ Path overlay_path(const Path& mask) {
     return mask.parent_path() / (name + "_overlay.png");
 }
 
-/// An image, and the files that are made of it.
+/// An image and its output files.
 struct Work {
     Path image, mask, overlay;
 };
 
-/// Throws UsageError where a file would be written that is read, or written twice. Links are followed.
+/// Throws UsageError if a file would be both read and written, or written twice. Links are followed.
 void require_files_apart(const std::vector<Work>& all, const Path& model) {
     std::map<std::pair<dev_t, ino_t>, std::string> read;
     const auto file_of = [](const Path& path) -> std::optional<std::pair<dev_t, ino_t>> {
@@ -154,7 +154,7 @@ void require_files_apart(const std::vector<Work>& all, const Path& model) {
         }
 }
 
-/// Each image with the files that are made of it. Makes the folder for them.
+/// Each image with its output files. Creates the folder for them.
 std::vector<Work> work_of(const PredictFlags& flags) {
     std::vector<Path> images;
     bool folders = false;

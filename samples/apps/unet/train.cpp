@@ -152,7 +152,7 @@ std::unique_ptr<ls::Optimizer> make_optimizer(const std::string& name, Model& mo
     return std::make_unique<ls::AdamW>(model, ls::AdamWOptions{.lr = sgd.lr, .weight_decay = sgd.weight_decay});
 }
 
-/// What --load says of the network; the flags must make the same one.
+/// The network of --load; the flags must describe the same one.
 std::optional<ModelFile> loaded_file(const TrainFlags& flags, const program::Options& options) {
     if (options.load.empty()) return std::nullopt;
     ModelFile file = describe(options.load);
