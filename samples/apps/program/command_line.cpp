@@ -133,7 +133,7 @@ std::string without_value(const CLI::App& app) {
     return {};
 }
 
-/// "--epochs: is given 2 times" where CLI11 says how many values it wants.
+/// "--epochs: given 2 times; expected once" for CLI11's message about the number of values.
 std::string about_count(std::string text) {
     const std::string_view count = ": At Most 1 required but received ";
     if (const auto at = text.find(count); at != std::string::npos)

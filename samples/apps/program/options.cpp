@@ -412,7 +412,7 @@ void check(const Options& options, const std::string& program) {
     require_files_apart(options, program);
 }
 
-/// As many as are named, seen by this process or not; none where all are meant.
+/// The devices in the list, whether or not this process sees them; empty for "all".
 std::vector<lockstep::Device> named_devices(const std::string& text) {
     std::vector<lockstep::Device> devices;
     if (text == "all") return devices;
@@ -420,7 +420,7 @@ std::vector<lockstep::Device> named_devices(const std::string& text) {
     return devices;
 }
 
-/// Names of virtual devices make as many of them as they ask for, unless LOCKSTEP_CPU_DEVICES says how many there are.
+/// Creates enough virtual CPU devices for the named ones, unless LOCKSTEP_CPU_DEVICES sets their number.
 void make_room_for(const std::vector<lockstep::Device>& devices) {
     int highest = -1;
     for (const lockstep::Device device : devices)
