@@ -43,7 +43,7 @@ CLI::Validator is_program() {
     const auto complaint = [](const std::string& name) {
         for (const Entry& entry : programs)
             if (entry.name == name) return std::string();
-        return name == "train" || name == "all" ? std::string() : name + " is none of " + names();
+        return name == "train" || name == "all" ? std::string() : "value is " + name + "; expected " + names();
     };
     return {complaint, ""};
 }
@@ -61,7 +61,8 @@ void run_all(ls::ProcessGroup& group) {
 void require_ranks(const std::string& name, int count) {
     for (const Entry& entry : programs)
         if (entry.name == name && count < entry.least)
-            throw program::UsageError("--program " + name + " needs two ranks");
+            throw program::UsageError("--program " + name + ": too few ranks (" + std::to_string(count) +
+                                      "); expected " + std::to_string(entry.least) + " or more");
 }
 
 void run(const std::string& name, ls::ProcessGroup& group, const tutorial::Training& training) {
@@ -82,7 +83,7 @@ int main(int argc, char** argv) {
     CLI::App app("The programs of PyTorch's tutorial \"Writing Distributed Applications\".", "collectives");
     app.footer("Programs: train, all (every one except train),\n" + names().substr(0, names().rfind("|train")));
     app.add_option("--program", name, "program to run")->type_name("NAME")->check(is_program())->capture_default_str();
-    app.add_option("--processes", processes, "ranks to start, if no launcher did")
+    app.add_option("--processes", processes, "ranks to start without a launcher")
         ->type_name("N")
         ->check(CLI::Range(1, 1024).description(""))
         ->capture_default_str();
@@ -93,7 +94,7 @@ int main(int argc, char** argv) {
         ->type_name("N")
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31).description(""))
         ->capture_default_str();
-    app.add_option("--seed", training.seed, "train: random seed for weights, parts and order")
+    app.add_option("--seed", training.seed, "train: random seed for weights, partitions and shuffling")
         ->type_name("N")
         ->transform(program::is_natural())
         ->capture_default_str();

@@ -44,7 +44,7 @@ std::optional<program::Stop> train(const program::Options& options, std::chrono:
         const std::vector<float> wanted = line.to_vector<float>();
         float error = 0;
         for (std::size_t i = 0; i < wanted.size(); ++i) error = std::max(error, std::abs(found[i] - wanted[i]));
-        fmt::print("the weights are within {:.4f} of the line that made the data\n", error);
+        fmt::print("largest error of a weight: {:.4f}\n", error);
         return stop;
     });
 }

@@ -1,5 +1,5 @@
-// Prints what Lockstep finds on this machine: devices, who may read whose memory, versions, instruction set; and what
-// its backends of process groups can do.
+// Prints what Lockstep finds on this machine: devices, peer access, versions, instruction set; and the operations
+// that its process group backends support.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -32,7 +32,7 @@ std::string limit_of_instruction_set() {
     return limit ? limit : "";
 }
 
-/// Null where it is not known.
+/// Null if unknown.
 nlohmann::ordered_json free_memory(const ls::DeviceInfo& info) {
     return info.free_memory ? nlohmann::ordered_json(*info.free_memory) : nlohmann::ordered_json();
 }
@@ -79,8 +79,7 @@ std::string as_text() {
         if (gpu)
             text +=
                 fmt::format(", compute capability {}.{}", info.compute_capability / 10, info.compute_capability % 10);
-        if (info.physical_index != device.index())
-            text += fmt::format(" (number {} of the machine)", info.physical_index);
+        if (info.physical_index != device.index()) text += fmt::format(" (physical index {})", info.physical_index);
         text += '\n';
     }
     if (const std::string reason = ls::cuda_absence_reason(); !reason.empty())

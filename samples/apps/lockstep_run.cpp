@@ -39,9 +39,8 @@ std::string both(const std::string& flag) {
 
 CLI::Validator is_one_number() {
     const auto complaint = [](const std::string& text) {
-        return text.find(':') == std::string::npos
-                   ? std::string()
-                   : text + ": a number of machines that changes is not supported; give one number";
+        return text.find(':') == std::string::npos ? std::string()
+                                                   : "elastic range " + text + " is not supported; expected one number";
     };
     return {complaint, ""};
 }
@@ -50,7 +49,7 @@ CLI::Validator is_grace() {
     const auto complaint = [](const std::string& text) {
         double seconds = 0;
         const bool good = CLI::detail::lexical_cast(text, seconds) && seconds >= 0 && seconds <= 86400;  // nan is not
-        return good ? std::string() : text + " is no number from 0 to 86400";
+        return good ? std::string() : "value is " + text + "; expected 0 to 86400 seconds";
     };
     return {complaint, ""};
 }
@@ -66,26 +65,27 @@ void add_flags(CLI::App& app, Flags& flags) {
         ->type_name("N")
         ->check(is_one_number())
         ->capture_default_str();
-    app.add_option(both("--node-rank"), launch.node_rank, "number of this machine, from 0; required with several")
+    app.add_option(both("--node-rank"), launch.node_rank,
+                   "number of this machine, from 0; required with several machines")
         ->type_name("N");
     auto* address = app.add_option(both("--master-addr"), launch.master_addr,
-                                   "machine with rank 0; required with several; default 127.0.0.1")
+                                   "address of rank 0; required with several machines; default 127.0.0.1")
                         ->type_name("HOST");
     auto* port = app.add_option(both("--master-port"), launch.master_port,
                                 "port of rank 0; required with several machines; default a free one")
                      ->type_name("PORT")
                      ->check(CLI::Range(1, 65535).description(""));
-    app.add_flag("--standalone", flags.standalone, "this machine only and a free port, as by default")
+    app.add_flag("--standalone", flags.standalone, "this machine only and a free port (the default)")
         ->excludes(address)
         ->excludes(port);
     app.add_flag(both("--no-binding"), flags.no_binding,
                  "let each rank use all cores instead of its share, near its memory");
     app.option_defaults()->group("Failures and signals");
     app.add_option(both("--max-restarts"), launch.max_restarts,
-                   "restarts of all ranks after one has failed; on one machine only")
+                   "restarts of all ranks after a failure; on one machine only")
         ->type_name("N")
         ->capture_default_str();
-    app.add_option("--signals", flags.signals, "signals to pass on to all ranks; default as below")->type_name("LIST");
+    app.add_option("--signals", flags.signals, "signals to forward to all ranks; default below")->type_name("LIST");
     app.add_option("--grace", flags.grace,
                    "time limit for ranks to end after a failure (default 5) or a signal (default 30)")
         ->type_name("SECONDS")
@@ -93,10 +93,10 @@ void add_flags(CLI::App& app, Flags& flags) {
     app.option_defaults()->group("Output");
     app.add_flag("--prefix", launch.prefix, "print \"[rank]:\" before every line of a rank");
     app.add_option(both("--log-dir"), launch.log_dir,
-                   "directory for attempt_A/RANK/stdout.log and stderr.log; alone it implies --tee 3")
+                   "directory for attempt_A/RANK/stdout.log and stderr.log; sets --tee to 3")
         ->type_name("DIR");
     app.add_option("-r,--redirects", flags.redirects,
-                   "streams to files only: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank (0:3,1:1)")
+                   "file-only streams: 0 none, 1 stdout, 2 stderr, 3 both, or per local rank (0:3,1:1)")
         ->type_name("STREAMS");
     app.add_option("-t,--tee", flags.tee, "streams to files and, with a prefix, to the console; same values")
         ->type_name("STREAMS");
@@ -104,15 +104,12 @@ void add_flags(CLI::App& app, Flags& flags) {
     app.footer(
         "PROGRAM [ARGS...] follows the flags. Each rank has RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, "
         "GROUP_RANK,\nMASTER_ADDR, MASTER_PORT and TORCHELASTIC_RESTART_COUNT in its environment. With several "
-        "machines, "
-        "set\nLOCKSTEP_STORE_TOKEN to the same secret on all of them; on one it is random.\n"
-        "SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGXCPU are passed on. The first four end the run, the "
-        "others\nonce a rank ends by them. --grace is also the time between SIGTERM and SIGKILL. A repeated signal "
-        "kills "
-        "the ranks.\n"
-        "Status: 0 if all ranks ended with 0, 1 if one failed or a signal ended the run, 2 for wrong usage. "
-        "Underscores "
-        "and\nhyphens in flags are interchangeable.");
+        "machines, set\nLOCKSTEP_STORE_TOKEN to the same secret on all of them; on one it is random.\n"
+        "SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGXCPU are forwarded. The first four end the run, the "
+        "others\nonly if a rank dies of them. --grace is also the time between SIGTERM and SIGKILL. A repeated signal "
+        "kills the ranks.\n"
+        "Exit status: 0 if all ranks succeeded, 1 if one failed or a signal ended the run, 2 for a usage error. "
+        "Underscores and\nhyphens in flags are interchangeable.");
 }
 
 /// "SIGTERM,INT,10"
@@ -125,7 +122,9 @@ std::vector<int> signals_of(const std::string& list) {
             const char* known = sigabbrev_np(signal);
             if ((known && name == known) || name == std::to_string(signal)) found = signal;
         }
-        if (found == 0) throw program::UsageError(fmt::format("--signals: '{}' is no signal; give SIGTERM,...", word));
+        if (found == 0)
+            throw program::UsageError(
+                fmt::format("--signals: unknown signal '{}'; expected a list such as SIGTERM,SIGINT", word));
         signals.push_back(found);
     }
     return signals;
@@ -135,8 +134,9 @@ std::vector<int> signals_of(const std::string& list) {
 std::vector<ls::Streams> streams_of(const char* flag, const std::string& text, int processes) {
     if (text.empty()) return {};
     const auto wrong = [&](const std::string& part) {
-        throw program::UsageError(fmt::format(
-            "{}: '{}' is neither 0, 1, 2 or 3 nor a list as 0:3,1:1 of local ranks below {}", flag, part, processes));
+        throw program::UsageError(
+            fmt::format("{}: value is '{}'; expected 0 to 3, or a list such as 0:3,1:1 of local ranks below {}", flag,
+                        part, processes));
     };
     const auto streams = [&](const std::string& digit) {
         if (digit.size() != 1 || digit[0] < '0' || digit[0] > '3') wrong(text);
@@ -152,7 +152,8 @@ std::vector<ls::Streams> streams_of(const char* flag, const std::string& text, i
         if (colon == entry.size() || !CLI::detail::lexical_cast(entry.substr(0, colon), rank) || rank >= count)
             wrong(entry);
         if (!named.insert(rank).second)
-            throw program::UsageError(fmt::format("{}: local rank {} is there twice in {}", flag, rank, text));
+            throw program::UsageError(
+                fmt::format("{}: duplicate local rank {} in {}; expected each rank once", flag, rank, text));
         all[rank] = streams(entry.substr(colon + 1));
     }
     return all;
@@ -162,17 +163,18 @@ std::vector<ls::Streams> streams_of(const char* flag, const std::string& text, i
 std::vector<std::string> command_of(const CLI::App& app) {
     std::vector<std::string> command = app.remaining();
     if (!command.empty() && command.front() == "--") command.erase(command.begin());
-    if (command.empty()) throw program::UsageError("name a program to run (--help shows all flags)");
+    if (command.empty())
+        throw program::UsageError("no program; expected PROGRAM after the flags (--help shows all flags)");
     if (command.front().rfind('-', 0) == 0)
         throw program::UsageError(fmt::format(
-            "there is no flag {}; the flags of a program follow it (--help shows all flags)", command.front()));
+            "unknown flag {}; expected flags of the program after its name (--help shows all flags)", command.front()));
     return command;
 }
 
 ls::LaunchOptions options_of(const CLI::App& app, Flags& flags) {
     ls::LaunchOptions& launch = flags.launch;
     if (flags.standalone && launch.nodes > 1)
-        throw program::UsageError(fmt::format("--standalone is for one machine, and --nnodes says {}", launch.nodes));
+        throw program::UsageError(fmt::format("--standalone: --nnodes is {}; expected 1", launch.nodes));
     launch.command = command_of(app);
     launch.processes = ls::processes_per_node(flags.processes);
     launch.bind_cores = !flags.no_binding;
@@ -195,7 +197,7 @@ void run(ls::LaunchOptions options) {
     int restarts = 0;
     options.on_restart = [&](const ls::RankFailure& failure) {
         print_last_lines(failure);
-        std::cerr << fmt::format("lockstep-run: {}; all are started again, restart {} of {}\n", failure.str(),
+        std::cerr << fmt::format("lockstep-run: {}; restarting all ranks, restart {} of {}\n", failure.str(),
                                  ++restarts, options.max_restarts);
     };
     const ls::LaunchResult result = ls::launch(options);

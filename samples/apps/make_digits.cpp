@@ -16,11 +16,14 @@ int main(int argc, char** argv) {
         ->type_name("DIR")
         ->capture_default_str();
     const auto count = CLI::Range(std::int64_t{1}, std::int64_t{100'000'000}).description("");
-    app.add_option("--train", options.train_count, "training images")
+    app.add_option("--train", options.train_count, "number of training images")
         ->type_name("N")
         ->check(count)
         ->capture_default_str();
-    app.add_option("--test", options.test_count, "test images")->type_name("N")->check(count)->capture_default_str();
+    app.add_option("--test", options.test_count, "number of test images")
+        ->type_name("N")
+        ->check(count)
+        ->capture_default_str();
     app.add_option("--seed", options.seed, "random seed for the drawings")
         ->type_name("N")
         ->transform(program::is_natural())

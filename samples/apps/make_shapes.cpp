@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
     app.add_option("--data", directory, "directory for imgs and masks, created if missing")
         ->type_name("DIR")
         ->capture_default_str();
-    app.add_option("--count", options.count, "images")
+    app.add_option("--count", options.count, "number of images")
         ->type_name("N")
         ->check(CLI::Range(std::int64_t{1}, std::int64_t{100'000}).description(""))
         ->capture_default_str();

@@ -29,7 +29,7 @@ class Canvas {
 public:
     Canvas(int width, int height);
 
-    /// Paints the inside (even-odd rule) over what is there, with colour(point).
+    /// Paints the inside (even-odd rule) over the present contents, with colour(point).
     void fill(std::span<const CanvasPoint> outline, const std::function<CanvasColour(CanvasPoint)>& colour);
 
     /// The mean colour of the painted samples of a pixel and their share of it, 0 to 1. Nothing outside of the canvas.

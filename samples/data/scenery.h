@@ -1,4 +1,4 @@
-// What is behind a vehicle, and what it leaves on the floor: wall, floor, things, shadow, reflection.
+// The scene around a vehicle: wall, floor and objects behind it, and its shadow and reflection on the floor.
 #pragma once
 
 #include <cstdint>

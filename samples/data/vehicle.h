@@ -6,14 +6,14 @@
 
 namespace samples {
 
-/// Where a vehicle stands on the canvas, in pixels.
+/// Position of a vehicle on the canvas, in pixels.
 struct VehiclePlace {
     double left, length;  ///< from bumper to bumper
     double ground;        ///< y of the lowest points of its wheels
-    double height;        ///< of its roof over the ground
+    double height;        ///< height of the roof above the ground
 };
 
-/// Draws one of several kinds in some colour, size and place, all of it inside of the canvas.
+/// Draws one of several kinds in some colour, size and place, completely inside the canvas.
 VehiclePlace draw_vehicle(Canvas& canvas, int width, int height, SplitMix& random);
 
 /// A colour that a vehicle or a thing behind it may have.

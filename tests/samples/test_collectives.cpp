@@ -80,7 +80,7 @@ TEST_CASE("the programs of the tutorial print what its reader expects") {
     }
     const ProgramRun few = run_program(place, "collectives --processes 1 --program blocking");
     CHECK(few.status == 2);
-    CHECK(few.err == "collectives: --program blocking needs two ranks\n");
+    CHECK(few.err == "collectives: --program blocking: too few ranks (1); expected 2 or more\n");
     CHECK(run_program(place, "collectives --rank 2 --world-size 2").status == 2);
 }
 

@@ -56,7 +56,7 @@ TEST_CASE("two flags for one file are wrong usage, however they spell it, and ha
         CHECK(run.status == 2);
         CHECK(run.out.empty());
         CHECK(run.lines_of_err() == 1);
-        CHECK_THAT(run.err, contains("too; give each a file of its own"));
+        CHECK_THAT(run.err, contains("expected a different file for each"));
     }
     CHECK(get_bytes(place / "net") == weights);
     CHECK(get_bytes(place / "net.resume") == state);

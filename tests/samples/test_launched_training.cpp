@@ -113,7 +113,7 @@ TEST_CASE("flags, data and checkpoints that differ between ranks are refused on 
         int status = 2;
     };
     const std::vector<Case> cases{
-        {{}, {}, {"--lr", "0.5"}, "rank 1 has --lr 0.5, rank 0 has --lr 0.01; all ranks must have the same"},
+        {{}, {}, {"--lr", "0.5"}, "rank 1 has --lr 0.5, rank 0 has --lr 0.01; expected the same on all ranks"},
         {{}, {"--momentum", "0.1"}, {}, "rank 1 has --momentum 0.5, rank 0 has --momentum 0.1;"},
         {{}, {}, {"--seed", "2"}, "rank 1 has --seed 2, rank 0 has --seed 1;"},
         {{}, {}, {"--batch-size", "32"}, "rank 1 has --batch-size 32, rank 0 has --batch-size 64;"},

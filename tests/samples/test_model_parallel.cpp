@@ -296,7 +296,7 @@ TEST_CASE("model_parallel prints one line for each form, with its time, memory a
     }
     REQUIRE(forms.size() == 6);
     CHECK_THAT(run.out,
-               Catch::Contains("serial and pipelined, cut by arithmetic: cpu:0 has 90 % of the parameters and "));
+               Catch::Contains("serial and pipelined, split by arithmetic: cpu:0 has 90 % of the parameters and "));
     CHECK(figures.at("first_share_of_parameters").get<double>() == Approx(0.9).margin(0.01));
     const auto loss = [&](const char* form) { return forms.at(form).at("loss").get<double>(); };
     for (const char* form : {"plain", "dp", "ddp", "serial"}) CHECK(loss(form) == Approx(loss("none")).epsilon(1e-3));
@@ -318,11 +318,11 @@ TEST_CASE("model_parallel says in one line what it cannot do") {
     };
     for (const Wrong& wrong : std::vector<Wrong>{
              {"--nonsense", "--nonsense"},
-             {"--batch-size 6 --micro-batches 4", "--batch-size 6 cannot be cut in 4 equal --micro-batches"},
+             {"--batch-size 6 --micro-batches 4", "--batch-size: 6 images; expected a multiple of --micro-batches (4)"},
              {"--micro-batches 0", "--micro-batches"},
              {"--image-size 15", "--image-size"},
              {"--split layers", "--split"},
-             {"--devices cpu:0", "--devices: 1 device, and two are wanted, such as cpu:0,cpu:1"},
+             {"--devices cpu:0", "--devices: list has 1 device; expected two, such as cpu:0,cpu:1"},
              {"--devices cpu:0,cpu:77", "--devices: device cpu:77"},
              {"--devices tape", "--devices: "}}) {
         CAPTURE(wrong.flags);

@@ -95,7 +95,7 @@ TEST_CASE("ranks of a program that started itself say once what is wrong, and it
     const ProgramRun usage = run_program(place, linear + "--load part --seed 3");
     CHECK(usage.status == 2);
     CHECK(usage.err ==
-          "linear: --seed 3: the run of part has 1; give the same, or accept the change by --allow-changed\n");
+          "linear: --seed 3: the run saved in part has 1; expected the same, or a change listed in --allow-changed\n");
     const ProgramRun failed = run_program(place, linear + "--load nowhere");
     CHECK(failed.status == 1);
     CHECK(lines_of(failed.err) == 1);
@@ -111,7 +111,7 @@ TEST_CASE("processes that train each on its own are warned of, once") {
     const ProgramRun alone = run_program(place, two);
     CHECK(alone.status == 0);
     CHECK(lines_of(alone.err) == 1);
-    CHECK_THAT(alone.err, contains("2 processes train each on its own; give --parallel ddp"));
+    CHECK_THAT(alone.err, contains("2 processes train separate models; give --parallel ddp"));
     CHECK(run_program(place, two + "--parallel ddp").err.empty());
     CHECK(run_program(place, "linear --quiet --epochs 1").err.empty());
 }
@@ -161,7 +161,7 @@ TEST_CASE("closed standard streams are no place for a program's files") {
             CHECK(std::system(command.c_str()) == 0);
             for (const char* file : {"net", "net.resume", "log/linear.jsonl", "figures"})
                 CHECK(std::filesystem::exists(place / file));
-            CHECK(get_bytes(place / "log/linear.jsonl").find("rows a step") == std::string::npos);
+            CHECK(get_bytes(place / "log/linear.jsonl").find("rows per step") == std::string::npos);
             CHECK(lines_of(get_bytes(place / "log/linear.jsonl")) == 4);
             const std::string lock = get_bytes(place / "net.lock");
             CHECK(lock.find("linear:") == std::string::npos);
@@ -186,8 +186,8 @@ TEST_CASE("output that cannot be written ends no training") {
         const std::string err = get_bytes(place / "err");
         CAPTURE(err);
         CHECK(lines_of(err) == 2);
-        CHECK_THAT(err, contains("standard output cannot be written: No space left on device; training continues") &&
-                            contains("linear: standard output cannot be written\n"));
+        CHECK_THAT(err, contains("cannot write to standard output: No space left on device; training continues") &&
+                            contains("linear: cannot write to standard output\n"));
     }
     const TemporaryDirectory place;
     const std::string command = "bash -c \"cd '" + place.path().string() + "' && '" + programs + "'/" + train +

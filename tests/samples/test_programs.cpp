@@ -284,7 +284,7 @@ TEST_CASE("ten steps write figures, a log and nothing else") {
     CHECK(place.figures("one.json")["devices"] == json({"cpu:1"}));
     const ProgramRun many =
         place.mnist("--devices cpu:0,cpu:1,cpu:2 --steps 3 --batch-size-per-device 16", "LOCKSTEP_CPU_DEVICES=3");
-    CHECK_THAT(many.out, contains("data-parallel on cpu:0,cpu:1,cpu:2, 48 rows a step in 3 shards"));
+    CHECK_THAT(many.out, contains("data-parallel on cpu:0,cpu:1,cpu:2, 48 rows per step in 3 shards"));
     const ProgramRun few = place.mnist("--devices cpu:0,cpu:1 --batch-size 1 --steps 1");
     CHECK(few.status == 0);
     CHECK_THAT(few.err, contains("1 rows for 2 shards"));
@@ -332,7 +332,7 @@ TEST_CASE("within an epoch a run goes on with the batches that it began with") {
     CHECK(place.mnist("--epochs 2 --load part --save whole --quiet").status == 0);
     const ProgramRun between = place.mnist("--epochs 3 --batch-size 32 --load whole --quiet");
     CHECK(between.status == 2);
-    CHECK_THAT(between.err, contains("--batch-size 32: the run of whole has 64"));
+    CHECK_THAT(between.err, contains("--batch-size 32: the run saved in whole has 64"));
     CHECK(place.mnist("--epochs 3 --batch-size 32 --load whole --quiet --allow-changed batch-size").status == 0);
 }
 
@@ -369,9 +369,9 @@ TEST_CASE("weights alone begin a run, which says what begins anew") {
     const ProgramRun anew = place.mnist("--steps 2 --start_from net --json figures");
     CHECK(anew.status == 0);
     CHECK(anew.err.empty());
-    CHECK_THAT(anew.out, contains("begins with the weights of net; there is no state of a run beside them: optimizer, "
-                                  "learning rate, epochs and the order of the data begin anew\n"));
-    CHECK_THAT(place.mnist("--steps 2").out, !contains("anew"));
+    CHECK_THAT(anew.out, contains("starts with the weights of net; no run state found: optimizer, "
+                                  "learning rate, epochs and data order start from scratch\n"));
+    CHECK_THAT(place.mnist("--steps 2").out, !contains("from scratch"));
 }
 
 TEST_CASE("limits of the system are named as what they are") {
@@ -413,7 +413,7 @@ TEST_CASE("linear finds its line") {
     const Place place;
     const ProgramRun run = place.run("linear --devices cpu:0,cpu:1 --json figures.json");
     CHECK(run.status == 0);
-    CHECK_THAT(run.out, contains("within 0.00"));
+    CHECK_THAT(run.out, contains("largest error of a weight: 0.00"));
     const json figures = place.figures("figures.json");
     CHECK(figures["losses"].size() == 320);
     CHECK(figures["losses"].back().get<double>() < 2e-3);

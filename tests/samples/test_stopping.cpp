@@ -66,7 +66,7 @@ long steps_told(const std::string& err, const char* signal, const std::filesyste
     CAPTURE(err);
     REQUIRE(at != std::string::npos);
     CHECK(err.find("stopped by", at + begin.size()) == std::string::npos);
-    CHECK_THAT(err, contains(" steps; saved, go on with the same flags and --load " + net.string() + "\n"));
+    CHECK_THAT(err, contains(" steps; saved, resume with the same flags and --load " + net.string() + "\n"));
     return std::atol(err.c_str() + at + begin.size());
 }
 
@@ -152,7 +152,7 @@ TEST_CASE("where checkpoints have numbers a run that is stopped is saved as INTE
         REQUIRE(comes_true([&] { return get_bytes(place / ("log/" + program + ".jsonl")).size() > 4000; }));
         run.send(SIGINT);
         CHECK(run.status() == 128 + SIGINT);
-        CHECK_THAT(run.err(), contains("saved, go on with the same flags and --load kept/INTERRUPTED.safetensors\n"));
+        CHECK_THAT(run.err(), contains("saved, resume with the same flags and --load kept/INTERRUPTED.safetensors\n"));
         const std::string err = run.err();
         const long steps = std::atol(err.c_str() + err.find(" after ") + 7) + 5;
         CHECK(std::distance(std::filesystem::directory_iterator(place / "kept"), {}) == 2);  // that and its state

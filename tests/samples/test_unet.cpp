@@ -210,7 +210,7 @@ TEST_CASE("unet learns shapes") {
         run_unet(place, "train --width 6 --scale 1 -e 10 -b 4 -l 1e-2 --shards 2 --json figures.json --flip --seed 1");
     CAPTURE(run.err);
     REQUIRE(run.status == 0);
-    CHECK_THAT(run.out, contains("unet: data-parallel on") && contains("4 rows a step in 2 shards, 36 an epoch") &&
+    CHECK_THAT(run.out, contains("unet: data-parallel on") && contains("4 rows per step in 2 shards, 36 per epoch") &&
                             contains("epoch 1, step 2 of 9: ") && contains("epoch 10: ") && contains("dice 0.") &&
                             contains("saved checkpoints/checkpoint_epoch5.safetensors"));
     const auto figures = nlohmann::json::parse(get_bytes(place / "figures.json"));
@@ -292,10 +292,11 @@ TEST_CASE("a run that is stopped within an epoch goes on elsewhere with the same
     // As many images, one of them another.
     const std::filesystem::path first = std::filesystem::directory_iterator(place / "data/imgs")->path();
     std::ofstream(first, std::ios::app) << "more";
-    CHECK_THAT(refusal(place, "train --quiet --width 4 --scale 1 --load part.safetensors " + same, 2),
-               contains("unet train: data 12 images, ") && contains(": the run of part.safetensors has 12 images, "));
+    CHECK_THAT(
+        refusal(place, "train --quiet --width 4 --scale 1 --load part.safetensors " + same, 2),
+        contains("unet train: data 12 images, ") && contains(": the run saved in part.safetensors has 12 images, "));
     CHECK_THAT(refusal(place, "train --quiet --width 4 --scale 1 -e 3 -b 3 -l 0.01 --load part.safetensors", 2),
-               contains("--lr 0.01: the run of part.safetensors began with 0.001, and its schedule goes on"));
+               contains("--lr 0.01: the schedule saved in part.safetensors started with 0.001; expected the same"));
 }
 
 TEST_CASE("a signal stops a run, which says how to go on") {
@@ -308,7 +309,7 @@ TEST_CASE("a signal stops a run, which says how to go on") {
     run.send(SIGINT);
     CHECK(run.status() == 128 + SIGINT);
     CHECK_THAT(run.err(),
-               contains("unet train: stopped by SIGINT after ") && contains("go on with the same flags and --load "
+               contains("unet train: stopped by SIGINT after ") && contains("resume with the same flags and --load "
                                                                             "checkpoints/INTERRUPTED.safetensors"));
     const std::string err = run.err(), saved = "checkpoints/INTERRUPTED.safetensors";
     const auto steps = std::stol(err.substr(err.find(" after ") + 7));
@@ -358,7 +359,7 @@ TEST_CASE("--recipe pytorch-unet is six flags, others win, and the configuration
         CHECK((checkpoint(place, "recipe") != checkpoint(place, "other")));
     }
     CHECK_THAT(refusal(place, "train --quiet --width 4 -v 0 --schedule plateau", 2),
-               contains("--schedule plateau: there are no images to validate on"));
+               contains("--schedule plateau: no validation images"));
 }
 
 TEST_CASE("the rate falls after evaluations without a better dice, and a run that goes on remembers them") {
@@ -408,7 +409,7 @@ TEST_CASE("weights of classes and ignored pixels train with the same bits under 
         CHECK((checkpoint(place, "one") == checkpoint(place, "three")));
     }
     CHECK_THAT(refusal(place, "train --width 4 --class-weights 1", 2),
-               contains("--class-weights: 1 number for --classes 2; expected one for each"));
+               contains("--class-weights: 1 number for --classes 2; expected one per class"));
     CHECK_THAT(refusal(place, "train --width 4 --class-weights 0,0", 2), contains("--class-weights: all are 0"));
     CHECK_THAT(refusal(place, "train --width 4 --class-weights 1,-1", 2), contains("--class-weights"));
 }

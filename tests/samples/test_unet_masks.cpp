@@ -156,12 +156,11 @@ TEST_CASE("predict takes a name for each image, and never writes over what it re
     CHECK((get_bytes(place / "new/b1.png") == get_bytes(place / "folder/b_OUT.png")));
 
     CHECK_THAT(refusal(place, predict + "-i a.jpg b.jpg -o one.png", 2),
-               contains("--output: 1 name for 2 images; expected one for each, or a folder"));
+               contains("--output: 1 name for 2 images; expected one per image, or a folder"));
     CHECK_THAT(refusal(place, predict + "-i a.jpg -o one.png two.png", 2), contains("2 names for 1 image;"));
     CHECK_THAT(refusal(place, predict + "-i a.jpg -o one.jpg", 2), contains("--output one.jpg: masks are PNG files"));
     CHECK_THAT(refusal(place, predict + "-i data/imgs -o one.png", 2), contains("--output one.png: expected a folder"));
-    CHECK_THAT(refusal(place, predict + "-i a.jpg b.jpg -o x.png ./x.png", 2),
-               contains("have one name for their masks"));
+    CHECK_THAT(refusal(place, predict + "-i a.jpg b.jpg -o x.png ./x.png", 2), contains("have the same mask file"));
     // The image itself, by its name, a link, a hard link, or as the overlay; and the weights.
     std::filesystem::copy_file(place / "folder/a_OUT.png", place / "c.png");
     std::filesystem::create_symlink("c.png", place / "link.png");
@@ -266,7 +265,7 @@ TEST_CASE("evaluate prints dice and IoU of every class, and leaves out what is i
     REQUIRE(run_unet(place, "evaluate -m net.safetensors --sheet sheet.jpg --quiet").status == 0);
     CHECK(get_bytes(place / "sheet.jpg").starts_with("\xff\xd8\xff"));
     CHECK_THAT(refusal(place, "evaluate -m net.safetensors --sheet sheet.bmp", 2),
-               contains("--sheet: sheet.bmp is neither .png nor .jpg"));
+               contains("--sheet: value is sheet.bmp; expected a name that ends in .png or .jpg"));
 }
 
 TEST_CASE("evaluate tells a network that gives no numbers, under every strategy") {
@@ -309,15 +308,14 @@ TEST_CASE("weights go on to masks with other values") {
     REQUIRE(run.status == 0);
     CHECK_THAT(
         run.out,
-        contains(
-            "unet: the masks have the values 7,200 and those of base are 0,1; classes are numbered by the masks\n"));
+        contains("unet: masks have the values 7,200, base was saved with 0,1; class numbers follow the masks\n"));
     REQUIRE(run_unet(place, "predict -m tuned -i data/imgs/shape_00001.jpg -o mask.png --quiet").status == 0);
     for (const std::uint8_t value : pixels_of(place / "mask.png")) CHECK((value == 7 || value == 200));
     // Named, also the other way round; a run that goes on keeps its own.
     REQUIRE(run_unet(place, train + "--data other --load base --save turned --mask-values 200,7 --quiet").status == 0);
     CHECK_THAT(get_bytes(place / "turned").substr(0, 20000), contains("[[200],[7]]"));
     CHECK_THAT(refusal(place, train + "--data other --load turned --save turned --mask-values 7,200", 2),
-               contains("--mask-values 7,200: the run of turned has 200,7; leave the flag out"));
+               contains("--mask-values 7,200: the run saved in turned has 200,7; expected the same"));
     CHECK_THAT(refusal(place, train + "--load turned --save turned", 1),
                contains("the value of a class; expected one of 7, 200") ||
                    contains("the value of a class; expected one of 200, 7"));

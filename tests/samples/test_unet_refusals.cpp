@@ -37,20 +37,22 @@ TEST_CASE("unet says in one line what is wrong with its flags") {
                              "evaluate -m net --epochs 1",
                              "evaluate -m net -v 0"})
         refusal(place, line, 2);
-    CHECK_THAT(refusal(place, "train --scale 0", 2), contains("--scale: 0 is no number above 0 and up to 1 ("));
-    CHECK_THAT(refusal(place, "train --validation all", 2), contains("--validation: all is no number from 0 to 100 ("));
+    CHECK_THAT(refusal(place, "train --scale 0", 2),
+               contains("--scale: value is 0; expected a number above 0 and up to 1 ("));
+    CHECK_THAT(refusal(place, "train --validation all", 2),
+               contains("--validation: value is all; expected a number from 0 to 100 ("));
     CHECK_THAT(refusal(place, train + "-v 1", 2),
-               contains("--validation 1: of 12 images that leaves none to validate on"));
-    CHECK_THAT(refusal(place, train + "-v 100", 2), contains("of 12 images that leaves none to train on"));
+               contains("--validation 1: leaves none of 12 images to validate on; expected more"));
+    CHECK_THAT(refusal(place, train + "-v 100", 2), contains("leaves none of 12 images to train on; expected less"));
     CHECK_THAT(refusal(place, train + "-b 12", 2),
-               contains("a step takes 12 images, and the training set has 11; give a smaller --batch-size"));
+               contains("--batch-size: 12 images per step, 11 in the training set; expected fewer per step"));
     CHECK_THAT(refusal(place, train + "-s 0.01", 1), contains("no pixel"));
     CHECK_THAT(
         refusal(place, train + "-s 0.4", 2),
         contains("--scale 0.4: data/imgs: the images become 12 x 12 (width x height); expected at least 16 x 16"));
     CHECK_THAT(refusal(place, train + "--devices cpu:100", 2),
-               contains("--devices: cpu:100: virtual devices are cpu:0 to cpu:63"));
-    CHECK_THAT(refusal(place, train + "-e 1 --epochs 2", 2), contains("--epochs: is given 2 times, expected once"));
+               contains("--devices: cpu:100: no such virtual device; expected cpu:0 to cpu:63"));
+    CHECK_THAT(refusal(place, train + "-e 1 --epochs 2", 2), contains("--epochs: given 2 times; expected once"));
     for (const char* flag : {"--load", "--save", "--work-dir", "--json", "--data", "--log-dir"}) {
         CHECK_THAT(refusal(place, train + flag + " ''", 2), contains(std::string(flag)) && contains("empty"));
         CHECK_THAT(refusal(place, train + flag + "=", 2), contains(std::string(flag)));
@@ -58,15 +60,16 @@ TEST_CASE("unet says in one line what is wrong with its flags") {
     CHECK_THAT(refusal(place, "predict -m '' -i x", 2), contains("--model") && contains("empty"));
     for (const char* flag : {"--work-dir 'a{epoch}'", "--save 'a{step}/b'", "--json 'a{epoch}'", "--load 'a{epoch}'",
                              "--log-dir 'a{step}'"})
-        CHECK_THAT(refusal(place, train + flag, 2), contains("} is for the name of a file in --save"));
+        CHECK_THAT(refusal(place, train + flag, 2),
+                   contains("} is not allowed; expected it only in the file name of --save"));
     CHECK_THAT(refusal(place, "--config run.toml", 2), contains("unet: "));
     CHECK(run_unet(place, "--help").out.find("--config") == std::string::npos);
     put_bytes(place / "run.toml", "load = \"\"\n");
-    CHECK_THAT(refusal(place, train + "--config run.toml", 2), contains("--load: the value is empty"));
+    CHECK_THAT(refusal(place, train + "--config run.toml", 2), contains("--load: value is empty"));
     put_bytes(place / "run.toml", "quiet = true\nscale = 1\n");
     CHECK_THAT(refusal(place, "evaluate -m net --config run.toml", 1), contains("net: "));
     put_bytes(place / "run.toml", "epocs = 1\n");
-    CHECK_THAT(refusal(place, train + "--config run.toml", 2), contains("there is no flag --epocs"));
+    CHECK_THAT(refusal(place, train + "--config run.toml", 2), contains("unknown flag --epocs"));
     put_bytes(place / "run.toml", "epochs = \"many\"\n");
     refusal(place, train + "--config run.toml", 2);
     for (const char* help : {"--help", "train --help", "predict --help", "evaluate --help"})
@@ -118,14 +121,12 @@ TEST_CASE("unet says in one line what is wrong with a file of weights") {
 
     const std::string train = "train --quiet --width 4 --load ";
     CHECK_THAT(refusal(place, train + "three", 2),
-               contains("its network is that of --classes 3 --width 4, and the flags say --classes 2 --width 4"));
+               contains("network has --classes 3 --width 4, flags have --classes 2 --width 4"));
     CHECK_THAT(refusal(place, train + "wide", 2), contains("--width 6"));
-    CHECK_THAT(refusal(place, train + "bilinear", 2), contains("--width 4 --bilinear, and"));
-    CHECK_THAT(refusal(place, train + "grey", 2),
-               contains("data/imgs: the images have 3 channels, and the network was made for 1"));
-    CHECK_THAT(refusal(place, "evaluate -m grey", 2), contains("the images have 3 channels"));
-    CHECK_THAT(refusal(place, "predict -m grey -i data/imgs -o masks", 1),
-               contains("shape_00000.jpg: the image has 3"));
+    CHECK_THAT(refusal(place, train + "bilinear", 2), contains("--width 4 --bilinear, flags have"));
+    CHECK_THAT(refusal(place, train + "grey", 2), contains("data/imgs: images have 3 channels; the network expects 1"));
+    CHECK_THAT(refusal(place, "evaluate -m grey", 2), contains("images have 3 channels"));
+    CHECK_THAT(refusal(place, "predict -m grey -i data/imgs -o masks", 1), contains("shape_00000.jpg: image has 3"));
     for (const char* command :
          {"train --quiet --width 4 --load ", "evaluate --model ", "predict -i data/imgs -o masks -m "}) {
         for (const char* file : {"other", "cut", "cut.pth", "nothing", "nowhere"}) {
@@ -141,7 +142,7 @@ TEST_CASE("unet says in one line what is wrong with a file of weights") {
                        {"outc.conv.weight", DType::f32, {2, 1 << 18, 1, 1}, many.data()},
                        {"down4.maxpool_conv.1.double_conv.0.weight", DType::f32, {4, 4, 3, 3}, many.data()}});
     CHECK_THAT(refusal(place, "predict -i data/imgs -o masks -m promise", 1),
-               contains("is not that of a U-Net of width"));
+               contains("does not fit a U-Net of width"));
     write_safetensors(place / "values",
                       {{"outc.conv.weight", DType::f32, {2, 4, 1, 1}, many.data()},
                        {"inc.double_conv.0.weight", DType::f32, {4, 3, 3, 3}, many.data()},
@@ -158,14 +159,14 @@ TEST_CASE("unet predict says in one line what is wrong with images and their mas
     const std::string predict = "predict -m net ";
     CHECK_THAT(refusal(place, predict + "-i data/imgs", 2), contains("--output"));
     std::filesystem::create_directory(place / "empty");
-    CHECK_THAT(refusal(place, predict + "-i empty -o masks", 1), contains("empty: there are no images in it"));
+    CHECK_THAT(refusal(place, predict + "-i empty -o masks", 1), contains("empty: no images in this folder"));
     CHECK_THAT(refusal(place, predict + "-i nowhere.jpg", 1), contains("nowhere.jpg"));
     put_bytes(place / "huge.png", "\x89PNG\r\n\x1a\n");
     CHECK_THAT(refusal(place, predict + "-i huge.png", 1), contains("huge.png"));
     std::filesystem::create_directory(place / "twice");
     std::filesystem::copy_file(place / "data/imgs/shape_00000.jpg", place / "twice/a.jpg");
     std::filesystem::copy_file(place / "data/imgs/shape_00001.jpg", place / "twice/a.jpeg");
-    CHECK_THAT(refusal(place, predict + "-i twice -o masks", 2), contains("one name for their masks"));
+    CHECK_THAT(refusal(place, predict + "-i twice -o masks", 2), contains("the same mask file"));
     CHECK_THAT(refusal(place, predict + "-i data/imgs/shape_00000.jpg -s 0.001", 1), contains("no pixel"));
     CHECK_THAT(refusal(place, predict + "-i data/imgs -o /proc/none", 1), contains("/proc/none"));
     CHECK_THAT(refusal(place, "train --quiet --width 4 --devices cpu:0 -v 50 --save /proc/none/net", 1),

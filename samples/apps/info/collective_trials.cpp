@@ -156,7 +156,7 @@ bool works(const Operation& operation, ls::ProcessGroup& group, ls::Device devic
     }
 }
 
-/// MPI's ranks are started by mpirun, which ends them after a minute. What went wrong, or nothing.
+/// MPI's ranks are started by mpirun, which ends them after a minute. Returns what went wrong, or nothing.
 std::string run_by_mpirun(const std::vector<std::string>& command) {
     std::vector<std::string> words{"mpirun", "--timeout", "60", "--oversubscribe", "--bind-to", "none", "-n", "2"};
     if (::geteuid() == 0) words.insert(words.begin() + 1, "--allow-run-as-root");

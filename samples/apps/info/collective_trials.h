@@ -1,4 +1,4 @@
-// Which backend can do what, on which kind of device: found out by trying, between two processes on this machine.
+// Tries every operation of every backend on every kind of device, between two processes on this machine.
 #pragma once
 
 #include <filesystem>
@@ -7,7 +7,7 @@
 
 namespace info {
 
-/// Of one operation on one kind of device: "yes", "no" or "no GPU".
+/// Result of one operation on one kind of device: "yes", "no" or "no GPU".
 struct CollectiveTrial {
     std::string device;     ///< "host", "cpu", "cuda"
     std::string operation;  ///< "all_reduce"
@@ -17,14 +17,14 @@ struct CollectiveTrial {
 /// All trials of one backend.
 struct BackendTrials {
     std::string backend;
-    std::string absent;  ///< why there are none: "not built in", or what went wrong; else empty
+    std::string absent;  ///< reason for the lack of trials, such as "not built in"; otherwise empty
     std::vector<CollectiveTrial> trials;
 };
 
 /// Starts this program twice for each backend, with the flag --try-collectives.
 std::vector<BackendTrials> try_all_backends();
 
-/// What such a process does: tries everything and writes it to `file` if it is rank 0.
+/// Body of such a process: tries everything; rank 0 writes the results to `file`.
 void try_collectives(const std::string& backend, const std::filesystem::path& file);
 
 }  // namespace info

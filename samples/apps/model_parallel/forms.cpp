@@ -40,7 +40,7 @@ halves::UNet made_net(const Settings& settings) {
 
 constexpr ls::AdamWOptions adamw{.lr = 1e-3};
 
-/// What `make`, which makes a model, and the steps that it returns take of time and memory.
+/// Time and memory of `make`, which makes a model, and of the steps that it returns.
 template <class Make>
 Measured measured(const char* name, const std::vector<ls::Device>& devices, int steps, Make make) {
     ls::synchronize_all();
@@ -71,7 +71,7 @@ Step wrapped(std::shared_ptr<Wrapper> model, const Settings& settings) {
     };
 }
 
-/// Steps of the two halves without one, where they lie.
+/// Steps of the two halves without a wrapper, on their devices.
 using Backward = ls::Tensor (*)(halves::UNet& net, const std::vector<halves::Part>& parts);
 Step in_halves(const Settings& settings, ls::Device encoder, ls::Device decoder, std::int64_t parts,
                Backward backward) {

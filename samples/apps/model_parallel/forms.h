@@ -14,19 +14,19 @@
 namespace forms {
 
 struct Settings {
-    lockstep::Devices devices;  ///< two; of a rank its own
+    lockstep::Devices devices;  ///< two; in a rank, only its own
     unet::Options net;
     halves::Cut cut = halves::Cut::arithmetic;
     std::int64_t batch_size = 0, image_size = 0, micro_batches = 0;
-    int steps = 0;  ///< that are measured, after two that are not
+    int steps = 0;  ///< measured steps, after two for warm-up
     std::uint64_t seed = 0;
 };
 
 struct Measured {
     std::string name;
-    std::vector<double> milliseconds;     ///< of each step
+    std::vector<double> milliseconds;     ///< time of each step
     std::vector<std::size_t> peak_bytes;  ///< on each device
-    double loss = 0;                      ///< of the last step
+    double loss = 0;                      ///< loss of the last step
 
     double median() const;
 };
@@ -34,11 +34,11 @@ struct Measured {
 /// One device, without and with a wrapper.
 Measured plain(const Settings& settings);
 Measured none(const Settings& settings);
-/// The batch cut, the model on both devices.
+/// Half of the batch on each device, the model on both.
 Measured data_parallel(const Settings& settings);
-/// Likewise with a process for each. Collective; the same on all ranks but for the milliseconds.
+/// The same with one process per device. Collective; the same on all ranks except for the milliseconds.
 Measured distributed(const Settings& settings, lockstep::ProcessGroup& group);
-/// The model cut: the whole batch through one part after the other, or in micro-batches through both.
+/// A part of the model on each device: the whole batch through one after the other, or microbatches through both.
 Measured serial(const Settings& settings);
 Measured pipelined(const Settings& settings);
 

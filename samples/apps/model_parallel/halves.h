@@ -1,6 +1,6 @@
-// U-Net cut in two, each part on its own device, and a training step that goes through them: one after the other, or
-// both at once on parts of the batch (Huang et al., "GPipe", 2019; the order is that of Narayanan et al., "PipeDream",
-// 2019: a micro-batch goes back before the one after the next goes forward).
+// U-Net cut in two, each part on its own device, and training steps that run the parts one after the other, or both at
+// once on parts of the batch (Huang et al., "GPipe", 2019; the order is that of Narayanan et al., "PipeDream",
+// 2019: a microbatch runs backward before the one after the next runs forward).
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ namespace halves {
 
 namespace ls = lockstep;
 
-/// Where U-Net is cut in two. There is no cut that halves both: the lowest levels have most of the parameters, the
-/// highest most of the arithmetic.
+/// Position of the cut. No cut halves both: the lowest levels have most of the parameters, the highest most of the
+/// arithmetic.
 enum class Cut : std::uint8_t {
     arithmetic,  ///< after the first step up
     parameters   ///< before it, at the lowest level
@@ -28,7 +28,7 @@ enum class Cut : std::uint8_t {
 
 /// The decoder's input: the lowest level that the encoder has reached, and the skip connections above it, lowest first.
 using Features = std::vector<ls::Tensor>;
-/// How many tensors that are.
+/// Number of these tensors.
 constexpr std::size_t handed_over(Cut cut) { return cut == Cut::arithmetic ? 4 : 5; }
 
 /// The way down, and the first step up if the cut is by arithmetic. (N, channels, H, W)
@@ -79,7 +79,7 @@ struct Decoder {
     ls::Device device() const { return outc.conv.weight->device(); }
 };
 
-/// Both. `net.decoder.to(device)` moves one of them; forward takes x on the encoder's device.
+/// Both parts. `net.decoder.to(device)` moves one of them; forward expects x on the encoder's device.
 struct UNet {
     explicit UNet(const unet::Options& options, Cut cut = Cut::arithmetic)
         : encoder(options, cut), decoder(options, cut) {}
@@ -98,10 +98,10 @@ struct UNet {
 /// The encoder's part of the whole network, from 0 to 1.
 struct Shares {
     double parameters = 0;
-    double multiply_adds = 0;  ///< of convolutions, forward; backward has twice as many
+    double multiply_adds = 0;  ///< convolutions in forward; backward has twice as many
 };
 inline Shares shares(const unet::Options& options, Cut cut) {
-    double parameters[2] = {}, multiply_adds[2] = {};  // of the encoder, of the decoder
+    double parameters[2] = {}, multiply_adds[2] = {};  // encoder, decoder
     // A block of two 3x3 convolutions, or the 2x2 convolution before one, `positions` of the image's pixels large.
     const auto add = [&](int half, std::int64_t weights, std::int64_t others, double positions) {
         parameters[half] += static_cast<double>(weights + others);
@@ -125,7 +125,7 @@ inline Shares shares(const unet::Options& options, Cut cut) {
     return {parameters[0] / (parameters[0] + parameters[1]), multiply_adds[0] / (multiply_adds[0] + multiply_adds[1])};
 }
 
-/// Rows of a batch: images where the encoder lies, masks where the decoder does.
+/// Rows of a batch: images on the encoder's device, masks on the decoder's.
 struct Part {
     ls::Tensor images, masks;
 };
@@ -144,8 +144,8 @@ ls::Tensor backward_serial(UNet& net, const std::vector<Part>& parts, const Loss
 }
 
 /// The same numbers, with both devices at work: before the decoder is given a part, the encoder is given the next one.
-/// The host only enqueues; a device waits for what it needs and for nothing else. At any time the encoder keeps two
-/// parts for the way back, and the decoder one.
+/// The host only enqueues; a device waits only for its inputs. At any time the encoder keeps two parts for backward,
+/// and the decoder one.
 template <class LossFunction>
 ls::Tensor backward_pipelined(UNet& net, const std::vector<Part>& parts, const LossFunction& loss) {
     const double share = 1.0 / static_cast<double>(parts.size());

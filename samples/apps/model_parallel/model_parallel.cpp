@@ -1,4 +1,4 @@
-// One U-Net on two devices in every form that there is: what each takes of time and of memory, side by side.
+// Time and memory of one U-Net on two devices, in every form of parallelism.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -38,8 +38,8 @@ ls::Devices chosen_devices(const Flags& flags) {
         if (flags.devices == "all" && all.size() > 2) return ls::Devices({all[0], all[1]});
         if (all.size() == 2) return all;
         throw program::UsageError(
-            fmt::format("--devices: {} {}, and two are wanted, such as cpu:0,cpu:1; LOCKSTEP_CPU_DEVICES says how many "
-                        "there are of the CPU",
+            fmt::format("--devices: list has {} {}; expected two, such as cpu:0,cpu:1 (LOCKSTEP_CPU_DEVICES sets the "
+                        "number of CPU devices)",
                         all.size(), all.size() == 1 ? "device" : "devices"));
     } catch (const ls::InvalidArgument& error) {
         throw program::UsageError(std::string("--devices: ") + error.what());
@@ -48,7 +48,7 @@ ls::Devices chosen_devices(const Flags& flags) {
 
 forms::Settings settings_of(const Flags& flags, ls::Devices devices) {
     if (flags.batch_size % flags.micro_batches != 0)
-        throw program::UsageError(fmt::format("--batch-size {} cannot be cut in {} equal --micro-batches",
+        throw program::UsageError(fmt::format("--batch-size: {} images; expected a multiple of --micro-batches ({})",
                                               flags.batch_size, flags.micro_batches));
     return {.devices = std::move(devices),
             .net = {.width = flags.width},
@@ -106,40 +106,42 @@ forms::Measured in_processes(const Flags& flags, const forms::Settings& settings
 
 void print_table(const std::vector<forms::Measured>& all) {
     const double base = all.front().median();
-    fmt::print("{:<10} {:>10} {:>19} {:>7}   {:<17} {:>8}\n", "form", "ms a step", "(least to most)", "speed",
+    fmt::print("{:<10} {:>11} {:>19} {:>7}   {:<17} {:>8}\n", "form", "ms per step", "(min to max)", "speed",
                "peak MiB on each", "loss");
     for (const forms::Measured& form : all) {
         const auto [least, most] = std::minmax_element(form.milliseconds.begin(), form.milliseconds.end());
         std::vector<std::string> peaks;
         for (const std::size_t bytes : form.peak_bytes)
             peaks.push_back(fmt::format("{:.1f}", static_cast<double>(bytes) / (1 << 20)));
-        fmt::print("{:<10} {:>10.1f} {:>19} {:>6.2f}x   {:<17} {:>8.5f}\n", form.name, form.median(),
+        fmt::print("{:<10} {:>11.1f} {:>19} {:>6.2f}x   {:<17} {:>8.5f}\n", form.name, form.median(),
                    fmt::format("({:.1f} to {:.1f})", *least, *most), base / form.median(),
                    fmt::format("{}", fmt::join(peaks, ", ")), form.loss);
     }
 }
 
 constexpr const char* in_words = R"(
-none       one device, in a wrapper, which traces the step: what dp and ddp are compared with.
-plain      one device without: every operation is enqueued as it is called, as in the two parts.
-dp         speeds up: each device takes half of the batch. Saves only activations: each holds the whole model. Both
-           wait at the end of forward for each other's part of the loss, and for gradients before the update.
-ddp        the same with a process for each device, which waits for the other through shared memory.
-serial     saves memory: each device holds its part of the model, of the gradients and of the optimizer's state. No
+none       one device, in a wrapper, which traces the step: the reference for dp and ddp.
+plain      one device without a wrapper: operations are enqueued as they are called, as in the two parts.
+dp         faster: each device computes half of the batch. Saves activations only: each device holds the whole model.
+           Both wait at the end of forward for the other's part of the loss, and before the update for gradients.
+ddp        as dp, in one process per device. The processes wait for each other through shared memory.
+serial     less memory: each device holds its part of the model, of the gradients and of the optimizer's state. Not
            faster: the decoder waits for the encoder's forward, the encoder for the decoder's backward.
-pipelined  saves memory, of activations too, and speeds up where a micro-batch keeps a device busy: one part works on
-           the next while the other works on this one. Each waits for the other at the beginning and the end of a
-           step, and the one with less arithmetic in between. BatchNorm and dice see one micro-batch at a time: another loss.
+pipelined  less memory, also for activations, and faster if a microbatch keeps a device busy: one part processes the
+           next microbatch while the other processes this one. Each waits for the other at the beginning and the end
+           of a step, and the one with less arithmetic also in between. BatchNorm and dice see one microbatch at a
+           time, so the loss differs.
 )";
 
 void run_all(const Flags& flags, const std::string& program) {
     const forms::Settings settings = settings_of(flags, chosen_devices(flags));
-    fmt::print("model_parallel: U-Net of width {}, {} images of {} x {} a step, {} micro-batches, on {}\n", flags.width,
-               flags.batch_size, flags.image_size, flags.image_size, flags.micro_batches, settings.devices.str());
+    fmt::print("model_parallel: U-Net of width {}, {} images of {} x {} per step, {} microbatches, on {}\n",
+               flags.width, flags.batch_size, flags.image_size, flags.image_size, flags.micro_batches,
+               settings.devices.str());
     const halves::Shares share = halves::shares(settings.net, settings.cut);
     fmt::print(
-        "serial and pipelined, cut by {}: {} has {:.0f} % of the parameters and {:.0f} % of the multiply-adds, {} the "
-        "rest\n\n",
+        "serial and pipelined, split by {}: {} has {:.0f} % of the parameters and {:.0f} % of the multiply-adds, {} "
+        "the rest\n\n",
         flags.split, settings.devices[0].str(), 100 * share.parameters, 100 * share.multiply_adds,
         settings.devices[1].str());
     std::vector<forms::Measured> all;
@@ -162,7 +164,8 @@ void run_all(const Flags& flags, const std::string& program) {
 
 int main(int argc, char** argv) {
     Flags flags;
-    CLI::App app("Train a U-Net on two devices in every form, and compare their time and memory.", "model_parallel");
+    CLI::App app("Train a U-Net on two devices in every form of parallelism and compare time and memory.",
+                 "model_parallel");
     const auto add = [&](const char* name, auto& value, const char* text, std::int64_t least, std::int64_t most) {
         app.add_option(name, value, text)
             ->type_name("N")
@@ -173,19 +176,19 @@ int main(int argc, char** argv) {
         ->type_name("all|LIST")
         ->capture_default_str();
     add("--batch-size,-b", flags.batch_size, "images per step", 2, 1 << 16);
-    add("--micro-batches", flags.micro_batches, "microbatches of the pipeline", 1, 1 << 16);
+    add("--micro-batches", flags.micro_batches, "microbatches of the pipelined form", 1, 1 << 16);
     add("--width", flags.width, "channels of the first level, 64 in PyTorch's U-Net", 1, 1024);
-    app.add_option("--split", flags.split, "half of the arithmetic on each device, or half of the parameters")
+    app.add_option("--split", flags.split, "quantity to balance between the devices")
         ->type_name("arithmetic|parameters")
         ->check(CLI::IsMember({"arithmetic", "parameters"}).description(""))
         ->capture_default_str();
     add("--image-size", flags.image_size, "side of an image in pixels", 16, 4096);
-    add("--steps", flags.steps, "measured steps of each form, after two for warm-up", 1, 1 << 20);
+    add("--steps", flags.steps, "measured steps of each form, after two warm-up steps", 1, 1 << 20);
     app.add_option("--seed", flags.seed, "random seed for weights and images")
         ->type_name("N")
         ->transform(program::is_natural())
         ->capture_default_str();
-    app.add_option("--json", flags.json, "file for the figures")->type_name("FILE");
+    app.add_option("--json", flags.json, "file for the results")->type_name("FILE");
     app.add_flag("--rank-of-ddp", flags.rank_of_ddp)->group("");
     return program::run(app, argc, argv, [&] {
         flags.rank_of_ddp ? run_rank(flags) : run_all(flags, ls::own_command(argc, argv).front());

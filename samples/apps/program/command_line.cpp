@@ -42,7 +42,7 @@ std::string names_of(const CLI::Option& option) {
     return option.get_type_size() == 0 ? names : names + " " + option.get_type_name();
 }
 
-/// Flags in groups, one line each, with their texts in one column.
+/// Flags in groups, one line each, with their descriptions in one column.
 class Help final : public CLI::FormatterBase {
 public:
     std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode) const override {
@@ -77,28 +77,28 @@ public:
     static constexpr std::string_view general = "General";  ///< group of --help and --config, the last one
 };
 
-/// UCX, which comes with Open MPI 5, takes SIGHUP for its own ends as soon as it is loaded: a program would survive its
-/// terminal, and its launcher's wish to end.
+/// UCX, which comes with Open MPI 5, handles SIGHUP as soon as it is loaded: a program would survive the end of
+/// its terminal and of its launcher.
 void let_hangups_end() {
     struct sigaction now {};
     if (::sigaction(SIGHUP, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) std::signal(SIGHUP, SIG_DFL);
 }
 
-/// What is wrong with a file of flags, in the words of this program's users.
+/// CLI11's message about a file of flags, in terms of flags.
 std::string about_file(const std::string& file, std::string text) {
     const std::string unknown = "INI was not able to parse ", section = ".++";
     if (text.starts_with(unknown)) {
         text.erase(0, unknown.size());
-        text = text.ends_with(section) ? "there are no sections, such as [" + text.substr(0, text.rfind(section)) + "]"
-                                       : "there is no flag --" + text;
+        text = text.ends_with(section) ? "unknown section [" + text.substr(0, text.rfind(section)) + "]; expected none"
+                                       : "unknown flag --" + text;
     }
     return file + ": " + text;
 }
 
-/// Flags as on the command line. CLI11 takes any number for one that is on or off.
+/// Flags as on the command line. CLI11 accepts any number for a boolean flag.
 class FlagsFile : public CLI::ConfigTOML {
 public:
-    /// batch_size is batch-size here, too.
+    /// Reads batch_size as batch-size.
     std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
         std::vector<CLI::ConfigItem> found = CLI::ConfigTOML::from_config(input);
         for (CLI::ConfigItem& item : found) std::replace(item.name.begin(), item.name.end(), '_', '-');
@@ -106,12 +106,13 @@ public:
     }
     std::string to_flag(const CLI::ConfigItem& item) const override {
         if (item.inputs.size() != 1 || (item.inputs[0] != "true" && item.inputs[0] != "false"))
-            throw CLI::ConfigError(item.fullname() + " is either true or false");
+            throw CLI::ConfigError(item.fullname() + ": value is " + CLI::detail::join(item.inputs) +
+                                   "; expected true or false");
         return item.inputs[0];
     }
 };
 
-/// The file of flags, where that and not the command line has the flag whose value is refused in `text`; or nothing.
+/// The file of flags if the flag refused in `text` was given there and not on the command line; otherwise nothing.
 std::string source_of(const CLI::App& app, const CLI::Option& config, const std::string& text, int argc, char** argv) {
     const CLI::Option* flag = app.get_option_no_throw(text.substr(0, text.find(':')));
     if (!flag || config.count() == 0) return "";
@@ -132,11 +133,11 @@ std::string without_value(const CLI::App& app) {
     return {};
 }
 
-/// "--epochs: is given 2 times" where CLI11 says how many values it wants.
+/// "--epochs: given 2 times; expected once" for CLI11's message about the number of values.
 std::string about_count(std::string text) {
     const std::string_view count = ": At Most 1 required but received ";
     if (const auto at = text.find(count); at != std::string::npos)
-        return text.substr(0, at) + ": is given " + text.substr(at + count.size()) + " times, expected once";
+        return text.substr(0, at) + ": given " + text.substr(at + count.size()) + " times; expected once";
     return text;
 }
 
@@ -145,14 +146,14 @@ void open_standard_streams() {
     for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
         if (::fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
         const int opened = ::open("/dev/null", stream == STDIN_FILENO ? O_RDONLY : O_WRONLY);
-        if (opened >= 0 && opened != stream) {  // a lower number was free: nobody expects it
+        if (opened >= 0 && opened != stream) {  // a lower number was free
             ::dup2(opened, stream);
             ::close(opened);
         }
     }
 }
 
-/// Whether standard output is lost; a reader that left, as `head` does, has what it wanted.
+/// Whether standard output is lost. A closed pipe, as of `head`, does not count.
 bool has_lost_output() {
     std::cout.flush();
     errno = 0;
@@ -176,8 +177,8 @@ CLI::Validator is_natural() {
         std::uint64_t value = 0;
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
         if (error == std::errc::invalid_argument || end != text.data() + text.size())
-            return text + " is no whole number from 0 up";
-        if (error == std::errc::result_out_of_range) return text + " is more than 2^64 - 1";
+            return "value is " + text + "; expected a whole number, 0 or more";
+        if (error == std::errc::result_out_of_range) return "value is " + text + "; expected 2^64 - 1 or less";
         text = std::to_string(value);
         return std::string();
     };
@@ -190,7 +191,7 @@ CLI::Validator is_between(double low, double high, bool with_low) {
         const bool good =
             CLI::detail::lexical_cast(text, value) && (with_low ? value >= low : value > low) && value <= high;
         return good ? std::string()
-                    : fmt::format("{} is no number {} {} {} {}", text, with_low ? "from" : "above", low,
+                    : fmt::format("value is {}; expected a number {} {} {} {}", text, with_low ? "from" : "above", low,
                                   with_low ? "to" : "and up to", high);
     };
     return {complaint, ""};
@@ -202,19 +203,20 @@ void end_line_on_terminal() {
 
 int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body) {
     open_standard_streams();
-    // A limit of files' sizes makes writing fail. A handler, and not SIG_IGN, which programs started here would
+    // Exceeding a file size limit must fail the write. A handler, and not SIG_IGN, which programs started here would
     // inherit.
     std::signal(SIGXFSZ, [](int) {});
-    std::signal(SIGPIPE, [](int) {});  // likewise a reader that has left
+    std::signal(SIGPIPE, [](int) {});  // the same for a closed pipe
     let_hangups_end();
     // In one piece: other ranks write to the same stream.
     const auto complain = [&](const std::string& text) { std::cerr << app.get_name() + ": " + one_line(text) + '\n'; };
     // A program of several commands has the file of each.
     const bool has_file = app.get_require_subcommand_min() == 0;
     app.formatter(std::make_shared<Help>());
-    app.get_help_ptr()->description("this help")->group(std::string(Help::general));
+    app.get_help_ptr()->description("show this help")->group(std::string(Help::general));
     const CLI::Option* config =
-        has_file ? app.set_config("--config", "", "file of flags, NAME = VALUE on each line; the command line wins")
+        has_file ? app.set_config("--config", "",
+                                  "file of flags, one NAME = VALUE per line; the command line has precedence")
                        ->type_name("FILE")
                        ->group(std::string(Help::general))
                  : nullptr;
@@ -224,7 +226,7 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body)
     try {
         app.parse(argc, argv);
         if (const std::string flag = without_value(app); !flag.empty()) {
-            complain(flag + ": the value is empty (--help shows all flags)");
+            complain(flag + ": value is empty (--help shows all flags)");
             return 2;
         }
     } catch (const CLI::CallForHelp&) {
@@ -257,14 +259,14 @@ int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body)
     } catch (const std::bad_alloc&) {
         lockstep::note_failure();
         complain(
-            "out of memory: the system gives this process no more; give smaller batches or a smaller model, or raise "
-            "its limit (ulimit -v, memory.max of the cgroup)");
+            "out of memory: the system refused an allocation; use smaller batches or a smaller model, or raise the "
+            "limit (ulimit -v, memory.max of the cgroup)");
         return 1;
     } catch (const std::system_error& error) {
         lockstep::note_failure();
         complain(error.code() == std::errc::resource_unavailable_try_again
-                     ? "the system gives no thread (" + std::string(error.what()) +
-                           "); raise the limit of processes or of memory (ulimit -u, ulimit -v, pids.max of the cgroup)"
+                     ? "cannot start a thread (" + std::string(error.what()) +
+                           "); raise the limit on processes or memory (ulimit -u, ulimit -v, pids.max of the cgroup)"
                      : error.what());
         return 1;
     } catch (const std::exception& error) {

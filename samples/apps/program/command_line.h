@@ -1,4 +1,4 @@
-// How every program reads its command line and ends: status 0 success, 1 a failed run, 2 wrong usage; by a signal where
+// Command line and exit of every program: status 0 for success, 1 for a failed run, 2 for a usage error; by a signal if
 // one has stopped it.
 #pragma once
 
@@ -14,32 +14,32 @@ class Validator;
 
 namespace program {
 
-/// Wrong usage found after parsing.
+/// A usage error found after parsing.
 class UsageError : public std::runtime_error {
 public:
     using std::runtime_error::runtime_error;
 };
 
-/// What was printed is not where it should be.
+/// Printed text was lost.
 class OutputLost : public std::runtime_error {
 public:
-    OutputLost() : std::runtime_error("standard output cannot be written") {}
+    OutputLost() : std::runtime_error("cannot write to standard output") {}
 };
 
-/// Ranks of this program have failed and said why: it ends with their status and says nothing more.
+/// Ranks of this program have failed and printed why: it exits with their status and prints nothing more.
 class RanksFailed : public std::runtime_error {
 public:
     explicit RanksFailed(int their_status) : std::runtime_error("ranks have failed"), status(their_status) {}
     int status;
 };
 
-/// How a run ended before its time.
+/// A run that a signal has stopped.
 struct Stop {
     int signal = 0;
-    std::string text;  ///< for the user; empty where another process has told
+    std::string text;  ///< for the user; empty if another process has printed it
 };
 
-/// Ends the program as the signal would have: whoever waits for it sees that, as shells want to. A rank exits with
+/// Ends the program as the signal would have, so that shells see the signal. A rank exits with
 /// 128 + signal instead: to a launcher a signal is a failure.
 class Stopped : public std::runtime_error {
 public:
@@ -49,17 +49,17 @@ public:
     As as;
 };
 
-/// For `transform`: a whole number from 0 to 2^64 - 1 in decimal digits. (CLI11 takes -1 and what is too large as other
-/// ones, and 010 as 8.)
+/// For `transform`: a whole number from 0 to 2^64 - 1 in decimal digits. (CLI11 wraps -1 and too large numbers,
+/// and reads 010 as 8.)
 CLI::Validator is_natural();
 
 /// A number from `low`, or above it, to `high`.
 CLI::Validator is_between(double low, double high, bool with_low = true);
 
-/// What was ended may have left a bar on the terminal: the next line begins a new one there.
+/// Begins a new line on a terminal, where an ended process may have left a bar.
 void end_line_on_terminal();
 
-/// Adds --config, a TOML file with flags, parses, runs `body`, and turns what is thrown into one line on stderr.
+/// Adds --config, a TOML file with flags, parses, runs `body`, and prints exceptions as one line on stderr.
 /// Returns the exit status.
 int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body);
 

@@ -17,18 +17,19 @@ struct Named {
     std::filesystem::path path;
 };
 
-/// A checkpoint, and what belongs to it.
+/// A checkpoint and its state file.
 std::vector<Named> checkpoint(const std::string& flag, const std::filesystem::path& path) {
     if (path.empty()) return {};
     const std::filesystem::path state = lockstep::resume_path(path);
     return {{fmt::format("{} {}", flag, path.string()), path},
-            {fmt::format("the state of the run beside {} {}", flag, path.string()), state}};
+            {fmt::format("the run state of {} {}", flag, path.string()), state}};
 }
 
 void require_apart(const Named& one, const std::vector<Named>& others) {
     for (const Named& other : others)
         if (lockstep::same_file(one.path, other.path))
-            throw UsageError(fmt::format("{} is {}, too; give each a file of its own", one.what, other.what));
+            throw UsageError(
+                fmt::format("{}: same file as {}; expected a different file for each", one.what, other.what));
 }
 
 }  // namespace
@@ -62,7 +63,7 @@ void require_files_apart(const Options& options, const std::string& program) {
         require_apart(reports[i], loaded);
         require_apart(reports[i], {reports.begin(), reports.begin() + static_cast<std::ptrdiff_t>(i)});
     }
-    // To save where one has loaded is to go on in place; but not weights over a state.
+    // --save may equal --load, to continue in place, but weights must not overwrite a state.
     if (saved.empty() || loaded.empty()) return;
     require_apart(saved[0], {loaded[1]});
     require_apart(saved[1], {loaded[0]});

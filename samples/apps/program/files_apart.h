@@ -1,4 +1,4 @@
-// What a run writes must not lie where it writes or reads something else.
+// The files that a run writes must differ from each other and from those that it reads.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace program {
 
-/// Throws UsageError where two of the flags name one file, in whatever spelling or through links. `program`: whose log
-/// lies in --log-dir.
+/// Throws UsageError if two flags name the same file, in any spelling or through links. `program`: name of the log in
+/// --log-dir.
 void require_files_apart(const Options& options, const std::string& program);
 
 }  // namespace program

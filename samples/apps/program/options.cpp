@@ -36,7 +36,7 @@ CLI::Validator is_rate() {
     const auto complaint = [](const std::string& text) {
         double value = 0;
         const bool good = CLI::detail::lexical_cast(text, value) && std::isfinite(value) && value >= 0;
-        return good ? std::string() : text + " is no number from 0 up";
+        return good ? std::string() : "value is " + text + "; expected a number, 0 or more";
     };
     return {complaint, ""};
 }
@@ -59,7 +59,7 @@ int signal_of(const std::string& text) {
         if (((known && name == known) || name == std::to_string(signal)) && signal != SIGKILL && signal != SIGSTOP)
             return signal;
     }
-    throw CLI::ValidationError("--stop-signals", "'" + text + "' is not a signal that can be caught");
+    throw CLI::ValidationError("--stop-signals", "value is '" + text + "'; expected signals that can be caught");
 }
 
 std::string text_of(double value) { return fmt::format("{}", value); }
@@ -77,7 +77,7 @@ std::vector<std::string> with_hyphens(int argc, const char* const* argv) {
     return words;
 }
 
-/// --amp may stand alone. To CLI11 it is an option with one value, as in a file of --config.
+/// --amp needs no value. To CLI11 it is an option with one value, as in a file of --config.
 void give_amp_a_value(std::vector<std::string>& words) {
     for (std::size_t i = 1; i < words.size(); ++i)
         if (words[i] == "--amp" && (i + 1 == words.size() || words[i + 1].starts_with("-"))) words[i] += "=true";
@@ -88,7 +88,7 @@ constexpr std::int64_t most_rows = std::int64_t{1} << 31;
 /// Flags of every program. They are grouped for --help by what was set last as the default of new options.
 void add_flags_of_devices(CLI::App& app, Options& options, const Program& program) {
     app.option_defaults()->group("Devices and batch");
-    app.add_option("--parallel", options.parallel, "one device, all of them from one thread, or one process for each")
+    app.add_option("--parallel", options.parallel, "one device, all devices from one thread, or one process per device")
         ->type_name("none|dp|ddp")
         ->check(silent(CLI::IsMember({"none", "dp", "ddp"})))
         ->capture_default_str();
@@ -96,7 +96,7 @@ void add_flags_of_devices(CLI::App& app, Options& options, const Program& progra
         ->type_name("LIST")
         ->capture_default_str();
     app.add_option("--shards", options.shards,
-                   "parts of a batch, which decide the bits of the result; default one per device")
+                   "parts of a batch, which determine the bits of the result; default one per device")
         ->type_name("N")
         ->check(silent(CLI::Range(1, 65536)));
     auto* whole = app.add_option("--batch-size,-b", options.batch_size,
@@ -111,8 +111,8 @@ void add_flags_of_devices(CLI::App& app, Options& options, const Program& progra
         ->check(silent(CLI::Range(std::int64_t{1}, most_rows)))
         ->excludes(whole);
     app.add_flag("--benchmark", options.benchmark,
-                 "use the fastest algorithms of convolutions; a resume repeats the choice");
-    app.add_flag("--deterministic", options.deterministic, "same bits in every run without fixing the shards");
+                 "use the fastest convolution algorithms; a resumed run uses the same");
+    app.add_flag("--deterministic", options.deterministic, "make runs bit-identical without fixing the shards");
     app.option_defaults()->group("Data");
     if (!program.data.empty())
         app.add_option("--data", options.data, program.data)->type_name("DIR")->capture_default_str();
@@ -124,30 +124,30 @@ void add_flags_of_devices(CLI::App& app, Options& options, const Program& progra
 
 void add_flags_of_output(CLI::App& app, Options& options) {
     app.option_defaults()->group("Output");
-    app.add_option("--json", options.json, "file for the final figures")->type_name("FILE");
+    app.add_option("--json", options.json, "file for the final results")->type_name("FILE");
     app.add_flag("--quiet", options.quiet, "warnings and errors only");
 }
 
-/// Flags of steps and rates. A program may have a flag of its own in place of one of these.
+/// Flags of steps and rates. A program may replace one of these with its own flag.
 void add_flags_of_rates(CLI::App& app, Options& options) {
     const auto is_free = [&](const char* flag) { return app.get_option_no_throw(flag) == nullptr; };
     if (is_free("--weight-decay"))
-        app.add_option("--weight-decay", options.weight_decay, "weight decay; a resume keeps its own unless given")
+        app.add_option("--weight-decay", options.weight_decay, "weight decay; a resumed run keeps its own unless given")
             ->type_name("RATE")
             ->check(is_rate())
             ->default_str(text_of(options.default_weight_decay));
     if (is_free("--clip"))
-        app.add_option("--clip", options.clip, "maximum norm of the gradients; 0 for none")
+        app.add_option("--clip", options.clip, "maximum norm of the gradients; 0 disables clipping")
             ->type_name("NORM")
             ->check(is_rate())
             ->capture_default_str();
-    app.add_option("--early-stop", options.early_stop, "evaluations without a better score that end the run")
+    app.add_option("--early-stop", options.early_stop, "evaluations without a better score before the run ends")
         ->type_name("N")
         ->check(silent(CLI::Range(1, 1 << 30)));
     app.option_defaults()->group(
         "Learning rate (schedules: constant, step, multistep, exponential, linear, cosine, cosine-restarts, one-cycle, "
         "plateau)");
-    app.add_option("--lr,-l,--learning-rate", options.lr, "learning rate; a resume keeps its own unless given")
+    app.add_option("--lr,-l,--learning-rate", options.lr, "learning rate; a resumed run keeps its own unless given")
         ->type_name("RATE")
         ->check(is_rate())
         ->default_str(text_of(options.default_lr));
@@ -184,7 +184,7 @@ void add_flags_of_rates(CLI::App& app, Options& options) {
             ->check(silent(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31)))
             ->capture_default_str();
     }
-    app.add_option("--rates", options.rates, "adaptive rate, not with a schedule; yellowfin sets momentum, too")
+    app.add_option("--rates", options.rates, "adaptive rate, not with a schedule; yellowfin also sets momentum")
         ->type_name("none|adascale|yellowfin")
         ->check(silent(CLI::IsMember({"none", "adascale", "yellowfin"})))
         ->capture_default_str();
@@ -197,7 +197,7 @@ void add_flags_of_checkpoints(CLI::App& app, Options& options, const Program& pr
         ->type_name("DIR");
     app.add_option(
            "--save", options.save,
-           "weights, with FILE.resume; " + (program.checkpoint.empty() ? "{epoch} and {step} are numbers"
+           "weights, with FILE.resume; " + (program.checkpoint.empty() ? "{epoch} and {step} become numbers"
                                                                        : "default " + program.checkpoint.string()))
         ->type_name("FILE");
     app.add_option_function<std::string>(
@@ -205,14 +205,15 @@ void add_flags_of_checkpoints(CLI::App& app, Options& options, const Program& pr
            [&options, by_epochs = program.saves_by_epochs](const std::string& text) {
                const auto every = save_every_of(text, by_epochs);
                if (!every)
-                   throw CLI::ValidationError("--save-every", text + " is neither steps (250s) nor epochs (1e)");
+                   throw CLI::ValidationError("--save-every",
+                                              "value is " + text + "; expected steps (250s) or epochs (1e)");
                options.save_every = *every;
            },
            program.saves_by_epochs
                ? fmt::format("epochs between saves, or steps (Ns); default {}", options.save_every.epochs)
                : "steps between saves, or epochs (Ne); default: at the end of the run only")
         ->type_name(program.saves_by_epochs ? "N|Ns" : "N|Ne");
-    app.add_option("--keep", options.keep, "newest checkpoints to keep, of --save with {epoch} or {step}; default all")
+    app.add_option("--keep", options.keep, "newest checkpoints to keep if --save has {epoch} or {step}; default all")
         ->type_name("N")
         ->check(silent(CLI::Range(1, 1 << 30)));
     app.add_option("--best", options.best, "checkpoint with the best score")->type_name("FILE");
@@ -240,7 +241,8 @@ void add_flags_of_checkpoints(CLI::App& app, Options& options, const Program& pr
 
 void add_flags_of_training(CLI::App& app, Options& options, const Program& program) {
     app.option_defaults()->group("Devices and batch");
-    app.add_option("--accumulation-steps", options.accumulation_steps, "microbatches per step, in the memory of one")
+    app.add_option("--accumulation-steps", options.accumulation_steps,
+                   "microbatches per step; memory for one is enough")
         ->type_name("N")
         ->check(silent(CLI::Range(1, 65536)))
         ->capture_default_str();
@@ -260,7 +262,7 @@ void add_flags_of_training(CLI::App& app, Options& options, const Program& progr
         ->type_name("N")
         ->transform(is_natural())
         ->capture_default_str();
-    app.add_option("--momentum", options.momentum, "momentum of SGD and RMSprop; a resume keeps its own unless given")
+    app.add_option("--momentum", options.momentum, "momentum (SGD, RMSprop); a resumed run keeps its own unless given")
         ->type_name("RATE")
         ->check(is_rate())
         ->default_str(text_of(options.default_momentum));
@@ -275,10 +277,9 @@ void add_flags_of_training(CLI::App& app, Options& options, const Program& progr
         ->check(silent(CLI::Range(std::int64_t{1}, std::int64_t{1} << 31)));
     app.footer(
         "The first signal of --stop-signals stops all processes after a step. The run is saved if --save is given, and "
-        "the\nprogram ends by that signal (status 128 + signal: 130, 143). A second SIGINT or SIGTERM ends it at "
-        "once.\nStatus: 0 for success, 1 for a failed run or lost output, 2 for wrong usage. Underscores and hyphens "
-        "in "
-        "flags are\ninterchangeable.");
+        "the\nprogram dies of that signal (status 128 + signal: 130, 143). A second SIGINT or SIGTERM ends it at "
+        "once.\nExit status: 0 for success, 1 for a failed run or lost output, 2 for a usage error. Underscores and "
+        "hyphens in flags are\ninterchangeable.");
 }
 
 void join(Options& options) {
@@ -290,7 +291,7 @@ void join(Options& options) {
     options.work_dir.clear();
 }
 
-/// What is not said lies in --work-dir.
+/// Files that were not named are in --work-dir.
 void use_work_dir(Options& options, const Program& program) {
     if (!program.trains) return;
     const bool given = !options.work_dir.empty();
@@ -310,7 +311,7 @@ std::string resolved_flags(CLI::App& app, const Options& options) {
         option->configurable(false);  // without a value
     for (const char* flag : {"--rank", "--world-size"}) leave_out(flag);
     if (options.batch_size_per_device) leave_out("--batch-size");  // one excludes the other
-    if (!options.timeout_seconds) leave_out("--timeout");          // for several processes alone
+    if (!options.timeout_seconds) leave_out("--timeout");          // only for several processes
     if (!options.load.empty() && !options.lr) leave_out("--lr");
     if (!options.load.empty() && !options.momentum) leave_out("--momentum");
     if (!options.load.empty() && !options.weight_decay) leave_out("--weight-decay");
@@ -333,8 +334,8 @@ bool is_checkpoint_of(const std::string& pattern, std::string_view name) {
     return name.empty();
 }
 
-/// The checkpoint that has made most steps among those of --save and INTERRUPTED; empty: there is none. One that cannot
-/// be read is a warning.
+/// The checkpoint that has made most steps among those of --save and INTERRUPTED; empty: not found. One that cannot be
+/// read is a warning.
 std::filesystem::path newest_checkpoint(const std::filesystem::path& save) {
     const std::string pattern = save.filename().string();
     const bool several = pattern.find("{epoch}") != std::string::npos || pattern.find("{step}") != std::string::npos;
@@ -353,7 +354,7 @@ std::filesystem::path newest_checkpoint(const std::filesystem::path& save) {
             most = state;
             newest = save.parent_path() / name;
         } catch (const lockstep::Error& error) {
-            lockstep::warn(fmt::format("--resume auto passes over {}: {}", entry.path().string(), error.what()));
+            lockstep::warn(fmt::format("--resume auto: skipping {}: {}", entry.path().string(), error.what()));
         }
     }
     return newest;
@@ -364,8 +365,8 @@ void find_checkpoint(Options& options) {
     if (options.save.empty()) throw UsageError("--resume auto requires --save or --work-dir");
     if (options.save.parent_path().string().find('{') != std::string::npos)
         throw UsageError("--resume auto: " + options.save.string() +
-                         " has a number in its directory; expected it in the "
-                         "name alone");
+                         " has {epoch} or {step} in its directory; expected them "
+                         "only in the file name");
     if (const auto found = newest_checkpoint(options.save); !found.empty()) options.load = found;
 }
 
@@ -382,12 +383,13 @@ void check(const Options& options, const std::string& program) {
         (!options.backend.empty() || options.rank || options.init_method != "env://" || options.timeout_seconds ||
          (!options.launcher.empty() && options.launcher != "none") || options.reduction != "tree"))
         throw UsageError(
-            "--launcher, --backend, --rank, --world-size, --init-method, --timeout and --reduction are for --parallel "
+            "--launcher, --backend, --rank, --world-size, --init-method, --timeout and --reduction require --parallel "
             "ddp");
     if ((options.save_every.steps > 0 || options.save_every.epochs > 0) && options.save.empty())
         throw UsageError("--save-every requires --save or --work-dir");
     for (const auto* path : {&options.save, &options.json})
-        if (!path->empty() && !path->has_filename()) throw UsageError(path->string() + " is a directory; name a file");
+        if (!path->empty() && !path->has_filename())
+            throw UsageError(path->string() + ": path is a directory; expected a file");
     // --save numbers files by their names, and nothing else is numbered.
     for (const auto& [flag, path] : {std::pair("--work-dir", options.work_dir),
                                      {"--save", options.save.parent_path()},
@@ -396,8 +398,8 @@ void check(const Options& options, const std::string& program) {
                                      {"--json", options.json}})
         for (const char* number : {"{epoch}", "{step}"})
             if (path.string().find(number) != std::string::npos)
-                throw UsageError(
-                    fmt::format("{} {}: {} is for the name of a file in --save", flag, path.string(), number));
+                throw UsageError(fmt::format("{} {}: {} is not allowed; expected it only in the file name of --save",
+                                             flag, path.string(), number));
     if (options.keep > 0 && options.save.string().find("{epoch}") == std::string::npos &&
         options.save.string().find("{step}") == std::string::npos)
         throw UsageError("--keep requires {epoch} or {step} in the name of --save");
@@ -410,7 +412,7 @@ void check(const Options& options, const std::string& program) {
     require_files_apart(options, program);
 }
 
-/// As many as are named, seen by this process or not; none where all are meant.
+/// The devices in the list, whether or not this process sees them; empty for "all".
 std::vector<lockstep::Device> named_devices(const std::string& text) {
     std::vector<lockstep::Device> devices;
     if (text == "all") return devices;
@@ -418,21 +420,22 @@ std::vector<lockstep::Device> named_devices(const std::string& text) {
     return devices;
 }
 
-/// Names of virtual devices make as many of them as they ask for, unless LOCKSTEP_CPU_DEVICES says how many there are.
+/// Creates enough virtual CPU devices for the named ones, unless LOCKSTEP_CPU_DEVICES sets their number.
 void make_room_for(const std::vector<lockstep::Device>& devices) {
     int highest = -1;
     for (const lockstep::Device device : devices)
         if (device.kind() == lockstep::DeviceKind::cpu) highest = std::max(highest, device.index());
     constexpr int standard = 2, most = 64;
     if (highest >= most && !std::getenv("LOCKSTEP_CPU_DEVICES"))
-        throw lockstep::InvalidArgument(fmt::format("cpu:{}: virtual devices are cpu:0 to cpu:{}", highest, most - 1));
+        throw lockstep::InvalidArgument(
+            fmt::format("cpu:{}: no such virtual device; expected cpu:0 to cpu:{}", highest, most - 1));
     if (highest >= standard) setenv("LOCKSTEP_CPU_DEVICES", std::to_string(highest + 1).c_str(), 0);
 }
 
 void require_as_many(std::size_t devices, int ranks) {
     if (static_cast<std::size_t>(ranks) > devices)
         throw lockstep::InvalidArgument(
-            fmt::format("{} {} for {} ranks on this host; name one for each rank, or leave the list out", devices,
+            fmt::format("{} {} for {} ranks on this host; expected one per rank, or no list", devices,
                         devices == 1 ? "device" : "devices", ranks));
 }
 
@@ -446,7 +449,7 @@ lockstep::Device device_of_rank(const std::string& devices, int local_rank) {
     return lockstep::Devices::parse(devices)[local_rank];
 }
 
-/// What `body` returns; what it says against the list becomes wrong usage.
+/// Returns what `body` returns; turns its InvalidArgument into a UsageError about --devices.
 template <class Body>
 auto about_devices(const Body& body) {
     try {
@@ -456,7 +459,7 @@ auto about_devices(const Body& body) {
     }
 }
 
-/// Before ranks meet, so that all of them say it.
+/// Before the rendezvous, so that all ranks report it.
 void require_a_device_each(const Options& options) {
     const int ranks = options.world_size.value_or(lockstep::rank_info().local_world_size);
     about_devices([&] {
@@ -468,7 +471,7 @@ void warn_where_each_trains_alone() {
     try {
         const lockstep::RankInfo info = lockstep::rank_info();
         if (info.rank == 0 && info.world_size > 1)
-            lockstep::warn(fmt::format("{} processes train each on its own; give --parallel ddp to train one model",
+            lockstep::warn(fmt::format("{} processes train separate models; give --parallel ddp to train one model",
                                        info.world_size));
     } catch (const lockstep::InvalidArgument&) {  // half of a info says nothing of other processes
     }
@@ -531,7 +534,7 @@ int run(const Program& program, Options& options, int argc, char** argv,
     add_flags_of_ranks(app, options, "Processes (--parallel ddp)");
     if (program.trains)
         app.add_option("--reduction", options.reduction,
-                       "reproducible sums of gradients, or the backend's own all-reduce")
+                       "reproducible sum (tree), or the backend's own all-reduce (fast)")
             ->type_name("tree|fast")
             ->check(silent(CLI::IsMember({"tree", "fast"})))
             ->capture_default_str();

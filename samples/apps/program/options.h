@@ -1,4 +1,4 @@
-// The flags that all programs that train share.
+// The flags that all training programs share.
 #pragma once
 
 #include <csignal>
@@ -17,7 +17,7 @@
 
 namespace program {
 
-/// After how many steps or epochs a run is saved, besides at its end; both 0: not at all.
+/// Steps or epochs between saves, in addition to the save at the end of the run; both 0: no further saves.
 struct SaveEvery {
     std::int64_t steps = 0, epochs = 0;
 };
@@ -29,78 +29,78 @@ struct ScheduleFlags {
     std::vector<std::int64_t> milestones{};  ///< epochs
     double gamma = 0.1, lowest = 0;
     std::int64_t patience = 10;  ///< evaluations
-    std::string str() const;     ///< with the numbers that count
+    std::string str() const;     ///< name with the numbers that it uses
 };
 
 struct Options : RankFlags {
     std::string parallel = "dp";
     std::string devices = "all";
     std::optional<int> shards;
-    std::optional<std::int64_t> batch_size, batch_size_per_device;  ///< where they were given
+    std::optional<std::int64_t> batch_size, batch_size_per_device;  ///< if given
     std::int64_t default_batch_size = 64;                           ///< 0: a row on each device
     int accumulation_steps = 1;
     std::int64_t epochs = 10;
     std::optional<std::int64_t> steps;
     double default_lr = 0.01, default_momentum = 0.5;
-    std::optional<double> lr, momentum;  ///< where they were given
-    std::optional<double> weight_decay;  ///< where it was given
+    std::optional<double> lr, momentum;  ///< if given
+    std::optional<double> weight_decay;  ///< if given
     double default_weight_decay = 0;
-    double clip = 0;  ///< largest norm of the gradients; 0: any
+    double clip = 0;  ///< maximum norm of the gradients; 0: unlimited
     ScheduleFlags schedule;
     std::string rates = "none";  ///< or "adascale", "yellowfin"
-    int early_stop = 0;          ///< evaluations without a better score that end a run; 0: any number
+    int early_stop = 0;          ///< evaluations without a better score before the run ends; 0: unlimited
     std::size_t keep = 0;        ///< checkpoints; 0: all
     std::filesystem::path best;  ///< the checkpoint with the best score; empty: none
     std::uint64_t seed = 1;
     bool deterministic = false;
-    bool benchmark = false;   ///< algorithms are chosen by trials
-    std::string amp = "off";  ///< fp16, bf16, or true: what suits the devices
+    bool benchmark = false;   ///< choose algorithms by trials
+    std::string amp = "off";  ///< fp16, bf16, or true: the type that suits the devices
     int workers = 1;
     std::filesystem::path data;
     std::filesystem::path save, load, log_dir, json;
-    bool resumes_if_there = false;           ///< --resume auto: `load` is what was found, if anything
+    bool resumes_if_there = false;           ///< --resume auto: `load` is the checkpoint found, if any
     std::vector<std::string> allow_changed;  ///< names of facts that a resume may change
     std::vector<int> stop_signals = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU};
-    std::filesystem::path work_dir;  ///< for what `save` and `log_dir` leave open, and the configuration
+    std::filesystem::path work_dir;  ///< default for `save` and `log_dir`, and directory of the configuration
     SaveEvery save_every;
     std::int64_t log_interval = 0;  ///< batches between lines such as those of PyTorch's examples; 0: none
     bool quiet = false;
     std::string reduction = "tree";  ///< or "fast"
 
     std::string configuration;     ///< all flags with their values, as --config reads them
-    std::filesystem::path config;  ///< the file that they were read from, if any
+    std::filesystem::path config;  ///< file that the flags were read from, if any
 
     /// The processes of a run with `ddp`; null otherwise.
     std::shared_ptr<lockstep::ProcessGroup> group;
 
     bool distributed() const { return parallel == "ddp"; }
-    /// Prints, and writes files.
+    /// Whether this process prints and writes files.
     bool leads() const { return !group || group->rank() == 0; }
     int world() const { return group ? group->size() : 1; }
-    /// The devices that this process trains on: with `none` the first of those chosen, with `ddp` the one of its rank.
+    /// The devices that this process trains on: with `none` the first chosen one, with `ddp` that of its rank.
     lockstep::Devices chosen_devices() const;
     lockstep::EngineOptions engine_options() const;
-    /// What --amp says: nothing for f32.
+    /// The type for --amp; nothing for f32.
     std::optional<lockstep::DType> autocast() const;
     std::int64_t global_batch_size(const lockstep::Devices& devices) const;
 };
 
-/// What a program adds to the common flags.
+/// A program's additions to the common flags.
 struct Program {
     std::string name;
     std::string purpose;
-    std::string data = {};                          ///< what lies in --data; empty: there is no such flag
-    std::function<void(CLI::App&)> add_flags = {};  ///< its own
-    std::string command = {};                       ///< the word behind the program's name that has chosen this
+    std::string data = {};                          ///< contents of --data; empty: no such flag
+    std::function<void(CLI::App&)> add_flags = {};  ///< adds the program's own flags
+    std::string command = {};                       ///< command after the program's name
     bool trains = true;                             ///< has the flags of training
-    /// Where it saves unless told otherwise; in --work-dir by the last name alone. Empty: PROGRAM.safetensors there,
-    /// and otherwise nowhere.
+    /// Default of --save; with --work-dir only its file name. Empty: PROGRAM.safetensors in --work-dir, otherwise
+    /// nothing is saved.
     std::filesystem::path checkpoint = {};
-    bool saves_by_epochs = false;  ///< a plain number is one of epochs in --save-every, not of steps
+    bool saves_by_epochs = false;  ///< --save-every counts epochs unless it has a unit
 };
 
-/// As `run` in command_line.h, for a program with the common flags, whose `body` tells how it was stopped. With `ddp`,
-/// and without a launcher, the program starts itself once for each device and waits for these processes.
+/// As `run` in command_line.h, for a program with the common flags, whose `body` returns how it was stopped. With
+/// `ddp`, and without a launcher, the program starts itself once for each device and waits for these processes.
 int run(const Program& program, Options& options, int argc, char** argv,
         const std::function<std::optional<Stop>()>& body);
 

@@ -23,7 +23,7 @@ std::string clock_text(double seconds) {
     return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
-/// Of the terminal, which may change its size at any time.
+/// Columns of the terminal, whose size may change at any time.
 std::size_t columns() {
     winsize size{};
     return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
@@ -31,7 +31,7 @@ std::size_t columns() {
 
 bool is_terminal() {
     const char* kind = std::getenv("TERM");
-    if (std::getenv("OMPI_COMM_WORLD_SIZE")) return false;  // of mpirun, which passes on what it shows as it is
+    if (std::getenv("OMPI_COMM_WORLD_SIZE")) return false;  // mpirun forwards output unchanged
     return ::isatty(STDOUT_FILENO) == 1 && kind && std::string(kind) != "dumb";
 }
 
@@ -112,7 +112,7 @@ void Progress::line(const std::string& text) {
     clear();
     std::puts(text.c_str());
     if (std::fflush(stdout) == 0 || std::exchange(told_of_loss_, true)) return;
-    lockstep::warn(std::string("standard output cannot be written: ") + std::strerror(errno) + "; training continues");
+    lockstep::warn(std::string("cannot write to standard output: ") + std::strerror(errno) + "; training continues");
 }
 
 }  // namespace program

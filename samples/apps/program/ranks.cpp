@@ -20,12 +20,12 @@ CLI::Validator is_init_method() {
     const auto complaint = [](const std::string& text) {
         for (const char* scheme : {"env://", "tcp://", "file://"})
             if (text.starts_with(scheme)) return std::string();
-        return text + " is none of env://, tcp://HOST:PORT and file:///PATH";
+        return "value is " + text + "; expected env://, tcp://HOST:PORT or file:///PATH";
     };
     return {complaint, ""};
 }
 
-/// What moves the memory of GPUs, where every rank has one of its own; else what needs nothing.
+/// NCCL if every rank has its own GPU; otherwise the default of ProcessGroup.
 std::string usual_backend(const std::string& devices, int ranks) {
     if (devices != "all" && !devices.starts_with("cuda")) return {};
     if (!lockstep::why_unusable("nccl").empty()) return {};
@@ -41,20 +41,21 @@ std::string usual_backend(const std::string& devices, int ranks) {
 }
 
 void require_no_mpi(const RankFlags& flags) {
-    if (flags.backend == "mpi") throw UsageError("--backend mpi: start the processes with mpirun");
+    if (flags.backend == "mpi")
+        throw UsageError("--backend mpi: no MPI launcher found; expected processes started by mpirun");
 }
 
 void launch_and_wait(lockstep::LaunchOptions& launch, int processes) {
     launch.processes = processes;
     launch.same_lines_once = true;
-    launch.stop_grace = std::chrono::hours(24);  // they save; who doesn't want to wait sends the signal again
+    launch.stop_grace = std::chrono::hours(24);  // they save; a repeated signal ends the wait
     const lockstep::LaunchResult result = lockstep::launch(launch);
     if (result.success()) return;
     if (result.signal != 0) {
         if (result.killed) end_line_on_terminal();
         throw Stopped({result.signal, result.killed ? result.str() : ""}, Stopped::As::program);
     }
-    // A signal came to one of them, and all have stopped.
+    // One of them received a signal, and all have stopped.
     for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU})
         if (!result.killed && result.failure->exit_status == 128 + signal)
             throw Stopped({signal, ""}, Stopped::As::program);
@@ -91,7 +92,7 @@ void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& grou
                       ->check(range(1, 1 << 20));
     rank->needs(world);
     world->needs(rank);
-    app.add_option("--timeout", flags.timeout_seconds, "seconds after which a silent process is an error")
+    app.add_option("--timeout", flags.timeout_seconds, "seconds after which an unresponsive process is an error")
         ->type_name("SECONDS")
         ->check(range(std::int64_t{1}, std::int64_t{1} << 31))
         ->default_str(std::to_string(usual_timeout.count()));
@@ -106,19 +107,18 @@ void require_launcher(const RankFlags& flags) {
     };
     const auto sign_of = [](Launcher launcher) -> Sign {
         switch (launcher) {
-            case Launcher::none: return {"none", "nobody: there is neither RANK nor what mpirun and srun set"};
+            case Launcher::none:
+                return {"none", "no launcher found: RANK and the variables of mpirun and srun are unset"};
             case Launcher::environment:
-            case Launcher::torchrun:
-                return {"pytorch", "whoever has set RANK and WORLD_SIZE, which come first; unset them"};
-            case Launcher::open_mpi: return {"mpi", "mpirun"};
-            case Launcher::slurm: return {"slurm", "srun"};
+            case Launcher::torchrun: return {"pytorch", "RANK and WORLD_SIZE are set and have precedence"};
+            case Launcher::open_mpi: return {"mpi", "started by mpirun"};
+            case Launcher::slurm: return {"slurm", "started by srun"};
         }
         return {"", ""};
     };
     const Sign found = sign_of(lockstep::rank_info().launcher);
     if (flags.launcher != found.name)
-        throw UsageError("--launcher " + flags.launcher + ": this process was started by " + found.told_by +
-                         " (--launcher " + found.name + ")");
+        throw UsageError("--launcher " + flags.launcher + ": " + found.told_by + "; expected --launcher " + found.name);
 }
 
 bool nobody_launched(const RankFlags& flags) {
@@ -128,10 +128,10 @@ bool nobody_launched(const RankFlags& flags) {
 
 void launch_ranks(const RankFlags& flags, int processes, std::vector<std::string> command) {
     require_no_mpi(flags);
-    if (!flags.backend.empty()) lockstep::require_usable(flags.backend);  // said once, not by every rank
+    if (!flags.backend.empty()) lockstep::require_usable(flags.backend);  // reported once, not by every rank
     lockstep::LaunchOptions launch;
     launch.command = std::move(command);
-    if (!flags.launcher.empty()) launch.command.emplace_back("--launcher=pytorch");  // what this program is to them
+    if (!flags.launcher.empty()) launch.command.emplace_back("--launcher=pytorch");  // this program is their launcher
     launch_and_wait(launch, processes);
 }
 
@@ -144,8 +144,8 @@ void launch_ranks(const RankFlags& flags, int processes, const std::function<voi
 
 std::shared_ptr<lockstep::ProcessGroup> join_ranks(const RankFlags& flags, const std::string& devices) {
     if (flags.rank && *flags.rank >= *flags.world_size)
-        throw UsageError("--rank " + std::to_string(*flags.rank) + " of --world-size " +
-                         std::to_string(*flags.world_size) + ": ranks count from 0");
+        throw UsageError("--rank: rank is " + std::to_string(*flags.rank) + " of --world-size " +
+                         std::to_string(*flags.world_size) + "; expected less than the world size");
     const std::chrono::seconds timeout(flags.timeout_seconds.value_or(usual_timeout.count()));
     const int ranks_here = flags.world_size.value_or(lockstep::rank_info().local_world_size);
     return std::make_shared<lockstep::ProcessGroup>(lockstep::ProcessGroupOptions{

@@ -1,4 +1,4 @@
-// How a program becomes one of several: flags that say who it is, and starting itself as all of them when nobody did.
+// How a program becomes one of several ranks: by flags, or by starting itself once per rank if no launcher did.
 #pragma once
 
 #include <cstdint>
@@ -18,28 +18,27 @@ namespace program {
 
 struct RankFlags {
     std::string backend, init_method = "env://";
-    std::string launcher;  ///< where it was given: "none", "pytorch", "mpi" or "slurm"
+    std::string launcher;  ///< "none", "pytorch", "mpi" or "slurm"; empty: not given
     std::optional<int> rank, world_size;
-    std::optional<std::int64_t> timeout_seconds;  ///< where it was given; else 300
+    std::optional<std::int64_t> timeout_seconds;  ///< 300 unless given
 };
 
 /// --launcher, --backend, --init-method, --rank, --world-size and --timeout, in the group `group` of --help.
 void add_flags_of_ranks(CLI::App& app, RankFlags& flags, const std::string& group = "Processes");
 
-/// Throws UsageError when --launcher names another launcher than the one that has started this process.
+/// Throws UsageError if --launcher names another launcher than the one that started this process.
 void require_launcher(const RankFlags& flags);
 
-/// Nobody has made this process one of several.
+/// Whether neither a launcher nor flags made this process a rank.
 bool nobody_launched(const RankFlags& flags);
 
-/// Starts this program as so many ranks and waits. What several say on standard error alike is printed once. Throws
-/// RanksFailed when they have said what was wrong, else CommunicationError.
+/// Starts this program as `processes` ranks and waits. A line that several ranks print on standard error is printed
+/// once. Throws RanksFailed if they have printed what was wrong, otherwise CommunicationError.
 void launch_ranks(const RankFlags& flags, int processes, std::vector<std::string> command);
-/// The same with ranks that call `function` of this program, which has used no devices yet, instead of beginning it
-/// anew.
+/// The same with ranks that call `function` instead of starting the program again. It must not have used devices yet.
 void launch_ranks(const RankFlags& flags, int processes, const std::function<void()>& function);
 
-/// `devices`: of the ranks of this host, as --devices names them.
+/// `devices`: the devices for the ranks of this host, as in --devices.
 std::shared_ptr<lockstep::ProcessGroup> join_ranks(const RankFlags& flags, const std::string& devices = "all");
 
 }  // namespace program

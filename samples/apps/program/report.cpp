@@ -27,7 +27,7 @@ ordered_json lists_of_all(const Options& options, const ordered_json& own) {
     return all;
 }
 
-/// Of all processes; a rank may be alone in seeing a device by that name.
+/// Of all processes; only one rank may see a device by that name.
 ordered_json names_of(const Options& options, const lockstep::Devices& devices) {
     ordered_json names = ordered_json::array();
     for (const lockstep::Device device : devices)
@@ -82,15 +82,15 @@ std::string how_to_go_on(const std::filesystem::path& saved, int signal, std::in
     const std::string stopped =
         fmt::format("stopped by {} after {} {}; ", name ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal),
                     steps, steps == 1 ? "step" : "steps");
-    if (saved.empty()) return stopped + "nothing was saved, as there was no --save FILE";
-    return stopped + fmt::format("saved, go on with the same flags and --load {}", saved.string());
+    if (saved.empty()) return stopped + "nothing was saved (no --save FILE)";
+    return stopped + fmt::format("saved, resume with the same flags and --load {}", saved.string());
 }
 
 void make_directory(const std::filesystem::path& path) {
     std::error_code failed;
     if (!path.empty()) std::filesystem::create_directories(path, failed);
     if (failed)
-        throw lockstep::InvalidArgument(fmt::format("cannot make the directory {}: {}; choose one that can be written",
+        throw lockstep::InvalidArgument(fmt::format("cannot create the directory {}: {}; expected a writable one",
                                                     path.string(), failed.message()));
 }
 

@@ -1,4 +1,4 @@
-// What remains of a run: the figures for --json and the log for --log-dir.
+// Results of a run: the figures for --json and the log for --log-dir.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@
 
 namespace program {
 
-/// What evaluations measure.
+/// Name of the score that evaluations compute.
 struct ScoreName {
     std::string name = "test accuracy";
-    bool is_share = true;  ///< told in percent
+    bool is_share = true;  ///< printed in percent
     bool higher_is_better = true;
     /// In files: "test_accuracy".
     std::string key() const;
@@ -25,10 +25,10 @@ struct ScoreName {
 
 struct Figures {
     std::vector<double> losses;   ///< one per step
-    std::optional<double> score;  ///< of the last evaluation
+    std::optional<double> score;  ///< score of the last evaluation
     ScoreName score_name = {};
     double samples_per_second = 0;  ///< training steps only, without start-up and the first two steps
-    double seconds = 0;             ///< of the whole program
+    double seconds = 0;             ///< run time of the whole program
     std::map<std::string, std::string> algorithms = {};  ///< Engine::algorithms
 };
 
@@ -39,25 +39,25 @@ void report(const Options& options, const Figures& figures, const lockstep::Devi
 /// "data-parallel on cpu:0, cpu:1", "distributed data-parallel, 2 processes (shm)".
 std::string describe(const Options& options, const lockstep::Devices& devices);
 
-/// For a run that a signal has stopped: "stopped by SIGINT after 40 steps; go on with --load net".
-/// `saved`: the checkpoint; empty: there is none.
+/// For a run that a signal has stopped: "stopped by SIGINT after 40 steps; saved, resume with the same flags and --load
+/// net". `saved`: the checkpoint; empty: not saved.
 std::string how_to_go_on(const std::filesystem::path& saved, int signal, std::int64_t steps);
 
-/// Makes the directory, and those above it, where there is none; nothing for an empty path. Throws InvalidArgument.
+/// Creates the directory and its parents unless they exist; does nothing for an empty path. Throws InvalidArgument.
 void make_directory(const std::filesystem::path& path);
 
-/// Throws InvalidArgument now when a file could not be written to `path` later.
+/// Throws InvalidArgument if a file cannot be written to `path`.
 void require_writable(const std::filesystem::path& path);
 
 /// The log of a run in --log-dir, for TensorBoard and as one JSON object per line: first the run, then what LogRun
-/// writes. Without a directory nothing is written. A run with --load goes on after what is there of the steps
-/// that it has done, with a line that says from which step on.
+/// writes. Without a directory nothing is written. A resumed run appends to the lines of the steps that it
+/// has done, beginning with a line that has the first new step.
 class RunLog {
 public:
     /// Makes the directory. `steps`: how many the run has done. Throws InvalidArgument when the files cannot be made.
     /// Called by every process.
     RunLog(const Options& options, const std::string& program, const lockstep::Devices& devices, std::uint64_t steps);
-    /// For LogRun, and what a program logs besides; writes nothing without a directory.
+    /// For LogRun and further values of a program; writes nothing without a directory.
     lockstep::EventLog& events() { return log_; }
 
 private:

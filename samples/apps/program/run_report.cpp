@@ -29,12 +29,12 @@ void RunReport::before_run(lockstep::Run& run) {
         line(fmt::format("continues {}: {} steps done, {}", options_.load.string(), before, training_.rates));
     if (!training_.changes.empty()) line(training_.changes);
     if (before > 0 && run.is_complete())
-        line(fmt::format("nothing is left to do: {} epochs and {} steps are done; to go on give more {}",
-                         run.state().epoch, before, options_.steps ? "--steps and --epochs" : "--epochs"));
+        line(fmt::format("nothing to do: {} epochs and {} steps are done; to continue, increase {}", run.state().epoch,
+                         before, options_.steps ? "--steps and --epochs" : "--epochs"));
     if (training_.has_weights_alone)
         line(
-            fmt::format("begins with the weights of {}; there is no state of a run beside them: optimizer, learning "
-                        "rate, epochs and the order of the data begin anew",
+            fmt::format("starts with the weights of {}; no run state found: optimizer, learning rate, epochs and data "
+                        "order start from scratch",
                         options_.load.string()));
 }
 

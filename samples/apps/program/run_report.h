@@ -1,4 +1,4 @@
-// What a sample says of its run: progress on the terminal, the log, and the figures for --json.
+// Reports of a run: progress on the terminal, the log, and the figures for --json.
 #pragma once
 
 #include <cstddef>
@@ -17,15 +17,15 @@ namespace program {
 class RunReport final : public lockstep::RunHook {
 public:
     struct Training {
-        std::string how;                 ///< for the first line: "64 rows a step in 2 shards"
-        std::string rates;               ///< for that of a run that goes on: "lr 0.1"
-        std::int64_t rows;               ///< of an epoch
-        std::string unit;                ///< what they are: "samples"
-        ScoreName score;                 ///< of the Evaluation that it reports
+        std::string how;                 ///< for the first line: "64 rows per step in 2 shards"
+        std::string rates;               ///< for the line of a resumed run: "lr 0.1"
+        std::int64_t rows;               ///< rows per epoch
+        std::string unit;                ///< name of the rows: "samples"
+        ScoreName score;                 ///< score of the reported Evaluation
         std::string changes = {};        ///< "continues with --seed 3 instead of 1", if something has changed
-        bool has_weights_alone = false;  ///< of --load, where nothing else was there to go on with
+        bool has_weights_alone = false;  ///< --load had weights without a run state
     };
-    /// Keeps the reference to `options`. `steps`: how many the run has done.
+    /// Keeps the reference to `options`. `steps`: steps that the run has done.
     RunReport(const std::string& name, const Options& options, const lockstep::Devices& devices, Training training,
               std::uint64_t steps);
 
@@ -45,7 +45,7 @@ private:
     /// since the last line, and with rate and score.
     void tell(lockstep::Run& run, std::string line);
     void tell_of_part(lockstep::Run& run);
-    /// The line that PyTorch's examples print for every so many batches.
+    /// The line that PyTorch's examples print every --log-interval batches.
     void show(const lockstep::Run& run, const lockstep::StepReport& step);
     std::string name_;
     Training training_;
@@ -55,8 +55,8 @@ private:
     std::unique_ptr<Progress> progress_;
     Figures figures_;
     std::int64_t first_batch_ = 0;       // the step that would have been the first of the epoch
-    std::size_t first_loss_ = 0;         // of the epoch
-    std::size_t reported_ = 0;           // losses that a line has told of
+    std::size_t first_loss_ = 0;         // index of the first loss of the epoch
+    std::size_t reported_ = 0;           // losses included in printed lines
     std::optional<std::uint64_t> told_;  // the number of steps at the last line
 };
 

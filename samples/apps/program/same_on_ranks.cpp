@@ -36,7 +36,7 @@ std::string value_of(const CLI::Option& option) {
     return !whole && CLI::detail::lexical_cast(text, number) ? fmt::format("{}", number) : text;
 }
 
-/// "--lr 0.5", "no --steps"; of --load only whether it is there: hosts may have the file in different places.
+/// "--lr 0.5", "no --steps"; --load only as given or not: hosts may have the file in different places.
 std::string said_by(const CLI::Option& option) {
     const std::string& flag = option.get_single_name();
     const std::string value = value_of(option);
@@ -54,7 +54,7 @@ void require_same_on_ranks(lockstep::ProcessGroup& group, const std::vector<std:
         for (std::string_view theirs = all[rank], of_rank_0 = all[0]; theirs != of_rank_0;) {
             const std::string_view there = next_line(theirs), here = next_line(of_rank_0);
             if (there != here)
-                throw UsageError(fmt::format("rank {} has {}, rank 0 has {}; all ranks must have the same", rank,
+                throw UsageError(fmt::format("rank {} has {}, rank 0 has {}; expected the same on all ranks", rank,
                                              there.empty() ? "nothing" : there, here.empty() ? "nothing" : here));
         }
 }

@@ -1,5 +1,5 @@
-// What all processes of a run must have alike: with other flags or data they would train something else together than
-// any of them was told to, or wait for each other.
+// Flags and data must be the same in all processes of a run. Otherwise the processes would train a mixture of them or
+// deadlock.
 #pragma once
 
 #include <string>
@@ -13,12 +13,11 @@ class App;
 
 namespace program {
 
-/// Lines such as "600 rows to train on". Throws UsageError on all ranks where those of one differ from those of rank 0,
-/// with the first line that does, of both. Collective.
+/// Lines such as "600 rows to train on". Throws UsageError on all ranks if those of one rank differ from those of rank
+/// 0; the message has the first differing line of both. Collective.
 void require_same_on_ranks(lockstep::ProcessGroup& group, const std::vector<std::string>& own);
 
-/// Likewise for the flags that were parsed, but for those that each process may have its own of: where it computes, how
-/// it finds the others, and its files.
+/// The same for the parsed flags, except those that may differ between processes: devices, rendezvous and files.
 void require_same_flags(lockstep::ProcessGroup& group, const CLI::App& app);
 
 }  // namespace program

@@ -9,7 +9,7 @@
 
 namespace program {
 
-/// What `body` returns, called with `net`, wrapped as the options say.
+/// Calls `body` with `net`, wrapped as the options specify, and returns its result.
 template <class Net, class Body>
 auto with_model(const Options& options, Net net, Body&& body) {
     const lockstep::Devices devices = options.chosen_devices();

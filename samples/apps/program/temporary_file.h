@@ -1,4 +1,4 @@
-// A file by which the ranks that a program has started hand it what they found.
+// A file in which ranks return their results to the program that started them.
 #pragma once
 
 #include <unistd.h>
@@ -12,15 +12,15 @@
 
 namespace program {
 
-/// An empty file in TMPDIR whose name begins with `name`; removed with the object. Throws DataError where none can be
-/// made.
+/// An empty file in TMPDIR whose name begins with `name`; removed with the object. Throws DataError if it cannot be
+/// created.
 class TemporaryFile {
 public:
     explicit TemporaryFile(const std::string& name) {
         std::string path = (std::filesystem::temp_directory_path() / (name + "-XXXXXX")).string();
         const int file = ::mkstemp(path.data());
         if (file < 0)
-            throw lockstep::DataError(path + " cannot be made; set TMPDIR to a directory that can be written");
+            throw lockstep::DataError(path + ": cannot create the file; expected TMPDIR to name a writable directory");
         ::close(file);
         path_ = path;
     }

@@ -1,4 +1,4 @@
-// What each process of a run has to say, for all of them.
+// Gathers one text from each process of a run on all of them.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace program {
 
-/// In order of ranks, on all of them. Collective.
+/// The text of each rank, in order of ranks, on all of them. Collective.
 std::vector<std::string> texts_of_ranks(lockstep::ProcessGroup& group, std::string own);
 
 }  // namespace program

@@ -15,12 +15,12 @@ std::string rates_of(const lockstep::Optimizer& optimizer) {
 }
 
 void set_rate(const Options& options, const lockstep::RunState& state, lockstep::Optimizer& optimizer) {
-    // The cycle goes up to --lr, which is compared with the other facts of the run.
+    // --lr is the maximum of the cycle, which is compared with the other facts of the run.
     if (!options.lr || options.schedule.name == "one-cycle") return;
-    const auto began = lockstep::number_in(state, "schedule initial_lr.0");  // of FollowSchedule
+    const auto began = lockstep::number_in(state, "schedule initial_lr.0");  // written by FollowSchedule
     if (!began) return optimizer.set_lr(*options.lr);
     if (*began != *options.lr)
-        throw UsageError(fmt::format("--lr {}: the run of {} began with {}, and its schedule goes on; leave --lr out",
+        throw UsageError(fmt::format("--lr {}: the schedule saved in {} started with {}; expected the same, or no --lr",
                                      *options.lr, options.load.string(), *began));
 }
 
@@ -38,7 +38,7 @@ std::map<std::string, std::string> facts_of(const Options& options, const lockst
     std::map<std::string, std::string> facts{{"seed", std::to_string(options.seed)},
                                              {"schedule", text_of_schedule(options)},
                                              {"amp", autocast ? std::string(lockstep::name_of(*autocast)) : "off"}};
-    // One shard per device is no choice of the user's: devices may change, and then the number of shards.
+    // One shard per device is not a choice of the user: a change of devices may change the number of shards.
     std::string& own = facts["shards"];
     own = options.shards ? std::to_string(shards) : fmt::format("{}, one per device", shards);
     const auto before = state.fields.find("fact shards");
@@ -64,7 +64,7 @@ std::string accepted_changes(const Options& options, const lockstep::RunState& s
         if (!facts.contains(name)) {
             std::string known;
             for (const auto& [fact, value] : facts) known += (known.empty() ? "" : ", ") + fact;
-            throw UsageError(fmt::format("--allow-changed {}: expected some of {}", name, known));
+            throw UsageError(fmt::format("--allow-changed: unknown name {}; expected some of {}", name, known));
         }
     for (const auto& [name, before, now] : lockstep::changed_facts(state, facts)) {
         const std::string what = name == "rows" || name == "data" ? name : "--" + name;
@@ -73,15 +73,15 @@ std::string accepted_changes(const Options& options, const lockstep::RunState& s
             accepted +=
                 fmt::format("{}{} {} instead of {}", accepted.empty() ? "continues with " : ", ", what, now, before);
         else
-            refused += fmt::format("{}{} {}: the run of {} has {}", refused.empty() ? "" : "; ", what, now,
+            refused += fmt::format("{}{} {}: the run saved in {} has {}", refused.empty() ? "" : "; ", what, now,
                                    options.load.string(), before);
     }
     if (state.batch > 0 && state.batch_size != 0 && state.batch_size != batch_size)
         throw UsageError(
-            fmt::format("{} rows a step: the run of {} stopped within an epoch of {} rows a step; "
-                        "go on with --batch-size {}",
+            fmt::format("{} rows per step: the run saved in {} stopped within an epoch of {} rows per step; "
+                        "expected --batch-size {}",
                         batch_size, options.load.string(), state.batch_size, state.batch_size));
-    if (!refused.empty()) throw UsageError(refused + "; give the same, or accept the change by --allow-changed");
+    if (!refused.empty()) throw UsageError(refused + "; expected the same, or a change listed in --allow-changed");
     return accepted;
 }
 

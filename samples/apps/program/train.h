@@ -33,18 +33,18 @@
 
 namespace program {
 
-/// What a program trains with, beside model and data.
+/// Everything that a program trains with, except model and data.
 struct Training {
     lockstep::Optimizer& optimizer;
-    std::string unit = "samples";  ///< what rows are
+    std::string unit = "samples";  ///< name of the rows
     ScoreName score = {};
-    /// Called on all ranks after so many equal parts of every epoch, and at the end; empty: no evaluation.
+    /// Called on all ranks after each of several equal parts of every epoch, and at the end; empty: no evaluation.
     std::function<double()> evaluate = {};
     int evaluations = 1;
-    /// What decides the result beside the common flags, by the names of flags: {"scale", "0.5"}. A run that is
-    /// continued must have the same values.
+    /// Values that determine the result, in addition to the common flags, by flag name: {"scale", "0.5"}. A resumed
+    /// run must have the same values.
     std::map<std::string, std::string> facts = {};
-    std::map<std::string, std::string> metadata = {};  ///< of the weights' file, for those who use the model
+    std::map<std::string, std::string> metadata = {};  ///< stored with the weights, for users of the model
     /// Called after each evaluation, on the process that logs, while the others wait.
     std::function<void(lockstep::EventLog& log, std::int64_t step)> log_evaluation = {};
 };
@@ -58,24 +58,24 @@ inline lockstep::SgdOptions sgd_options(const Options& options) {
 /// "lr 0.1, momentum 0.5".
 std::string rates_of(const lockstep::Optimizer& optimizer);
 
-/// Sets the rate that --lr asks for where a run goes on. Where a schedule goes on too, it says the rate: throws
-/// UsageError when it did not begin with that of --lr.
+/// Sets the learning rate of --lr in a resumed run. A resumed schedule determines the rate itself: throws UsageError if
+/// it started with another rate than --lr.
 void set_rate(const Options& options, const lockstep::RunState& state, lockstep::Optimizer& optimizer);
 
-/// What decides the result of every program, by the names of flags. `shards`: of the model. `state`: of the run that is
-/// continued, which may have been made with one shard per device.
+/// Values that determine the result of every program, by flag name. `shards`: number of shards of the model. `state`:
+/// state of the resumed run, which may have had one shard per device.
 std::map<std::string, std::string> facts_of(const Options& options, const lockstep::RunState& state, int shards);
 
-/// A run that is complete is evaluated and saved, whatever the flags: its facts stay as they are.
+/// A complete run is evaluated and saved with any flags: its facts do not change.
 void keep_facts_of_finished(const Options& options, const lockstep::RunState& state,
                             std::map<std::string, std::string>& facts);
 
-/// "continues with --seed 3 instead of 1", for what --allow-changed names; empty: nothing has changed. Throws
-/// UsageError for other facts that have changed, and for another batch size within an epoch.
+/// "continues with --seed 3 instead of 1", for the changes that --allow-changed permits; empty: no changes.
+/// Throws UsageError for other changes, and for another batch size within an epoch.
 std::string accepted_changes(const Options& options, const lockstep::RunState& state,
                              const std::map<std::string, std::string>& facts, std::int64_t batch_size);
 
-/// "4 rows, 1f3a...": tells data sets apart by their number of rows and by a few of them.
+/// "4 rows, 1f3a...": identifies a data set by its number of rows and a few of them.
 template <class Data>
 std::string describe_data(const Data& data) {
     std::uint64_t digest = 14695981039346656037ULL;  // FNV-1a
@@ -91,19 +91,19 @@ std::string describe_data(const Data& data) {
     return fmt::format("{} rows, {:016x}", data.size(), digest);
 }
 
-/// The schedule of --schedule; null for those that take no step by themselves. `batches`: of an epoch.
+/// The schedule of --schedule; null for those that are stepped elsewhere. `batches`: batches per epoch.
 std::unique_ptr<lockstep::LRSchedule> schedule_of(const Options& options, lockstep::Optimizer& optimizer,
                                                   std::int64_t batches);
 /// The rule of --rates; null: none.
 std::unique_ptr<lockstep::AdaptiveRates> rates_of_flags(const Options& options);
 
-/// Where a run begins.
+/// Start of a run.
 struct Beginning {
     lockstep::RunState state;
-    bool has_weights_alone = false;  ///< --load has weights, and no run that could go on
+    bool has_weights_alone = false;  ///< --load has weights but no run state
 };
 
-/// Loads what --load names into model and optimizer.
+/// Loads the checkpoint of --load into model and optimizer.
 template <class Model>
 Beginning begin_run(const Options& options, Model& model, lockstep::Optimizer& optimizer) {
     Beginning begin;
@@ -116,7 +116,7 @@ Beginning begin_run(const Options& options, Model& model, lockstep::Optimizer& o
         state = *saved;
         // Files of earlier versions have no facts.
         state.fields.try_emplace("fact seed", std::to_string(state.seed));
-        // The settings are the run's; what is asked for now wins.
+        // Settings are those of the run unless flags override them.
         set_rate(options, state, optimizer);
         if (options.momentum) optimizer.set_setting("momentum", *options.momentum);
         if (options.weight_decay) optimizer.set_setting("weight_decay", *options.weight_decay);
@@ -124,17 +124,17 @@ Beginning begin_run(const Options& options, Model& model, lockstep::Optimizer& o
     if (options.group) {
         require_same_on_ranks(*options.group,
                               {fmt::format("a run of {} steps in --load", state.steps),
-                               fmt::format("one in epoch {} before batch {}", state.epoch + 1, state.batch + 1),
+                               fmt::format("a run in epoch {} before batch {}", state.epoch + 1, state.batch + 1),
                                "the rates " + rates_of(optimizer)});
         model.engine().verify_replicas();
     }
     return begin;
 }
 
-/// Where a run is saved that a signal stops: beside FILE, where that stands for several; empty: there.
+/// File for a run that a signal stops: next to FILE if FILE has {epoch} or {step}; empty: FILE itself.
 std::filesystem::path interrupted_file(const std::filesystem::path& save);
 
-/// Logs what a program wants to after evaluations.
+/// Logs further values of a program after evaluations.
 class LogEvaluations final : public lockstep::RunHook {
 public:
     LogEvaluations(const Training& training, RunReport& report) : training_(&training), report_(&report) {}
@@ -149,14 +149,14 @@ private:
     std::uint64_t logged_ = 0;  // steps of the evaluation that was logged last
 };
 
-/// Trains on the rows of `loader` as the options say, until a signal stops it at the latest: then that is returned.
-/// `began`: when the program did.
+/// Trains on the rows of `loader` as the options say, or until a signal stops it, which is then returned.
+/// `began`: start time of the program.
 template <class Model, class Data, class LossFunction>
 std::optional<Stop> train(const std::string& name, const Options& options, Model& model, lockstep::Loader<Data>& loader,
                           const LossFunction& loss, const Training& training,
                           std::chrono::steady_clock::time_point began) {
     if (!training.evaluate && (options.schedule.name == "plateau" || options.early_stop > 0 || !options.best.empty()))
-        throw UsageError("--schedule plateau, --early-stop and --best require evaluations; there are none here");
+        throw UsageError("--schedule plateau, --early-stop and --best require evaluations; this program makes none");
     std::optional<lockstep::CheckpointLock> lock;
     if (!options.save.empty() && options.leads()) lock.emplace(options.save);
     require_writable(options.json);
@@ -177,7 +177,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
     keep_facts_of_finished(options, state, facts);
     std::vector<lockstep::GradientClip> clip;
     if (options.clip > 0) clip.emplace_back(lockstep::ClipGradNorm{.max_norm = options.clip});
-    // The range of f16 is what scaling is for; bf16 has that of f32.
+    // Scaling is for the range of f16; bf16 has the range of f32.
     lockstep::GradScaler scaler({.enabled = options.autocast() == lockstep::DType::f16});
     lockstep::Runner runner(
         model, training.optimizer, loader, loss,
@@ -193,8 +193,8 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
     const lockstep::StopSignals signals(options.stop_signals);
     runner.stop_on(signals);
 
-    const auto what = fmt::format("{} rows a step in {} {}, {} an epoch", loader.options().batch_size, model.shards(),
-                                  model.shards() == 1 ? "shard" : "shards", loader.rows());
+    const auto what = fmt::format("{} rows per step in {} {}, {} per epoch", loader.options().batch_size,
+                                  model.shards(), model.shards() == 1 ? "shard" : "shards", loader.rows());
     if (training.evaluate)
         runner.add(lockstep::Evaluation(training.score.name, training.evaluate, training.evaluations));
     RunReport* report = &runner.add(RunReport(name, options, model.devices(),
@@ -203,7 +203,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
                                               state.steps));
     runner.add(lockstep::LogRun(report->log().events()));
     if (training.log_evaluation && !options.log_dir.empty()) runner.add(LogEvaluations(training, *report));
-    // After the evaluation, which tells the rate of the steps before it.
+    // After the evaluation, which reports the rate of the steps before it.
     if (schedule)
         runner.add(lockstep::FollowSchedule(*schedule, options.schedule.name == "one-cycle"
                                                            ? lockstep::ScheduleBy::step
@@ -229,7 +229,7 @@ std::optional<Stop> train(const std::string& name, const Options& options, Model
     runner.run();
 
     if (options.early_stop > 0 && runner.stopped() == 0)
-        report->line(fmt::format("ended early: {} has not become better for {} evaluations", training.score.name,
+        report->line(fmt::format("stopped early: {} has not improved for {} evaluations", training.score.name,
                                  options.early_stop));
     Figures& figures = report->figures();
     figures.samples_per_second = runner.rows_per_second();

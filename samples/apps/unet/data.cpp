@@ -18,16 +18,18 @@ namespace ls = lockstep;
 void MaskFlags::add_to(CLI::App& app) {
     const auto one = [](const std::string& text) {
         const auto values = values_in(text);
-        return values && values->size() == 1 ? std::string() : text + " is not one value such as 255 or 255:255:255";
+        return values && values->size() == 1 ? std::string()
+                                             : "value is " + text + "; expected one such as 255 or 255:255:255";
     };
     const auto list = [](const std::string& text) {
-        return values_in(text) ? std::string() : text + " is not a list of values such as 0,255 or 0:0:0,255:0:0";
+        return values_in(text) ? std::string()
+                               : "value is " + text + "; expected a list such as 0,255 or 0:0:0,255:0:0";
     };
     app.add_option("--mask-values", mask_values,
-                   "values or colours (0:0:0,255:0:0) of class 0, 1, ...; default: those found")
+                   "values or colours (0:0:0,255:0:0) of class 0, 1, ...; default: as found")
         ->type_name("LIST")
         ->check(CLI::Validator(list, ""));
-    app.add_option("--ignore-value", ignore_value, "value of mask pixels that count neither in the loss nor in scores")
+    app.add_option("--ignore-value", ignore_value, "mask value of pixels excluded from the loss and the scores")
         ->type_name("VALUE")
         ->check(CLI::Validator(one, ""));
 }
@@ -51,10 +53,9 @@ ls::SegmentationFolder open_images(const DataOptions& options) {
     const ls::Shape size = images.fields()[1].shape;
     require_room(fmt::format("{}: the images", folder.string()), options.scale, size[0], size[1]);
     if (options.channels && *options.channels != images.channels())
-        throw program::UsageError(fmt::format(
-            "{}: the images have {} {}, and the network was made for {}; give images of the kind that it "
-            "was trained on",
-            folder.string(), images.channels(), images.channels() == 1 ? "channel" : "channels", *options.channels));
+        throw program::UsageError(fmt::format("{}: images have {} {}; the network expects {}", folder.string(),
+                                              images.channels(), images.channels() == 1 ? "channel" : "channels",
+                                              *options.channels));
     return images;
 }
 
@@ -82,10 +83,10 @@ Split split(const ls::SegmentationFolder& images, double percent) {
     // As int(len(dataset) * val_percent) with val_percent = percent / 100.
     const auto validation = static_cast<std::int64_t>(static_cast<double>(size) * (percent / 100));
     if (validation == size || (validation == 0 && percent > 0))
-        throw program::UsageError(
-            fmt::format("--validation {}: of {} {} that leaves none to {} on; {}", percent, size,
-                        size == 1 ? "image" : "images", validation == size ? "train" : "validate",
-                        validation == size ? "give less" : "give more, or 0 to train without validation"));
+        throw program::UsageError(fmt::format("--validation {}: leaves none of {} {} to {} on; expected {}", percent,
+                                              size, size == 1 ? "image" : "images",
+                                              validation == size ? "train" : "validate",
+                                              validation == size ? "less" : "more, or 0 to train without validation"));
     const std::vector<std::int64_t> sizes{size - validation, validation};
     if (validation == 0) return {ls::random_split(images, {size}, 0)[0], std::nullopt};
     auto parts = ls::random_split(images, sizes, 0);

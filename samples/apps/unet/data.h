@@ -1,4 +1,4 @@
-// The images and masks of a run, and which of them it is validated on.
+// The images and masks of a run, and their split for validation.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ class App;
 
 namespace unet {
 
-/// Flips image and mask together, half of them, where that is wanted.
+/// Flips image and mask together, in half of the rows, if enabled.
 struct Augmentation {
     bool flip = false;
     template <class Row>
@@ -33,16 +33,16 @@ using Images = lockstep::Subset<lockstep::SegmentationFolder>;
 using TrainingImages = lockstep::Transformed<Images, Augmentation>;
 
 struct DataOptions {
-    std::filesystem::path directory;  ///< with imgs and masks
+    std::filesystem::path directory;  ///< directory with imgs and masks
     double scale = 0.5;
-    int classes = 2;                                    ///< of the network; 1: there or not there
-    std::optional<int> channels = {};                   ///< of the network's images; none: any
-    std::vector<lockstep::MaskValue> mask_values = {};  ///< of classes; empty: all that there are
+    int classes = 2;                                    ///< classes of the network; 1: binary mask
+    std::optional<int> channels = {};                   ///< channels of the network's images; none: any
+    std::vector<lockstep::MaskValue> mask_values = {};  ///< values of the classes; empty: as found
     std::map<std::uint8_t, std::array<std::uint8_t, 3>> mask_palette = {};
-    lockstep::MaskValue ignore_value = {};  ///< of pixels without a class; empty: none
+    lockstep::MaskValue ignore_value = {};  ///< value of pixels without a class; empty: none
 };
 
-/// --mask-values and --ignore-value, where they are given.
+/// --mask-values and --ignore-value, if given.
 struct MaskFlags {
     std::string mask_values, ignore_value;
 
@@ -51,17 +51,17 @@ struct MaskFlags {
     lockstep::MaskValue ignored() const;
 };
 
-/// Throws as SegmentationFolder does, and UsageError for images that the network does not take.
+/// Throws as SegmentationFolder does, and UsageError for images that do not fit the network.
 lockstep::SegmentationFolder open_images(const DataOptions& options);
 
-/// Number of images, and a digest of the names and sizes of all files: a run that is resumed must have the same.
+/// Number of images, and a digest of the names and sizes of all files: a resumed run must have the same.
 std::string describe(const lockstep::SegmentationFolder& images);
 
 /// Throws UsageError for scaled images that are too small for the network, which halves them four times.
 void require_room(const std::string& what, double scale, std::int64_t height, std::int64_t width);
 
 /// The rows to train on and those to validate on, of which there are floor(size * percent / 100): the split that the
-/// PyTorch program makes with its seed 0. Throws UsageError for a share that leaves nothing for one of them, unless
+/// PyTorch program makes with its seed 0. Throws UsageError for a share that leaves one part empty, unless
 /// percent is 0.
 struct Split {
     Images training;

@@ -53,20 +53,22 @@ void add_flags(CLI::App& app, EvaluateFlags& flags) {
     app.add_option("--scale,-s", flags.scale, "factor for the sides of the images; default as in training, else 0.5")
         ->type_name("NUMBER")
         ->check(program::is_between(0, 1, false));
-    app.add_option("--validation,-v", flags.validation, "percentage of the images, those that unet train holds out")
+    app.add_option("--validation,-v", flags.validation, "percentage of the images, held out as by unet train")
         ->type_name("PERCENT")
         ->check(program::is_between(0, 100, false))
         ->capture_default_str();
-    app.add_option("--sheet", flags.sheet, "picture of the first images with their true masks and the network's")
+    app.add_option("--sheet", flags.sheet, "picture of the first images with their true and predicted masks")
         ->type_name("FILE.png|FILE.jpg")
         ->check(CLI::Validator(
             [](const std::string& text) {
                 const std::filesystem::path path(text);
-                return path.extension() == ".png" || is_jpeg(path) ? std::string() : text + " is neither .png nor .jpg";
+                return path.extension() == ".png" || is_jpeg(path)
+                           ? std::string()
+                           : "value is " + text + "; expected a name that ends in .png or .jpg";
             },
             ""));
     flags.masks.add_to(app);
-    app.add_option("--pictures", flags.pictures, "images in --sheet")
+    app.add_option("--pictures", flags.pictures, "number of images in --sheet")
         ->type_name("N")
         ->check(CLI::Range(std::int64_t{1}, std::int64_t{64}).description(""))
         ->capture_default_str();
@@ -233,7 +235,7 @@ int evaluate(int argc, char** argv) {
     options.default_batch_size = 0;
     EvaluateFlags flags;
     return program::run({.name = "unet",
-                         .purpose = "Compare a trained U-Net's masks of DIR/imgs with DIR/masks.",
+                         .purpose = "Compare the masks that a trained U-Net predicts for DIR/imgs with DIR/masks.",
                          .data = "directory with imgs and masks",
                          .add_flags = [&](CLI::App& app) { add_flags(app, flags); },
                          .command = "evaluate",

@@ -1,4 +1,4 @@
-// What `unet train` logs of an evaluation beside the score.
+// Values that `unet train` logs in addition to the score of an evaluation.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 namespace unet {
 
 /// An image with its true and its predicted mask, and histograms of all weights and of the gradients that the loss of
-/// this image has with respect to them, in evaluation mode. `row`: of a SegmentationFolder. Takes a copy of the
-/// network, which stays as it is.
+/// this image has with respect to them, in evaluation mode. `row`: row of a SegmentationFolder. Copies the
+/// network, which is not modified.
 void log_evaluation(lockstep::EventLog& log, const UNet& net, const SegmentationLoss& loss,
                     const std::tuple<lockstep::Tensor, lockstep::Tensor>& row, std::int64_t step);
 

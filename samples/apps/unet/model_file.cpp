@@ -39,13 +39,12 @@ Shapes shapes_of(const File& file) {
     return shapes;
 }
 
-/// Of a weight of a convolution.
+/// Shape of the weight of a convolution.
 ls::Shape shape_of(const Shapes& shapes, const std::string& name, const std::filesystem::path& path) {
     const auto found = shapes.find(name);
     if (found == shapes.end() || found->second.dims() != 4)
         throw ls::DataError(
-            fmt::format("{}: there are no weights of a U-Net in it: {} is missing; give a file that "
-                        "unet train or the PyTorch program has saved",
+            fmt::format("{}: not a U-Net, {} is missing; expected a file saved by unet train or the PyTorch program",
                         path.string(), name));
     return found->second;
 }
@@ -57,18 +56,18 @@ Options network(const Shapes& shapes, const std::filesystem::path& path) {
                       .classes = last[0],
                       .bilinear = shapes.find("up1.up.weight") == shapes.end(),
                       .width = first[0]};
-    // Memory is taken for what the file has, not for what its first layer promises.
+    // Memory is allocated for the actual shapes, not for those that the first layer implies.
     const std::string lowest = "down4.maxpool_conv.1.double_conv.0.weight";
     const ls::Shape expected{16 * net.width / (net.bilinear ? 2 : 1), 8 * net.width, 3, 3};
     if (shape_of(shapes, lowest, path) != expected || net.classes > 256)
         throw ls::DataError(
-            fmt::format("{}: {} is not that of a U-Net of width {} with up to 256 classes; give a file that unet "
-                        "train or the PyTorch program has saved",
+            fmt::format("{}: {} does not fit a U-Net of width {} with up to 256 classes; expected a file saved by "
+                        "unet train or the PyTorch program",
                         path.string(), lowest, net.width));
     return net;
 }
 
-/// The values of classes in those numbers; nothing where a network of so many classes cannot have them.
+/// The values of classes in those numbers; nothing if they do not fit the number of classes.
 std::optional<std::vector<ls::MaskValue>> mask_values_of(const std::vector<std::vector<std::int64_t>>& numbers,
                                                          std::int64_t classes) {
     std::size_t channels = numbers.empty() ? 0 : numbers[0].size();
@@ -92,11 +91,11 @@ std::vector<ls::MaskValue> mask_values_in(const std::string& text, const Options
             return *std::move(values);
     } catch (const nlohmann::json::exception&) {  // reported below
     }
-    throw ls::DataError(fmt::format("{}: its mask_values '{}' do not fit a network of {} classes", path.string(),
+    throw ls::DataError(fmt::format("{}: mask_values is '{}'; expected a list for {} classes", path.string(),
                                     text.substr(0, 80), net.classes));
 }
 
-/// The list that the PyTorch program saves beside the weights: numbers, or lists of them for colours. A mask of one bit
+/// The list that the PyTorch program saves with the weights: numbers, or lists of them for colours. A mask of one bit
 /// has False and True.
 std::vector<ls::MaskValue> mask_values_in(const ls::PthValue& value, const Options& net,
                                           const std::filesystem::path& path) {
@@ -116,8 +115,8 @@ std::vector<ls::MaskValue> mask_values_in(const ls::PthValue& value, const Optio
         }
     if (auto values = mask_values_of(numbers, net.classes)) return *std::move(values);
     throw ls::DataError(
-        fmt::format("{}: its mask_values are not values of up to 255 for a network of {} classes; expected "
-                    "a list of numbers or of colours",
+        fmt::format("{}: mask_values does not fit a network of {} classes; expected a list of numbers or colours "
+                    "of up to 255",
                     path.string(), net.classes));
 }
 
@@ -134,7 +133,7 @@ std::map<std::uint8_t, std::array<std::uint8_t, 3>> palette_in(const std::string
         if (good) return palette;
     } catch (const nlohmann::json::exception&) {  // reported below
     }
-    throw ls::DataError(fmt::format("{}: its mask_palette '{}' is not a list of [index, red, green, blue]",
+    throw ls::DataError(fmt::format("{}: mask_palette is '{}'; expected a list of [index, red, green, blue]",
                                     path.string(), text.substr(0, 80)));
 }
 

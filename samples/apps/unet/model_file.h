@@ -1,4 +1,4 @@
-// What a file with the weights of a U-Net says of it: its shape, and what the pixels of its masks are called.
+// Description of a U-Net in a file with its weights: its shape and the pixel values of its masks.
 #pragma once
 
 #include <array>
@@ -16,25 +16,25 @@ namespace unet {
 
 struct ModelFile {
     Options net;
-    /// Values of class 0, 1, ... in mask files; 0, 1, ... where the file does not say.
+    /// Values of class 0, 1, ... in mask files; 0, 1, ... if the file has none.
     std::vector<lockstep::MaskValue> mask_values;
     bool knows_mask_values = false;
     std::map<std::uint8_t, std::array<std::uint8_t, 3>> mask_palette;  ///< SegmentationFolder::mask_palette in training
-    lockstep::MaskValue ignore_value;                                  ///< of pixels without a class; empty: none
-    std::optional<double> scale;                                       ///< of the images that it was trained on
+    lockstep::MaskValue ignore_value;                                  ///< value of pixels without a class; empty: none
+    std::optional<double> scale;                                       ///< scale of the training images
 };
 
-/// Reads the header alone, of safetensors or of torch.save. Throws DataError as these do, and for a file that holds
-/// something else than a U-Net.
+/// Reads only the header of a safetensors or torch.save file. Throws DataError for an invalid file and for one that
+/// does not hold a U-Net.
 ModelFile describe(const std::filesystem::path& path);
 
-/// What `describe` finds again: for RunState::metadata.
+/// RunState::metadata, which `describe` reads back.
 std::map<std::string, std::string> metadata_of(const lockstep::SegmentationFolder& images,
                                                const lockstep::MaskValue& ignore_value, double scale);
 
-/// "0,255", "0:0:0,255:0:0": the values of classes, as --mask-values takes them.
+/// "0,255", "0:0:0,255:0:0": the values of classes, as in --mask-values.
 std::string text_of(const std::vector<lockstep::MaskValue>& values);
-/// The values in such a text; nothing for any other text.
+/// The values in this format; nothing for other text.
 std::optional<std::vector<lockstep::MaskValue>> values_in(const std::string& text);
 
 /// "--classes 2 --width 64 --bilinear": the flags that make such a network.

@@ -45,7 +45,7 @@ struct Down {
     ls::Tensor operator()(const ls::Tensor& x) { return forward(x); }
 };
 
-/// Twice the size, beside what the way down left there.
+/// Twice the size, concatenated with the skip connection.
 /// (N, in or, if bilinear, in / 2, h, w) and (N, in / 2, H, W) -> (N, out, H, W)
 struct Up {
     Up(std::int64_t in, std::int64_t out, bool bilinear)
@@ -70,7 +70,7 @@ private:
 };
 
 struct Options {
-    std::int64_t channels = 3;  ///< of an image
+    std::int64_t channels = 3;  ///< channels of an image
     std::int64_t classes = 2;
     bool bilinear = false;    ///< upsamples by interpolation instead of transposed convolutions
     std::int64_t width = 64;  ///< channels of the first level; each further one has twice as many
@@ -109,7 +109,7 @@ struct UNet {
         return outc(up4(up3(up2(up1(down4(x4), x4), x3), x2), x1));
     }
 
-    /// How all BatchNorm layers gather their statistics. Comes before the network is wrapped.
+    /// How all BatchNorm layers gather their statistics. Must be called before the network is wrapped.
     void set_statistics(ls::BatchNormStatistics statistics) {
         const auto in = [](Down& down) { return &std::get<1>(down.maxpool_conv.layers); };
         for (DoubleConv* block :

@@ -22,7 +22,7 @@ struct ClassMap {
 /// exceeds `threshold`.
 ClassMap classes_of(const lockstep::Tensor& logits, double threshold = 0.5);
 
-/// Of class 0, 1, ...: black and white where there are two, else those of PASCAL VOC.
+/// Colours of class 0, 1, ...: black and white for two classes, otherwise those of PASCAL VOC.
 std::array<std::uint8_t, 3> colour_of(std::size_t class_number, std::size_t classes);
 
 /// A mask file of the kind that the network has learned from: pixels hold `mask_values`, those of one channel as
@@ -33,7 +33,7 @@ lockstep::HostImage mask_image(const ClassMap& map, const std::vector<lockstep::
 /// `image` as RGB, with the colour of every class but the first laid over it by half.
 lockstep::HostImage overlay(const lockstep::HostImage& image, const ClassMap& map);
 
-/// Pictures of one size beside and above each other, `columns` in a row, with a white line between them.
+/// Pictures of one size in a grid of `columns` columns, with white lines between them.
 lockstep::HostImage sheet(const std::vector<lockstep::HostImage>& pictures, std::size_t columns);
 
 }  // namespace unet

@@ -1,4 +1,4 @@
-// unet predict: masks of images that nobody has drawn one of.
+// unet predict: masks of images without masks.
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -53,7 +53,7 @@ void add_flags(CLI::App& app, PredictFlags& flags) {
         ->type_name("PATH ...")
         ->required();
     app.add_option("--output,-o", flags.outputs,
-                   "masks, one per image, or a folder for NAME_OUT.png; default beside each image")
+                   "masks, one per image, or a folder for NAME_OUT.png; default next to each image")
         ->type_name("FILE.png ...|DIR");
     app.add_flag("--overlay", flags.overlay, "also write NAME_overlay.png: the image with its mask in colour");
     app.add_option("--mask-threshold,-t", flags.threshold,
@@ -71,7 +71,7 @@ void add_flags(CLI::App& app, PredictFlags& flags) {
         ->type_name("LIST")
         ->check(CLI::Validator(
             [](const std::string& text) {
-                return values_in(text) ? std::string() : text + " is not a list of values such as 0,255";
+                return values_in(text) ? std::string() : "value is " + text + "; expected a list such as 0,255";
             },
             ""));
     app.add_flag("--quiet", flags.quiet, "warnings and errors only");
@@ -87,7 +87,7 @@ bool is_image_name(const Path& path) {
     return suffix == ".jpg" || suffix == ".jpeg" || suffix == ".png" || suffix == ".gif";
 }
 
-/// The name of an image that has this mask or overlay; empty: it is none.
+/// The name of an image that has this mask or overlay; empty: not a mask or overlay.
 std::string name_behind(const Path& path) {
     std::string name = path.stem().string();
     for (const std::string end : {"_OUT", "_overlay"})
@@ -103,12 +103,14 @@ std::vector<Path> images_in(const Path& folder) {
     for (const auto& entry : std::filesystem::directory_iterator(folder, error))
         if (is_image_name(entry.path()) && !entry.path().filename().native().starts_with('.') && !entry.is_directory())
             found.push_back(entry.path());
-    if (error) throw lockstep::DataError(fmt::format("{}: cannot be read: {}", folder.string(), error.message()));
+    if (error)
+        throw lockstep::DataError(fmt::format("{}: cannot read the folder: {}", folder.string(), error.message()));
     std::set<std::string> names;
     for (const Path& path : found) names.insert(path.stem().string());
     std::erase_if(found, [&](const Path& path) { return names.contains(name_behind(path)); });
     if (found.empty())
-        throw lockstep::DataError(fmt::format("{}: there are no images in it (jpg, png, gif)", folder.string()));
+        throw lockstep::DataError(
+            fmt::format("{}: no images in this folder; expected jpg, png or gif files", folder.string()));
     std::sort(found.begin(), found.end());
     return found;
 }
@@ -120,12 +122,12 @@ Path overlay_path(const Path& mask) {
     return mask.parent_path() / (name + "_overlay.png");
 }
 
-/// An image, and the files that are made of it.
+/// An image and its output files.
 struct Work {
     Path image, mask, overlay;
 };
 
-/// Throws UsageError where a file would be written that is read, or written twice. Links are followed.
+/// Throws UsageError if a file would be both read and written, or written twice. Links are followed.
 void require_files_apart(const std::vector<Work>& all, const Path& model) {
     std::map<std::pair<dev_t, ino_t>, std::string> read;
     const auto file_of = [](const Path& path) -> std::optional<std::pair<dev_t, ino_t>> {
@@ -141,18 +143,18 @@ void require_files_apart(const std::vector<Work>& all, const Path& model) {
         for (const Path& made : {work.mask, work.overlay}) {
             if (made.empty()) continue;
             if (const auto file = file_of(made); file && read.contains(*file))
-                throw program::UsageError(
-                    fmt::format("--output: {} would overwrite {}; give another name", made.string(), read.at(*file)));
+                throw program::UsageError(fmt::format("--output: {} would overwrite {}; expected another name",
+                                                      made.string(), read.at(*file)));
             std::error_code ignored;
             Path whole = std::filesystem::weakly_canonical(std::filesystem::absolute(made, ignored), ignored);
             if (const auto [other, is_new] = image_of.emplace(whole.empty() ? made : whole, work.image); !is_new)
                 throw program::UsageError(
-                    fmt::format("{} and {} have one name for their masks, {}; give them one by one",
+                    fmt::format("--output: {} and {} have the same mask file, {}; expected one for each image",
                                 other->second.string(), work.image.string(), made.string()));
         }
 }
 
-/// Each image with the files that are made of it. Makes the folder for them.
+/// Each image with its output files. Creates the folder for them.
 std::vector<Work> work_of(const PredictFlags& flags) {
     std::vector<Path> images;
     bool folders = false;
@@ -165,7 +167,7 @@ std::vector<Work> work_of(const PredictFlags& flags) {
         }
     const auto& outputs = flags.outputs;
     if (folders && outputs.empty())
-        throw program::UsageError("--output: name a folder for the masks of a folder of images");
+        throw program::UsageError("--output: no folder for the masks; expected one for a folder of images");
     const bool is_folder =
         outputs.size() == 1 && (std::filesystem::is_directory(outputs[0]) || !is_image_name(outputs[0]));
     if (!is_folder && !outputs.empty()) {
@@ -173,7 +175,7 @@ std::vector<Work> work_of(const PredictFlags& flags) {
             throw program::UsageError(
                 fmt::format("--output {}: expected a folder for a folder of images", outputs[0].string()));
         if (outputs.size() != images.size())
-            throw program::UsageError(fmt::format("--output: {} {} for {} {}; expected one for each, or a folder",
+            throw program::UsageError(fmt::format("--output: {} {} for {} {}; expected one per image, or a folder",
                                                   outputs.size(), outputs.size() == 1 ? "name" : "names", images.size(),
                                                   images.size() == 1 ? "image" : "images"));
         for (const Path& output : outputs)
@@ -235,18 +237,16 @@ void predict(const PredictFlags& flags) {
         flags.mask_values.empty() ? file.mask_values : values_in(flags.mask_values).value();
     if (static_cast<std::int64_t>(values.size()) < std::max<std::int64_t>(file.net.classes, 2) &&
         !flags.mask_values.empty())
-        throw program::UsageError(fmt::format("--mask-values {}: {} values for a network of {} classes",
-                                              flags.mask_values, values.size(),
-                                              std::max<std::int64_t>(file.net.classes, 2)));
+        throw program::UsageError(
+            fmt::format("--mask-values {}: {} values for a network of {} classes; expected one per class",
+                        flags.mask_values, values.size(), std::max<std::int64_t>(file.net.classes, 2)));
     for (const auto& [path, mask, picture] : work) {
         lockstep::HostImage image = lockstep::read_image(path);
         if (image.mode == lockstep::ImageMode::palette) image = lockstep::as_rgb(image);
         if (image.channels() != file.net.channels)
-            throw lockstep::DataError(fmt::format(
-                "{}: the image has {} {}, and the network of {} was made for {}; give images of the kind that it was "
-                "trained on",
-                path.string(), image.channels(), image.channels() == 1 ? "channel" : "channels", flags.model.string(),
-                file.net.channels));
+            throw lockstep::DataError(fmt::format("{}: image has {} {}; the network in {} expects {}", path.string(),
+                                                  image.channels(), image.channels() == 1 ? "channel" : "channels",
+                                                  flags.model.string(), file.net.channels));
         const auto size = lockstep::scaled_size(image.height, image.width, scale);
         require_room(path.string() + ": the sides", scale, size.height, size.width);
         const ClassMap map = mask_of(model, image, scale, flags.threshold);
@@ -260,7 +260,7 @@ void predict(const PredictFlags& flags) {
 
 int predict(int argc, char** argv) {
     PredictFlags flags;
-    CLI::App app("Make masks of images with a trained U-Net.", "unet predict");
+    CLI::App app("Predict masks of images with a trained U-Net.", "unet predict");
     app.footer("A missing folder is created. Existing masks are overwritten, images never.");
     add_flags(app, flags);
     return program::run(app, argc - 1, argv + 1, [&] { predict(flags); });

@@ -1,4 +1,4 @@
-// How well a network finds masks.
+// Scores of predicted masks.
 #pragma once
 
 #include <cmath>
@@ -16,8 +16,8 @@
 
 namespace unet {
 
-/// Calls body(row, logits, masks) for the batches of `loader`, with the part that this process has: its first row
-/// there, logits and masks on their device. In evaluation mode; the model's own mode is restored.
+/// Calls body(row, logits, masks) for the batches of `loader`, with the part of this process: its first row in the
+/// loader, logits and masks on their device. In evaluation mode; the model's own mode is restored.
 template <class Model, class Data, class Body>
 void for_each_part(Model& model, lockstep::Loader<Data>& loader, Body body) {
     const lockstep::NoGrad no_grad;
@@ -62,7 +62,7 @@ double mean_dice(Model& model, lockstep::Loader<Data>& loader, bool ignores = fa
 
 /// Pixels of one class.
 struct Pixels {
-    std::int64_t common = 0;  ///< found there, and there
+    std::int64_t common = 0;  ///< pixels in both masks
     std::int64_t found = 0, there = 0;
 
     double dice() const { return 2.0 * static_cast<double>(common) / static_cast<double>(found + there); }
@@ -70,12 +70,12 @@ struct Pixels {
     bool occurs() const { return found + there > 0; }
 };
 
-/// What a network has found in an image, by class. `is_number`: its logits are, all of them.
+/// Pixel counts of an image by class. `is_number`: no logit is NaN or infinite.
 struct ImageScore {
     std::vector<Pixels> classes;
     bool is_number = true;
 
-    /// The mean over the classes but the background, as dice_score computes it; NaN unless is_number.
+    /// The mean over the classes except the background, as dice_score computes it; NaN unless is_number.
     double dice() const {
         if (!is_number) return std::nan("");
         constexpr double epsilon = 1e-6;

@@ -65,7 +65,7 @@ void add_flags(CLI::App& app, TrainFlags& flags, program::Options& options) {
                                                  {"--lr-min", "0"}})
                    app.get_option(flag)->default_str(value);
            },
-           "defaults of other flags: ours, or those of the PyTorch program")
+           "defaults of other flags: Lockstep's or those of the PyTorch program")
         ->type_name("default|pytorch-unet")
         ->check(one_of({"default", "pytorch-unet"}))
         ->default_str(flags.recipe);
@@ -79,7 +79,7 @@ void add_flags(CLI::App& app, TrainFlags& flags, program::Options& options) {
         ->check(program::is_between(0, 100))
         ->capture_default_str();
     app.option_defaults()->group("Model");
-    app.add_option("--classes,-c", flags.net.classes, "classes of a pixel; 1: part of the mask or not")
+    app.add_option("--classes,-c", flags.net.classes, "number of classes; 1 for a binary mask")
         ->type_name("N")
         ->check(CLI::Range(std::int64_t{1}, std::int64_t{256}).description(""))
         ->capture_default_str();
@@ -93,7 +93,7 @@ void add_flags(CLI::App& app, TrainFlags& flags, program::Options& options) {
         ->type_name("adamw|adam|rmsprop|sgd")
         ->check(one_of({"adamw", "adam", "rmsprop", "sgd"}))
         ->capture_default_str();
-    app.add_option("--loss", flags.loss, "cross-entropy, alone or with the dice of each class or of all")
+    app.add_option("--loss", flags.loss, "cross-entropy only, or with the dice per class or pooled")
         ->type_name("ce+dice|ce+pooled-dice|ce")
         ->check(one_of({"ce+dice", "ce+pooled-dice", "ce"}))
         ->capture_default_str();
@@ -105,7 +105,7 @@ void add_flags(CLI::App& app, TrainFlags& flags, program::Options& options) {
     app.option_defaults()->group("Images and masks");
     flags.masks.add_to(app);
     app.option_defaults()->group("Model");
-    app.add_option("--batch-norm", flags.batch_norm, "shards of the running statistics; sync is SyncBatchNorm")
+    app.add_option("--batch-norm", flags.batch_norm, "shards that update the running statistics; sync is SyncBatchNorm")
         ->type_name("all|first|sync")
         ->check(one_of({"all", "first", "sync"}))
         ->capture_default_str();
@@ -116,7 +116,8 @@ void add_flags(CLI::App& app, TrainFlags& flags, program::Options& options) {
            "--exp-name",
            [&options](const std::string& name) {
                if (name.empty() || name.find('/') != std::string::npos || name == "." || name == "..")
-                   throw CLI::ValidationError("--exp-name", "'" + name + "' is no name of a directory");
+                   throw CLI::ValidationError("--exp-name",
+                                              "value is '" + name + "'; expected the name of a directory");
                options.work_dir = std::filesystem::path("checkpoints") / name;
            },
            "short for --work-dir checkpoints/NAME")
@@ -124,7 +125,7 @@ void add_flags(CLI::App& app, TrainFlags& flags, program::Options& options) {
     const auto use_ddp = [&app, &options] {
         CLI::Option* parallel = app.get_option("--parallel");
         if (parallel->count() > 0 && parallel->results().back() != "ddp")
-            throw CLI::ValidationError("--ddp-mode", "--parallel " + parallel->results().back() + " says otherwise");
+            throw CLI::ValidationError("--ddp-mode", "--parallel is " + parallel->results().back() + "; expected ddp");
         options.parallel = "ddp";
         parallel->default_str("ddp");
         app.get_option("--ddp-mode")->configurable(false);
@@ -151,14 +152,13 @@ std::unique_ptr<ls::Optimizer> make_optimizer(const std::string& name, Model& mo
     return std::make_unique<ls::AdamW>(model, ls::AdamWOptions{.lr = sgd.lr, .weight_decay = sgd.weight_decay});
 }
 
-/// What --load says of the network; the flags must make the same one.
+/// The network of --load; the flags must describe the same one.
 std::optional<ModelFile> loaded_file(const TrainFlags& flags, const program::Options& options) {
     if (options.load.empty()) return std::nullopt;
     ModelFile file = describe(options.load);
     if (flags_of(file.net) != flags_of(flags.net))
-        throw program::UsageError(
-            fmt::format("--load {}: its network is that of {}, and the flags say {}; give the same",
-                        options.load.string(), flags_of(file.net), flags_of(flags.net)));
+        throw program::UsageError(fmt::format("--load {}: network has {}, flags have {}; expected the same",
+                                              options.load.string(), flags_of(file.net), flags_of(flags.net)));
     return file;
 }
 
@@ -169,11 +169,11 @@ SegmentationLoss loss_of(const TrainFlags& flags, bool ignores) {
     if (flags.class_weights.empty()) return loss;
     if (static_cast<std::int64_t>(flags.class_weights.size()) != flags.net.classes)
         throw program::UsageError(
-            fmt::format("--class-weights: {} {} for --classes {}; expected one for each", flags.class_weights.size(),
+            fmt::format("--class-weights: {} {} for --classes {}; expected one per class", flags.class_weights.size(),
                         flags.class_weights.size() == 1 ? "number" : "numbers", flags.net.classes));
     std::vector<float> weights(flags.class_weights.begin(), flags.class_weights.end());
     if (std::all_of(weights.begin(), weights.end(), [](float weight) { return weight == 0; }))
-        throw program::UsageError("--class-weights: all are 0; expected one above");
+        throw program::UsageError("--class-weights: all are 0; expected at least one above 0");
     if (weights.size() == 1) {
         loss.pos_weight = ls::Tensor::from(weights, {1});
         weights.insert(weights.begin(), 1);
@@ -200,9 +200,9 @@ ls::SegmentationFolder open_for_training(const TrainFlags& flags, const program:
     if (data.ignore_value.empty()) data.ignore_value = file->ignore_value;
     const bool goes_on = std::filesystem::exists(ls::resume_path(options.load));
     if (goes_on && file->knows_mask_values && !data.mask_values.empty() && data.mask_values != file->mask_values)
-        throw program::UsageError(fmt::format("--mask-values {}: the run of {} has {}; leave the flag out",
-                                              flags.masks.mask_values, options.load.string(),
-                                              text_of(file->mask_values)));
+        throw program::UsageError(
+            fmt::format("--mask-values {}: the run saved in {} has {}; expected the same, or no flag",
+                        flags.masks.mask_values, options.load.string(), text_of(file->mask_values)));
     if (!data.mask_values.empty() || !file->knows_mask_values) return open_images(data);
     data.mask_values = file->mask_values;
     data.mask_palette = file->mask_palette;
@@ -218,7 +218,7 @@ ls::SegmentationFolder open_for_training(const TrainFlags& flags, const program:
                         [&](const auto& value) { return contains(file->mask_values, value); }))
             throw;  // something else is wrong
         if (!options.quiet)
-            fmt::print("unet: the masks have the values {} and those of {} are {}; classes are numbered by the masks\n",
+            fmt::print("unet: masks have the values {}, {} was saved with {}; class numbers follow the masks\n",
                        text_of(found), options.load.string(), text_of(file->mask_values));
         return images;
     }
@@ -228,7 +228,7 @@ std::optional<program::Stop> train(TrainFlags flags, program::Options options,
                                    std::chrono::steady_clock::time_point began) {
     if (flags.optimizer.starts_with("adam")) {
         if (options.momentum.value_or(options.default_momentum) != options.default_momentum)
-            throw program::UsageError("--momentum is for --optimizer sgd and rmsprop");
+            throw program::UsageError("--momentum requires --optimizer sgd or rmsprop");
         options.momentum.reset();
     }
     const std::optional<ModelFile> file = loaded_file(flags, options);
@@ -237,11 +237,11 @@ std::optional<program::Stop> train(TrainFlags flags, program::Options options,
     const SegmentationLoss loss = loss_of(flags, !ignored.empty());
     const Split parts = split(images, flags.validation);
     if (options.schedule.name == "plateau" && !parts.validation)
-        throw program::UsageError("--schedule plateau: there are no images to validate on; give --validation a share");
+        throw program::UsageError("--schedule plateau: no validation images; expected --validation above 0");
     const std::int64_t batch = options.global_batch_size(options.chosen_devices());
     if (batch > parts.training.size())
         throw program::UsageError(
-            fmt::format("a step takes {} images, and the training set has {}; give a smaller --batch-size", batch,
+            fmt::format("--batch-size: {} images per step, {} in the training set; expected fewer per step", batch,
                         parts.training.size()));
     const auto metadata = metadata_of(images, ignored, flags.scale);
     if (options.group)

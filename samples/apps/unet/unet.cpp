@@ -14,13 +14,13 @@ int main(int argc, char** argv) {
     };
     constexpr std::array<Command, 3> commands{
         {{"train", "train on images and masks", unet::train},
-         {"predict", "make masks of images with a trained network", unet::predict},
-         {"evaluate", "compare a trained network's masks with the true ones", unet::evaluate}}};
+         {"predict", "predict masks of images with a trained network", unet::predict},
+         {"evaluate", "compare predicted masks with the true masks", unet::evaluate}}};
     const std::string_view word = argc > 1 ? argv[1] : "";
     for (const Command& command : commands)
         if (word == command.name) return command.run(argc, argv);
 
-    CLI::App app("Train U-Net to find the mask of an image, and use it.", "unet");
+    CLI::App app("Train U-Net for image segmentation, predict masks and evaluate them.", "unet");
     app.require_subcommand(1);
     for (const Command& command : commands) app.add_subcommand(command.name, command.purpose);
     app.footer("unet COMMAND --help shows the flags of a command.");

@@ -77,13 +77,13 @@ TEST_CASE("wrong usage is one line and status 2, and nothing is started") {
     const auto refused = [](const Words& flags, const std::string& complaint) {
         check_refused(command(flags, {"out=started"}), complaint);
     };
-    check_refused({LOCKSTEP_RUN}, "name a program");
-    check_refused({LOCKSTEP_RUN, "--nproc-per-node", "2", "--"}, "name a program");
-    refused({"--nonsense"}, "no flag --nonsense");
-    refused({"--nproc-per-node", "2", "--rdzv-backend", "c10d"}, "no flag --rdzv-backend");
+    check_refused({LOCKSTEP_RUN}, "no program; expected PROGRAM");
+    check_refused({LOCKSTEP_RUN, "--nproc-per-node", "2", "--"}, "no program; expected PROGRAM");
+    refused({"--nonsense"}, "unknown flag --nonsense");
+    refused({"--nproc-per-node", "2", "--rdzv-backend", "c10d"}, "unknown flag --rdzv-backend");
     for (const char* count : {"0", "-1", "1025", "two", "2x"})
         refused({"--nproc-per-node", count}, "expected 1 to 1024, auto, cpu or gpu");
-    refused({"--nproc-per-node", ""}, "--nproc-per-node: the value is empty");
+    refused({"--nproc-per-node", ""}, "--nproc-per-node: value is empty");
     refused({"--nnodes", "0"}, "0 nodes");
     refused({"--nnodes", "2000000"}, "2000000 nodes");
     refused({"--nnodes", "2", "--node-rank", "0"}, "master port");
@@ -100,9 +100,9 @@ TEST_CASE("wrong usage is one line and status 2, and nothing is started") {
     refused({"--master-port", "70000"}, "70000");
     refused({"--max-restarts", "-1"}, "-1 restarts");
     for (const char* grace : {"-1", "nan", "inf", "86401", "x"}) refused({"--grace", grace}, grace);
-    refused({"--nnodes", "1:2"}, "give one number");
+    refused({"--nnodes", "1:2"}, "elastic range 1:2 is not supported; expected one number");
     refused({"--master-addr", "a b"}, "expected a host name or an IP address");
-    refused({"--nproc-per-node", "2", "--log-dir", "/tmp", "--tee", "0:1,0:2"}, "local rank 0 is there twice");
+    refused({"--nproc-per-node", "2", "--log-dir", "/tmp", "--tee", "0:1,0:2"}, "duplicate local rank 0 in 0:1,0:2");
     refused({"--signals", "SIGNONE"}, "SIGNONE");
     refused({"--signals", "KILL"}, "signal 9 (SIGKILL) cannot be forwarded");
     refused({"--tee", "3"}, "expected a log directory");
@@ -300,7 +300,7 @@ TEST_CASE("after a failure all are started again, up to the limit, each time wit
             ports[value_in(line, "TORCHELASTIC_RESTART_COUNT")].insert(value_in(line, "MASTER_PORT"));
     REQUIRE(ports.size() == 3);
     for (const auto& [attempt, used] : ports) CHECK(used.size() == 1);
-    CHECK_THAT(recovers.err(), contains("rank 1 failed first: exit status 3; all are started again, restart 2 of 3"));
+    CHECK_THAT(recovers.err(), contains("rank 1 failed first: exit status 3; restarting all ranks, restart 2 of 3"));
 
     StartedProcess fails(command({"--nproc-per-node=2", "--max-restarts=2", "--grace=0.2"}, {"only=0", "kill=12"}));
     CHECK(fails.status() == 1);

@@ -70,7 +70,7 @@ TEST_CASE("logs of every attempt and rank") {
         CHECK(run.out().empty());
         CHECK(run.err() ==
               "lockstep-run: last lines of rank 1 on stderr:\n  erred\nlockstep-run: rank 1 failed first: "
-              "exit status 4; all are started again, restart 1 of 1\n");
+              "exit status 4; restarting all ranks, restart 1 of 1\n");
         for (const char* place : {"attempt_0/0", "attempt_0/1", "attempt_1/0", "attempt_1/1"}) {
             CHECK(log(std::string(place) + "/stdout.log") == "said\n");
             CHECK(log(std::string(place) + "/stderr.log") == "erred\n");
