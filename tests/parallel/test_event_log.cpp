@@ -392,7 +392,7 @@ TEST_CASE("mistakes are told at the call, and a place that cannot be written at 
     };
     refuses([&] { log.scalar("", 1, 0); }, "tag is empty");
     refuses([&] { log.scalar("step", 1, 0); }, "is reserved for the step number");
-    refuses([&] { log.image("a", Tensor::zeros({2, 2}), 0); }, "'a' is f32 of shape (2, 2); give u8");
+    refuses([&] { log.image("a", Tensor::zeros({2, 2}), 0); }, "'a' is f32 of shape (2, 2); expected u8");
     refuses([&] { log.image("a", Tensor::zeros({2, 2, 5}, DType::u8), 0); }, "1 to 4 channels");
     refuses([&] { log.image("a", Tensor::zeros({0, 2}, DType::u8), 0); }, "none of them 0");
     refuses([&] { log.mask("a", Tensor::full({2, 2}, 256, DType::i64), 0); }, "class 256");

@@ -395,11 +395,11 @@ TEST_CASE("a data set that changes its size or its fields is refused, with nothi
     data.size_now = std::make_shared<std::int64_t>(8);
     Loader loader(model, data, {.batch_size = 4, .workers = 0});
     *data.size_now = 4;
-    CHECK(has(refused([&] { loader.epoch(0); }), "size() of the data set is 4, and was 8"));
+    CHECK(has(refused([&] { loader.epoch(0); }), "size() of the data set is 4, but was 8"));
     *data.size_now = 8;
     auto epoch = loader.epoch(0);
     *data.shape = Shape{1000};
-    CHECK(has(refused([&] { epoch.begin(); }), "field 0 is f32 (1000,), and was f32 (3,)"));
+    CHECK(has(refused([&] { epoch.begin(); }), "field 0 is f32 (1000,), but was f32 (3,)"));
 }
 
 TEST_CASE("options at the ends of their types are refused or work") {

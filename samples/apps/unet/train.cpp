@@ -65,7 +65,7 @@ void add_flags(CLI::App& app, TrainFlags& flags, program::Options& options) {
                                                  {"--lr-min", "0"}})
                    app.get_option(flag)->default_str(value);
            },
-           "defaults of other flags: Lockstep's or those of the PyTorch program")
+           "defaults of other flags, of Lockstep or the PyTorch program")
         ->type_name("default|pytorch-unet")
         ->check(one_of({"default", "pytorch-unet"}))
         ->default_str(flags.recipe);

@@ -166,7 +166,7 @@ TEST_CASE("environments that cannot be are refused") {
     CHECK(contains(message_of<InvalidArgument>([] { Rendezvous({.rank = 0}); }), "both"));
     CHECK(contains(message_of<InvalidArgument>([] { Rendezvous(member("tcp://127.0.0.1:1", 2, 2)); }), "rank 2 of 2"));
     CHECK(contains(message_of<InvalidArgument>([] { Rendezvous(member("tcp://127.0.0.1:1?rank=1", 0, 2)); }),
-                   "0 and as 1"));
+                   "is both 0 and 1"));
     const Environment without_address({{"RANK", "0"}, {"WORLD_SIZE", "2"}});
     CHECK(contains(message_of<InvalidArgument>([] { Rendezvous(); }), "MASTER_ADDR"));
 }
