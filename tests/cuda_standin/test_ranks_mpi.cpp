@@ -13,7 +13,7 @@ int run_ranks(const TemporaryDirectory& place, const char* cuda_aware) {
     return lockstep::test::run_child(
         {.command = {"/usr/bin/env", "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
                      "--timeout", "200", "-n", "2", MPI_GPU_RANK, here},
-         // MPI's files lie in the folder too; MPI leaves memory behind.
+         // MPI's files are in the folder, too; MPI leaks memory at its end.
          .environment = {{"TMPDIR", here},
                          {"OMPI_MCA_btl_vader_backing_directory", here},
                          {"LOCKSTEP_MPI_CUDA_AWARE", cuda_aware},

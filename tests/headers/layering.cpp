@@ -12,8 +12,8 @@ namespace lockstep::test {
 
 namespace {
 
-/// Rooms with those that each may include.
-const std::vector<std::pair<std::string, std::set<std::string>>>& rooms() {
+/// Modules with those that each may include.
+const std::vector<std::pair<std::string, std::set<std::string>>>& modules() {
     static const std::set<std::string> base{"runtime", "ops"};
     static const std::set<std::string> engine{
         "runtime", "ops", "parallel/comm", "parallel/data", "parallel/program", "parallel/schedule", "parallel/reduce"};
@@ -24,7 +24,7 @@ const std::vector<std::pair<std::string, std::set<std::string>>>& rooms() {
                                            "parallel/program", "parallel/schedule",
                                            "parallel/reduce",  "parallel/engine",
                                            "parallel"};
-    // The longest names first: a file belongs to the innermost room.
+    // The longest names first: a file belongs to the innermost module.
     static const std::vector<std::pair<std::string, std::set<std::string>>> table{
         {"parallel/comm", {"runtime"}},
         {"parallel/data", {"runtime"}},
@@ -45,8 +45,8 @@ const std::vector<std::pair<std::string, std::set<std::string>>>& rooms() {
 
 std::string room_of(const std::string& file) {
     if (file == "lockstep.h") return "parallel";  // the umbrella header, as users include it
-    for (const auto& [room, ignored] : rooms())
-        if (file.starts_with(room + "/")) return room;
+    for (const auto& [module, ignored] : modules())
+        if (file.starts_with(module + "/")) return module;
     return {};
 }
 
@@ -98,19 +98,19 @@ Includes read_includes(const std::string& top, const std::vector<std::string>& f
 std::vector<std::string> forbidden_arrows(const Includes& includes) {
     std::vector<std::string> found;
     for (const auto& [file, included] : includes) {
-        const std::string room = room_of(file);
+        const std::string module = room_of(file);
         const auto allowed =
-            std::find_if(rooms().begin(), rooms().end(), [&](const auto& entry) { return entry.first == room; });
-        if (allowed == rooms().end()) continue;
+            std::find_if(modules().begin(), modules().end(), [&](const auto& entry) { return entry.first == module; });
+        if (allowed == modules().end()) continue;
         for (const std::string& header : included) {
             if (header.front() == '<') continue;
             const std::string other = room_of(header);
-            if (other == room) continue;
+            if (other == module) continue;
             if (other.empty()) {
-                found.push_back(file + " includes " + header + ", which lies in no room");
+                found.push_back(file + " includes " + header + ", which lies in no module");
             } else if (!allowed->second.contains(other)) {
-                found.push_back(file + " includes " + header + ": " + room + " may not know " + other);
-            } else if ((room.starts_with("samples") || room == "bench") && !other.starts_with("samples") &&
+                found.push_back(file + " includes " + header + ": " + module + " may not know " + other);
+            } else if ((module.starts_with("samples") || module == "bench") && !other.starts_with("samples") &&
                        other != "tests" && !is_public(header) && !is_measured(file, header)) {
                 found.push_back(file + " includes " + header + ", which is private");
             }

@@ -1,4 +1,4 @@
-// The rooms of the sources and the arrows between them (docs/architecture.md).
+// The modules of the sources and the arrows between them (docs/architecture.md).
 #pragma once
 
 #include <map>
@@ -11,7 +11,7 @@ namespace lockstep::test {
 /// The files that each file includes, by path from the top of the tree: "ops/loss.h". Of others those in quotes.
 using Includes = std::map<std::string, std::set<std::string>>;
 
-/// Folders of the sources that obey the table of rooms.
+/// Folders of the sources that obey the table of modules.
 inline const std::vector<std::string> source_folders{"runtime", "ops", "parallel", "samples", "bench"};
 
 /// Reads the includes of the sources in these folders under `top`. Headers of the system and of other libraries are in
@@ -29,7 +29,7 @@ std::vector<std::string> shared_names(const std::string& source);
 /// The public headers among the files.
 std::vector<std::string> public_headers(const Includes& includes);
 
-/// Includes of a room that the including one may not know, and private headers where only public ones may be.
+/// Includes of a module that the including one may not know, and private headers where only public ones may be.
 std::vector<std::string> forbidden_arrows(const Includes& includes);
 
 /// Files of `parallel/` that depend on each other in a circle, header and source taken together: a line per circle.

@@ -1,5 +1,5 @@
-// Each room includes only rooms above it in the table of docs/architecture.md, files of parallel/ do not depend on each
-// other in a circle, and public headers include no private header and none of another library.
+// Each module includes only modules above it in the table of docs/architecture.md, files of parallel/ do not depend on
+// each other in a circle, and public headers include no private header and none of another library.
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -27,7 +27,7 @@ using Lines = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("every room knows only those that it may") {
+TEST_CASE("every module knows only those that it may") {
     REQUIRE(tree().size() > 300);
     CHECK(forbidden_arrows(tree()) == Lines());
 }

@@ -15,12 +15,12 @@
 #include "lockstep/runtime/error.h"
 #include "lockstep/runtime/internal/algorithm_choices.h"
 #include "lockstep/runtime/random.h"
-#include "lockstep/runtime/warning.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/parallel/eight_devices.h"
 #include "lockstep/tests/parallel/file_fixture.h"
 #include "lockstep/tests/parallel/messages.h"
 #include "lockstep/tests/parallel/trained_by_trials.h"
+#include "lockstep/tests/warnings.h"
 
 namespace ls = lockstep;
 using Choices = std::map<std::string, std::string>;
@@ -44,18 +44,6 @@ struct Training : ls::test::TrainedByTrials<Net> {
         for (auto& [question, name] : choices) name = way;
         engine().set_algorithms(choices);
     }
-};
-
-/// The warnings of this thread while it lives.
-class Warnings {
-public:
-    Warnings() : before_(ls::set_warning_handler([this](const std::string& text) { texts_ += text + "\n"; })) {}
-    ~Warnings() { ls::set_warning_handler(before_); }
-    const std::string& texts() const { return texts_; }
-
-private:
-    std::string texts_;
-    ls::WarningHandler before_;
 };
 
 }  // namespace
@@ -126,18 +114,18 @@ TEST_CASE("a run that goes on by rule is told that its bits differ") {
     tried.steps(1);
     ls::save_checkpoint(tried.model, tried.sgd, {.steps = 1}, directory / "net");
     {
-        const Warnings warnings;
+        const ls::test::Warnings warnings;
         REQUIRE(ls::load_checkpoint(by_rule.model, by_rule.sgd, directory / "net"));
-        CHECK(warnings.texts() ==
+        CHECK(warnings.lines() ==
               "the run selected its algorithms by benchmarking, and continues without: its bits differ from here on; "
               "to reuse its choices, resume in benchmark mode (--benchmark, ConvAlgorithm::benchmark)\n");
     }
     CHECK(by_rule.model.engine().algorithms().empty());
     by_rule.steps(1);
     ls::save_checkpoint(by_rule.model, by_rule.sgd, {.steps = 2}, directory / "net");
-    const Warnings warnings;
+    const ls::test::Warnings warnings;
     REQUIRE(ls::load_checkpoint(tried.model, tried.sgd, directory / "net"));  // which has no choices
-    CHECK(warnings.texts().empty());
+    CHECK(warnings.lines().empty());
     CHECK(tried.model.engine().algorithms().empty());
     tried.steps(1);
     CHECK(tried.model.engine().algorithm_trials() == 4);
@@ -147,12 +135,12 @@ TEST_CASE("a choice that is not there any more is tried again, and a warning say
     Training training(2);
     training.steps(1);
     training.choose("abacus");
-    const Warnings warnings;
+    const ls::test::Warnings warnings;
     training.steps(1);
     CHECK(training.model.engine().algorithm_trials() == 4);
-    CHECK_THAT(warnings.texts(),
+    CHECK_THAT(warnings.lines(),
                ls::test::contains("the run used 'abacus', which is not available here; benchmarking again"));
-    CHECK_THAT(warnings.texts(), ls::test::contains("conv2d f32 (1, 32, 12, 12) with (64, 32, 3, 3)"));
+    CHECK_THAT(warnings.lines(), ls::test::contains("conv2d f32 (1, 32, 12, 12) with (64, 32, 3, 3)"));
     for (const auto& [question, name] : training.model.engine().algorithms()) CHECK(name != "abacus");
 }
 

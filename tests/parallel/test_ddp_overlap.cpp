@@ -139,9 +139,9 @@ TEST_CASE("overlap: backward does not wait for communication") {
         layer_bytes,
         [](int layers_done) {
             if (layers_done < layers - 1) return;
-            wait_until([] { return progress().sums_begun > 0; }, "a sum beside the last layer's backward");
+            wait_until([] { return progress().sums_begun > 0; }, "a sum during the last layer's backward");
         },
-        [] { wait_until([] { return progress().layers_begun == layers; }, "backward beside the sum of a bucket"); },
+        [] { wait_until([] { return progress().layers_begun == layers; }, "backward during the sum of a bucket"); },
         [](const Logged& log, const ls::StepSplit& split) {
             expect(log.buckets == layers, fmt::format("{} buckets", log.buckets));
             expect(log.begun_in_backward >= 1, "no bucket began in backward");

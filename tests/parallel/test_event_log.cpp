@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
@@ -20,6 +19,7 @@
 #include "lockstep/tests/parallel/event_reader.h"
 #include "lockstep/tests/parallel/file_fixture.h"
 #include "lockstep/tests/patience.h"
+#include "lockstep/tests/warnings.h"
 
 using namespace lockstep;
 using namespace lockstep::test;
@@ -65,25 +65,6 @@ Decoded decoded(const std::string& bytes, png_uint_32 format) {
     REQUIRE(png_image_finish_read(&image, nullptr, picture.pixels.data(), 0, nullptr) != 0);
     return picture;
 }
-
-class Warnings {
-public:
-    Warnings()
-        : before_(set_warning_handler([this](const std::string& text) {
-              const std::scoped_lock lock(mutex_);
-              texts_.push_back(text);
-          })) {}
-    ~Warnings() { set_warning_handler(before_); }
-    std::vector<std::string> texts() {
-        const std::scoped_lock lock(mutex_);
-        return texts_;
-    }
-
-private:
-    std::mutex mutex_;
-    std::vector<std::string> texts_;
-    WarningHandler before_;
-};
 
 }  // namespace
 

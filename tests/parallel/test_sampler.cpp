@@ -11,28 +11,17 @@
 #include "lockstep/parallel/data/sampler.h"
 #include "lockstep/parallel/data/subset.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/warning.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/warnings.h"
 
 using namespace lockstep;
+using lockstep::test::Warnings;
 using lockstep::testing::contains;
 using lockstep::testing::message_of;
 using Rows = std::vector<std::int64_t>;
 
 namespace {
-
-class Warnings {
-public:
-    Warnings() : previous_(set_warning_handler([this](const std::string& text) { texts.push_back(text); })) {}
-    ~Warnings() { set_warning_handler(previous_); }
-    Warnings(const Warnings&) = delete;
-    Warnings& operator=(const Warnings&) = delete;
-    std::vector<std::string> texts;
-
-private:
-    WarningHandler previous_;
-};
 
 Rows rows_of(std::int64_t length, int replicas, int rank, std::int64_t epoch,
              const DistributedSamplerOptions& options = {}) {
@@ -80,16 +69,16 @@ TEST_CASE("an epoch that is read twice warns") {
     const Warnings warnings;
     DistributedSampler sampler(8, 2, 0);
     const Rows first = sampler.indices();
-    CHECK(warnings.texts.empty());
+    CHECK(warnings.texts().empty());
     CHECK(sampler.indices() == first);
-    REQUIRE(warnings.texts.size() == 1);
-    CHECK(contains(warnings.texts[0], "set_epoch"));
+    REQUIRE(warnings.texts().size() == 1);
+    CHECK(contains(warnings.texts()[0], "set_epoch"));
     sampler.set_epoch(1);
     CHECK(sampler.indices() != first);
-    CHECK(warnings.texts.size() == 1);
+    CHECK(warnings.texts().size() == 1);
     DistributedSampler ordered(8, 2, 0, {.shuffle = false});
     CHECK(ordered.indices() == ordered.indices());
-    CHECK(warnings.texts.size() == 1);
+    CHECK(warnings.texts().size() == 1);
 }
 
 TEST_CASE("what a distributed sampler says of all replicas is what PyTorch's loaders read on the ranks") {
@@ -213,8 +202,8 @@ TEST_CASE("random_split gives PyTorch's parts") {
         const Warnings warnings;
         CHECK(indices(random_split(TensorDataset(Tensor::arange(3)), {0.5, 0.5, 0.0}, 1)) ==
               std::vector<Rows>{{1, 2}, {0}, {}});
-        REQUIRE(warnings.texts.size() == 1);
-        CHECK(contains(warnings.texts[0], "Length of split at index 2 is 0."));
+        REQUIRE(warnings.texts().size() == 1);
+        CHECK(contains(warnings.texts()[0], "Length of split at index 2 is 0."));
     }
     const auto refusal = [&](const auto& lengths) {
         return message_of<InvalidArgument>([&] { (void)random_split(data, lengths, 0); });

@@ -8,31 +8,16 @@
 
 #include "lockstep/parallel/data/dataset.h"
 #include "lockstep/runtime/error.h"
-#include "lockstep/runtime/warning.h"
 #include "lockstep/samples/data/python_random.h"
 #include "lockstep/tests/catch.h"
 #include "lockstep/tests/runtime/gate.h"
+#include "lockstep/tests/warnings.h"
 
 using namespace lockstep;
+using lockstep::test::Warnings;
 using lockstep::testing::contains;
 using lockstep::testing::message_of;
 using Rows = std::vector<std::int64_t>;
-
-namespace {
-
-class Warnings {
-public:
-    Warnings() : previous_(set_warning_handler([this](const std::string& text) { texts.push_back(text); })) {}
-    ~Warnings() { set_warning_handler(previous_); }
-    Warnings(const Warnings&) = delete;
-    Warnings& operator=(const Warnings&) = delete;
-    std::vector<std::string> texts;
-
-private:
-    WarningHandler previous_;
-};
-
-}  // namespace
 
 TEST_CASE("PythonRandom gives the bits of Python's getrandbits") {
     const auto bits = [](std::uint64_t seed, int width, int count) {
@@ -58,12 +43,12 @@ TEST_CASE("a partitioner cuts what Python's random.shuffle gives") {
     CHECK(two.lost() == 0);
     const samples::DataPartitioner some(10, {0.2});
     CHECK(some.lost() == 8);
-    CHECK(warnings.texts.empty());
+    CHECK(warnings.texts().empty());
     const samples::DataPartitioner three(10, {1.0 / 3, 1.0 / 3, 1.0 / 3});
     CHECK(three.parts() == 3);
     CHECK(three.lost() == 1);
-    REQUIRE(warnings.texts.size() == 1);
-    CHECK(contains(warnings.texts[0], "1 of 10 rows"));
+    REQUIRE(warnings.texts().size() == 1);
+    CHECK(contains(warnings.texts()[0], "1 of 10 rows"));
     CHECK(contains(message_of<InvalidArgument>([&] { (void)three.part(3); }), "no part 3"));
     CHECK(contains(message_of<InvalidArgument>([] { samples::DataPartitioner(10, {0.6, 0.6}); }), "1.2"));
     CHECK(contains(message_of<InvalidArgument>([] { samples::DataPartitioner(10, {-0.1}); }), "-0.1"));

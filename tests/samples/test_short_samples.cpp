@@ -43,7 +43,7 @@ double number_after(const std::string& out, const std::string& text) {
     return std::stod(out.substr(at + text.size()));
 }
 
-/// Output of a sample that must succeed, run on so many virtual devices.
+/// Output of a sample that must succeed, run on N virtual devices.
 std::string output(const TemporaryDirectory& directory, const std::string& line, int devices = 2) {
     const ProgramRun run = run_program(directory, line, "LOCKSTEP_CPU_DEVICES=" + std::to_string(devices));
     INFO(line << '\n' << run.out << run.err);
@@ -161,7 +161,7 @@ TEST_CASE("a resumed run of resume has the bits of an uninterrupted one") {
     require_one_line_of_error(run_program(parts, "resume many"), "resume: STEPS is many; expected ");
 }
 
-TEST_CASE("the server answers while training goes on, at the end with the trained weights") {
+TEST_CASE("the server answers during training, at the end with the trained weights") {
     const TemporaryDirectory directory;
     const std::string out = output(directory, "serve_while_training");
     CHECK(number_after(out, "server: ") >= 1);

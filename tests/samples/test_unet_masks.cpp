@@ -321,7 +321,8 @@ TEST_CASE("weights go on to masks with other values") {
                    contains("the value of a class; expected one of 200, 7"));
     CHECK_THAT(refusal(place, train + "--mask-values 0,1,", 2),
                contains("--mask-values: value is 0,1,; expected a list such as"));
-    CHECK_THAT(refusal(place, train + "--mask-values 0,256", 2), contains("--mask-values: value is 0,256; expected a list such as"));
+    CHECK_THAT(refusal(place, train + "--mask-values 0,256", 2),
+               contains("--mask-values: value is 0,256; expected a list such as"));
     CHECK_THAT(refusal(place, train + "--mask-values 0,9", 1), contains("the value of a class; expected one of 0, 9"));
     // Masks of the same values whose palette is the other way round.
     CHECK_THAT(refusal(place, "predict -m base -i data/imgs/shape_00001.jpg -o x.png --mask-values 3", 2),

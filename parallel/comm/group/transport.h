@@ -67,7 +67,7 @@ public:
     virtual std::unique_ptr<Message> send(const void* data, std::size_t bytes, int to, std::uint32_t tag) = 0;
     virtual std::unique_ptr<Message> receive(void* data, std::size_t bytes, int from, std::uint32_t tag) = 0;
     /// Rank of the first arrived message with this tag that no receive has claimed; `receive` from that rank gets it.
-    /// any_source: no such message so far; nobody: no such message, and all other ranks have left.
+    /// any_source: no such message yet; nobody: no such message, and all other ranks have left.
     virtual int announced(std::uint32_t tag) = 0;
 
     virtual void barrier(Deadline deadline) = 0;

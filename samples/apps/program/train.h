@@ -26,6 +26,7 @@
 #include "lockstep/parallel/run_hooks.h"
 #include "lockstep/parallel/runner.h"
 #include "lockstep/runtime/stop_signals.h"
+#include "lockstep/samples/apps/program/digest.h"
 #include "lockstep/samples/apps/program/options.h"
 #include "lockstep/samples/apps/program/report.h"
 #include "lockstep/samples/apps/program/run_report.h"
@@ -78,17 +79,17 @@ std::string accepted_changes(const Options& options, const lockstep::RunState& s
 /// "4 rows, 1f3a...": identifies a data set by its number of rows and a few of them.
 template <class Data>
 std::string describe_data(const Data& data) {
-    std::uint64_t digest = 14695981039346656037ULL;  // FNV-1a
+    Digest digest;
     constexpr std::int64_t looked_at = 8;
     for (std::int64_t i = 0; i < std::min(looked_at, data.size()); ++i) {
         const auto row = data.get(i * (data.size() - 1) / std::max<std::int64_t>(1, looked_at - 1));
         const auto add = [&](const lockstep::Tensor& tensor) {
             for (const double value : tensor.to(lockstep::DType::f64).template to_vector<double>())
-                digest = (digest ^ std::bit_cast<std::uint64_t>(value)) * 1099511628211ULL;
+                digest.add(std::bit_cast<std::uint64_t>(value));
         };
         std::apply([&](const auto&... fields) { (add(fields), ...); }, row);
     }
-    return fmt::format("{} rows, {:016x}", data.size(), digest);
+    return fmt::format("{} rows, {:016x}", data.size(), digest.value());
 }
 
 /// The schedule of --schedule; null for those that are stepped elsewhere. `batches`: batches per epoch.

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "lockstep/samples/apps/program/command_line.h"
+#include "lockstep/samples/apps/program/digest.h"
 #include "lockstep/samples/apps/unet/model_file.h"
 
 namespace unet {
@@ -60,14 +61,13 @@ ls::SegmentationFolder open_images(const DataOptions& options) {
 }
 
 std::string describe(const ls::SegmentationFolder& images) {
-    std::uint64_t digest = 14695981039346656037ULL;  // FNV-1a
-    const auto add = [&](std::uint64_t value) { digest = (digest ^ value) * 1099511628211ULL; };
+    program::Digest digest;
     for (std::int64_t row = 0; row < images.size(); ++row)
         for (const auto& file : {images.image_file(row), images.mask_file(row)}) {
-            for (const char c : file.filename().string()) add(static_cast<unsigned char>(c));
-            add(std::filesystem::file_size(file));
+            for (const char c : file.filename().string()) digest.add(static_cast<unsigned char>(c));
+            digest.add(std::filesystem::file_size(file));
         }
-    return fmt::format("{} images, {:016x}", images.size(), digest);
+    return fmt::format("{} images, {:016x}", images.size(), digest.value());
 }
 
 void require_room(const std::string& what, double scale, std::int64_t height, std::int64_t width) {

@@ -140,7 +140,8 @@ public:
             named = named || text.starts_with(expected);
             if (!text.starts_with(expected) && !text.starts_with(": "))
                 wrong += fmt::format("rank {}: {}\n", rank, text);
-            if (rank == 0 && !text.starts_with(expected)) wrong += fmt::format("rank 0 names nobody: {}\n", text);
+            if (rank == 0 && !text.starts_with(expected))
+                wrong += fmt::format("unexpected error of rank 0: {}\n", text);
         }
         return named ? wrong : wrong + "no rank was told who is missing\n";
     }

@@ -125,7 +125,7 @@ TEST_CASE("whoever does not come is named when the time is over") {
                   const std::string message =
                       message_of<CommunicationError>([&] { group.monitored_barrier(milliseconds(300)); });
                   said.one();
-                  if (message.empty()) lines.emplace_back("nobody is missed");
+                  if (message.empty()) lines.emplace_back("no missing rank is named");
                   if (group.rank() == 0 && !contains(message, "ranks 1, 3 did not arrive within 300 ms"))
                       lines.push_back(message);
                   return lines;

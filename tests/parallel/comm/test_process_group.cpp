@@ -39,7 +39,7 @@ void exercise_under_mpirun(int size) {
         .command = {"/usr/bin/env", "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
                     "--timeout", std::to_string(hang.count()), "-n", std::to_string(size), GROUP_RANK,
                     built_in("mpi") ? "mpi" : "shm", here},
-        // MPI's files lie in the folder too; MPI leaves memory behind.
+        // MPI's files are in the folder, too; MPI leaks memory at its end.
         .environment = {{"TMPDIR", here},
                         {"OMPI_MCA_btl_vader_backing_directory", here},
                         {"ASAN_OPTIONS", "detect_leaks=0"}},

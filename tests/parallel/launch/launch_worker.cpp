@@ -5,13 +5,13 @@
 //   child=DIR    starts a process that sleeps, with its number in DIR/child.RANK
 //   out=T err=T  prints a text, as it is
 //   sleep=MS     pauses; after=FILE waits until there is such a file
-//   only=R       goes on if it is rank R; others wait ten minutes
+//   only=R       continues if it is rank R; other ranks wait ten minutes
 //   skip=R       rank R ends with 0
-//   until=N      goes on in attempts before the N-th only; later ones end with 0
+//   until=N      continues in attempts before the N-th; later attempts exit with 0
 //   exit=N       kill=SIGNAL
-//   note=R       rank R notes that something went wrong; slow=R goes on two seconds later
+//   note=R       rank R notes that something went wrong; slow=R continues two seconds later
 //   missed=R     rank R notes that it has waited for another one in vain
-//   stop=R       rank R stops itself; hang=R goes on ten minutes later
+//   stop=R       rank R stops itself; hang=R continues ten minutes later
 //   trap=SIGNAL  from now on that signal prints a line and ends it with 0
 //   count=SIGNAL from now on that signal prints a line; deaf=SIGNAL ignores it
 //   input        reads its standard input to the end and prints how much there was
